@@ -1,0 +1,2 @@
+//! See README.
+fn main() {}
