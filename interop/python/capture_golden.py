@@ -1,0 +1,329 @@
+"""Record what libzmq really sends, as golden bytes for the tests of the zmtp crate.
+
+A real libzmq socket (through pyzmq) connects to a raw TCP listener on loopback. The listener plays the other side by
+hand, reads every octet that libzmq writes, cuts them into greeting, commands and messages, and stores one text file for
+each case. The format is described in the README.md beside those files.
+
+    python capture_golden.py ../../crates/zmtp/tests/golden
+"""
+
+import pathlib
+import re
+import socket
+import sys
+import textwrap
+
+import zmq
+from zmq.auth.thread import ThreadAuthenticator
+
+DEADLINE_SECONDS = 5
+MORE, LONG, COMMAND = 1, 2, 4
+BODY_SIZES = (0, 1, 255, 256, 70_000)
+
+
+def greeting(mechanism: str) -> bytes:
+    return (
+        b"\xff" + bytes(8) + b"\x7f" + b"\x03\x01" + mechanism.encode().ljust(20, b"\0") + bytes(32)
+    )
+
+
+def frame(body: bytes, flags: int = 0) -> bytes:
+    if len(body) < 256:
+        return bytes([flags, len(body)]) + body
+    return bytes([flags | LONG]) + len(body).to_bytes(8, "big") + body
+
+
+def command(name: str, data: bytes = b"") -> bytes:
+    return frame(bytes([len(name)]) + name.encode() + data, COMMAND)
+
+
+def metadata(**properties: bytes) -> bytes:
+    return b"".join(
+        bytes([len(name)]) + name.encode() + len(value).to_bytes(4, "big") + value
+        for name, value in ((name.replace("_", "-"), value) for name, value in properties.items())
+    )
+
+
+def parse_metadata(data: bytes) -> dict[str, bytes]:
+    properties, at = {}, 0
+    while at < len(data):
+        name_length = data[at]
+        name = data[at + 1 : at + 1 + name_length].decode()
+        at += 1 + name_length
+        value_length = int.from_bytes(data[at : at + 4], "big")
+        properties[name] = data[at + 4 : at + 4 + value_length]
+        at += 4 + value_length
+    return properties
+
+
+def quoted(octets: bytes) -> str:
+    """Octets on one line without spaces: printable ones as they are, the others as \\xHH."""
+    return "".join(chr(o) if 33 <= o < 127 and o != 0x5C else f"\\x{o:02x}" for o in octets)
+
+
+def describe_command(body: bytes) -> str:
+    name_length = body[0]
+    if 1 + name_length > len(body):
+        # libzmq 4.3.5 writes the PLAIN server's ERROR as ^RROR: 0x5e where the length of the name and the E belong
+        # (what C makes of the literal "\\x5ERROR"). A peer can only treat it as a malformed command.
+        return f"malformed {quoted(body)}"
+    name, data = body[1 : 1 + name_length].decode(), body[1 + name_length :]
+    if name in ("READY", "INITIATE"):
+        return " ".join([name, *(f"{key}={quoted(value)}" for key, value in parse_metadata(data).items())])
+    if name == "HELLO":
+        user = data[1 : 1 + data[0]]
+        return f"HELLO user={quoted(user)} password={quoted(data[2 + data[0] :])}"
+    if name == "ERROR":
+        return f"ERROR reason={quoted(data[1:])}"
+    if name == "PING":
+        return f"PING ttl={int.from_bytes(data[:2], 'big')} context={quoted(data[2:])}"
+    if name == "PONG":
+        return f"PONG context={quoted(data)}"
+    return name
+
+
+def hex_runs(octets: bytes) -> str:
+    """Hex, with eight or more equal octets in a row written as HH*COUNT."""
+    tokens, plain = [], b""
+    for run in re.finditer(rb"(.)\1*", octets, re.DOTALL):
+        if len(run[0]) < 8:
+            plain += run[0]
+            continue
+        if plain:
+            tokens.append(plain.hex(" "))
+        plain = b""
+        tokens.append(f"{run[0][0]:02x}*{len(run[0])}")
+    if plain:
+        tokens.append(plain.hex(" "))
+    return textwrap.fill(" ".join(tokens), 96)
+
+
+class Wire:
+    """The listener's end of one connection. Everything read is kept, cut into units, each with a description."""
+
+    def __init__(self, connection: socket.socket):
+        self.connection = connection
+        self.connection.settimeout(DEADLINE_SECONDS)
+        self.units: list[tuple[str, bytes]] = []
+
+    def write(self, octets: bytes) -> None:
+        self.connection.sendall(octets)
+
+    def exactly(self, count: int) -> bytes:
+        octets = b""
+        while len(octets) < count:
+            piece = self.connection.recv(count - len(octets))
+            if not piece:
+                raise EOFError(f"libzmq closed the connection after {self.units}")
+            octets += piece
+        return octets
+
+    def read_greeting(self) -> None:
+        octets = self.exactly(64)
+        mechanism = octets[12:32].rstrip(b"\0").decode()
+        self.units.append((f"greeting {octets[10]}.{octets[11]} {mechanism} as-server={octets[32]}", octets))
+
+    def read_frame(self) -> tuple[int, bytes, bytes]:
+        flags = self.exactly(1)
+        size = self.exactly(8 if flags[0] & LONG else 1)
+        body = self.exactly(int.from_bytes(size, "big"))
+        return flags[0], body, flags + size + body
+
+    def read_command(self) -> None:
+        flags, body, octets = self.read_frame()
+        if not flags & COMMAND:
+            raise ValueError(f"a message where a command was expected: {octets[:40]!r}")
+        self.units.append((f"command {describe_command(body)}", octets))
+
+    def read_message(self) -> None:
+        """Read one message; commands before it are stored as units of their own."""
+        lengths, message = [], b""
+        while True:
+            flags, body, octets = self.read_frame()
+            if flags & COMMAND:
+                self.units.append((f"command {describe_command(body)}", octets))
+                continue
+            lengths.append(len(body))
+            message += octets
+            if not flags & MORE:
+                break
+        self.units.append(("message " + " ".join(map(str, lengths)), message))
+
+    def handshake_null(self, socket_type: bytes, **properties: bytes) -> None:
+        self.write(greeting("NULL"))
+        self.read_greeting()
+        self.write(command("READY", metadata(Socket_Type=socket_type, **properties)))
+        self.read_command()
+
+
+class Case:
+    """One libzmq socket connected to one listener."""
+
+    def __init__(self, context: zmq.Context, kind: int, **options):
+        self.context, self.kind, self.options = context, kind, options
+
+    def __enter__(self) -> tuple[zmq.Socket, Wire]:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.settimeout(DEADLINE_SECONDS)
+            self.socket = self.context.socket(self.kind)
+            for name, value in {"linger": 0, "sndtimeo": DEADLINE_SECONDS * 1000, **self.options}.items():
+                setattr(self.socket, name, value)
+            self.socket.connect(f"tcp://127.0.0.1:{listener.getsockname()[1]}")
+            self.connection, _ = listener.accept()
+        return self.socket, Wire(self.connection)
+
+    def __exit__(self, *_):
+        self.socket.close()
+        self.connection.close()
+
+
+def send_all_sizes(send) -> int:
+    """Single frames of each size, then all sizes in one message. Returns how many messages were sent."""
+    for size in BODY_SIZES:
+        send([b"a" * size])
+    send([b"m" * size for size in BODY_SIZES])
+    return len(BODY_SIZES) + 1
+
+
+def capture_dealer(context):
+    with Case(context, zmq.DEALER) as (dealer, wire):
+        wire.handshake_null(b"ROUTER", Identity=b"")
+        for _ in range(send_all_sizes(dealer.send_multipart)):
+            wire.read_message()
+        return wire.units
+
+
+def capture_dealer_identity(context):
+    with Case(context, zmq.DEALER, identity=b"towpath-7", probe_router=1) as (dealer, wire):
+        wire.handshake_null(b"ROUTER", Identity=b"")
+        dealer.send(b"after the probe")
+        wire.read_message()
+        wire.read_message()
+        return wire.units
+
+
+def capture_req(context):
+    with Case(context, zmq.REQ, rcvtimeo=DEADLINE_SECONDS * 1000) as (req, wire):
+        wire.handshake_null(b"ROUTER", Identity=b"")
+
+        def ask(frames):
+            req.send_multipart(frames)
+            wire.read_message()
+            wire.write(frame(b"", MORE) + frame(b"reply"))
+            req.recv()
+
+        send_all_sizes(ask)
+        return wire.units
+
+
+def capture_req_correlate(context):
+    with Case(context, zmq.REQ, req_correlate=1, req_relaxed=1) as (req, wire):
+        wire.handshake_null(b"ROUTER", Identity=b"")
+        for question in (b"first", b"second"):
+            req.send(question)
+            wire.read_message()
+        return wire.units
+
+
+def capture_router(context):
+    # The listener is a DEALER with a routing id, so that the ROUTER can address it; it greets first with a message,
+    # and the ROUTER answers only when that has come, so it knows the id.
+    with Case(context, zmq.ROUTER, router_mandatory=1, rcvtimeo=DEADLINE_SECONDS * 1000) as (router, wire):
+        wire.handshake_null(b"DEALER", Identity=b"peer")
+        wire.write(frame(b"hello"))
+        if router.recv_multipart() != [b"peer", b"hello"]:
+            raise ValueError("the ROUTER did not see the listener's routing id")
+        for _ in range(send_all_sizes(lambda frames: router.send_multipart([b"peer", *frames]))):
+            wire.read_message()
+        return wire.units
+
+
+def capture_rep(context):
+    with Case(context, zmq.REP, rcvtimeo=DEADLINE_SECONDS * 1000) as (rep, wire):
+        wire.handshake_null(b"REQ", Identity=b"")
+        wire.write(frame(b"", MORE) + frame(b"question"))
+        rep.recv()
+        rep.send(b"answer")
+        wire.read_message()
+        return wire.units
+
+
+def capture_heartbeat(context):
+    # A PING of libzmq (with its TTL in tenths of a second), and its answer to a PING with a context.
+    with Case(context, zmq.DEALER, heartbeat_ivl=100, heartbeat_ttl=3_000, heartbeat_timeout=4_000) as (_, wire):
+        wire.handshake_null(b"ROUTER", Identity=b"")
+        wire.read_command()
+        wire.write(command("PONG"))
+        return wire.units
+
+
+def capture_pong(context):
+    with Case(context, zmq.DEALER) as (_, wire):
+        wire.handshake_null(b"ROUTER", Identity=b"")
+        for ping_context in (b"", b"tick", b"0123456789abcdef"):
+            wire.write(command("PING", (30).to_bytes(2, "big") + ping_context))
+            wire.read_command()
+        return wire.units
+
+
+def capture_plain_client(context):
+    with Case(context, zmq.DEALER, plain_username=b"ada", plain_password=b"lovelace") as (dealer, wire):
+        wire.write(greeting("PLAIN"))
+        wire.read_greeting()
+        wire.read_command()
+        wire.write(command("WELCOME"))
+        wire.read_command()
+        wire.write(command("READY", metadata(Socket_Type=b"ROUTER", Identity=b"")))
+        dealer.send_multipart([b"", b"hello"])
+        wire.read_message()
+        return wire.units
+
+
+def capture_plain_server(context, password=b"lovelace"):
+    authenticator = ThreadAuthenticator(context)
+    authenticator.start()
+    authenticator.configure_plain(domain="towpath", passwords={"ada": "lovelace"})
+    try:
+        with Case(context, zmq.ROUTER, plain_server=1, zap_domain=b"towpath") as (_, wire):
+            wire.write(greeting("PLAIN"))
+            wire.read_greeting()
+            wire.write(command("HELLO", b"\x03ada" + bytes([len(password)]) + password))
+            wire.read_command()
+            if password == b"lovelace":
+                wire.write(command("INITIATE", metadata(Socket_Type=b"DEALER", Identity=b"")))
+                wire.read_command()
+            return wire.units
+    finally:
+        authenticator.stop()
+
+
+CASES = {
+    "dealer_null": (capture_dealer, "DEALER over NULL: one message for each size, then all sizes as frames of one message"),
+    "dealer_identity_probe": (capture_dealer_identity, "DEALER with a routing id and ZMQ_PROBE_ROUTER"),
+    "req_null": (capture_req, "REQ over NULL: the same sizes, each behind an empty delimiter"),
+    "req_correlate": (capture_req_correlate, "REQ with ZMQ_REQ_CORRELATE and ZMQ_REQ_RELAXED: a request id before the delimiter"),
+    "router_null": (capture_router, "ROUTER over NULL to a DEALER: the same sizes"),
+    "rep_null": (capture_rep, "REP over NULL answering a REQ"),
+    "heartbeat_ping": (capture_heartbeat, "DEALER with ZMQ_HEARTBEAT_IVL 100 ms and TTL 3 s: its PING"),
+    "heartbeat_pong": (capture_pong, "DEALER answering PINGs with contexts of 0, 4 and 16 octets"),
+    "plain_client": (capture_plain_client, "DEALER as PLAIN client"),
+    "plain_server": (capture_plain_server, "ROUTER as PLAIN server, password accepted"),
+    "plain_server_refuses": (
+        lambda context: capture_plain_server(context, b"wrong"),
+        "ROUTER as PLAIN server, password refused",
+    ),
+}
+
+
+def main(folder: pathlib.Path) -> None:
+    for name, (capture, about) in CASES.items():
+        with zmq.Context() as context:
+            lines = [f"# {about}.", f"# Sent by libzmq {zmq.zmq_version()}; see README.md for the format.", ""]
+            for description, octets in capture(context):
+                lines += [f"= {description}", hex_runs(octets), ""]
+            (folder / f"{name}.txt").write_text("\n".join(lines).rstrip() + "\n")
+            print(f"{name}: ok")
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]))
