@@ -1,0 +1,84 @@
+//! The Python side of the tests: a virtual environment of their own, and pytest.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::steps::{check, in_ci};
+use crate::{cargo, workspace};
+
+const REQUIREMENTS: &str = "interop/python/requirements.txt";
+
+/// Runs pytest on `interop/python` with the `tow` binary of this workspace, which it builds first. `arguments` are passed on.
+/// Without Python the step is skipped, but in CI that is a failure.
+pub fn pytest(arguments: &[&str]) -> Result<(), String> {
+    check(cargo().args(["build", "--package", "towpath", "--bin", "tow"]))?;
+    let python = match environment() {
+        Ok(python) => python,
+        Err(why) if in_ci() => return Err(why),
+        Err(why) => {
+            println!("skipped: {why}");
+            return Ok(());
+        }
+    };
+    check(
+        Command::new(python)
+            .args([
+                "-m",
+                "pytest",
+                "-c",
+                "interop/python/pytest.ini",
+                "--rootdir",
+                "interop/python",
+            ])
+            .args(arguments)
+            .args(
+                arguments
+                    .first()
+                    .is_some_and(|first| first.starts_with('-'))
+                    .then_some("interop/python"),
+            )
+            .current_dir(workspace())
+            .env("TOW", target().join("debug/tow")),
+    )
+}
+
+/// The interpreter of the virtual environment in the target folder, which is made, and filled, when it isn't as the
+/// requirements say.
+fn environment() -> Result<PathBuf, String> {
+    let folder = target().join("venv");
+    let python = folder.join("bin/python");
+    let wanted = std::fs::read_to_string(workspace().join(REQUIREMENTS))
+        .map_err(|e| format!("{REQUIREMENTS}: {e}"))?;
+    let stamp = folder.join("installed-requirements.txt");
+    if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
+        return Ok(python);
+    }
+    check(
+        Command::new("python3")
+            .args(["-m", "venv", "--clear"])
+            .arg(&folder),
+    )?;
+    check(
+        Command::new(&python)
+            .args([
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "--requirement",
+                REQUIREMENTS,
+            ])
+            .current_dir(workspace()),
+    )?;
+    std::fs::write(&stamp, wanted).map_err(|e| format!("{}: {e}", stamp.display()))?;
+    Ok(python)
+}
+
+/// Cargo's target folder.
+fn target() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(folder) => workspace().join(folder),
+        None => workspace().join("target"),
+    }
+}
