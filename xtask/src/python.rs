@@ -8,7 +8,8 @@ use crate::{cargo, workspace};
 
 const REQUIREMENTS: &str = "interop/python/requirements.txt";
 
-/// Runs pytest on `interop/python` with the `tow` binary of this workspace, which it builds first. `arguments` are passed on.
+/// Runs pytest on `interop/python` with the `tow` binary of this workspace, which it builds first. `arguments` are passed on: folders or files, and
+/// options.
 /// Without Python the step is skipped, but in CI that is a failure.
 pub fn pytest(arguments: &[&str]) -> Result<(), String> {
     check(cargo().args(["build", "--package", "towpath", "--bin", "tow"]))?;
@@ -31,12 +32,6 @@ pub fn pytest(arguments: &[&str]) -> Result<(), String> {
                 "interop/python",
             ])
             .args(arguments)
-            .args(
-                arguments
-                    .first()
-                    .is_some_and(|first| first.starts_with('-'))
-                    .then_some("interop/python"),
-            )
             .current_dir(workspace())
             .env("TOW", target().join("debug/tow")),
     )

@@ -97,7 +97,10 @@ impl Step {
                     .args(["test", "--package", "towpath", "--test", "*"])
                     .args(locked()),
             ),
-            Self::Python => python::pytest(&["--ignore", "interop/python/test_other_stacks.py"]),
+            Self::Python => python::pytest(&[
+                "interop/python",
+                "--ignore=interop/python/test_other_stacks.py",
+            ]),
             Self::Stacks => python::pytest(&["interop/python/test_other_stacks.py"]),
         }
     }
