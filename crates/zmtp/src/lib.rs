@@ -1,1 +1,79 @@
-//! See the module documentation.
+//! ZMTP 3.1 (RFC 37) as a pure state machine: octets and a time in; events, and things to send, out.
+//!
+//! There is no socket, file, thread or clock here. A driver (`towpath-sockets`) feeds a [`Connection`] with what it read and
+//! asks its [`Outbox`] what to write. A frame to send is octets or a piece of something outside, such as a range of a file,
+//! that the driver moves by itself; a frame that arrives is taken whole, under limits, or as a stream.
+//!
+//! ```
+//! use bytes::{Bytes, BytesMut};
+//! use smallvec::smallvec;
+//! use std::{sync::Arc, time::{Duration, Instant}};
+//! use towpath_zmtp::*;
+//!
+//! let config = |socket_type| Arc::new(Config {
+//!     socket_type,
+//!     routing_id: Bytes::new(),
+//!     metadata: Metadata::new(),
+//!     mechanism: MechanismConfig::Null,
+//!     handshake_timeout: Duration::from_secs(10),
+//!     heartbeat: None,
+//!     limits: InboxLimits::default(),
+//! });
+//! let now = Instant::now();
+//! let mut server: Connection<()> = Connection::new(config(SocketType::Router), now);
+//! let mut client: Connection<()> = Connection::new(config(SocketType::Dealer), now);
+//! client.send::<1>(smallvec![Body::Bytes(Bytes::from_static(b"hello"))], 0);
+//!
+//! // A driver moves octets; here they go straight from one to the other.
+//! let (mut to_server, mut to_client) = (BytesMut::new(), BytesMut::new());
+//! let mut got = Vec::new();
+//! for _ in 0..4 {
+//!     for (from, to) in [(&mut client, &mut to_server), (&mut server, &mut to_client)] {
+//!         while let Transmit::Bytes { slices, .. } = from.outbox().transmit() {
+//!             let octets = slices.concat();
+//!             to.extend_from_slice(&octets);
+//!             from.outbox().advance(octets.len());
+//!         }
+//!     }
+//!     while let Some(event) = server.input(&mut to_server, now)? {
+//!         got.push(event);
+//!     }
+//!     while client.input(&mut to_client, now)?.is_some() {}
+//! }
+//! assert!(matches!(&got[..], [Event::Ready(_), Event::Message { frames, .. }] if &frames[0][..] == b"hello"));
+//! # Ok::<(), Error>(())
+//! ```
+
+mod command;
+mod connection;
+mod error;
+mod frame;
+mod greeting;
+mod inbox;
+pub mod limits;
+mod mechanism;
+mod metadata;
+mod outbox;
+mod socket_type;
+
+pub use command::Command;
+pub use connection::{Config, Connection, Event, Heartbeat, PeerProperties};
+pub use error::Error;
+pub use frame::Header;
+pub use greeting::{GREETING_BYTES, VERSION};
+pub use inbox::{Frames, InboxLimits};
+pub use mechanism::{Mechanism, MechanismConfig, Step};
+pub use metadata::Metadata;
+pub use outbox::{Body, Outbox, Queued, Transmit};
+pub use socket_type::SocketType;
+
+impl Default for InboxLimits {
+    fn default() -> Self {
+        InboxLimits {
+            message_bytes_max: limits::MESSAGE_BYTES_DEFAULT,
+            frames_max: limits::MESSAGE_FRAMES_DEFAULT,
+            stream_over_bytes: None,
+            streamed_frame_bytes_max: limits::STREAMED_FRAME_BYTES_DEFAULT,
+        }
+    }
+}

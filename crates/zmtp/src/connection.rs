@@ -1,0 +1,386 @@
+//! One connection: greeting, handshake, messages, heartbeats.
+
+use crate::command::{self, Command};
+use crate::error::{Error, printable};
+use crate::greeting::{self, GREETING_BYTES};
+use crate::inbox::{Frames, Inbox, InboxLimits, Item};
+use crate::limits::{COMMAND_BYTES_MAX, HANDSHAKE_COMMAND_BYTES_MAX, ROUTING_ID_BYTES_MAX};
+use crate::mechanism::{Mechanism, MechanismConfig, Step};
+use crate::metadata::Metadata;
+use crate::outbox::{Body, Outbox};
+use crate::socket_type::SocketType;
+use bytes::{Bytes, BytesMut};
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// When to ask a silent peer whether it is there, and when to give it up (RFC 37, PING and PONG).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// A PING goes out this often.
+    pub interval: Duration,
+    /// The connection ends when nothing at all was heard for this long after a PING.
+    pub timeout: Duration,
+    /// What a PING tells the peer: how long our silence may last. Zero: as long as it likes. At most 65.5 seconds.
+    pub ttl: Duration,
+}
+
+/// What both ends of a socket's connections have in common.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// This side's socket type.
+    pub socket_type: SocketType,
+    /// This side's routing id; empty: the peer makes one up.
+    pub routing_id: Bytes,
+    /// Further properties for READY; names of applications begin with `X-`.
+    pub metadata: Metadata,
+    /// The security mechanism and role.
+    pub mechanism: MechanismConfig,
+    /// From the first octet to READY, however it trickles.
+    pub handshake_timeout: Duration,
+    /// Heartbeats, if this side sends them. PING is answered in any case.
+    pub heartbeat: Option<Heartbeat>,
+    /// What the peer may send.
+    pub limits: InboxLimits,
+}
+
+impl Config {
+    fn own_metadata(&self) -> Metadata {
+        let mut metadata = Metadata::new().with("Socket-Type", self.socket_type.name());
+        if self.socket_type.announces_identity() {
+            metadata = metadata.with("Identity", self.routing_id.clone());
+        }
+        self.metadata.iter().fold(metadata, |metadata, (name, value)| metadata.with(name, value.clone()))
+    }
+}
+
+/// Who is at the other end, once the handshake is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerProperties {
+    /// Its socket type.
+    pub socket_type: SocketType,
+    /// Its routing id, often empty.
+    pub routing_id: Bytes,
+    /// All that it said of itself.
+    pub metadata: Metadata,
+    /// Its ZMTP version.
+    pub version: (u8, u8),
+}
+
+/// What happened.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event {
+    /// PLAIN: is this user welcome? Answer with [`Connection::accept`] or [`Connection::refuse`].
+    Authenticate {
+        /// The user's name.
+        user: Bytes,
+        /// The password.
+        password: Bytes,
+    },
+    /// The handshake is over.
+    Ready(Box<PeerProperties>),
+    /// A message; `continued`: its earlier frames ended in a streamed body.
+    Message {
+        /// Its frames, or those after the last streamed body.
+        frames: Frames,
+        /// Whether this is the rest of a message.
+        continued: bool,
+    },
+    /// A frame over `stream_over_bytes` begins.
+    BodyStart {
+        /// The frames before it in the message, since the last streamed body.
+        head: Frames,
+        /// Its octets.
+        length: u64,
+        /// Whether more frames follow it.
+        more: bool,
+    },
+    /// Some of its octets.
+    BodyData(Bytes),
+    /// That was all of it.
+    BodyEnd {
+        /// Whether more frames of the message follow.
+        more: bool,
+    },
+}
+
+#[derive(Debug)]
+enum Phase {
+    Greeting,
+    Handshake { version: (u8, u8) },
+    Traffic,
+}
+
+/// The state machine of one connection. `F` is where outside bodies come from, such as a range of a file.
+#[derive(Debug)]
+pub struct Connection<F> {
+    config: Arc<Config>,
+    mechanism: Box<dyn Mechanism>,
+    phase: Phase,
+    inbox: Inbox,
+    outbox: Outbox<F>,
+    peer_version: (u8, u8),
+    handshake_deadline: Instant,
+    last_heard: Instant,
+    next_ping: Option<Instant>,
+    pong_deadline: Option<Instant>,
+    peer_ttl: Option<Duration>,
+    reading: bool,
+    unknown_commands: u64,
+}
+
+impl<F> Connection<F> {
+    /// A connection that has just been made. Its greeting waits in the outbox.
+    pub fn new(config: Arc<Config>, now: Instant) -> Connection<F> {
+        let mechanism = config.mechanism.begin();
+        let mut outbox = Outbox::default();
+        outbox.push_command(Bytes::copy_from_slice(&greeting::encode(mechanism.name(), mechanism.as_server())));
+        Connection {
+            inbox: Inbox::new(config.limits),
+            mechanism,
+            phase: Phase::Greeting,
+            outbox,
+            peer_version: (0, 0),
+            handshake_deadline: now + config.handshake_timeout,
+            last_heard: now,
+            next_ping: None,
+            pong_deadline: None,
+            peer_ttl: None,
+            reading: true,
+            unknown_commands: 0,
+            config,
+        }
+    }
+
+    /// Takes what it can use off the front of `input` and says what it meant; `None`: more octets are needed.
+    ///
+    /// After an error the connection is over: what the outbox still holds (an ERROR for the peer) may be sent.
+    pub fn input(&mut self, input: &mut BytesMut, now: Instant) -> Result<Option<Event>, Error> {
+        loop {
+            match self.phase {
+                Phase::Greeting => {
+                    let Some(version) = greeting::decode(input, self.mechanism.name())? else { return Ok(None) };
+                    let _ = input.split_to(GREETING_BYTES);
+                    self.phase = Phase::Handshake { version };
+                    if let Some(frame) = self.mechanism.start(&self.config.own_metadata()) {
+                        self.outbox.push_command(frame);
+                    }
+                }
+                Phase::Handshake { version } => {
+                    let item = self.inbox.next(input, HANDSHAKE_COMMAND_BYTES_MAX)?;
+                    let body = match item {
+                        None => return Ok(None),
+                        Some(Item::Command(body)) => body,
+                        Some(_) => {
+                            let found = "a message".to_owned();
+                            return Err(Error::UnexpectedInHandshake { found, wanted: "a command" });
+                        }
+                    };
+                    let step = self.mechanism.command(body, &self.config.own_metadata())?;
+                    if let Some(event) = self.step(step, version, now)? {
+                        return Ok(Some(event));
+                    }
+                }
+                Phase::Traffic => {
+                    let Some(item) = self.inbox.next(input, COMMAND_BYTES_MAX)? else { return Ok(None) };
+                    match item {
+                        Item::Command(body) => self.command(body)?,
+                        Item::Message { frames, continued } => return Ok(Some(Event::Message { frames, continued })),
+                        Item::BodyStart { head, length, more } => {
+                            return Ok(Some(Event::BodyStart { head, length, more }));
+                        }
+                        Item::BodyData(data) => return Ok(Some(Event::BodyData(data))),
+                        Item::BodyEnd { more } => return Ok(Some(Event::BodyEnd { more })),
+                    }
+                }
+            }
+        }
+    }
+
+    fn step(&mut self, step: Step, version: (u8, u8), now: Instant) -> Result<Option<Event>, Error> {
+        match step {
+            Step::Wait => Ok(None),
+            Step::Send(frame) => {
+                self.outbox.push_command(frame);
+                Ok(None)
+            }
+            Step::Authenticate { user, password } => Ok(Some(Event::Authenticate { user, password })),
+            Step::Done { send, metadata } => {
+                let properties = self.check(metadata, version).inspect_err(|error| {
+                    self.outbox.push_command(command::error(&error.to_string()));
+                })?;
+                if let Some(frame) = send {
+                    self.outbox.push_command(frame);
+                }
+                self.phase = Phase::Traffic;
+                self.outbox.open();
+                self.peer_version = version;
+                // ZMTP 3.0 has no PING.
+                if version >= (3, 1) {
+                    self.next_ping = self.config.heartbeat.map(|heartbeat| now + heartbeat.interval);
+                }
+                Ok(Some(Event::Ready(Box::new(properties))))
+            }
+        }
+    }
+
+    fn check(&self, metadata: Metadata, version: (u8, u8)) -> Result<PeerProperties, Error> {
+        let ours = self.config.socket_type;
+        let missing = Error::MalformedCommand { command: "READY", why: "no Socket-Type" };
+        let name = metadata.find("Socket-Type").ok_or(missing)?;
+        let socket_type = SocketType::from_name(name)
+            .filter(|theirs| ours.may_talk_to(*theirs))
+            .ok_or_else(|| Error::IncompatibleSockets { ours: ours.name(), theirs: printable(name) })?;
+        let routing_id = metadata.find("Identity").cloned().unwrap_or_default();
+        if routing_id.len() > ROUTING_ID_BYTES_MAX {
+            return Err(Error::MalformedCommand { command: "READY", why: "an Identity of over 255 octets" });
+        }
+        if routing_id.first() == Some(&0) {
+            return Err(Error::MalformedCommand { command: "READY", why: "an Identity that begins with 0" });
+        }
+        Ok(PeerProperties { socket_type, routing_id, metadata, version })
+    }
+
+    fn command(&mut self, body: Bytes) -> Result<(), Error> {
+        match Command::decode(body)? {
+            Command::Ping { ttl_deciseconds, context } => {
+                self.peer_ttl = (ttl_deciseconds > 0).then(|| Duration::from_millis(u64::from(ttl_deciseconds) * 100));
+                self.outbox.push_command(command::pong(&context));
+            }
+            Command::Error { reason } => return Err(Error::RefusedByPeer { reason }),
+            Command::Pong => {}
+            _ => self.unknown_commands += 1,
+        }
+        Ok(())
+    }
+
+    /// The user of [`Event::Authenticate`] is welcome.
+    pub fn accept(&mut self) {
+        if let Step::Send(frame) = self.mechanism.accept() {
+            self.outbox.push_command(frame);
+        }
+    }
+
+    /// The user of [`Event::Authenticate`] is not welcome. The ERROR for the peer waits in the outbox; then close.
+    pub fn refuse(&mut self) -> Error {
+        let status = "400";
+        self.outbox.push_command(command::error(status));
+        Error::AuthenticationRefused { status }
+    }
+
+    /// Tells the peer why the connection is about to be closed.
+    pub fn say_why(&mut self, reason: &str) {
+        if !matches!(self.phase, Phase::Greeting) {
+            self.outbox.push_command(command::error(reason));
+        }
+    }
+
+    /// Octets came from the peer, also such as the driver took past [`Connection::input`].
+    #[inline]
+    pub fn heard(&mut self, now: Instant) {
+        self.last_heard = now;
+        self.pong_deadline = None;
+    }
+
+    /// Tells whether the driver reads from this peer at all: while it doesn't, silence is not the peer's.
+    pub fn set_reading(&mut self, reading: bool, now: Instant) {
+        if reading && !self.reading {
+            self.heard(now);
+        }
+        self.reading = reading;
+    }
+
+    /// Octets left of the body that is being streamed. The driver may take them straight from the socket, and says so with
+    /// [`Connection::body_advance`]; [`Connection::input`] then gives the [`Event::BodyEnd`].
+    pub fn body_remaining(&self) -> u64 {
+        self.inbox.body_remaining()
+    }
+
+    /// The driver took so many octets of the streamed body itself.
+    pub fn body_advance(&mut self, octets: u64) {
+        self.inbox.body_advance(octets);
+    }
+
+    /// Whether [`Connection::input`] has an event to give without further octets.
+    pub fn event_is_due(&self) -> bool {
+        self.inbox.body_end_is_due()
+    }
+
+    /// Octets that are missing until the frame under way is whole: a hint for the driver's buffer, within the limits.
+    pub fn wanted(&self) -> usize {
+        self.inbox.wanted()
+    }
+
+    /// Whether the handshake is over.
+    pub fn is_ready(&self) -> bool {
+        matches!(self.phase, Phase::Traffic)
+    }
+
+    /// Whether message bodies must pass through memory, because the mechanism protects them.
+    pub fn protects_messages(&self) -> bool {
+        self.mechanism.protects_messages()
+    }
+
+    /// Appends a message to what waits for the peer.
+    pub fn send<const N: usize>(&mut self, frames: SmallVec<[Body<F>; N]>, tag: u64)
+    where
+        [Body<F>; N]: smallvec::Array<Item = Body<F>>,
+    {
+        self.outbox.push_message(frames, tag);
+    }
+
+    /// What waits to be sent.
+    pub fn outbox(&mut self) -> &mut Outbox<F> {
+        &mut self.outbox
+    }
+
+    /// What waits to be sent, to look at.
+    pub fn outbox_ref(&self) -> &Outbox<F> {
+        &self.outbox
+    }
+
+    /// When octets last came from the peer.
+    pub fn last_heard(&self) -> Instant {
+        self.last_heard
+    }
+
+    /// Commands that were skipped because this side doesn't know them, and frames with reserved bits set.
+    pub fn oddities(&self) -> (u64, u64) {
+        (self.unknown_commands, self.inbox.reserved_bits_seen())
+    }
+
+    /// When [`Connection::on_timeout`] wants to be called next.
+    pub fn deadline(&self) -> Option<Instant> {
+        if !self.is_ready() {
+            return Some(self.handshake_deadline);
+        }
+        let ttl = self.peer_ttl.filter(|_| self.reading).map(|ttl| self.last_heard + ttl);
+        let pong = self.pong_deadline.filter(|_| self.reading);
+        [self.next_ping, pong, ttl].into_iter().flatten().min()
+    }
+
+    /// Sends a PING if one is due, and finds out whether the peer must be given up.
+    pub fn on_timeout(&mut self, now: Instant) -> Result<(), Error> {
+        if !self.is_ready() {
+            return if now >= self.handshake_deadline { Err(Error::HandshakeTimeout) } else { Ok(()) };
+        }
+        if self.reading && self.pong_deadline.is_some_and(|deadline| now >= deadline) {
+            return Err(Error::HeartbeatTimeout);
+        }
+        if self.reading && self.peer_ttl.is_some_and(|ttl| now >= self.last_heard + ttl) {
+            return Err(Error::TtlExpired);
+        }
+        if let (Some(heartbeat), Some(due)) = (self.config.heartbeat, self.next_ping)
+            && now >= due
+        {
+            self.next_ping = Some(now + heartbeat.interval);
+            // A PING behind what the peer is slow to read would measure its patience, not its life.
+            if self.outbox.is_idle() {
+                let ttl_deciseconds = u16::try_from(heartbeat.ttl.as_millis() / 100).unwrap_or(u16::MAX);
+                self.outbox.push_command(command::ping(ttl_deciseconds));
+                self.pong_deadline.get_or_insert(now + heartbeat.timeout);
+            }
+        }
+        Ok(())
+    }
+}

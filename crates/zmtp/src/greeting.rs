@@ -1,0 +1,78 @@
+//! The 64 octets that open a connection (RFC 37).
+
+use crate::error::{Error, printable};
+
+/// Octets of a greeting.
+pub const GREETING_BYTES: usize = 64;
+
+/// The version that this side announces.
+pub const VERSION: (u8, u8) = (3, 1);
+
+/// What this side sends first, whole and at once. Some peers read ten octets before they send theirs, so it never waits.
+pub fn encode(mechanism: &'static str, as_server: bool) -> [u8; GREETING_BYTES] {
+    let mut greeting = [0; GREETING_BYTES];
+    greeting[0] = 0xff;
+    greeting[8] = 1; // padding; libzmq has its routing id's length + 1 here, which ZMTP 1 peers read
+    greeting[9] = 0x7f;
+    greeting[10] = VERSION.0;
+    greeting[11] = VERSION.1;
+    for (slot, octet) in greeting[12..32].iter_mut().zip(mechanism.bytes()) {
+        *slot = octet;
+    }
+    greeting[32] = u8::from(as_server);
+    greeting
+}
+
+/// Checks what is here of the peer's greeting, and gives its version once it is whole.
+///
+/// A wrong octet is an error as soon as it is seen: a peer of another protocol may never send 64. `as-server` is not
+/// checked: libzmq always sends 0.
+pub fn decode(input: &[u8], mechanism: &'static str) -> Result<Option<(u8, u8)>, Error> {
+    match input.first() {
+        None => return Ok(None),
+        Some(0xff) => {}
+        Some(&found) => return Err(Error::NotZmtp { at: 0, found }),
+    }
+    match input.get(9) {
+        None => return Ok(None),
+        Some(octet) if octet & 1 == 1 => {}
+        Some(&found) => return Err(Error::NotZmtp { at: 9, found }),
+    }
+    match input.get(10) {
+        None => return Ok(None),
+        Some(&major) if major < 3 => return Err(Error::OldVersion { major: major.max(1) }),
+        Some(_) => {}
+    }
+    let Some(greeting) = input.get(..GREETING_BYTES) else { return Ok(None) };
+    let theirs = &greeting[12..32];
+    let name = theirs.split(|octet| *octet == 0).next().unwrap_or_default();
+    if name != mechanism.as_bytes() || theirs[name.len()..].iter().any(|octet| *octet != 0) {
+        return Err(Error::Mechanism { ours: mechanism, theirs: printable(name) });
+    }
+    Ok(Some((greeting[10], greeting[11])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_split_of_a_greeting_is_taken() {
+        let greeting = encode("PLAIN", true);
+        for cut in 0..GREETING_BYTES {
+            assert_eq!(decode(&greeting[..cut], "PLAIN"), Ok(None), "cut at {cut}");
+        }
+        assert_eq!(decode(&greeting, "PLAIN"), Ok(Some((3, 1))));
+    }
+
+    #[test]
+    fn older_and_other_peers_are_refused_by_name() {
+        assert_eq!(decode(b"GET / HTTP/1.1", "NULL"), Err(Error::NotZmtp { at: 0, found: b'G' }));
+        // ZMTP 1.0: a short frame with an anonymous identity; 1.0 with a long one; 2.0 announces revision 1.
+        assert_eq!(decode(&[1, 0], "NULL"), Err(Error::NotZmtp { at: 0, found: 1 }));
+        assert_eq!(decode(&[0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0], "NULL"), Err(Error::NotZmtp { at: 9, found: 0 }));
+        assert_eq!(decode(&[0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 1], "NULL"), Err(Error::OldVersion { major: 1 }));
+        let curve = encode("CURVE", false);
+        assert!(matches!(decode(&curve, "NULL"), Err(Error::Mechanism { .. })));
+    }
+}

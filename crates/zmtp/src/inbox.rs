@@ -1,0 +1,189 @@
+//! From octets to frames to messages, under limits; a large body may leave as a stream.
+
+use crate::error::Error;
+use crate::frame::Header;
+use crate::limits::COMMAND_BYTES_MAX;
+use bytes::{Bytes, BytesMut};
+use smallvec::SmallVec;
+
+/// The frames of a message that came in.
+pub type Frames = SmallVec<[Bytes; 4]>;
+
+/// What one peer may send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InboxLimits {
+    /// Octets of a message that is taken whole, all frames together.
+    pub message_bytes_max: u64,
+    /// Frames of a message.
+    pub frames_max: usize,
+    /// Frames of more octets than this are streamed instead of being taken whole; `None`: no frame is.
+    pub stream_over_bytes: Option<u64>,
+    /// Octets of a streamed frame.
+    pub streamed_frame_bytes_max: u64,
+}
+
+/// What the octets meant.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Item {
+    Command(Bytes),
+    Message { frames: Frames, continued: bool },
+    BodyStart { head: Frames, length: u64, more: bool },
+    BodyData(Bytes),
+    BodyEnd { more: bool },
+}
+
+#[derive(Debug)]
+struct Streaming {
+    remaining: u64,
+    more: bool,
+}
+
+/// The decoder of one connection, once the greeting is over.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    limits: InboxLimits,
+    frames: Frames,
+    frame_count: usize,
+    message_bytes: u64,
+    continued: bool,
+    streaming: Option<Streaming>,
+    wanted: usize,
+    reserved_bits_seen: u64,
+}
+
+impl Inbox {
+    pub(crate) fn new(limits: InboxLimits) -> Inbox {
+        Inbox {
+            limits,
+            frames: Frames::new(),
+            frame_count: 0,
+            message_bytes: 0,
+            continued: false,
+            streaming: None,
+            wanted: 0,
+            reserved_bits_seen: 0,
+        }
+    }
+
+    /// Takes the next item off the front of `input`, or nothing if more octets are needed.
+    pub(crate) fn next(&mut self, input: &mut BytesMut, command_bytes_max: u64) -> Result<Option<Item>, Error> {
+        if let Some(streaming) = &mut self.streaming {
+            if streaming.remaining == 0 {
+                let more = streaming.more;
+                self.streaming = None;
+                if !more {
+                    self.finish_message();
+                }
+                return Ok(Some(Item::BodyEnd { more }));
+            }
+            let now = streaming.remaining.min(input.len() as u64);
+            if now == 0 {
+                return Ok(None);
+            }
+            streaming.remaining -= now;
+            return Ok(Some(Item::BodyData(input.split_to(now as usize).freeze())));
+        }
+        loop {
+            let Some((header, header_bytes)) = Header::decode(input) else {
+                self.wanted = 0;
+                return Ok(None);
+            };
+            if header.command {
+                let limit = command_bytes_max.min(COMMAND_BYTES_MAX);
+                return Ok(self.whole(input, header, header_bytes, limit)?.map(Item::Command));
+            }
+            if self.frame_count >= self.limits.frames_max {
+                return Err(Error::TooManyFrames { limit: self.limits.frames_max });
+            }
+            if self.limits.stream_over_bytes.is_some_and(|over| header.length > over) {
+                return self.start_streaming(input, header, header_bytes).map(Some);
+            }
+            let limit = self.limits.message_bytes_max;
+            if header.length <= limit && self.message_bytes + header.length > limit {
+                return Err(Error::MessageTooLarge { limit });
+            }
+            let Some(body) = self.whole(input, header, header_bytes, limit)? else { return Ok(None) };
+            self.message_bytes += header.length;
+            self.frame_count += 1;
+            self.frames.push(body);
+            if !header.more {
+                let frames = std::mem::take(&mut self.frames);
+                let continued = self.continued;
+                self.finish_message();
+                return Ok(Some(Item::Message { frames, continued }));
+            }
+        }
+    }
+
+    fn start_streaming(&mut self, input: &mut BytesMut, header: Header, header_bytes: usize) -> Result<Item, Error> {
+        let limit = self.limits.streamed_frame_bytes_max;
+        if header.length > limit {
+            return Err(Error::FrameTooLarge { announced: header.length, limit });
+        }
+        let _ = input.split_to(header_bytes);
+        self.reserved_bits_seen += u64::from(header.reserved_bits);
+        self.frame_count += 1;
+        self.continued = true;
+        // What went before is with the receiver now; the limit on whole messages counts anew.
+        self.message_bytes = 0;
+        self.streaming = Some(Streaming { remaining: header.length, more: header.more });
+        let head = std::mem::take(&mut self.frames);
+        Ok(Item::BodyStart { head, length: header.length, more: header.more })
+    }
+
+    fn whole(
+        &mut self,
+        input: &mut BytesMut,
+        header: Header,
+        header_bytes: usize,
+        limit: u64,
+    ) -> Result<Option<Bytes>, Error> {
+        if header.length > limit {
+            return Err(Error::FrameTooLarge { announced: header.length, limit });
+        }
+        // The limit was checked, so this fits.
+        let whole = header_bytes + header.length as usize;
+        if input.len() < whole {
+            self.wanted = whole - input.len();
+            return Ok(None);
+        }
+        self.wanted = 0;
+        self.reserved_bits_seen += u64::from(header.reserved_bits);
+        let mut frame = input.split_to(whole).freeze();
+        Ok(Some(frame.split_off(header_bytes)))
+    }
+
+    fn finish_message(&mut self) {
+        self.frame_count = 0;
+        self.message_bytes = 0;
+        self.continued = false;
+    }
+
+    /// Octets left of the body that is being streamed: the driver may take them past this decoder.
+    pub(crate) fn body_remaining(&self) -> u64 {
+        self.streaming.as_ref().map_or(0, |streaming| streaming.remaining)
+    }
+
+    /// The driver took so many octets of the body itself.
+    pub(crate) fn body_advance(&mut self, octets: u64) {
+        if let Some(streaming) = &mut self.streaming {
+            debug_assert!(octets <= streaming.remaining, "more taken than there was");
+            streaming.remaining = streaming.remaining.saturating_sub(octets);
+        }
+    }
+
+    /// Whether a streamed body has come to its end and only [`Item::BodyEnd`] is due.
+    pub(crate) fn body_end_is_due(&self) -> bool {
+        self.streaming.as_ref().is_some_and(|streaming| streaming.remaining == 0)
+    }
+
+    /// Octets that are missing until the frame under way is whole, as far as its header is known.
+    pub(crate) fn wanted(&self) -> usize {
+        self.wanted
+    }
+
+    /// Frames whose header had reserved bits set.
+    pub(crate) fn reserved_bits_seen(&self) -> u64 {
+        self.reserved_bits_seen
+    }
+}

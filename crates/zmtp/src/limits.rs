@@ -1,0 +1,31 @@
+//! Named limits on what a peer may make us hold. Every one is checked before anything is allocated.
+
+/// Octets of a command body during the handshake (READY, HELLO, INITIATE, ERROR …). libzmq's own READY is under 100.
+pub const HANDSHAKE_COMMAND_BYTES_MAX: u64 = 16 * 1024;
+
+/// Octets of a command body once the handshake is over (PING, PONG, and what we don't know and skip).
+pub const COMMAND_BYTES_MAX: u64 = 64 * 1024;
+
+/// Properties in a READY or INITIATE.
+pub const METADATA_PROPERTIES_MAX: usize = 64;
+
+/// Octets of a routing id (the `Identity` property), RFC 37.
+pub const ROUTING_ID_BYTES_MAX: usize = 255;
+
+/// Octets of a PING context that a PONG repeats, RFC 37. libzmq cuts longer ones, and so do we.
+pub const PING_CONTEXT_BYTES_MAX: usize = 16;
+
+/// The largest TTL a PING may announce, in tenths of a second: libzmq overflows its timer above it (libzmq #4226).
+pub const PING_TTL_DECISECONDS_MAX: u16 = 655;
+
+/// A default for the octets of one whole message, all frames together.
+pub const MESSAGE_BYTES_DEFAULT: u64 = 64 * 1024 * 1024;
+
+/// A default for the frames of one message: "endless MORE" ends here.
+pub const MESSAGE_FRAMES_DEFAULT: usize = 4_096;
+
+/// A default for the octets of one frame that is streamed.
+pub const STREAMED_FRAME_BYTES_DEFAULT: u64 = 1 << 50;
+
+/// What a frame costs in memory beside its body, counted against queue bounds so that empty frames are not free.
+pub const FRAME_OVERHEAD_BYTES: usize = 64;

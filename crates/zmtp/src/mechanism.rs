@@ -1,0 +1,209 @@
+//! Security mechanisms: what happens between the greeting and the first message (RFC 23, 24).
+//!
+//! A mechanism sees each handshake command's body and answers with a [`Step`]. NULL and PLAIN leave messages as they are.
+//! One that encrypts (CURVE) will join here: it takes part in the handshake in the same way, says so by
+//! [`Mechanism::protects_messages`], and the driver then reads file bodies into memory instead of handing them to the kernel.
+
+use crate::command::{self, Command};
+use crate::error::{Error, printable};
+use crate::metadata::Metadata;
+use bytes::Bytes;
+use std::fmt::Debug;
+
+/// What a handshake does next.
+#[derive(Debug)]
+pub enum Step {
+    /// Wait for the peer.
+    Wait,
+    /// Send this frame and wait.
+    Send(Bytes),
+    /// Ask the application about these credentials; then [`Mechanism::accept`].
+    Authenticate {
+        /// The user's name.
+        user: Bytes,
+        /// The password.
+        password: Bytes,
+    },
+    /// The handshake is over; send this frame first, if any.
+    Done {
+        /// The last frame of this side.
+        send: Option<Bytes>,
+        /// The peer's metadata.
+        metadata: Metadata,
+    },
+}
+
+/// One side of one handshake.
+pub trait Mechanism: Debug + Send {
+    /// The name in the greeting.
+    fn name(&self) -> &'static str;
+    /// Whether this side takes the server's role.
+    fn as_server(&self) -> bool {
+        false
+    }
+    /// Called once the peer's greeting is here: the first frame, if it is this side's turn.
+    fn start(&mut self, metadata: &Metadata) -> Option<Bytes>;
+    /// A handshake command came.
+    fn command(&mut self, body: Bytes, metadata: &Metadata) -> Result<Step, Error>;
+    /// The application takes the credentials of [`Step::Authenticate`].
+    fn accept(&mut self) -> Step {
+        Step::Wait
+    }
+    /// Whether message frames must go through the mechanism (and so through memory).
+    fn protects_messages(&self) -> bool {
+        false
+    }
+}
+
+/// Which mechanism a socket uses, in which role.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum MechanismConfig {
+    /// No authentication.
+    #[default]
+    Null,
+    /// PLAIN, in the role that shows credentials.
+    PlainClient {
+        /// The user's name, up to 255 octets.
+        user: String,
+        /// The password, up to 255 octets.
+        password: String,
+    },
+    /// PLAIN, in the role that checks credentials.
+    PlainServer,
+}
+
+impl MechanismConfig {
+    /// A handshake of this mechanism.
+    pub fn begin(&self) -> Box<dyn Mechanism> {
+        match self {
+            MechanismConfig::Null => Box::new(Null),
+            MechanismConfig::PlainClient { user, password } => {
+                Box::new(PlainClient { user: user.clone(), password: password.clone(), welcomed: false })
+            }
+            MechanismConfig::PlainServer => Box::new(PlainServer { state: PlainServerState::AwaitHello }),
+        }
+    }
+
+    /// The name in the greeting.
+    pub fn name(&self) -> &'static str {
+        match self {
+            MechanismConfig::Null => "NULL",
+            MechanismConfig::PlainClient { .. } | MechanismConfig::PlainServer => "PLAIN",
+        }
+    }
+}
+
+fn unexpected<T>(body: &Bytes, wanted: &'static str) -> Result<T, Error> {
+    let name = match body.split_first() {
+        Some((length, rest)) => printable(rest.get(..usize::from(*length)).unwrap_or(rest)),
+        None => String::new(),
+    };
+    Err(Error::UnexpectedInHandshake { found: name, wanted })
+}
+
+/// Parses a command, taking the peer's ERROR for the end that it is.
+fn parse(body: &Bytes) -> Result<Command, Error> {
+    match Command::decode(body.clone())? {
+        Command::Error { reason } => Err(Error::RefusedByPeer { reason }),
+        command => Ok(command),
+    }
+}
+
+#[derive(Debug)]
+struct Null;
+
+impl Mechanism for Null {
+    fn name(&self) -> &'static str {
+        "NULL"
+    }
+
+    fn start(&mut self, metadata: &Metadata) -> Option<Bytes> {
+        Some(command::ready(metadata))
+    }
+
+    fn command(&mut self, body: Bytes, _: &Metadata) -> Result<Step, Error> {
+        match parse(&body)? {
+            Command::Ready(metadata) => Ok(Step::Done { send: None, metadata }),
+            _ => unexpected(&body, "READY"),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct PlainClient {
+    user: String,
+    password: String,
+    welcomed: bool,
+}
+
+impl Mechanism for PlainClient {
+    fn name(&self) -> &'static str {
+        "PLAIN"
+    }
+
+    fn start(&mut self, _: &Metadata) -> Option<Bytes> {
+        Some(command::hello(self.user.as_bytes(), self.password.as_bytes()))
+    }
+
+    fn command(&mut self, body: Bytes, metadata: &Metadata) -> Result<Step, Error> {
+        match (parse(&body)?, self.welcomed) {
+            (Command::Welcome, false) => {
+                self.welcomed = true;
+                Ok(Step::Send(command::initiate(metadata)))
+            }
+            (Command::Ready(metadata), true) => Ok(Step::Done { send: None, metadata }),
+            (_, false) => unexpected(&body, "WELCOME"),
+            (_, true) => unexpected(&body, "READY"),
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum PlainServerState {
+    AwaitHello,
+    AwaitVerdict,
+    AwaitInitiate,
+}
+
+#[derive(Debug)]
+struct PlainServer {
+    state: PlainServerState,
+}
+
+impl Mechanism for PlainServer {
+    fn name(&self) -> &'static str {
+        "PLAIN"
+    }
+
+    fn as_server(&self) -> bool {
+        true
+    }
+
+    fn start(&mut self, _: &Metadata) -> Option<Bytes> {
+        None
+    }
+
+    fn command(&mut self, body: Bytes, metadata: &Metadata) -> Result<Step, Error> {
+        match (&self.state, parse(&body)?) {
+            (PlainServerState::AwaitHello, Command::Hello { user, password }) => {
+                self.state = PlainServerState::AwaitVerdict;
+                Ok(Step::Authenticate { user, password })
+            }
+            // READY only after the verdict: a peer that was not let in learns nothing of us.
+            (PlainServerState::AwaitInitiate, Command::Initiate(theirs)) => {
+                Ok(Step::Done { send: Some(command::ready(metadata)), metadata: theirs })
+            }
+            (PlainServerState::AwaitHello, _) => unexpected(&body, "HELLO"),
+            (PlainServerState::AwaitVerdict, _) => unexpected(&body, "nothing before WELCOME"),
+            (PlainServerState::AwaitInitiate, _) => unexpected(&body, "INITIATE"),
+        }
+    }
+
+    fn accept(&mut self) -> Step {
+        if self.state != PlainServerState::AwaitVerdict {
+            return Step::Wait;
+        }
+        self.state = PlainServerState::AwaitInitiate;
+        Step::Send(command::welcome())
+    }
+}

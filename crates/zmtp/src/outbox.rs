@@ -1,0 +1,390 @@
+//! What waits to be sent to one peer: frames whose bodies are bytes or pieces of something outside, such as a file.
+//!
+//! The driver asks [`Outbox::transmit`] what to write next and reports what it wrote with [`Outbox::advance`]. Headers and
+//! small bodies are gathered into one buffer; a large body is handed over as it is; an outside body is named by its
+//! source and position, so that the driver can let the kernel move it. Commands go before the next frame, also in the
+//! middle of a message, so that a PONG never waits for more than one frame.
+
+use crate::frame;
+use crate::limits::FRAME_OVERHEAD_BYTES;
+use bytes::Bytes;
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+
+/// Bodies up to this size are copied behind their header instead of being written on their own.
+const GATHER_BODY_BYTES_MAX: usize = 8 * 1024;
+
+/// Gathering stops once this much is ready to be written.
+const GATHERED_BYTES: usize = 64 * 1024;
+
+/// The body of a frame to send.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Body<F> {
+    /// Octets in memory.
+    Bytes(Bytes),
+    /// Octets that the driver moves, such as a range of a file.
+    External {
+        /// Where they come from; opaque here.
+        source: F,
+        /// How many. A promise: the header says so before the first of them leaves.
+        length: u64,
+    },
+}
+
+impl<F> Body<F> {
+    /// Octets of the body.
+    pub fn length(&self) -> u64 {
+        match self {
+            Body::Bytes(bytes) => bytes.len() as u64,
+            Body::External { length, .. } => *length,
+        }
+    }
+}
+
+/// What waits in an outbox.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Queued {
+    /// Messages of which something is not yet written.
+    pub messages: usize,
+    /// Octets held in memory, with an overhead for each frame.
+    pub memory_bytes: usize,
+    /// Octets of outside bodies, which cost no memory.
+    pub external_bytes: u64,
+}
+
+/// What to write next.
+#[derive(Debug)]
+pub enum Transmit<'a, F> {
+    /// Nothing waits.
+    Idle,
+    /// These octets, in this order.
+    Bytes {
+        /// Two slices, the second often empty.
+        slices: [&'a [u8]; 2],
+        /// More follows at once (MSG_MORE is worth it).
+        more_follows: bool,
+    },
+    /// An outside body, now that all before it has been written.
+    External {
+        /// Its source.
+        source: &'a F,
+        /// How much of it has been written.
+        position: u64,
+        /// How much is left.
+        remaining: u64,
+    },
+}
+
+#[derive(Debug)]
+struct Waiting<F> {
+    body: Body<F>,
+    more: bool,
+    first: bool,
+    tag: u64,
+}
+
+impl<F> Waiting<F> {
+    fn memory_bytes(&self) -> usize {
+        FRAME_OVERHEAD_BYTES
+            + match &self.body {
+                Body::Bytes(bytes) => bytes.len(),
+                Body::External { .. } => 0,
+            }
+    }
+
+    fn external_bytes(&self) -> u64 {
+        match &self.body {
+            Body::Bytes(_) => 0,
+            Body::External { length, .. } => *length,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct External<F> {
+    source: F,
+    position: u64,
+    length: u64,
+}
+
+/// The queue of one peer.
+#[derive(Debug)]
+pub struct Outbox<F> {
+    gathered: Vec<u8>,
+    written: usize,
+    large: Bytes,
+    external: Option<External<F>>,
+    commands: VecDeque<Bytes>,
+    waiting: VecDeque<Waiting<F>>,
+    waiting_queued: Queued,
+    messages_staged: u64,
+    open: bool,
+}
+
+impl<F> Default for Outbox<F> {
+    fn default() -> Self {
+        Outbox {
+            gathered: Vec::new(),
+            written: 0,
+            large: Bytes::new(),
+            external: None,
+            commands: VecDeque::new(),
+            waiting: VecDeque::new(),
+            waiting_queued: Queued::default(),
+            messages_staged: 0,
+            open: false,
+        }
+    }
+}
+
+impl<F> Outbox<F> {
+    /// Lets messages out: the handshake is over. Until then only commands leave.
+    pub fn open(&mut self) {
+        self.open = true;
+    }
+
+    /// Octets outside of any frame (the greeting), or a whole command frame; sent before the next frame of a message.
+    pub fn push_command(&mut self, wire: Bytes) {
+        self.commands.push_back(wire);
+    }
+
+    /// Appends a message. `tag` is for [`Outbox::take_back`]. A message of no frames is nothing.
+    pub fn push_message<const N: usize>(&mut self, frames: SmallVec<[Body<F>; N]>, tag: u64)
+    where
+        [Body<F>; N]: smallvec::Array<Item = Body<F>>,
+    {
+        let count = frames.len();
+        for (index, body) in frames.into_iter().enumerate() {
+            let frame = Waiting { body, more: index + 1 < count, first: index == 0, tag };
+            self.waiting_queued.memory_bytes += frame.memory_bytes();
+            self.waiting_queued.external_bytes += frame.external_bytes();
+            self.waiting.push_back(frame);
+        }
+        self.waiting_queued.messages += usize::from(count > 0);
+    }
+
+    /// Removes every waiting message with this tag of which nothing has been staged yet; gives their number.
+    pub fn take_back(&mut self, tag: u64) -> usize {
+        let before = self.waiting_queued.messages;
+        let mut queued = self.waiting_queued;
+        // A message whose first frame has gone out must be finished, whatever its tag.
+        let mut begun = self.waiting.front().is_some_and(|frame| !frame.first);
+        self.waiting.retain(|frame| {
+            if frame.first {
+                begun = false;
+            }
+            let keep = begun || frame.tag != tag;
+            if !keep {
+                queued.memory_bytes -= frame.memory_bytes();
+                queued.external_bytes -= frame.external_bytes();
+                queued.messages -= usize::from(frame.first);
+            }
+            keep
+        });
+        self.waiting_queued = queued;
+        before - queued.messages
+    }
+
+    /// Removes every waiting message of which nothing has been staged yet; gives what was removed.
+    pub fn clear(&mut self) -> Queued {
+        let before = self.waiting_queued;
+        let mut kept = VecDeque::new();
+        while self.waiting.front().is_some_and(|frame| !frame.first) {
+            kept.extend(self.waiting.pop_front());
+        }
+        self.waiting = kept;
+        let kept = Queued {
+            messages: usize::from(!self.waiting.is_empty()),
+            memory_bytes: self.waiting.iter().map(Waiting::memory_bytes).sum(),
+            external_bytes: self.waiting.iter().map(Waiting::external_bytes).sum(),
+        };
+        self.waiting_queued = kept;
+        Queued {
+            messages: before.messages - kept.messages,
+            memory_bytes: before.memory_bytes - kept.memory_bytes,
+            external_bytes: before.external_bytes - kept.external_bytes,
+        }
+    }
+
+    /// What waits, with what has been staged and not yet written.
+    pub fn queued(&self) -> Queued {
+        let mut queued = self.waiting_queued;
+        queued.memory_bytes += self.gathered.len() - self.written + self.large.len();
+        if let Some(external) = &self.external {
+            queued.external_bytes += external.length - external.position;
+        }
+        queued
+    }
+
+    /// Whether nothing is left to write, now or once the handshake is over.
+    pub fn is_idle(&self) -> bool {
+        self.written == self.gathered.len()
+            && self.large.is_empty()
+            && self.external.is_none()
+            && self.commands.is_empty()
+            && self.waiting.is_empty()
+    }
+
+    /// Messages whose last frame has been handed to the driver.
+    pub fn messages_staged(&self) -> u64 {
+        self.messages_staged
+    }
+
+    /// What to write next; gathers as needed.
+    pub fn transmit(&mut self) -> Transmit<'_, F> {
+        if self.written == self.gathered.len() && self.large.is_empty() && self.external.is_none() {
+            self.gather();
+        }
+        if self.written < self.gathered.len() || !self.large.is_empty() {
+            let more_follows = self.external.is_some() || !self.waiting.is_empty();
+            return Transmit::Bytes { slices: [&self.gathered[self.written..], &self.large], more_follows };
+        }
+        match &self.external {
+            Some(External { source, position, length }) => {
+                Transmit::External { source, position: *position, remaining: length - position }
+            }
+            None => Transmit::Idle,
+        }
+    }
+
+    fn gather(&mut self) {
+        self.gathered.clear();
+        self.written = 0;
+        while self.gathered.len() < GATHERED_BYTES {
+            if let Some(command) = self.commands.pop_front() {
+                self.gathered.extend_from_slice(&command);
+                continue;
+            }
+            let Some(frame) = (if self.open { self.waiting.pop_front() } else { None }) else { break };
+            self.waiting_queued.memory_bytes -= frame.memory_bytes();
+            self.waiting_queued.external_bytes -= frame.external_bytes();
+            if !frame.more {
+                self.waiting_queued.messages -= 1;
+                self.messages_staged += 1;
+            }
+            frame::encode_header(&mut self.gathered, if frame.more { frame::MORE } else { 0 }, frame.body.length());
+            match frame.body {
+                Body::Bytes(bytes) if bytes.len() <= GATHER_BODY_BYTES_MAX => self.gathered.extend_from_slice(&bytes),
+                Body::Bytes(bytes) => {
+                    self.large = bytes;
+                    break;
+                }
+                Body::External { source, length } => {
+                    self.external = Some(External { source, position: 0, length });
+                    break;
+                }
+            }
+        }
+    }
+
+    /// So many octets of [`Transmit::Bytes`] have been written. More than there were is a bug of the driver's.
+    pub fn advance(&mut self, octets: usize) {
+        let of_gathered = octets.min(self.gathered.len() - self.written);
+        self.written += of_gathered;
+        let of_large = (octets - of_gathered).min(self.large.len());
+        debug_assert_eq!(of_gathered + of_large, octets, "more written than there was");
+        let _ = self.large.split_to(of_large);
+    }
+
+    /// So many octets of [`Transmit::External`] have been written; gives the source back when that was the last of it.
+    pub fn advance_external(&mut self, octets: u64) -> Option<F> {
+        let external = self.external.as_mut()?;
+        debug_assert!(octets <= external.length - external.position, "more written than there was");
+        external.position = external.length.min(external.position.saturating_add(octets));
+        if external.position == external.length { self.external.take().map(|external| external.source) } else { None }
+    }
+
+    /// Puts octets in place of what is left of the outside body under way: where the kernel can't move it, or its source
+    /// has become shorter than promised. Gives the source back. `octets` must be as many as remain.
+    pub fn replace_external(&mut self, octets: Bytes) -> Option<F> {
+        let external = self.external.take()?;
+        debug_assert_eq!(octets.len() as u64, external.length - external.position, "a frame's length is a promise");
+        self.large = octets;
+        Some(external.source)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smallvec::smallvec;
+
+    type Frames = SmallVec<[Body<&'static [u8]>; 4]>;
+
+    /// Writes everything out, `step` octets at a time, as a driver would.
+    fn drain(outbox: &mut Outbox<&'static [u8]>, step: usize) -> Vec<u8> {
+        let mut wire = Vec::new();
+        loop {
+            match outbox.transmit() {
+                Transmit::Idle => return wire,
+                Transmit::Bytes { slices, .. } => {
+                    let all = slices.concat();
+                    let now = step.min(all.len());
+                    wire.extend_from_slice(&all[..now]);
+                    outbox.advance(now);
+                }
+                Transmit::External { source, position, remaining } => {
+                    let now = (step as u64).min(remaining);
+                    wire.extend_from_slice(&source[position as usize..(position + now) as usize]);
+                    outbox.advance_external(now);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_external_body_follows_its_header_and_waits_for_nothing_else() {
+        let file: &'static [u8] = b"from a file";
+        for step in [1, 3, 1000] {
+            let mut outbox = Outbox::default();
+            outbox.open();
+            let frames: Frames = smallvec![
+                Body::Bytes(Bytes::from_static(b"head")),
+                Body::External { source: file, length: 11 },
+                Body::Bytes(Bytes::from(vec![b'x'; 9000])),
+            ];
+            outbox.push_message(frames, 0);
+            assert_eq!(outbox.queued().messages, 1);
+            assert_eq!(outbox.queued().external_bytes, 11);
+            let wire = drain(&mut outbox, step);
+            let mut expected = b"\x01\x04head\x01\x0bfrom a file\x02\x00\x00\x00\x00\x00\x00\x23\x28".to_vec();
+            expected.extend_from_slice(&[b'x'; 9000]);
+            assert_eq!(wire, expected);
+            assert!(outbox.is_idle());
+            assert_eq!(outbox.queued(), Queued::default());
+        }
+    }
+
+    #[test]
+    fn a_command_goes_between_the_frames_of_a_message() {
+        let mut outbox: Outbox<&'static [u8]> = Outbox::default();
+        outbox.open();
+        let frames: Frames =
+            smallvec![Body::External { source: &b"ab"[..], length: 2 }, Body::Bytes(Bytes::from_static(b"c")),];
+        outbox.push_message(frames, 0);
+        let Transmit::Bytes { slices, more_follows: true } = outbox.transmit() else { panic!("a header was due") };
+        let header = slices[0].len();
+        outbox.advance(header);
+        outbox.push_command(Bytes::from_static(b"\x04\x05\x04PONG"));
+        outbox.advance_external(2);
+        assert_eq!(drain(&mut outbox, 100), b"\x04\x05\x04PONG\x00\x01c");
+    }
+
+    #[test]
+    fn only_what_has_not_begun_is_taken_back() {
+        let mut outbox: Outbox<&'static [u8]> = Outbox::default();
+        outbox.open();
+        for tag in [7, 7, 8, 7] {
+            let frames: Frames =
+                smallvec![Body::External { source: &b"ab"[..], length: 2 }, Body::Bytes(Bytes::from_static(b"c")),];
+            outbox.push_message(frames, tag);
+        }
+        let Transmit::Bytes { slices, .. } = outbox.transmit() else { panic!("a header was due") };
+        let header = slices[0].len();
+        outbox.advance(header);
+        assert_eq!(outbox.take_back(7), 2);
+        outbox.advance_external(2);
+        assert_eq!(drain(&mut outbox, 100), b"\x00\x01c\x01\x02ab\x00\x01c");
+        assert_eq!(outbox.queued(), Queued::default());
+    }
+}
