@@ -1,1 +1,7 @@
-//! See the module documentation.
+//! Files over ZMTP: serving them and fetching them, under credit, verified, restartable.
+//!
+//! The protocol is specified in `docs/files-protocol.md`.
+
+pub mod digest;
+pub mod path;
+pub mod root;

@@ -1,0 +1,313 @@
+//! Paths below a root, as they travel on the wire: octets, `/` between names, never leading out.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::str::FromStr;
+
+/// The most octets of a whole path.
+pub const PATH_OCTETS_MAX: usize = 4096;
+/// The most octets of one name in a path.
+pub const NAME_OCTETS_MAX: usize = 255;
+
+/// Why octets are not a path below a root.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PathError {
+    /// Longer than [`PATH_OCTETS_MAX`].
+    #[error("path longer than {PATH_OCTETS_MAX} octets")]
+    TooLong,
+    /// A name longer than [`NAME_OCTETS_MAX`].
+    #[error("name longer than {NAME_OCTETS_MAX} octets")]
+    NameTooLong,
+    /// It begins with `/`.
+    #[error("absolute path")]
+    Absolute,
+    /// Two `/` in a row, or one at the end.
+    #[error("empty name in path")]
+    EmptyName,
+    /// A name is `.` or `..`.
+    #[error("`.` or `..` in path")]
+    Dots,
+    /// It contains a NUL octet.
+    #[error("NUL in path")]
+    Nul,
+    /// A name contains `/` (only where one name alone is expected).
+    #[error("`/` in name")]
+    Slash,
+}
+
+/// A path below a root: no empty names, no `.` or `..`, no NUL, not absolute, within the limits.
+///
+/// The root itself is the empty path. The octets need not be UTF-8; [`Display`](fmt::Display) escapes what isn't, and control
+/// characters, so that a path from a peer can be put into a log or onto a terminal.
+///
+/// A valid path is safe to *name* something below a root; that it does not lead out through a symbolic link is for
+/// [`Root`](crate::root::Root) to see to.
+#[derive(Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RelPath(Box<[u8]>);
+
+impl RelPath {
+    /// The root itself.
+    pub fn root() -> RelPath {
+        RelPath::default()
+    }
+
+    /// Checks octets and makes them a path.
+    pub fn new(octets: impl Into<Vec<u8>>) -> Result<RelPath, PathError> {
+        let octets = octets.into();
+        if octets.is_empty() {
+            return Ok(RelPath::root());
+        }
+        if octets.len() > PATH_OCTETS_MAX {
+            return Err(PathError::TooLong);
+        }
+        if octets.starts_with(b"/") {
+            return Err(PathError::Absolute);
+        }
+        for name in octets.split(|&octet| octet == b'/') {
+            check_name(name)?;
+        }
+        Ok(RelPath(octets.into_boxed_slice()))
+    }
+
+    /// Whether this is the root itself.
+    pub fn is_root(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The octets, as they travel.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The same for the standard library's interfaces.
+    pub fn as_os_str(&self) -> &OsStr {
+        OsStr::from_bytes(&self.0)
+    }
+
+    /// The path as text, if it is UTF-8.
+    pub fn to_str(&self) -> Option<&str> {
+        std::str::from_utf8(&self.0).ok()
+    }
+
+    /// This path with one more name below it.
+    pub fn join(&self, name: &[u8]) -> Result<RelPath, PathError> {
+        check_name(name)?;
+        let mut octets = Vec::with_capacity(self.0.len() + 1 + name.len());
+        octets.extend_from_slice(&self.0);
+        if !octets.is_empty() {
+            octets.push(b'/');
+        }
+        octets.extend_from_slice(name);
+        if octets.len() > PATH_OCTETS_MAX {
+            return Err(PathError::TooLong);
+        }
+        Ok(RelPath(octets.into_boxed_slice()))
+    }
+
+    /// This path with another one below it.
+    pub fn join_path(&self, below: &RelPath) -> Result<RelPath, PathError> {
+        if below.is_root() {
+            return Ok(self.clone());
+        }
+        if self.is_root() {
+            return Ok(below.clone());
+        }
+        let octets = [self.as_bytes(), below.as_bytes()].join(&b'/');
+        if octets.len() > PATH_OCTETS_MAX {
+            return Err(PathError::TooLong);
+        }
+        Ok(RelPath(octets.into_boxed_slice()))
+    }
+
+    /// The directory that this is in, and its name there. None for the root.
+    pub fn split(&self) -> Option<(RelPath, &[u8])> {
+        let name = self.name()?;
+        let parent = self.0.len().saturating_sub(name.len() + 1);
+        Some((RelPath(self.0.get(..parent)?.into()), name))
+    }
+
+    /// The directory that this is in. None for the root.
+    pub fn parent(&self) -> Option<RelPath> {
+        self.split().map(|(parent, _)| parent)
+    }
+
+    /// The last name. None for the root.
+    pub fn name(&self) -> Option<&[u8]> {
+        self.names().next_back()
+    }
+
+    /// The names from the root downwards.
+    pub fn names(&self) -> impl DoubleEndedIterator<Item = &[u8]> {
+        self.0
+            .split(|&octet| octet == b'/')
+            .filter(|name| !name.is_empty())
+    }
+
+    /// What remains of this path below `base`: the root if they are the same, None if this isn't below it.
+    pub fn below(&self, base: &RelPath) -> Option<RelPath> {
+        if base.is_root() {
+            return Some(self.clone());
+        }
+        let rest = self.0.strip_prefix(base.as_bytes())?;
+        match rest {
+            [] => Some(RelPath::root()),
+            [b'/', rest @ ..] => Some(RelPath(rest.into())),
+            _ => None,
+        }
+    }
+}
+
+/// Checks one name of a path.
+pub fn check_name(name: &[u8]) -> Result<(), PathError> {
+    match name {
+        b"" => Err(PathError::EmptyName),
+        b"." | b".." => Err(PathError::Dots),
+        _ if name.len() > NAME_OCTETS_MAX => Err(PathError::NameTooLong),
+        _ if name.contains(&0) => Err(PathError::Nul),
+        _ if name.contains(&b'/') => Err(PathError::Slash),
+        _ => Ok(()),
+    }
+}
+
+/// Octets from a peer made fit for a log or a terminal: control characters, backslashes and what isn't UTF-8 are escaped.
+#[derive(Copy, Clone)]
+pub struct Escaped<'a>(pub &'a [u8]);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use fmt::Write;
+        for chunk in self.0.utf8_chunks() {
+            for character in chunk.valid().chars() {
+                match character {
+                    '\\' => f.write_str("\\\\")?,
+                    _ if character.is_control() || is_bidi_control(character) => {
+                        write!(f, "{}", character.escape_unicode())?;
+                    }
+                    _ => f.write_char(character)?,
+                }
+            }
+            for octet in chunk.invalid() {
+                write!(f, "\\x{octet:02x}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Characters that reorder what a terminal shows, with which a name could be made to look like another.
+fn is_bidi_control(character: char) -> bool {
+    matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+impl fmt::Display for RelPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_root() {
+            f.write_str(".")
+        } else {
+            Escaped(&self.0).fmt(f)
+        }
+    }
+}
+
+impl fmt::Debug for RelPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", Escaped(&self.0))
+    }
+}
+
+impl FromStr for RelPath {
+    type Err = PathError;
+
+    fn from_str(text: &str) -> Result<RelPath, PathError> {
+        RelPath::new(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_leads_out_is_refused() {
+        for (octets, error) in [
+            (&b"/etc/passwd"[..], PathError::Absolute),
+            (b"..", PathError::Dots),
+            (b"a/../../b", PathError::Dots),
+            (b"a/./b", PathError::Dots),
+            (b"a//b", PathError::EmptyName),
+            (b"a/", PathError::EmptyName),
+            (b"a\0b", PathError::Nul),
+        ] {
+            assert_eq!(RelPath::new(octets), Err(error), "{}", Escaped(octets));
+        }
+    }
+
+    #[test]
+    fn limits_are_exact() {
+        assert!(RelPath::new(vec![b'a'; NAME_OCTETS_MAX]).is_ok());
+        assert_eq!(
+            RelPath::new(vec![b'a'; NAME_OCTETS_MAX + 1]),
+            Err(PathError::NameTooLong)
+        );
+        let mut long = b"ab/".repeat(PATH_OCTETS_MAX / 3);
+        long.push(b'a');
+        assert_eq!(long.len(), PATH_OCTETS_MAX);
+        let longest = RelPath::new(long.clone()).unwrap();
+        assert_eq!(longest.join(b"b"), Err(PathError::TooLong));
+        long.push(b'a');
+        assert_eq!(RelPath::new(long), Err(PathError::TooLong));
+    }
+
+    #[test]
+    fn splits_and_joins() {
+        let path = RelPath::new("a/b/c").unwrap();
+        let (parent, name) = path.split().unwrap();
+        assert_eq!((parent.as_bytes(), name), (&b"a/b"[..], &b"c"[..]));
+        assert_eq!(parent.join(name).unwrap(), path);
+        assert_eq!(RelPath::new("a").unwrap().parent(), Some(RelPath::root()));
+        assert_eq!(RelPath::root().split(), None);
+        assert_eq!(
+            path.below(&RelPath::new("a").unwrap()),
+            Some(RelPath::new("b/c").unwrap())
+        );
+        assert_eq!(path.below(&path), Some(RelPath::root()));
+        assert_eq!(
+            RelPath::new("ab")
+                .unwrap()
+                .below(&RelPath::new("a").unwrap()),
+            None
+        );
+        assert_eq!(RelPath::root().join(b".."), Err(PathError::Dots));
+        assert_eq!(RelPath::root().join(b"a/b"), Err(PathError::Slash));
+    }
+
+    #[test]
+    fn display_shows_no_control_characters() {
+        let path = RelPath::new(&b"a\x1b[31m\xff\\\nb\xc3\xa9\xe2\x80\xae"[..]).unwrap();
+        assert_eq!(
+            path.to_string(),
+            "a\\u{1b}[31m\\xff\\\\\\u{a}b\u{e9}\\u{202e}"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn accepted_paths_never_leave_the_root(octets in "[a./\0é]{0,12}") {
+            if let Ok(path) = RelPath::new(octets.as_bytes()) {
+                prop_assert!(!path.as_bytes().contains(&0));
+                let mut depth = 0;
+                for component in std::path::Path::new(path.as_os_str()).components() {
+                    prop_assert!(matches!(component, std::path::Component::Normal(_)));
+                    depth += 1;
+                }
+                prop_assert_eq!(depth, path.names().count());
+                if let Some((parent, name)) = path.split() {
+                    prop_assert_eq!(parent.join(name).unwrap(), path.clone());
+                }
+            }
+        }
+    }
+}

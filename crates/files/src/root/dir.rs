@@ -1,0 +1,241 @@
+//! An open directory below a root: operations on single names in it. None of them follows a symbolic link.
+
+use super::{FileKind, FileStat, RootError, Timestamp};
+use crate::path::check_name;
+use rustix::fd::OwnedFd;
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_OMIT, fchmod,
+    fcntl_setfl, fstat, futimens, linkat, mkdirat, openat, readlinkat, renameat, renameat_with,
+    statat, symlinkat, unlinkat, utimensat,
+};
+use rustix::io::Errno;
+use std::fs::File;
+
+/// An open directory below a [`Root`](super::Root).
+///
+/// Names are single names, checked here. Since it is a descriptor, what is done with it stays in that directory, even when
+/// the directory itself is renamed or a link takes its place meanwhile.
+#[derive(Debug)]
+pub struct Dir(OwnedFd);
+
+/// One entry of a directory.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DirEntry {
+    /// Its name.
+    pub name: Box<[u8]>,
+}
+
+impl Dir {
+    pub(super) fn new(descriptor: OwnedFd) -> Dir {
+        Dir(descriptor)
+    }
+
+    /// What this directory itself is.
+    pub fn own_stat(&self) -> Result<FileStat, RootError> {
+        Ok(fstat(&self.0)?.into())
+    }
+
+    /// What an entry is, a link not followed.
+    pub fn stat(&self, name: &[u8]) -> Result<FileStat, RootError> {
+        check_name(name)?;
+        Ok(statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?.into())
+    }
+
+    /// Like [`Dir::stat`], with None for what isn't there.
+    pub fn existing(&self, name: &[u8]) -> Result<Option<FileStat>, RootError> {
+        match self.stat(name) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(RootError::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The names in it, without `.` and `..`, sorted by octets. An error if there are more than `entries_max`.
+    pub fn entries(&self, entries_max: usize) -> Result<Vec<DirEntry>, RootError> {
+        let mut entries = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.0)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            if entries.len() >= entries_max {
+                return Err(RootError::TooMany(entries_max));
+            }
+            entries.push(DirEntry { name: name.into() });
+        }
+        entries.sort_unstable();
+        Ok(entries)
+    }
+
+    /// Opens a directory in it.
+    pub fn open_dir(&self, name: &[u8]) -> Result<Dir, RootError> {
+        check_name(name)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match openat(&self.0, name, flags, Mode::empty()) {
+            Ok(descriptor) => Ok(Dir(descriptor)),
+            Err(Errno::NOTDIR | Errno::LOOP) => Err(RootError::NotADirectory),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Makes a directory in it unless it is there, and opens it.
+    pub(super) fn create_dir_below(&self, name: &[u8], mode: u32) -> Result<Dir, RootError> {
+        match self.open_dir(name) {
+            Err(RootError::NotFound) => {}
+            other => return other,
+        }
+        match self.create_dir(name, mode) {
+            // Another one may have made it meanwhile.
+            Ok(()) | Err(RootError::Exists) => self.open_dir(name),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes a directory in it, with this mode less the process's umask.
+    pub fn create_dir(&self, name: &[u8], mode: u32) -> Result<(), RootError> {
+        check_name(name)?;
+        Ok(mkdirat(&self.0, name, Mode::from_raw_mode(mode))?)
+    }
+
+    /// Opens a regular file for reading. Never waits for the other end of a pipe.
+    pub fn open_file(&self, name: &[u8]) -> Result<(File, FileStat), RootError> {
+        check_name(name)?;
+        let flags =
+            OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        regular(openat(&self.0, name, flags, Mode::empty())?)
+    }
+
+    /// Makes a file that wasn't there, and opens it for reading and writing. [`RootError::Exists`] if anything of the name
+    /// is there, a dangling link too.
+    pub fn create_file(&self, name: &[u8], mode: u32) -> Result<File, RootError> {
+        check_name(name)?;
+        let flags =
+            OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(openat(&self.0, name, flags, Mode::from_raw_mode(mode))?.into())
+    }
+
+    /// Opens a regular file that is there for reading and writing, as it is.
+    pub fn open_writable(&self, name: &[u8]) -> Result<(File, FileStat), RootError> {
+        check_name(name)?;
+        let flags =
+            OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        regular(openat(&self.0, name, flags, Mode::empty())?)
+    }
+
+    /// Renames, also between directories. What has the new name is replaced, unless it is a directory.
+    pub fn rename(&self, name: &[u8], to_dir: &Dir, to: &[u8]) -> Result<(), RootError> {
+        check_name(name)?;
+        check_name(to)?;
+        Ok(renameat(&self.0, name, &to_dir.0, to)?)
+    }
+
+    /// Renames, also between directories, unless something has the new name: then [`RootError::Exists`].
+    pub fn rename_new(&self, name: &[u8], to_dir: &Dir, to: &[u8]) -> Result<(), RootError> {
+        check_name(name)?;
+        check_name(to)?;
+        match renameat_with(&self.0, name, &to_dir.0, to, RenameFlags::NOREPLACE) {
+            // Not every file system can. A hard link is as exclusive.
+            Err(Errno::INVAL | Errno::NOSYS) => {
+                linkat(&self.0, name, &to_dir.0, to, AtFlags::empty())?;
+                Ok(unlinkat(&self.0, name, AtFlags::empty())?)
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// Makes a symbolic link in it.
+    pub fn symlink(&self, target: &[u8], name: &[u8]) -> Result<(), RootError> {
+        check_name(name)?;
+        Ok(symlinkat(target, &self.0, name)?)
+    }
+
+    /// Where a link points to, as it is stored.
+    pub fn read_link(&self, name: &[u8]) -> Result<Vec<u8>, RootError> {
+        check_name(name)?;
+        Ok(readlinkat(&self.0, name, Vec::new())?.into_bytes())
+    }
+
+    /// Removes a file or a link, never a directory.
+    pub fn remove_file(&self, name: &[u8]) -> Result<(), RootError> {
+        check_name(name)?;
+        Ok(unlinkat(&self.0, name, AtFlags::empty())?)
+    }
+
+    /// Removes an empty directory.
+    pub fn remove_dir(&self, name: &[u8]) -> Result<(), RootError> {
+        check_name(name)?;
+        Ok(unlinkat(&self.0, name, AtFlags::REMOVEDIR)?)
+    }
+
+    /// Sets the permission bits of this directory.
+    pub fn set_own_mode(&self, mode: u32) -> Result<(), RootError> {
+        Ok(fchmod(&self.0, Mode::from_raw_mode(mode))?)
+    }
+
+    /// Sets the time of last modification of this directory.
+    pub fn set_own_modified(&self, time: Timestamp) -> Result<(), RootError> {
+        Ok(futimens(&self.0, &modified_only(time))?)
+    }
+
+    /// Sets the time of last modification of a link in it, not of what it points to.
+    pub fn set_link_modified(&self, name: &[u8], time: Timestamp) -> Result<(), RootError> {
+        check_name(name)?;
+        Ok(utimensat(
+            &self.0,
+            name,
+            &modified_only(time),
+            AtFlags::SYMLINK_NOFOLLOW,
+        )?)
+    }
+
+    /// Makes what was created, renamed or removed in it durable.
+    pub fn sync(&self) -> Result<(), RootError> {
+        Ok(rustix::fs::fsync(&self.0)?)
+    }
+}
+
+/// Sets the permission bits of an open file.
+pub fn set_mode(file: &File, mode: u32) -> Result<(), RootError> {
+    Ok(fchmod(file, Mode::from_raw_mode(mode))?)
+}
+
+/// Sets the time of last modification of an open file.
+pub fn set_modified(file: &File, time: Timestamp) -> Result<(), RootError> {
+    Ok(futimens(file, &modified_only(time))?)
+}
+
+fn modified_only(time: Timestamp) -> Timestamps {
+    Timestamps {
+        last_access: Timespec {
+            tv_sec: 0,
+            tv_nsec: UTIME_OMIT,
+        },
+        last_modification: Timespec {
+            tv_sec: time.seconds,
+            tv_nsec: time.nanoseconds.into(),
+        },
+    }
+}
+
+/// Takes what was opened if it is a regular file. It was opened without blocking; from here on that is of no use, and some
+/// file systems would give EAGAIN when read.
+pub(super) fn regular(descriptor: OwnedFd) -> Result<(File, FileStat), RootError> {
+    let stat = fstat(&descriptor)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(RootError::NotAFile);
+    }
+    fcntl_setfl(&descriptor, OFlags::empty())?;
+    let stat = FileStat::from(stat);
+    debug_assert_eq!(stat.kind, FileKind::File);
+    Ok((descriptor.into(), stat))
+}
+
+/// What an open file is now.
+impl TryFrom<&File> for FileStat {
+    type Error = RootError;
+
+    fn try_from(file: &File) -> Result<FileStat, RootError> {
+        Ok(fstat(file)?.into())
+    }
+}

@@ -1,0 +1,286 @@
+//! A directory, or one file, that nothing done here can lead out of.
+//!
+//! A [`Root`] holds a directory descriptor and opens everything by it with openat2(2) and `RESOLVE_BENEATH`, so that neither a
+//! path nor a symbolic link that was swapped in while nobody looked leads outside. Where the kernel or a sandbox has no
+//! openat2, it walks name by name with `O_NOFOLLOW`: just as safe, but it then follows no symbolic link at all.
+//!
+//! All calls here may block on a slow disk.
+
+mod dir;
+mod resolve;
+mod stat;
+
+pub use dir::{Dir, DirEntry, set_mode, set_modified};
+pub use stat::{FileKind, FileStat, Timestamp};
+
+use crate::path::{PathError, RelPath};
+use resolve::Resolver;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+/// Why an operation below a root failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RootError {
+    /// Nothing of this name, or a name on the way is no directory.
+    #[error("not found")]
+    NotFound,
+    /// It would lead out of the root, or through a link where none is followed.
+    #[error("leads out of the root")]
+    Outside,
+    /// This process lacks the permission.
+    #[error("permission denied")]
+    Denied,
+    /// A directory or special file where a regular file is needed.
+    #[error("not a regular file")]
+    NotAFile,
+    /// A regular or special file where a directory is needed.
+    #[error("not a directory")]
+    NotADirectory,
+    /// Something of this name is there already.
+    #[error("exists already")]
+    Exists,
+    /// Not a path or name that can be below a root.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// More than the limit that the caller gave.
+    #[error("more than {0} entries in a directory")]
+    TooMany(usize),
+    /// Anything else that the system reported.
+    #[error("{0}")]
+    Io(#[source] std::io::Error),
+}
+
+impl From<Errno> for RootError {
+    fn from(errno: Errno) -> RootError {
+        match errno {
+            Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => RootError::NotFound,
+            Errno::XDEV | Errno::LOOP => RootError::Outside,
+            Errno::ACCESS | Errno::PERM => RootError::Denied,
+            Errno::EXIST => RootError::Exists,
+            Errno::ISDIR | Errno::NXIO | Errno::NODEV => RootError::NotAFile,
+            _ => RootError::Io(errno.into()),
+        }
+    }
+}
+
+/// Whether symbolic links below a root are followed.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Links {
+    /// Followed as long as they stay below the root: for serving.
+    Beneath,
+    /// Never followed, wherever they point: for receiving, where what lies below the root comes from a stranger.
+    Never,
+}
+
+/// What is served, or where to something is received. See the [module](self).
+#[derive(Debug)]
+pub struct Root {
+    resolver: Resolver,
+    only: Option<OnlyFile>,
+}
+
+/// A root that is one file: nothing else in its directory can be reached.
+#[derive(Debug)]
+struct OnlyFile {
+    /// The name under which it was given, and is known to clients.
+    shown: RelPath,
+    /// The name in the directory that the resolver holds: another one if the file was given by a symbolic link.
+    actual: RelPath,
+}
+
+impl Root {
+    /// A root that is a directory.
+    pub fn directory(path: impl AsRef<Path>, links: Links) -> Result<Root, RootError> {
+        Ok(Root {
+            resolver: Resolver::at(path.as_ref(), links)?,
+            only: None,
+        })
+    }
+
+    /// A root for serving: a directory, or one file.
+    ///
+    /// The path given here is trusted: symbolic links in it are followed, once, now.
+    pub fn serve(path: impl AsRef<Path>) -> Result<Root, RootError> {
+        let path = path.as_ref();
+        let actual = path.canonicalize().map_err(from_std)?;
+        if actual.is_dir() {
+            return Root::directory(&actual, Links::Beneath);
+        }
+        if !actual.is_file() {
+            return Err(RootError::NotAFile);
+        }
+        let parent = actual.parent().ok_or(RootError::NotFound)?;
+        let name = |path: &Path| -> Result<RelPath, RootError> {
+            Ok(RelPath::new(
+                path.file_name().ok_or(RootError::NotAFile)?.as_bytes(),
+            )?)
+        };
+        let only = OnlyFile {
+            shown: name(path)?,
+            actual: name(&actual)?,
+        };
+        Ok(Root {
+            resolver: Resolver::at(parent, Links::Beneath)?,
+            only: Some(only),
+        })
+    }
+
+    /// The same root without openat2, as on kernels and in sandboxes that lack it.
+    #[cfg(test)]
+    fn without_openat2(mut self) -> Root {
+        self.resolver.forget_openat2();
+        self
+    }
+
+    /// The name of the file, if this root is one file.
+    pub fn only_file(&self) -> Option<&RelPath> {
+        self.only.as_ref().map(|only| &only.shown)
+    }
+
+    /// The path as the resolver knows it: for a root that is one file, no other is found.
+    fn actual<'a>(&'a self, path: &'a RelPath) -> Result<&'a RelPath, RootError> {
+        match &self.only {
+            None => Ok(path),
+            Some(only) if only.shown == *path => Ok(&only.actual),
+            Some(_) => Err(RootError::NotFound),
+        }
+    }
+
+    /// Opens a directory, the root itself for the empty path. Of a root that is one file, there is none to open.
+    pub fn open_dir(&self, path: &RelPath) -> Result<Dir, RootError> {
+        if self.only.is_some() {
+            return Err(RootError::NotFound);
+        }
+        self.any_dir(path)
+    }
+
+    fn any_dir(&self, path: &RelPath) -> Result<Dir, RootError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        match self.resolver.open(path, flags) {
+            Ok(descriptor) => Ok(Dir::new(descriptor)),
+            // To be listed a directory must be readable; for what is in it, permission to search is enough.
+            Err(Errno::ACCESS) => Ok(Dir::new(
+                self.resolver.open(path, OFlags::PATH | OFlags::DIRECTORY)?,
+            )),
+            Err(Errno::NOTDIR) => Err(RootError::NotADirectory),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Opens a regular file for reading, following links as this root does. Never waits for the other end of a pipe.
+    pub fn open_file(&self, path: &RelPath) -> Result<(File, FileStat), RootError> {
+        let path = self.actual(path)?;
+        if path.is_root() {
+            return Err(RootError::NotAFile);
+        }
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        dir::regular(self.resolver.open(path, flags)?)
+    }
+
+    /// What an entry is, a link not followed. Of the root itself: that of the directory, or of the one file.
+    pub fn stat(&self, path: &RelPath) -> Result<FileStat, RootError> {
+        let (parent, name) = match (&self.only, path.is_root()) {
+            (Some(only), true) => (RelPath::root(), only.actual.as_bytes()),
+            (None, true) => return self.any_dir(path)?.own_stat(),
+            _ => self.actual(path)?.split().ok_or(RootError::NotFound)?,
+        };
+        self.any_dir(&parent)?.stat(name)
+    }
+
+    /// Where a link points to, as it is stored.
+    pub fn read_link(&self, path: &RelPath) -> Result<Vec<u8>, RootError> {
+        let (parent, name) = self.actual(path)?.split().ok_or(RootError::NotFound)?;
+        self.any_dir(&parent)?.read_link(name)
+    }
+
+    /// Like [`Root::stat`], with None for what isn't there.
+    pub fn existing(&self, path: &RelPath) -> Result<Option<FileStat>, RootError> {
+        match self.stat(path) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(RootError::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes a directory and those above it, as far as they are missing, with this mode (less the process's umask), and
+    /// opens it.
+    pub fn create_dirs(&self, path: &RelPath, mode: u32) -> Result<Dir, RootError> {
+        match self.open_dir(path) {
+            Err(RootError::NotFound) => {}
+            other => return other,
+        }
+        let (parent, name) = path.split().ok_or(RootError::NotFound)?;
+        let mut dir = self.open_dir(&RelPath::root())?;
+        for above in parent.names() {
+            dir = dir.create_dir_below(above, mode)?;
+        }
+        dir.create_dir_below(name, mode)
+    }
+
+    /// The directory that a path is in, and the name there: for what is done to more than one name in it.
+    pub fn open_parent<'a>(&self, path: &'a RelPath) -> Result<(Dir, &'a [u8]), RootError> {
+        let (parent, name) = path.split().ok_or(RootError::NotAFile)?;
+        Ok((self.open_dir(&parent)?, name))
+    }
+
+    /// [`Dir::create_file`] by path.
+    pub fn create_file(&self, path: &RelPath, mode: u32) -> Result<File, RootError> {
+        let (dir, name) = self.open_parent(path)?;
+        dir.create_file(name, mode)
+    }
+
+    /// [`Dir::open_writable`] by path.
+    pub fn open_writable(&self, path: &RelPath) -> Result<(File, FileStat), RootError> {
+        let (dir, name) = self.open_parent(path)?;
+        dir.open_writable(name)
+    }
+
+    /// [`Dir::rename`] by paths.
+    pub fn rename(&self, from: &RelPath, to: &RelPath) -> Result<(), RootError> {
+        let (from_dir, from) = self.open_parent(from)?;
+        let (to_dir, to) = self.open_parent(to)?;
+        from_dir.rename(from, &to_dir, to)
+    }
+
+    /// [`Dir::symlink`] by path.
+    pub fn symlink(&self, target: &[u8], path: &RelPath) -> Result<(), RootError> {
+        let (dir, name) = self.open_parent(path)?;
+        dir.symlink(target, name)
+    }
+
+    /// [`Dir::remove_file`] by path.
+    pub fn remove_file(&self, path: &RelPath) -> Result<(), RootError> {
+        let (dir, name) = self.open_parent(path)?;
+        dir.remove_file(name)
+    }
+
+    /// [`Dir::remove_dir`] by path.
+    pub fn remove_dir(&self, path: &RelPath) -> Result<(), RootError> {
+        let (dir, name) = self.open_parent(path)?;
+        dir.remove_dir(name)
+    }
+}
+
+fn from_std(error: std::io::Error) -> RootError {
+    match Errno::from_io_error(&error) {
+        Some(errno) => errno.into(),
+        None => RootError::Io(error),
+    }
+}
+
+/// The octets of a file name that the standard library gave.
+impl TryFrom<OsString> for RelPath {
+    type Error = PathError;
+
+    fn try_from(text: OsString) -> Result<RelPath, PathError> {
+        RelPath::new(text.into_vec())
+    }
+}
+
+#[cfg(test)]
+mod tests;

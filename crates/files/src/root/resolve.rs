@@ -1,0 +1,100 @@
+//! Opening a path below a directory descriptor without ever leaving it.
+
+use super::{Links, RootError};
+use crate::path::RelPath;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::io::Errno;
+use std::path::Path;
+
+/// openat2 gives EAGAIN when a rename or mount anywhere raced with it. It is tried again this many times.
+const RACE_ATTEMPTS_MAX: usize = 128;
+
+#[derive(Debug)]
+pub(super) struct Resolver {
+    dir: OwnedFd,
+    links: Links,
+    has_openat2: bool,
+}
+
+impl Resolver {
+    /// `path` itself is trusted.
+    pub(super) fn at(path: &Path, links: Links) -> Result<Resolver, RootError> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = openat(CWD, path, flags, Mode::empty()).map_err(|errno| match errno {
+            Errno::NOTDIR => RootError::NotADirectory,
+            errno => errno.into(),
+        })?;
+        let mut resolver = Resolver {
+            dir,
+            links,
+            has_openat2: true,
+        };
+        // Missing: ENOSYS. Forbidden by a sandbox: EPERM, which later would be taken for one of a file.
+        resolver.has_openat2 = !matches!(
+            resolver.open_with_openat2(b".", OFlags::PATH | OFlags::DIRECTORY),
+            Err(Errno::NOSYS | Errno::PERM)
+        );
+        Ok(resolver)
+    }
+
+    #[cfg(test)]
+    pub(super) fn forget_openat2(&mut self) {
+        self.has_openat2 = false;
+    }
+
+    /// Opens what is at `path`, the directory itself for the root.
+    pub(super) fn open(&self, path: &RelPath, flags: OFlags) -> Result<OwnedFd, Errno> {
+        if !self.has_openat2 {
+            return self.walk(path, flags);
+        }
+        let octets = if path.is_root() {
+            b"."
+        } else {
+            path.as_bytes()
+        };
+        self.open_with_openat2(octets, flags)
+    }
+
+    fn open_with_openat2(&self, octets: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+        let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        if self.links == Links::Never {
+            resolve |= ResolveFlags::NO_SYMLINKS;
+        }
+        let mut last = Errno::AGAIN;
+        for _ in 0..RACE_ATTEMPTS_MAX {
+            match openat2(
+                &self.dir,
+                octets,
+                flags | OFlags::CLOEXEC,
+                Mode::empty(),
+                resolve,
+            ) {
+                Err(errno @ (Errno::AGAIN | Errno::INTR)) => last = errno,
+                other => return other,
+            }
+        }
+        Err(last)
+    }
+
+    /// Name by name. A valid path has no `..` in it, so this cannot leave but by a link, and links are not followed.
+    fn walk(&self, path: &RelPath, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut dir: Option<OwnedFd> = None;
+        let mut names = path.names().peekable();
+        while let Some(name) = names.next() {
+            let from = dir.as_ref().map_or(self.dir.as_fd(), AsFd::as_fd);
+            if names.peek().is_none() {
+                return openat(
+                    from,
+                    name,
+                    flags | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+                    Mode::empty(),
+                );
+            }
+            let next = openat(from, name, step, Mode::empty())?;
+            dir = Some(next);
+        }
+        openat(&self.dir, ".", flags | OFlags::CLOEXEC, Mode::empty())
+    }
+}

@@ -1,0 +1,106 @@
+//! What is known of a file without reading it.
+
+use rustix::fs::{FileType, Stat};
+
+/// A time as files have them.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Timestamp {
+    /// Since 1970 in UTC; negative before.
+    pub seconds: i64,
+    /// 0 to 999,999,999, added to the seconds.
+    pub nanoseconds: u32,
+}
+
+/// The type of an entry in a directory.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Dir,
+    /// A symbolic link.
+    Link,
+    /// A socket, device or pipe.
+    Other,
+}
+
+/// What stat(2) tells of a file, so far as it matters here.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct FileStat {
+    /// The type.
+    pub kind: FileKind,
+    /// The device that it is on.
+    pub device: u64,
+    /// Its number there.
+    pub inode: u64,
+    /// In octets.
+    pub size: u64,
+    /// When its content was last changed, or is said to have been.
+    pub modified: Timestamp,
+    /// When anything of it was last changed; this can't be set.
+    pub changed: Timestamp,
+    /// The permission bits.
+    pub mode: u32,
+    /// Octets that it takes on the disk: less than its size if it has holes.
+    pub allocated: u64,
+}
+
+impl FileStat {
+    /// Whether this is the same file with the same content, so far as its times tell: what is compared before and after
+    /// something was read from it.
+    pub fn same_content(&self, other: &FileStat) -> bool {
+        (
+            self.device,
+            self.inode,
+            self.size,
+            self.modified,
+            self.changed,
+        ) == (
+            other.device,
+            other.inode,
+            other.size,
+            other.modified,
+            other.changed,
+        )
+    }
+
+    /// Whether it may have holes.
+    pub fn is_sparse(&self) -> bool {
+        self.kind == FileKind::File && self.allocated < self.size
+    }
+}
+
+/// st_blocks counts these, whatever the file system's own blocks.
+const STAT_BLOCK_BYTES: u64 = 512;
+const PERMISSION_BITS: u32 = 0o7777;
+
+// The fields of stat differ in width and sign between architectures; what cannot be there is taken as 0.
+#[allow(clippy::useless_conversion, clippy::unnecessary_fallible_conversions)]
+impl From<Stat> for FileStat {
+    fn from(stat: Stat) -> FileStat {
+        let kind = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => FileKind::File,
+            FileType::Directory => FileKind::Dir,
+            FileType::Symlink => FileKind::Link,
+            _ => FileKind::Other,
+        };
+        FileStat {
+            kind,
+            device: u64::try_from(stat.st_dev).unwrap_or(0),
+            inode: u64::try_from(stat.st_ino).unwrap_or(0),
+            size: u64::try_from(stat.st_size).unwrap_or(0),
+            modified: Timestamp {
+                seconds: i64::try_from(stat.st_mtime).unwrap_or(0),
+                nanoseconds: u32::try_from(stat.st_mtime_nsec).unwrap_or(0),
+            },
+            changed: Timestamp {
+                seconds: i64::try_from(stat.st_ctime).unwrap_or(0),
+                nanoseconds: u32::try_from(stat.st_ctime_nsec).unwrap_or(0),
+            },
+            mode: u32::from(stat.st_mode) & PERMISSION_BITS,
+            allocated: u64::try_from(stat.st_blocks)
+                .unwrap_or(0)
+                .saturating_mul(STAT_BLOCK_BYTES),
+        }
+    }
+}
