@@ -3,5 +3,7 @@
 //! The protocol is specified in `docs/files-protocol.md`.
 
 pub mod digest;
+pub mod limits;
 pub mod path;
+pub mod protocol;
 pub mod root;

@@ -1,0 +1,54 @@
+//! Every limit of the file protocol, by name. What comes from the wire is held against one of these before anything is
+//! allocated or opened. Section numbers do not exist in `docs/files-protocol.md`; the section's name is given instead.
+
+pub use crate::digest::{LEAF_BYTES_MIN, LEAVES_MAX};
+pub use crate::path::{NAME_OCTETS_MAX, PATH_OCTETS_MAX};
+
+/// Longest glob, in octets ("list").
+pub const GLOB_BYTES_MAX: usize = 4096;
+
+/// Largest JSON frame of a control message, either way ("Control messages").
+pub const CONTROL_BYTES_MAX: usize = 1 << 20;
+/// Largest text of an error or a reason that is kept; the rest is cut off.
+pub const REASON_BYTES_MAX: usize = 1024;
+
+/// Files in one fetch ("fetch").
+pub const FETCH_FILES_MAX: usize = 4096;
+/// Ranges of one file in a fetch ("fetch").
+pub const FILE_RANGES_MAX: usize = 1024;
+/// Requests of one client that may be open at a time ("hello").
+pub const REQUESTS_MAX: usize = 64;
+
+/// Entries in one page of a list ("list").
+pub const LIST_PAGE_ENTRIES_MAX: usize = 4096;
+/// Octets of JSON in one page of a list ("list").
+pub const LIST_PAGE_BYTES_MAX: usize = 512 << 10;
+
+/// Smallest chunk that a client may ask for ("fetch").
+pub const CHUNK_BYTES_MIN: u64 = 4 << 10;
+/// Chunk size where the client names none ("fetch").
+pub const CHUNK_BYTES_DEFAULT: u64 = 1 << 20;
+/// Largest body frame ("hello").
+pub const CHUNK_BYTES_MAX: u64 = 4 << 20;
+
+/// Entries in one data message ("Data messages").
+pub const DATA_ENTRIES_MAX: usize = 1024;
+/// The least that a piece costs of the credit, in octets ("credit").
+pub const PIECE_COST_MIN: u64 = 256;
+/// The most that credit can add up to ("credit").
+pub const CREDIT_BYTES_MAX: u64 = 1 << 53;
+
+/// Chaining values in one answer ("leaves").
+pub const LEAVES_PAGE_MAX: u32 = 32_768;
+/// Octets of a leaf's chaining value ("leaves").
+pub const LEAF_VALUE_BYTES: usize = 32;
+
+/// Largest answer to `fetch OFFSET SIZE` ("The plain dialect").
+pub const PLAIN_SIZE_MAX: u64 = 16 << 20;
+/// Frame size of an answer to `fetch` without a range ("The plain dialect").
+pub const PLAIN_FRAME_BYTES: u64 = 250_000;
+
+/// Largest file: what a signed 64-bit file offset can express.
+pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+/// Permission bits that a mode may have: the ordinary nine, set-user-id, set-group-id and sticky.
+pub const MODE_MAX: u32 = 0o7777;

@@ -1,0 +1,128 @@
+//! Members that several messages share: paths, link targets, times.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::limits::{PATH_OCTETS_MAX, REASON_BYTES_MAX};
+use crate::path::{PathError, RelPath};
+use crate::root::Timestamp;
+
+/// A path as it is on the wire: `path`, or `path_b64` where it is not UTF-8. Only its length is checked: whether it stays
+/// below a root is for [`crate::path`] to say.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct WirePath(Vec<u8>);
+
+/// Where a symbolic link points, as it is stored: `target`, or `target_b64`. Only its length is checked.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct LinkTarget(Vec<u8>);
+
+macro_rules! octet_string {
+    ($name:ident, $plain:literal, $base64:literal) => {
+        impl $name {
+            /// The octets.
+            pub fn as_bytes(&self) -> &[u8] {
+                &self.0
+            }
+
+            /// The octets, moved out.
+            pub fn into_bytes(self) -> Vec<u8> {
+                self.0
+            }
+
+            /// From the two members that can hold it, of which at most one may be there.
+            pub(super) fn from_members(plain: Option<String>, base64: Option<String>) -> Result<Option<Self>, String> {
+                Ok(octets_from_members($plain, plain, base64)?.map(Self))
+            }
+        }
+
+        impl From<Vec<u8>> for $name {
+            fn from(octets: Vec<u8>) -> Self {
+                Self(octets)
+            }
+        }
+
+        impl AsRef<[u8]> for $name {
+            fn as_ref(&self) -> &[u8] {
+                &self.0
+            }
+        }
+
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "\"{}\"", self.0.escape_ascii())
+            }
+        }
+
+        /// A map of one member: made to be flattened into the object around it.
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                let mut map = serializer.serialize_map(Some(1))?;
+                match std::str::from_utf8(&self.0) {
+                    Ok(text) => map.serialize_entry($plain, text)?,
+                    Err(_) => map.serialize_entry($base64, &BASE64.encode(&self.0))?,
+                }
+                map.end()
+            }
+        }
+    };
+}
+
+octet_string!(WirePath, "path", "path_b64");
+octet_string!(LinkTarget, "target", "target_b64");
+
+impl WirePath {
+    /// The path below a root that this is, if it is one.
+    ///
+    /// # Errors
+    /// Absolute, `..`, an empty or over-long name: see [`RelPath::new`].
+    pub fn to_rel_path(&self) -> Result<RelPath, PathError> {
+        RelPath::new(self.0.as_slice())
+    }
+}
+
+impl From<&RelPath> for WirePath {
+    fn from(path: &RelPath) -> Self {
+        Self(path.as_bytes().to_vec())
+    }
+}
+
+fn octets_from_members(name: &str, plain: Option<String>, base64: Option<String>) -> Result<Option<Vec<u8>>, String> {
+    let octets = match (plain, base64) {
+        (None, None) => return Ok(None),
+        (Some(text), None) => text.into_bytes(),
+        (None, Some(text)) => BASE64.decode(text).map_err(|_| format!("`{name}_b64` is not base64"))?,
+        (Some(_), Some(_)) => return Err(format!("both `{name}` and `{name}_b64`")),
+    };
+    if octets.len() > PATH_OCTETS_MAX {
+        return Err(format!("`{name}` is longer than {PATH_OCTETS_MAX} octets"));
+    }
+    Ok(Some(octets))
+}
+
+/// `[seconds, nanoseconds]`.
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        (self.seconds, self.nanoseconds).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (seconds, nanoseconds) = Deserialize::deserialize(deserializer)?;
+        if nanoseconds >= 1_000_000_000 {
+            return Err(serde::de::Error::custom("nanoseconds are over 999,999,999"));
+        }
+        Ok(Self { seconds, nanoseconds })
+    }
+}
+
+/// Cuts a text from the wire to [`REASON_BYTES_MAX`], at a character's border.
+pub(super) fn cut_reason(mut text: String) -> String {
+    let end = (0..=REASON_BYTES_MAX).rev().find(|&at| text.is_char_boundary(at));
+    if text.len() > REASON_BYTES_MAX {
+        text.truncate(end.unwrap_or(0));
+    }
+    text
+}

@@ -1,0 +1,41 @@
+//! Control messages: `TOW1`, a JSON object, attachments ("Control messages").
+//!
+//! Requests have `op`, replies have `re`. Unknown members are ignored; an unknown `op` is an error `unsupported`, an unknown
+//! `re` is [`Reply::Unknown`]: that is how the protocol grows.
+
+mod fields;
+mod reply;
+mod request;
+
+pub use fields::{LinkTarget, WirePath};
+pub use reply::{
+    Base, Cancelled, DigestReply, EntryKind, ErrorReply, FileAnswer, FileMetadata, FilesReply, HelloReply, LeavesReply,
+    ListEntry, ListPage, Reply, VoidReply,
+};
+pub use request::{
+    Compression, Confirm, ConfirmedFile, DigestWish, FetchFile, FetchRequest, LeavesRequest, ListRequest, ListTarget,
+    Range, Request, Unless,
+};
+
+use bytes::Bytes;
+
+use super::{CONTROL_TAG, WireError};
+use crate::limits::CONTROL_BYTES_MAX;
+
+/// A JSON object as the two frames of a control message.
+fn frames(json: Vec<u8>) -> [Bytes; 2] {
+    [Bytes::from_static(CONTROL_TAG), json.into()]
+}
+
+/// Refuses JSON over its limit before anything is parsed.
+fn check_size(json: &[u8]) -> Result<(), WireError> {
+    if json.len() > CONTROL_BYTES_MAX {
+        return Err(WireError::bad(format!("control message is over {CONTROL_BYTES_MAX} octets")));
+    }
+    Ok(())
+}
+
+/// Why JSON was refused. The position helps whoever debugs their own client.
+fn parse_error(error: &serde_json::Error) -> WireError {
+    WireError::bad(error.to_string())
+}

@@ -1,0 +1,495 @@
+//! What servers send: objects with `re`.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::fields::{LinkTarget, WirePath, cut_reason};
+use super::{check_size, frames, parse_error};
+use crate::digest::Digest;
+use crate::limits::{
+    FETCH_FILES_MAX, FILE_BYTES_MAX, LEAF_BYTES_MIN, LEAVES_MAX, LEAVES_PAGE_MAX, LIST_PAGE_ENTRIES_MAX, MODE_MAX,
+};
+use crate::protocol::{ErrorCode, WireError};
+use crate::root::Timestamp;
+
+/// A server's message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// What the server is and has.
+    Hello(HelloReply),
+    /// A page of a listing.
+    List(ListPage),
+    /// Metadata of files of a fetch.
+    Files(FilesReply),
+    /// A digest that was not known when the metadata was sent.
+    Digest(DigestReply),
+    /// All of a file was sent, and it did not change meanwhile.
+    End {
+        /// Of the fetch.
+        id: u32,
+        /// Index of the file.
+        n: u32,
+    },
+    /// What was sent of a file must not be used.
+    Void(VoidReply),
+    /// The fetch is over.
+    Done {
+        /// Of the fetch.
+        id: u32,
+    },
+    /// Chaining values follow in an attachment.
+    Leaves(LeavesReply),
+    /// A request was ended early.
+    Cancelled(Cancelled),
+    /// A request failed.
+    Error(ErrorReply),
+    /// Something of a later protocol, to be ignored.
+    Unknown,
+}
+
+/// "hello".
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HelloReply {
+    /// Version of the protocol.
+    pub protocol: u32,
+    /// Name and version of the program, for logs.
+    pub software: String,
+    /// Largest body frame that the server sends.
+    pub chunk_bytes_max: u64,
+    /// Files that it takes in one fetch.
+    pub fetch_files_max: u32,
+    /// Requests of one client that may be open at a time.
+    pub requests_max: u32,
+    /// What it has beyond the basics.
+    #[serde(default)]
+    pub features: Vec<String>,
+}
+
+/// A page of a listing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListPage {
+    /// Of the listing.
+    pub id: u32,
+    /// What the listed path is.
+    pub base: Base,
+    /// At most [`LIST_PAGE_ENTRIES_MAX`].
+    pub entries: Vec<ListEntry>,
+    /// Another page can be asked for.
+    #[serde(default)]
+    pub more: bool,
+}
+
+/// What the listed path is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Base {
+    /// A directory: its entries are listed.
+    Dir,
+    /// A file, the only entry.
+    File,
+    /// A link, the only entry.
+    Link,
+    /// A pattern: what it matches is listed.
+    Glob,
+}
+
+/// Something in a listing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "RawListEntry")]
+pub struct ListEntry {
+    /// From the root.
+    #[serde(flatten)]
+    pub path: WirePath,
+    /// What it is.
+    #[serde(rename = "type")]
+    pub kind: EntryKind,
+    /// Octets, as stat(2) has it.
+    pub size: u64,
+    /// Time of the last change of its content.
+    pub mtime: Timestamp,
+    /// Permission bits, at most [`MODE_MAX`].
+    pub mode: u32,
+    /// Where a link points.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub target: Option<LinkTarget>,
+    /// Of a file, if it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest: Option<Digest>,
+    /// Why it could not be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// What an entry of a listing is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EntryKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Dir,
+    /// A symbolic link.
+    Link,
+    /// Could not be read.
+    Error,
+    /// A socket, device or pipe, or something of a later protocol.
+    #[serde(other)]
+    Other,
+}
+
+/// Metadata of files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilesReply {
+    /// Of the fetch.
+    pub id: u32,
+    /// One or more files.
+    pub files: Vec<FileAnswer>,
+}
+
+/// What a fetch answers about one file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "RawFileAnswer", into = "RawFileAnswer")]
+pub enum FileAnswer {
+    /// It comes.
+    Metadata(FileMetadata),
+    /// It is as `unless` said; nothing else comes for it.
+    Same {
+        /// Index of the file.
+        n: u32,
+    },
+    /// It failed; nothing else comes for it.
+    Error {
+        /// Index of the file.
+        n: u32,
+        /// Why.
+        code: ErrorCode,
+        /// Why, for people.
+        message: String,
+    },
+}
+
+/// What a file is, before it comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileMetadata {
+    /// Index of the file.
+    pub n: u32,
+    /// Octets, at most 2^63 - 1.
+    pub size: u64,
+    /// Time of the last change of its content.
+    pub mtime: Timestamp,
+    /// Permission bits.
+    pub mode: u32,
+    /// If it is known and was asked for.
+    pub digest: Option<Digest>,
+    /// Octets of a leaf, a power of two.
+    pub leaf_bytes: u64,
+    /// Has holes.
+    pub sparse: bool,
+}
+
+/// A digest that follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DigestReply {
+    /// Of the fetch.
+    pub id: u32,
+    /// Index of the file.
+    pub n: u32,
+    /// BLAKE3 of the whole file.
+    pub digest: Digest,
+    /// Octets of a leaf.
+    pub leaf_bytes: u64,
+}
+
+/// A file that changed, or failed, while it was sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VoidReply {
+    /// Of the fetch.
+    pub id: u32,
+    /// Index of the file.
+    pub n: u32,
+    /// Why.
+    pub code: ErrorCode,
+    /// Why, for people.
+    pub message: String,
+}
+
+/// Chaining values: [`crate::limits::LEAF_VALUE_BYTES`] for each, in the frame that follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeavesReply {
+    /// Of the request.
+    pub id: u32,
+    /// First leaf in the attachment.
+    pub from: u32,
+    /// Leaves in the attachment, at most [`LEAVES_PAGE_MAX`].
+    pub count: u32,
+    /// Leaves of the file.
+    pub total: u32,
+}
+
+/// The answer to a cancel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cancelled {
+    /// Of the request that is over.
+    pub id: u32,
+}
+
+/// A request that failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorReply {
+    /// Of the request; missing where the server could not read it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<u32>,
+    /// Why.
+    pub code: ErrorCode,
+    /// Why, for people.
+    pub message: String,
+}
+
+#[derive(Serialize)]
+struct Tagged<'a, T> {
+    re: &'static str,
+    #[serde(flatten)]
+    body: &'a T,
+}
+
+#[derive(Serialize, Deserialize)]
+struct FileOfFetch {
+    id: u32,
+    n: u32,
+}
+
+impl Reply {
+    /// The JSON object. [`Reply::Unknown`] is only ever received: it gives nothing.
+    pub fn encode(&self) -> Vec<u8> {
+        fn json<T: Serialize>(re: &'static str, body: &T) -> Vec<u8> {
+            // Every member is a number, a text or a list of them: nothing that serde_json can refuse.
+            serde_json::to_vec(&Tagged { re, body }).unwrap_or_default()
+        }
+        match self {
+            Self::Hello(hello) => json("hello", hello),
+            Self::List(page) => json("list", page),
+            Self::Files(files) => json("files", files),
+            Self::Digest(digest) => json("digest", digest),
+            Self::End { id, n } => json("end", &FileOfFetch { id: *id, n: *n }),
+            Self::Void(void) => json("void", void),
+            Self::Done { id } => json("done", &Cancelled { id: *id }),
+            Self::Leaves(leaves) => json("leaves", leaves),
+            Self::Cancelled(cancelled) => json("cancelled", cancelled),
+            Self::Error(error) => json("error", error),
+            Self::Unknown => Vec::new(),
+        }
+    }
+
+    /// The two frames of the message; an attachment is for the caller to add.
+    pub fn to_frames(&self) -> [Bytes; 2] {
+        frames(self.encode())
+    }
+
+    /// Reads a server's JSON object and checks it against the limits.
+    ///
+    /// # Errors
+    /// Says what is wrong; always the server's fault.
+    pub fn decode(json: &[u8]) -> Result<Self, WireError> {
+        #[derive(Deserialize)]
+        struct Head {
+            re: String,
+            id: Option<u32>,
+        }
+        check_size(json)?;
+        let head: Head = serde_json::from_slice(json).map_err(|error| parse_error(&error))?;
+        Self::decode_re(&head.re, json).map_err(|error| error.of_request(head.id))
+    }
+
+    fn decode_re(re: &str, json: &[u8]) -> Result<Self, WireError> {
+        fn parse<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, WireError> {
+            serde_json::from_slice(json).map_err(|error| parse_error(&error))
+        }
+        Ok(match re {
+            "hello" => Self::Hello(parse(json)?),
+            "list" => Self::List(parse::<ListPage>(json)?.check()?),
+            "files" => Self::Files(parse::<FilesReply>(json)?.check()?),
+            "digest" => Self::Digest(parse::<DigestReply>(json)?.check()?),
+            "end" => {
+                let FileOfFetch { id, n } = parse(json)?;
+                Self::End { id, n }
+            }
+            "void" => {
+                let void: VoidReply = parse(json)?;
+                Self::Void(VoidReply { message: cut_reason(void.message), ..void })
+            }
+            "done" => Self::Done { id: parse::<Cancelled>(json)?.id },
+            "leaves" => Self::Leaves(parse::<LeavesReply>(json)?.check()?),
+            "cancelled" => Self::Cancelled(parse(json)?),
+            "error" => {
+                let error: ErrorReply = parse(json)?;
+                Self::Error(ErrorReply { message: cut_reason(error.message), ..error })
+            }
+            _ => Self::Unknown,
+        })
+    }
+}
+
+impl ListPage {
+    fn check(self) -> Result<Self, WireError> {
+        if self.entries.len() > LIST_PAGE_ENTRIES_MAX {
+            return Err(WireError::bad(format!("a page has more than {LIST_PAGE_ENTRIES_MAX} entries")));
+        }
+        Ok(self)
+    }
+}
+
+impl FilesReply {
+    fn check(self) -> Result<Self, WireError> {
+        if self.files.len() > FETCH_FILES_MAX {
+            return Err(WireError::bad(format!("metadata of more than {FETCH_FILES_MAX} files")));
+        }
+        Ok(self)
+    }
+}
+
+impl DigestReply {
+    fn check(self) -> Result<Self, WireError> {
+        check_leaf_bytes(self.leaf_bytes).map_err(WireError::bad)?;
+        Ok(self)
+    }
+}
+
+impl LeavesReply {
+    fn check(self) -> Result<Self, WireError> {
+        let fits = self.from.checked_add(self.count).is_some_and(|end| end <= self.total);
+        if !fits || u64::from(self.total) > LEAVES_MAX || self.count > LEAVES_PAGE_MAX {
+            return Err(WireError::bad("counts of leaves are over their limits"));
+        }
+        Ok(self)
+    }
+}
+
+#[derive(Deserialize)]
+struct RawListEntry {
+    path: Option<String>,
+    path_b64: Option<String>,
+    #[serde(rename = "type")]
+    kind: EntryKind,
+    #[serde(default)]
+    size: u64,
+    #[serde(default)]
+    mtime: Timestamp,
+    #[serde(default)]
+    mode: u32,
+    target: Option<String>,
+    target_b64: Option<String>,
+    digest: Option<Digest>,
+    message: Option<String>,
+}
+
+impl TryFrom<RawListEntry> for ListEntry {
+    type Error = String;
+
+    fn try_from(raw: RawListEntry) -> Result<Self, String> {
+        let path = WirePath::from_members(raw.path, raw.path_b64)?.ok_or("`path` is missing")?;
+        let target = LinkTarget::from_members(raw.target, raw.target_b64)?;
+        if raw.kind == EntryKind::Link && target.is_none() {
+            return Err("a link without `target`".to_owned());
+        }
+        check_stat(raw.size, raw.mode)?;
+        Ok(Self {
+            path,
+            kind: raw.kind,
+            size: raw.size,
+            mtime: raw.mtime,
+            mode: raw.mode,
+            target,
+            digest: raw.digest,
+            message: raw.message.map(cut_reason),
+        })
+    }
+}
+
+#[derive(Serialize, Deserialize, Default)]
+struct RawFileAnswer {
+    n: u32,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    same: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<FileError>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mtime: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    digest: Option<Digest>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leaf_bytes: Option<u64>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    sparse: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+struct FileError {
+    code: ErrorCode,
+    message: String,
+}
+
+impl TryFrom<RawFileAnswer> for FileAnswer {
+    type Error = String;
+
+    fn try_from(raw: RawFileAnswer) -> Result<Self, String> {
+        if let Some(error) = raw.error {
+            return Ok(Self::Error { n: raw.n, code: error.code, message: cut_reason(error.message) });
+        }
+        if raw.same {
+            return Ok(Self::Same { n: raw.n });
+        }
+        let (Some(size), Some(mtime), Some(mode)) = (raw.size, raw.mtime, raw.mode) else {
+            return Err("metadata needs `size`, `mtime` and `mode`".to_owned());
+        };
+        let leaf_bytes = raw.leaf_bytes.unwrap_or(LEAF_BYTES_MIN);
+        check_stat(size, mode)?;
+        check_leaf_bytes(leaf_bytes)?;
+        if size.div_ceil(leaf_bytes) > LEAVES_MAX {
+            return Err(format!("a file of more than {LEAVES_MAX} leaves"));
+        }
+        let sparse = raw.sparse;
+        Ok(Self::Metadata(FileMetadata { n: raw.n, size, mtime, mode, digest: raw.digest, leaf_bytes, sparse }))
+    }
+}
+
+impl From<FileAnswer> for RawFileAnswer {
+    fn from(answer: FileAnswer) -> Self {
+        match answer {
+            FileAnswer::Same { n } => Self { n, same: true, ..Self::default() },
+            FileAnswer::Error { n, code, message } => {
+                Self { n, error: Some(FileError { code, message }), ..Self::default() }
+            }
+            FileAnswer::Metadata(file) => Self {
+                n: file.n,
+                size: Some(file.size),
+                mtime: Some(file.mtime),
+                mode: Some(file.mode),
+                digest: file.digest,
+                leaf_bytes: Some(file.leaf_bytes),
+                sparse: file.sparse,
+                ..Self::default()
+            },
+        }
+    }
+}
+
+fn check_stat(size: u64, mode: u32) -> Result<(), String> {
+    if size > FILE_BYTES_MAX {
+        return Err("`size` is over 2^63 - 1".to_owned());
+    }
+    if mode > MODE_MAX {
+        return Err("`mode` has more than permission bits".to_owned());
+    }
+    Ok(())
+}
+
+fn check_leaf_bytes(leaf_bytes: u64) -> Result<(), String> {
+    if leaf_bytes < LEAF_BYTES_MIN || !leaf_bytes.is_power_of_two() {
+        return Err("`leaf_bytes` is not a power of two from 1 MiB up".to_owned());
+    }
+    Ok(())
+}

@@ -1,0 +1,461 @@
+//! What clients send: objects with `op`.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::fields::WirePath;
+use super::{check_size, frames, parse_error};
+use crate::digest::Digest;
+use crate::limits::{
+    CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MIN, CREDIT_BYTES_MAX, FETCH_FILES_MAX, FILE_BYTES_MAX, FILE_RANGES_MAX,
+    GLOB_BYTES_MAX,
+};
+use crate::protocol::WireError;
+use crate::root::Timestamp;
+
+/// A client's message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Asks what the server is and has.
+    Hello,
+    /// Asks for a listing.
+    List(ListRequest),
+    /// Asks for the next page of a listing.
+    More {
+        /// Of the listing.
+        id: u32,
+    },
+    /// Asks for files.
+    Fetch(FetchRequest),
+    /// Lets the server send more.
+    Credit {
+        /// Octets, added to what is left of earlier credit.
+        bytes: u64,
+    },
+    /// Asks for the chaining values of a file's leaves.
+    Leaves(LeavesRequest),
+    /// Ends a request early.
+    Cancel {
+        /// Of the request to end.
+        id: u32,
+    },
+    /// Tells that files arrived whole.
+    Confirm(Confirm),
+}
+
+/// "list".
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ListRequest {
+    /// The client's number for this request.
+    pub id: u32,
+    /// What to list.
+    #[serde(flatten)]
+    pub target: ListTarget,
+    /// With all that is below a directory.
+    #[serde(skip_serializing_if = "is_false")]
+    pub recursive: bool,
+    /// With each file's digest.
+    #[serde(skip_serializing_if = "is_false")]
+    pub digest: bool,
+}
+
+/// What a listing lists.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum ListTarget {
+    /// A file, link or directory; empty for the root.
+    Path(WirePath),
+    /// All that a pattern matches.
+    Glob {
+        /// The pattern.
+        glob: String,
+    },
+}
+
+/// "fetch".
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FetchRequest {
+    /// The client's number for this request.
+    pub id: u32,
+    /// Largest body frame. At least [`CHUNK_BYTES_MIN`]; the server cuts it to its own maximum.
+    pub chunk_bytes: u64,
+    /// Whether bodies may be compressed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compress: Option<Compression>,
+    /// When the digests come.
+    pub digest: DigestWish,
+    /// Credit given with the request.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub credit_bytes: u64,
+    /// The files, 1 to [`FETCH_FILES_MAX`].
+    pub files: Vec<FetchFile>,
+}
+
+/// One file of a fetch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FetchFile {
+    /// From the root.
+    #[serde(flatten)]
+    pub path: WirePath,
+    /// The pieces wanted, ascending and not overlapping; `None` for the whole file. An empty list asks for metadata and digest only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ranges: Option<Vec<Range>>,
+    /// Don't send the file if it is this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unless: Option<Unless>,
+}
+
+/// `[offset, length]`. Length is at least 1, and `offset + length` at most 2^63 - 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(from = "(u64, u64)", into = "(u64, u64)")]
+pub struct Range {
+    /// First octet.
+    pub offset: u64,
+    /// Octets.
+    pub length: u64,
+}
+
+impl Range {
+    /// The octet behind the last one. Ranges that were checked never overflow; others saturate.
+    pub fn end(&self) -> u64 {
+        self.offset.saturating_add(self.length)
+    }
+}
+
+impl From<(u64, u64)> for Range {
+    fn from((offset, length): (u64, u64)) -> Self {
+        Self { offset, length }
+    }
+}
+
+impl From<Range> for (u64, u64) {
+    fn from(range: Range) -> Self {
+        (range.offset, range.length)
+    }
+}
+
+/// What a client has already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Unless {
+    /// Content of this digest.
+    Digest {
+        /// BLAKE3.
+        digest: Digest,
+    },
+    /// A file of this size and time.
+    Stat {
+        /// Octets.
+        size: u64,
+        /// Time of the last change of its content.
+        mtime: Timestamp,
+    },
+}
+
+/// How bodies may be compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Compression {
+    /// Each body on its own, as one zstd frame, where it shrinks.
+    Zstd,
+}
+
+/// When a fetch tells the digests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DigestWish {
+    /// The metadata waits for it.
+    Now,
+    /// It follows when it is known.
+    #[default]
+    Later,
+    /// Never.
+    None,
+}
+
+/// "leaves".
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LeavesRequest {
+    /// The client's number for this request.
+    pub id: u32,
+    /// From the root.
+    #[serde(flatten)]
+    pub path: WirePath,
+    /// Which version of the file.
+    pub digest: Digest,
+    /// First leaf wanted.
+    pub from: u32,
+    /// How many; the server may answer fewer.
+    pub count: u32,
+}
+
+/// "confirm".
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Confirm {
+    /// Of the fetch.
+    pub id: u32,
+    /// Files that are in place.
+    pub files: Vec<ConfirmedFile>,
+}
+
+/// A file that the client has whole, verified and under its final name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ConfirmedFile {
+    /// Index in the fetch.
+    pub n: u32,
+    /// From the root.
+    #[serde(flatten)]
+    pub path: WirePath,
+    /// What was verified; `None` where the client did not verify.
+    pub digest: Option<Digest>,
+    /// Synced to disk.
+    pub durable: bool,
+}
+
+#[derive(Serialize)]
+struct Tagged<'a, T> {
+    op: &'static str,
+    #[serde(flatten)]
+    body: &'a T,
+}
+
+#[derive(Serialize, Deserialize)]
+struct OnlyId {
+    id: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+struct CreditBody {
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+struct Nothing {}
+
+impl Request {
+    /// The JSON object.
+    pub fn encode(&self) -> Vec<u8> {
+        fn json<T: Serialize>(op: &'static str, body: &T) -> Vec<u8> {
+            // Every member is a number, a text or a list of them: nothing that serde_json can refuse.
+            serde_json::to_vec(&Tagged { op, body }).unwrap_or_default()
+        }
+        match self {
+            Self::Hello => json("hello", &Nothing {}),
+            Self::List(list) => json("list", list),
+            Self::More { id } => json("more", &OnlyId { id: *id }),
+            Self::Fetch(fetch) => json("fetch", fetch),
+            Self::Credit { bytes } => json("credit", &CreditBody { bytes: *bytes }),
+            Self::Leaves(leaves) => json("leaves", leaves),
+            Self::Cancel { id } => json("cancel", &OnlyId { id: *id }),
+            Self::Confirm(confirm) => json("confirm", confirm),
+        }
+    }
+
+    /// The two frames of the message.
+    pub fn to_frames(&self) -> [Bytes; 2] {
+        frames(self.encode())
+    }
+
+    /// Reads a client's JSON object and checks it against the limits.
+    ///
+    /// # Errors
+    /// What to answer, with the request's id where that could be read.
+    pub fn decode(json: &[u8]) -> Result<Self, WireError> {
+        #[derive(Deserialize)]
+        struct Head {
+            op: String,
+            id: Option<u32>,
+        }
+        check_size(json)?;
+        let head: Head = serde_json::from_slice(json).map_err(|error| parse_error(&error))?;
+        Self::decode_op(&head.op, json).map_err(|error| error.of_request(head.id))
+    }
+
+    fn decode_op(op: &str, json: &[u8]) -> Result<Self, WireError> {
+        fn parse<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, WireError> {
+            serde_json::from_slice(json).map_err(|error| parse_error(&error))
+        }
+        match op {
+            "hello" => Ok(Self::Hello),
+            "list" => Ok(Self::List(parse::<RawList>(json)?.check()?)),
+            "more" => Ok(Self::More { id: parse::<OnlyId>(json)?.id }),
+            "fetch" => Ok(Self::Fetch(parse::<RawFetch>(json)?.check()?)),
+            "credit" => Ok(Self::Credit { bytes: checked_credit(parse::<CreditBody>(json)?.bytes)? }),
+            "leaves" => Ok(Self::Leaves(parse::<RawLeaves>(json)?.check()?)),
+            "cancel" => Ok(Self::Cancel { id: parse::<OnlyId>(json)?.id }),
+            "confirm" => Ok(Self::Confirm(parse::<RawConfirm>(json)?.check()?)),
+            _ => Err(WireError::unsupported("unknown `op`")),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct RawList {
+    id: u32,
+    path: Option<String>,
+    path_b64: Option<String>,
+    glob: Option<String>,
+    #[serde(default)]
+    recursive: bool,
+    #[serde(default)]
+    digest: bool,
+}
+
+impl RawList {
+    fn check(self) -> Result<ListRequest, WireError> {
+        let path = WirePath::from_members(self.path, self.path_b64).map_err(WireError::bad)?;
+        let target = match (path, self.glob) {
+            (Some(_), Some(_)) => return Err(WireError::bad("both `path` and `glob`")),
+            (_, Some(glob)) if glob.len() > GLOB_BYTES_MAX => {
+                return Err(WireError::bad(format!("`glob` is longer than {GLOB_BYTES_MAX} octets")));
+            }
+            (None, Some(glob)) => ListTarget::Glob { glob },
+            (path, None) => ListTarget::Path(path.unwrap_or_default()),
+        };
+        Ok(ListRequest { id: self.id, target, recursive: self.recursive, digest: self.digest })
+    }
+}
+
+#[derive(Deserialize)]
+struct RawFetch {
+    id: u32,
+    chunk_bytes: Option<u64>,
+    compress: Option<String>,
+    #[serde(default)]
+    digest: DigestWish,
+    #[serde(default)]
+    credit_bytes: u64,
+    files: Vec<RawFetchFile>,
+}
+
+#[derive(Deserialize)]
+struct RawFetchFile {
+    path: Option<String>,
+    path_b64: Option<String>,
+    ranges: Option<Vec<Range>>,
+    unless: Option<RawUnless>,
+}
+
+#[derive(Deserialize)]
+struct RawUnless {
+    digest: Option<Digest>,
+    size: Option<u64>,
+    mtime: Option<Timestamp>,
+}
+
+impl RawFetch {
+    fn check(self) -> Result<FetchRequest, WireError> {
+        let chunk_bytes = self.chunk_bytes.unwrap_or(CHUNK_BYTES_DEFAULT);
+        if chunk_bytes < CHUNK_BYTES_MIN {
+            return Err(WireError::bad(format!("`chunk_bytes` is under {CHUNK_BYTES_MIN}")));
+        }
+        let compress = match self.compress.as_deref() {
+            None => None,
+            Some("zstd") => Some(Compression::Zstd),
+            Some(_) => return Err(WireError::unsupported("unknown `compress`")),
+        };
+        if self.files.is_empty() || self.files.len() > FETCH_FILES_MAX {
+            return Err(WireError::bad(format!("`files` has to have 1 to {FETCH_FILES_MAX} files")));
+        }
+        let files = self.files.into_iter().map(RawFetchFile::check).collect::<Result<_, _>>()?;
+        let credit_bytes = checked_credit(self.credit_bytes)?;
+        Ok(FetchRequest { id: self.id, chunk_bytes, compress, digest: self.digest, credit_bytes, files })
+    }
+}
+
+impl RawFetchFile {
+    fn check(self) -> Result<FetchFile, WireError> {
+        let path = required_path(self.path, self.path_b64)?;
+        if let Some(ranges) = &self.ranges {
+            check_ranges(ranges)?;
+        }
+        let unless = match self.unless {
+            None => None,
+            Some(RawUnless { digest: Some(digest), .. }) => Some(Unless::Digest { digest }),
+            Some(RawUnless { size: Some(size), mtime: Some(mtime), .. }) => Some(Unless::Stat { size, mtime }),
+            Some(_) => return Err(WireError::bad("`unless` needs `digest`, or `size` and `mtime`")),
+        };
+        Ok(FetchFile { path, ranges: self.ranges, unless })
+    }
+}
+
+fn check_ranges(ranges: &[Range]) -> Result<(), WireError> {
+    if ranges.len() > FILE_RANGES_MAX {
+        return Err(WireError::bad(format!("a file has more than {FILE_RANGES_MAX} ranges")));
+    }
+    let mut end_of_last = 0;
+    for range in ranges {
+        if range.length == 0 || range.offset > FILE_BYTES_MAX || range.length > FILE_BYTES_MAX - range.offset {
+            return Err(WireError::bad("a range is empty or reaches past 2^63 - 1"));
+        }
+        if range.offset < end_of_last {
+            return Err(WireError::bad("ranges have to ascend and not to overlap"));
+        }
+        end_of_last = range.end();
+    }
+    Ok(())
+}
+
+#[derive(Deserialize)]
+struct RawLeaves {
+    id: u32,
+    path: Option<String>,
+    path_b64: Option<String>,
+    digest: Digest,
+    from: u32,
+    count: u32,
+}
+
+impl RawLeaves {
+    fn check(self) -> Result<LeavesRequest, WireError> {
+        let path = required_path(self.path, self.path_b64)?;
+        Ok(LeavesRequest { id: self.id, path, digest: self.digest, from: self.from, count: self.count })
+    }
+}
+
+#[derive(Deserialize)]
+struct RawConfirm {
+    id: u32,
+    files: Vec<RawConfirmedFile>,
+}
+
+#[derive(Deserialize)]
+struct RawConfirmedFile {
+    n: u32,
+    path: Option<String>,
+    path_b64: Option<String>,
+    digest: Option<Digest>,
+    #[serde(default)]
+    durable: bool,
+}
+
+impl RawConfirm {
+    fn check(self) -> Result<Confirm, WireError> {
+        if self.files.len() > FETCH_FILES_MAX {
+            return Err(WireError::bad(format!("`files` has more than {FETCH_FILES_MAX} files")));
+        }
+        let confirmed = |file: RawConfirmedFile| {
+            let path = required_path(file.path, file.path_b64)?;
+            Ok(ConfirmedFile { n: file.n, path, digest: file.digest, durable: file.durable })
+        };
+        Ok(Confirm { id: self.id, files: self.files.into_iter().map(confirmed).collect::<Result<_, WireError>>()? })
+    }
+}
+
+fn required_path(path: Option<String>, path_b64: Option<String>) -> Result<WirePath, WireError> {
+    WirePath::from_members(path, path_b64).map_err(WireError::bad)?.ok_or_else(|| WireError::bad("`path` is missing"))
+}
+
+fn checked_credit(bytes: u64) -> Result<u64, WireError> {
+    if bytes > CREDIT_BYTES_MAX { Err(WireError::bad("credit is over 2^53")) } else { Ok(bytes) }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(flag: &bool) -> bool {
+    !*flag
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}

@@ -1,0 +1,111 @@
+//! Error codes of the protocol, and what a decoder says about octets that it cannot accept.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Why a request, or one file of it, failed ("Errors").
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorCode {
+    /// Malformed, or over a limit: the client's fault.
+    BadRequest,
+    /// An operation or feature that the server does not have.
+    Unsupported,
+    /// Too many requests at a time, or the id is in use.
+    Busy,
+    /// No such file, or a path that leaves the root.
+    NotFound,
+    /// The server may not read it.
+    Denied,
+    /// A directory or special file where a file is needed.
+    NotAFile,
+    /// The file changed while it was read; nobody's fault.
+    Changed,
+    /// Reading failed at the server.
+    Io,
+    /// A code of a later protocol: over, for a reason that only the message tells.
+    Other,
+}
+
+impl ErrorCode {
+    /// Every code that this version of the protocol names.
+    pub const NAMED: [Self; 8] = [
+        Self::BadRequest,
+        Self::Unsupported,
+        Self::Busy,
+        Self::NotFound,
+        Self::Denied,
+        Self::NotAFile,
+        Self::Changed,
+        Self::Io,
+    ];
+
+    /// The code as it is on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::BadRequest => "bad-request",
+            Self::Unsupported => "unsupported",
+            Self::Busy => "busy",
+            Self::NotFound => "not-found",
+            Self::Denied => "denied",
+            Self::NotAFile => "not-a-file",
+            Self::Changed => "changed",
+            Self::Io => "io",
+            Self::Other => "other",
+        }
+    }
+
+    /// The code that is written so; [`ErrorCode::Other`] for one that this version does not know.
+    pub fn from_wire(text: &str) -> Self {
+        Self::NAMED.into_iter().find(|code| code.as_str() == text).unwrap_or(Self::Other)
+    }
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Serialize for ErrorCode {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for ErrorCode {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self::from_wire(&String::deserialize(deserializer)?))
+    }
+}
+
+/// Octets that are not what the protocol allows: always the sender's fault.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct WireError {
+    /// The request that the message belongs to, as far as it could be read.
+    pub id: Option<u32>,
+    /// What a server answers: `bad-request` or `unsupported`.
+    pub code: ErrorCode,
+    /// Says what is wrong, naming the limit where there is one.
+    pub message: String,
+}
+
+impl WireError {
+    /// Malformed or over a limit.
+    pub fn bad(message: impl Into<String>) -> Self {
+        Self { id: None, code: ErrorCode::BadRequest, message: message.into() }
+    }
+
+    /// Well formed, but nothing that this side has.
+    pub fn unsupported(message: impl Into<String>) -> Self {
+        Self { id: None, code: ErrorCode::Unsupported, message: message.into() }
+    }
+
+    /// The same, belonging to request `id`.
+    #[must_use]
+    pub fn of_request(self, id: Option<u32>) -> Self {
+        Self { id, ..self }
+    }
+}

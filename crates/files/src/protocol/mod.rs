@@ -1,0 +1,49 @@
+//! The file protocol on the wire: `docs/files-protocol.md` in types. Nothing here touches a socket or a file.
+//!
+//! Decoders take octets from anybody, never panic, and check every count and length against [`crate::limits`].
+
+pub mod control;
+pub mod data;
+pub mod envelope;
+mod error;
+pub mod plain;
+
+pub use error::{ErrorCode, WireError};
+
+#[cfg(test)]
+mod tests;
+
+/// First frame of a control message.
+pub const CONTROL_TAG: &[u8; 4] = b"TOW1";
+/// What the header of a data message begins with.
+pub const DATA_TAG: &[u8; 4] = b"TOWD";
+/// First frame of a request in the plain dialect.
+pub const PLAIN_FETCH: &[u8] = b"fetch";
+/// First frame of an error in the plain dialect.
+pub const PLAIN_ERROR: &[u8] = b"error";
+
+/// What kind of message a first frame (after the envelope) announces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// `TOW1`: a JSON object follows.
+    Control,
+    /// `TOWD…`: the header of a data message; bodies follow.
+    Data,
+    /// `fetch`: the plain dialect.
+    Plain,
+}
+
+impl Dialect {
+    /// Tells the dialect from a message's first frame; `None` for anything that this protocol does not know.
+    pub fn of(first_frame: &[u8]) -> Option<Self> {
+        if first_frame == CONTROL_TAG {
+            Some(Self::Control)
+        } else if first_frame.starts_with(DATA_TAG) {
+            Some(Self::Data)
+        } else if first_frame == PLAIN_FETCH {
+            Some(Self::Plain)
+        } else {
+            None
+        }
+    }
+}
