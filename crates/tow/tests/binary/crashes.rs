@@ -1,0 +1,205 @@
+//! Sudden ends of either side and of the connection, and going on from there.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tempfile::tempdir;
+
+use crate::support::process::{Process, Server, get, get_command};
+use crate::support::proxy::Proxy;
+use crate::support::random::Random;
+use crate::support::tree::{assert_same, digest, mixed, random_file};
+use crate::support::{DEADLINE, wait_until};
+
+/// What may be moved twice around an interruption: pieces under way, and what wasn't recorded yet.
+const MOVED_TWICE: u64 = 16 << 20;
+
+#[test]
+fn interrupted_by_ctrl_c_then_resumed() {
+    const SIZE: u64 = 96 << 20;
+    let folder = tempdir().expect("a folder");
+    let source = folder.path().join("big.bin");
+    random_file(&source, SIZE as usize, 1);
+    let server = Server::start(&source);
+    let proxy = Proxy::start(server.port());
+    let copies = folder.path().join("copies");
+    fs::create_dir(&copies).expect("mkdir");
+    let copy = copies.join("copy");
+    proxy.hold_after(64 << 20);
+    let client = Process::start(&mut get_command(&proxy.url("big.bin"), &copy));
+    proxy.wait_held();
+    client.signal(Signal::INT);
+    let outcome = client.finish();
+    assert!(
+        matches!(outcome.status.code(), Some(1 | 130)),
+        "{outcome:?}"
+    );
+    assert!(!copy.exists());
+
+    proxy.release();
+    let outcome = get(&proxy.url("big.bin"), &copy).expect_code(0);
+    assert_eq!(digest(&copy), digest(&source));
+    let received = outcome.number("received_bytes");
+    assert!(
+        received < SIZE - (64 << 20) + MOVED_TWICE,
+        "{}",
+        outcome.summary()
+    );
+    assert!(
+        outcome.number("resumed_bytes") >= (64 << 20) - MOVED_TWICE,
+        "{}",
+        outcome.summary()
+    );
+    assert_eq!(
+        fs::read_dir(&copies).expect("read").count(),
+        1,
+        "something is left over"
+    );
+}
+
+#[test]
+fn a_changed_file_is_not_resumed_with_old_pieces() {
+    let folder = tempdir().expect("a folder");
+    let source = folder.path().join("big.bin");
+    random_file(&source, 32 << 20, 1);
+    let server = Server::start(&source);
+    let proxy = Proxy::start(server.port());
+    let copy = folder.path().join("copy");
+    proxy.hold_after(16 << 20);
+    let client = Process::start(&mut get_command(&proxy.url("big.bin"), &copy));
+    proxy.wait_held();
+    client.signal(Signal::KILL);
+    drop(client);
+    random_file(&source, 32 << 20, 2);
+    proxy.release();
+    get(&proxy.url("big.bin"), &copy).expect_code(0);
+    assert_eq!(digest(&copy), digest(&source));
+}
+
+#[test]
+fn connections_cut_at_random_octets_end_in_the_same_tree() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    mixed(&served, 200, 6);
+    let server = Server::start(&served);
+    let proxy = Proxy::start(server.port());
+    let mut random = Random::new(11);
+    // In the greeting, the handshake, the listing, headers and bodies.
+    let mut cuts: Vec<u64> = vec![0, 1, 9, 10, 11, 63, 64, 65, 80, 107, 108, 200];
+    cuts.extend((0..20).map(|_| random.below(20_000)));
+    cuts.extend((0..20).map(|_| random.below(3 << 20)));
+    let count = cuts.len() as u64;
+    proxy.cut_after(cuts);
+    let copy = folder.path().join("copy");
+    let mut gets = 0;
+    // A get may go on over several cuts, or give up; either way the next one goes on from there.
+    wait_until("the cuts are used up and the tree is whole", || {
+        gets += 1;
+        let outcome = get(&proxy.url(""), &copy);
+        assert!(matches!(outcome.status.code(), Some(0 | 1)), "{outcome:?}");
+        assert!(!outcome.stderr.contains("panicked"), "{}", outcome.stderr);
+        if outcome.status.success() {
+            assert_same(&served, &copy);
+        } else {
+            assert_no_wrong_files(&served, &copy);
+        }
+        outcome.status.success() && proxy.connections() > count
+    });
+    println!("{gets} gets over {} connections", proxy.connections());
+}
+
+/// Each file in the copy under a name of the source is whole.
+#[track_caller]
+fn assert_no_wrong_files(source: &Path, copy: &Path) {
+    let mut folders = vec![source.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("read") {
+            let path = entry.expect("read").path();
+            let counterpart = copy.join(path.strip_prefix(source).expect("below"));
+            if path.is_dir() {
+                folders.push(path);
+            } else if counterpart.exists() {
+                assert!(
+                    digest(&path) == digest(&counterpart),
+                    "{} is not whole",
+                    counterpart.display()
+                );
+            }
+        }
+    }
+}
+
+/// Fifty times, at moments that nobody chose, one side or the other is killed without a word.
+#[test]
+fn fifty_kills_of_either_side_end_in_the_same_tree() {
+    const KILLS: u32 = 50;
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    mixed(&served, 300, 12);
+    let copy = folder.path().join("copy");
+    let mut random = Random::new(u64::from(std::process::id()));
+    let mut server = Server::start(&served);
+    let proxy = Proxy::start(server.port());
+    proxy.slow_down(25 << 20);
+    let mut client = Process::start(&mut get_command(&proxy.url(""), &copy));
+    let mut completed = 0;
+    for kill in 0..KILLS {
+        // A random moment is what is tested here: this sleep stands for no condition.
+        std::thread::sleep(Duration::from_millis(random.below(400)));
+        if random.below(2) == 0 {
+            server.kill();
+            server = Server::start(&served);
+            proxy.lead_to(server.port());
+        } else {
+            client.signal(Signal::KILL);
+        }
+        if client.ended() {
+            let outcome = client.finish();
+            if outcome.status.success() {
+                completed += 1;
+                assert_same(&served, &copy);
+                fs::remove_dir_all(&copy).expect("remove");
+            } else if copy.exists() {
+                assert!(!outcome.stderr.contains("panicked"), "{}", outcome.stderr);
+                assert_no_wrong_files(&served, &copy);
+            }
+            client = Process::start(&mut get_command(&proxy.url(""), &copy));
+        }
+        println!("kill {kill}: {} octets passed", proxy.passed());
+    }
+    proxy.slow_down(1 << 30);
+    let last = client.finish();
+    if !last.status.success() {
+        get(&proxy.url(""), &copy).expect_code(0);
+    }
+    println!("{completed} gets were completed between the kills");
+    assert_same(&served, &copy);
+}
+
+/// The cost of resuming doesn't grow with what is there: nothing is read again, nor asked for.
+#[test]
+fn a_server_that_dies_and_returns_is_met_again_by_the_same_get() {
+    let folder = tempdir().expect("a folder");
+    let source = folder.path().join("big.bin");
+    random_file(&source, 64 << 20, 3);
+    let server = Server::start(&source);
+    let proxy = Proxy::start(server.port());
+    proxy.hold_after(24 << 20);
+    let copy = folder.path().join("copy");
+    let client = Process::start(&mut get_command(&proxy.url("big.bin"), &copy));
+    proxy.wait_held();
+    server.kill();
+    let server = Server::start(&source);
+    proxy.lead_to(server.port());
+    proxy.release();
+    let outcome = client.finish().expect_code(0);
+    assert_eq!(digest(&copy), digest(&source));
+    assert!(
+        outcome.number("received_bytes") < (64 << 20) + MOVED_TWICE,
+        "{}",
+        outcome.summary()
+    );
+    assert!(outcome.seconds < DEADLINE.as_secs_f64());
+}

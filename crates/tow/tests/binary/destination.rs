@@ -1,0 +1,244 @@
+//! Destinations that don't take what comes: full, closed, or something else already.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use tempfile::tempdir;
+
+use crate::support::process::{Outcome, Server, get, run, unprivileged_tow};
+use crate::support::tree::{assert_same, digest, mixed, random_file, snapshot, write};
+
+/// Runs a shell script with a tmpfs of so many MiB mounted on `mount`, in a mount namespace of its own. `None` where neither
+/// root nor a user namespace may do that.
+fn with_small_disk(mount: &Path, mebibytes: u32, script: &str) -> Option<Outcome> {
+    let options: [&[&str]; 2] = [&["--mount"], &["--user", "--map-root-user", "--mount"]];
+    let works = |flags: &&&[&str]| {
+        let mut probe = Command::new("unshare");
+        probe
+            .args(**flags)
+            .args(["mount", "-t", "tmpfs", "tmpfs"])
+            .arg(mount);
+        probe
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success())
+    };
+    let flags = options.iter().find(works)?;
+    let script = format!("mount -t tmpfs -o size={mebibytes}m tmpfs \"$1\" && {script}");
+    let mut command = Command::new("unshare");
+    command
+        .args(*flags)
+        .args(["sh", "-c", &script, "sh"])
+        .arg(mount)
+        .env("TOW", env!("CARGO_BIN_EXE_tow"));
+    Some(run(&mut command))
+}
+
+#[test]
+fn a_disk_that_is_too_small_is_refused_at_once() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    let mount = folder.path().join("mount");
+    fs::create_dir_all(&mount).expect("mkdir");
+    write(&served.join("a"), b"");
+    random_file(&served.join("a"), 24 << 20, 1);
+    let server = Server::start(&served);
+    let script = format!(
+        "\"$TOW\" get {} \"$1/copy\" --json; code=$?; ls -A \"$1\" >&2; exit $code",
+        server.url("a")
+    );
+    let Some(outcome) = with_small_disk(&mount, 8, &script) else {
+        println!("skipped: no tmpfs can be mounted here");
+        return;
+    };
+    let outcome = outcome.expect_code(1);
+    assert!(
+        outcome.stderr.to_lowercase().contains("space"),
+        "{}",
+        outcome.stderr
+    );
+    assert!(
+        !outcome.stderr.lines().any(|line| line == "copy"),
+        "{}",
+        outcome.stderr
+    );
+}
+
+/// The tree as a whole doesn't fit, or the disk fills up underway; the files that are there are whole.
+#[test]
+fn a_disk_that_fills_up_leaves_whole_files_only() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    let mount = folder.path().join("mount");
+    fs::create_dir_all(&mount).expect("mkdir");
+    mixed(&served, 20, 4);
+    let server = Server::start(&served);
+    let survivors = folder.path().join("survivors");
+    let script = format!(
+        "\"$TOW\" get {} \"$1/copy\" --json; code=$?; [ ! -e \"$1/copy\" ] || cp -a \"$1/copy\" '{}'; exit $code",
+        server.url(""),
+        survivors.display()
+    );
+    let Some(outcome) = with_small_disk(&mount, 10, &script) else {
+        println!("skipped: no tmpfs can be mounted here");
+        return;
+    };
+    let outcome = outcome.expect_code(1);
+    assert!(
+        outcome.stderr.to_lowercase().contains("space"),
+        "{}",
+        outcome.stderr
+    );
+    if survivors.exists() {
+        for path in snapshot(&survivors)
+            .keys()
+            .filter(|path| !is_temporary(path))
+        {
+            let (copy, source) = (survivors.join(path), served.join(path));
+            assert!(source.exists(), "{} is not in the source", path.display());
+            assert!(
+                copy.is_dir() || digest(&copy) == digest(&source),
+                "{} is not whole",
+                path.display()
+            );
+        }
+    }
+}
+
+/// Names that the receiver may use for what isn't whole yet.
+fn is_temporary(path: &Path) -> bool {
+    path.iter()
+        .any(|name| name.as_encoded_bytes().starts_with(b"."))
+}
+
+/// A limit on the size of files stands for every other write error: EFBIG, or the signal with it.
+#[test]
+fn a_write_error_fails_the_get_and_installs_nothing() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    write(&served.join("a"), b"");
+    random_file(&served.join("a"), 24 << 20, 1);
+    let mut server = Server::start(&served);
+    let copy = folder.path().join("copy");
+    // The signal is ignored, and stays so across exec: then write() fails with EFBIG.
+    let script = format!(
+        "trap '' XFSZ; ulimit -f 4096; exec \"$0\" get {} \"$1\" --json",
+        server.url("a")
+    );
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", &script, env!("CARGO_BIN_EXE_tow")])
+        .arg(&copy);
+    let outcome = run(&mut command).expect_code(1);
+    assert!(
+        !outcome.stderr.is_empty() && !outcome.stderr.contains("panicked"),
+        "{}",
+        outcome.stderr
+    );
+    assert!(!copy.exists());
+    // With the limit gone it goes on.
+    get(&server.url("a"), &copy).expect_code(0);
+    assert_eq!(digest(&copy), digest(&served.join("a")));
+    server.expect_alive();
+}
+
+#[test]
+fn standard_output_that_is_full_fails_the_get() {
+    let folder = tempdir().expect("a folder");
+    random_file(&folder.path().join("a"), 1 << 20, 1);
+    let server = Server::start(folder.path());
+    let mut command = Command::new("sh");
+    let script = format!("exec \"$0\" get {} - > /dev/full", server.url("a"));
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_tow")]);
+    let outcome = run(&mut command).expect_code(1);
+    assert!(
+        !outcome.stderr.is_empty() && !outcome.stderr.contains("panicked"),
+        "{}",
+        outcome.stderr
+    );
+}
+
+#[test]
+fn a_destination_that_is_not_writable_is_reported() {
+    let folder = tempdir().expect("a folder");
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
+    let served = folder.path().join("served");
+    write(&served.join("a"), b"contents");
+    let server = Server::start(&served);
+    let closed = folder.path().join("closed");
+    fs::create_dir(&closed).expect("mkdir");
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o555)).expect("chmod");
+    for (url, destination) in [
+        (server.url("a"), closed.join("copy")),
+        (server.url(""), closed.join("tree")),
+    ] {
+        let arguments = [
+            OsStr::new("get"),
+            url.as_ref(),
+            destination.as_ref(),
+            "--json".as_ref(),
+        ];
+        let outcome = run(&mut unprivileged_tow(folder.path(), arguments)).expect_code(1);
+        assert!(
+            outcome.stderr.contains("closed"),
+            "it doesn't say where: {}",
+            outcome.stderr
+        );
+        assert!(!destination.exists());
+    }
+    assert_eq!(fs::read_dir(&closed).expect("read").count(), 0);
+}
+
+#[test]
+fn a_destination_that_is_a_file_cannot_take_a_tree() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    mixed(&served, 5, 0);
+    let server = Server::start(&served);
+    let destination = folder.path().join("file");
+    write(&destination, b"precious");
+    let outcome = get(&server.url(""), &destination).expect_code(1);
+    assert!(!outcome.stderr.is_empty());
+    assert_eq!(fs::read(&destination).expect("read"), b"precious");
+}
+
+/// Where a file should come, there is a folder: its contents are not touched.
+#[test]
+fn a_file_does_not_replace_a_directory() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    write(&served.join("a/b"), b"a file here");
+    write(&served.join("z"), b"last");
+    let server = Server::start(&served);
+    let copy = folder.path().join("copy");
+    write(&copy.join("a/b/precious"), b"do not touch");
+    let outcome = get(&server.url(""), &copy).expect_code(1);
+    assert!(outcome.stderr.contains("a/b"), "{}", outcome.stderr);
+    assert_eq!(
+        fs::read(copy.join("a/b/precious")).expect("read"),
+        b"do not touch"
+    );
+    assert_eq!(
+        fs::read(copy.join("z")).expect("read"),
+        b"last",
+        "the others arrive"
+    );
+}
+
+#[test]
+fn what_else_is_in_the_destination_stays() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    mixed(&served, 10, 0);
+    let server = Server::start(&served);
+    let copy = folder.path().join("copy");
+    write(&copy.join("mine"), b"mine");
+    get(&server.url(""), &copy).expect_code(0);
+    assert_eq!(fs::read(copy.join("mine")).expect("read"), b"mine");
+    fs::remove_file(copy.join("mine")).expect("remove");
+    assert_same(&served, &copy);
+}

@@ -1,0 +1,365 @@
+//! What a user gets: files, directories, globs, listings, as they are.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::time::{Duration, SystemTime};
+
+use serde_json::Value;
+use tempfile::tempdir;
+
+use crate::support::process::{Server, get, get_command, run, tow};
+use crate::support::tree::{assert_same, digest, mixed, random_file, snapshot, write};
+
+#[test]
+fn a_file_arrives_with_contents_mode_and_mtime() {
+    let folder = tempdir().expect("a folder");
+    let source = folder.path().join("served/report.bin");
+    write(&source, b"");
+    random_file(&source, 3_333_333, 1);
+    fs::set_permissions(&source, fs::Permissions::from_mode(0o640)).expect("chmod");
+    let mtime = SystemTime::UNIX_EPOCH + Duration::new(1_234_567_890, 123_456_789);
+    File::options()
+        .write(true)
+        .open(&source)
+        .and_then(|file| file.set_modified(mtime))
+        .expect("set the mtime");
+
+    let server = Server::start(&folder.path().join("served"));
+    let destination = folder.path().join("copy.bin");
+    let outcome = get(&server.url("report.bin"), &destination).expect_code(0);
+
+    assert_eq!(digest(&destination), digest(&source));
+    let metadata = fs::metadata(&destination).expect("stat");
+    assert_eq!(metadata.mode() & 0o7777, 0o640);
+    assert_eq!(metadata.modified().expect("mtime"), mtime);
+    assert_eq!(outcome.number("files"), 1);
+    assert_eq!(outcome.number("bytes"), 3_333_333);
+    assert!(
+        outcome.number("received_bytes") >= 3_333_333,
+        "{}",
+        outcome.summary()
+    );
+    assert_eq!(outcome.number("resumed_bytes"), 0);
+    assert_eq!(outcome.summary()["verified"], Value::Bool(true));
+    assert!(
+        outcome.summary()["seconds"]
+            .as_f64()
+            .is_some_and(|seconds| seconds > 0.0)
+    );
+}
+
+#[test]
+fn a_single_served_file_needs_no_path() {
+    let folder = tempdir().expect("a folder");
+    let source = folder.path().join("only.bin");
+    random_file(&source, 70_000, 2);
+    let server = Server::start(&source);
+    let by_name = folder.path().join("by-name");
+    get(&server.url("only.bin"), &by_name).expect_code(0);
+    assert_eq!(digest(&by_name), digest(&source));
+    let without = folder.path().join("without");
+    get(server.endpoint(), &without).expect_code(0);
+    assert_eq!(digest(&without), digest(&source));
+}
+
+#[test]
+fn a_tree_arrives_identical() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    mixed(&served, 150, 2);
+    write(&served.join("empty file"), b"");
+    fs::create_dir_all(served.join("empty/folder")).expect("mkdir");
+    symlink("../large/0.bin", served.join("folder 1/link")).expect("link");
+    symlink("nowhere", served.join("dangling")).expect("link");
+    fs::set_permissions(served.join("empty"), fs::Permissions::from_mode(0o750)).expect("chmod");
+    fs::set_permissions(
+        served.join("large/1.bin"),
+        fs::Permissions::from_mode(0o755),
+    )
+    .expect("chmod");
+
+    let server = Server::start(&served);
+    let copy = folder.path().join("copy");
+    let outcome = get(&server.url(""), &copy).expect_code(0);
+    assert_same(&served, &copy);
+    assert_eq!(outcome.number("files"), 153);
+    assert_eq!(outcome.summary()["verified"], Value::Bool(true));
+}
+
+#[test]
+fn a_directory_below_the_root_arrives() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    mixed(&served, 30, 1);
+    let server = Server::start(&served);
+    let copy = folder.path().join("copy");
+    get(&server.url("folder 3"), &copy).expect_code(0);
+    assert_same(&served.join("folder 3"), &copy);
+}
+
+#[test]
+fn an_empty_file_and_an_empty_directory_arrive() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    write(&served.join("nothing"), b"");
+    let server = Server::start(&served);
+    let copy = folder.path().join("copy");
+    let outcome = get(&server.url("nothing"), &copy).expect_code(0);
+    assert_eq!(fs::metadata(&copy).expect("stat").len(), 0);
+    assert_eq!(outcome.number("bytes"), 0);
+
+    fs::remove_file(served.join("nothing")).expect("remove");
+    let tree = folder.path().join("tree");
+    get(&server.url(""), &tree).expect_code(0);
+    assert!(snapshot(&tree).is_empty());
+}
+
+#[test]
+fn names_that_are_not_utf8_arrive() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    let name = OsStr::from_bytes(b"caf\xe9 \xff\x01.bin");
+    random_file(&served.join("plain"), 10, 3);
+    fs::write(served.join(name), b"octets").expect("write");
+    symlink(name, served.join(OsStr::from_bytes(b"\xfelink"))).expect("link");
+    fs::create_dir(served.join(OsStr::from_bytes(b"\xf0dir"))).expect("mkdir");
+    fs::write(served.join(OsStr::from_bytes(b"\xf0dir/\xf1")), b"below").expect("write");
+    write(&served.join("Grüße/日本語.txt"), "UTF-8 too".as_bytes());
+
+    let server = Server::start(&served);
+    let copy = folder.path().join("copy");
+    get(&server.url(""), &copy).expect_code(0);
+    assert_same(&served, &copy);
+}
+
+#[test]
+fn awkward_but_valid_names_arrive() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    let names = [
+        " ",
+        "-",
+        "--json",
+        "a\\b",
+        "quote\"'",
+        "*",
+        "[x]",
+        "{a,b}",
+        "...",
+        "..a",
+        "%2e%2e",
+        "tab\tnewline\n",
+    ];
+    for name in names {
+        fs::create_dir_all(&served).expect("mkdir");
+        fs::write(served.join(name), name).expect("write");
+    }
+    fs::write(served.join("n".repeat(255)), b"longest").expect("write");
+    let server = Server::start(&served);
+    let copy = folder.path().join("copy");
+    get(&server.url(""), &copy).expect_code(0);
+    assert_same(&served, &copy);
+}
+
+#[test]
+fn a_glob_takes_what_matches() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    for path in ["src/a.c", "src/a.h", "src/deep/b.c", "top.c", "other/x.txt"] {
+        write(&served.join(path), path.as_bytes());
+    }
+    let server = Server::start(&served);
+    let copy = folder.path().join("copy");
+    let outcome = get(&server.url("src/**/*.c"), &copy).expect_code(0);
+    assert_eq!(outcome.number("files"), 2);
+    let found = snapshot(&copy);
+    let files: Vec<_> = found
+        .keys()
+        .filter(|path| copy.join(path).is_file())
+        .collect();
+    assert_eq!(files.len(), 2, "{found:?}");
+    assert!(
+        files
+            .iter()
+            .all(|path| path.extension() == Some(OsStr::new("c"))),
+        "{found:?}"
+    );
+
+    let none = folder.path().join("none");
+    get(&server.url("*.nothing"), &none).expect_code(1);
+}
+
+#[test]
+fn a_dash_writes_to_standard_output() {
+    let folder = tempdir().expect("a folder");
+    let source = folder.path().join("served/a.bin");
+    write(&source, b"");
+    let octets = random_file(&source, 5_000_001, 4);
+    let server = Server::start(&folder.path().join("served"));
+    let outcome = run(&mut tow(["get", &server.url("a.bin"), "-"])).expect_code(0);
+    assert!(
+        outcome.stdout == octets,
+        "{} octets came",
+        outcome.stdout.len()
+    );
+    let missing = run(&mut tow(["get", &server.url("b.bin"), "-"])).expect_code(1);
+    assert!(missing.stdout.is_empty());
+}
+
+#[test]
+fn a_second_get_moves_nothing() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    mixed(&served, 60, 2);
+    let server = Server::start(&served);
+    let copy = folder.path().join("copy");
+    let first = get(&server.url(""), &copy).expect_code(0);
+    assert!(first.number("received_bytes") > 8 << 20);
+    let second = get(&server.url(""), &copy).expect_code(0);
+    assert!(
+        second.number("received_bytes") < 64 << 10,
+        "{}",
+        second.summary()
+    );
+    assert_same(&served, &copy);
+
+    // One file of them changes: it alone is moved.
+    random_file(&served.join("folder 2/small-9"), 5000, 77);
+    let third = get(&server.url(""), &copy).expect_code(0);
+    assert!(
+        third.number("received_bytes") < 64 << 10,
+        "{}",
+        third.summary()
+    );
+    assert_same(&served, &copy);
+}
+
+#[test]
+fn a_shorter_new_version_leaves_no_tail() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    let copy = folder.path().join("copy");
+    write(&served.join("a"), b"");
+    random_file(&served.join("a"), 3 << 20, 5);
+    let server = Server::start(&served);
+    get(&server.url("a"), &copy).expect_code(0);
+    random_file(&served.join("a"), 1000, 6);
+    get(&server.url("a"), &copy).expect_code(0);
+    assert_eq!(digest(&copy), digest(&served.join("a")));
+}
+
+#[test]
+fn a_sparse_file_over_4_gib_arrives_quickly_and_stays_sparse() {
+    const SIZE: u64 = (4 << 30) + 12_345;
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    fs::create_dir(&served).expect("mkdir");
+    let mut file = File::create(served.join("sparse")).expect("create");
+    file.set_len(SIZE).expect("truncate");
+    for offset in [0, 1 << 31, (1 << 32) - 10, SIZE - 100] {
+        file.seek(SeekFrom::Start(offset)).expect("seek");
+        file.write_all(b"here is data").expect("write");
+    }
+    drop(file);
+    let server = Server::start(&served);
+    let copy = folder.path().join("copy");
+    let outcome = get(&server.url("sparse"), &copy).expect_code(0);
+
+    let metadata = fs::metadata(&copy).expect("stat");
+    assert_eq!(metadata.len(), SIZE);
+    assert!(
+        metadata.blocks() * 512 < 64 << 20,
+        "{} octets are allocated",
+        metadata.blocks() * 512
+    );
+    assert!(
+        outcome.number("received_bytes") < 64 << 20,
+        "{}",
+        outcome.summary()
+    );
+    let copied = File::open(&copy).expect("open");
+    let mut octets = [0; 12];
+    for offset in [0, 1 << 31, (1 << 32) - 10, SIZE - 100] {
+        copied.read_exact_at(&mut octets, offset).expect("read");
+        assert_eq!(&octets, b"here is data", "at {offset}");
+    }
+}
+
+#[test]
+fn compressed_and_unverified_transfers_arrive() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    write(
+        &served.join("text"),
+        "the same line, again and again\n"
+            .repeat(200_000)
+            .as_bytes(),
+    );
+    let server = Server::start(&served);
+    let copy = folder.path().join("copy");
+    let outcome = run(get_command(&server.url("text"), &copy).arg("--compress")).expect_code(0);
+    assert_eq!(digest(&copy), digest(&served.join("text")));
+    assert!(
+        outcome.number("received_bytes") < outcome.number("bytes") / 10,
+        "{}",
+        outcome.summary()
+    );
+
+    let unverified = folder.path().join("unverified");
+    let outcome =
+        run(get_command(&server.url("text"), &unverified).arg("--no-verify")).expect_code(0);
+    assert_eq!(digest(&unverified), digest(&served.join("text")));
+    assert_eq!(outcome.summary()["verified"], Value::Bool(false));
+}
+
+#[test]
+fn ls_tells_names_sizes_and_digests() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    write(&served.join("sub/inner"), b"12345");
+    let octets = random_file(&served.join("top.bin"), 4321, 7);
+    symlink("top.bin", served.join("link")).expect("link");
+    let server = Server::start(&served);
+
+    let text = run(&mut tow(["ls", &server.url("")])).expect_code(0);
+    let text = String::from_utf8(text.stdout).expect("UTF-8");
+    assert!(
+        text.contains("top.bin") && text.contains("sub") && text.contains("link"),
+        "{text}"
+    );
+    assert!(!text.contains('\x1b'), "no colours into a pipe: {text:?}");
+
+    let digests = run(&mut tow(["ls", &server.url(""), "--digest", "--json"])).expect_code(0);
+    let json = String::from_utf8(digests.stdout).expect("UTF-8");
+    assert!(
+        json.contains(&blake3::hash(&octets).to_hex().to_string()),
+        "{json}"
+    );
+    assert!(json.contains("4321"), "{json}");
+
+    run(&mut tow(["ls", &server.url("no-such-thing")])).expect_code(1);
+}
+
+#[test]
+fn usage_errors_end_with_status_2() {
+    for arguments in [
+        vec!["get"],
+        vec!["get", "http://127.0.0.1/"],
+        vec!["get", "tcp://127.0.0.1"],
+        vec!["serve", "/", "--bind", "carrier-pigeon://roof"],
+        vec!["ls", "tcp://"],
+        vec!["frobnicate"],
+    ] {
+        let outcome = run(&mut tow(&arguments));
+        assert_eq!(
+            outcome.status.code(),
+            Some(2),
+            "tow {arguments:?}: {}",
+            outcome.stderr
+        );
+        assert!(!outcome.stderr.is_empty());
+    }
+}

@@ -1,0 +1,14 @@
+//! Tests of the real `tow` binary: what it promises, and what it does with bad input and faults. Each test starts its own
+//! processes on ports that the system picks, and kills them when it is over.
+
+mod support;
+
+mod changing_files;
+mod connections;
+mod crashes;
+mod destination;
+mod features;
+mod hostile_server;
+mod paths;
+mod requests;
+mod serving;

@@ -1,0 +1,103 @@
+//! How `tow serve` begins and ends, and where it can listen.
+
+use std::ffi::OsStr;
+
+use rustix::process::Signal;
+use tempfile::tempdir;
+
+use crate::support::process::{Process, Server, get, get_command, run, tow};
+use crate::support::proxy::Proxy;
+use crate::support::tree::{digest, random_file, write};
+use crate::support::wire::Wire;
+
+#[test]
+fn serve_ends_cleanly_on_sigterm_and_sigint() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let folder = tempdir().expect("a folder");
+        write(&folder.path().join("a"), b"a");
+        let server = Server::start(folder.path());
+        // One client idles, another is in the middle of nothing: neither keeps the server from ending.
+        let _idle = Wire::connect(server.port());
+        let _ready = Wire::dealer(server.port());
+        get(&server.url("a"), &folder.path().join("copy")).expect_code(0);
+        let outcome = server.stop(signal).expect_code(0);
+        assert!(outcome.seconds < 10.0, "it took {} s", outcome.seconds);
+        assert!(!outcome.stderr.contains("panicked"), "{}", outcome.stderr);
+    }
+}
+
+#[test]
+fn serve_ends_cleanly_in_the_middle_of_a_transfer() {
+    let folder = tempdir().expect("a folder");
+    random_file(&folder.path().join("a"), 32 << 20, 1);
+    let server = Server::start(folder.path());
+    let proxy = Proxy::start(server.port());
+    proxy.hold_after(4 << 20);
+    let _get = Process::start(&mut get_command(
+        &proxy.url("a"),
+        &folder.path().join("copy"),
+    ));
+    proxy.wait_held();
+    server.stop(Signal::TERM).expect_code(0);
+}
+
+#[test]
+fn serve_listens_where_it_is_told() {
+    let folder = tempdir().expect("a folder");
+    let source = folder.path().join("a.bin");
+    random_file(&source, 300_000, 1);
+    let ipc = format!("ipc://{}", folder.path().join("socket").display());
+    for (index, endpoint) in ["tcp://[::1]:0", &ipc].into_iter().enumerate() {
+        let mut command = tow([OsStr::new("serve"), source.as_ref()]);
+        let server = Server::from_command(command.args(["--bind", endpoint]));
+        let expected = endpoint.trim_end_matches('0');
+        assert!(
+            server.endpoint().starts_with(expected),
+            "{}",
+            server.endpoint()
+        );
+        assert!(!server.endpoint().ends_with(":0"), "{}", server.endpoint());
+        if endpoint.starts_with("tcp") {
+            let copy = folder.path().join(format!("copy{index}"));
+            get(&server.url("a.bin"), &copy).expect_code(0);
+            assert_eq!(digest(&copy), digest(&source));
+        }
+    }
+}
+
+#[test]
+fn serve_refuses_what_it_cannot_serve_or_bind() {
+    let folder = tempdir().expect("a folder");
+    let missing = folder.path().join("missing");
+    let outcome =
+        run(tow([OsStr::new("serve"), missing.as_ref()]).args(["--bind", "tcp://127.0.0.1:0"]))
+            .expect_code(1);
+    assert!(outcome.stderr.contains("missing"), "{}", outcome.stderr);
+    assert!(outcome.stdout.is_empty());
+
+    let server = Server::start(folder.path());
+    let outcome =
+        run(tow([OsStr::new("serve"), folder.path().as_ref()]).args(["--bind", server.endpoint()]))
+            .expect_code(1);
+    assert!(
+        outcome.stderr.contains(server.endpoint()),
+        "{}",
+        outcome.stderr
+    );
+}
+
+#[test]
+fn get_without_a_server_fails_and_says_so() {
+    let folder = tempdir().expect("a folder");
+    // A port on which nobody listens: it was free a moment ago.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
+    let port = listener.local_addr().expect("address").port();
+    drop(listener);
+    let outcome = get(
+        &format!("tcp://127.0.0.1:{port}/a"),
+        &folder.path().join("copy"),
+    )
+    .expect_code(1);
+    assert!(!outcome.stderr.is_empty());
+    assert!(!folder.path().join("copy").exists());
+}

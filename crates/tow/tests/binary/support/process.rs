@@ -1,0 +1,332 @@
+//! The `tow` binary: servers that end with the test, and clients that have a deadline.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::wait_until;
+
+/// The user that unprivileged runs use when the tests run as root, to whom file permissions mean nothing.
+const NOBODY: u32 = 65_534;
+
+/// A `tow` command with its arguments, not yet started.
+pub fn tow<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tow"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// The same, run by somebody to whom file permissions apply. `folder` is a place for a copy of the binary that this
+/// somebody may run: the target folder may be closed to others.
+pub fn unprivileged_tow<S: AsRef<OsStr>>(
+    folder: &Path,
+    arguments: impl IntoIterator<Item = S>,
+) -> Command {
+    if !rustix::process::geteuid().is_root() {
+        return tow(arguments);
+    }
+    let copy = folder.join("tow");
+    if !copy.exists() {
+        std::fs::copy(env!("CARGO_BIN_EXE_tow"), &copy).expect("copy the binary");
+    }
+    let mut command = Command::new(copy);
+    command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .uid(NOBODY)
+        .gid(NOBODY);
+    command
+}
+
+/// Reads a stream to its end on a thread of its own, so that the process never waits for us. What came can be seen at any time.
+struct Collected {
+    text: Arc<Mutex<Vec<u8>>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Collected {
+    fn of(mut stream: impl Read + Send + 'static) -> Self {
+        let text = Arc::new(Mutex::new(Vec::new()));
+        let shared = Arc::clone(&text);
+        let reader = std::thread::spawn(move || {
+            let mut piece = [0; 8192];
+            while let Ok(count @ 1..) = stream.read(&mut piece) {
+                shared
+                    .lock()
+                    .expect("no panic holds it")
+                    .extend_from_slice(&piece[..count]);
+            }
+        });
+        Self {
+            text,
+            reader: Some(reader),
+        }
+    }
+
+    fn so_far(&self) -> Vec<u8> {
+        self.text.lock().expect("no panic holds it").clone()
+    }
+
+    fn whole(&mut self) -> Vec<u8> {
+        if let Some(reader) = self.reader.take() {
+            reader.join().expect("the reader doesn't panic");
+        }
+        self.so_far()
+    }
+}
+
+/// A process that is killed, by its id, when the test is over.
+pub struct Process {
+    child: Child,
+    stdout: Collected,
+    stderr: Collected,
+}
+
+impl Process {
+    /// Starts `command`.
+    pub fn start(command: &mut Command) -> Self {
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("start the process");
+        let stdout = Collected::of(child.stdout.take().expect("piped"));
+        let stderr = Collected::of(child.stderr.take().expect("piped"));
+        Self {
+            child,
+            stdout,
+            stderr,
+        }
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) {
+        // A process that has ended is no mistake of the test: the signal came too late.
+        let _ = kill_process(self.pid(), signal);
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// Whether it has ended.
+    pub fn ended(&mut self) -> bool {
+        self.child.try_wait().expect("wait").is_some()
+    }
+
+    /// Standard error so far.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&self.stderr.so_far()).into_owned()
+    }
+
+    /// Waits until it ends by itself.
+    pub fn finish(mut self) -> Outcome {
+        let start = Instant::now();
+        wait_until(
+            &format!("process {} ended; it said: {}", self.pid(), self.log()),
+            || self.ended(),
+        );
+        let status = self.child.wait().expect("wait");
+        Outcome {
+            status,
+            stdout: self.stdout.whole(),
+            stderr: String::from_utf8_lossy(&self.stderr.whole()).into_owned(),
+            seconds: start.elapsed().as_secs_f64(),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// How a process ended.
+#[derive(Debug)]
+pub struct Outcome {
+    pub status: ExitStatus,
+    pub stdout: Vec<u8>,
+    pub stderr: String,
+    pub seconds: f64,
+}
+
+impl Outcome {
+    /// Panics unless the exit status is `code`.
+    #[track_caller]
+    pub fn expect_code(self, code: i32) -> Self {
+        assert_eq!(
+            self.status.code(),
+            Some(code),
+            "{}; stdout: {}; stderr: {}",
+            self.status,
+            String::from_utf8_lossy(&self.stdout),
+            self.stderr
+        );
+        self
+    }
+
+    /// The one JSON object on standard output.
+    #[track_caller]
+    pub fn summary(&self) -> Value {
+        match serde_json::from_slice(&self.stdout) {
+            Ok(value) => value,
+            Err(error) => panic!(
+                "{error}: {:?}; stderr: {}",
+                String::from_utf8_lossy(&self.stdout),
+                self.stderr
+            ),
+        }
+    }
+
+    /// A number of the summary.
+    #[track_caller]
+    pub fn number(&self, member: &str) -> u64 {
+        let summary = self.summary();
+        summary[member]
+            .as_u64()
+            .unwrap_or_else(|| panic!("no number {member} in {summary}"))
+    }
+}
+
+/// Runs a command to its end.
+pub fn run(command: &mut Command) -> Outcome {
+    Process::start(command).finish()
+}
+
+/// `tow get URL DEST --json`, to its end.
+pub fn get(url: &str, destination: &Path) -> Outcome {
+    run(&mut get_command(url, destination))
+}
+
+/// `tow get URL DEST --json`, not yet started.
+pub fn get_command(url: &str, destination: &Path) -> Command {
+    tow([
+        OsStr::new("get"),
+        url.as_ref(),
+        destination.as_ref(),
+        "--json".as_ref(),
+    ])
+}
+
+/// A running `tow serve`.
+pub struct Server {
+    process: Process,
+    endpoint: String,
+}
+
+impl Server {
+    /// Serves `path` on a port that the system picks.
+    pub fn start(path: &Path) -> Self {
+        Self::from_command(
+            tow([OsStr::new("serve"), path.as_ref()]).args(["--bind", "tcp://127.0.0.1:0"]),
+        )
+    }
+
+    /// Starts a `tow serve` of any kind and waits for its line on standard output.
+    pub fn from_command(command: &mut Command) -> Self {
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("start the server");
+        let stderr = Collected::of(child.stderr.take().expect("piped"));
+        let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
+        let mut line = Vec::new();
+        // Ends with the line, or with the process: a server that hangs before it is caught by the test runner's limit.
+        let read = stdout.read_until(b'\n', &mut line);
+        let process = Process {
+            child,
+            stdout: Collected::of(stdout),
+            stderr,
+        };
+        let line = String::from_utf8_lossy(&line);
+        let endpoint = line
+            .trim_end()
+            .rsplit_once(" on ")
+            .map(|(_, endpoint)| endpoint.to_owned());
+        let (true, Some(endpoint)) = (line.starts_with("serving "), endpoint) else {
+            panic!(
+                "no 'serving PATH on ENDPOINT' but {line:?} ({read:?}); it said: {}",
+                process.log()
+            );
+        };
+        Self { process, endpoint }
+    }
+
+    /// As its line says.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// The URL of a path below what it serves.
+    pub fn url(&self, path: &str) -> String {
+        format!("{}/{path}", self.endpoint)
+    }
+
+    /// Its TCP port.
+    pub fn port(&self) -> u16 {
+        let port = self
+            .endpoint
+            .rsplit(':')
+            .next()
+            .and_then(|port| port.parse().ok());
+        port.unwrap_or_else(|| panic!("no port in {}", self.endpoint))
+    }
+
+    /// What it logged so far.
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+
+    /// Panics if it has ended.
+    #[track_caller]
+    pub fn expect_alive(&mut self) {
+        assert!(
+            !self.process.ended(),
+            "the server has ended; it said: {}",
+            self.log()
+        );
+    }
+
+    /// Resident memory in KiB, as the kernel counts it, without pages of files.
+    pub fn resident_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.child.id()))
+            .expect("/proc");
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("RssAnon:"));
+        let number = line
+            .and_then(|rest| rest.trim().strip_suffix("kB"))
+            .and_then(|text| text.trim().parse().ok());
+        number.expect("RssAnon in /proc/PID/status")
+    }
+
+    /// How many files and sockets it has open.
+    pub fn open_descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.process.child.id()))
+            .expect("/proc")
+            .count()
+    }
+
+    /// Sends a signal and waits for the end.
+    pub fn stop(self, signal: Signal) -> Outcome {
+        self.process.signal(signal);
+        self.process.finish()
+    }
+
+    /// SIGKILL: as when the machine takes it away.
+    pub fn kill(self) {
+        drop(self.process);
+    }
+}

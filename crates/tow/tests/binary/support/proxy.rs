@@ -1,0 +1,225 @@
+//! A TCP proxy in front of a server: slows down what comes from it, holds it at a given octet, or cuts the connection
+//! there, so that a test can act in the middle of a transfer.
+
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use super::{DEADLINE, wait_until};
+
+/// What the proxy does with octets on the way from the server to the client.
+struct Rules {
+    upstream_port: u16,
+    /// No more than so many octets pass, over all connections.
+    hold_at: u64,
+    passed: u64,
+    /// Each new connection takes one: it is cut after so many octets.
+    cuts: VecDeque<u64>,
+    octets_per_second: Option<u64>,
+    connections: u64,
+    open: Vec<TcpStream>,
+    stopped: bool,
+}
+
+struct Shared {
+    rules: Mutex<Rules>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn rules(&self) -> MutexGuard<'_, Rules> {
+        self.rules.lock().expect("no panic holds it")
+    }
+
+    /// How many of `wanted` octets may pass now: waits while none may. `None` when the proxy stops.
+    fn permit(&self, wanted: u64) -> Option<u64> {
+        let holding = |rules: &mut Rules| !rules.stopped && rules.passed >= rules.hold_at;
+        let mut rules = self
+            .changed
+            .wait_while(self.rules(), holding)
+            .expect("no panic holds it");
+        if rules.stopped {
+            return None;
+        }
+        let granted = wanted.min(rules.hold_at - rules.passed);
+        rules.passed += granted;
+        Some(granted)
+    }
+}
+
+/// The proxy. It listens on a port of its own, and stops when dropped.
+pub struct Proxy {
+    shared: Arc<Shared>,
+    port: u16,
+}
+
+impl Proxy {
+    /// In front of a server on this port.
+    pub fn start(upstream_port: u16) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind");
+        let port = listener.local_addr().expect("address").port();
+        let rules = Rules {
+            upstream_port,
+            hold_at: u64::MAX,
+            passed: 0,
+            cuts: VecDeque::new(),
+            octets_per_second: None,
+            connections: 0,
+            open: Vec::new(),
+            stopped: false,
+        };
+        let shared = Arc::new(Shared {
+            rules: Mutex::new(rules),
+            changed: Condvar::new(),
+        });
+        let accepting = Arc::clone(&shared);
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                if !accept(&accepting, client) {
+                    return;
+                }
+            }
+        });
+        Self { shared, port }
+    }
+
+    /// The URL of a path of the server, through the proxy.
+    pub fn url(&self, path: &str) -> String {
+        format!("tcp://127.0.0.1:{}/{path}", self.port)
+    }
+
+    /// Connections from now on go to this port.
+    pub fn lead_to(&self, upstream_port: u16) {
+        self.shared.rules().upstream_port = upstream_port;
+    }
+
+    /// At most so many octets a second on each connection.
+    pub fn slow_down(&self, octets_per_second: u64) {
+        self.shared.rules().octets_per_second = Some(octets_per_second);
+    }
+
+    /// Lets so many octets more pass, and then none.
+    pub fn hold_after(&self, octets: u64) {
+        let mut rules = self.shared.rules();
+        rules.hold_at = rules.passed + octets;
+        self.shared.changed.notify_all();
+    }
+
+    /// Waits until the octets of [`Self::hold_after`] have passed.
+    pub fn wait_held(&self) {
+        wait_until("the proxy holds", || {
+            let rules = self.shared.rules();
+            rules.passed >= rules.hold_at
+        });
+    }
+
+    /// Lets everything pass again.
+    pub fn release(&self) {
+        self.shared.rules().hold_at = u64::MAX;
+        self.shared.changed.notify_all();
+    }
+
+    /// The next connections are cut after so many octets each; those after them aren't.
+    pub fn cut_after(&self, octets: impl IntoIterator<Item = u64>) {
+        self.shared.rules().cuts.extend(octets);
+    }
+
+    /// Octets that passed from the server to the client so far.
+    pub fn passed(&self) -> u64 {
+        self.shared.rules().passed
+    }
+
+    /// Connections that were made so far.
+    pub fn connections(&self) -> u64 {
+        self.shared.rules().connections
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let mut rules = self.shared.rules();
+        rules.stopped = true;
+        for stream in rules.open.drain(..) {
+            // Fails when it is closed already.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        self.shared.changed.notify_all();
+        drop(rules);
+        // Wakes the listener, so that its thread sees that it is over.
+        let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
+    }
+}
+
+/// Takes a connection on. Tells whether the proxy goes on.
+fn accept(shared: &Arc<Shared>, client: TcpStream) -> bool {
+    let (upstream_port, cut) = {
+        let mut rules = shared.rules();
+        if rules.stopped {
+            return false;
+        }
+        rules.connections += 1;
+        (rules.upstream_port, rules.cuts.pop_front())
+    };
+    // Nobody there: the client sees its connection closed, as if the server had died.
+    let Ok(server) =
+        TcpStream::connect_timeout(&(Ipv4Addr::LOCALHOST, upstream_port).into(), DEADLINE)
+    else {
+        return true;
+    };
+    let (Ok(client_too), Ok(server_too)) = (client.try_clone(), server.try_clone()) else {
+        return true;
+    };
+    shared
+        .rules()
+        .open
+        .extend(client.try_clone().into_iter().chain(server.try_clone()));
+    std::thread::spawn(move || {
+        forward(&client_too, &server_too, |piece| Some(piece.len()));
+    });
+    let shared = Arc::clone(shared);
+    let mut until_cut = cut.unwrap_or(u64::MAX);
+    std::thread::spawn(move || {
+        forward(&server, &client, |piece| {
+            let wanted = (piece.len() as u64).min(until_cut);
+            let granted = if wanted == 0 {
+                return None;
+            } else {
+                shared.permit(wanted)?
+            };
+            until_cut -= granted;
+            let rate = shared.rules().octets_per_second;
+            if let Some(rate) = rate {
+                std::thread::sleep(Duration::from_secs_f64(granted as f64 / rate as f64));
+            }
+            Some(granted as usize)
+        });
+    });
+    true
+}
+
+/// Copies from one stream to the other as `permit` allows: the next so many octets, or no more at all. Then closes both.
+fn forward(
+    mut from: &TcpStream,
+    mut to: &TcpStream,
+    mut permit: impl FnMut(&[u8]) -> Option<usize>,
+) {
+    let mut buffer = vec![0; 16_384];
+    'reading: while let Ok(count @ 1..) = from.read(&mut buffer) {
+        let mut rest = &buffer[..count];
+        while !rest.is_empty() {
+            let Some(granted) = permit(rest) else {
+                break 'reading;
+            };
+            let (now, later) = rest.split_at(granted);
+            if to.write_all(now).is_err() {
+                break 'reading;
+            }
+            rest = later;
+        }
+    }
+    // Both fail when they are closed already.
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}

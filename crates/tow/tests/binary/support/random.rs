@@ -1,0 +1,34 @@
+//! Numbers and contents that look random and are the same in every run.
+
+/// xorshift64*: enough for tests.
+pub struct Random(u64);
+
+impl Random {
+    /// The same seed gives the same numbers.
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// The next 64 bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// A number below `bound`, which isn't 0.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.bits() % bound
+    }
+
+    /// So many octets that don't compress.
+    pub fn octets(&mut self, count: usize) -> Vec<u8> {
+        let mut octets = Vec::with_capacity(count + 8);
+        while octets.len() < count {
+            octets.extend_from_slice(&self.bits().to_le_bytes());
+        }
+        octets.truncate(count);
+        octets
+    }
+}
