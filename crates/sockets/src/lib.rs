@@ -1,1 +1,55 @@
-//! See the module documentation.
+//! ZMTP peers on real sockets.
+//!
+//! [`Hub`] is the batched interface: one thread owns all peers of a socket and drives them by turns.
+//!
+//! ```
+//! use towpath_sockets::{Endpoint, Event, Hub, HubOptions, Message, SocketType};
+//!
+//! let mut server = Hub::new(HubOptions::new(SocketType::Router))?;
+//! let endpoint = server.bind(&"tcp://127.0.0.1:0".parse()?)?;
+//! let mut client = Hub::new(HubOptions::new(SocketType::Dealer))?;
+//! client.connect(&endpoint)?;
+//!
+//! let echoed = loop {
+//!     server.turn(Some(std::time::Duration::from_millis(1)))?;
+//!     while let Some(event) = server.next_event() {
+//!         if let Event::Message { peer, frames, .. } = event {
+//!             server.send(peer, frames.into_iter().collect::<Message>())?;
+//!         }
+//!     }
+//!     client.turn(Some(std::time::Duration::from_millis(1)))?;
+//!     match client.next_event() {
+//!         Some(Event::Ready { peer }) => client.send(peer, Message::new().with(&b"hello"[..]))?,
+//!         Some(Event::Message { frames, .. }) => break frames,
+//!         _ => {}
+//!     }
+//! };
+//! assert_eq!(&echoed[0][..], b"hello");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod buffer_pool;
+mod connector;
+mod endpoint;
+mod error;
+mod event;
+mod hub;
+mod message;
+mod options;
+mod peer;
+mod peers;
+mod read;
+mod transport;
+mod waker;
+mod write;
+
+pub use endpoint::Endpoint;
+pub use error::{SendError, SocketError};
+pub use event::Event;
+pub use hub::Hub;
+pub use message::{FileRange, Frame, IfShort, Message};
+pub use options::{Backoff, Congestion, HubOptions};
+pub use peer::{PeerId, PeerInfo};
+pub use towpath_zmtp::{Frames, Heartbeat, MechanismConfig, Metadata, Queued, SocketType};
+pub use transport::Address;
+pub use waker::Waker;

@@ -225,6 +225,15 @@ impl<F> Outbox<F> {
             && self.waiting.is_empty()
     }
 
+    /// Whether there is something to write now: unlike [`Outbox::is_idle`] without what waits for the handshake.
+    pub fn has_output(&self) -> bool {
+        self.written < self.gathered.len()
+            || !self.large.is_empty()
+            || self.external.is_some()
+            || !self.commands.is_empty()
+            || (self.open && !self.waiting.is_empty())
+    }
+
     /// Messages whose last frame has been handed to the driver.
     pub fn messages_staged(&self) -> u64 {
         self.messages_staged

@@ -1,0 +1,72 @@
+//! The connecting side: attempts with backoff, as long as the hub lives.
+
+use crate::endpoint::Endpoint;
+use crate::event::Event;
+use crate::hub::Hub;
+use crate::options::Backoff;
+use crate::peer::Origin;
+use crate::transport;
+use std::hash::{BuildHasher, RandomState};
+use std::time::{Duration, Instant};
+
+/// One endpoint to be connected to.
+pub(crate) struct Connector {
+    endpoint: Endpoint,
+    failures: u32,
+    retry_at: Option<Instant>,
+}
+
+impl Connector {
+    pub(crate) fn new(endpoint: Endpoint) -> Connector {
+        Connector { endpoint, failures: 0, retry_at: None }
+    }
+
+    pub(crate) fn succeeded(&mut self) {
+        self.failures = 0;
+    }
+
+    /// Half to the whole of the doubled delay: enough jitter that many clients don't come back in step.
+    fn delay(&self, backoff: Backoff) -> Duration {
+        let doubled = backoff.first.saturating_mul(1 << self.failures.min(16)).min(backoff.most);
+        let random = RandomState::new().hash_one(self.failures) % 1024;
+        doubled / 2 + doubled.mul_f64(random as f64 / 2048.0)
+    }
+}
+
+impl Hub {
+    pub(crate) fn start_connecting(&mut self, index: usize) {
+        let Some(connector) = self.connectors.get_mut(index) else { return };
+        connector.retry_at = None;
+        match transport::connect(&connector.endpoint) {
+            Ok((fd, address, connecting)) => self.add_peer(fd, address, Origin::Connector(index), connecting),
+            Err(error) => {
+                let address = connector.endpoint.to_string();
+                let reason = format!("connecting failed: {error}");
+                tracing::debug!(address, reason, "cannot connect");
+                self.report(Event::Failed { address, reason, connecting: true });
+                self.connect_later(index);
+            }
+        }
+    }
+
+    pub(crate) fn connect_later(&mut self, index: usize) {
+        let backoff = self.options.reconnect;
+        let now = self.now;
+        let Some(connector) = self.connectors.get_mut(index) else { return };
+        let at = now + connector.delay(backoff);
+        connector.failures = connector.failures.saturating_add(1);
+        connector.retry_at = Some(at);
+        self.next_timer = Some(self.next_timer.map_or(at, |next| next.min(at)));
+    }
+
+    pub(crate) fn retry_connectors(&mut self) {
+        for index in 0..self.connectors.len() {
+            let Some(at) = self.connectors.get(index).and_then(|connector| connector.retry_at) else { continue };
+            if at <= self.now {
+                self.start_connecting(index);
+            } else {
+                self.next_timer = Some(self.next_timer.map_or(at, |next| next.min(at)));
+            }
+        }
+    }
+}

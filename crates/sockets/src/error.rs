@@ -1,0 +1,53 @@
+//! What can go wrong on this side. A connection's own end is told by [`crate::Event::Gone`] and [`crate::Event::Failed`].
+
+use crate::message::Message;
+use std::io;
+use thiserror::Error;
+
+/// An error of the socket as a whole.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SocketError {
+    /// An endpoint that can't be read.
+    #[error("endpoint {endpoint:?}: {why}")]
+    Endpoint {
+        /// As it was given.
+        endpoint: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Listening failed.
+    #[error("cannot listen on {endpoint}: {source}")]
+    Bind {
+        /// Where.
+        endpoint: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The event queue of this process failed.
+    #[error("the event queue failed: {0}")]
+    System(#[from] io::Error),
+    /// The socket's driver has ended.
+    #[error("the socket is closed")]
+    Closed,
+    /// A REQ or REP socket was used out of turn.
+    #[error("out of turn: {0}")]
+    OutOfTurn(&'static str),
+}
+
+impl From<rustix::io::Errno> for SocketError {
+    fn from(errno: rustix::io::Errno) -> Self {
+        SocketError::System(errno.into())
+    }
+}
+
+/// Why a message was not taken. It comes back, nothing is dropped.
+#[derive(Debug, Error)]
+pub enum SendError {
+    /// The peer's queue is at its bound in bytes; [`crate::Event::Room`] tells when there is room again.
+    #[error("the peer's queue is full")]
+    Full(Message),
+    /// There is no such peer (any more).
+    #[error("the peer is gone")]
+    Gone(Message),
+}

@@ -1,0 +1,86 @@
+//! What a socket reports.
+
+use crate::peer::PeerId;
+use bytes::Bytes;
+use towpath_zmtp::Frames;
+
+/// What happened at a [`crate::Hub`].
+#[derive(Debug)]
+pub enum Event {
+    /// A peer's handshake is over; messages may flow.
+    Ready {
+        /// Which peer.
+        peer: PeerId,
+    },
+    /// PLAIN: is this user welcome? Answer with [`crate::Hub::admit`].
+    Authenticate {
+        /// Which peer.
+        peer: PeerId,
+        /// The user's name.
+        user: Bytes,
+        /// The password.
+        password: Bytes,
+    },
+    /// A message.
+    Message {
+        /// From whom.
+        peer: PeerId,
+        /// Its frames; or, if `continued`, those after the last streamed body of a message.
+        frames: Frames,
+        /// Whether this is the rest of a message that had a streamed body.
+        continued: bool,
+    },
+    /// A frame over `stream_over_bytes` begins.
+    BodyStart {
+        /// From whom.
+        peer: PeerId,
+        /// The whole frames before it in this message (since the last streamed body).
+        head: Frames,
+        /// Its octets.
+        length: u64,
+    },
+    /// Octets of it, at most 256 KiB. Drop them when done: they hold a buffer of a bounded pool, and reading waits for one.
+    BodyData {
+        /// From whom.
+        peer: PeerId,
+        /// The octets.
+        data: Bytes,
+    },
+    /// The streamed frame is over.
+    BodyEnd {
+        /// From whom.
+        peer: PeerId,
+        /// Whether more frames of the message follow.
+        more: bool,
+    },
+    /// The peer's queue has room again, after it was full.
+    Room {
+        /// Which peer.
+        peer: PeerId,
+    },
+    /// A [`crate::FileRange`] with a tag has left for the kernel.
+    FileSent {
+        /// To whom.
+        peer: PeerId,
+        /// The range's tag.
+        tag: u64,
+        /// Whether the file had all that was promised; otherwise the frame ended in zeros.
+        whole: bool,
+    },
+    /// A peer that had been [`Event::Ready`] is gone.
+    Gone {
+        /// Which peer.
+        peer: PeerId,
+        /// Why, for people.
+        reason: String,
+    },
+    /// A connection ended before it was ready.
+    Failed {
+        /// The peer's address, or the endpoint that this side connects to.
+        address: String,
+        /// Why, for people.
+        reason: String,
+        /// Whether this side was connecting (it goes on trying, with backoff).
+        connecting: bool,
+    },
+}

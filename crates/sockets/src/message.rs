@@ -1,0 +1,135 @@
+//! Messages to send: frames of bytes or of file ranges.
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+use std::fs::File;
+use std::sync::Arc;
+use towpath_zmtp::Body;
+
+/// A piece of an open file, sent by the kernel as the body of a frame.
+#[derive(Debug, Clone)]
+pub struct FileRange {
+    /// The open file. Its position is not used.
+    pub file: Arc<File>,
+    /// Where the piece begins, in octets.
+    pub offset: u64,
+    /// Its octets. The frame's header promises them before the first one leaves.
+    pub length: u64,
+    /// If not 0, [`crate::Event::FileSent`] tells when the piece has left.
+    pub tag: u64,
+    /// What happens when the file turns out to be shorter.
+    pub if_short: IfShort,
+}
+
+/// What to do when a file is shorter than the frame that was promised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum IfShort {
+    /// Finish the frame with zeros and say so in [`crate::Event::FileSent`], so that the sender can declare it void.
+    #[default]
+    Pad,
+    /// Close the connection: for protocols in which nothing can be declared void afterwards.
+    Close,
+}
+
+impl FileRange {
+    /// So many octets of a file from an offset.
+    pub fn new(file: Arc<File>, offset: u64, length: u64) -> FileRange {
+        FileRange { file, offset, length, tag: 0, if_short: IfShort::Pad }
+    }
+
+    /// Asks for [`crate::Event::FileSent`] with this tag, other than 0.
+    #[must_use]
+    pub fn tagged(mut self, tag: u64) -> FileRange {
+        self.tag = tag;
+        self
+    }
+
+    /// Closes the connection if the file is shorter than promised.
+    #[must_use]
+    pub fn close_if_short(mut self) -> FileRange {
+        self.if_short = IfShort::Close;
+        self
+    }
+}
+
+/// One frame to send.
+#[derive(Debug, Clone)]
+pub enum Frame {
+    /// Octets in memory.
+    Bytes(Bytes),
+    /// A piece of a file.
+    File(FileRange),
+}
+
+impl Frame {
+    /// Octets of the frame's body.
+    pub fn length(&self) -> u64 {
+        match self {
+            Frame::Bytes(bytes) => bytes.len() as u64,
+            Frame::File(range) => range.length,
+        }
+    }
+
+    pub(crate) fn into_body(self) -> Body<FileRange> {
+        match self {
+            Frame::Bytes(bytes) => Body::Bytes(bytes),
+            Frame::File(range) => {
+                let length = range.length;
+                Body::External { source: range, length }
+            }
+        }
+    }
+}
+
+impl<T: Into<Bytes>> From<T> for Frame {
+    fn from(bytes: T) -> Self {
+        Frame::Bytes(bytes.into())
+    }
+}
+
+impl From<FileRange> for Frame {
+    fn from(range: FileRange) -> Self {
+        Frame::File(range)
+    }
+}
+
+/// A message to send: its frames, and a tag by which it can be taken back while it waits.
+#[derive(Debug, Clone, Default)]
+pub struct Message {
+    /// Its frames, at least one.
+    pub frames: SmallVec<[Frame; 4]>,
+    /// For [`crate::Hub::take_back`].
+    pub tag: u64,
+}
+
+impl Message {
+    /// A message of no frames yet.
+    pub fn new() -> Message {
+        Message::default()
+    }
+
+    /// Appends a frame.
+    #[must_use]
+    pub fn with(mut self, frame: impl Into<Frame>) -> Message {
+        self.frames.push(frame.into());
+        self
+    }
+
+    /// Sets the tag for [`crate::Hub::take_back`].
+    #[must_use]
+    pub fn tagged(mut self, tag: u64) -> Message {
+        self.tag = tag;
+        self
+    }
+
+    /// Octets of all bodies.
+    pub fn length(&self) -> u64 {
+        self.frames.iter().map(Frame::length).sum()
+    }
+}
+
+impl<F: Into<Frame>> FromIterator<F> for Message {
+    fn from_iter<I: IntoIterator<Item = F>>(frames: I) -> Message {
+        Message { frames: frames.into_iter().map(Into::into).collect(), tag: 0 }
+    }
+}

@@ -1,0 +1,122 @@
+//! How a socket behaves.
+
+use bytes::Bytes;
+use std::time::Duration;
+use towpath_zmtp::{Config, Heartbeat, InboxLimits, MechanismConfig, Metadata, SocketType};
+
+/// Which TCP congestion control sending sockets use.
+///
+/// On loopback, sendfile under the widespread default `bbr` costs about four times the CPU of `cubic`; over real distance the
+/// system's default may well be right. So [`Congestion::Auto`] changes nothing but local connections.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Congestion {
+    /// `cubic` (or else `reno`) for peers on this machine, the system's default for all others.
+    #[default]
+    Auto,
+    /// The system's default for all.
+    System,
+    /// This one for all, such as `cubic`. A name that the kernel doesn't have is logged once and ignored.
+    Named(String),
+}
+
+impl std::str::FromStr for Congestion {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Congestion, Self::Err> {
+        Ok(match text {
+            "auto" => Congestion::Auto,
+            "system" => Congestion::System,
+            name => Congestion::Named(name.to_owned()),
+        })
+    }
+}
+
+/// Waiting between attempts to connect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Backoff {
+    /// Before the second attempt.
+    pub first: Duration,
+    /// It doubles up to this, with some jitter so that many clients don't come back in step.
+    pub most: Duration,
+}
+
+/// All options of a socket.
+#[derive(Debug, Clone)]
+pub struct HubOptions {
+    /// The pattern.
+    pub socket_type: SocketType,
+    /// This side's routing id, 1 to 255 octets that don't begin with 0; or empty.
+    pub routing_id: Bytes,
+    /// Properties for READY, names beginning with `X-`.
+    pub metadata: Metadata,
+    /// Security mechanism and role.
+    pub mechanism: MechanismConfig,
+    /// PING to peers that announce ZMTP 3.1.
+    pub heartbeat: Option<Heartbeat>,
+    /// One deadline from connecting to READY.
+    pub handshake_timeout: Duration,
+    /// Bound of each peer's queue, in octets of memory (file ranges count 64 each).
+    pub send_queue_bytes: usize,
+    /// Octets of a message that is taken whole.
+    pub max_message_bytes: u64,
+    /// Frames of a message.
+    pub max_frames: usize,
+    /// Frames over this are streamed ([`crate::Event::BodyStart`]).
+    pub stream_over_bytes: Option<u64>,
+    /// Octets of a streamed frame.
+    pub max_frame_bytes: u64,
+    /// Buffers of 256 KiB for streamed bodies, over all peers: the memory that slow consumers can tie up.
+    pub body_buffers: usize,
+    /// Connections in all.
+    pub max_peers: usize,
+    /// Connections from one IP address.
+    pub max_peers_per_address: usize,
+    /// Connections whose handshake is not over; one more ends the oldest of them.
+    pub max_handshakes: usize,
+    /// TCP congestion control.
+    pub congestion: Congestion,
+    /// Between attempts to connect.
+    pub reconnect: Backoff,
+}
+
+impl HubOptions {
+    /// The defaults for a pattern.
+    pub fn new(socket_type: SocketType) -> HubOptions {
+        HubOptions {
+            socket_type,
+            routing_id: Bytes::new(),
+            metadata: Metadata::new(),
+            mechanism: MechanismConfig::Null,
+            heartbeat: None,
+            handshake_timeout: Duration::from_secs(10),
+            send_queue_bytes: 16 * 1024 * 1024,
+            max_message_bytes: towpath_zmtp::limits::MESSAGE_BYTES_DEFAULT,
+            max_frames: towpath_zmtp::limits::MESSAGE_FRAMES_DEFAULT,
+            stream_over_bytes: None,
+            max_frame_bytes: towpath_zmtp::limits::STREAMED_FRAME_BYTES_DEFAULT,
+            body_buffers: 32,
+            max_peers: 16_384,
+            max_peers_per_address: 8_192,
+            max_handshakes: 2_048,
+            congestion: Congestion::Auto,
+            reconnect: Backoff { first: Duration::from_millis(100), most: Duration::from_secs(5) },
+        }
+    }
+
+    pub(crate) fn connection_config(&self) -> Config {
+        Config {
+            socket_type: self.socket_type,
+            routing_id: self.routing_id.clone(),
+            metadata: self.metadata.clone(),
+            mechanism: self.mechanism.clone(),
+            handshake_timeout: self.handshake_timeout,
+            heartbeat: self.heartbeat,
+            limits: InboxLimits {
+                message_bytes_max: self.max_message_bytes,
+                frames_max: self.max_frames,
+                stream_over_bytes: self.stream_over_bytes,
+                streamed_frame_bytes_max: self.max_frame_bytes,
+            },
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! One peer: its socket, its connection's state machine, and what an operator may see of it.
+
+use crate::message::FileRange;
+use crate::transport::Address;
+use bytes::{Bytes, BytesMut};
+use rustix::fd::OwnedFd;
+use std::fmt;
+use std::time::Instant;
+use towpath_zmtp::{Connection, PeerProperties, Queued, SocketType};
+
+/// Names a peer of one [`crate::Hub`] as long as it is connected; never used again for another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerId {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+}
+
+impl PeerId {
+    pub(crate) fn token(self) -> u64 {
+        (u64::from(self.generation) << 32) | u64::from(self.slot)
+    }
+
+    pub(crate) fn from_token(token: u64) -> PeerId {
+        PeerId { slot: token as u32, generation: (token >> 32) as u32 }
+    }
+}
+
+impl fmt::Display for PeerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.slot, self.generation)
+    }
+}
+
+/// What is known of a peer.
+#[derive(Debug, Clone)]
+pub struct PeerInfo {
+    /// Its name here.
+    pub id: PeerId,
+    /// Its routing id: its own, or one that was made up (0, then four octets).
+    pub routing_id: Bytes,
+    /// Where it really is.
+    pub address: Address,
+    /// Its socket type.
+    pub socket_type: SocketType,
+    /// The security mechanism.
+    pub mechanism: &'static str,
+    /// The user that it showed itself to be, if the mechanism has users.
+    pub user: Option<Bytes>,
+    /// All that it said of itself.
+    pub metadata: towpath_zmtp::Metadata,
+    /// Its ZMTP version.
+    pub version: (u8, u8),
+    /// Octets received, with all framing.
+    pub bytes_in: u64,
+    /// Octets sent, with all framing.
+    pub bytes_out: u64,
+    /// Of these, octets that sendfile(2) moved.
+    pub sendfile_bytes: u64,
+    /// Messages received.
+    pub messages_in: u64,
+    /// Messages sent.
+    pub messages_out: u64,
+    /// What waits for it.
+    pub queued: Queued,
+    /// When the connection was made.
+    pub connected_at: Instant,
+    /// When octets last came from it.
+    pub last_heard: Instant,
+}
+
+/// Why a connection ends.
+#[derive(Debug)]
+pub(crate) struct End {
+    pub(crate) reason: String,
+    /// The peer broke the protocol (rather than left, or was slow).
+    pub(crate) misbehaved: bool,
+}
+
+impl End {
+    pub(crate) fn new(reason: impl Into<String>) -> End {
+        End { reason: reason.into(), misbehaved: false }
+    }
+
+    pub(crate) fn system(doing: &str, errno: rustix::io::Errno) -> End {
+        End::new(format!("{doing}: {}", std::io::Error::from(errno)))
+    }
+}
+
+impl From<towpath_zmtp::Error> for End {
+    fn from(error: towpath_zmtp::Error) -> End {
+        End { misbehaved: error.is_peer_misbehaviour(), reason: error.to_string() }
+    }
+}
+
+/// Which endpoint a peer came by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Accepted,
+    Connector(usize),
+}
+
+pub(crate) struct Peer {
+    pub(crate) id: PeerId,
+    pub(crate) fd: OwnedFd,
+    pub(crate) address: Address,
+    pub(crate) origin: Origin,
+    pub(crate) connection: Connection<FileRange>,
+    pub(crate) properties: Option<Box<PeerProperties>>,
+    pub(crate) routing_id: Bytes,
+    pub(crate) user: Option<Bytes>,
+    pub(crate) connected_at: Instant,
+    /// Octets read that the state machine has not taken yet.
+    pub(crate) input: BytesMut,
+    /// How much to read ahead of a header; see `read.rs`.
+    pub(crate) read_ahead: usize,
+    /// connect(2) is under way.
+    pub(crate) connecting: bool,
+    pub(crate) readable: bool,
+    pub(crate) writable: bool,
+    /// In the hub's list of peers with something to do.
+    pub(crate) scheduled: bool,
+    /// The application doesn't want more for now.
+    pub(crate) paused: bool,
+    /// Waits for a buffer of the pool.
+    pub(crate) starved: bool,
+    /// A send was refused since the last `Room`.
+    pub(crate) was_full: bool,
+    /// The file of the frame under way was too short: the rest is zeros.
+    pub(crate) padding: bool,
+    /// This kind of file or socket can't be sent by the kernel.
+    pub(crate) copies: bool,
+    pub(crate) bytes_in: u64,
+    pub(crate) bytes_out: u64,
+    pub(crate) sendfile_bytes: u64,
+    pub(crate) messages_in: u64,
+}
+
+impl Peer {
+    pub(crate) fn new(
+        id: PeerId,
+        fd: OwnedFd,
+        address: Address,
+        origin: Origin,
+        connection: Connection<FileRange>,
+        now: Instant,
+    ) -> Peer {
+        Peer {
+            id,
+            fd,
+            address,
+            origin,
+            connection,
+            properties: None,
+            routing_id: Bytes::new(),
+            user: None,
+            connected_at: now,
+            input: BytesMut::new(),
+            read_ahead: crate::read::READ_AHEAD_BYTES_MAX,
+            connecting: false,
+            readable: false,
+            writable: false,
+            scheduled: false,
+            paused: false,
+            starved: false,
+            was_full: false,
+            padding: false,
+            copies: false,
+            bytes_in: 0,
+            bytes_out: 0,
+            sendfile_bytes: 0,
+            messages_in: 0,
+        }
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        self.properties.is_some()
+    }
+
+    pub(crate) fn wants_to_read(&self) -> bool {
+        self.readable && !self.paused && !self.starved && !self.connecting
+    }
+
+    pub(crate) fn wants_to_write(&self) -> bool {
+        self.writable && !self.connecting && self.connection.outbox_ref().has_output()
+    }
+
+    pub(crate) fn info(&self, mechanism: &'static str) -> Option<PeerInfo> {
+        let properties = self.properties.as_ref()?;
+        Some(PeerInfo {
+            id: self.id,
+            routing_id: self.routing_id.clone(),
+            address: self.address.clone(),
+            socket_type: properties.socket_type,
+            mechanism,
+            user: self.user.clone(),
+            metadata: properties.metadata.clone(),
+            version: properties.version,
+            bytes_in: self.bytes_in,
+            bytes_out: self.bytes_out,
+            sendfile_bytes: self.sendfile_bytes,
+            messages_in: self.messages_in,
+            messages_out: self.connection.outbox_ref().messages_staged(),
+            queued: self.connection.outbox_ref().queued(),
+            connected_at: self.connected_at,
+            last_heard: self.connection.last_heard(),
+        })
+    }
+}

@@ -1,0 +1,134 @@
+//! Reading: from the socket into events. Bodies that are streamed go straight from the socket into a pooled buffer.
+
+use crate::buffer_pool::{BUFFER_BYTES, BufferPool};
+use crate::event::Event;
+use crate::peer::{End, Peer};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use std::collections::VecDeque;
+use std::time::Instant;
+use towpath_zmtp::Event as Wire;
+
+/// Octets read ahead at most, and the size of the hub's scratch buffer.
+pub(crate) const READ_AHEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// After a streamed body only this much is read for the next header: what is read ahead has to be copied, the body behind
+/// it doesn't. It grows again as soon as frames turn out to be small.
+const READ_AHEAD_BYTES_MIN: usize = 512;
+
+/// Bodies with less than this left come with the read-ahead.
+const DIRECT_BYTES_MIN: u64 = 4 * 1024;
+
+/// Octets taken from one peer before it is the next one's turn.
+const TURN_BYTES: usize = 1024 * 1024;
+
+impl Peer {
+    /// Reads what is there, within the turn's budget.
+    pub(crate) fn read(
+        &mut self,
+        scratch: &mut [u8],
+        pool: &BufferPool,
+        events: &mut VecDeque<Event>,
+        now: Instant,
+    ) -> Result<(), End> {
+        let mut taken = 0;
+        while self.wants_to_read() && taken < TURN_BYTES {
+            let remaining = self.connection.body_remaining();
+            let direct = self.input.is_empty() && remaining >= DIRECT_BYTES_MIN;
+            let octets = if direct {
+                let Some(mut buffer) = pool.take() else {
+                    self.starved = true;
+                    break;
+                };
+                let most = BUFFER_BYTES.min(usize::try_from(remaining).unwrap_or(BUFFER_BYTES));
+                let octets = match self.receive(&mut buffer[..most]) {
+                    Ok(octets) if octets > 0 => octets,
+                    other => {
+                        pool.put(buffer);
+                        other?;
+                        break;
+                    }
+                };
+                let data = pool.lend(buffer, octets);
+                events.push_back(Event::BodyData { peer: self.id, data });
+                self.connection.body_advance(octets as u64);
+                self.read_ahead = READ_AHEAD_BYTES_MIN;
+                octets
+            } else {
+                let most = self.read_ahead.min(scratch.len());
+                let octets = self.receive(&mut scratch[..most])?;
+                if octets == most {
+                    self.read_ahead = (self.read_ahead * 4).min(READ_AHEAD_BYTES_MAX);
+                }
+                self.input.extend_from_slice(&scratch[..octets]);
+                octets
+            };
+            if octets == 0 {
+                break;
+            }
+            taken += octets;
+            self.bytes_in += octets as u64;
+            self.connection.heard(now);
+            self.decode(events, now)?;
+        }
+        if self.input.is_empty() {
+            // An idle peer holds no buffer.
+            self.input = Default::default();
+        }
+        Ok(())
+    }
+
+    /// One recv: 0 if there is nothing now.
+    fn receive(&mut self, buffer: &mut [u8]) -> Result<usize, End> {
+        let wanted = buffer.len();
+        match rustix::net::recv(&self.fd, buffer, RecvFlags::empty()) {
+            Ok((_, 0)) => Err(End::new(match self.is_ready() {
+                true => "the peer closed the connection",
+                false => "the peer closed the connection during the handshake",
+            })),
+            Ok((_, octets)) => {
+                // A short read has emptied a stream socket; the next edge tells of more.
+                self.readable = octets == wanted;
+                Ok(octets)
+            }
+            Err(Errno::AGAIN) => {
+                self.readable = false;
+                Ok(0)
+            }
+            Err(Errno::INTR) => Ok(0),
+            Err(errno) => Err(End::system("receiving failed", errno)),
+        }
+    }
+
+    /// Turns what has been read into events.
+    pub(crate) fn decode(&mut self, events: &mut VecDeque<Event>, now: Instant) -> Result<(), End> {
+        let peer = self.id;
+        if self.input.is_empty() && !self.connection.event_is_due() {
+            return Ok(());
+        }
+        while let Some(event) = self.connection.input(&mut self.input, now)? {
+            let event = match event {
+                Wire::Authenticate { user, password } => {
+                    self.user = Some(user.clone());
+                    Event::Authenticate { peer, user, password }
+                }
+                Wire::Ready(properties) => {
+                    self.properties = Some(properties);
+                    Event::Ready { peer }
+                }
+                Wire::Message { frames, continued } => {
+                    self.messages_in += 1;
+                    Event::Message { peer, frames, continued }
+                }
+                Wire::BodyStart { head, length, .. } => Event::BodyStart { peer, head, length },
+                Wire::BodyData(data) => Event::BodyData { peer, data },
+                Wire::BodyEnd { more } => {
+                    self.messages_in += u64::from(!more);
+                    Event::BodyEnd { peer, more }
+                }
+            };
+            events.push_back(event);
+        }
+        Ok(())
+    }
+}

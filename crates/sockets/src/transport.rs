@@ -1,0 +1,253 @@
+//! Listening, accepting and connecting over tcp, ipc and inproc. All descriptors are non-blocking stream sockets.
+//!
+//! inproc is a socket pair within the process: the same octets, queues and back-pressure as everywhere else.
+
+use crate::endpoint::Endpoint;
+use crate::error::SocketError;
+use crate::options::Congestion;
+use crate::waker::Waker;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::net::sockopt;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// Connections that the kernel holds for us until we accept them.
+const BACKLOG: i32 = 1024;
+
+/// A silent TCP peer is probed after this long, so that a dead machine is noticed even without heartbeats.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+
+/// Where a peer really is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// Its IP address and port.
+    Tcp(SocketAddr),
+    /// A process on this machine.
+    Ipc {
+        /// Its process id, if the kernel told.
+        pid: Option<i32>,
+        /// Its user id, if the kernel told.
+        uid: Option<u32>,
+    },
+    /// Within this process.
+    Inproc,
+}
+
+impl Address {
+    /// The IP address by which connections are counted.
+    pub(crate) fn ip(&self) -> Option<IpAddr> {
+        match self {
+            Address::Tcp(address) => Some(address.ip().to_canonical()),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(address) => write!(f, "{address}"),
+            Address::Ipc { pid: Some(pid), uid: Some(uid) } => write!(f, "ipc (pid {pid}, uid {uid})"),
+            Address::Ipc { .. } => f.write_str("ipc"),
+            Address::Inproc => f.write_str("inproc"),
+        }
+    }
+}
+
+static INPROC: Mutex<Option<HashMap<String, (Sender<OwnedFd>, Waker)>>> = Mutex::new(None);
+
+/// A place where peers arrive.
+#[derive(Debug)]
+pub(crate) enum Listener {
+    Tcp(OwnedFd),
+    Ipc(OwnedFd, PathBuf),
+    Inproc(Receiver<OwnedFd>, String),
+}
+
+impl Listener {
+    /// Listens, and tells the endpoint with its real port.
+    pub(crate) fn bind(endpoint: &Endpoint, waker: &Waker) -> Result<(Listener, Endpoint), SocketError> {
+        let failed = |source| SocketError::Bind { endpoint: endpoint.to_string(), source };
+        match endpoint {
+            Endpoint::Tcp { host, port } => {
+                let host = if host == "*" { "0.0.0.0" } else { host };
+                let address = resolve(host, *port).map_err(failed)?;
+                let (fd, port) = bind_tcp(address).map_err(failed)?;
+                Ok((Listener::Tcp(fd), Endpoint::Tcp { host: host.to_owned(), port }))
+            }
+            Endpoint::Ipc(path) => {
+                let fd = bind_ipc(path).map_err(failed)?;
+                Ok((Listener::Ipc(fd, path.clone()), endpoint.clone()))
+            }
+            Endpoint::Inproc(name) => {
+                let mut registry = INPROC.lock().unwrap_or_else(PoisonError::into_inner);
+                let registry = registry.get_or_insert_with(HashMap::new);
+                if registry.contains_key(name) {
+                    return Err(failed(io::ErrorKind::AddrInUse.into()));
+                }
+                let (sender, receiver) = channel();
+                registry.insert(name.clone(), (sender, waker.clone()));
+                Ok((Listener::Inproc(receiver, name.clone()), endpoint.clone()))
+            }
+        }
+    }
+
+    /// The descriptor to wait on; inproc arrivals come with a wake-up instead.
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Listener::Tcp(fd) | Listener::Ipc(fd, _) => Some(fd.as_fd()),
+            Listener::Inproc(..) => None,
+        }
+    }
+
+    /// The next peer, or `None` if nobody waits.
+    pub(crate) fn accept(&self) -> io::Result<Option<(OwnedFd, Address)>> {
+        let flags = rustix::net::SocketFlags::NONBLOCK | rustix::net::SocketFlags::CLOEXEC;
+        match self {
+            Listener::Tcp(fd) => match rustix::net::acceptfrom_with(fd, flags) {
+                Ok((peer, address)) => {
+                    let address = address.and_then(|address| SocketAddr::try_from(address).ok());
+                    let address = address.ok_or_else(|| io::Error::other("a TCP peer without an address"))?;
+                    Ok(Some((peer, Address::Tcp(address))))
+                }
+                Err(rustix::io::Errno::AGAIN) => Ok(None),
+                Err(errno) => Err(errno.into()),
+            },
+            Listener::Ipc(fd, _) => match rustix::net::accept_with(fd, flags) {
+                Ok(peer) => {
+                    let address = ipc_address(&peer);
+                    Ok(Some((peer, address)))
+                }
+                Err(rustix::io::Errno::AGAIN) => Ok(None),
+                Err(errno) => Err(errno.into()),
+            },
+            Listener::Inproc(receiver, _) => Ok(receiver.try_recv().ok().map(|fd| (fd, Address::Inproc))),
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        match self {
+            Listener::Tcp(_) => {}
+            Listener::Ipc(_, path) => {
+                let _ = std::fs::remove_file(path);
+            }
+            Listener::Inproc(_, name) => {
+                if let Some(registry) = INPROC.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+                    registry.remove(name);
+                }
+            }
+        }
+    }
+}
+
+fn resolve(host: &str, port: u16) -> io::Result<SocketAddr> {
+    (host, port)
+        .to_socket_addrs()?
+        .next()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address"))
+}
+
+fn bind_tcp(address: SocketAddr) -> io::Result<(OwnedFd, u16)> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    let port = socket.local_addr()?.as_socket().map_or(address.port(), |address| address.port());
+    Ok((socket.into(), port))
+}
+
+fn bind_ipc(path: &Path) -> io::Result<OwnedFd> {
+    let address = SockAddr::unix(path)?;
+    let new_socket = || Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None);
+    let socket = new_socket()?;
+    match socket.bind(&address) {
+        // Left behind by a process that was killed: nobody listens, so the name is free. Never remove what isn't a socket.
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            let is_socket = std::fs::symlink_metadata(path)?.file_type().is_socket();
+            let refused =
+                new_socket()?.connect(&address).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+            if !(is_socket && refused) {
+                return Err(error);
+            }
+            std::fs::remove_file(path)?;
+            socket.bind(&address)?;
+        }
+        bound => bound?,
+    }
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+fn ipc_address(peer: &OwnedFd) -> Address {
+    let credentials = sockopt::socket_peercred(peer).ok();
+    Address::Ipc {
+        pid: credentials.map(|credentials| credentials.pid.as_raw_nonzero().get()),
+        uid: credentials.map(|credentials| credentials.uid.as_raw()),
+    }
+}
+
+/// Begins to connect: the socket, where it goes, and whether the connection is still under way.
+pub(crate) fn connect(endpoint: &Endpoint) -> io::Result<(OwnedFd, Address, bool)> {
+    let (socket, address, target) = match endpoint {
+        Endpoint::Tcp { host, port } => {
+            let target = resolve(host, *port)?;
+            let kind = Type::STREAM.nonblocking().cloexec();
+            let socket = Socket::new(Domain::for_address(target), kind, Some(Protocol::TCP))?;
+            (socket, Address::Tcp(target), SockAddr::from(target))
+        }
+        Endpoint::Ipc(path) => {
+            let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
+            (socket, Address::Ipc { pid: None, uid: None }, SockAddr::unix(path)?)
+        }
+        Endpoint::Inproc(name) => {
+            let registry = INPROC.lock().unwrap_or_else(PoisonError::into_inner);
+            let refused = || io::Error::new(io::ErrorKind::ConnectionRefused, "nobody is bound to this name");
+            let (sender, waker) = registry.as_ref().and_then(|names| names.get(name)).ok_or_else(refused)?;
+            let (ours, theirs) = Socket::pair(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
+            sender.send(theirs.into()).map_err(|_| refused())?;
+            waker.wake();
+            return Ok((ours.into(), Address::Inproc, false));
+        }
+    };
+    match socket.connect(&target) {
+        Ok(()) => Ok((socket.into(), address, false)),
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {
+            Ok((socket.into(), address, true))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Sets what a TCP connection needs. What the kernel refuses is logged, not fatal.
+pub(crate) fn tune(fd: &OwnedFd, address: &Address, congestion: &Congestion) {
+    let Address::Tcp(peer) = address else { return };
+    let local = || match rustix::net::getsockname(fd).ok().and_then(|name| SocketAddr::try_from(name).ok()) {
+        Some(own) => own.ip() == peer.ip(),
+        None => false,
+    };
+    let is_local = peer.ip().is_loopback() || local();
+    let congested = match congestion {
+        Congestion::Auto if is_local => {
+            sockopt::set_tcp_congestion(fd, "cubic").or_else(|_| sockopt::set_tcp_congestion(fd, "reno"))
+        }
+        Congestion::Auto | Congestion::System => Ok(()),
+        Congestion::Named(name) => sockopt::set_tcp_congestion(fd, name),
+    };
+    let tuned = congested
+        .and(sockopt::set_tcp_nodelay(fd, true))
+        .and(sockopt::set_socket_keepalive(fd, true))
+        .and(sockopt::set_tcp_keepidle(fd, KEEPALIVE_IDLE));
+    if let Err(errno) = tuned {
+        tracing::debug!(%address, error = %io::Error::from(errno), "a TCP option was refused");
+    }
+}

@@ -1,0 +1,134 @@
+//! Writing: headers and small bodies gathered, large ones as they are, pieces of files by sendfile(2).
+
+use crate::event::Event;
+use crate::message::{FileRange, IfShort};
+use crate::peer::{End, Peer};
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags};
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use towpath_zmtp::Transmit;
+
+/// Octets that one sendfile moves at most: a call on a fast path must not take the thread for long.
+const CALL_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Octets written for one peer before it is the next one's turn.
+const TURN_BYTES: u64 = 1024 * 1024;
+
+static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
+
+enum Sent {
+    /// So many octets of what is in memory.
+    Bytes(usize),
+    /// So many octets of the file.
+    File(u64),
+    /// The socket is full.
+    Full,
+    /// The kernel can't send this file itself.
+    CantSendfile,
+    /// The file is shorter than was promised.
+    Short(IfShort),
+    Idle,
+}
+
+impl Peer {
+    /// Writes what waits, within the turn's budget.
+    pub(crate) fn write(&mut self, scratch: &mut [u8], events: &mut VecDeque<Event>) -> Result<(), End> {
+        let mut written = 0;
+        while self.writable && written < TURN_BYTES {
+            match self.write_some(scratch)? {
+                Sent::Bytes(octets) => {
+                    written += octets as u64;
+                    self.bytes_out += octets as u64;
+                    self.connection.outbox().advance(octets);
+                }
+                Sent::File(octets) => {
+                    written += octets;
+                    self.bytes_out += octets;
+                    if let Some(range) = self.connection.outbox().advance_external(octets) {
+                        let whole = !std::mem::take(&mut self.padding);
+                        if range.tag != 0 {
+                            events.push_back(Event::FileSent { peer: self.id, tag: range.tag, whole });
+                        }
+                    }
+                }
+                Sent::Full => self.writable = false,
+                Sent::CantSendfile => self.copies = true,
+                Sent::Short(IfShort::Pad) => self.padding = true,
+                Sent::Short(IfShort::Close) => {
+                    return Err(End::new("the file became shorter while it was sent; the peer was promised more"));
+                }
+                Sent::Idle => break,
+            }
+        }
+        Ok(())
+    }
+
+    fn write_some(&mut self, scratch: &mut [u8]) -> Result<Sent, End> {
+        match self.connection.outbox().transmit() {
+            Transmit::Idle => Ok(Sent::Idle),
+            Transmit::Bytes { slices: [first, second], more_follows } => {
+                // The header travels with the body behind it instead of in a packet of its own.
+                let more = if more_follows { SendFlags::MORE } else { SendFlags::empty() };
+                let slices = [IoSlice::new(first), IoSlice::new(second)];
+                let mut no_control = SendAncillaryBuffer::default();
+                let sent = rustix::net::sendmsg(&self.fd, &slices, &mut no_control, SendFlags::NOSIGNAL | more);
+                outcome(sent, Sent::Bytes)
+            }
+            Transmit::External { remaining: 0, .. } => Ok(Sent::File(0)),
+            Transmit::External { remaining, .. } if self.padding => {
+                let now = ZEROS.len().min(usize::try_from(remaining).unwrap_or(usize::MAX));
+                let sent = rustix::net::send(&self.fd, &ZEROS[..now], SendFlags::NOSIGNAL);
+                outcome(sent, |octets| Sent::File(octets as u64))
+            }
+            Transmit::External { source, position, remaining } => {
+                let now = remaining.min(CALL_BYTES_MAX) as usize;
+                if self.copies {
+                    return copy_some(&self.fd, source, position, now, scratch);
+                }
+                let mut offset = source.offset + position;
+                match rustix::fs::sendfile(&self.fd, &source.file, Some(&mut offset), now) {
+                    Ok(0) => Ok(Sent::Short(source.if_short)),
+                    Ok(octets) => {
+                        self.sendfile_bytes += octets as u64;
+                        Ok(Sent::File(octets as u64))
+                    }
+                    Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(Sent::CantSendfile),
+                    // A failing disk must not leave a frame that never ends.
+                    Err(Errno::IO) => Ok(Sent::Short(source.if_short)),
+                    Err(errno) => outcome(Err(errno), |_| Sent::Full),
+                }
+            }
+        }
+    }
+}
+
+/// The way for filesystems and sockets between which the kernel can't move data itself.
+fn copy_some(
+    fd: &rustix::fd::OwnedFd,
+    source: &FileRange,
+    position: u64,
+    most: usize,
+    scratch: &mut [u8],
+) -> Result<Sent, End> {
+    let most = most.min(scratch.len());
+    match rustix::io::pread(&source.file, &mut scratch[..most], source.offset + position) {
+        Ok(0) | Err(Errno::IO) => Ok(Sent::Short(source.if_short)),
+        Ok(read) => {
+            let sent = rustix::net::send(fd, &scratch[..read], SendFlags::NOSIGNAL);
+            outcome(sent, |octets| Sent::File(octets as u64))
+        }
+        Err(Errno::INTR) => Ok(Sent::File(0)),
+        Err(errno) => Err(End::system("reading the file failed", errno)),
+    }
+}
+
+fn outcome(sent: Result<usize, Errno>, as_sent: impl FnOnce(usize) -> Sent) -> Result<Sent, End> {
+    match sent {
+        Ok(octets) => Ok(as_sent(octets)),
+        Err(Errno::AGAIN) => Ok(Sent::Full),
+        Err(Errno::INTR) => Ok(as_sent(0)),
+        Err(Errno::PIPE | Errno::CONNRESET) => Err(End::new("the peer closed the connection")),
+        Err(errno) => Err(End::system("sending failed", errno)),
+    }
+}
