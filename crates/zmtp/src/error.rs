@@ -17,7 +17,7 @@ pub enum Error {
     /// A ZMTP 1 or 2 peer.
     #[error("the peer speaks ZMTP {major}.x; this side needs 3.0 or later (libzmq 4.0 or later)")]
     OldVersion {
-        /// The major version that it announced.
+        /// Its major version, 1 or 2.
         major: u8,
     },
     /// The two sides are set up for different security mechanisms.

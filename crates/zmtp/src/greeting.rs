@@ -40,7 +40,8 @@ pub fn decode(input: &[u8], mechanism: &'static str) -> Result<Option<(u8, u8)>,
     }
     match input.get(10) {
         None => return Ok(None),
-        Some(&major) if major < 3 => return Err(Error::OldVersion { major: major.max(1) }),
+        // The octet is a revision in older versions: 0 in ZMTP 1, 1 in ZMTP 2.0 (libzmq 3.x).
+        Some(&revision) if revision < 3 => return Err(Error::OldVersion { major: if revision == 0 { 1 } else { 2 } }),
         Some(_) => {}
     }
     let Some(greeting) = input.get(..GREETING_BYTES) else { return Ok(None) };
@@ -68,10 +69,11 @@ mod tests {
     #[test]
     fn older_and_other_peers_are_refused_by_name() {
         assert_eq!(decode(b"GET / HTTP/1.1", "NULL"), Err(Error::NotZmtp { at: 0, found: b'G' }));
-        // ZMTP 1.0: a short frame with an anonymous identity; 1.0 with a long one; 2.0 announces revision 1.
+        // ZMTP 1.0: a short frame with an anonymous identity, or one in the long form. 2.0 announces revision 1.
         assert_eq!(decode(&[1, 0], "NULL"), Err(Error::NotZmtp { at: 0, found: 1 }));
         assert_eq!(decode(&[0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0], "NULL"), Err(Error::NotZmtp { at: 9, found: 0 }));
-        assert_eq!(decode(&[0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 1], "NULL"), Err(Error::OldVersion { major: 1 }));
+        assert_eq!(decode(&[0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 0], "NULL"), Err(Error::OldVersion { major: 1 }));
+        assert_eq!(decode(&[0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 1], "NULL"), Err(Error::OldVersion { major: 2 }));
         let curve = encode("CURVE", false);
         assert!(matches!(decode(&curve, "NULL"), Err(Error::Mechanism { .. })));
     }
