@@ -4,7 +4,7 @@ use crate::command::{self, Command};
 use crate::error::{Error, printable};
 use crate::greeting::{self, GREETING_BYTES};
 use crate::inbox::{Frames, Inbox, InboxLimits, Item};
-use crate::limits::{COMMAND_BYTES_MAX, HANDSHAKE_COMMAND_BYTES_MAX, ROUTING_ID_BYTES_MAX};
+use crate::limits::ROUTING_ID_BYTES_MAX;
 use crate::mechanism::{Mechanism, MechanismConfig, Step};
 use crate::metadata::Metadata;
 use crate::outbox::{Body, Outbox};
@@ -167,22 +167,14 @@ impl<F> Connection<F> {
                     }
                 }
                 Phase::Handshake { version } => {
-                    let item = self.inbox.next(input, HANDSHAKE_COMMAND_BYTES_MAX)?;
-                    let body = match item {
-                        None => return Ok(None),
-                        Some(Item::Command(body)) => body,
-                        Some(_) => {
-                            let found = "a message".to_owned();
-                            return Err(Error::UnexpectedInHandshake { found, wanted: "a command" });
-                        }
-                    };
+                    let Some(body) = self.inbox.next_handshake_command(input)? else { return Ok(None) };
                     let step = self.mechanism.command(body, &self.config.own_metadata())?;
                     if let Some(event) = self.step(step, version, now)? {
                         return Ok(Some(event));
                     }
                 }
                 Phase::Traffic => {
-                    let Some(item) = self.inbox.next(input, COMMAND_BYTES_MAX)? else { return Ok(None) };
+                    let Some(item) = self.inbox.next(input)? else { return Ok(None) };
                     match item {
                         Item::Command(body) => self.command(body)?,
                         Item::Message { frames, continued } => return Ok(Some(Event::Message { frames, continued })),

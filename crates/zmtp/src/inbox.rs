@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::frame::Header;
-use crate::limits::COMMAND_BYTES_MAX;
+use crate::limits::{COMMAND_BYTES_MAX, FRAME_BYTES_MAX, HANDSHAKE_COMMAND_BYTES_MAX};
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
@@ -65,8 +65,21 @@ impl Inbox {
         }
     }
 
+    /// Takes a command's body off the front of `input` during the handshake, or nothing if more octets are needed.
+    ///
+    /// A frame of a message is refused by its header: a peer that was not let in yet must not make us hold its messages.
+    pub(crate) fn next_handshake_command(&mut self, input: &mut BytesMut) -> Result<Option<Bytes>, Error> {
+        match Header::decode(input) {
+            None => Ok(None),
+            Some((header, _)) if !header.command => {
+                Err(Error::UnexpectedInHandshake { found: "a message".to_owned(), wanted: "a command" })
+            }
+            Some((header, header_bytes)) => self.whole(input, header, header_bytes, HANDSHAKE_COMMAND_BYTES_MAX),
+        }
+    }
+
     /// Takes the next item off the front of `input`, or nothing if more octets are needed.
-    pub(crate) fn next(&mut self, input: &mut BytesMut, command_bytes_max: u64) -> Result<Option<Item>, Error> {
+    pub(crate) fn next(&mut self, input: &mut BytesMut) -> Result<Option<Item>, Error> {
         if let Some(streaming) = &mut self.streaming {
             if streaming.remaining == 0 {
                 let more = streaming.more;
@@ -89,8 +102,7 @@ impl Inbox {
                 return Ok(None);
             };
             if header.command {
-                let limit = command_bytes_max.min(COMMAND_BYTES_MAX);
-                return Ok(self.whole(input, header, header_bytes, limit)?.map(Item::Command));
+                return Ok(self.whole(input, header, header_bytes, COMMAND_BYTES_MAX)?.map(Item::Command));
             }
             if self.frame_count >= self.limits.frames_max {
                 return Err(Error::TooManyFrames { limit: self.limits.frames_max });
@@ -99,7 +111,7 @@ impl Inbox {
                 return self.start_streaming(input, header, header_bytes).map(Some);
             }
             let limit = self.limits.message_bytes_max;
-            if header.length <= limit && self.message_bytes + header.length > limit {
+            if header.length <= limit && header.length > limit.saturating_sub(self.message_bytes) {
                 return Err(Error::MessageTooLarge { limit });
             }
             let Some(body) = self.whole(input, header, header_bytes, limit)? else { return Ok(None) };
@@ -116,7 +128,7 @@ impl Inbox {
     }
 
     fn start_streaming(&mut self, input: &mut BytesMut, header: Header, header_bytes: usize) -> Result<Item, Error> {
-        let limit = self.limits.streamed_frame_bytes_max;
+        let limit = self.limits.streamed_frame_bytes_max.min(FRAME_BYTES_MAX);
         if header.length > limit {
             return Err(Error::FrameTooLarge { announced: header.length, limit });
         }
@@ -138,17 +150,24 @@ impl Inbox {
         header_bytes: usize,
         limit: u64,
     ) -> Result<Option<Bytes>, Error> {
+        let limit = limit.min(FRAME_BYTES_MAX);
+        let too_large = || Error::FrameTooLarge { announced: header.length, limit };
         if header.length > limit {
-            return Err(Error::FrameTooLarge { announced: header.length, limit });
+            return Err(too_large());
         }
-        // The limit was checked, so this fits.
-        let whole = header_bytes + header.length as usize;
+        let whole = usize::try_from(header.length).ok().and_then(|body| body.checked_add(header_bytes));
+        let whole = whole.ok_or_else(too_large)?;
         if input.len() < whole {
             self.wanted = whole - input.len();
             return Ok(None);
         }
         self.wanted = 0;
         self.reserved_bits_seen += u64::from(header.reserved_bits);
+        if header.length == 0 {
+            // A slice, even an empty one, would keep the buffer alive that it was read into.
+            let _ = input.split_to(whole);
+            return Ok(Some(Bytes::new()));
+        }
         let mut frame = input.split_to(whole).freeze();
         Ok(Some(frame.split_off(header_bytes)))
     }

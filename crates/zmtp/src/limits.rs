@@ -1,5 +1,8 @@
 //! Named limits on what a peer may make us hold. Every one is checked before anything is allocated.
 
+/// Octets of any frame, whatever the other limits say: the top bit of a length is not used, RFC 37.
+pub const FRAME_BYTES_MAX: u64 = (1 << 63) - 1;
+
 /// Octets of a command body during the handshake (READY, HELLO, INITIATE, ERROR …). libzmq's own READY is under 100.
 pub const HANDSHAKE_COMMAND_BYTES_MAX: u64 = 16 * 1024;
 
