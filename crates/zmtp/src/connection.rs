@@ -237,7 +237,7 @@ impl<F> Connection<F> {
         match Command::decode(body)? {
             Command::Ping { ttl_deciseconds, context } => {
                 self.peer_ttl = (ttl_deciseconds > 0).then(|| Duration::from_millis(u64::from(ttl_deciseconds) * 100));
-                self.outbox.push_command(command::pong(&context));
+                self.outbox.push_reply(command::pong(&context));
             }
             Command::Error { reason } => return Err(Error::RefusedByPeer { reason }),
             Command::Pong => {}

@@ -21,6 +21,9 @@ pub const PING_CONTEXT_BYTES_MAX: usize = 16;
 /// The largest TTL a PING may announce, in tenths of a second: libzmq overflows its timer above it (libzmq #4226).
 pub const PING_TTL_DECISECONDS_MAX: u16 = 655;
 
+/// PONGs that wait to be written at a time. A peer that sends PINGs and doesn't read gets the newest answers only.
+pub const REPLIES_WAITING_MAX: usize = 16;
+
 /// A default for the octets of one whole message, all frames together.
 pub const MESSAGE_BYTES_DEFAULT: u64 = 64 * 1024 * 1024;
 

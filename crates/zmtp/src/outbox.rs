@@ -6,7 +6,7 @@
 //! middle of a message, so that a PONG never waits for more than one frame.
 
 use crate::frame;
-use crate::limits::FRAME_OVERHEAD_BYTES;
+use crate::limits::{FRAME_OVERHEAD_BYTES, REPLIES_WAITING_MAX};
 use bytes::Bytes;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -44,9 +44,9 @@ impl<F> Body<F> {
 /// What waits in an outbox.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Queued {
-    /// Messages of which something is not yet written.
+    /// Messages whose last frame has not been handed to the driver.
     pub messages: usize,
-    /// Octets held in memory, with an overhead for each frame.
+    /// Octets held in memory, with an overhead for each frame. Commands count too.
     pub memory_bytes: usize,
     /// Octets of outside bodies, which cost no memory.
     pub external_bytes: u64,
@@ -70,7 +70,7 @@ pub enum Transmit<'a, F> {
         source: &'a F,
         /// How much of it has been written.
         position: u64,
-        /// How much is left.
+        /// How much is left. For the body of an empty frame it is 0: [`Outbox::advance_external`] by 0 gives the source back.
         remaining: u64,
     },
 }
@@ -92,10 +92,10 @@ impl<F> Waiting<F> {
             }
     }
 
-    fn external_bytes(&self) -> u64 {
+    fn external_bytes(&self) -> u128 {
         match &self.body {
             Body::Bytes(_) => 0,
-            Body::External { length, .. } => *length,
+            Body::External { length, .. } => u128::from(*length),
         }
     }
 }
@@ -107,6 +107,27 @@ struct External<F> {
     length: u64,
 }
 
+/// [`Queued`] of the frames in `waiting`. The sum of outside bodies may pass 2^64: nothing of them is in memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Sums {
+    messages: usize,
+    memory_bytes: usize,
+    external_bytes: u128,
+}
+
+impl Sums {
+    fn add<F>(&mut self, frame: &Waiting<F>) {
+        self.messages += usize::from(frame.first);
+        self.memory_bytes += frame.memory_bytes();
+        self.external_bytes += frame.external_bytes();
+    }
+
+    fn public(self) -> Queued {
+        let external_bytes = u64::try_from(self.external_bytes).unwrap_or(u64::MAX);
+        Queued { messages: self.messages, memory_bytes: self.memory_bytes, external_bytes }
+    }
+}
+
 /// The queue of one peer.
 #[derive(Debug)]
 pub struct Outbox<F> {
@@ -115,8 +136,13 @@ pub struct Outbox<F> {
     large: Bytes,
     external: Option<External<F>>,
     commands: VecDeque<Bytes>,
+    replies: VecDeque<Bytes>,
+    replies_dropped: u64,
+    /// Octets of `commands` and `replies`.
+    command_bytes: usize,
     waiting: VecDeque<Waiting<F>>,
-    waiting_queued: Queued,
+    /// Of `waiting`; a message counts until its last frame leaves it.
+    sums: Sums,
     messages_staged: u64,
     open: bool,
 }
@@ -129,8 +155,11 @@ impl<F> Default for Outbox<F> {
             large: Bytes::new(),
             external: None,
             commands: VecDeque::new(),
+            replies: VecDeque::new(),
+            replies_dropped: 0,
+            command_bytes: 0,
             waiting: VecDeque::new(),
-            waiting_queued: Queued::default(),
+            sums: Sums::default(),
             messages_staged: 0,
             open: false,
         }
@@ -145,7 +174,32 @@ impl<F> Outbox<F> {
 
     /// Octets outside of any frame (the greeting), or a whole command frame; sent before the next frame of a message.
     pub fn push_command(&mut self, wire: Bytes) {
+        self.command_bytes += wire.len();
         self.commands.push_back(wire);
+    }
+
+    /// A whole command frame that answers one of the peer's, so the peer decides how many there are: over
+    /// [`REPLIES_WAITING_MAX`] the oldest gives way, and is counted.
+    pub fn push_reply(&mut self, wire: Bytes) {
+        if self.replies.len() >= REPLIES_WAITING_MAX
+            && let Some(oldest) = self.replies.pop_front()
+        {
+            self.command_bytes -= oldest.len();
+            self.replies_dropped += 1;
+        }
+        self.command_bytes += wire.len();
+        self.replies.push_back(wire);
+    }
+
+    /// Replies that gave way to newer ones, because the peer asks and doesn't read.
+    pub fn replies_dropped(&self) -> u64 {
+        self.replies_dropped
+    }
+
+    fn pop_command(&mut self) -> Option<Bytes> {
+        let wire = self.commands.pop_front().or_else(|| self.replies.pop_front())?;
+        self.command_bytes -= wire.len();
+        Some(wire)
     }
 
     /// Appends a message. `tag` is for [`Outbox::take_back`]. A message of no frames is nothing.
@@ -156,17 +210,15 @@ impl<F> Outbox<F> {
         let count = frames.len();
         for (index, body) in frames.into_iter().enumerate() {
             let frame = Waiting { body, more: index + 1 < count, first: index == 0, tag };
-            self.waiting_queued.memory_bytes += frame.memory_bytes();
-            self.waiting_queued.external_bytes += frame.external_bytes();
+            self.sums.add(&frame);
             self.waiting.push_back(frame);
         }
-        self.waiting_queued.messages += usize::from(count > 0);
     }
 
     /// Removes every waiting message with this tag of which nothing has been staged yet; gives their number.
     pub fn take_back(&mut self, tag: u64) -> usize {
-        let before = self.waiting_queued.messages;
-        let mut queued = self.waiting_queued;
+        let before = self.sums.messages;
+        let mut sums = self.sums;
         // A message whose first frame has gone out must be finished, whatever its tag.
         let mut begun = self.waiting.front().is_some_and(|frame| !frame.first);
         self.waiting.retain(|frame| {
@@ -175,45 +227,37 @@ impl<F> Outbox<F> {
             }
             let keep = begun || frame.tag != tag;
             if !keep {
-                queued.memory_bytes -= frame.memory_bytes();
-                queued.external_bytes -= frame.external_bytes();
-                queued.messages -= usize::from(frame.first);
+                sums.memory_bytes -= frame.memory_bytes();
+                sums.external_bytes -= frame.external_bytes();
+                sums.messages -= usize::from(frame.first);
             }
             keep
         });
-        self.waiting_queued = queued;
-        before - queued.messages
+        self.sums = sums;
+        before - sums.messages
     }
 
     /// Removes every waiting message of which nothing has been staged yet; gives what was removed.
     pub fn clear(&mut self) -> Queued {
-        let before = self.waiting_queued;
-        let mut kept = VecDeque::new();
-        while self.waiting.front().is_some_and(|frame| !frame.first) {
-            kept.extend(self.waiting.pop_front());
+        let begun = self.waiting.iter().take_while(|frame| !frame.first).count();
+        let mut removed = Sums::default();
+        for frame in self.waiting.drain(begun..) {
+            removed.add(&frame);
         }
-        self.waiting = kept;
-        let kept = Queued {
-            messages: usize::from(!self.waiting.is_empty()),
-            memory_bytes: self.waiting.iter().map(Waiting::memory_bytes).sum(),
-            external_bytes: self.waiting.iter().map(Waiting::external_bytes).sum(),
-        };
-        self.waiting_queued = kept;
-        Queued {
-            messages: before.messages - kept.messages,
-            memory_bytes: before.memory_bytes - kept.memory_bytes,
-            external_bytes: before.external_bytes - kept.external_bytes,
-        }
+        self.sums.messages -= removed.messages;
+        self.sums.memory_bytes -= removed.memory_bytes;
+        self.sums.external_bytes -= removed.external_bytes;
+        removed.public()
     }
 
     /// What waits, with what has been staged and not yet written.
     pub fn queued(&self) -> Queued {
-        let mut queued = self.waiting_queued;
-        queued.memory_bytes += self.gathered.len() - self.written + self.large.len();
+        let mut sums = self.sums;
+        sums.memory_bytes += self.gathered.len() - self.written + self.large.len() + self.command_bytes;
         if let Some(external) = &self.external {
-            queued.external_bytes += external.length - external.position;
+            sums.external_bytes += u128::from(external.length - external.position);
         }
-        queued
+        sums.public()
     }
 
     /// Whether nothing is left to write, now or once the handshake is over.
@@ -222,6 +266,7 @@ impl<F> Outbox<F> {
             && self.large.is_empty()
             && self.external.is_none()
             && self.commands.is_empty()
+            && self.replies.is_empty()
             && self.waiting.is_empty()
     }
 
@@ -245,7 +290,10 @@ impl<F> Outbox<F> {
             self.gather();
         }
         if self.written < self.gathered.len() || !self.large.is_empty() {
-            let more_follows = self.external.is_some() || !self.waiting.is_empty();
+            // The kernel holds back what is marked so for up to 200 ms: only where something does follow.
+            let external = self.external.as_ref().is_some_and(|external| external.length > 0);
+            let message = self.open && !self.waiting.is_empty();
+            let more_follows = external || message || !self.commands.is_empty() || !self.replies.is_empty();
             return Transmit::Bytes { slices: [&self.gathered[self.written..], &self.large], more_follows };
         }
         match &self.external {
@@ -260,15 +308,15 @@ impl<F> Outbox<F> {
         self.gathered.clear();
         self.written = 0;
         while self.gathered.len() < GATHERED_BYTES {
-            if let Some(command) = self.commands.pop_front() {
+            if let Some(command) = self.pop_command() {
                 self.gathered.extend_from_slice(&command);
                 continue;
             }
             let Some(frame) = (if self.open { self.waiting.pop_front() } else { None }) else { break };
-            self.waiting_queued.memory_bytes -= frame.memory_bytes();
-            self.waiting_queued.external_bytes -= frame.external_bytes();
+            self.sums.memory_bytes -= frame.memory_bytes();
+            self.sums.external_bytes -= frame.external_bytes();
             if !frame.more {
-                self.waiting_queued.messages -= 1;
+                self.sums.messages -= 1;
                 self.messages_staged += 1;
             }
             frame::encode_header(&mut self.gathered, if frame.more { frame::MORE } else { 0 }, frame.body.length());
