@@ -17,11 +17,12 @@ use std::time::{Duration, Instant};
 /// When to ask a silent peer whether it is there, and when to give it up (RFC 37, PING and PONG).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heartbeat {
-    /// A PING goes out this often.
+    /// A PING goes out this often, but not while older octets wait to be written. At least a millisecond.
     pub interval: Duration,
     /// The connection ends when nothing at all was heard for this long after a PING.
     pub timeout: Duration,
-    /// What a PING tells the peer: how long our silence may last. Zero: as long as it likes. At most 65.5 seconds.
+    /// What a PING tells the peer: how long our silence may last, rounded up to tenths of a second. Zero: as long as it
+    /// likes. At most 65.5 seconds.
     pub ttl: Duration,
 }
 
@@ -63,7 +64,7 @@ pub struct PeerProperties {
     pub routing_id: Bytes,
     /// All that it said of itself.
     pub metadata: Metadata,
-    /// Its ZMTP version.
+    /// The ZMTP version that it announced.
     pub version: (u8, u8),
 }
 
@@ -104,6 +105,11 @@ pub enum Event {
     },
 }
 
+/// `None` is never: far beyond what a clock can tell.
+fn after(now: Instant, wait: Duration) -> Option<Instant> {
+    now.checked_add(wait)
+}
+
 #[derive(Debug)]
 enum Phase {
     Greeting,
@@ -119,8 +125,7 @@ pub struct Connection<F> {
     phase: Phase,
     inbox: Inbox,
     outbox: Outbox<F>,
-    peer_version: (u8, u8),
-    handshake_deadline: Instant,
+    handshake_deadline: Option<Instant>,
     last_heard: Instant,
     next_ping: Option<Instant>,
     pong_deadline: Option<Instant>,
@@ -140,8 +145,7 @@ impl<F> Connection<F> {
             mechanism,
             phase: Phase::Greeting,
             outbox,
-            peer_version: (0, 0),
-            handshake_deadline: now + config.handshake_timeout,
+            handshake_deadline: after(now, config.handshake_timeout),
             last_heard: now,
             next_ping: None,
             pong_deadline: None,
@@ -206,10 +210,9 @@ impl<F> Connection<F> {
                 }
                 self.phase = Phase::Traffic;
                 self.outbox.open();
-                self.peer_version = version;
                 // ZMTP 3.0 has no PING.
                 if version >= (3, 1) {
-                    self.next_ping = self.config.heartbeat.map(|heartbeat| now + heartbeat.interval);
+                    self.next_ping = self.config.heartbeat.and_then(|heartbeat| after(now, heartbeat.interval));
                 }
                 Ok(Some(Event::Ready(Box::new(properties))))
             }
@@ -218,17 +221,17 @@ impl<F> Connection<F> {
 
     fn check(&self, metadata: Metadata, version: (u8, u8)) -> Result<PeerProperties, Error> {
         let ours = self.config.socket_type;
-        let missing = Error::MalformedCommand { command: "READY", why: "no Socket-Type" };
-        let name = metadata.find("Socket-Type").ok_or(missing)?;
+        let malformed = |why| Error::MalformedCommand { command: self.mechanism.metadata_command(), why };
+        let name = metadata.find("Socket-Type").ok_or_else(|| malformed("no Socket-Type"))?;
         let socket_type = SocketType::from_name(name)
             .filter(|theirs| ours.may_talk_to(*theirs))
             .ok_or_else(|| Error::IncompatibleSockets { ours: ours.name(), theirs: printable(name) })?;
         let routing_id = metadata.find("Identity").cloned().unwrap_or_default();
         if routing_id.len() > ROUTING_ID_BYTES_MAX {
-            return Err(Error::MalformedCommand { command: "READY", why: "an Identity of over 255 octets" });
+            return Err(malformed("an Identity of over 255 octets"));
         }
         if routing_id.first() == Some(&0) {
-            return Err(Error::MalformedCommand { command: "READY", why: "an Identity that begins with 0" });
+            return Err(malformed("an Identity that begins with 0, which is for ids that a ROUTER makes up"));
         }
         Ok(PeerProperties { socket_type, routing_id, metadata, version })
     }
@@ -344,9 +347,9 @@ impl<F> Connection<F> {
     /// When [`Connection::on_timeout`] wants to be called next.
     pub fn deadline(&self) -> Option<Instant> {
         if !self.is_ready() {
-            return Some(self.handshake_deadline);
+            return self.handshake_deadline;
         }
-        let ttl = self.peer_ttl.filter(|_| self.reading).map(|ttl| self.last_heard + ttl);
+        let ttl = self.peer_ttl.filter(|_| self.reading).and_then(|ttl| after(self.last_heard, ttl));
         let pong = self.pong_deadline.filter(|_| self.reading);
         [self.next_ping, pong, ttl].into_iter().flatten().min()
     }
@@ -354,23 +357,26 @@ impl<F> Connection<F> {
     /// Sends a PING if one is due, and finds out whether the peer must be given up.
     pub fn on_timeout(&mut self, now: Instant) -> Result<(), Error> {
         if !self.is_ready() {
-            return if now >= self.handshake_deadline { Err(Error::HandshakeTimeout) } else { Ok(()) };
+            let late = self.handshake_deadline.is_some_and(|deadline| now >= deadline);
+            return if late { Err(Error::HandshakeTimeout) } else { Ok(()) };
         }
         if self.reading && self.pong_deadline.is_some_and(|deadline| now >= deadline) {
             return Err(Error::HeartbeatTimeout);
         }
-        if self.reading && self.peer_ttl.is_some_and(|ttl| now >= self.last_heard + ttl) {
+        let silence = now.saturating_duration_since(self.last_heard);
+        if self.reading && self.peer_ttl.is_some_and(|ttl| silence >= ttl) {
             return Err(Error::TtlExpired);
         }
         if let (Some(heartbeat), Some(due)) = (self.config.heartbeat, self.next_ping)
             && now >= due
         {
-            self.next_ping = Some(now + heartbeat.interval);
+            self.next_ping = after(now, heartbeat.interval.max(Duration::from_millis(1)));
             // A PING behind what the peer is slow to read would measure its patience, not its life.
             if self.outbox.is_idle() {
-                let ttl_deciseconds = u16::try_from(heartbeat.ttl.as_millis() / 100).unwrap_or(u16::MAX);
+                // Rounded up: a short TTL must not become 0, which means for ever.
+                let ttl_deciseconds = u16::try_from(heartbeat.ttl.as_millis().div_ceil(100)).unwrap_or(u16::MAX);
                 self.outbox.push_command(command::ping(ttl_deciseconds));
-                self.pong_deadline.get_or_insert(now + heartbeat.timeout);
+                self.pong_deadline = self.pong_deadline.or_else(|| after(now, heartbeat.timeout));
             }
         }
         Ok(())
