@@ -97,7 +97,7 @@ impl MechanismConfig {
             MechanismConfig::PlainClient { user, password } => {
                 Box::new(PlainClient { user: user.clone(), password: password.clone(), welcomed: false })
             }
-            MechanismConfig::PlainServer => Box::new(PlainServer { state: PlainServerState::AwaitHello }),
+            MechanismConfig::PlainServer => Box::new(PlainServer { awaits: PlainServerAwaits::Hello }),
         }
     }
 
@@ -189,15 +189,15 @@ impl Mechanism for PlainClient {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum PlainServerState {
-    AwaitHello,
-    AwaitVerdict,
-    AwaitInitiate,
+enum PlainServerAwaits {
+    Hello,
+    Verdict,
+    Initiate,
 }
 
 #[derive(Debug)]
 struct PlainServer {
-    state: PlainServerState,
+    awaits: PlainServerAwaits,
 }
 
 impl Mechanism for PlainServer {
@@ -214,26 +214,26 @@ impl Mechanism for PlainServer {
     }
 
     fn command(&mut self, body: Bytes, metadata: &Metadata) -> Result<Step, Error> {
-        match (&self.state, parse(&body)?) {
-            (PlainServerState::AwaitHello, Command::Hello { user, password }) => {
-                self.state = PlainServerState::AwaitVerdict;
+        match (&self.awaits, parse(&body)?) {
+            (PlainServerAwaits::Hello, Command::Hello { user, password }) => {
+                self.awaits = PlainServerAwaits::Verdict;
                 Ok(Step::Authenticate { user, password })
             }
             // READY only after the verdict: a peer that was not let in learns nothing of us.
-            (PlainServerState::AwaitInitiate, Command::Initiate(theirs)) => {
+            (PlainServerAwaits::Initiate, Command::Initiate(theirs)) => {
                 Ok(Step::Done { send: Some(command::ready(metadata)), metadata: theirs })
             }
-            (PlainServerState::AwaitHello, _) => unexpected(&body, "HELLO"),
-            (PlainServerState::AwaitVerdict, _) => unexpected(&body, "nothing before WELCOME"),
-            (PlainServerState::AwaitInitiate, _) => unexpected(&body, "INITIATE"),
+            (PlainServerAwaits::Hello, _) => unexpected(&body, "HELLO"),
+            (PlainServerAwaits::Verdict, _) => unexpected(&body, "nothing before WELCOME"),
+            (PlainServerAwaits::Initiate, _) => unexpected(&body, "INITIATE"),
         }
     }
 
     fn accept(&mut self) -> Step {
-        if self.state != PlainServerState::AwaitVerdict {
+        if self.awaits != PlainServerAwaits::Verdict {
             return Step::Wait;
         }
-        self.state = PlainServerState::AwaitInitiate;
+        self.awaits = PlainServerAwaits::Initiate;
         Step::Send(command::welcome())
     }
 }
