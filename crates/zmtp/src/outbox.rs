@@ -276,6 +276,7 @@ impl<F> Outbox<F> {
             || !self.large.is_empty()
             || self.external.is_some()
             || !self.commands.is_empty()
+            || !self.replies.is_empty()
             || (self.open && !self.waiting.is_empty())
     }
 
