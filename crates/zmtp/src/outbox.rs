@@ -17,6 +17,9 @@ const GATHER_BODY_BYTES_MAX: usize = 8 * 1024;
 /// Gathering stops once this much is ready to be written.
 const GATHERED_BYTES: usize = 64 * 1024;
 
+/// Of the gathering buffer, this much is kept while there is nothing to send.
+const GATHERED_KEPT_BYTES: usize = 16 * 1024;
+
 /// The body of a frame to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body<F> {
@@ -262,22 +265,21 @@ impl<F> Outbox<F> {
 
     /// Whether nothing is left to write, now or once the handshake is over.
     pub fn is_idle(&self) -> bool {
-        self.written == self.gathered.len()
-            && self.large.is_empty()
-            && self.external.is_none()
-            && self.commands.is_empty()
-            && self.replies.is_empty()
-            && self.waiting.is_empty()
+        !self.has_output() && self.waiting.is_empty()
     }
 
     /// Whether there is something to write now: unlike [`Outbox::is_idle`] without what waits for the handshake.
     pub fn has_output(&self) -> bool {
-        self.written < self.gathered.len()
-            || !self.large.is_empty()
-            || self.external.is_some()
-            || !self.commands.is_empty()
-            || !self.replies.is_empty()
-            || (self.open && !self.waiting.is_empty())
+        self.has_staged() || self.has_unstaged()
+    }
+
+    fn has_staged(&self) -> bool {
+        self.written < self.gathered.len() || !self.large.is_empty() || self.external.is_some()
+    }
+
+    /// Whether [`Outbox::gather`] would find something.
+    fn has_unstaged(&self) -> bool {
+        !self.commands.is_empty() || !self.replies.is_empty() || (self.open && !self.waiting.is_empty())
     }
 
     /// Messages whose last frame has been handed to the driver.
@@ -287,14 +289,13 @@ impl<F> Outbox<F> {
 
     /// What to write next; gathers as needed.
     pub fn transmit(&mut self) -> Transmit<'_, F> {
-        if self.written == self.gathered.len() && self.large.is_empty() && self.external.is_none() {
+        if !self.has_staged() {
             self.gather();
         }
         if self.written < self.gathered.len() || !self.large.is_empty() {
             // The kernel holds back what is marked so for up to 200 ms: only where something does follow.
             let external = self.external.as_ref().is_some_and(|external| external.length > 0);
-            let message = self.open && !self.waiting.is_empty();
-            let more_follows = external || message || !self.commands.is_empty() || !self.replies.is_empty();
+            let more_follows = external || self.has_unstaged();
             return Transmit::Bytes { slices: [&self.gathered[self.written..], &self.large], more_follows };
         }
         match &self.external {
@@ -332,6 +333,9 @@ impl<F> Outbox<F> {
                     break;
                 }
             }
+        }
+        if self.gathered.is_empty() {
+            self.gathered.shrink_to(GATHERED_KEPT_BYTES);
         }
     }
 
