@@ -1,0 +1,108 @@
+"""What the tests share: a `tow serve` that ends with the test, a zmq context, and files to serve."""
+
+import os
+import pathlib
+import random
+import subprocess
+import time
+
+import pytest
+import zmq
+
+WORKSPACE = pathlib.Path(__file__).parents[2]
+TOW = os.environ.get("TOW", WORKSPACE / "target/debug/tow")
+DEADLINE_SECONDS = 30
+
+
+class Server:
+    """A running `tow serve`. Its log goes to a file, so that it never waits for us."""
+
+    def __init__(self, path, log, *arguments, bind="tcp://127.0.0.1:0"):
+        self.log_path = log
+        with open(log, "ab") as stderr:
+            self.process = subprocess.Popen(
+                [TOW, "serve", path, "--bind", bind, *arguments], stdout=subprocess.PIPE, stderr=stderr
+            )
+        line = self.process.stdout.readline().decode()
+        if not line.startswith("serving ") or " on " not in line:
+            self.stop()
+            raise AssertionError(f"no 'serving PATH on ENDPOINT' but {line!r}; log: {self.log()}")
+        self.endpoint = line.rstrip("\n").rpartition(" on ")[2]
+
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def resident_kib(self) -> int:
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon:"))
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def serve(tmp_path):
+    """A function that starts servers: serve(path, *arguments, bind=ENDPOINT)."""
+    servers = []
+
+    def start(path, *arguments, **options) -> Server:
+        server = Server(path, tmp_path / f"server-{len(servers)}.log", *arguments, **options)
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        assert server.process.poll() in (None, -9), f"the server ended by itself: {server.log()}"
+        server.stop()
+
+
+@pytest.fixture
+def context():
+    with zmq.Context() as context:
+        yield context
+        context.destroy(linger=0)
+
+
+@pytest.fixture
+def connected(context):
+    """A function that makes sockets: connected(server, kind, OPTION=value...)."""
+
+    def make(server, kind=zmq.DEALER, **options) -> zmq.Socket:
+        socket = context.socket(kind)
+        socket.linger = 0
+        socket.rcvtimeo = socket.sndtimeo = DEADLINE_SECONDS * 1000
+        for name, value in options.items():
+            socket.set(getattr(zmq, name), value)
+        socket.connect(server if isinstance(server, str) else server.endpoint)
+        return socket
+
+    return make
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A folder to serve, with random contents of many sizes, and what each file holds."""
+    rng = random.Random(4)
+    root = tmp_path / "served"
+    contents = {
+        "empty": b"",
+        "one": b"1",
+        "exact": rng.randbytes(500_000),  # two whole chunks of 250,000
+        "big": rng.randbytes(5 * (1 << 20) + 12_345),
+        "sub/folder/inner": rng.randbytes(70_000),
+        "sub/Grüße": "not only ASCII".encode(),
+        **{f"many/{n}": rng.randbytes(n * 97) for n in range(50)},
+    }
+    for name, octets in contents.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(octets)
+    return root, contents
+
+
+def wait_until(condition, what: str) -> None:
+    start = time.monotonic()
+    while not condition():
+        assert time.monotonic() - start < DEADLINE_SECONDS, f"waited in vain until {what}"
+        time.sleep(0.01)

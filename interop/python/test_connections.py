@@ -1,0 +1,174 @@
+"""What libzmq does around messages: heartbeats, PLAIN, reconnecting, routing ids, endpoints."""
+
+import time
+
+import pytest
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from conftest import DEADLINE_SECONDS
+from test_plain_dialect import ten_ahead, whole_at_once
+
+HEARTBEAT = {"HEARTBEAT_IVL": 50, "HEARTBEAT_TIMEOUT": 1000, "HEARTBEAT_TTL": 2000}
+
+
+def events(monitor, until=None, seconds=DEADLINE_SECONDS) -> list[int]:
+    """The events of a socket: until one of those wanted comes, or for so many seconds."""
+    seen, end = [], time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        if not monitor.poll(max(1, int(left * 1000))):
+            break
+        seen.append(recv_monitor_message(monitor)["event"])
+        if until and seen[-1] in until:
+            break
+    return seen
+
+
+def test_heartbeats_keep_an_idle_connection(serve, connected, tree):
+    root, contents = tree
+    dealer = connected(serve(root), **HEARTBEAT)
+    monitor = dealer.get_monitor_socket()
+    assert ten_ahead(dealer, b"big") == contents["big"]
+    # Twice the timeout: libzmq would have given up without our PONGs.
+    assert zmq.EVENT_DISCONNECTED not in events(monitor, seconds=2)
+    assert whole_at_once(dealer, b"big") == contents["big"]
+
+
+def test_heartbeats_while_the_client_reads_slowly(serve, connected, tree):
+    root, contents = tree
+    dealer = connected(serve(root), RCVHWM=4, **HEARTBEAT)
+    monitor = dealer.get_monitor_socket()
+    received = b""
+    for offset in range(0, len(contents["big"]), 250_000):
+        dealer.send_multipart([b"fetch", b"big", b"%d" % offset, b"250000"])
+        received += dealer.recv()
+        time.sleep(0.1)
+    assert received == contents["big"]
+    assert zmq.EVENT_DISCONNECTED not in events(monitor, seconds=0.1)
+
+
+def test_heartbeats_of_the_server_find_libzmq_alive(serve, connected, tree):
+    root, contents = tree
+    dealer = connected(serve(root))
+    monitor = dealer.get_monitor_socket()
+    assert whole_at_once(dealer, b"one") == b"1"
+    assert zmq.EVENT_DISCONNECTED not in events(monitor, seconds=5)
+    assert whole_at_once(dealer, b"one") == b"1"
+
+
+@pytest.fixture
+def passwords(tmp_path):
+    path = tmp_path / "passwords"
+    path.write_text("ada:lovelace\ngrace:hop:per\n")
+    path.chmod(0o600)
+    return path
+
+
+@pytest.mark.parametrize(("user", "password"), [(b"ada", b"lovelace"), (b"grace", b"hop:per")])
+def test_plain_lets_those_in_who_know_the_password(serve, connected, tree, passwords, user, password):
+    root, contents = tree
+    server = serve(root, "--plain-passwords", passwords)
+    dealer = connected(server, PLAIN_USERNAME=user, PLAIN_PASSWORD=password)
+    assert whole_at_once(dealer, b"big") == contents["big"]
+    req = connected(server, zmq.REQ, PLAIN_USERNAME=user, PLAIN_PASSWORD=password)
+    req.send_multipart([b"fetch", b"one", b"0", b"10"])
+    assert req.recv() == b"1"
+
+
+@pytest.mark.parametrize(
+    "credentials",
+    [
+        {"PLAIN_USERNAME": b"ada", "PLAIN_PASSWORD": b"wrong"},
+        {"PLAIN_USERNAME": b"nobody", "PLAIN_PASSWORD": b"lovelace"},
+        {},
+    ],
+)
+def test_plain_keeps_the_others_out(serve, context, tree, passwords, credentials):
+    root, _ = tree
+    server = serve(root, "--plain-passwords", passwords)
+    dealer = context.socket(zmq.DEALER)
+    dealer.linger = 0
+    for name, value in credentials.items():
+        dealer.set(getattr(zmq, name), value)
+    monitor = dealer.get_monitor_socket()
+    dealer.connect(server.endpoint)
+    dealer.send_multipart([b"fetch", b"one"])
+    refusals = {
+        zmq.EVENT_HANDSHAKE_FAILED_AUTH,
+        zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
+        zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
+        zmq.EVENT_DISCONNECTED,
+    }
+    seen = events(monitor, until=refusals | {zmq.EVENT_HANDSHAKE_SUCCEEDED})
+    assert zmq.EVENT_HANDSHAKE_SUCCEEDED not in seen
+    assert refusals & set(seen)
+    assert not dealer.poll(200)
+    assert "lovelace" not in server.log()
+
+
+def test_a_plain_client_at_an_open_server_is_refused(serve, context, tree):
+    root, _ = tree
+    server = serve(root)
+    dealer = context.socket(zmq.DEALER)
+    dealer.linger = 0
+    dealer.plain_username, dealer.plain_password = b"ada", b"lovelace"
+    dealer.connect(server.endpoint)
+    dealer.send_multipart([b"fetch", b"one"])
+    assert not dealer.poll(1000)
+
+
+def test_ipc(serve, connected, tree, tmp_path):
+    root, contents = tree
+    server = serve(root, bind=f"ipc://{tmp_path}/socket")
+    dealer = connected(server)
+    assert whole_at_once(dealer, b"big") == contents["big"]
+    assert ten_ahead(dealer, b"big") == contents["big"]
+
+
+def test_ipv6(serve, connected, tree):
+    root, contents = tree
+    server = serve(root, bind="tcp://[::1]:0")
+    dealer = connected(server, IPV6=1)
+    assert whole_at_once(dealer, b"big") == contents["big"]
+
+
+def test_several_endpoints(serve, connected, tree, tmp_path):
+    root, contents = tree
+    server = serve(root, "--bind", f"ipc://{tmp_path}/second")
+    for endpoint in (server.endpoint, f"ipc://{tmp_path}/second"):
+        assert whole_at_once(connected(endpoint), b"exact") == contents["exact"]
+
+
+def test_libzmq_comes_back_to_a_server_that_was_gone(serve, connected, tree):
+    root, contents = tree
+    first = serve(root)
+    dealer = connected(first, RECONNECT_IVL=10)
+    assert whole_at_once(dealer, b"exact") == contents["exact"]
+    first.stop()
+    serve(root, bind=first.endpoint)
+    assert whole_at_once(dealer, b"exact") == contents["exact"]
+
+
+def test_a_routing_id_goes_over_to_the_newcomer(serve, connected, context, tree):
+    root, contents = tree
+    server = serve(root)
+    old = connected(server, IDENTITY=b"the-same")
+    assert whole_at_once(old, b"one") == b"1"
+    # libzmq's own ROUTER would ignore the newcomer, and a client that comes back would wait for ever.
+    new = connected(server, IDENTITY=b"the-same")
+    assert whole_at_once(new, b"exact") == contents["exact"]
+    assert "the-same" in server.log() or "74" in server.log()
+
+
+@pytest.mark.parametrize("kind", [zmq.PUB, zmq.SUB, zmq.PUSH, zmq.PULL, zmq.PAIR, zmq.REP])
+def test_sockets_that_do_not_fit_are_refused(serve, context, connected, tree, kind):
+    root, _ = tree
+    server = serve(root)
+    socket = context.socket(kind)
+    socket.linger = 0
+    monitor = socket.get_monitor_socket()
+    socket.connect(server.endpoint)
+    refused = {zmq.EVENT_DISCONNECTED, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL}
+    assert refused & set(events(monitor, until=refused))
+    # The others don't notice.
+    assert whole_at_once(connected(server), b"one") == b"1"

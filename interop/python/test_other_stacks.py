@@ -1,0 +1,68 @@
+"""ZeroMQ stacks in other languages fetch files from `tow serve`. What can't be installed is skipped, with the reason."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from conftest import WORKSPACE
+
+INSTALL_SECONDS = 300
+FETCH_SECONDS = 60
+SOURCES = WORKSPACE / "interop"
+INSTALLED = WORKSPACE / "target/interop"
+
+pytestmark = pytest.mark.timeout(2 * INSTALL_SECONDS)
+
+
+def install(tool: str, *arguments, folder) -> None:
+    """Runs an installer, or skips the tests that need it."""
+    if shutil.which(tool) is None:
+        pytest.skip(f"{tool} is not here")
+    command = [tool, *map(str, arguments)]
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_SECONDS)
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"{tool} took more than {INSTALL_SECONDS} s")
+    if done.returncode != 0:
+        pytest.skip(f"{tool} ended with {done.returncode}: {(done.stdout + done.stderr)[-400:]}")
+
+
+@pytest.fixture(scope="session")
+def jeromq():
+    jars = INSTALLED / "java"
+    install("mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={jars}", folder=SOURCES / "java")
+    return ["java", "-cp", f"{jars}/*", SOURCES / "java/Fetch.java"]
+
+
+@pytest.fixture(scope="session")
+def go_zeromq():
+    program = INSTALLED / "go/fetch"
+    install("go", "build", "-o", program, ".", folder=SOURCES / "go")
+    return [program]
+
+
+@pytest.fixture(scope="session")
+def zeromq_js():
+    folder = INSTALLED / "node"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("package.json", "package-lock.json", "fetch.mjs"):
+        shutil.copy(SOURCES / "node" / name, folder)
+    install("npm", "ci", "--no-audit", "--no-fund", folder=folder)
+    # The package carries its binary; one that doesn't load here is a stack that isn't installed.
+    install("node", "--input-type=module", "--eval", "import 'zeromq'", folder=folder)
+    return ["node", folder / "fetch.mjs"]
+
+
+@pytest.mark.parametrize("stack", ["jeromq", "go_zeromq", "zeromq_js"])
+def test_a_stack_fetches_files(stack, request, serve, tree, tmp_path):
+    command = request.getfixturevalue(stack)
+    root, contents = tree
+    server = serve(root)
+    for name in ("big", "exact", "empty", "sub/folder/inner"):
+        copy = tmp_path / "copy"
+        done = subprocess.run(
+            [*command, server.endpoint, name, copy], capture_output=True, text=True, timeout=FETCH_SECONDS
+        )
+        assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}; log: {server.log()}"
+        assert copy.read_bytes() == contents[name], name
