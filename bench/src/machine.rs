@@ -1,0 +1,63 @@
+//! What a reader must know of the machine to make sense of the figures.
+
+use std::fs;
+use std::process::Command;
+
+use serde::{Deserialize, Serialize};
+
+use crate::programs::Programs;
+
+/// The machine, its system and the versions of the programs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    pub processor: String,
+    pub cores: usize,
+    pub memory_gib: u64,
+    pub kernel: String,
+    pub disk: String,
+    pub congestion: String,
+    pub versions: Vec<(String, String)>,
+}
+
+impl Machine {
+    pub fn look(programs: &Programs, folder: &std::path::Path) -> Self {
+        let uname = rustix::system::uname();
+        Self {
+            processor: value_of("/proc/cpuinfo", "model name").unwrap_or_default(),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_gib: value_of("/proc/meminfo", "MemTotal")
+                .and_then(|text| text.split(' ').next()?.parse::<u64>().ok())
+                .map_or(0, |kib| kib.div_ceil(1 << 20)),
+            kernel: format!("{} {}", uname.sysname().to_string_lossy(), uname.release().to_string_lossy()),
+            disk: filesystem(folder).unwrap_or_default(),
+            congestion: read("/proc/sys/net/ipv4/tcp_congestion_control"),
+            versions: programs.versions(),
+        }
+    }
+}
+
+/// The one-minute load before the series began: other work spoils a measurement.
+pub fn load() -> f64 {
+    read("/proc/loadavg").split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(0.0)
+}
+
+/// The date and time in UTC.
+pub fn now() -> String {
+    let output = Command::new("date").args(["-u", "+%Y-%m-%d %H:%M UTC"]).output();
+    output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
+fn value_of(path: &str, name: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+fn filesystem(folder: &std::path::Path) -> Option<String> {
+    let output = Command::new("stat").args(["-f", "-c", "%T"]).arg(folder).output().ok()?;
+    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}

@@ -1,0 +1,292 @@
+//! Starting, measuring and ending the programs under test. Each process that is started here is waited for, or killed by its id.
+//!
+//! CPU time comes from two places. While a process runs, its CPU clock is read, which is exact to nanoseconds; when it has ended, the
+//! system's account of waited-for children grows by what it and its own children used. The bench has one thread, so
+//! the difference around a wait belongs to the process that was waited for.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use nix::sys::resource::{UsageWho, getrusage};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+
+/// How long a server may take to say that it is ready.
+const START_LIMIT: Duration = Duration::from_secs(20);
+/// How long a server may take to end when asked to.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+/// How long a receiver may take.
+pub const RUN_LIMIT: Duration = Duration::from_secs(120);
+
+/// A server under test: what to run and how it says that it accepts connections.
+pub struct ServerSpec {
+    pub command: Command,
+    pub ready: Ready,
+}
+
+/// How a server is known to accept connections.
+pub enum Ready {
+    /// It prints a line on standard output that ends in its port.
+    Line,
+    /// It was told this port and accepts a connection on it.
+    Port(u16),
+}
+
+/// A server that runs. It is killed when dropped.
+pub struct Server {
+    child: Child,
+    pub port: u16,
+    cpu_at_start: f64,
+    log: PathBuf,
+}
+
+/// What a server used from the moment that it was ready.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerUsage {
+    pub cpu_seconds: f64,
+    pub peak_bytes: u64,
+}
+
+impl Server {
+    /// Starts a server and waits until it accepts connections. Its standard error goes to a file below `logs`.
+    pub fn start(mut spec: ServerSpec, logs: &Path) -> Result<Self> {
+        let log = logs.join("server.log");
+        let program = spec.command.get_program().to_string_lossy().into_owned();
+        spec.command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(File::create(&log)?);
+        let child = spec
+            .command
+            .spawn()
+            .with_context(|| format!("{program} can't be started"))?;
+        let mut server = Self {
+            child,
+            port: 0,
+            cpu_at_start: 0.0,
+            log,
+        };
+        let ready = match spec.ready {
+            Ready::Line => server.await_line(),
+            Ready::Port(port) => server.await_port(port),
+        };
+        server.port = ready.map_err(|error| {
+            anyhow!(
+                "{program} did not get ready: {error:#}; its log: {}",
+                server.log_tail()
+            )
+        })?;
+        server.start_counting();
+        Ok(server)
+    }
+
+    fn await_line(&mut self) -> Result<u16> {
+        let stdout = self.child.stdout.take().context("no standard output")?;
+        let (sender, receiver) = mpsc::channel();
+        // Reads to the end, so that a server that prints more never blocks; ends with the server.
+        thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
+        let line = receiver
+            .recv_timeout(START_LIMIT)
+            .context("no line on standard output")?;
+        let port = line.rsplit([':', ' ']).next().unwrap_or_default();
+        port.trim()
+            .parse()
+            .with_context(|| format!("no port in {line:?}"))
+    }
+
+    fn await_port(&mut self, port: u16) -> Result<u16> {
+        let deadline = Instant::now() + START_LIMIT;
+        while Instant::now() < deadline {
+            if TcpStream::connect(("127.0.0.1", port)).is_ok() {
+                return Ok(port);
+            }
+            if let Some(status) = self.child.try_wait()? {
+                bail!("ended with {status}");
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        bail!("port {port} accepts no connection")
+    }
+
+    /// The end of what the server wrote to standard error.
+    pub fn log_tail(&self) -> String {
+        let log = fs::read(&self.log).unwrap_or_default();
+        let tail = log.get(log.len().saturating_sub(1000)..).unwrap_or(&log);
+        String::from_utf8_lossy(tail).into_owned()
+    }
+
+    /// Everything before this call is not counted as the server's CPU time.
+    pub fn start_counting(&mut self) {
+        self.cpu_at_start = self.cpu_now();
+    }
+
+    /// CPU seconds of the server and its running children since they began.
+    pub fn cpu_now(&self) -> f64 {
+        process_tree(self.child.id())
+            .into_iter()
+            .map(cpu_clock)
+            .sum()
+    }
+
+    /// Ends the server and says what it used.
+    pub fn stop(mut self) -> Result<ServerUsage> {
+        let peak_bytes = process_tree(self.child.id())
+            .into_iter()
+            .map(peak_bytes)
+            .sum();
+        let before = children_cpu()?;
+        let pid = Pid::from_child(&self.child);
+        if let Some(status) = self.child.try_wait()? {
+            bail!("the server ended early with {status}: {}", self.log_tail());
+        }
+        kill_process(pid, Signal::TERM)?;
+        if wait_until(&mut self.child, STOP_LIMIT)?.is_none() {
+            self.child.kill()?;
+            self.child.wait()?;
+        }
+        Ok(ServerUsage {
+            cpu_seconds: (children_cpu()? - before - self.cpu_at_start).max(0.0),
+            peak_bytes,
+        })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            // A server with children of its own ends them when it is asked to, not when it is killed.
+            let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+            if !matches!(wait_until(&mut self.child, STOP_LIMIT), Ok(Some(_))) {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+            }
+        }
+    }
+}
+
+/// A program that has run to its end.
+pub struct Finished {
+    /// From before it was started to its end.
+    pub seconds: f64,
+    pub cpu_seconds: f64,
+    pub stdout: String,
+}
+
+/// Runs a program to its end. It must print less than a pipe holds.
+pub fn run(mut command: Command, logs: &Path) -> Result<Finished> {
+    let log = logs.join("receiver.log");
+    let shown = show(&command);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(File::create(&log)?);
+    let cpu_before = children_cpu()?;
+    let begin = Instant::now();
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("{shown} can't be started"))?;
+    let Some(status) = wait_until(&mut child, RUN_LIMIT)? else {
+        child.kill()?;
+        child.wait()?;
+        bail!("{shown} took longer than {} s", RUN_LIMIT.as_secs());
+    };
+    let seconds = begin.elapsed().as_secs_f64();
+    let cpu_seconds = children_cpu()? - cpu_before;
+    let mut stdout = String::new();
+    if let Some(mut output) = child.stdout.take() {
+        output.read_to_string(&mut stdout)?;
+    }
+    if !status.success() {
+        let log = fs::read_to_string(&log).unwrap_or_default();
+        bail!("{shown} ended with {status}: {}", log.trim());
+    }
+    Ok(Finished {
+        seconds,
+        cpu_seconds,
+        stdout,
+    })
+}
+
+/// A command as one would type it, programs by their names.
+pub fn show(command: &Command) -> String {
+    let program = Path::new(command.get_program());
+    let mut shown = program
+        .file_name()
+        .unwrap_or(program.as_os_str())
+        .to_string_lossy()
+        .into_owned();
+    for argument in command.get_args() {
+        shown.push(' ');
+        shown.push_str(&argument.to_string_lossy());
+    }
+    shown
+}
+
+/// Waits for a child without polling, so that its time is exact. `None`: it still runs.
+fn wait_until(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
+    let handle = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
+    let deadline = Instant::now() + limit;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left)?;
+        let mut ready = [PollFd::new(&handle, PollFlags::IN)];
+        match poll(&mut ready, Some(&timeout)) {
+            Ok(0) => return Ok(None),
+            Ok(_) => return Ok(Some(child.wait()?)),
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// CPU seconds of all children that have been waited for.
+fn children_cpu() -> Result<f64> {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
+    let seconds = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
+    Ok(seconds(usage.user_time()) + seconds(usage.system_time()))
+}
+
+/// A process and those below it that run.
+fn process_tree(root: u32) -> Vec<u32> {
+    let mut tree = vec![root];
+    let mut next = 0;
+    while let Some(&pid) = tree.get(next) {
+        next += 1;
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        tree.extend(
+            children
+                .unwrap_or_default()
+                .split_whitespace()
+                .filter_map(|child| child.parse::<u32>().ok()),
+        );
+    }
+    tree
+}
+
+fn cpu_clock(pid: u32) -> f64 {
+    let pid = nix::unistd::Pid::from_raw(pid.cast_signed());
+    nix::time::clock_getcpuclockid(pid)
+        .and_then(nix::time::clock_gettime)
+        .map_or(0.0, |time| time.tv_sec() as f64 + time.tv_nsec() as f64 / 1e9)
+}
+
+/// The most memory that a process has had resident.
+fn peak_bytes(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .and_then(|rest| rest.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok())
+        .map_or(0, |kib| kib * 1024)
+}

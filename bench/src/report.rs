@@ -1,0 +1,304 @@
+//! The report: docs/benchmarks.md and its plots, from the results that are there.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::plot::{self, Bar, Line, Tone};
+use crate::series::{Kind, Row};
+use crate::tables::{Bound, Figure, Layout, Table, TableId, Target};
+
+const INTRODUCTION: &str = "\
+# Benchmarks
+
+Written by `cargo xtask bench`; don't edit. Each table is a series of its own: all its variants run in turn, in a shuffled order that is new
+in each round, after one round that counts for nothing and in which what arrived is compared with what was sent. Ratios are the
+medians of the ratios within a round, and only they mean anything: absolute figures of a shared or virtual machine drift.
+
+- *s* is the wall time of the receiver's process, from its start to its end, unless a table says otherwise; *range* is the
+  fastest and the slowest run.
+- *CPU* is user and system time of the whole process: of the server from when it was ready to its end, of the receiver from its
+  start to its end. *Memory* is the most that the server had resident in any run (VmHWM), which counts pages that it maps.
+- Each run has a server of its own, freshly started. Sources are in the page cache; all sockets are on the loopback.
+- Our server sets the congestion control of its sockets itself where the path is local; the other servers get the system's default,
+  but for *raw sendfile*, which is shown with both where that matters.
+";
+
+/// Writes the report on all results in a folder.
+pub fn write(results: &Path, docs: &Path) -> Result<()> {
+    let mut tables = Vec::new();
+    for id in TableId::ALL {
+        let path = results.join(format!("{}.json", id.name()));
+        if let Ok(json) = fs::read(&path) {
+            let table: Table = serde_json::from_slice(&json).with_context(|| path.display().to_string())?;
+            tables.push(table);
+        }
+    }
+    let plots = docs.join("plots");
+    fs::create_dir_all(&plots)?;
+    let mut text = INTRODUCTION.to_owned();
+    machine(&mut text, &tables);
+    targets(&mut text, &tables);
+    for (index, table) in tables.iter().enumerate() {
+        section(&mut text, index + 1, table, &plots)?;
+    }
+    fs::write(docs.join("benchmarks.md"), text)?;
+    eprintln!("bench: wrote {}", docs.join("benchmarks.md").display());
+    Ok(())
+}
+
+fn machine(text: &mut String, tables: &[Table]) {
+    let Some(machine) = tables.last().map(|table| &table.machine) else {
+        return;
+    };
+    let versions: Vec<String> = machine.versions.iter().map(|(name, version)| format!("| {name} | {version} |\n")).collect();
+    let _ = write!(
+        text,
+        "\n## The machine\n\n| | |\n|---|---|\n| processor | {}, {} cores |\n| memory | {} GiB |\n| kernel | {} |\n| disk | {} |\n\
+         | TCP congestion control by default | {} |\n{}",
+        machine.processor,
+        machine.cores,
+        machine.memory_gib,
+        machine.kernel,
+        machine.disk,
+        machine.congestion,
+        versions.concat()
+    );
+}
+
+fn targets(text: &mut String, tables: &[Table]) {
+    let all: Vec<(&Table, &Target)> = tables.iter().flat_map(|table| table.targets.iter().map(move |target| (table, target))).collect();
+    if all.is_empty() {
+        return;
+    }
+    text.push_str("\n## Targets\n\n| table | | target | measured | met |\n|---|---|---|---|---|\n");
+    for (table, target) in all {
+        let bound = match target.bound {
+            Bound::AtLeast(least) => format!("at least {least}"),
+            Bound::AtMost(most) => format!("at most {most}"),
+        };
+        let measured = target.measured.map_or("not measured".to_owned(), |value| format!("{value:.2}"));
+        let met = match target.met() {
+            Some(true) => "yes",
+            Some(false) => "**no**",
+            None => "",
+        };
+        let _ = writeln!(text, "| {} | {} | {bound} | {measured} | {met} |", table.id, target.text);
+    }
+}
+
+fn section(text: &mut String, number: usize, table: &Table, plots: &Path) -> Result<()> {
+    let Table { content, .. } = table;
+    let _ = write!(text, "\n## {number}. {}\n\n{}\n\n", content.title, content.about);
+    let quick = if table.quick { " **A quick run, to see that it works: not a measurement.**" } else { "" };
+    let _ = write!(
+        text,
+        "{} rounds on {}, in {:.0} s, with a load of {:.1} before it.{quick} Compared with: *{}*.\n\n",
+        table.rounds, table.date, table.seconds, table.load, content.peer
+    );
+    let plots_of_table = match &content.layout {
+        Layout::Full => full(text, table),
+        Layout::Grid { groups, figures, log_y } => grid(text, table, groups, figures, *log_y),
+    };
+    text.push('\n');
+    for (name, title, svg) in plots_of_table {
+        fs::write(plots.join(format!("{name}.svg")), svg)?;
+        let _ = writeln!(text, "![{title}](plots/{name}.svg)\n");
+    }
+    not_run(text, table);
+    commands(text, table);
+    Ok(())
+}
+
+/// A plot's file name, title and contents.
+type Plot = (String, String, String);
+
+/// A line for each row; a table and a plot for each group where there are several.
+fn full(text: &mut String, table: &Table) -> Vec<Plot> {
+    let mut plots = Vec::new();
+    for group in groups(table) {
+        if !group.is_empty() {
+            let _ = write!(text, "**{group}**\n\n");
+        }
+        text.push_str("| | s | range | MB/s | times faster | CPU server | CPU receiver | memory MiB |\n|---|---|---|---|---|---|---|---|\n");
+        let rows = || table.rows.iter().filter(|row| row.group == group && row.not_run.is_none());
+        let peer = rows().find(|row| row.name == table.content.peer);
+        for row in rows() {
+            full_line(text, row, peer);
+        }
+        text.push('\n');
+        let title = [table.content.title.as_str(), &group].join(" ");
+        let bars = rows().filter_map(|row| bar(row, peer)).collect();
+        let name = [table.id.as_str(), &group].join("-").trim_end_matches('-').to_owned();
+        plots.push((name, title.trim().to_owned(), plot::bars(title.trim(), "milliseconds", bars)));
+    }
+    plots
+}
+
+fn full_line(text: &mut String, row: &Row, peer: Option<&Row>) {
+    let (Some(seconds), Some((least, most)), Some(rate)) = (row.seconds(), row.spread(), row.rate()) else {
+        return;
+    };
+    let bold = if row.kind == Kind::Ours { "**" } else { "" };
+    let faster = peer.and_then(|peer| row.times_faster(peer)).map_or(String::new(), |ratio| format!("{ratio:.2}"));
+    let cpu = |seconds: Option<f64>| seconds.map_or(String::new(), |seconds| format!("{seconds:.3}"));
+    let memory = row.server_peak().map_or(String::new(), |bytes| format!("{:.1}", bytes / f64::from(1 << 20)));
+    let _ = writeln!(
+        text,
+        "| {bold}{}{bold} | {seconds:.3} | {least:.3}-{most:.3} | {:.0} | {faster} | {} | {} | {memory} |",
+        row.name,
+        rate / 1e6,
+        cpu(row.server_cpu()),
+        cpu(row.receiver_cpu())
+    );
+}
+
+fn bar(row: &Row, peer: Option<&Row>) -> Option<Bar> {
+    let seconds = row.seconds()?;
+    let (least, most) = row.spread()?;
+    let ratio = peer.and_then(|peer| row.times_faster(peer)).map_or(String::new(), |ratio| format!(" ({ratio:.2}x)"));
+    Some(Bar {
+        label: row.name.clone(),
+        tone: tone(row.kind),
+        value: seconds * 1e3,
+        range: (least * 1e3, most * 1e3),
+        note: format!("{:.0} ms{ratio}", seconds * 1e3),
+    })
+}
+
+fn tone(kind: Kind) -> Tone {
+    match kind {
+        Kind::Ours => Tone::Ours,
+        Kind::Peer => Tone::Peer,
+        Kind::Limit => Tone::Limit,
+    }
+}
+
+/// The groups side by side, for each figure, and how much faster than the peer each is.
+fn grid(text: &mut String, table: &Table, heading: &str, figures: &[Figure], log_y: bool) -> Vec<Plot> {
+    let groups = groups(table);
+    let names = names(table);
+    let find = |name: &str, group: &str| table.rows.iter().find(|row| row.name == name && row.group == group);
+    let mut plots = Vec::new();
+    for &figure in figures {
+        let _ = write!(text, "{}, by {heading}:\n\n", figure.title());
+        grid_block(text, &groups, &names, |name, group| find(name, group).and_then(|row| figure.of(row)).map(|value| figure.show(value)));
+        let lines: Vec<Line> = names
+            .iter()
+            .map(|(name, kind)| Line {
+                label: name.clone(),
+                tone: tone(*kind),
+                values: groups.iter().map(|group| find(name, group).and_then(|row| figure.of(row))).collect(),
+            })
+            .collect();
+        let title = format!("{}, by {heading}", table.content.title);
+        let name = format!("{}-{}", table.id, figure.name());
+        let log_y = log_y || figure == Figure::ServerPeakMebibytes;
+        plots.push((name, title.clone(), plot::lines(&title, figure.title(), &groups, &lines, log_y)));
+    }
+    let _ = write!(text, "Times faster than *{}*:\n\n", table.content.peer);
+    grid_block(text, &groups, &names, |name, group| {
+        let ratio = find(name, group)?.times_faster(find(&table.content.peer, group)?)?;
+        Some(format!("{ratio:.2}"))
+    });
+    let _ = write!(text, "The fastest and the slowest run, ms:\n\n");
+    grid_block(text, &groups, &names, |name, group| {
+        let (least, most) = find(name, group)?.spread()?;
+        let digits = if most < 0.01 { 3 } else { 0 };
+        Some(format!("{:.digits$}-{:.digits$}", least * 1e3, most * 1e3))
+    });
+    plots
+}
+
+fn grid_block(text: &mut String, groups: &[String], names: &[(String, Kind)], cell: impl Fn(&str, &str) -> Option<String>) {
+    let _ = writeln!(text, "| | {} |\n|---|{}", groups.join(" | "), "---|".repeat(groups.len()));
+    for (name, kind) in names {
+        let bold = if *kind == Kind::Ours { "**" } else { "" };
+        let cells: Vec<String> = groups.iter().map(|group| cell(name, group).unwrap_or_default()).collect();
+        if cells.iter().any(|cell| !cell.is_empty()) {
+            let _ = writeln!(text, "| {bold}{name}{bold} | {} |", cells.join(" | "));
+        }
+    }
+    text.push('\n');
+}
+
+/// The groups in the order of the rows.
+fn groups(table: &Table) -> Vec<String> {
+    let mut groups: Vec<String> = Vec::new();
+    for row in &table.rows {
+        if !groups.contains(&row.group) {
+            groups.push(row.group.clone());
+        }
+    }
+    groups
+}
+
+/// The names of rows that have a result, in their order.
+fn names(table: &Table) -> Vec<(String, Kind)> {
+    let mut names: Vec<(String, Kind)> = Vec::new();
+    for row in table.rows.iter().filter(|row| row.seconds().is_some()) {
+        if !names.iter().any(|(name, _)| *name == row.name) {
+            names.push((row.name.clone(), row.kind));
+        }
+    }
+    names
+}
+
+impl Figure {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Milliseconds | Self::Microseconds => "time",
+            Self::MegabytesPerSecond => "rate",
+            Self::ServerPeakMebibytes => "memory",
+            Self::ServerCpuMilliseconds => "cpu",
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::Milliseconds => "Time in ms",
+            Self::Microseconds => "Time in us",
+            Self::MegabytesPerSecond => "All receivers together, MB/s",
+            Self::ServerPeakMebibytes => "The server's memory in MiB",
+            Self::ServerCpuMilliseconds => "The server's CPU time in ms",
+        }
+    }
+
+    fn of(self, row: &Row) -> Option<f64> {
+        match self {
+            Self::Milliseconds => Some(row.seconds()? * 1e3),
+            Self::Microseconds => Some(row.seconds()? * 1e6),
+            Self::MegabytesPerSecond => Some(row.rate()? / 1e6),
+            Self::ServerPeakMebibytes => Some(row.server_peak()? / f64::from(1 << 20)),
+            Self::ServerCpuMilliseconds => Some(row.server_cpu()? * 1e3),
+        }
+    }
+
+    fn show(self, value: f64) -> String {
+        if value < 100.0 { format!("{value:.1}") } else { format!("{value:.0}") }
+    }
+}
+
+fn not_run(text: &mut String, table: &Table) {
+    for row in &table.rows {
+        let name = [row.name.as_str(), &row.group].join(" ");
+        if let Some(why) = &row.not_run {
+            let why = why.replace('\n', " ");
+            let _ = writeln!(text, "- {}: not run: {why}", name.trim());
+        } else if row.failures() > 0 {
+            let _ = writeln!(text, "- {}: {} of {} runs failed", name.trim(), row.failures(), row.samples.len());
+        }
+    }
+}
+
+fn commands(text: &mut String, table: &Table) {
+    text.push_str("\n<details><summary>Commands</summary>\n\n```\n");
+    let _ = writeln!(text, "cargo xtask bench {} --runs {}\n", table.id, table.rounds);
+    for row in &table.rows {
+        let name = [row.name.as_str(), &row.group].join(", ");
+        let _ = writeln!(text, "# {}\n{}", name.trim_end_matches(", "), row.how);
+    }
+    text.push_str("```\n</details>\n");
+}

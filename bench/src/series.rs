@@ -1,0 +1,189 @@
+//! A series: all variants of a table in turn, in a shuffled order that is new in each round, so that what else the machine does hits all
+//! of them alike. Only ratios within a round mean anything; a table shows their medians.
+
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::seed::Seed;
+
+/// What a variant is to the reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    /// Our server, our receiver or both.
+    Ours,
+    /// What people use today.
+    Peer,
+    /// What the system calls alone can do.
+    Limit,
+}
+
+/// One measured run.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Sample {
+    /// Wall time.
+    pub seconds: f64,
+    /// Octets of files that arrived, over all receivers.
+    pub bytes: u64,
+    pub server_cpu_seconds: Option<f64>,
+    pub receiver_cpu_seconds: Option<f64>,
+    pub server_peak_bytes: Option<u64>,
+}
+
+/// Something to measure. A run gives a sample for each of the groups, in their order.
+pub struct Variant<'a> {
+    pub name: String,
+    pub kind: Kind,
+    /// The commands, for the report.
+    pub how: String,
+    /// What the samples belong to: a size, a number of clients. One empty name where there is nothing to tell apart.
+    pub groups: Vec<String>,
+    /// Runs it once. True asks for the contents to be checked too.
+    pub run: Box<dyn FnMut(bool) -> Result<Vec<Sample>> + 'a>,
+}
+
+/// A variant's samples in one group.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
+    pub name: String,
+    pub group: String,
+    pub kind: Kind,
+    pub how: String,
+    /// One for each round; none where the run failed.
+    pub samples: Vec<Option<Sample>>,
+    pub not_run: Option<String>,
+}
+
+/// Runs each variant once without counting (and checks what arrives), then `rounds` times.
+pub fn measure(mut variants: Vec<Variant<'_>>, rounds: usize, seed: u64) -> Vec<Row> {
+    let mut rows: Vec<Vec<Row>> = variants.iter().map(empty_rows).collect();
+    let mut seed = Seed::new(seed);
+    for round in 0..=rounds {
+        let mut order: Vec<usize> = (0..variants.len()).collect();
+        seed.shuffle(&mut order);
+        for index in order {
+            if let (Some(variant), Some(rows)) = (variants.get_mut(index), rows.get_mut(index)) {
+                run_once(variant, rows, round);
+            }
+        }
+    }
+    rows.into_iter().flatten().collect()
+}
+
+fn empty_rows(variant: &Variant<'_>) -> Vec<Row> {
+    let row = |group: &String| Row {
+        name: variant.name.clone(),
+        group: group.clone(),
+        kind: variant.kind,
+        how: variant.how.clone(),
+        samples: Vec::new(),
+        not_run: None,
+    };
+    variant.groups.iter().map(row).collect()
+}
+
+fn run_once(variant: &mut Variant<'_>, rows: &mut [Row], round: usize) {
+    if rows.iter().any(|row| row.not_run.is_some()) {
+        return;
+    }
+    let begin = Instant::now();
+    let outcome = (variant.run)(round == 0).and_then(|samples| {
+        if samples.len() != rows.len() {
+            bail!("{} samples for {} groups", samples.len(), rows.len());
+        }
+        Ok(samples)
+    });
+    let where_it_is = format!("{} {}", variant.name, variant.groups.join(" "));
+    match &outcome {
+        Ok(samples) => {
+            let seconds: Vec<String> = samples.iter().map(|sample| format!("{:.4}", sample.seconds)).collect();
+            eprintln!("  round {round}: {where_it_is}: {} s ({:.1} s in all)", seconds.join(" "), begin.elapsed().as_secs_f64());
+        }
+        Err(error) => eprintln!("  round {round}: {where_it_is}: {error:#}"),
+    }
+    for (index, row) in rows.iter_mut().enumerate() {
+        match &outcome {
+            Ok(samples) if round > 0 => row.samples.push(samples.get(index).copied()),
+            Ok(_) => {}
+            // What does not work once is not tried again; what works and then fails is counted as failed.
+            Err(error) if round == 0 => row.not_run = Some(format!("{error:#}")),
+            Err(_) => row.samples.push(None),
+        }
+    }
+}
+
+/// The middle of some numbers.
+pub fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    let upper = *values.get(middle)?;
+    if values.len() % 2 == 1 {
+        return Some(upper);
+    }
+    Some((upper + values.get(middle - 1)?) / 2.0)
+}
+
+impl Row {
+    /// A figure of every run that succeeded.
+    fn each(&self, figure: impl Fn(&Sample) -> Option<f64>) -> Vec<f64> {
+        self.samples.iter().flatten().filter_map(figure).collect()
+    }
+
+    /// The median of a figure.
+    pub fn median_of(&self, figure: impl Fn(&Sample) -> Option<f64>) -> Option<f64> {
+        median(self.each(figure))
+    }
+
+    pub fn seconds(&self) -> Option<f64> {
+        self.median_of(|sample| Some(sample.seconds))
+    }
+
+    /// The fastest and the slowest run.
+    pub fn spread(&self) -> Option<(f64, f64)> {
+        let mut seconds = self.each(|sample| Some(sample.seconds));
+        seconds.sort_by(f64::total_cmp);
+        Some((*seconds.first()?, *seconds.last()?))
+    }
+
+    /// Octets a second, at the median time.
+    pub fn rate(&self) -> Option<f64> {
+        self.median_of(|sample| Some(sample.bytes as f64 / sample.seconds))
+    }
+
+    pub fn server_cpu(&self) -> Option<f64> {
+        self.median_of(|sample| sample.server_cpu_seconds)
+    }
+
+    pub fn receiver_cpu(&self) -> Option<f64> {
+        self.median_of(|sample| sample.receiver_cpu_seconds)
+    }
+
+    /// The most memory that the server had in any run.
+    pub fn server_peak(&self) -> Option<f64> {
+        self.each(|sample| sample.server_peak_bytes.map(|bytes| bytes as f64))
+            .into_iter()
+            .reduce(f64::max)
+    }
+
+    pub fn failures(&self) -> usize {
+        self.samples.iter().filter(|sample| sample.is_none()).count()
+    }
+
+    /// How many times less of a figure this row has than a peer: the median over the rounds in which both ran.
+    pub fn times_less(&self, peer: &Self, figure: impl Fn(&Sample) -> Option<f64>) -> Option<f64> {
+        let ratios = self
+            .samples
+            .iter()
+            .zip(&peer.samples)
+            .filter_map(|(own, other)| Some(figure(other.as_ref()?)? / figure(own.as_ref()?)?))
+            .filter(|ratio| ratio.is_finite())
+            .collect();
+        median(ratios)
+    }
+
+    /// How many times faster this row is than a peer.
+    pub fn times_faster(&self, peer: &Self) -> Option<f64> {
+        self.times_less(peer, |sample| Some(sample.seconds))
+    }
+}

@@ -1,0 +1,98 @@
+//! How each server is started. All listen on 127.0.0.1 and on a port that was free.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::process::{Ready, ServerSpec};
+use crate::programs::{Programs, peers_folder};
+
+/// `tow serve` of a file or folder.
+pub fn tow(programs: &Programs, path: &Path) -> Result<ServerSpec> {
+    let mut command = programs.command("tow")?;
+    command.arg("serve").arg(path).args(["--bind", "tcp://127.0.0.1:0"]);
+    Ok(ServerSpec { command, ready: Ready::Line })
+}
+
+/// The file server on libzmq.
+pub fn libzmq(programs: &Programs, chunk_bytes: u64, file: &Path) -> Result<ServerSpec> {
+    let mut command = programs.command("zmq_server")?;
+    command.args(["--chunk", &chunk_bytes.to_string()]).arg(file);
+    Ok(ServerSpec { command, ready: Ready::Line })
+}
+
+/// The file server without a messaging layer.
+pub fn raw<P: AsRef<OsStr>>(programs: &Programs, options: &[&str], files: &[P]) -> Result<ServerSpec> {
+    let mut command = programs.command("raw_server")?;
+    command.args(options).args(files);
+    Ok(ServerSpec { command, ready: Ready::Line })
+}
+
+/// The Java server: `copy` or `transfer`.
+pub fn java<P: AsRef<OsStr>>(programs: &Programs, how: &str, files: &[P]) -> Result<ServerSpec> {
+    let mut command = programs.command("java")?;
+    command.arg(peers_folder().join("TransferServer.java")).arg(how).args(files);
+    Ok(ServerSpec { command, ready: Ready::Line })
+}
+
+/// nginx with sendfile and one worker, serving a folder.
+pub fn nginx(programs: &Programs, state: &Path, root: &Path) -> Result<ServerSpec> {
+    let port = free_port()?;
+    let state = state.join("nginx");
+    fs::create_dir_all(&state)?;
+    let user = first_word(Command::new("id").arg("-un"))?;
+    // nginx warns that `user` is of no use unless root starts it; it is needed there to read what root wrote.
+    let config = format!(
+        "daemon off;\nuser {user};\nworker_processes 1;\npid {state}/pid;\nerror_log stderr warn;\n\
+         events {{ worker_connections 8192; }}\n\
+         http {{\n  access_log off;\n  sendfile on;\n  tcp_nopush on;\n  keepalive_requests 100000;\n\
+         client_body_temp_path {state}/body;\n  proxy_temp_path {state}/proxy;\n  fastcgi_temp_path {state}/fastcgi;\n\
+         uwsgi_temp_path {state}/uwsgi;\n  scgi_temp_path {state}/scgi;\n\
+         server {{ listen 127.0.0.1:{port} backlog=4096; location / {{ root {root}; }} }}\n}}\n",
+        state = state.display(),
+        root = root.display(),
+    );
+    let file = state.join("nginx.conf");
+    fs::write(&file, config)?;
+    let mut command = programs.command("nginx")?;
+    command.arg("-p").arg(&state).arg("-e").arg("stderr").arg("-c").arg(&file);
+    Ok(ServerSpec { command, ready: Ready::Port(port) })
+}
+
+/// The rsync daemon, serving a folder as the module `files`.
+pub fn rsync(programs: &Programs, state: &Path, root: &Path) -> Result<ServerSpec> {
+    let port = free_port()?;
+    let config = format!(
+        "use chroot = no\naddress = 127.0.0.1\nlog file = /dev/null\nuid = {}\ngid = {}\n[files]\npath = {}\nread only = yes\n",
+        first_word(Command::new("id").arg("-u"))?,
+        first_word(Command::new("id").arg("-g"))?,
+        root.display()
+    );
+    let file = state.join("rsyncd.conf");
+    fs::write(&file, config)?;
+    let mut command = programs.command("rsync")?;
+    command.args(["--daemon", "--no-detach", "--port", &port.to_string(), "--config"]).arg(file);
+    Ok(ServerSpec { command, ready: Ready::Port(port) })
+}
+
+/// tar of a folder, into the first connection.
+pub fn tar(programs: &Programs, root: &Path) -> Result<ServerSpec> {
+    let mut command = programs.command("socket_exec")?;
+    command.args(["listen", "tar", "-cf", "-", "-C"]).arg(root).arg(".");
+    Ok(ServerSpec { command, ready: Ready::Line })
+}
+
+/// A port that nothing listens on, for servers that can't choose one themselves.
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+}
+
+fn first_word(command: &mut Command) -> Result<String> {
+    let output = command.output()?;
+    let text = String::from_utf8(output.stdout)?;
+    text.split_whitespace().next().map(str::to_owned).context("id printed nothing")
+}

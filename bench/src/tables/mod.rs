@@ -1,0 +1,201 @@
+//! The tables of the report, a module each.
+
+mod clients;
+mod models;
+mod one_connection;
+mod to_file;
+mod tree;
+mod zero_copy;
+
+use std::time::Instant;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use crate::Bench;
+use crate::machine::{self, Machine};
+use crate::series::{self, Kind, Row, Variant};
+use crate::transfer::Transfer;
+
+/// A table's name on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TableId {
+    /// The three models of transferring a file, one large file to a receiver that drops it
+    Models,
+    /// One large file to disk
+    ToFile,
+    /// 1 to 1000 receivers
+    Clients,
+    /// The traditional copy against zero copy, by size
+    ZeroCopy,
+    /// Many files over one connection
+    OneConnection,
+    /// Trees of small files to disk
+    Tree,
+}
+
+impl TableId {
+    pub const ALL: [Self; 6] =
+        [Self::Models, Self::ToFile, Self::Clients, Self::ZeroCopy, Self::OneConnection, Self::Tree];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Models => "models",
+            Self::ToFile => "to-file",
+            Self::Clients => "clients",
+            Self::ZeroCopy => "zero-copy",
+            Self::OneConnection => "one-connection",
+            Self::Tree => "tree",
+        }
+    }
+}
+
+/// How a table is shown.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Layout {
+    /// A line for each row, with all figures.
+    Full,
+    /// The groups side by side, a block for each figure; the text heads the groups.
+    Grid { groups: String, figures: Vec<Figure>, log_y: bool },
+}
+
+/// A figure of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Figure {
+    Milliseconds,
+    Microseconds,
+    MegabytesPerSecond,
+    ServerPeakMebibytes,
+    ServerCpuMilliseconds,
+}
+
+/// What was aimed for, and what was measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Target {
+    pub text: String,
+    pub bound: Bound,
+    pub measured: Option<f64>,
+}
+
+/// The bound of a target, inclusive.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub enum Bound {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+impl Target {
+    /// `None`: it was not measured.
+    pub fn met(&self) -> Option<bool> {
+        let measured = self.measured?;
+        Some(match self.bound {
+            Bound::AtLeast(least) => measured >= least,
+            Bound::AtMost(most) => measured <= most,
+        })
+    }
+}
+
+/// A measured table with all that the report says about it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Table {
+    pub id: String,
+    pub date: String,
+    pub load: f64,
+    pub seconds: f64,
+    pub rounds: usize,
+    pub quick: bool,
+    pub machine: Machine,
+    pub content: Content,
+    pub rows: Vec<Row>,
+    pub targets: Vec<Target>,
+}
+
+/// What a table's module says about it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Content {
+    pub title: String,
+    pub about: String,
+    /// The row that the others are compared with.
+    pub peer: String,
+    pub layout: Layout,
+}
+
+/// A table before it is measured.
+struct Plan<'a> {
+    content: Content,
+    variants: Vec<Variant<'a>>,
+    targets: fn(&Rows<'_>) -> Vec<Target>,
+}
+
+/// Measures a table.
+pub fn measure(bench: &Bench, id: TableId, machine: &Machine, seed: u64) -> Result<Table> {
+    let (date, load, begin) = (machine::now(), machine::load(), Instant::now());
+    let plan = match id {
+        TableId::Models => models::plan(bench)?,
+        TableId::ToFile => to_file::plan(bench)?,
+        TableId::Clients => clients::plan(bench)?,
+        TableId::ZeroCopy => zero_copy::plan(bench)?,
+        TableId::OneConnection => one_connection::plan(bench)?,
+        TableId::Tree => tree::plan(bench)?,
+    };
+    let rows = series::measure(plan.variants, bench.rounds, seed);
+    Ok(Table {
+        id: id.name().to_owned(),
+        date,
+        load,
+        seconds: begin.elapsed().as_secs_f64(),
+        rounds: bench.rounds,
+        quick: bench.quick,
+        machine: machine.clone(),
+        content: plan.content,
+        targets: (plan.targets)(&Rows(&rows)),
+        rows,
+    })
+}
+
+/// A table's rows by name.
+struct Rows<'a>(&'a [Row]);
+
+impl Rows<'_> {
+    fn find(&self, name: &str, group: &str) -> Option<&Row> {
+        self.0.iter().find(|row| row.name == name && row.group == group)
+    }
+
+    /// A target about how a row compares with another one of the same group.
+    fn compared(
+        &self,
+        text: &str,
+        bound: Bound,
+        (name, peer, group): (&str, &str, &str),
+        ratio: impl Fn(&Row, &Row) -> Option<f64>,
+    ) -> Target {
+        let rows = self.find(name, group).zip(self.find(peer, group));
+        Target { text: text.to_owned(), bound, measured: rows.and_then(|(row, peer)| ratio(row, peer)) }
+    }
+}
+
+/// A variant of one transfer, in one group.
+fn variant<'a>(kind: Kind, name: &str, group: &str, transfer: Transfer<'a>) -> Variant<'a> {
+    Variant {
+        name: name.to_owned(),
+        kind,
+        how: transfer.how(),
+        groups: vec![group.to_owned()],
+        run: Box::new(move |check| Ok(vec![transfer.run(check)?])),
+    }
+}
+
+/// A size in the unit that suits it.
+fn size_text(bytes: u64) -> String {
+    const KIB: u64 = 1 << 10;
+    const MIB: u64 = 1 << 20;
+    const GIB: u64 = 1 << 30;
+    match bytes {
+        bytes if bytes % GIB == 0 => format!("{} GiB", bytes / GIB),
+        bytes if bytes % MIB == 0 => format!("{} MiB", bytes / MIB),
+        bytes if bytes % 1_000_000 == 0 => format!("{} MB", bytes / 1_000_000),
+        bytes if bytes % KIB == 0 => format!("{} KiB", bytes / KIB),
+        bytes => format!("{bytes} B"),
+    }
+}

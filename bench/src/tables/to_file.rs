@@ -1,0 +1,127 @@
+//! One large file to disk, beside what people use to copy files.
+
+use anyhow::Result;
+
+use super::{Bound, Content, Layout, Plan, Rows, Target, size_text, variant};
+use crate::Bench;
+use crate::folder::keep;
+use crate::receivers::{self, Asking};
+use crate::series::Kind;
+use crate::servers;
+use crate::transfer::Transfer;
+
+const CP: &str = "cp";
+const UNVERIFIED: &str = "tow get --no-verify";
+const VERIFIED: &str = "tow get, verified";
+const CURL: &str = "nginx to curl";
+const RSYNC: &str = "rsync daemon, --whole-file --inplace";
+const LIBZMQ: &str = "libzmq, model 3, 250,000 octets a chunk";
+
+pub fn plan(bench: &Bench) -> Result<Plan<'_>> {
+    let size = bench.size;
+    let source = keep(bench.folder.source("large", size)?);
+    let to = keep(bench.folder.empty_destination()?);
+    let programs = &bench.programs;
+    let root = bench.folder.path();
+    let mut variants = vec![variant(
+        Kind::Peer,
+        CP,
+        "",
+        Transfer::local(bench, size, move || {
+            let mut command = programs.command("cp")?;
+            command.args([source, to]);
+            Ok(command)
+        })
+        .to(to, source),
+    )];
+    for (name, how) in [("raw sendfile to a reader and a writer thread", "threads"), ("raw sendfile to splice", "splice")] {
+        let transfer = Transfer::new(
+            bench,
+            size,
+            move || servers::raw(programs, &["--how", "sendfile", "--congestion", "cubic"], &[source]),
+            move |port| receivers::raw_to_file(programs, port, how, to),
+        );
+        variants.push(variant(Kind::Limit, name, "", transfer.to(to, source)));
+    }
+    for (name, options) in [(UNVERIFIED, &["--no-verify"][..]), (VERIFIED, &[])] {
+        let transfer = Transfer::new(
+            bench,
+            size,
+            move || servers::tow(programs, source),
+            move |port| receivers::tow(programs, port, "large", Some(to), options),
+        );
+        variants.push(variant(Kind::Ours, name, "", transfer.to(to, source)));
+    }
+    let remembered = Transfer::new(
+        bench,
+        size,
+        move || servers::tow(programs, source),
+        move |port| receivers::tow(programs, port, "large", Some(to), &[]),
+    )
+    .rehearsed(move |port| receivers::tow(programs, port, "large", None, &[]));
+    variants.push(variant(Kind::Ours, "tow get, verified, digest known", "", remembered.to(to, source)));
+    let curl = Transfer::new(
+        bench,
+        size,
+        move || servers::nginx(programs, root, root),
+        move |port| receivers::curl(programs, port, "large", to),
+    );
+    variants.push(variant(Kind::Peer, CURL, "", curl.to(to, source)));
+    for (name, options) in [(RSYNC, &["-t", "--whole-file", "--inplace"][..]), ("rsync daemon", &["-t"])] {
+        let transfer = Transfer::new(
+            bench,
+            size,
+            move || servers::rsync(programs, root, root),
+            move |port| receivers::rsync(programs, port, "large", to, options),
+        );
+        variants.push(variant(Kind::Peer, name, "", transfer.to(to, source)));
+    }
+    let asking = Asking { model: 3, chunk_bytes: 250_000, clients: 1 };
+    let libzmq = Transfer::new(
+        bench,
+        size,
+        move || servers::libzmq(programs, asking.chunk_bytes, source),
+        move |port| receivers::libzmq(programs, port, size, asking, Some(to)),
+    );
+    variants.push(variant(Kind::Peer, LIBZMQ, "", libzmq.to(to, source)));
+    let stock = Transfer::new(
+        bench,
+        size,
+        move || servers::tow(programs, source),
+        move |port| receivers::libzmq(programs, port, size, asking, Some(to)),
+    );
+    variants.push(variant(Kind::Ours, "tow serve to libzmq, model 3, 250,000 octets a chunk", "", stock.to(to, source)));
+    Ok(Plan { content: content(size), variants, targets })
+}
+
+fn content(size: u64) -> Content {
+    Content {
+        title: "To a file".to_owned(),
+        about: format!(
+            "One file of {} from the page cache to a new file on the same disk. `tow get` verifies against the file's BLAKE3 digest, which a \
+             server that has just started must compute meanwhile, and one that has served the file before knows. Before each run the \
+             destination is removed, the disk is idle, and as much memory as the file needs has been used once.",
+            size_text(size)
+        ),
+        peer: CP.to_owned(),
+        layout: Layout::Full,
+    }
+}
+
+fn targets(rows: &Rows<'_>) -> Vec<Target> {
+    let mut targets: Vec<Target> = [
+        ("unverified, wall time of cp's", UNVERIFIED, 1.0),
+        ("verified, wall time of cp's", VERIFIED, 1.2),
+    ]
+    .into_iter()
+    .map(|(text, name, most)| rows.compared(text, Bound::AtMost(most), (name, CP, ""), |row, cp| cp.times_faster(row)))
+    .collect();
+    for (text, peer) in [
+        ("verified, times faster than nginx and curl", CURL),
+        ("verified, times faster than the rsync daemon", RSYNC),
+        ("verified, times faster than libzmq's model 3", LIBZMQ),
+    ] {
+        targets.push(rows.compared(text, Bound::AtLeast(1.0), (VERIFIED, peer, ""), |row, peer| row.times_faster(peer)));
+    }
+    targets
+}

@@ -1,0 +1,132 @@
+//! One measured transfer: a fresh server, a receiver from its start to its end, and what both used.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::Bench;
+use crate::folder::{compare, remove, warm_memory};
+use crate::process::{Server, ServerSpec, run, show};
+use crate::series::Sample;
+
+type ServerMaker<'a> = Box<dyn Fn() -> Result<ServerSpec> + 'a>;
+type ReceiverMaker<'a> = Box<dyn Fn(u16) -> Result<Command> + 'a>;
+
+/// What is to be measured.
+pub struct Transfer<'a> {
+    bench: &'a Bench,
+    server: Option<ServerMaker<'a>>,
+    receiver: ReceiverMaker<'a>,
+    bytes: u64,
+    to: Option<Destination>,
+    rehearsal: Option<ReceiverMaker<'a>>,
+}
+
+struct Destination {
+    path: PathBuf,
+    /// What must be there afterwards.
+    source: PathBuf,
+    /// Made before the run, for receivers that don't make folders.
+    folder: bool,
+}
+
+impl<'a> Transfer<'a> {
+    /// A transfer from a server, of so many octets over all receivers.
+    pub fn new(
+        bench: &'a Bench,
+        bytes: u64,
+        server: impl Fn() -> Result<ServerSpec> + 'a,
+        receiver: impl Fn(u16) -> Result<Command> + 'a,
+    ) -> Self {
+        Self { bench, server: Some(Box::new(server)), receiver: Box::new(receiver), bytes, to: None, rehearsal: None }
+    }
+
+    /// A program that needs no server.
+    pub fn local(bench: &'a Bench, bytes: u64, program: impl Fn() -> Result<Command> + 'a) -> Self {
+        Self { bench, server: None, receiver: Box::new(move |_| program()), bytes, to: None, rehearsal: None }
+    }
+
+    /// The receiver writes there what must be equal to the source.
+    pub fn to(mut self, path: &Path, source: &Path) -> Self {
+        self.to = Some(Destination { path: path.to_owned(), source: source.to_owned(), folder: false });
+        self
+    }
+
+    /// The destination is an empty folder that is there beforehand.
+    pub fn into_made_folder(mut self) -> Self {
+        if let Some(to) = &mut self.to {
+            to.folder = true;
+        }
+        self
+    }
+
+    /// A transfer before the measured one, from the same server, that counts for nothing.
+    pub fn rehearsed(mut self, receiver: impl Fn(u16) -> Result<Command> + 'a) -> Self {
+        self.rehearsal = Some(Box::new(receiver));
+        self
+    }
+
+    /// The commands, with names in place of folders and ports.
+    pub fn how(&self) -> String {
+        let mut commands = Vec::new();
+        if let Some(server) = &self.server {
+            commands.push(server().map(|spec| show(&spec.command)));
+        }
+        commands.push((self.receiver)(0).map(|command| show(&command)));
+        let shown: Vec<String> = commands.into_iter().map(|shown| shown.unwrap_or_else(|why| format!("({why:#})"))).collect();
+        self.bench.anonymous(&shown.join(" ; "))
+    }
+
+    /// Runs it.
+    pub fn run(&self, check: bool) -> Result<Sample> {
+        let logs = self.bench.folder.path();
+        if let Some(to) = &self.to {
+            remove(&to.path)?;
+            if to.folder {
+                fs::create_dir(&to.path)?;
+            }
+            self.bench.folder.flush()?;
+            warm_memory(self.bytes + self.bytes / 16)?;
+        }
+        let mut server = match &self.server {
+            Some(server) => Some(Server::start(server()?, logs)?),
+            None => None,
+        };
+        let port = server.as_ref().map_or(0, |server| server.port);
+        if let (Some(rehearsal), Some(server)) = (&self.rehearsal, &mut server) {
+            run(rehearsal(port)?, logs)?;
+            server.start_counting();
+        }
+        let finished = run((self.receiver)(port)?, logs)
+            .with_context(|| server.as_ref().map_or_else(String::new, |server| format!("the server's log: {}", server.log_tail())))?;
+        let usage = server.map(Server::stop).transpose()?;
+        check_bytes(&finished.stdout, self.bytes)?;
+        if let Some(to) = &self.to {
+            if check {
+                compare(&to.source, &to.path)?;
+            }
+            remove(&to.path)?;
+        }
+        Ok(Sample {
+            seconds: finished.seconds,
+            bytes: self.bytes,
+            server_cpu_seconds: usage.map(|usage| usage.cpu_seconds),
+            receiver_cpu_seconds: Some(finished.cpu_seconds),
+            server_peak_bytes: usage.map(|usage| usage.peak_bytes).filter(|&bytes| bytes > 0),
+        })
+    }
+}
+
+/// A receiver that prints what it got as JSON must have got everything.
+fn check_bytes(stdout: &str, bytes: u64) -> Result<()> {
+    let Ok(Value::Object(summary)) = serde_json::from_str(stdout) else {
+        return Ok(());
+    };
+    match summary.get("bytes").and_then(Value::as_u64) {
+        Some(got) if got != bytes => bail!("{got} octets arrived instead of {bytes}"),
+        _ => Ok(()),
+    }
+}
