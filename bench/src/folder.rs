@@ -56,6 +56,13 @@ impl Folder {
         Ok(path)
     }
 
+    /// Moves a tree to where it is in nobody's way.
+    pub fn put_aside(&self, path: &Path) -> Result<()> {
+        let aside = tempfile::Builder::new().prefix("aside-").tempdir_in(self.path())?.keep();
+        fs::rename(path, aside.join("tree"))?;
+        Ok(())
+    }
+
     /// Waits until nothing is left to be written to the disk, so that one run does not pay for another.
     pub fn flush(&self) -> Result<()> {
         rustix::fs::syncfs(File::open(self.path())?).context("syncfs")

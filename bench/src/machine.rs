@@ -58,6 +58,6 @@ fn value_of(path: &str, name: &str) -> Option<String> {
 }
 
 fn filesystem(folder: &std::path::Path) -> Option<String> {
-    let output = Command::new("stat").args(["-f", "-c", "%T"]).arg(folder).output().ok()?;
-    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    let output = Command::new("df").arg("--output=fstype").arg(folder).output().ok()?;
+    Some(String::from_utf8_lossy(&output.stdout).lines().nth(1)?.trim().to_owned())
 }

@@ -31,7 +31,7 @@ use tables::TableId;
 const ROUNDS: usize = 5;
 const QUICK_ROUNDS: usize = 2;
 const SIZE: u64 = 1 << 30;
-const QUICK_SIZE: u64 = 64 << 20;
+const QUICK_SIZE: u64 = 128 << 20;
 /// The order of the runs is shuffled, but the same each time.
 const SEED: u64 = 20_261_121;
 

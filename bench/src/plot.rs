@@ -146,12 +146,8 @@ pub fn lines(title: &str, unit: &str, groups: &[String], list: &[Line], logarith
         let colour = entry.tone.colour(*nth);
         *nth += 1;
         let width = if entry.tone == Tone::Ours { 3.0 } else { 1.8 };
-        let points: Vec<(f64, f64)> = entry
-            .values
-            .iter()
-            .enumerate()
-            .filter_map(|(index, value)| Some((x(index), y((*value)?))))
-            .collect();
+        let points: Vec<(f64, f64)> =
+            entry.values.iter().enumerate().filter_map(|(index, value)| Some((x(index), y((*value)?)))).collect();
         let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         let _ = writeln!(
             svg,

@@ -29,6 +29,18 @@ pub const RUN_LIMIT: Duration = Duration::from_secs(120);
 pub struct ServerSpec {
     pub command: Command,
     pub ready: Ready,
+    pub life: Life,
+}
+
+/// What a server does as clients come and go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// It serves until it is ended.
+    Long,
+    /// Each client gets a process of its own, whose memory can't be known when it is over.
+    Forks,
+    /// It ends after the first client.
+    Once,
 }
 
 /// How a server is known to accept connections.
@@ -43,6 +55,7 @@ pub enum Ready {
 pub struct Server {
     child: Child,
     pub port: u16,
+    life: Life,
     cpu_at_start: f64,
     log: PathBuf,
 }
@@ -51,7 +64,7 @@ pub struct Server {
 #[derive(Clone, Copy, Debug)]
 pub struct ServerUsage {
     pub cpu_seconds: f64,
-    pub peak_bytes: u64,
+    pub peak_bytes: Option<u64>,
 }
 
 impl Server {
@@ -59,30 +72,15 @@ impl Server {
     pub fn start(mut spec: ServerSpec, logs: &Path) -> Result<Self> {
         let log = logs.join("server.log");
         let program = spec.command.get_program().to_string_lossy().into_owned();
-        spec.command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(File::create(&log)?);
-        let child = spec
-            .command
-            .spawn()
-            .with_context(|| format!("{program} can't be started"))?;
-        let mut server = Self {
-            child,
-            port: 0,
-            cpu_at_start: 0.0,
-            log,
-        };
+        spec.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(&log)?);
+        let child = spec.command.spawn().with_context(|| format!("{program} can't be started"))?;
+        let mut server = Self { child, port: 0, life: spec.life, cpu_at_start: 0.0, log };
         let ready = match spec.ready {
             Ready::Line => server.await_line(),
             Ready::Port(port) => server.await_port(port),
         };
-        server.port = ready.map_err(|error| {
-            anyhow!(
-                "{program} did not get ready: {error:#}; its log: {}",
-                server.log_tail()
-            )
-        })?;
+        server.port =
+            ready.map_err(|error| anyhow!("{program} did not get ready: {error:#}; its log: {}", server.log_tail()))?;
         server.start_counting();
         Ok(server)
     }
@@ -96,13 +94,9 @@ impl Server {
                 let _ = sender.send(line);
             }
         });
-        let line = receiver
-            .recv_timeout(START_LIMIT)
-            .context("no line on standard output")?;
+        let line = receiver.recv_timeout(START_LIMIT).map_err(|_| anyhow!("no line on standard output"))?;
         let port = line.rsplit([':', ' ']).next().unwrap_or_default();
-        port.trim()
-            .parse()
-            .with_context(|| format!("no port in {line:?}"))
+        port.trim().parse().with_context(|| format!("no port in {line:?}"))
     }
 
     fn await_port(&mut self, port: u16) -> Result<u16> {
@@ -133,32 +127,29 @@ impl Server {
 
     /// CPU seconds of the server and its running children since they began.
     pub fn cpu_now(&self) -> f64 {
-        process_tree(self.child.id())
-            .into_iter()
-            .map(cpu_clock)
-            .sum()
+        process_tree(self.child.id()).into_iter().map(cpu_clock).sum()
     }
 
     /// Ends the server and says what it used.
     pub fn stop(mut self) -> Result<ServerUsage> {
-        let peak_bytes = process_tree(self.child.id())
-            .into_iter()
-            .map(peak_bytes)
-            .sum();
+        let peak_bytes =
+            (self.life == Life::Long).then(|| process_tree(self.child.id()).into_iter().map(peak_bytes).sum());
         let before = children_cpu()?;
-        let pid = Pid::from_child(&self.child);
-        if let Some(status) = self.child.try_wait()? {
-            bail!("the server ended early with {status}: {}", self.log_tail());
+        if self.life == Life::Once {
+            wait_until(&mut self.child, STOP_LIMIT)?;
         }
-        kill_process(pid, Signal::TERM)?;
-        if wait_until(&mut self.child, STOP_LIMIT)?.is_none() {
-            self.child.kill()?;
-            self.child.wait()?;
+        match self.child.try_wait()? {
+            Some(status) if self.life == Life::Once && status.success() => {}
+            Some(status) => bail!("the server ended early with {status}: {}", self.log_tail()),
+            None => {
+                kill_process(Pid::from_child(&self.child), Signal::TERM)?;
+                if wait_until(&mut self.child, STOP_LIMIT)?.is_none() {
+                    self.child.kill()?;
+                    self.child.wait()?;
+                }
+            }
         }
-        Ok(ServerUsage {
-            cpu_seconds: (children_cpu()? - before - self.cpu_at_start).max(0.0),
-            peak_bytes,
-        })
+        Ok(ServerUsage { cpu_seconds: (children_cpu()? - before - self.cpu_at_start).max(0.0), peak_bytes })
     }
 }
 
@@ -187,15 +178,10 @@ pub struct Finished {
 pub fn run(mut command: Command, logs: &Path) -> Result<Finished> {
     let log = logs.join("receiver.log");
     let shown = show(&command);
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(File::create(&log)?);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(&log)?);
     let cpu_before = children_cpu()?;
     let begin = Instant::now();
-    let mut child = command
-        .spawn()
-        .with_context(|| format!("{shown} can't be started"))?;
+    let mut child = command.spawn().with_context(|| format!("{shown} can't be started"))?;
     let Some(status) = wait_until(&mut child, RUN_LIMIT)? else {
         child.kill()?;
         child.wait()?;
@@ -211,21 +197,13 @@ pub fn run(mut command: Command, logs: &Path) -> Result<Finished> {
         let log = fs::read_to_string(&log).unwrap_or_default();
         bail!("{shown} ended with {status}: {}", log.trim());
     }
-    Ok(Finished {
-        seconds,
-        cpu_seconds,
-        stdout,
-    })
+    Ok(Finished { seconds, cpu_seconds, stdout })
 }
 
 /// A command as one would type it, programs by their names.
 pub fn show(command: &Command) -> String {
     let program = Path::new(command.get_program());
-    let mut shown = program
-        .file_name()
-        .unwrap_or(program.as_os_str())
-        .to_string_lossy()
-        .into_owned();
+    let mut shown = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy().into_owned();
     for argument in command.get_args() {
         shown.push(' ');
         shown.push_str(&argument.to_string_lossy());
@@ -264,12 +242,7 @@ fn process_tree(root: u32) -> Vec<u32> {
     while let Some(&pid) = tree.get(next) {
         next += 1;
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-        tree.extend(
-            children
-                .unwrap_or_default()
-                .split_whitespace()
-                .filter_map(|child| child.parse::<u32>().ok()),
-        );
+        tree.extend(children.unwrap_or_default().split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
     }
     tree
 }

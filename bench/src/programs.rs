@@ -44,9 +44,7 @@ impl Programs {
         let libzmq = libzmq_flags();
         for (name, sources, needs_libzmq) in PEERS {
             let flags = if needs_libzmq { libzmq.clone() } else { Ok(Vec::new()) };
-            let peer = compiler
-                .clone()
-                .and_then(|compiler| compile(&compiler, name, sources, flags?));
+            let peer = compiler.clone().and_then(|compiler| compile(&compiler, name, sources, flags?));
             found.insert(name, peer);
         }
         for (name, package) in TOOLS {
@@ -192,9 +190,5 @@ fn build_tow() -> Found {
     }
     let program = env::current_exe().map_err(|error| error.to_string())?;
     let tow = program.with_file_name("tow");
-    if tow.is_file() {
-        Ok(tow)
-    } else {
-        Err("cargo built no tow".to_owned())
-    }
+    if tow.is_file() { Ok(tow) } else { Err("cargo built no tow".to_owned()) }
 }

@@ -48,7 +48,13 @@ pub fn dropping(programs: &Programs, protocol: &str, port: u16, size: u64, optio
 }
 
 /// The same receiver, getting many files over one connection.
-pub fn dropping_files(programs: &Programs, protocol: &str, port: u16, options: &[&str], files: &[String]) -> Result<Command> {
+pub fn dropping_files(
+    programs: &Programs,
+    protocol: &str,
+    port: u16,
+    options: &[&str],
+    files: &[String],
+) -> Result<Command> {
     let mut command = programs.command("receiver")?;
     command.args(["--protocol", protocol, "--port", &port.to_string()]);
     command.args(options).args(files);

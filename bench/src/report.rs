@@ -53,7 +53,8 @@ fn machine(text: &mut String, tables: &[Table]) {
     let Some(machine) = tables.last().map(|table| &table.machine) else {
         return;
     };
-    let versions: Vec<String> = machine.versions.iter().map(|(name, version)| format!("| {name} | {version} |\n")).collect();
+    let versions: Vec<String> =
+        machine.versions.iter().map(|(name, version)| format!("| {name} | {version} |\n")).collect();
     let _ = write!(
         text,
         "\n## The machine\n\n| | |\n|---|---|\n| processor | {}, {} cores |\n| memory | {} GiB |\n| kernel | {} |\n| disk | {} |\n\
@@ -69,7 +70,8 @@ fn machine(text: &mut String, tables: &[Table]) {
 }
 
 fn targets(text: &mut String, tables: &[Table]) {
-    let all: Vec<(&Table, &Target)> = tables.iter().flat_map(|table| table.targets.iter().map(move |target| (table, target))).collect();
+    let all: Vec<(&Table, &Target)> =
+        tables.iter().flat_map(|table| table.targets.iter().map(move |target| (table, target))).collect();
     if all.is_empty() {
         return;
     }
@@ -184,7 +186,9 @@ fn grid(text: &mut String, table: &Table, heading: &str, figures: &[Figure], log
     let mut plots = Vec::new();
     for &figure in figures {
         let _ = write!(text, "{}, by {heading}:\n\n", figure.title());
-        grid_block(text, &groups, &names, |name, group| find(name, group).and_then(|row| figure.of(row)).map(|value| figure.show(value)));
+        grid_block(text, &groups, &names, |name, group| {
+            find(name, group).and_then(|row| figure.of(row)).map(|value| figure.show(value))
+        });
         let lines: Vec<Line> = names
             .iter()
             .map(|(name, kind)| Line {
@@ -212,7 +216,12 @@ fn grid(text: &mut String, table: &Table, heading: &str, figures: &[Figure], log
     plots
 }
 
-fn grid_block(text: &mut String, groups: &[String], names: &[(String, Kind)], cell: impl Fn(&str, &str) -> Option<String>) {
+fn grid_block(
+    text: &mut String,
+    groups: &[String],
+    names: &[(String, Kind)],
+    cell: impl Fn(&str, &str) -> Option<String>,
+) {
     let _ = writeln!(text, "| | {} |\n|---|{}", groups.join(" | "), "---|".repeat(groups.len()));
     for (name, kind) in names {
         let bold = if *kind == Kind::Ours { "**" } else { "" };

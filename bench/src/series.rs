@@ -98,7 +98,11 @@ fn run_once(variant: &mut Variant<'_>, rows: &mut [Row], round: usize) {
     match &outcome {
         Ok(samples) => {
             let seconds: Vec<String> = samples.iter().map(|sample| format!("{:.4}", sample.seconds)).collect();
-            eprintln!("  round {round}: {where_it_is}: {} s ({:.1} s in all)", seconds.join(" "), begin.elapsed().as_secs_f64());
+            eprintln!(
+                "  round {round}: {where_it_is}: {} s ({:.1} s in all)",
+                seconds.join(" "),
+                begin.elapsed().as_secs_f64()
+            );
         }
         Err(error) => eprintln!("  round {round}: {where_it_is}: {error:#}"),
     }
@@ -161,9 +165,7 @@ impl Row {
 
     /// The most memory that the server had in any run.
     pub fn server_peak(&self) -> Option<f64> {
-        self.each(|sample| sample.server_peak_bytes.map(|bytes| bytes as f64))
-            .into_iter()
-            .reduce(f64::max)
+        self.each(|sample| sample.server_peak_bytes.map(|bytes| bytes as f64)).into_iter().reduce(f64::max)
     }
 
     pub fn failures(&self) -> usize {

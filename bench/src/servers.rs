@@ -8,35 +8,35 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::process::{Ready, ServerSpec};
+use crate::process::{Life, Ready, ServerSpec};
 use crate::programs::{Programs, peers_folder};
 
 /// `tow serve` of a file or folder.
 pub fn tow(programs: &Programs, path: &Path) -> Result<ServerSpec> {
     let mut command = programs.command("tow")?;
     command.arg("serve").arg(path).args(["--bind", "tcp://127.0.0.1:0"]);
-    Ok(ServerSpec { command, ready: Ready::Line })
+    Ok(ServerSpec { command, ready: Ready::Line, life: Life::Long })
 }
 
 /// The file server on libzmq.
 pub fn libzmq(programs: &Programs, chunk_bytes: u64, file: &Path) -> Result<ServerSpec> {
     let mut command = programs.command("zmq_server")?;
     command.args(["--chunk", &chunk_bytes.to_string()]).arg(file);
-    Ok(ServerSpec { command, ready: Ready::Line })
+    Ok(ServerSpec { command, ready: Ready::Line, life: Life::Long })
 }
 
 /// The file server without a messaging layer.
 pub fn raw<P: AsRef<OsStr>>(programs: &Programs, options: &[&str], files: &[P]) -> Result<ServerSpec> {
     let mut command = programs.command("raw_server")?;
     command.args(options).args(files);
-    Ok(ServerSpec { command, ready: Ready::Line })
+    Ok(ServerSpec { command, ready: Ready::Line, life: Life::Long })
 }
 
 /// The Java server: `copy` or `transfer`.
 pub fn java<P: AsRef<OsStr>>(programs: &Programs, how: &str, files: &[P]) -> Result<ServerSpec> {
     let mut command = programs.command("java")?;
     command.arg(peers_folder().join("TransferServer.java")).arg(how).args(files);
-    Ok(ServerSpec { command, ready: Ready::Line })
+    Ok(ServerSpec { command, ready: Ready::Line, life: Life::Long })
 }
 
 /// nginx with sendfile and one worker, serving a folder.
@@ -60,30 +60,32 @@ pub fn nginx(programs: &Programs, state: &Path, root: &Path) -> Result<ServerSpe
     fs::write(&file, config)?;
     let mut command = programs.command("nginx")?;
     command.arg("-p").arg(&state).arg("-e").arg("stderr").arg("-c").arg(&file);
-    Ok(ServerSpec { command, ready: Ready::Port(port) })
+    Ok(ServerSpec { command, ready: Ready::Port(port), life: Life::Long })
 }
 
-/// The rsync daemon, serving a folder as the module `files`.
-pub fn rsync(programs: &Programs, state: &Path, root: &Path) -> Result<ServerSpec> {
+/// The rsync daemon, serving a folder as the module `files`. As it comes, it loses 40 ms three times to delayed acknowledgements;
+/// TCP_NODELAY on both sides prevents that.
+pub fn rsync(programs: &Programs, state: &Path, root: &Path, no_delay: bool) -> Result<ServerSpec> {
     let port = free_port()?;
     let config = format!(
-        "use chroot = no\naddress = 127.0.0.1\nlog file = /dev/null\nuid = {}\ngid = {}\n[files]\npath = {}\nread only = yes\n",
+        "use chroot = no\nreverse lookup = no\naddress = 127.0.0.1\nlog file = /dev/null\nuid = {}\ngid = {}\n{}[files]\npath = {}\nread only = yes\n",
         first_word(Command::new("id").arg("-u"))?,
         first_word(Command::new("id").arg("-g"))?,
+        if no_delay { "socket options = TCP_NODELAY\n" } else { "" },
         root.display()
     );
     let file = state.join("rsyncd.conf");
     fs::write(&file, config)?;
     let mut command = programs.command("rsync")?;
     command.args(["--daemon", "--no-detach", "--port", &port.to_string(), "--config"]).arg(file);
-    Ok(ServerSpec { command, ready: Ready::Port(port) })
+    Ok(ServerSpec { command, ready: Ready::Port(port), life: Life::Forks })
 }
 
 /// tar of a folder, into the first connection.
 pub fn tar(programs: &Programs, root: &Path) -> Result<ServerSpec> {
     let mut command = programs.command("socket_exec")?;
     command.args(["listen", "tar", "-cf", "-", "-C"]).arg(root).arg(".");
-    Ok(ServerSpec { command, ready: Ready::Line })
+    Ok(ServerSpec { command, ready: Ready::Line, life: Life::Once })
 }
 
 /// A port that nothing listens on, for servers that can't choose one themselves.

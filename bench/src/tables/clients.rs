@@ -60,7 +60,12 @@ fn with_clients(bench: &Bench, count: u64) -> Result<Vec<Variant<'_>>> {
         variant(Kind::Ours, OURS, &group, Transfer::new(bench, total, tow, ours("1048576"))),
         variant(Kind::Ours, OURS_STOCK, &group, Transfer::new(bench, total, tow, stock(1 << 20))),
         variant(Kind::Peer, LIBZMQ, &group, Transfer::new(bench, total, libzmq, stock(250_000))),
-        variant(Kind::Peer, "libzmq to our receivers, 250,000 octets", &group, Transfer::new(bench, total, libzmq, ours("250000"))),
+        variant(
+            Kind::Peer,
+            "libzmq to our receivers, 250,000 octets",
+            &group,
+            Transfer::new(bench, total, libzmq, ours("250000")),
+        ),
         variant(
             Kind::Peer,
             NGINX,
@@ -96,10 +101,13 @@ fn content(size: u64) -> Content {
 }
 
 fn targets(rows: &Rows<'_>) -> Vec<Target> {
-    let faster =
-        |text, least, peer| rows.compared(text, Bound::AtLeast(least), (OURS, peer, "100"), |row, peer| row.times_faster(peer));
+    let faster = |text, least, peer| {
+        rows.compared(text, Bound::AtLeast(least), (OURS, peer, "100"), |row, peer| row.times_faster(peer))
+    };
     let memory = |text, most, group| {
-        rows.compared(text, Bound::AtMost(most), (OURS, OURS, group), |row, _| Some(row.server_peak()? / f64::from(1 << 20)))
+        rows.compared(text, Bound::AtMost(most), (OURS, OURS, group), |row, _| {
+            Some(row.server_peak()? / f64::from(1 << 20))
+        })
     };
     vec![
         faster("100 of our receivers, times faster than libzmq", 2.5, LIBZMQ),

@@ -127,7 +127,8 @@ fn content(size: u64) -> Content {
 }
 
 fn targets(rows: &Rows<'_>) -> Vec<Target> {
-    let faster = |text, least, names| rows.compared(text, Bound::AtLeast(least), names, |row, peer| row.times_faster(peer));
+    let faster =
+        |text, least, names| rows.compared(text, Bound::AtLeast(least), names, |row, peer| row.times_faster(peer));
     vec![
         faster("a stock client with 1 MiB chunks, times faster than libzmq's model 3", 1.8, (STOCK, LIBZMQ, "")),
         rows.compared("the server's CPU there, of libzmq's", Bound::AtMost(0.2), (STOCK, LIBZMQ, ""), |row, peer| {

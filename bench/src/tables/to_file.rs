@@ -15,6 +15,7 @@ const UNVERIFIED: &str = "tow get --no-verify";
 const VERIFIED: &str = "tow get, verified";
 const CURL: &str = "nginx to curl";
 const RSYNC: &str = "rsync daemon, --whole-file --inplace";
+const RSYNC_NO_DELAY: &str = "rsync daemon, --whole-file --inplace, TCP_NODELAY";
 const LIBZMQ: &str = "libzmq, model 3, 250,000 octets a chunk";
 
 pub fn plan(bench: &Bench) -> Result<Plan<'_>> {
@@ -34,7 +35,9 @@ pub fn plan(bench: &Bench) -> Result<Plan<'_>> {
         })
         .to(to, source),
     )];
-    for (name, how) in [("raw sendfile to a reader and a writer thread", "threads"), ("raw sendfile to splice", "splice")] {
+    for (name, how) in
+        [("raw sendfile to a reader and a writer thread", "threads"), ("raw sendfile to splice", "splice")]
+    {
         let transfer = Transfer::new(
             bench,
             size,
@@ -67,11 +70,14 @@ pub fn plan(bench: &Bench) -> Result<Plan<'_>> {
         move |port| receivers::curl(programs, port, "large", to),
     );
     variants.push(variant(Kind::Peer, CURL, "", curl.to(to, source)));
-    for (name, options) in [(RSYNC, &["-t", "--whole-file", "--inplace"][..]), ("rsync daemon", &["-t"])] {
+    for (name, no_delay, options) in [
+        (RSYNC, false, &["-t", "--whole-file", "--inplace"][..]),
+        (RSYNC_NO_DELAY, true, &["-t", "--whole-file", "--inplace", "--sockopts=TCP_NODELAY"]),
+    ] {
         let transfer = Transfer::new(
             bench,
             size,
-            move || servers::rsync(programs, root, root),
+            move || servers::rsync(programs, root, root, no_delay),
             move |port| receivers::rsync(programs, port, "large", to, options),
         );
         variants.push(variant(Kind::Peer, name, "", transfer.to(to, source)));
@@ -90,7 +96,12 @@ pub fn plan(bench: &Bench) -> Result<Plan<'_>> {
         move || servers::tow(programs, source),
         move |port| receivers::libzmq(programs, port, size, asking, Some(to)),
     );
-    variants.push(variant(Kind::Ours, "tow serve to libzmq, model 3, 250,000 octets a chunk", "", stock.to(to, source)));
+    variants.push(variant(
+        Kind::Ours,
+        "tow serve to libzmq, model 3, 250,000 octets a chunk",
+        "",
+        stock.to(to, source),
+    ));
     Ok(Plan { content: content(size), variants, targets })
 }
 
@@ -109,19 +120,21 @@ fn content(size: u64) -> Content {
 }
 
 fn targets(rows: &Rows<'_>) -> Vec<Target> {
-    let mut targets: Vec<Target> = [
-        ("unverified, wall time of cp's", UNVERIFIED, 1.0),
-        ("verified, wall time of cp's", VERIFIED, 1.2),
-    ]
-    .into_iter()
-    .map(|(text, name, most)| rows.compared(text, Bound::AtMost(most), (name, CP, ""), |row, cp| cp.times_faster(row)))
-    .collect();
+    let mut targets: Vec<Target> =
+        [("unverified, wall time of cp's", UNVERIFIED, 1.0), ("verified, wall time of cp's", VERIFIED, 1.2)]
+            .into_iter()
+            .map(|(text, name, most)| {
+                rows.compared(text, Bound::AtMost(most), (name, CP, ""), |row, cp| cp.times_faster(row))
+            })
+            .collect();
     for (text, peer) in [
         ("verified, times faster than nginx and curl", CURL),
         ("verified, times faster than the rsync daemon", RSYNC),
+        ("verified, times faster than the rsync daemon with TCP_NODELAY", RSYNC_NO_DELAY),
         ("verified, times faster than libzmq's model 3", LIBZMQ),
     ] {
-        targets.push(rows.compared(text, Bound::AtLeast(1.0), (VERIFIED, peer, ""), |row, peer| row.times_faster(peer)));
+        targets
+            .push(rows.compared(text, Bound::AtLeast(1.0), (VERIFIED, peer, ""), |row, peer| row.times_faster(peer)));
     }
     targets
 }

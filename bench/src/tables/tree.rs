@@ -21,6 +21,7 @@ const FILES: u64 = 10_000;
 const FILE_BYTES: u64 = 4096;
 
 const RSYNC: &str = "rsync daemon, -a";
+const RSYNC_NO_DELAY: &str = "rsync daemon, -a, TCP_NODELAY";
 const OURS: &str = "tow get, verified";
 
 /// A tree to copy.
@@ -57,11 +58,13 @@ fn of_tree(bench: &Bench, tree: Tree) -> Result<Vec<Variant<'_>>> {
         );
         variants.push(variant(Kind::Ours, row, name, transfer.to(to, path)));
     }
-    for (row, options) in [(RSYNC, &["-a"][..]), ("rsync daemon, -r --whole-file --inplace", &["-r", "--whole-file", "--inplace"])] {
+    for (row, no_delay, options) in
+        [(RSYNC, false, &["-a"][..]), (RSYNC_NO_DELAY, true, &["-a", "--sockopts=TCP_NODELAY"])]
+    {
         let transfer = Transfer::new(
             bench,
             bytes,
-            move || servers::rsync(programs, root, root),
+            move || servers::rsync(programs, root, root, no_delay),
             move |port| receivers::rsync(programs, port, &format!("{name}/"), to, options),
         );
         variants.push(variant(Kind::Peer, row, name, transfer.to(to, path)));
@@ -168,11 +171,11 @@ fn content(trees: &[Tree]) -> Content {
 }
 
 fn targets(rows: &Rows<'_>) -> Vec<Target> {
-    ["small", "sources"]
+    [("small", RSYNC), ("small", RSYNC_NO_DELAY), ("sources", RSYNC), ("sources", RSYNC_NO_DELAY)]
         .into_iter()
-        .map(|tree| {
-            let text = format!("{tree}: verified, times faster than the rsync daemon");
-            rows.compared(&text, Bound::AtLeast(2.0), (OURS, RSYNC, tree), |row, peer| row.times_faster(peer))
+        .map(|(tree, peer)| {
+            let text = format!("{tree}: verified, times faster than {peer}");
+            rows.compared(&text, Bound::AtLeast(2.0), (OURS, peer, tree), |row, peer| row.times_faster(peer))
         })
         .collect()
 }

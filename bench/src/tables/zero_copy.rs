@@ -13,6 +13,8 @@ use crate::servers;
 
 const MB: u64 = 1_000_000;
 const SIZES: [u64; 8] = [7 * MB, 21 * MB, 63 * MB, 98 * MB, 200 * MB, 350 * MB, 700 * MB, 1 << 30];
+/// Transfers before those that count.
+const WARM_UP: usize = 3;
 const TRADITIONAL: &str = "read and write, 4 KiB";
 
 /// Names of rows and the options of raw_server.
@@ -68,8 +70,10 @@ fn by_size<'a>(
                 server_peak_bytes: None,
             })
         };
-        // The first transfer compiles, where the server is Java, and warms up the rest.
-        once(sizes.first().copied().unwrap_or(MB))?;
+        // The first transfers compile, where the server is Java, and warm up the rest.
+        for &size in sizes.iter().take(WARM_UP) {
+            once(size)?;
+        }
         let samples = sizes.iter().map(|&size| once(size)).collect();
         server.stop()?;
         samples
