@@ -165,3 +165,24 @@ fn read_block(file: &mut impl Read, block: &mut [u8]) -> Result<usize> {
 pub fn keep<B: ?Sized>(value: impl Into<Box<B>>) -> &'static B {
     Box::leak(value.into())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_or_a_missing_file_is_noticed() -> Result<()> {
+        let folder = Folder::create(&std::env::temp_dir())?;
+        let source = folder.source("tree/a", 3_000_001)?;
+        let copy = folder.join("copy");
+        fs::create_dir(&copy)?;
+        assert!(compare(&folder.join("tree"), &copy).is_err());
+        fs::copy(&source, copy.join("a"))?;
+        compare(&folder.join("tree"), &copy)?;
+        let mut contents = fs::read(&source)?;
+        contents.pop();
+        fs::write(copy.join("a"), &contents)?;
+        assert!(compare(&folder.join("tree"), &copy).is_err());
+        Ok(())
+    }
+}

@@ -252,3 +252,31 @@ fn number(value: f64) -> String {
     }
     grouped
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_cover_the_values_and_are_few() {
+        for most in [0.003, 0.9, 7.0, 12.0, 199.0, 6800.0] {
+            let (step, top) = linear_ticks(most);
+            assert!(top >= most && top / step <= 8.0, "{most}: {step} to {top}");
+        }
+        assert_eq!(log_ticks(1.7, 58.0), [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0]);
+    }
+
+    #[test]
+    fn numbers_have_the_digits_that_they_need() {
+        assert_eq!(number(0.2), "0.2");
+        assert_eq!(number(50.0), "50");
+        assert_eq!(number(1_234_567.0), "1,234,567");
+    }
+
+    #[test]
+    fn labels_cannot_break_the_markup() {
+        let bar =
+            Bar { label: "a<b & c".to_owned(), tone: Tone::Peer, value: 1.0, range: (1.0, 1.0), note: String::new() };
+        assert!(bars("t", "u", vec![bar]).contains("a&lt;b &amp; c"));
+    }
+}

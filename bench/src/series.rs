@@ -97,9 +97,9 @@ fn run_once(variant: &mut Variant<'_>, rows: &mut [Row], round: usize) {
     let where_it_is = format!("{} {}", variant.name, variant.groups.join(" "));
     match &outcome {
         Ok(samples) => {
-            let seconds: Vec<String> = samples.iter().map(|sample| format!("{:.4}", sample.seconds)).collect();
+            let seconds: Vec<String> = samples.iter().map(|sample| format!("{:.3}", sample.seconds * 1e3)).collect();
             eprintln!(
-                "  round {round}: {where_it_is}: {} s ({:.1} s in all)",
+                "  round {round}: {where_it_is}: {} ms ({:.1} s in all)",
                 seconds.join(" "),
                 begin.elapsed().as_secs_f64()
             );
@@ -187,5 +187,74 @@ impl Row {
     /// How many times faster this row is than a peer.
     pub fn times_faster(&self, peer: &Self) -> Option<f64> {
         self.times_less(peer, |sample| Some(sample.seconds))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(seconds: &[Option<f64>]) -> Row {
+        let sample = |seconds| Sample { seconds, ..Sample::default() };
+        Row {
+            name: String::new(),
+            group: String::new(),
+            kind: Kind::Peer,
+            how: String::new(),
+            samples: seconds.iter().map(|seconds| seconds.map(sample)).collect(),
+            not_run: None,
+        }
+    }
+
+    #[test]
+    fn a_median_is_the_middle_or_between_the_two_in_the_middle() {
+        assert_eq!(median(vec![]), None);
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), Some(2.5));
+    }
+
+    #[test]
+    fn ratios_are_taken_within_a_round_and_without_failed_runs() {
+        // The machine became twice as slow in the second round: the ratio stays.
+        let fast = row(&[Some(1.0), Some(2.0), None, Some(1.0)]);
+        let slow = row(&[Some(3.0), Some(6.0), Some(100.0), None]);
+        assert_eq!(fast.times_faster(&slow), Some(3.0));
+        assert_eq!(fast.failures(), 1);
+    }
+
+    #[test]
+    fn a_variant_that_fails_at_first_is_not_run_again_and_says_why() {
+        let mut runs = 0;
+        let variant = Variant {
+            name: "broken".to_owned(),
+            kind: Kind::Peer,
+            how: String::new(),
+            groups: vec![String::new()],
+            run: Box::new(|_| {
+                runs += 1;
+                bail!("missing")
+            }),
+        };
+        let rows = measure(vec![variant], 3, 1);
+        assert_eq!(rows.first().and_then(|row| row.not_run.as_deref()), Some("missing"));
+        assert_eq!(runs, 1);
+    }
+
+    #[test]
+    fn every_round_counts_but_the_first() {
+        let mut checks = Vec::new();
+        let variant = Variant {
+            name: "works".to_owned(),
+            kind: Kind::Ours,
+            how: String::new(),
+            groups: vec!["a".to_owned(), "b".to_owned()],
+            run: Box::new(|check| {
+                checks.push(check);
+                Ok(vec![Sample::default(); 2])
+            }),
+        };
+        let rows = measure(vec![variant], 3, 1);
+        assert_eq!(rows.iter().map(|row| row.samples.len()).collect::<Vec<_>>(), [3, 3]);
+        assert_eq!(checks, [true, false, false, false]);
     }
 }
