@@ -1,6 +1,7 @@
 //! What can go wrong on this side. A connection's own end is told by [`crate::Event::Gone`] and [`crate::Event::Failed`].
 
 use crate::message::Message;
+use crate::peer::PeerId;
 use std::io;
 use thiserror::Error;
 
@@ -27,6 +28,9 @@ pub enum SocketError {
     /// The event queue of this process failed.
     #[error("the event queue failed: {0}")]
     System(#[from] io::Error),
+    /// The peer that a message was for is gone.
+    #[error("peer {0} is gone")]
+    PeerGone(PeerId),
     /// The socket's driver has ended.
     #[error("the socket is closed")]
     Closed,

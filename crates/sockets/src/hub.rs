@@ -13,10 +13,10 @@ use crate::read::READ_AHEAD_BYTES_MAX;
 use crate::transport::{Address, Listener};
 use crate::waker::Waker;
 use bytes::{BufMut, Bytes, BytesMut};
-use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::{HashMap, VecDeque};
+use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -55,7 +55,8 @@ pub struct Hub {
     config: Arc<Config>,
     epoll: OwnedFd,
     waker: Waker,
-    ready: Vec<epoll::Event>,
+    /// The kernel may have more than the last wait took.
+    more_ready: bool,
     pub(crate) peers: Peers,
     listeners: Vec<Listening>,
     pub(crate) connectors: Vec<Connector>,
@@ -85,7 +86,7 @@ impl Hub {
             options,
             epoll,
             waker,
-            ready: Vec::with_capacity(READY_MAX),
+            more_ready: false,
             peers: Peers::default(),
             listeners: Vec::new(),
             connectors: Vec::new(),
@@ -151,6 +152,19 @@ impl Hub {
         self.run(true);
         self.on_time();
         Ok(())
+    }
+
+    /// Whether another turn would find something to do at once.
+    pub fn is_busy(&self) -> bool {
+        !self.runnable.is_empty()
+            || !self.events.is_empty()
+            || self.more_ready
+            || self.listeners.iter().any(|listening| listening.pending)
+    }
+
+    /// When a turn is wanted even if nothing happens: for a caller that waits on the hub's descriptor itself.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.next_timer.map(|at| at + TIMER_GRAIN)
     }
 
     /// The next event of the past turn.
@@ -269,12 +283,14 @@ impl Hub {
             tv_sec: timeout.as_secs().min(i32::MAX as u64) as i64,
             tv_nsec: i64::from(timeout.subsec_nanos()),
         });
-        self.ready.clear();
-        match epoll::wait(&self.epoll, spare_capacity(&mut self.ready), timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        let mut ready = [const { MaybeUninit::<epoll::Event>::uninit() }; READY_MAX];
+        let ready = match epoll::wait(&self.epoll, &mut ready[..], timeout.as_ref()) {
+            Ok((ready, _)) => ready,
+            Err(rustix::io::Errno::INTR) => &mut [],
             Err(errno) => return Err(errno.into()),
-        }
-        for event in &self.ready {
+        };
+        self.more_ready = ready.len() == READY_MAX;
+        for event in ready {
             let flags = event.flags;
             match event.data.u64() {
                 WAKER_TOKEN => {

@@ -27,6 +27,26 @@
 //! assert_eq!(&echoed[0][..], b"hello");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! [`Socket`] is the easy one, on tokio: send a message, receive a message.
+//!
+//! ```
+//! use towpath_sockets::{HubOptions, Message, Socket, SocketType};
+//!
+//! # tokio::runtime::Runtime::new()?.block_on(async {
+//! let server = Socket::new(HubOptions::new(SocketType::Rep))?;
+//! let endpoint = server.bind(&"tcp://127.0.0.1:0".parse()?)?;
+//! let client = Socket::new(HubOptions::new(SocketType::Req))?;
+//! client.connect(&endpoint)?;
+//! client.send(Message::new().with(&b"how far?"[..])).await?;
+//! let question = server.recv().await?;
+//! assert_eq!(&question.frames[0][..], b"how far?");
+//! server.send(Message::new().with(&b"ten miles"[..])).await?;
+//! assert_eq!(&client.recv().await?.frames[0][..], b"ten miles");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod buffer_pool;
 mod connector;
@@ -39,6 +59,7 @@ mod options;
 mod peer;
 mod peers;
 mod read;
+mod socket;
 mod transport;
 mod waker;
 mod write;
@@ -50,6 +71,7 @@ pub use hub::Hub;
 pub use message::{FileRange, Frame, IfShort, Message};
 pub use options::{Backoff, Congestion, HubOptions};
 pub use peer::{PeerId, PeerInfo};
+pub use socket::{Received, Socket};
 pub use towpath_zmtp::{Frames, Heartbeat, MechanismConfig, Metadata, Queued, SocketType};
 pub use transport::Address;
 pub use waker::Waker;
