@@ -1,0 +1,224 @@
+//! What libzmq really sends, recorded (see `golden/README.md`): we understand it, and send the same octets ourselves.
+
+#![allow(clippy::unwrap_used, reason = "a recording that can't be read fails the test")]
+
+mod harness;
+
+use bytes::Bytes;
+use harness::{End, Part, at, config, messages};
+use std::path::Path;
+use towpath_zmtp::{Command, Config, Error, Event, Header, MechanismConfig, SocketType};
+
+/// A part of a recording: its label, such as `message 0 5`, and its octets.
+struct Recorded {
+    label: String,
+    octets: Vec<u8>,
+}
+
+impl Recorded {
+    fn is_message(&self) -> bool {
+        self.label.starts_with("message")
+    }
+
+    /// The frames' lengths of a message.
+    fn lengths(&self) -> Vec<usize> {
+        self.label.split(' ').skip(1).map(|length| length.parse().unwrap()).collect()
+    }
+}
+
+fn recording(name: &str) -> Vec<Recorded> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut parts: Vec<Recorded> = Vec::new();
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        if let Some(label) = line.strip_prefix("= ") {
+            parts.push(Recorded { label: label.to_owned(), octets: Vec::new() });
+            continue;
+        }
+        let octets = &mut parts.last_mut().expect("octets before any label").octets;
+        for run in line.split(' ') {
+            let (octet, count) = run.split_once('*').unwrap_or((run, "1"));
+            let octet = u8::from_str_radix(octet, 16).unwrap();
+            octets.extend(std::iter::repeat_n(octet, count.parse().unwrap()));
+        }
+    }
+    assert!(parts[0].label.starts_with("greeting 3.1"), "{name}");
+    assert_eq!(parts[0].octets.len(), 64);
+    parts
+}
+
+/// Hears a recording in pieces; a PLAIN server welcomes the user on the way.
+fn hear(config: &Config, parts: &[Recorded], piece: usize) -> (End, Result<(), Error>) {
+    let mut end = End::new(config.clone());
+    for part in parts {
+        for octets in part.octets.chunks(piece) {
+            if let Err(error) = end.hear(octets, at(0)) {
+                return (end, Err(error));
+            }
+            if matches!(end.events.last(), Some(Event::Authenticate { .. })) {
+                end.connection.accept();
+            }
+        }
+    }
+    (end, Ok(()))
+}
+
+/// Understands a recording whole, octet by octet and in pieces between; gives what was told.
+fn understand(config: Config, name: &str) -> Vec<Event> {
+    let parts = recording(name);
+    let lengths: Vec<Vec<usize>> = parts.iter().filter(|part| part.is_message()).map(Recorded::lengths).collect();
+    let mut told = Vec::new();
+    for piece in [usize::MAX, 1, 3, 1000] {
+        let (end, outcome) = hear(&config, &parts, piece);
+        assert_eq!(outcome, Ok(()), "{name} in pieces of {piece}");
+        assert!(end.input.is_empty());
+        assert_eq!(end.connection.oddities(), (0, 0));
+        let heard: Vec<Vec<usize>> =
+            messages(&end.events).iter().map(|frames| frames.iter().map(Bytes::len).collect()).collect();
+        assert_eq!(heard, lengths, "{name} in pieces of {piece}");
+        told = end.events;
+    }
+    told
+}
+
+fn peer_of(events: &[Event]) -> (SocketType, Option<Bytes>) {
+    let ready = events.iter().find_map(|event| match event {
+        Event::Ready(peer) => Some(peer),
+        _ => None,
+    });
+    let ready = ready.expect("the handshake is over");
+    assert_eq!(ready.version, (3, 1));
+    (ready.socket_type, ready.metadata.find("Identity").cloned())
+}
+
+fn with(mechanism: MechanismConfig, socket_type: SocketType) -> Config {
+    Config { mechanism, ..config(socket_type) }
+}
+
+fn ada() -> MechanismConfig {
+    MechanismConfig::PlainClient { user: "ada".into(), password: "lovelace".into() }
+}
+
+#[test]
+fn every_socket_type_is_understood() {
+    use SocketType::{Dealer, Rep, Req, Router};
+    let empty = Some(Bytes::new());
+    for (ours, name, peer) in [
+        (Router, "dealer_null.txt", (Dealer, empty.clone())),
+        (Router, "dealer_identity_probe.txt", (Dealer, Some("towpath-7".into()))),
+        (Dealer, "router_null.txt", (Router, empty.clone())),
+        (Router, "req_null.txt", (Req, empty.clone())),
+        (Router, "req_correlate.txt", (Req, empty)),
+        (Dealer, "rep_null.txt", (Rep, None)),
+    ] {
+        assert_eq!(peer_of(&understand(config(ours), name)), peer, "{name}");
+    }
+}
+
+#[test]
+fn heartbeats_are_understood() {
+    understand(config(SocketType::Router), "heartbeat_pong.txt");
+    understand(config(SocketType::Router), "heartbeat_ping.txt");
+    // The recorded PING promises to be heard within three seconds, and is answered.
+    let (mut end, _) = hear(&config(SocketType::Router), &recording("heartbeat_ping.txt"), 1);
+    assert_eq!(end.connection.deadline(), Some(at(3000)));
+    assert!(end.write_all().ends_with(&harness::command(b"PONG", b"")));
+}
+
+#[test]
+fn both_roles_of_plain_are_understood() {
+    let told = understand(with(MechanismConfig::PlainServer, SocketType::Router), "plain_client.txt");
+    assert!(matches!(&told[0], Event::Authenticate { user, password } if user == "ada" && password == "lovelace"));
+    assert_eq!(peer_of(&told).0, SocketType::Dealer);
+    let told = understand(with(ada(), SocketType::Dealer), "plain_server.txt");
+    assert_eq!(peer_of(&told).0, SocketType::Router);
+}
+
+#[test]
+fn a_refusal_of_libzmq_is_understood_though_it_is_misspelt() {
+    let config = with(ada(), SocketType::Dealer);
+    for piece in [usize::MAX, 1] {
+        let (_, outcome) = hear(&config, &recording("plain_server_refuses.txt"), piece);
+        assert_eq!(outcome, Err(Error::RefusedByPeer { reason: "400".into() }));
+    }
+}
+
+/// Hears the other side's recording and sends the messages of ours: the octets must be those that libzmq sent.
+fn speak(config: Config, ours: &str, theirs: &str) {
+    let ours = recording(ours);
+    let (mut end, outcome) = hear(&config, &recording(theirs), usize::MAX);
+    assert_eq!(outcome, Ok(()));
+    for message in ours.iter().filter(|part| part.is_message()) {
+        end.send(&frames_of(&message.octets));
+    }
+    let wire = end.write_all();
+    let recorded = ours.iter().flat_map(|part| part.octets.iter().copied()).collect::<Vec<u8>>();
+    let (greeting, rest) = wire.split_at(64);
+    let (their_greeting, their_rest) = recorded.split_at(64);
+    assert_eq!(rest, their_rest);
+    // The padding and as-server mean nothing: libzmq's servers say 0, ours say what they are.
+    assert_eq!(greeting[0], their_greeting[0]);
+    assert_eq!(greeting[9..32], their_greeting[9..32]);
+    assert_eq!(greeting[33..], [0; 31]);
+}
+
+/// The frames of a recorded message.
+fn frames_of(mut octets: &[u8]) -> Vec<Part> {
+    let mut frames = Vec::new();
+    while let Some((header, size)) = Header::decode(octets) {
+        let (frame, rest) = octets[size..].split_at(header.length as usize);
+        frames.push(Part::Inside(Bytes::copy_from_slice(frame)));
+        octets = rest;
+    }
+    frames
+}
+
+#[test]
+fn we_send_what_libzmq_sends() {
+    use SocketType::{Dealer, Rep, Req, Router};
+    speak(config(Dealer), "dealer_null.txt", "router_null.txt");
+    speak(config(Router), "router_null.txt", "dealer_null.txt");
+    speak(config(Req), "req_null.txt", "rep_null.txt");
+    speak(config(Rep), "rep_null.txt", "req_null.txt");
+    speak(with(ada(), Dealer), "plain_client.txt", "plain_server.txt");
+    speak(with(MechanismConfig::PlainServer, Router), "plain_server.txt", "plain_client.txt");
+    let named = Config { routing_id: "towpath-7".into(), ..config(Dealer) };
+    speak(named, "dealer_identity_probe.txt", "router_null.txt");
+}
+
+#[test]
+fn our_pings_and_pongs_are_theirs() {
+    let recorded = |name: &str, nth: usize| recording(name)[nth].octets.clone();
+    let mut end = End::ready(
+        Config { heartbeat: harness::heartbeat(100, 100, 3000), ..config(SocketType::Dealer) },
+        SocketType::Router,
+    );
+    end.connection.on_timeout(at(100)).unwrap();
+    assert_eq!(end.write_all(), recorded("heartbeat_ping.txt", 2));
+    for (nth, context) in [(2, &b""[..]), (3, b"tick"), (4, b"0123456789abcdef")] {
+        end.hear(&harness::command(b"PING", &[b"\0\0", context].concat()), at(100)).unwrap();
+        assert_eq!(end.write_all(), recorded("heartbeat_pong.txt", nth));
+    }
+}
+
+#[test]
+fn every_recording_is_read_here() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let mut names: Vec<String> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".txt"))
+        .collect();
+    names.sort();
+    let this_file = include_str!("golden.rs");
+    let unread: Vec<&String> = names.iter().filter(|name| !this_file.contains(name.as_str())).collect();
+    assert!(unread.is_empty() && !names.is_empty(), "{unread:?} should have a test here");
+    for name in &names {
+        for part in recording(name).iter().filter(|part| part.label.starts_with("command")) {
+            let (header, size) = Header::decode(&part.octets).unwrap();
+            assert!(header.command && header.length as usize == part.octets.len() - size);
+            let decoded = Command::decode(Bytes::copy_from_slice(&part.octets[size..]));
+            assert_eq!(decoded.is_err(), part.label.contains("malformed"), "{name}: {}", part.label);
+        }
+    }
+}

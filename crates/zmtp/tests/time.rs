@@ -1,0 +1,242 @@
+//! Deadlines, heartbeats and TTLs, in virtual time.
+
+mod harness;
+
+use harness::{End, at, command, config, converse, frame, greeting, handshake, heartbeat, ready};
+use std::time::Duration;
+use towpath_zmtp::{Config, Error, MechanismConfig, SocketType};
+
+fn beating(interval: u64, timeout: u64, ttl: u64) -> Config {
+    Config { heartbeat: heartbeat(interval, timeout, ttl), ..config(SocketType::Router) }
+}
+
+#[test]
+fn one_deadline_for_the_whole_handshake_however_it_trickles() {
+    let mut end = End::new(config(SocketType::Router));
+    let octets = handshake(SocketType::Dealer);
+    for (index, octet) in octets.iter().enumerate().take(99) {
+        assert_eq!(end.connection.deadline(), Some(at(10_000)), "no octet moves it");
+        let now = at(index as u64 * 101);
+        end.hear(&[*octet], now).unwrap();
+        assert_eq!(end.connection.on_timeout(now), Ok(()));
+    }
+    assert_eq!(end.connection.on_timeout(at(9_999)), Ok(()));
+    assert_eq!(end.connection.on_timeout(at(10_000)), Err(Error::HandshakeTimeout));
+}
+
+#[test]
+fn a_verdict_that_is_slow_counts_too() {
+    let mut end = End::new(Config { mechanism: MechanismConfig::PlainServer, ..config(SocketType::Router) });
+    end.hear(&[&greeting(b"PLAIN", 1)[..], &command(b"HELLO", b"\x01a\x01b")].concat(), at(1)).unwrap();
+    assert_eq!(end.connection.on_timeout(at(10_000)), Err(Error::HandshakeTimeout));
+}
+
+#[test]
+fn a_finished_handshake_has_no_deadline() {
+    let mut end = End::ready(config(SocketType::Router), SocketType::Dealer);
+    assert_eq!(end.connection.deadline(), None);
+    assert_eq!(end.connection.on_timeout(at(1_000_000_000)), Ok(()));
+    assert!(end.write_all().is_empty());
+}
+
+#[test]
+fn deadlines_beyond_the_clock_are_never() {
+    let never = Duration::MAX;
+    let mut far = beating(1000, 1000, 1000);
+    far.handshake_timeout = never;
+    let heartbeat = far.heartbeat.as_mut().unwrap();
+    (heartbeat.interval, heartbeat.timeout, heartbeat.ttl) = (never, never, never);
+    let mut end = End::new(far.clone());
+    assert_eq!(end.connection.deadline(), None);
+    end.hear(&handshake(SocketType::Dealer), at(0)).unwrap();
+    assert_eq!(end.connection.deadline(), None);
+    assert_eq!(end.connection.on_timeout(at(u64::from(u32::MAX))), Ok(()));
+
+    far.heartbeat.as_mut().unwrap().interval = Duration::from_secs(1);
+    let mut end = End::ready(far, SocketType::Dealer);
+    end.connection.on_timeout(at(1000)).unwrap();
+    assert_eq!(end.write_all(), command(b"PING", &655_u16.to_be_bytes()), "libzmq overflows above 655");
+    assert_eq!(end.connection.deadline(), Some(at(2000)), "an answer may take for ever");
+}
+
+#[test]
+fn a_ping_goes_out_each_interval_and_any_octet_answers_it() {
+    let mut end = End::ready(beating(1000, 400, 250), SocketType::Dealer);
+    assert_eq!(end.connection.deadline(), Some(at(1000)));
+    end.connection.on_timeout(at(999)).unwrap();
+    assert!(end.write_all().is_empty());
+    end.connection.on_timeout(at(1000)).unwrap();
+    // 250 ms are rounded up to tenths of a second.
+    assert_eq!(end.write_all(), command(b"PING", b"\0\x03"));
+    assert_eq!(end.connection.deadline(), Some(at(1400)));
+    // Not the PONG (go-zeromq leaves its context out), not even a whole frame: one octet is life.
+    end.hear(&[0], at(1399)).unwrap();
+    assert_eq!(end.connection.deadline(), Some(at(2000)));
+    assert_eq!(end.connection.on_timeout(at(1400)), Ok(()));
+    assert!(end.write_all().is_empty());
+    end.connection.on_timeout(at(2000)).unwrap();
+    assert_eq!(end.write_all(), command(b"PING", b"\0\x03"));
+    assert_eq!(end.connection.on_timeout(at(2399)), Ok(()));
+    assert_eq!(end.connection.on_timeout(at(2400)), Err(Error::HeartbeatTimeout));
+}
+
+#[test]
+fn later_pings_do_not_put_off_the_end() {
+    let mut end = End::ready(beating(100, 1000, 0), SocketType::Dealer);
+    let mut pings = 0;
+    for now in (100..1100).step_by(100) {
+        assert_eq!(end.connection.on_timeout(at(now)), Ok(()), "at {now}");
+        pings += usize::from(end.write_all() == command(b"PING", b"\0\0"));
+    }
+    assert_eq!(pings, 10);
+    assert_eq!(end.connection.on_timeout(at(1100)), Err(Error::HeartbeatTimeout));
+}
+
+#[test]
+fn a_late_call_sends_one_ping_and_not_a_burst() {
+    let mut end = End::ready(beating(100, 5000, 0), SocketType::Dealer);
+    end.connection.on_timeout(at(1000)).unwrap();
+    assert_eq!(end.write_all(), command(b"PING", b"\0\0"));
+    assert_eq!(end.connection.deadline(), Some(at(1100)));
+}
+
+#[test]
+fn deadlines_always_move_on() {
+    // Intervals of nothing must not keep a driver busy at one instant.
+    let mut end = End::ready(beating(0, 50, 0), SocketType::Dealer);
+    let mut now = 0;
+    for _ in 0..100 {
+        end.write_all();
+        if end.connection.on_timeout(at(now)).is_err() {
+            return assert!(now >= 50);
+        }
+        let next = end.connection.deadline().unwrap();
+        assert!(next > at(now), "the deadline stands still at {now} ms");
+        now = (next - at(0)).as_millis() as u64;
+    }
+    panic!("a silent peer was never given up");
+}
+
+#[test]
+fn no_ping_behind_octets_that_the_peer_is_slow_to_read() {
+    let mut end = End::ready(beating(100, 100, 0), SocketType::Dealer);
+    end.send(&[harness::Part::Inside(vec![1; 100_000].into())]);
+    end.write(50_000);
+    for now in (100..2000).step_by(100) {
+        assert_eq!(end.connection.on_timeout(at(now)), Ok(()), "its patience is not measured");
+    }
+    let rest = end.write_all();
+    assert!(rest.iter().all(|octet| *octet == 1), "no PING among the octets of the body");
+    end.connection.on_timeout(at(2000)).unwrap();
+    assert_eq!(end.write_all(), command(b"PING", b"\0\0"));
+}
+
+#[test]
+fn a_peer_of_zmtp_3_0_gets_no_ping_but_an_answer() {
+    let mut octets = handshake(SocketType::Dealer);
+    octets[11] = 0;
+    let mut end = End::new(beating(100, 100, 100));
+    end.hear(&octets, at(0)).unwrap();
+    end.write_all();
+    assert_eq!(end.connection.deadline(), None);
+    end.connection.on_timeout(at(5000)).unwrap();
+    assert!(end.write_all().is_empty());
+    end.hear(&command(b"PING", b"\0\0ctx"), at(5000)).unwrap();
+    assert_eq!(end.write_all(), command(b"PONG", b"ctx"));
+}
+
+#[test]
+fn a_pong_repeats_at_most_16_octets() {
+    let mut end = End::ready(config(SocketType::Router), SocketType::Dealer);
+    for length in [0, 1, 15, 16, 17, 300] {
+        let context = vec![b'c'; length];
+        end.hear(&command(b"PING", &[b"\0\0", &context[..]].concat()), at(0)).unwrap();
+        assert_eq!(end.write_all(), command(b"PONG", &context[..length.min(16)]));
+    }
+}
+
+#[test]
+fn a_peer_that_promised_to_be_heard_is_held_to_it() {
+    let mut end = End::ready(config(SocketType::Router), SocketType::Dealer);
+    end.hear(&command(b"PING", b"\0\x05"), at(100)).unwrap();
+    assert_eq!(end.connection.deadline(), Some(at(600)));
+    end.hear(&frame(0, b"x"), at(400)).unwrap();
+    assert_eq!(end.connection.deadline(), Some(at(900)), "any octet counts");
+    assert_eq!(end.connection.on_timeout(at(899)), Ok(()));
+    assert_eq!(end.connection.on_timeout(at(900)), Err(Error::TtlExpired));
+
+    // The last PING says what holds; 0 takes the promise back. The longest is nearly two hours.
+    let mut end = End::ready(config(SocketType::Router), SocketType::Dealer);
+    end.hear(&command(b"PING", b"\xff\xff"), at(0)).unwrap();
+    assert_eq!(end.connection.deadline(), Some(at(6_553_500)));
+    end.hear(&command(b"PING", b"\0\0"), at(0)).unwrap();
+    assert_eq!(end.connection.deadline(), None);
+}
+
+#[test]
+fn the_octets_of_a_large_body_keep_the_connection_alive() {
+    let mut settings = beating(1000, 500, 0);
+    settings.limits.stream_over_bytes = Some(1000);
+    let mut end = End::ready(settings, SocketType::Dealer);
+    end.hear(&command(b"PING", b"\0\x03"), at(0)).unwrap();
+    end.hear(&harness::long_header(0, 1 << 40), at(0)).unwrap();
+    for now in (0..60_000).step_by(250) {
+        // The driver takes the octets past the decoder, and says that it heard them.
+        end.connection.heard(at(now));
+        end.connection.body_advance(1 << 20);
+        assert_eq!(end.connection.on_timeout(at(now)), Ok(()));
+        end.write_all();
+    }
+    assert_eq!(end.connection.on_timeout(at(60_100)), Err(Error::TtlExpired));
+}
+
+#[test]
+fn silence_is_not_the_peers_while_nothing_is_read() {
+    let mut end = End::ready(beating(100, 300, 0), SocketType::Dealer);
+    end.hear(&command(b"PING", b"\0\x05"), at(0)).unwrap();
+    end.write_all();
+    end.connection.set_reading(false, at(50));
+    for now in (100..10_000).step_by(100) {
+        assert_eq!(end.connection.on_timeout(at(now)), Ok(()));
+        assert!(end.connection.deadline().unwrap() > at(now), "only PINGs are due");
+        end.write_all();
+    }
+    // The count of its silence begins when reading does.
+    end.connection.set_reading(true, at(10_000));
+    assert_eq!(end.connection.on_timeout(at(10_299)), Ok(()));
+    end.connection.set_reading(true, at(10_300));
+    assert_eq!(end.connection.on_timeout(at(10_499)), Ok(()));
+    assert_eq!(end.connection.on_timeout(at(10_500)), Err(Error::TtlExpired));
+}
+
+#[test]
+fn two_ends_keep_each_other_alive_and_notice_a_cut() {
+    let mut server = End::new(beating(1000, 700, 1500));
+    let mut client = End::new(Config { socket_type: SocketType::Dealer, ..beating(900, 600, 1400) });
+    converse(&mut client, &mut server, &[7], at(0)).unwrap();
+    for now in (0..100_000).step_by(50) {
+        client.connection.on_timeout(at(now)).unwrap();
+        server.connection.on_timeout(at(now)).unwrap();
+        converse(&mut client, &mut server, &[usize::MAX], at(now)).unwrap();
+    }
+    // From here on nothing gets through.
+    let given_up = |end: &mut End| {
+        (100_000..110_000).step_by(50).find_map(|now| {
+            end.write_all();
+            end.connection.on_timeout(at(now)).err().map(|error| (now, error))
+        })
+    };
+    let (client_gone, _) = given_up(&mut client).expect("the client notices");
+    let (server_gone, _) = given_up(&mut server).expect("the server notices");
+    assert!(client_gone < 102_000 && server_gone < 102_000, "{client_gone} {server_gone}");
+}
+
+#[test]
+fn the_client_of_plain_waits_under_the_same_deadline() {
+    let mechanism = MechanismConfig::PlainClient { user: "a".into(), password: "b".into() };
+    let mut end = End::new(Config { mechanism, ..config(SocketType::Dealer) });
+    end.hear(&[&greeting(b"PLAIN", 1)[..], &command(b"WELCOME", b"")].concat(), at(9_000)).unwrap();
+    assert_eq!(end.connection.on_timeout(at(9_999)), Ok(()));
+    end.hear(&ready(&[(b"Socket-Type", b"ROUTER")]), at(9_999)).unwrap();
+    assert_eq!(end.connection.on_timeout(at(10_000)), Ok(()), "it was in time");
+}
