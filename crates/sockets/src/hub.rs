@@ -26,7 +26,7 @@ use towpath_zmtp::{Body, Config, Connection, Queued, SocketType};
 const READY_MAX: usize = 256;
 
 /// No more peers are read in a turn once this many events wait for the application.
-const EVENTS_MAX: usize = 16 * 1024;
+pub(crate) const EVENTS_MAX: usize = 16 * 1024;
 
 /// Deadlines are looked through no more often than this.
 const TIMER_GRAIN: Duration = Duration::from_millis(10);
@@ -489,6 +489,10 @@ impl Hub {
         let mut next: Option<Instant> = None;
         for peer in self.peers.iter_mut() {
             if peer.connection.deadline().is_some_and(|deadline| deadline <= now) {
+                if peer.is_ready() && peer.readable {
+                    // Octets are here that this side had no room to take: the silence isn't the peer's.
+                    peer.connection.heard(now);
+                }
                 match peer.connection.on_timeout(now) {
                     Ok(()) => schedule(&mut self.runnable, peer),
                     Err(error) => ended.push((peer.id, End::from(error))),

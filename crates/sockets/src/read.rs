@@ -2,6 +2,7 @@
 
 use crate::buffer_pool::{BUFFER_BYTES, BufferPool};
 use crate::event::Event;
+use crate::hub::EVENTS_MAX;
 use crate::peer::{End, Peer};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -32,7 +33,8 @@ impl Peer {
         now: Instant,
     ) -> Result<(), End> {
         let mut taken = 0;
-        while self.wants_to_read() && taken < TURN_BYTES {
+        // Two octets make an empty message, and each costs an event: the turn's octets alone would not bound memory.
+        while self.wants_to_read() && taken < TURN_BYTES && events.len() < EVENTS_MAX {
             let remaining = self.connection.body_remaining();
             let direct = self.input.is_empty() && remaining >= DIRECT_BYTES_MIN;
             let octets = if direct {
