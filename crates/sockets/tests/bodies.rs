@@ -1,0 +1,157 @@
+//! Bodies that are files, on either end.
+
+mod support;
+
+use std::io::Write;
+use std::sync::Arc;
+use support::*;
+use towpath_sockets::{Event, FileRange, Hub, HubOptions, Message, SocketType};
+
+fn file_of(octets: &[u8]) -> Arc<std::fs::File> {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(octets).unwrap();
+    Arc::new(file)
+}
+
+fn noise(length: usize) -> Vec<u8> {
+    (0..length as u64).map(|index| (index.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect()
+}
+
+fn streaming() -> HubOptions {
+    HubOptions { stream_over_bytes: Some(1000), ..options(SocketType::Dealer) }
+}
+
+#[test]
+fn a_file_leaves_by_sendfile_and_arrives_as_a_stream() {
+    let octets = noise(5_000_000);
+    let file = file_of(&octets);
+    for endpoint in ["tcp://127.0.0.1:0", "inproc://bodies"] {
+        let mut pair = pair_at(&endpoint.parse().unwrap(), options(SocketType::Router), streaming());
+        let message = Message::new()
+            .with(&b"head"[..])
+            .with(FileRange::new(file.clone(), 1, 4_999_999).tagged(9))
+            .with(&b"between"[..])
+            .with(FileRange::new(file.clone(), 0, 2000))
+            .with(&b"tail"[..]);
+        pair.server.send(pair.at_server, message).unwrap();
+        let mut heads = Vec::new();
+        let mut body = Vec::new();
+        let mut sent = false;
+        until(&mut [&mut pair.server, &mut pair.client], |_, event| {
+            match event {
+                Event::FileSent { tag: 9, whole: true, .. } => sent = true,
+                Event::BodyStart { head, length, .. } => {
+                    heads.push((head, length));
+                }
+                Event::BodyData { data, .. } => body.extend_from_slice(&data),
+                Event::Message { frames, continued, .. } => {
+                    assert!(continued);
+                    heads.push((frames, 0));
+                    return Some(());
+                }
+                _ => {}
+            }
+            None
+        });
+        assert!(sent);
+        assert_eq!(body, [&octets[1..], &octets[..2000]].concat());
+        let heads: Vec<_> = heads.iter().map(|(frames, length)| (&frames[0][..], *length)).collect();
+        assert_eq!(heads, [(&b"head"[..], 4_999_999), (b"between", 2000), (b"tail", 0)]);
+        let info = pair.server.peer(pair.at_server).unwrap();
+        assert!(info.sendfile_bytes >= 4_999_999 || endpoint.starts_with("inproc"));
+    }
+}
+
+#[test]
+fn a_frame_is_finished_with_zeros_and_declared_when_its_file_was_too_short() {
+    let file = file_of(&[1; 1_000_000]);
+    let mut pair = pair(options(SocketType::Router), streaming());
+    pair.server.send(pair.at_server, Message::new().with(FileRange::new(file, 0, 1_500_000).tagged(3))).unwrap();
+    let mut body = Vec::new();
+    let mut whole = true;
+    until(&mut [&mut pair.server, &mut pair.client], |_, event| {
+        match event {
+            Event::FileSent { tag: 3, whole: told, .. } => whole = told,
+            Event::BodyData { data, .. } => body.extend_from_slice(&data),
+            Event::BodyEnd { more: false, .. } => return Some(()),
+            _ => {}
+        }
+        None
+    });
+    assert!(!whole);
+    assert_eq!(body.len(), 1_500_000);
+    assert!(body[..1_000_000].iter().all(|octet| *octet == 1) && body[1_000_000..].iter().all(|octet| *octet == 0));
+}
+
+#[test]
+fn or_the_connection_is_closed_where_nothing_can_be_declared() {
+    let file = file_of(&[1; 1000]);
+    let mut pair = pair(options(SocketType::Router), options(SocketType::Dealer));
+    let range = FileRange::new(file, 0, 2000).close_if_short();
+    pair.server.send(pair.at_server, Message::new().with(range)).unwrap();
+    let reason = until(&mut [&mut pair.server, &mut pair.client], |index, event| match event {
+        Event::Gone { reason, .. } if index == 0 => Some(reason),
+        Event::Message { .. } => panic!("a frame that was not whole arrived"),
+        _ => None,
+    });
+    assert!(reason.contains("shorter"), "{reason}");
+}
+
+#[test]
+fn reading_waits_for_whoever_holds_the_buffers() {
+    let octets = noise(3_000_000);
+    let file = file_of(&octets);
+    let client = HubOptions { body_buffers: 2, ..streaming() };
+    let mut pair = pair(options(SocketType::Router), client);
+    pair.server.send(pair.at_server, Message::new().with(FileRange::new(file, 0, 3_000_000))).unwrap();
+    let mut held = std::collections::VecDeque::new();
+    let mut most_held = 0;
+    let mut body = Vec::new();
+    let turns = |hub: &mut Hub| hub.turn(Some(std::time::Duration::from_millis(1))).unwrap();
+    for _ in 0..20_000 {
+        turns(&mut pair.server);
+        turns(&mut pair.client);
+        let mut arrived = false;
+        while let Some(event) = pair.client.next_event() {
+            if let Event::BodyData { data, .. } = event {
+                held.push_back(data);
+                arrived = true;
+            }
+        }
+        most_held = most_held.max(held.iter().map(|data| data.len()).sum::<usize>());
+        if !arrived && let Some(data) = held.pop_front() {
+            body.extend_from_slice(&data);
+        }
+        if body.len() == octets.len() {
+            break;
+        }
+    }
+    assert!(body == octets);
+    assert!(most_held <= 2 * 256 * 1024 + 64 * 1024, "{most_held} octets were held");
+}
+
+#[test]
+fn what_has_not_begun_is_taken_back() {
+    let file = file_of(&noise(50_000_000));
+    let mut pair = pair(options(SocketType::Router), streaming());
+    for tag in [1, 2, 1, 2] {
+        let range = FileRange::new(file.clone(), 0, 50_000_000);
+        pair.server.send(pair.at_server, Message::new().with(range).tagged(tag)).unwrap();
+    }
+    pair.server.turn(Some(std::time::Duration::ZERO)).unwrap();
+    assert_eq!(pair.server.take_back(pair.at_server, 1), 1, "the first of them has begun");
+    assert_eq!(pair.server.queued(pair.at_server).messages, 2);
+    let cleared = pair.server.clear_queue(pair.at_server);
+    assert_eq!((cleared.messages, cleared.external_bytes), (2, 100_000_000));
+    pair.server.send(pair.at_server, text("end")).unwrap();
+    let mut bodies = 0;
+    until(&mut [&mut pair.server, &mut pair.client], |_, event| match event {
+        Event::BodyEnd { .. } => {
+            bodies += 1;
+            None
+        }
+        Event::Message { frames, .. } => (&frames[0][..] == b"end").then_some(()),
+        _ => None,
+    });
+    assert_eq!(bodies, 1);
+}

@@ -1,0 +1,214 @@
+//! Peers can be seen, held back, replaced and sent away; hostile ones do no harm.
+
+mod support;
+
+use bytes::Bytes;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+use support::*;
+use towpath_sockets::{Endpoint, Event, Heartbeat, Hub, HubOptions, Message, SendError, SocketType};
+
+fn raw_connection(endpoint: &Endpoint) -> TcpStream {
+    let Endpoint::Tcp { host, port } = endpoint else { panic!("not tcp") };
+    let stream = TcpStream::connect((host.as_str(), *port)).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream
+}
+
+fn bound(options: HubOptions) -> (Hub, Endpoint) {
+    let mut hub = Hub::new(options).unwrap();
+    let endpoint = hub.bind(&anywhere()).unwrap();
+    (hub, endpoint)
+}
+
+fn failure(hub: &mut Hub) -> String {
+    until(&mut [hub], |_, event| match event {
+        Event::Failed { reason, connecting: false, .. } | Event::Gone { reason, .. } => Some(reason),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_full_queue_gives_the_message_back_and_tells_when_there_is_room() {
+    let server = HubOptions { send_queue_bytes: 100_000, ..options(SocketType::Router) };
+    let mut pair = pair(server, options(SocketType::Dealer));
+    let mut sent = 0u32;
+    let refused = loop {
+        let message = Message::new().with(sent.to_be_bytes().to_vec()).with(vec![0; 10_000]);
+        match pair.server.send(pair.at_server, message) {
+            Ok(()) => sent += 1,
+            Err(SendError::Full(back)) => break back,
+            Err(SendError::Gone(_)) => panic!("gone"),
+        }
+        pair.server.turn(Some(Duration::ZERO)).unwrap();
+    };
+    assert_eq!(refused.length(), 10_004, "what was refused comes back whole");
+    assert!(pair.server.queued(pair.at_server).memory_bytes < 120_000);
+    let mut received = 0u32;
+    let mut room = false;
+    until(&mut [&mut pair.server, &mut pair.client], |_, event| {
+        match event {
+            Event::Message { frames, .. } => {
+                assert_eq!(frames[0], Bytes::copy_from_slice(&received.to_be_bytes()), "none lost, in order");
+                received += 1;
+            }
+            Event::Room { .. } => room = true,
+            _ => {}
+        }
+        (received == sent && room).then_some(())
+    });
+}
+
+#[test]
+fn a_pause_holds_the_sender_back() {
+    let mut pair = pair(options(SocketType::Router), options(SocketType::Dealer));
+    pair.server.pause_reading(pair.at_server, true);
+    pair.client.send(pair.at_client, text("later")).unwrap();
+    for _ in 0..20 {
+        pair.client.turn(Some(Duration::from_millis(1))).unwrap();
+        pair.server.turn(Some(Duration::from_millis(1))).unwrap();
+        assert!(pair.server.next_event().is_none());
+    }
+    pair.server.pause_reading(pair.at_server, false);
+    until(&mut [&mut pair.server], |_, event| matches!(event, Event::Message { .. }).then_some(()));
+}
+
+#[test]
+fn a_peer_is_sent_away_and_told_why() {
+    let mut pair = pair(options(SocketType::Router), options(SocketType::Dealer));
+    pair.server.disconnect(pair.at_server, "maintenance at noon");
+    let mut reasons = [None, None];
+    until(&mut [&mut pair.server, &mut pair.client], |index, event| {
+        if let Event::Gone { reason, .. } = event {
+            reasons[index] = Some(reason);
+        }
+        reasons.iter().all(Option::is_some).then_some(())
+    });
+    for reason in reasons.into_iter().flatten() {
+        assert!(reason.contains("maintenance at noon"), "{reason}");
+    }
+    assert!(pair.server.peer(pair.at_server).is_none());
+    assert!(matches!(pair.server.send(pair.at_server, text("x")), Err(SendError::Gone(_))));
+}
+
+#[test]
+fn a_routing_id_is_handed_over_to_the_newcomer() {
+    let client = || HubOptions { routing_id: Bytes::from_static(b"ann"), ..options(SocketType::Dealer) };
+    let mut pair = pair(options(SocketType::Router), client());
+    assert_eq!(pair.server.peer_of(b"ann"), Some(pair.at_server));
+    let mut newcomer = Hub::new(client()).unwrap();
+    newcomer.connect(&pair.endpoint).unwrap();
+    let mut former_gone = false;
+    let mut new_ready = false;
+    until(&mut [&mut pair.server, &mut newcomer], |index, event| {
+        match event {
+            Event::Gone { peer, .. } if index == 0 => former_gone = peer == pair.at_server,
+            Event::Ready { .. } if index == 1 => new_ready = true,
+            _ => {}
+        }
+        (former_gone && new_ready).then_some(())
+    });
+    let now = pair.server.peer_of(b"ann").unwrap();
+    assert_ne!(now, pair.at_server);
+    pair.server.send(now, text("hello")).unwrap();
+    until(&mut [&mut pair.server, &mut newcomer], |_, event| matches!(event, Event::Message { .. }).then_some(()));
+}
+
+#[test]
+fn a_silent_peer_is_given_up_and_one_that_answers_is_not() {
+    let heartbeat = Heartbeat {
+        interval: Duration::from_millis(30),
+        timeout: Duration::from_millis(120),
+        ttl: Duration::from_millis(200),
+    };
+    let server = HubOptions { heartbeat: Some(heartbeat), ..options(SocketType::Router) };
+    let mut pair = pair(server, options(SocketType::Dealer));
+    let mut silent = raw_connection(&pair.endpoint);
+    silent.write_all(&[raw_greeting(), raw_ready()].concat()).unwrap();
+    let (peer, reason) = until(&mut [&mut pair.server, &mut pair.client], |index, event| match event {
+        Event::Gone { peer, reason } if index == 0 => Some((peer, reason)),
+        _ => None,
+    });
+    assert_ne!(peer, pair.at_server, "the peer that answers stays");
+    assert!(reason.contains("PING"), "{reason}");
+}
+
+#[test]
+fn garbage_is_named() {
+    let (mut server, endpoint) = bound(options(SocketType::Router));
+    let mut connection = raw_connection(&endpoint);
+    connection.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    assert!(failure(&mut server).contains("not a ZMTP"));
+    let mut rest = Vec::new();
+    let _ = connection.read_to_end(&mut rest);
+
+    let mut connection = raw_connection(&endpoint);
+    let monster = [&[2u8][..], &(1u64 << 63).to_be_bytes()].concat();
+    connection.write_all(&[raw_greeting(), raw_ready(), monster].concat()).unwrap();
+    assert!(failure(&mut server).contains("9223372036854775808"));
+
+    let mut connection = raw_connection(&endpoint);
+    connection.write_all(&[raw_greeting(), raw_ready(), [1, 0].repeat(5000)].concat()).unwrap();
+    assert!(failure(&mut server).contains("4096 frames"));
+}
+
+#[test]
+fn a_handshake_has_one_deadline_however_it_trickles() {
+    let server = HubOptions { handshake_timeout: Duration::from_millis(200), ..options(SocketType::Router) };
+    let (mut server, endpoint) = bound(server);
+    let mut connection = raw_connection(&endpoint);
+    let reason = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            // An octet now and then, for ever; the server ends it.
+            for octet in raw_greeting().iter().cycle().take(10_000) {
+                if connection.write_all(&[*octet]).is_err() {
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let reason = failure(&mut server);
+        drop(server);
+        reason
+    });
+    assert!(reason.contains("in time"), "{reason}");
+}
+
+#[test]
+fn connections_are_capped_by_address_and_the_oldest_handshake_makes_way() {
+    let server = HubOptions { max_peers_per_address: 3, max_handshakes: 2, ..options(SocketType::Router) };
+    let (mut server, endpoint) = bound(server);
+    let first = raw_connection(&endpoint);
+    let _second = raw_connection(&endpoint);
+    let mut third = raw_connection(&endpoint);
+    assert!(failure(&mut server).contains("oldest"));
+    third.write_all(&[raw_greeting(), raw_ready()].concat()).unwrap();
+    until(&mut [&mut server], |_, event| matches!(event, Event::Ready { .. }).then_some(()));
+    drop(first);
+    let _fourth = raw_connection(&endpoint);
+    let mut fifth = raw_connection(&endpoint);
+    // The fifth is one too many from this address: it is closed at once.
+    std::thread::scope(|scope| {
+        let closed = scope.spawn(move || {
+            let mut octets = Vec::new();
+            let _ = fifth.read_to_end(&mut octets);
+            octets
+        });
+        while !closed.is_finished() {
+            server.turn(Some(Duration::from_millis(5))).unwrap();
+            while server.next_event().is_some() {}
+        }
+        assert!(closed.join().unwrap().len() <= 64);
+    });
+}
+
+#[test]
+fn peers_of_other_patterns_are_refused_with_both_names() {
+    let (mut server, endpoint) = bound(options(SocketType::Router));
+    let mut connection = raw_connection(&endpoint);
+    let ready = b"\x04\x1a\x05READY\x0bSocket-Type\x00\x00\x00\x04PUSH".to_vec();
+    connection.write_all(&[raw_greeting(), ready].concat()).unwrap();
+    let reason = failure(&mut server);
+    assert!(reason.contains("PUSH") && reason.contains("ROUTER"), "{reason}");
+}

@@ -1,0 +1,83 @@
+//! Two hubs in one thread, driven until something is true. Every wait has a deadline.
+#![allow(dead_code, missing_docs)]
+
+use std::time::{Duration, Instant};
+use towpath_sockets::{Endpoint, Event, Hub, HubOptions, Message, PeerId, SocketType};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub struct Pair {
+    pub server: Hub,
+    pub client: Hub,
+    pub endpoint: Endpoint,
+    pub at_server: PeerId,
+    pub at_client: PeerId,
+}
+
+pub fn options(socket_type: SocketType) -> HubOptions {
+    HubOptions::new(socket_type)
+}
+
+pub fn anywhere() -> Endpoint {
+    "tcp://127.0.0.1:0".parse().unwrap()
+}
+
+/// Turns every hub until one of them has an event that `pick` takes.
+pub fn until<T>(hubs: &mut [&mut Hub], mut pick: impl FnMut(usize, Event) -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        for (index, hub) in hubs.iter_mut().enumerate() {
+            hub.turn(Some(Duration::from_millis(1))).unwrap();
+            while let Some(event) = hub.next_event() {
+                if let Some(picked) = pick(index, event) {
+                    return picked;
+                }
+            }
+        }
+    }
+    panic!("what was waited for did not happen in {PATIENCE:?}");
+}
+
+pub fn ready(hubs: &mut [&mut Hub]) -> Vec<PeerId> {
+    let mut found = vec![None; hubs.len()];
+    until(hubs, |index, event| {
+        if let Event::Ready { peer } = event {
+            found[index] = Some(peer);
+        }
+        found.iter().all(Option::is_some).then_some(())
+    });
+    found.into_iter().flatten().collect()
+}
+
+pub fn pair_at(endpoint: &Endpoint, server: HubOptions, client: HubOptions) -> Pair {
+    let mut server = Hub::new(server).unwrap();
+    let mut client = Hub::new(client).unwrap();
+    let endpoint = server.bind(endpoint).unwrap();
+    client.connect(&endpoint).unwrap();
+    let peers = ready(&mut [&mut server, &mut client]);
+    Pair { server, client, endpoint, at_server: peers[0], at_client: peers[1] }
+}
+
+pub fn pair(server: HubOptions, client: HubOptions) -> Pair {
+    pair_at(&anywhere(), server, client)
+}
+
+pub fn text(text: &str) -> Message {
+    Message::new().with(text.as_bytes().to_vec())
+}
+
+/// A ZMTP 3.1 NULL handshake of a DEALER, as raw octets.
+pub fn raw_greeting() -> Vec<u8> {
+    let mut greeting = vec![0; 64];
+    greeting[0] = 0xff;
+    greeting[9] = 0x7f;
+    greeting[10] = 3;
+    greeting[11] = 1;
+    greeting[12..16].copy_from_slice(b"NULL");
+    greeting
+}
+
+pub fn raw_ready() -> Vec<u8> {
+    let body = b"\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER\x08Identity\x00\x00\x00\x00";
+    [&[4, body.len() as u8], &body[..]].concat()
+}
