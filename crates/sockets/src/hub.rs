@@ -312,7 +312,8 @@ impl Hub {
                 token => {
                     let Some(peer) = self.peers.find_mut(PeerId::from_token(token)) else { continue };
                     let failed = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);
-                    peer.readable |= failed || flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP);
+                    peer.hung_up |= failed || flags.contains(epoll::EventFlags::RDHUP);
+                    peer.readable |= peer.hung_up || flags.contains(epoll::EventFlags::IN);
                     peer.writable |= failed || flags.contains(epoll::EventFlags::OUT);
                     schedule(&mut self.runnable, peer);
                 }

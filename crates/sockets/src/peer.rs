@@ -116,6 +116,8 @@ pub(crate) struct Peer {
     /// connect(2) is under way.
     pub(crate) connecting: bool,
     pub(crate) readable: bool,
+    /// The peer has closed its side, or the connection has failed: the end is there to be read behind what came before.
+    pub(crate) hung_up: bool,
     pub(crate) writable: bool,
     /// In the hub's list of peers with something to do.
     pub(crate) scheduled: bool,
@@ -158,6 +160,7 @@ impl Peer {
             read_ahead: crate::read::READ_AHEAD_BYTES_MAX,
             connecting: false,
             readable: false,
+            hung_up: false,
             writable: false,
             scheduled: false,
             paused: false,

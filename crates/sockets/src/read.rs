@@ -89,8 +89,9 @@ impl Peer {
                 false => "the peer closed the connection during the handshake",
             })),
             Ok((_, octets)) => {
-                // A short read has emptied a stream socket; the next edge tells of more.
-                self.readable = octets == wanted;
+                // A short read has emptied a stream socket, and the next edge tells of more. But for the end, whose edge may
+                // have come together with that of the last octets.
+                self.readable = octets == wanted || self.hung_up;
                 Ok(octets)
             }
             Err(Errno::AGAIN) => {
