@@ -62,7 +62,10 @@ impl fmt::Display for Address {
     }
 }
 
-static INPROC: Mutex<Option<HashMap<String, (Sender<OwnedFd>, Waker)>>> = Mutex::new(None);
+/// Hubs that listen on inproc endpoints, by name: where a new connection's end goes, and what tells of it.
+type Listening = HashMap<String, (Sender<OwnedFd>, Waker)>;
+
+static INPROC: Mutex<Option<Listening>> = Mutex::new(None);
 
 /// A place where peers arrive.
 #[derive(Debug)]
