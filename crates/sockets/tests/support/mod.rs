@@ -1,5 +1,5 @@
 //! Two hubs in one thread, driven until something is true. Every wait has a deadline.
-#![allow(dead_code, missing_docs)]
+#![allow(dead_code, missing_docs, clippy::unwrap_used)]
 
 use std::time::{Duration, Instant};
 use towpath_sockets::{Endpoint, Event, Hub, HubOptions, Message, PeerId, SocketType};

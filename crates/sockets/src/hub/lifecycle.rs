@@ -1,0 +1,143 @@
+//! How peers come and go: accepted or connected, ready, ended.
+
+use super::Hub;
+use crate::event::Event;
+use crate::peer::{End, Origin, Peer, PeerId};
+use crate::transport::Address;
+use bytes::{BufMut, BytesMut};
+use rustix::event::epoll;
+use rustix::fd::OwnedFd;
+use std::time::Duration;
+use towpath_zmtp::{Connection, SocketType};
+
+/// How long accepting rests when the process or the machine is out of descriptors.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
+
+/// Connections accepted before peers that are already here get their turn.
+const ACCEPTS_PER_TURN: usize = 64;
+
+impl Hub {
+    pub(super) fn accept(&mut self, index: usize) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let now = self.now;
+            let Some(listening) = self.listeners.get_mut(index) else { return };
+            if listening.rest_until.is_some_and(|until| now < until) || !listening.pending {
+                return;
+            }
+            listening.rest_until = None;
+            match listening.listener.accept() {
+                Ok(Some((fd, address))) => self.take_in(fd, address),
+                Ok(None) => listening.pending = false,
+                Err(error) if matches!(error.kind(), std::io::ErrorKind::ConnectionAborted) => {}
+                Err(error) => {
+                    let until = now + ACCEPT_REST;
+                    listening.rest_until = Some(until);
+                    listening.pending = false;
+                    self.next_timer = Some(self.next_timer.map_or(until, |at| at.min(until)));
+                    tracing::warn!(%error, "accepting connections rests for a moment; raise the limit of open files?");
+                }
+            }
+        }
+    }
+
+    fn take_in(&mut self, fd: OwnedFd, address: Address) {
+        let from_there = address.ip().map_or(0, |ip| self.per_address.get(&ip).copied().unwrap_or(0));
+        if self.peers.len() >= self.options.max_peers || from_there >= self.options.max_peers_per_address {
+            tracing::warn!(%address, peers = self.peers.len(), from_there, "a connection is refused: too many");
+            return;
+        }
+        if self.handshakes >= self.options.max_handshakes {
+            let unready = self.peers.iter().filter(|peer| !peer.is_ready() && peer.origin == Origin::Accepted);
+            if let Some(oldest) = unready.min_by_key(|peer| peer.connected_at).map(|peer| peer.id) {
+                self.end(oldest, End::new("too many handshakes are under way, and this was the oldest"));
+            }
+        }
+        self.add_peer(fd, address, Origin::Accepted, false);
+    }
+
+    pub(crate) fn add_peer(&mut self, fd: OwnedFd, address: Address, origin: Origin, connecting: bool) {
+        crate::transport::tune(&fd, &address, &self.options.congestion);
+        let id = self.peers.next_id();
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
+        if let Err(errno) = epoll::add(&self.epoll, &fd, epoll::EventData::new_u64(id.token()), flags) {
+            tracing::warn!(%address, error = %std::io::Error::from(errno), "a connection can't be watched");
+            return;
+        }
+        if let (Origin::Accepted, Some(ip)) = (origin, address.ip()) {
+            *self.per_address.entry(ip).or_default() += 1;
+        }
+        self.handshakes += 1;
+        let connection = Connection::new(self.config.clone(), self.now);
+        let deadline = connection.deadline();
+        self.next_timer = self.next_timer.into_iter().chain(deadline).min();
+        let mut peer = Peer::new(id, fd, address, origin, connection, self.now);
+        peer.connecting = connecting;
+        self.peers.insert(peer);
+    }
+
+    /// Removes a peer, whatever state it is in.
+    pub(crate) fn end(&mut self, id: PeerId, end: End) {
+        let Some(mut peer) = self.peers.remove(id) else { return };
+        if peer.writable && !peer.connecting {
+            // What is left to say (an ERROR command) leaves now or never.
+            let _ = peer.write(&mut self.scratch, &mut self.events);
+        }
+        if let (Origin::Accepted, Some(ip)) = (peer.origin, peer.address.ip())
+            && let Some(count) = self.per_address.get_mut(&ip)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.per_address.remove(&ip);
+            }
+        }
+        let connecting = matches!(peer.origin, Origin::Connector(_));
+        if peer.is_ready() {
+            if self.routing.get(&peer.routing_id) == Some(&id) {
+                self.routing.remove(&peer.routing_id);
+            }
+            self.events.push_back(Event::Gone { peer: id, reason: end.reason });
+        } else {
+            self.handshakes = self.handshakes.saturating_sub(1);
+            if end.misbehaved {
+                tracing::warn!(address = %peer.address, reason = end.reason, "refused");
+            } else {
+                tracing::debug!(address = %peer.address, reason = end.reason, "a handshake failed");
+            }
+            let address = peer.address.to_string();
+            self.events.push_back(Event::Failed { address, reason: end.reason, connecting });
+        }
+        if let Origin::Connector(index) = peer.origin {
+            self.connect_later(index);
+        }
+    }
+
+    pub(super) fn on_ready(&mut self, id: PeerId) {
+        self.handshakes = self.handshakes.saturating_sub(1);
+        let Some(peer) = self.peers.find_mut(id) else { return };
+        if let Origin::Connector(index) = peer.origin
+            && let Some(connector) = self.connectors.get_mut(index)
+        {
+            connector.succeeded();
+        }
+        let own = peer.properties.as_ref().map(|properties| properties.routing_id.clone()).unwrap_or_default();
+        let routing_id = if own.is_empty() {
+            let mut made_up = BytesMut::with_capacity(5);
+            made_up.put_u8(0);
+            made_up.put_u32(self.next_routing_id);
+            self.next_routing_id = self.next_routing_id.wrapping_add(1);
+            made_up.freeze()
+        } else {
+            own
+        };
+        peer.routing_id = routing_id.clone();
+        tracing::debug!(peer = %id, address = %peer.address, "ready");
+        let address = peer.address.to_string();
+        if let Some(former) = self.routing.insert(routing_id, id)
+            && former != id
+            && self.options.socket_type == SocketType::Router
+        {
+            tracing::info!(former = %former, newcomer = %id, %address, "a routing id is handed over to a new connection");
+            self.disconnect(former, "a new connection took over its routing id");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! What a hub does in a turn: wait, give every peer that has something to do its share, look at the deadlines.
+
+use super::{EVENTS_MAX, Hub, LISTENER_TOKENS, TIMER_GRAIN, WAKER_TOKEN, schedule};
+use crate::buffer_pool::BufferPool;
+use crate::error::SocketError;
+use crate::event::Event;
+use crate::peer::{End, Peer, PeerId};
+use rustix::event::{Timespec, epoll};
+use std::collections::VecDeque;
+use std::mem::MaybeUninit;
+use std::time::{Duration, Instant};
+
+/// Readiness events taken from the kernel at a time.
+const READY_MAX: usize = 256;
+
+impl Hub {
+    pub(super) fn wait(&mut self, timeout: Option<Duration>) -> Result<(), SocketError> {
+        let timeout = timeout.map(|timeout| Timespec {
+            tv_sec: timeout.as_secs().min(i32::MAX as u64) as i64,
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        });
+        let mut ready = [const { MaybeUninit::<epoll::Event>::uninit() }; READY_MAX];
+        let ready = match epoll::wait(&self.epoll, &mut ready[..], timeout.as_ref()) {
+            Ok((ready, _)) => ready,
+            Err(rustix::io::Errno::INTR) => &mut [],
+            Err(errno) => return Err(errno.into()),
+        };
+        self.more_ready = ready.len() == READY_MAX;
+        for event in ready {
+            let flags = event.flags;
+            match event.data.u64() {
+                WAKER_TOKEN => {
+                    self.waker.clear();
+                    // A buffer may have come back, or somebody may have come by inproc.
+                    for peer in self.peers.iter_mut().filter(|peer| peer.starved) {
+                        peer.starved = false;
+                        schedule(&mut self.runnable, peer);
+                    }
+                    for listening in self.listeners.iter_mut().filter(|l| l.listener.fd().is_none()) {
+                        listening.pending = true;
+                    }
+                }
+                token if token >= LISTENER_TOKENS => {
+                    if let Some(listening) = self.listeners.get_mut((token - LISTENER_TOKENS) as usize) {
+                        listening.pending = true;
+                    }
+                }
+                token => {
+                    let Some(peer) = self.peers.find_mut(PeerId::from_token(token)) else { continue };
+                    let failed = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);
+                    peer.hung_up |= failed || flags.contains(epoll::EventFlags::RDHUP);
+                    peer.readable |= peer.hung_up || flags.contains(epoll::EventFlags::IN);
+                    peer.writable |= failed || flags.contains(epoll::EventFlags::OUT);
+                    schedule(&mut self.runnable, peer);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives every peer that has something to do one turn.
+    pub(super) fn run(&mut self, reading: bool) {
+        for _ in 0..self.runnable.len() {
+            let Some(id) = self.runnable.pop_front() else { break };
+            let Some(peer) = self.peers.find_mut(id) else { continue };
+            peer.scheduled = false;
+            let was_ready = peer.is_ready();
+            let outcome = run_peer(
+                peer,
+                reading && self.events.len() < EVENTS_MAX,
+                &mut self.scratch,
+                &self.pool,
+                &mut self.events,
+                self.now,
+            );
+            if reading && let Some(deadline) = peer.connection.deadline() {
+                self.next_timer = Some(self.next_timer.map_or(deadline, |at| at.min(deadline)));
+            }
+            if peer.was_full && peer.connection.outbox_ref().queued().memory_bytes < self.options.send_queue_bytes / 2 {
+                peer.was_full = false;
+                self.events.push_back(Event::Room { peer: id });
+            }
+            if peer.wants_to_read() || peer.wants_to_write() {
+                schedule(&mut self.runnable, peer);
+            }
+            if !was_ready && peer.is_ready() {
+                self.on_ready(id);
+            }
+            if let Err(end) = outcome {
+                self.end(id, end);
+            }
+        }
+    }
+
+    pub(super) fn on_time(&mut self) {
+        let now = self.now;
+        if self.next_timer.is_none_or(|at| now < at) || now < self.last_scan + TIMER_GRAIN {
+            return;
+        }
+        self.last_scan = now;
+        let mut ended = Vec::new();
+        let mut next: Option<Instant> = None;
+        for peer in self.peers.iter_mut() {
+            if peer.connection.deadline().is_some_and(|deadline| deadline <= now) {
+                if peer.is_ready() && peer.readable {
+                    // Octets are here that this side had no room to take: the silence isn't the peer's.
+                    peer.connection.heard(now);
+                }
+                match peer.connection.on_timeout(now) {
+                    Ok(()) => schedule(&mut self.runnable, peer),
+                    Err(error) => ended.push((peer.id, End::from(error))),
+                }
+            }
+            next = next.into_iter().chain(peer.connection.deadline()).min();
+        }
+        for listening in &mut self.listeners {
+            if let Some(until) = listening.rest_until {
+                if until <= now {
+                    listening.rest_until = None;
+                    listening.pending = true;
+                } else {
+                    next = next.into_iter().chain([until]).min();
+                }
+            }
+        }
+        self.next_timer = next;
+        for (id, end) in ended {
+            self.end(id, end);
+        }
+        self.retry_connectors();
+    }
+}
+
+fn run_peer(
+    peer: &mut Peer,
+    reading: bool,
+    scratch: &mut [u8],
+    pool: &BufferPool,
+    events: &mut VecDeque<Event>,
+    now: Instant,
+) -> Result<(), End> {
+    if peer.connecting {
+        if !peer.writable {
+            return Ok(());
+        }
+        match rustix::net::sockopt::socket_error(&peer.fd) {
+            Ok(Ok(())) => peer.connecting = false,
+            Ok(Err(errno)) | Err(errno) => return Err(End::system("connecting failed", errno)),
+        }
+    }
+    if reading {
+        peer.read(scratch, pool, events, now)?;
+    }
+    if peer.wants_to_write() {
+        peer.write(scratch, events)?;
+    }
+    Ok(())
+}
