@@ -1,4 +1,5 @@
 //! Bodies that are files, on either end.
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! Peers can be seen, held back, replaced and sent away; hostile ones do no harm.
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! The same messages over tcp, ipc and inproc.
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping")]
 
 mod support;
 
