@@ -132,7 +132,7 @@ pub fn lines(title: &str, unit: &str, groups: &[String], list: &[Line], logarith
     let gap = (right - left) / groups.len().max(1) as f64;
     let x = |index: usize| left + gap * (index as f64 + 0.5);
     let scale = if logarithmic { "logarithmic" } else { "linear" };
-    let mut svg = begin(height, title, &format!("{unit}, {scale}; medians"));
+    let mut svg = begin(height, title, &format!("{unit} ({scale})"));
     for &tick in &ticks {
         line(&mut svg, (left, y(tick)), (right, y(tick)), GRID, 1.0);
         text(&mut svg, (left - 8.0, y(tick) + 4.0), "end", 11.0, FAINT_INK, &number(tick));

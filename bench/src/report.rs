@@ -131,10 +131,12 @@ fn full(text: &mut String, table: &Table) -> Vec<Plot> {
             full_line(text, row, peer);
         }
         text.push('\n');
-        let title = [table.content.title.as_str(), &group].join(" ");
+        let title = [table.content.title.as_str(), &group].join(": ");
         let bars = rows().filter_map(|row| bar(row, peer)).collect();
         let name = [table.id.as_str(), &group].join("-").trim_end_matches('-').to_owned();
-        plots.push((name, title.trim().to_owned(), plot::bars(title.trim(), "milliseconds", bars)));
+        let title = title.trim_end_matches(": ").to_owned();
+        let svg = plot::bars(&title, "milliseconds", bars);
+        plots.push((name, title, svg));
     }
     plots
 }
@@ -270,7 +272,7 @@ impl Figure {
             Self::Milliseconds => "Time in ms",
             Self::Microseconds => "Time in us",
             Self::MegabytesPerSecond => "All receivers together, MB/s",
-            Self::ServerPeakMebibytes => "The server's memory in MiB",
+            Self::ServerPeakMebibytes => "The most memory that the server had, MiB",
             Self::ServerCpuMilliseconds => "The server's CPU time in ms",
         }
     }
@@ -290,15 +292,26 @@ impl Figure {
     }
 }
 
+/// What is missing and why, the groups of a variant that fail alike together.
 fn not_run(text: &mut String, table: &Table) {
+    let mut missing: Vec<(String, Vec<&str>)> = Vec::new();
     for row in &table.rows {
-        let name = [row.name.as_str(), &row.group].join(" ");
-        if let Some(why) = &row.not_run {
-            let why = why.replace('\n', " ");
-            let _ = writeln!(text, "- {}: not run: {why}", name.trim());
-        } else if row.failures() > 0 {
-            let _ = writeln!(text, "- {}: {} of {} runs failed", name.trim(), row.failures(), row.samples.len());
+        let why = match &row.not_run {
+            Some(why) => format!("{}: not run: {}", row.name, why.replace('\n', " ")),
+            None if row.failures() > 0 => {
+                format!("{}: {} of {} runs failed", row.name, row.failures(), row.samples.len())
+            }
+            None => continue,
+        };
+        match missing.iter_mut().find(|(known, _)| *known == why) {
+            Some((_, groups)) => groups.push(&row.group),
+            None => missing.push((why, vec![&row.group])),
         }
+    }
+    for (why, groups) in missing {
+        let groups = groups.join(", ");
+        let of = if groups.is_empty() { String::new() } else { format!(" ({groups})") };
+        let _ = writeln!(text, "- {why}{of}");
     }
 }
 
