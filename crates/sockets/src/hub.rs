@@ -214,7 +214,7 @@ impl Hub {
     /// Stops or resumes reading from a peer: back-pressure, which TCP carries to it.
     pub fn pause_reading(&mut self, peer: PeerId, paused: bool) {
         let now = self.now;
-        if let Some(peer) = self.peers.find_mut(peer) {
+        if let Some(peer) = self.peers.find_mut(peer).filter(|peer| peer.paused != paused) {
             peer.paused = paused;
             peer.connection.set_reading(!paused, now);
             schedule(&mut self.runnable, peer);

@@ -1,1 +1,52 @@
-fn main() {}
+//! `tow`: moves files over ZeroMQ's wire protocol. A module a subcommand.
+
+mod demo;
+mod exit;
+mod get;
+mod location;
+mod ls;
+mod progress;
+mod resources;
+mod serve;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+
+/// Moves files between machines over ZeroMQ's wire protocol, ZMTP 3.1.
+#[derive(Parser)]
+#[command(name = "tow", version, about, max_term_width = 110)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve a directory, or one file.
+    Serve(serve::Arguments),
+    /// List what a server has: names, sizes, times.
+    Ls(ls::Arguments),
+    /// Get a file, a directory with all below it, or a glob.
+    Get(get::Arguments),
+    /// Show the whole thing on this machine: make a file, serve it, get it, verify it.
+    Demo(demo::Arguments),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let default_level = if matches!(arguments.command, Command::Serve(_)) { "info" } else { "warn" };
+    let filter = EnvFilter::try_from_env("TOW_LOG").unwrap_or_else(|_| EnvFilter::new(default_level));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    resources::raise_file_limit();
+    let outcome = match arguments.command {
+        Command::Serve(arguments) => serve::run(arguments),
+        Command::Ls(arguments) => ls::run(arguments),
+        Command::Get(arguments) => get::run(arguments),
+        Command::Demo(arguments) => demo::run(arguments),
+    };
+    outcome.unwrap_or_else(|failure| {
+        eprintln!("tow: {failure}");
+        failure.into()
+    })
+}
