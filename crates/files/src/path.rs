@@ -140,9 +140,7 @@ impl RelPath {
 
     /// The names from the root downwards.
     pub fn names(&self) -> impl DoubleEndedIterator<Item = &[u8]> {
-        self.0
-            .split(|&octet| octet == b'/')
-            .filter(|name| !name.is_empty())
+        self.0.split(|&octet| octet == b'/').filter(|name| !name.is_empty())
     }
 
     /// What remains of this path below `base`: the root if they are the same, None if this isn't below it.
@@ -203,11 +201,7 @@ fn is_bidi_control(character: char) -> bool {
 
 impl fmt::Display for RelPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_root() {
-            f.write_str(".")
-        } else {
-            Escaped(&self.0).fmt(f)
-        }
+        if self.is_root() { f.write_str(".") } else { Escaped(&self.0).fmt(f) }
     }
 }
 
@@ -248,10 +242,7 @@ mod tests {
     #[test]
     fn limits_are_exact() {
         assert!(RelPath::new(vec![b'a'; NAME_OCTETS_MAX]).is_ok());
-        assert_eq!(
-            RelPath::new(vec![b'a'; NAME_OCTETS_MAX + 1]),
-            Err(PathError::NameTooLong)
-        );
+        assert_eq!(RelPath::new(vec![b'a'; NAME_OCTETS_MAX + 1]), Err(PathError::NameTooLong));
         let mut long = b"ab/".repeat(PATH_OCTETS_MAX / 3);
         long.push(b'a');
         assert_eq!(long.len(), PATH_OCTETS_MAX);
@@ -269,17 +260,9 @@ mod tests {
         assert_eq!(parent.join(name).unwrap(), path);
         assert_eq!(RelPath::new("a").unwrap().parent(), Some(RelPath::root()));
         assert_eq!(RelPath::root().split(), None);
-        assert_eq!(
-            path.below(&RelPath::new("a").unwrap()),
-            Some(RelPath::new("b/c").unwrap())
-        );
+        assert_eq!(path.below(&RelPath::new("a").unwrap()), Some(RelPath::new("b/c").unwrap()));
         assert_eq!(path.below(&path), Some(RelPath::root()));
-        assert_eq!(
-            RelPath::new("ab")
-                .unwrap()
-                .below(&RelPath::new("a").unwrap()),
-            None
-        );
+        assert_eq!(RelPath::new("ab").unwrap().below(&RelPath::new("a").unwrap()), None);
         assert_eq!(RelPath::root().join(b".."), Err(PathError::Dots));
         assert_eq!(RelPath::root().join(b"a/b"), Err(PathError::Slash));
     }
@@ -287,10 +270,7 @@ mod tests {
     #[test]
     fn display_shows_no_control_characters() {
         let path = RelPath::new(&b"a\x1b[31m\xff\\\nb\xc3\xa9\xe2\x80\xae"[..]).unwrap();
-        assert_eq!(
-            path.to_string(),
-            "a\\u{1b}[31m\\xff\\\\\\u{a}b\u{e9}\\u{202e}"
-        );
+        assert_eq!(path.to_string(), "a\\u{1b}[31m\\xff\\\\\\u{a}b\u{e9}\\u{202e}");
     }
 
     proptest! {

@@ -50,25 +50,16 @@ impl LeafSize {
         while file_bytes.div_ceil(leaf_bytes) > LEAVES_MAX {
             leaf_bytes *= 2;
         }
-        LeafSize {
-            leaf_bytes,
-            file_bytes,
-        }
+        LeafSize { leaf_bytes, file_bytes }
     }
 
     /// As a peer says that it divided it: refused if not a power of two, or if there would be too many leaves.
     pub fn announced(leaf_bytes: u64, file_bytes: u64) -> Result<LeafSize, LeafError> {
         let smallest = blake3::CHUNK_LEN as u64;
-        if !leaf_bytes.is_power_of_two()
-            || leaf_bytes < smallest
-            || file_bytes.div_ceil(leaf_bytes) > LEAVES_MAX
-        {
+        if !leaf_bytes.is_power_of_two() || leaf_bytes < smallest || file_bytes.div_ceil(leaf_bytes) > LEAVES_MAX {
             return Err(LeafError::BadSize);
         }
-        Ok(LeafSize {
-            leaf_bytes,
-            file_bytes,
-        })
+        Ok(LeafSize { leaf_bytes, file_bytes })
     }
 
     /// Octets of file in each leaf but the last.
@@ -135,10 +126,7 @@ impl LeafHasher {
 
     /// Takes the next octets of the leaf.
     pub fn update(&mut self, octets: &[u8]) -> Result<(), LeafError> {
-        self.remaining = self
-            .remaining
-            .checked_sub(octets.len() as u64)
-            .ok_or(LeafError::TooLong)?;
+        self.remaining = self.remaining.checked_sub(octets.len() as u64).ok_or(LeafError::TooLong)?;
         self.hasher.update(octets);
         Ok(())
     }
@@ -149,11 +137,7 @@ impl LeafHasher {
             return Err(LeafError::TooShort);
         }
         // A leaf that isn't the root is never empty, which the chaining value of a subtree may not be.
-        Ok(if self.is_root {
-            *self.hasher.finalize().as_bytes()
-        } else {
-            self.hasher.finalize_non_root()
-        })
+        Ok(if self.is_root { *self.hasher.finalize().as_bytes() } else { self.hasher.finalize_non_root() })
     }
 }
 
@@ -168,25 +152,18 @@ pub struct TreeHasher {
 impl TreeHasher {
     /// For a file divided like this.
     pub fn new(leaves: LeafSize) -> TreeHasher {
-        TreeHasher {
-            leaves,
-            done: Vec::new(),
-            current: LeafHasher::first(leaves),
-        }
+        TreeHasher { leaves, done: Vec::new(), current: LeafHasher::first(leaves) }
     }
 
     /// Takes the next octets of the file.
     pub fn update(&mut self, mut octets: &[u8]) -> Result<(), LeafError> {
         while !octets.is_empty() {
             if self.current.remaining() == 0 {
-                let next = LeafHasher::new(self.leaves, self.done.len() as u64 + 1)
-                    .map_err(|_| LeafError::TooLong)?;
+                let next = LeafHasher::new(self.leaves, self.done.len() as u64 + 1).map_err(|_| LeafError::TooLong)?;
                 let full = std::mem::replace(&mut self.current, next);
                 self.done.push(full.finish()?);
             }
-            let now = usize::try_from(self.current.remaining())
-                .unwrap_or(usize::MAX)
-                .min(octets.len());
+            let now = usize::try_from(self.current.remaining()).unwrap_or(usize::MAX).min(octets.len());
             let (head, tail) = octets.split_at(now);
             self.current.update(head)?;
             octets = tail;
@@ -212,9 +189,7 @@ pub fn merge_leaves(leaves: &[Leaf]) -> Result<Digest, LeafError> {
         _ => {
             let (left, right) = leaves.split_at(left_count(leaves.len()));
             let (left, right) = (subtree(left)?, subtree(right)?);
-            Ok(Digest(
-                *hazmat::merge_subtrees_root(&left, &right, Mode::Hash).as_bytes(),
-            ))
+            Ok(Digest(*hazmat::merge_subtrees_root(&left, &right, Mode::Hash).as_bytes()))
         }
     }
 }
@@ -226,11 +201,7 @@ fn subtree(leaves: &[Leaf]) -> Result<Leaf, LeafError> {
         [only] => Ok(*only),
         _ => {
             let (left, right) = leaves.split_at(left_count(leaves.len()));
-            Ok(hazmat::merge_subtrees_non_root(
-                &subtree(left)?,
-                &subtree(right)?,
-                Mode::Hash,
-            ))
+            Ok(hazmat::merge_subtrees_non_root(&subtree(left)?, &subtree(right)?, Mode::Hash))
         }
     }
 }
@@ -248,13 +219,7 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     fn octets(count: usize) -> Vec<u8> {
-        (0..count)
-            .map(|at| {
-                (at as u64)
-                    .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-                    .to_be_bytes()[1]
-            })
-            .collect()
+        (0..count).map(|at| (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[1]).collect()
     }
 
     fn by_leaves(octets: &[u8], leaves: LeafSize) -> Digest {
@@ -262,9 +227,7 @@ mod tests {
             .map(|index| {
                 let (offset, length) = leaves.range(index).unwrap();
                 let mut hasher = LeafHasher::new(leaves, index).unwrap();
-                hasher
-                    .update(&octets[offset as usize..(offset + length) as usize])
-                    .unwrap();
+                hasher.update(&octets[offset as usize..(offset + length) as usize]).unwrap();
                 hasher.finish().unwrap()
             })
             .collect();
@@ -273,27 +236,11 @@ mod tests {
 
     #[test]
     fn leaves_merge_to_the_digest_of_the_whole() {
-        for count in [
-            0,
-            1,
-            1023,
-            1024,
-            1025,
-            MIB - 1,
-            MIB,
-            MIB + 1,
-            2 * MIB,
-            3 * MIB + 7,
-            5 * MIB,
-        ] {
+        for count in [0, 1, 1023, 1024, 1025, MIB - 1, MIB, MIB + 1, 2 * MIB, 3 * MIB + 7, 5 * MIB] {
             let octets = octets(count);
             let leaves = LeafSize::for_file(count as u64);
             assert_eq!(leaves.leaf_bytes(), LEAF_BYTES_MIN);
-            assert_eq!(
-                by_leaves(&octets, leaves),
-                Digest::of(&octets),
-                "{count} octets"
-            );
+            assert_eq!(by_leaves(&octets, leaves), Digest::of(&octets), "{count} octets");
             let mut tree = TreeHasher::new(leaves);
             for piece in octets.chunks(300_001) {
                 tree.update(piece).unwrap();
@@ -350,10 +297,7 @@ mod tests {
     #[test]
     fn wrong_lengths_are_errors() {
         let leaves = LeafSize::announced(1024, 1500).unwrap();
-        assert_eq!(
-            LeafHasher::new(leaves, 2).unwrap_err(),
-            LeafError::NoSuchLeaf
-        );
+        assert_eq!(LeafHasher::new(leaves, 2).unwrap_err(), LeafError::NoSuchLeaf);
         let mut leaf = LeafHasher::new(leaves, 1).unwrap();
         assert_eq!(leaf.update(&[0; 477]), Err(LeafError::TooLong));
         let mut tree = TreeHasher::new(leaves);

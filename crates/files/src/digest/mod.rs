@@ -2,9 +2,7 @@
 
 mod leaves;
 
-pub use leaves::{
-    LEAF_BYTES_MIN, LEAVES_MAX, Leaf, LeafError, LeafHasher, LeafSize, TreeHasher, merge_leaves,
-};
+pub use leaves::{LEAF_BYTES_MIN, LEAVES_MAX, Leaf, LeafError, LeafHasher, LeafSize, TreeHasher, merge_leaves};
 
 use std::fmt;
 use std::str::FromStr;
@@ -47,9 +45,7 @@ impl FromStr for Digest {
         if text.bytes().any(|octet| octet.is_ascii_uppercase()) {
             return Err(DigestParseError);
         }
-        blake3::Hash::from_hex(text)
-            .map(|hash| Digest(*hash.as_bytes()))
-            .map_err(|_| DigestParseError)
+        blake3::Hash::from_hex(text).map(|hash| Digest(*hash.as_bytes())).map_err(|_| DigestParseError)
     }
 }
 
@@ -78,10 +74,7 @@ mod tests {
         assert_eq!(text.parse(), Ok(digest));
         assert_eq!(text.to_uppercase().parse::<Digest>(), Err(DigestParseError));
         assert_eq!(text[1..].parse::<Digest>(), Err(DigestParseError));
-        assert_eq!(
-            serde_json::from_str::<Digest>(&serde_json::to_string(&digest).unwrap()).unwrap(),
-            digest
-        );
+        assert_eq!(serde_json::from_str::<Digest>(&serde_json::to_string(&digest).unwrap()).unwrap(), digest);
         assert!(serde_json::from_str::<Digest>("\"00\"").is_err());
     }
 }

@@ -4,9 +4,8 @@ use super::{FileKind, FileStat, RootError, Timestamp};
 use crate::path::check_name;
 use rustix::fd::OwnedFd;
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_OMIT, fchmod,
-    fcntl_setfl, fstat, futimens, linkat, mkdirat, openat, readlinkat, renameat, renameat_with,
-    statat, symlinkat, unlinkat, utimensat,
+    AtFlags, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_OMIT, fchmod, fcntl_setfl, fstat,
+    futimens, linkat, mkdirat, openat, readlinkat, renameat, renameat_with, statat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 use std::fs::File;
@@ -101,8 +100,7 @@ impl Dir {
     /// Opens a regular file for reading. Never waits for the other end of a pipe.
     pub fn open_file(&self, name: &[u8]) -> Result<(File, FileStat), RootError> {
         check_name(name)?;
-        let flags =
-            OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         regular(openat(&self.0, name, flags, Mode::empty())?)
     }
 
@@ -110,16 +108,14 @@ impl Dir {
     /// is there, a dangling link too.
     pub fn create_file(&self, name: &[u8], mode: u32) -> Result<File, RootError> {
         check_name(name)?;
-        let flags =
-            OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(openat(&self.0, name, flags, Mode::from_raw_mode(mode))?.into())
     }
 
     /// Opens a regular file that is there for reading and writing, as it is.
     pub fn open_writable(&self, name: &[u8]) -> Result<(File, FileStat), RootError> {
         check_name(name)?;
-        let flags =
-            OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         regular(openat(&self.0, name, flags, Mode::empty())?)
     }
 
@@ -181,12 +177,7 @@ impl Dir {
     /// Sets the time of last modification of a link in it, not of what it points to.
     pub fn set_link_modified(&self, name: &[u8], time: Timestamp) -> Result<(), RootError> {
         check_name(name)?;
-        Ok(utimensat(
-            &self.0,
-            name,
-            &modified_only(time),
-            AtFlags::SYMLINK_NOFOLLOW,
-        )?)
+        Ok(utimensat(&self.0, name, &modified_only(time), AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
     /// Makes what was created, renamed or removed in it durable.
@@ -207,14 +198,8 @@ pub fn set_modified(file: &File, time: Timestamp) -> Result<(), RootError> {
 
 fn modified_only(time: Timestamp) -> Timestamps {
     Timestamps {
-        last_access: Timespec {
-            tv_sec: 0,
-            tv_nsec: UTIME_OMIT,
-        },
-        last_modification: Timespec {
-            tv_sec: time.seconds,
-            tv_nsec: time.nanoseconds.into(),
-        },
+        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        last_modification: Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() },
     }
 }
 

@@ -96,10 +96,7 @@ struct OnlyFile {
 impl Root {
     /// A root that is a directory.
     pub fn directory(path: impl AsRef<Path>, links: Links) -> Result<Root, RootError> {
-        Ok(Root {
-            resolver: Resolver::at(path.as_ref(), links)?,
-            only: None,
-        })
+        Ok(Root { resolver: Resolver::at(path.as_ref(), links)?, only: None })
     }
 
     /// A root for serving: a directory, or one file.
@@ -116,18 +113,10 @@ impl Root {
         }
         let parent = actual.parent().ok_or(RootError::NotFound)?;
         let name = |path: &Path| -> Result<RelPath, RootError> {
-            Ok(RelPath::new(
-                path.file_name().ok_or(RootError::NotAFile)?.as_bytes(),
-            )?)
+            Ok(RelPath::new(path.file_name().ok_or(RootError::NotAFile)?.as_bytes())?)
         };
-        let only = OnlyFile {
-            shown: name(path)?,
-            actual: name(&actual)?,
-        };
-        Ok(Root {
-            resolver: Resolver::at(parent, Links::Beneath)?,
-            only: Some(only),
-        })
+        let only = OnlyFile { shown: name(path)?, actual: name(&actual)? };
+        Ok(Root { resolver: Resolver::at(parent, Links::Beneath)?, only: Some(only) })
     }
 
     /// The same root without openat2, as on kernels and in sandboxes that lack it.
@@ -164,9 +153,7 @@ impl Root {
         match self.resolver.open(path, flags) {
             Ok(descriptor) => Ok(Dir::new(descriptor)),
             // To be listed a directory must be readable; for what is in it, permission to search is enough.
-            Err(Errno::ACCESS) => Ok(Dir::new(
-                self.resolver.open(path, OFlags::PATH | OFlags::DIRECTORY)?,
-            )),
+            Err(Errno::ACCESS) => Ok(Dir::new(self.resolver.open(path, OFlags::PATH | OFlags::DIRECTORY)?)),
             Err(Errno::NOTDIR) => Err(RootError::NotADirectory),
             Err(errno) => Err(errno.into()),
         }

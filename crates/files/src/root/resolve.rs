@@ -25,11 +25,7 @@ impl Resolver {
             Errno::NOTDIR => RootError::NotADirectory,
             errno => errno.into(),
         })?;
-        let mut resolver = Resolver {
-            dir,
-            links,
-            has_openat2: true,
-        };
+        let mut resolver = Resolver { dir, links, has_openat2: true };
         // Missing: ENOSYS. Forbidden by a sandbox: EPERM, which later would be taken for one of a file.
         resolver.has_openat2 = !matches!(
             resolver.open_with_openat2(b".", OFlags::PATH | OFlags::DIRECTORY),
@@ -48,11 +44,7 @@ impl Resolver {
         if !self.has_openat2 {
             return self.walk(path, flags);
         }
-        let octets = if path.is_root() {
-            b"."
-        } else {
-            path.as_bytes()
-        };
+        let octets = if path.is_root() { b"." } else { path.as_bytes() };
         self.open_with_openat2(octets, flags)
     }
 
@@ -63,13 +55,7 @@ impl Resolver {
         }
         let mut last = Errno::AGAIN;
         for _ in 0..RACE_ATTEMPTS_MAX {
-            match openat2(
-                &self.dir,
-                octets,
-                flags | OFlags::CLOEXEC,
-                Mode::empty(),
-                resolve,
-            ) {
+            match openat2(&self.dir, octets, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
                 Err(errno @ (Errno::AGAIN | Errno::INTR)) => last = errno,
                 other => return other,
             }
@@ -85,12 +71,7 @@ impl Resolver {
         while let Some(name) = names.next() {
             let from = dir.as_ref().map_or(self.dir.as_fd(), AsFd::as_fd);
             if names.peek().is_none() {
-                return openat(
-                    from,
-                    name,
-                    flags | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-                    Mode::empty(),
-                );
+                return openat(from, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
             }
             let next = openat(from, name, step, Mode::empty())?;
             dir = Some(next);

@@ -49,19 +49,8 @@ impl FileStat {
     /// Whether this is the same file with the same content, so far as its times tell: what is compared before and after
     /// something was read from it.
     pub fn same_content(&self, other: &FileStat) -> bool {
-        (
-            self.device,
-            self.inode,
-            self.size,
-            self.modified,
-            self.changed,
-        ) == (
-            other.device,
-            other.inode,
-            other.size,
-            other.modified,
-            other.changed,
-        )
+        (self.device, self.inode, self.size, self.modified, self.changed)
+            == (other.device, other.inode, other.size, other.modified, other.changed)
     }
 
     /// Whether it may have holes.
@@ -98,9 +87,7 @@ impl From<Stat> for FileStat {
                 nanoseconds: u32::try_from(stat.st_ctime_nsec).unwrap_or(0),
             },
             mode: u32::from(stat.st_mode) & PERMISSION_BITS,
-            allocated: u64::try_from(stat.st_blocks)
-                .unwrap_or(0)
-                .saturating_mul(STAT_BLOCK_BYTES),
+            allocated: u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(STAT_BLOCK_BYTES),
         }
     }
 }

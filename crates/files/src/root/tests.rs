@@ -45,10 +45,7 @@ fn links_never_lead_out() {
             assert_eq!(content(&root, "sub/b").unwrap(), "below");
             for name in ["out", "absolute", "up/secret", "loop"] {
                 let error = content(&root, name).unwrap_err();
-                assert!(
-                    matches!(error, RootError::Outside | RootError::NotFound),
-                    "{name}: {error}"
-                );
+                assert!(matches!(error, RootError::Outside | RootError::NotFound), "{name}: {error}");
             }
             assert!(root.open_dir(&path("up")).is_err());
             assert_eq!(root.stat(&path("out")).unwrap().kind, FileKind::Link);
@@ -76,36 +73,14 @@ fn links_that_stay_are_followed_only_where_asked_for() {
 fn special_files_are_refused_without_waiting() {
     let temp = tree();
     let fifo = temp.path().join("root/fifo");
-    rustix::fs::mknodat(
-        rustix::fs::CWD,
-        &fifo,
-        rustix::fs::FileType::Fifo,
-        Mode::from_raw_mode(0o600),
-        0,
-    )
-    .unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
     for root in both_ways(&temp, Links::Beneath) {
         // Without O_NONBLOCK this would wait for a writer for ever.
-        assert!(matches!(
-            root.open_file(&path("fifo")),
-            Err(RootError::NotAFile)
-        ));
-        assert!(matches!(
-            root.open_file(&path("sub")),
-            Err(RootError::NotAFile)
-        ));
-        assert!(matches!(
-            root.open_file(&RelPath::root()),
-            Err(RootError::NotAFile)
-        ));
-        assert!(matches!(
-            root.open_file(&path("missing")),
-            Err(RootError::NotFound)
-        ));
-        assert!(matches!(
-            root.open_file(&path("a/b")),
-            Err(RootError::NotFound)
-        ));
+        assert!(matches!(root.open_file(&path("fifo")), Err(RootError::NotAFile)));
+        assert!(matches!(root.open_file(&path("sub")), Err(RootError::NotAFile)));
+        assert!(matches!(root.open_file(&RelPath::root()), Err(RootError::NotAFile)));
+        assert!(matches!(root.open_file(&path("missing")), Err(RootError::NotFound)));
+        assert!(matches!(root.open_file(&path("a/b")), Err(RootError::NotFound)));
         assert_eq!(root.stat(&path("fifo")).unwrap().kind, FileKind::Other);
     }
 }
@@ -161,24 +136,15 @@ fn a_root_of_one_file_shows_nothing_else() {
     assert_eq!(content(&root, "a").unwrap(), "inside");
     assert_eq!(root.stat(&RelPath::root()).unwrap().kind, FileKind::File);
     for name in ["sub/b", "link", "sub"] {
-        assert!(matches!(
-            root.open_file(&path(name)),
-            Err(RootError::NotFound)
-        ));
+        assert!(matches!(root.open_file(&path(name)), Err(RootError::NotFound)));
         assert!(matches!(root.stat(&path(name)), Err(RootError::NotFound)));
     }
-    assert!(matches!(
-        root.open_dir(&RelPath::root()),
-        Err(RootError::NotFound)
-    ));
+    assert!(matches!(root.open_dir(&RelPath::root()), Err(RootError::NotFound)));
 
     let by_link = Root::serve(temp.path().join("root/out")).unwrap();
     assert_eq!(by_link.only_file(), Some(&path("out")));
     assert_eq!(content(&by_link, "out").unwrap(), "secret");
-    assert!(matches!(
-        by_link.open_file(&path("a")),
-        Err(RootError::NotFound)
-    ));
+    assert!(matches!(by_link.open_file(&path("a")), Err(RootError::NotFound)));
 }
 
 #[test]
@@ -189,59 +155,29 @@ fn receiving_creates_renames_and_sets_metadata() {
         let dir = root.create_dirs(&path("new/deeper/still"), 0o755).unwrap();
         let mut file = dir.create_file(b".part", 0o600).unwrap();
         file.write_all(b"data").unwrap();
-        assert!(matches!(
-            dir.create_file(b".part", 0o600),
-            Err(RootError::Exists)
-        ));
+        assert!(matches!(dir.create_file(b".part", 0o600), Err(RootError::Exists)));
         set_mode(&file, 0o640).unwrap();
-        let time = Timestamp {
-            seconds: -5,
-            nanoseconds: 250_000_000,
-        };
+        let time = Timestamp { seconds: -5, nanoseconds: 250_000_000 };
         set_modified(&file, time).unwrap();
         dir.rename(b".part", &dir, b"whole").unwrap();
         let stat = root.stat(&path("new/deeper/still/whole")).unwrap();
         assert_eq!((stat.mode, stat.modified, stat.size), (0o640, time, 4));
         dir.create_file(b"second", 0o600).unwrap();
-        assert!(matches!(
-            dir.rename_new(b"second", &dir, b"whole"),
-            Err(RootError::Exists)
-        ));
+        assert!(matches!(dir.rename_new(b"second", &dir, b"whole"), Err(RootError::Exists)));
         dir.rename_new(b"second", &dir, b"third").unwrap();
 
-        assert!(matches!(
-            root.create_dirs(&path("a/b"), 0o755),
-            Err(RootError::NotADirectory)
-        ));
-        assert!(matches!(
-            root.create_dirs(&path("up/b"), 0o755),
-            Err(RootError::NotADirectory | RootError::Outside)
-        ));
-        assert!(matches!(
-            root.open_writable(&path("out")),
-            Err(RootError::Outside)
-        ));
-        assert!(matches!(
-            root.create_file(&path("out"), 0o600),
-            Err(RootError::Exists)
-        ));
-        assert!(matches!(
-            dir.create_file(b"../x", 0o600),
-            Err(RootError::Path(PathError::Slash))
-        ));
+        assert!(matches!(root.create_dirs(&path("a/b"), 0o755), Err(RootError::NotADirectory)));
+        assert!(matches!(root.create_dirs(&path("up/b"), 0o755), Err(RootError::NotADirectory | RootError::Outside)));
+        assert!(matches!(root.open_writable(&path("out")), Err(RootError::Outside)));
+        assert!(matches!(root.create_file(&path("out"), 0o600), Err(RootError::Exists)));
+        assert!(matches!(dir.create_file(b"../x", 0o600), Err(RootError::Path(PathError::Slash))));
         assert!(!temp.path().join("root/x").exists());
 
-        root.symlink(b"whole", &path("new/deeper/still/link"))
-            .unwrap();
+        root.symlink(b"whole", &path("new/deeper/still/link")).unwrap();
         dir.set_link_modified(b"link", time).unwrap();
         assert_eq!(dir.stat(b"link").unwrap().modified, time);
         assert_eq!(root.existing(&path("new/nothing")).unwrap(), None);
-        let names: Vec<_> = dir
-            .entries(10)
-            .unwrap()
-            .into_iter()
-            .map(|entry| entry.name)
-            .collect();
+        let names: Vec<_> = dir.entries(10).unwrap().into_iter().map(|entry| entry.name).collect();
         assert_eq!(names, [&b"link"[..], b"third", b"whole"].map(Box::from));
         assert!(matches!(dir.entries(2), Err(RootError::TooMany(2))));
         for name in [&b"link"[..], b"third", b"whole"] {
@@ -251,8 +187,5 @@ fn receiving_creates_renames_and_sets_metadata() {
         root.remove_dir(&path("new/deeper")).unwrap();
         root.remove_dir(&path("new")).unwrap();
     }
-    assert_eq!(
-        std::fs::read_to_string(temp.path().join("secret")).unwrap(),
-        "secret"
-    );
+    assert_eq!(std::fs::read_to_string(temp.path().join("secret")).unwrap(), "secret");
 }
