@@ -7,3 +7,4 @@ pub mod limits;
 pub mod path;
 pub mod protocol;
 pub mod root;
+pub mod serve;

@@ -1,7 +1,11 @@
 //! Digests of files: BLAKE3, in leaves that can be checked on their own.
 
+mod cache;
+mod hash;
 mod leaves;
 
+pub use cache::{DigestCache, Digested, FileKey, SETTLED_AFTER_SECONDS, wall_clock};
+pub use hash::{HashError, hash_file};
 pub use leaves::{LEAF_BYTES_MIN, LEAVES_MAX, Leaf, LeafError, LeafHasher, LeafSize, TreeHasher, merge_leaves};
 
 use std::fmt;

@@ -1,0 +1,269 @@
+//! All clients: their sessions, and the jobs that run for them.
+
+use super::session::{Job, Outgoing, Session, Ticket};
+use super::source::Source;
+use super::worker::{Asker, Done, Outcome, Workers};
+use super::Failure;
+use crate::digest::FileKey;
+use crate::protocol::control::{Confirm, Request};
+use crate::protocol::envelope::{Opening, opening};
+use crate::protocol::plain::PlainRequest;
+use crate::protocol::{Dialect, WireError};
+use crate::path::Escaped;
+use bytes::Bytes;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use towpath_sockets::PeerId;
+
+/// One connected client.
+struct Client {
+    session: Session<Source>,
+    address: String,
+    /// Keeps its jobs' turns apart from those of others.
+    key: u64,
+    /// Jobs that stop when this is set, by their requests.
+    given_up: HashMap<Ticket, Arc<AtomicBool>>,
+    /// Listings between two pages.
+    listings: HashMap<Ticket, Box<super::listing::Listing>>,
+}
+
+/// A file that is being hashed, and who waits for it.
+struct Hashing {
+    /// Which run this is: one that was given up may still report.
+    run: u64,
+    waiting: Vec<(PeerId, Ticket, u32)>,
+    given_up: Arc<AtomicBool>,
+}
+
+/// All clients by peer.
+pub(super) struct Clients {
+    clients: HashMap<PeerId, Client>,
+    workers: Workers,
+    hashing: HashMap<FileKey, Hashing>,
+    next_key: u64,
+    next_run: u64,
+}
+
+impl Clients {
+    pub(super) fn new(workers: Workers) -> Clients {
+        Clients { clients: HashMap::new(), workers, hashing: HashMap::new(), next_key: 0, next_run: 0 }
+    }
+
+    pub(super) fn connected(&mut self, peer: PeerId, address: String) {
+        tracing::info!(%address, "connected");
+        self.next_key += 1;
+        let client = Client {
+            session: Session::new(),
+            address,
+            key: self.next_key,
+            given_up: HashMap::new(),
+            listings: HashMap::new(),
+        };
+        self.clients.insert(peer, client);
+    }
+
+    /// Frees all that a client had.
+    pub(super) fn gone(&mut self, peer: PeerId, reason: &str) {
+        let Some(client) = self.clients.remove(&peer) else { return };
+        tracing::info!(address = %client.address, %reason, "gone");
+        client.given_up.values().for_each(|flag| flag.store(true, Ordering::Relaxed));
+        self.stop_waiting(|of, _| of == peer);
+    }
+
+    /// Takes a message of a client.
+    pub(super) fn message(&mut self, peer: PeerId, frames: &[Bytes]) {
+        let Some(client) = self.clients.get_mut(&peer) else { return };
+        let Opening::Envelope(envelope) = opening(frames) else { return };
+        let (envelope, frames) = frames.split_at_checked(envelope).unwrap_or((frames, &[]));
+        let envelope = envelope.to_vec();
+        match frames.first().and_then(|first| Dialect::of(first)) {
+            Some(Dialect::Plain) => {
+                let request = PlainRequest::decode(frames);
+                log_plain(&client.address, &request);
+                client.session.plain_request(envelope, request);
+            }
+            Some(Dialect::Control) => {
+                let json = frames.get(1).ok_or_else(|| WireError::bad("a control message has a second frame, of JSON"));
+                let request = json.and_then(|json| Request::decode(json));
+                log_request(&client.address, &request);
+                client.session.request(envelope, request);
+            }
+            Some(Dialect::Data) | None => {
+                tracing::warn!(address = %client.address, "refused: a message of no known dialect");
+                client.session.request(envelope, Err(WireError::bad("a message begins with TOW1 or fetch")));
+            }
+        }
+    }
+
+    /// A piece of a file has left the socket.
+    pub(super) fn sent(&mut self, peer: PeerId, slot: u64, whole: bool) {
+        let Some(client) = self.clients.get_mut(&peer) else { return };
+        let result = match client.session.file_in_socket(slot) {
+            Some(_) if !whole => Err(Failure::changed("the file shrank while it was sent")),
+            Some(source) => source.check(),
+            None => Ok(()),
+        };
+        if let Err(failure) = &result {
+            tracing::warn!(address = %client.address, reason = %failure.message, "void");
+        }
+        client.session.sent(slot, result);
+    }
+
+    /// Takes what came of a job. The peers whose sessions may have something to send now.
+    pub(super) fn done(&mut self, done: Done) -> Vec<PeerId> {
+        let Done { peer, ticket, outcome } = done;
+        if let Outcome::Hashed { key, run, result } = outcome {
+            if self.hashing.get(&key).is_none_or(|hashing| hashing.run != run) {
+                return Vec::new();
+            }
+            let waiting = self.hashing.remove(&key).map(|hashing| hashing.waiting).unwrap_or_default();
+            for (peer, ticket, n) in &waiting {
+                if let Some(client) = self.clients.get_mut(peer) {
+                    client.session.hashed(*ticket, *n, result.clone());
+                }
+            }
+            return waiting.into_iter().map(|(peer, ..)| peer).collect();
+        }
+        let Some(client) = self.clients.get_mut(&peer) else { return Vec::new() };
+        let session = &mut client.session;
+        match outcome {
+            Outcome::Prepared(files) => session.prepared(ticket, files),
+            Outcome::Loaded(slot, result) => session.loaded(ticket, slot, result),
+            Outcome::Leaves(result) => session.leaves(ticket, result),
+            Outcome::Opened(result) => session.opened(result),
+            Outcome::Listed(result) => {
+                let page = result.map(|(page, listing)| {
+                    if page.more && client.given_up.contains_key(&ticket) {
+                        client.listings.insert(ticket, listing);
+                    }
+                    page
+                });
+                session.listed(ticket, page);
+            }
+            Outcome::Hashed { .. } => {}
+        }
+        vec![peer]
+    }
+
+    /// Starts what a session wants done, until it wants nothing more. `take_back` tells the socket to.
+    pub(super) fn start_jobs(&mut self, peer: PeerId, mut take_back: impl FnMut(Ticket) -> usize) {
+        while let Some(job) = self.clients.get_mut(&peer).and_then(|client| client.session.next_job()) {
+            self.start(peer, job, &mut take_back);
+        }
+    }
+
+    fn start(&mut self, peer: PeerId, job: Job<Source>, take_back: &mut impl FnMut(Ticket) -> usize) {
+        let Some(client) = self.clients.get_mut(&peer) else { return };
+        let asker = |ticket| Asker { peer, ticket, key: client.key };
+        let workers = &self.workers;
+        match job {
+            Job::Prepare { ticket, request, from } => workers.prepare(asker(ticket), request, from),
+            Job::Open { ticket, path } => workers.open(asker(ticket), path),
+            Job::Load { ticket, slot, file, offset, length, compress } => {
+                if let Some(result) = workers.load(asker(ticket), slot, file, offset, length, compress) {
+                    client.session.loaded(ticket, slot, result);
+                }
+            }
+            Job::Hash { ticket, n, file } => {
+                let waiter = (peer, ticket, n);
+                let key = FileKey::from(&file.stat);
+                if let Some(hashing) = self.hashing.get_mut(&key) {
+                    hashing.waiting.push(waiter);
+                    return;
+                }
+                let given_up = Arc::new(AtomicBool::new(false));
+                self.next_run += 1;
+                let run = self.next_run;
+                workers.hash(asker(ticket), run, file, Arc::clone(&given_up));
+                self.hashing.insert(key, Hashing { run, waiting: vec![waiter], given_up });
+            }
+            Job::List { ticket, request } => workers.list(asker(ticket), request, client.flag(ticket)),
+            Job::ListMore { ticket } => {
+                if let Some(listing) = client.listings.remove(&ticket) {
+                    let asker = asker(ticket);
+                    workers.list_more(asker, listing, client.flag(ticket));
+                }
+            }
+            Job::Leaves { ticket, request } => workers.leaves(asker(ticket), request, client.flag(ticket)),
+            Job::Confirmed(confirm) => log_confirmed(&client.address, &confirm),
+            Job::Release { ticket, take_back: wants_back } => {
+                client.listings.remove(&ticket);
+                if let Some(flag) = client.given_up.remove(&ticket) {
+                    flag.store(true, Ordering::Relaxed);
+                }
+                if wants_back {
+                    client.session.taken_back(ticket, take_back(ticket));
+                }
+                self.stop_waiting(|of, waits| of == peer && waits == ticket);
+            }
+        }
+    }
+
+    /// What to send to a client next, if the socket has room.
+    pub(super) fn next_message(&mut self, peer: PeerId) -> Option<Outgoing<Source>> {
+        self.clients.get_mut(&peer)?.session.next_message()
+    }
+
+    /// See [`Session::still_queued`].
+    pub(super) fn still_queued(&mut self, peer: PeerId, messages: usize) {
+        if let Some(client) = self.clients.get_mut(&peer) {
+            client.session.still_queued(messages);
+        }
+    }
+
+    /// See [`Session::is_congested`].
+    pub(super) fn is_congested(&self, peer: PeerId) -> bool {
+        self.clients.get(&peer).is_some_and(|client| client.session.is_congested())
+    }
+
+    /// Nobody is hashed for in vain.
+    fn stop_waiting(&mut self, stops: impl Fn(PeerId, Ticket) -> bool) {
+        self.hashing.retain(|_, hashing| {
+            hashing.waiting.retain(|(peer, ticket, _)| !stops(*peer, *ticket));
+            let goes_on = !hashing.waiting.is_empty();
+            if !goes_on {
+                hashing.given_up.store(true, Ordering::Relaxed);
+            }
+            goes_on
+        });
+    }
+}
+
+impl Client {
+    fn flag(&mut self, ticket: Ticket) -> Arc<AtomicBool> {
+        Arc::clone(self.given_up.entry(ticket).or_default())
+    }
+}
+
+fn log_request(address: &str, request: &Result<Request, WireError>) {
+    match request {
+        Ok(Request::Fetch(fetch)) => {
+            let first = fetch.files.first().map(|file| Escaped(file.path.as_bytes()).to_string()).unwrap_or_default();
+            tracing::info!(%address, id = fetch.id, files = fetch.files.len(), %first, "fetch");
+        }
+        Ok(Request::List(list)) => tracing::info!(%address, id = list.id, recursive = list.recursive, "list"),
+        Ok(Request::Cancel { id }) => tracing::info!(%address, id, "cancel"),
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%address, id = error.id, reason = %error, "refused"),
+    }
+}
+
+fn log_plain(address: &str, request: &Result<PlainRequest, WireError>) {
+    match request {
+        Ok(PlainRequest { path, range: None }) => {
+            let path = Escaped(path.as_deref().unwrap_or_default()).to_string();
+            tracing::info!(%address, %path, "plain fetch");
+        }
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%address, reason = %error, "refused"),
+    }
+}
+
+fn log_confirmed(address: &str, confirm: &Confirm) {
+    for file in &confirm.files {
+        let digest = file.digest.map_or_else(|| "unverified".into(), |digest| digest.to_string());
+        let path = Escaped(file.path.as_bytes());
+        tracing::info!(durable = file.durable, "confirmed {path} {digest} by {address}");
+    }
+}

@@ -1,0 +1,345 @@
+//! Listings, page by page: a walk that can stop anywhere and go on. A job for the pool.
+
+use super::Failure;
+use super::session::Page;
+use crate::digest::{DigestCache, hash_file, wall_clock};
+use crate::limits::{LIST_PAGE_BYTES_MAX, LIST_PAGE_ENTRIES_MAX};
+use crate::path::RelPath;
+use crate::protocol::ErrorCode;
+use crate::protocol::control::{Base, EntryKind, LinkTarget, ListEntry, ListPage, ListRequest, ListTarget, Reply, WirePath};
+use crate::root::{Dir, DirEntry, FileKind, FileStat, Root, RootError};
+use globset::{GlobBuilder, GlobMatcher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Names that a listing keeps in memory, of all directories that it is in.
+const NAMES_MAX: usize = 1 << 20;
+/// Directories that stay open while a page is made; those above are opened again when the walk comes back to them.
+const OPEN_LEVELS_MAX: usize = 16;
+/// A page that hashes is ended when so many octets were hashed for it, so that the client sees how it goes.
+const PAGE_HASHED_BYTES: u64 = 1 << 30;
+/// What a page's JSON takes beside its entries, and an entry beside its members.
+const PAGE_OVERHEAD_BYTES: usize = 128;
+
+/// What listings need from the server.
+pub(super) struct Lister<'a> {
+    pub(super) root: &'a Root,
+    pub(super) cache: &'a DigestCache,
+    /// Nobody waits any more.
+    pub(super) given_up: &'a AtomicBool,
+}
+
+/// A listing between two pages: where the walk is. Holds no descriptors.
+#[derive(Debug)]
+pub(super) struct Listing {
+    id: u32,
+    base: Base,
+    digest: bool,
+    recursive: bool,
+    glob: Option<Pattern>,
+    /// From the listed directory downwards.
+    levels: Vec<Level>,
+    /// Found, but the page was full.
+    held_back: Option<ListEntry>,
+}
+
+#[derive(Debug)]
+struct Pattern {
+    matcher: GlobMatcher,
+    /// No path of more names can match.
+    depth_max: usize,
+}
+
+#[derive(Debug)]
+struct Level {
+    path: RelPath,
+    /// What is not walked yet, in reverse order.
+    names: Vec<DirEntry>,
+    open: Option<Dir>,
+    /// Everything below is listed: the listing is recursive, or the directory matched.
+    all: bool,
+}
+
+impl Lister<'_> {
+    /// Begins a listing.
+    pub(super) fn begin(&self, request: &ListRequest) -> Result<Listing, Failure> {
+        let mut listing = Listing {
+            id: request.id,
+            base: Base::Glob,
+            digest: request.digest,
+            recursive: request.recursive,
+            glob: None,
+            levels: Vec::new(),
+            held_back: None,
+        };
+        match &request.target {
+            ListTarget::Glob { glob } => self.begin_glob(&mut listing, glob)?,
+            ListTarget::Path(path) => {
+                let path =
+                    path.to_rel_path().map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string()))?;
+                self.begin_path(&mut listing, &path)?;
+            }
+        }
+        Ok(listing)
+    }
+
+    fn begin_path(&self, listing: &mut Listing, path: &RelPath) -> Result<(), Failure> {
+        let stat = self.root.stat(path)?;
+        // A root that is one file lists as that file, under its name.
+        let path = if path.is_root() { self.root.only_file().unwrap_or(path) } else { path };
+        listing.base = match stat.kind {
+            FileKind::Dir => Base::Dir,
+            FileKind::Link => Base::Link,
+            FileKind::File | FileKind::Other => Base::File,
+        };
+        if stat.kind == FileKind::Dir {
+            let (open, names) = self.open_level(path, NAMES_MAX)?;
+            listing.levels.push(Level { path: path.clone(), names, open: Some(open), all: true });
+        } else {
+            let target = if stat.kind == FileKind::Link { Some(self.root.read_link(path)?) } else { None };
+            let mut entry = entry(path, &stat, target);
+            if listing.digest && stat.kind == FileKind::File {
+                self.add_digest(path, &mut entry);
+            }
+            listing.held_back = Some(entry);
+        }
+        Ok(())
+    }
+
+    fn begin_glob(&self, listing: &mut Listing, glob: &str) -> Result<(), Failure> {
+        let built = GlobBuilder::new(glob).literal_separator(true).build();
+        let built = built.map_err(|error| Failure::new(ErrorCode::BadRequest, format!("glob: {error}")))?;
+        let depth_max =
+            if glob.contains("**") { usize::MAX } else { glob.bytes().filter(|octet| *octet == b'/').count() + 1 };
+        let pattern = Pattern { matcher: built.compile_matcher(), depth_max };
+        if let Some(only) = self.root.only_file() {
+            if pattern.matches(only) {
+                listing.held_back = Some(entry(only, &self.root.stat(only)?, None));
+            }
+            return Ok(());
+        }
+        // Nothing outside of the literal beginning can match.
+        let start = literal_beginning(glob);
+        listing.glob = Some(pattern);
+        match self.open_level(&start, NAMES_MAX) {
+            Ok((open, names)) => listing.levels.push(Level { path: start, names, open: Some(open), all: false }),
+            // A pattern that matches nothing is no error.
+            Err(RootError::NotFound | RootError::NotADirectory) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    fn open_level(&self, path: &RelPath, names_max: usize) -> Result<(Dir, Vec<DirEntry>), RootError> {
+        let dir = self.root.open_dir(path)?;
+        let mut names = dir.entries(names_max)?;
+        names.reverse();
+        Ok((dir, names))
+    }
+
+    /// Makes the next page.
+    pub(super) fn page(&self, listing: &mut Listing) -> Result<Page, Failure> {
+        let mut entries: Vec<ListEntry> = Vec::new();
+        let (mut bytes, mut hashed) = (PAGE_OVERHEAD_BYTES, 0);
+        while entries.len() < LIST_PAGE_ENTRIES_MAX && hashed < PAGE_HASHED_BYTES {
+            if self.given_up.load(Ordering::Relaxed) {
+                return Err(Failure::new(ErrorCode::Other, "given up"));
+            }
+            let Some(entry) = listing.held_back.take().or_else(|| self.next(listing, &mut hashed)) else { break };
+            let length = serde_json::to_vec(&entry).map_or(0, |json| json.len() + 1);
+            if bytes + length > LIST_PAGE_BYTES_MAX && !entries.is_empty() {
+                listing.held_back = Some(entry);
+                break;
+            }
+            bytes += length;
+            entries.push(entry);
+        }
+        if listing.held_back.is_none() && !listing.is_through() && entries.len() >= LIST_PAGE_ENTRIES_MAX {
+            // Full just at the end? Then no further page should be promised.
+            listing.held_back = self.next(listing, &mut hashed);
+        }
+        let more = listing.held_back.is_some() || !listing.is_through();
+        listing.levels.iter_mut().for_each(|level| level.open = None);
+        let page = ListPage { id: listing.id, base: listing.base, entries, more };
+        Ok(Page { json: Reply::List(page).encode().into(), more })
+    }
+
+    /// Walks on to the next entry.
+    fn next(&self, listing: &mut Listing, hashed: &mut u64) -> Option<ListEntry> {
+        while let Some(level) = listing.levels.last_mut() {
+            if self.given_up.load(Ordering::Relaxed) {
+                return None;
+            }
+            let Some(DirEntry { name }) = level.names.pop() else {
+                listing.levels.pop();
+                continue;
+            };
+            // Longer than paths may be: it can't be asked for either, so there is no use in naming it.
+            let Ok(path) = level.path.join(&name) else { continue };
+            let dir = match level.open(self.root) {
+                Ok(dir) => dir,
+                Err(error) => {
+                    // The directory went away under the walk, with all that is in it.
+                    level.names.clear();
+                    if matches!(error, RootError::NotFound) {
+                        continue;
+                    }
+                    return Some(failed(&level.path, &error));
+                }
+            };
+            let (stat, target) = match look(dir, &name) {
+                Ok(found) => found,
+                Err(RootError::NotFound) => continue,
+                Err(error) => return Some(failed(&path, &error)),
+            };
+            let is_listed = level.all || listing.glob.as_ref().is_none_or(|glob| glob.matches(&path));
+            let all_below = if listing.glob.is_some() { is_listed } else { listing.recursive };
+            if stat.kind == FileKind::Dir {
+                let is_deeper = listing.glob.as_ref().is_some_and(|glob| glob.may_match_below(&path));
+                if all_below || is_deeper {
+                    if let Err(error) = self.descend(listing, &path, all_below) {
+                        if is_listed && !matches!(error, RootError::NotFound) {
+                            return Some(failed(&path, &error));
+                        }
+                        continue;
+                    }
+                }
+            }
+            if is_listed {
+                let mut entry = entry(&path, &stat, target);
+                if listing.digest && stat.kind == FileKind::File {
+                    *hashed += self.add_digest(&path, &mut entry);
+                }
+                return Some(entry);
+            }
+        }
+        None
+    }
+
+    fn descend(&self, listing: &mut Listing, path: &RelPath, all: bool) -> Result<(), RootError> {
+        let kept: usize = listing.levels.iter().map(|level| level.names.len()).sum();
+        let (open, names) = self.open_level(path, NAMES_MAX.saturating_sub(kept))?;
+        listing.levels.push(Level { path: path.clone(), names, open: Some(open), all });
+        if let Some(far) = listing.levels.len().checked_sub(OPEN_LEVELS_MAX + 1) {
+            if let Some(level) = listing.levels.get_mut(far) {
+                level.open = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// The digest, remembered or made; the octets that were hashed for it. A file that can't be read becomes an error.
+    fn add_digest(&self, path: &RelPath, entry: &mut ListEntry) -> u64 {
+        let (file, stat) = match self.root.open_file(path) {
+            Ok(opened) => opened,
+            Err(error) => {
+                *entry = failed(path, &error);
+                return 0;
+            }
+        };
+        if let Some(known) = self.cache.lookup(&stat) {
+            entry.digest = Some(known.digest);
+            return 0;
+        }
+        let began = wall_clock();
+        match hash_file(&file, &stat, || self.given_up.load(Ordering::Relaxed)) {
+            Ok(digested) => {
+                entry.digest = Some(digested.digest);
+                // The entry's size and time are those of the version that was hashed.
+                (entry.size, entry.mtime, entry.mode) = (stat.size, stat.modified, stat.mode);
+                self.cache.remember(&stat, Arc::new(digested), began);
+            }
+            Err(error) => {
+                entry.kind = EntryKind::Error;
+                entry.message = Some(error.to_string());
+            }
+        }
+        stat.size
+    }
+}
+
+impl Listing {
+    /// Whether its pages take hashing.
+    pub(super) fn hashes(&self) -> bool {
+        self.digest
+    }
+
+    fn is_through(&self) -> bool {
+        self.levels.iter().all(|level| level.names.is_empty())
+    }
+}
+
+impl Level {
+    fn open(&mut self, root: &Root) -> Result<&Dir, RootError> {
+        let dir = match self.open.take() {
+            Some(dir) => dir,
+            None => root.open_dir(&self.path)?,
+        };
+        Ok(self.open.insert(dir))
+    }
+}
+
+impl Pattern {
+    fn matches(&self, path: &RelPath) -> bool {
+        self.matcher.is_match(path.as_os_str())
+    }
+
+    fn may_match_below(&self, path: &RelPath) -> bool {
+        path.names().count() < self.depth_max
+    }
+}
+
+fn look(dir: &Dir, name: &[u8]) -> Result<(FileStat, Option<Vec<u8>>), RootError> {
+    let stat = dir.stat(name)?;
+    let target = if stat.kind == FileKind::Link { Some(dir.read_link(name)?) } else { None };
+    Ok((stat, target))
+}
+
+fn entry(path: &RelPath, stat: &FileStat, target: Option<Vec<u8>>) -> ListEntry {
+    ListEntry {
+        path: WirePath::from(path),
+        kind: match stat.kind {
+            FileKind::File => EntryKind::File,
+            FileKind::Dir => EntryKind::Dir,
+            FileKind::Link => EntryKind::Link,
+            FileKind::Other => EntryKind::Other,
+        },
+        size: stat.size,
+        mtime: stat.modified,
+        mode: stat.mode,
+        target: target.map(LinkTarget::from),
+        digest: None,
+        message: None,
+    }
+}
+
+fn failed(path: &RelPath, error: &RootError) -> ListEntry {
+    ListEntry {
+        path: WirePath::from(path),
+        kind: EntryKind::Error,
+        size: 0,
+        mtime: Default::default(),
+        mode: 0,
+        target: None,
+        digest: None,
+        message: Some(error.to_string()),
+    }
+}
+
+/// The directory that a pattern's first names spell out, without the last name.
+fn literal_beginning(glob: &str) -> RelPath {
+    let mut path = RelPath::root();
+    let mut names = glob.split('/').peekable();
+    while let Some(name) = names.next() {
+        let is_last = names.peek().is_none();
+        let is_literal = !name.bytes().any(|octet| b"*?[]{},!\\".contains(&octet));
+        match path.join(name.as_bytes()) {
+            Ok(longer) if !is_last && is_literal => path = longer,
+            _ => break,
+        }
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,63 @@
+//! Serving files.
+//!
+//! One thread owns the sockets and all that is known of clients; it never opens, lists, hashes or reads. For each client there is a
+//! `Session`, a pure state machine that says what has to be done and what may be sent; a bounded pool of threads does the
+//! former, the socket sends the latter, large files by sendfile(2).
+
+mod budget;
+mod clients;
+mod holes;
+mod listing;
+mod pieces;
+mod pool;
+mod prepare;
+mod server;
+mod session;
+mod source;
+mod warm;
+mod worker;
+
+pub use server::{Admit, ServeError, Server, ServerOptions, ShutdownHandle};
+
+use crate::protocol::ErrorCode;
+
+/// Why a request, or one file of it, can't be served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Failure {
+    code: ErrorCode,
+    message: String,
+}
+
+/// Names of the limits on what one client can make this server hold. The protocol's own are in [`crate::limits`].
+mod limits {
+    /// Files of up to this are read whole, and travel many to a message.
+    pub(super) const SMALL_FILE_BYTES_MAX: u64 = 64 << 10;
+    /// Files that one job looks at.
+    pub(super) const BATCH_FILES_MAX: usize = 512;
+    /// Octets of small files that one job reads.
+    pub(super) const BATCH_BYTES_MAX: usize = 1 << 20;
+    /// Files that one job leaves open.
+    pub(super) const BATCH_OPEN_MAX: usize = 8;
+    /// Small files that are ready and not sent, of one fetch, before it looks at no more of them.
+    pub(super) const READY_BYTES_MAX: u64 = 1 << 20;
+    /// Large files that are open, of one fetch, before it looks at no more of them.
+    pub(super) const OPEN_FILES_MAX: usize = 8;
+    /// Large files that are hashed ahead of their turn.
+    pub(super) const HASH_AHEAD_MAX: usize = 4;
+    /// Pieces of one file, or of the plain dialect, that are on their way from the disk to the socket: at least 2, then up to
+    /// these octets and this number.
+    pub(super) const PIPELINE_BYTES_MAX: u64 = 4 << 20;
+    pub(super) const PIPELINE_PIECES_MAX: usize = 64;
+    /// Octets of small files in one data message.
+    pub(super) const DATA_MESSAGE_BYTES: u64 = 1 << 20;
+    /// Replies that wait for the socket before no more requests are read.
+    pub(super) const REPLIES_WAITING_MAX: usize = 256;
+    /// The same in octets.
+    pub(super) const REPLY_BYTES_WAITING_MAX: usize = 2 << 20;
+    /// Requests of the plain dialect that wait before no more are read.
+    pub(super) const PLAIN_WAITING_MAX: usize = 1024;
+    /// Pages of a listing that can be asked for ahead.
+    pub(super) const PAGES_AHEAD_MAX: u32 = 16;
+    /// Files that the plain dialect keeps open for one client.
+    pub(super) const PLAIN_OPEN_MAX: usize = 4;
+}

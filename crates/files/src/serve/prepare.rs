@@ -1,0 +1,189 @@
+//! Looking at files of a fetch before they are sent: a job for the pool. Small ones are read here.
+
+use super::holes::extents;
+use super::limits::{BATCH_BYTES_MAX, BATCH_FILES_MAX, BATCH_OPEN_MAX, SMALL_FILE_BYTES_MAX};
+use super::session::Prepared;
+use super::source::Source;
+use super::{Failure, budget::Budget};
+use crate::digest::{Digest, DigestCache, LeafSize};
+use crate::limits::CHUNK_BYTES_MAX;
+use crate::path::RelPath;
+use crate::protocol::ErrorCode;
+use crate::protocol::control::{DigestWish, FetchFile, FetchRequest, FileAnswer, FileMetadata, Unless};
+use crate::root::{FileStat, Root};
+use bytes::Bytes;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A small file that changes while it is read is read again, so many times in all.
+const READ_ATTEMPTS_MAX: usize = 3;
+/// Bodies below this are not worth compressing.
+const PACK_FROM_BYTES: usize = 512;
+/// Fast enough not to be what a transfer waits for.
+pub(super) const ZSTD_LEVEL: i32 = 3;
+
+/// What looking at files needs.
+pub(super) struct Preparing<'a> {
+    pub(super) root: &'a Root,
+    pub(super) cache: &'a DigestCache,
+    pub(super) budget: &'a Arc<Budget>,
+    pub(super) request: &'a FetchRequest,
+}
+
+/// A file whose octets are still in the batch's buffer.
+enum Looked {
+    Done(Prepared<Source>),
+    Small { metadata: FileMetadata, octets: Range<usize> },
+}
+
+impl Preparing<'_> {
+    /// Looks at files from an index on: as many as make a batch, at least one. Blocks.
+    pub(super) fn batch(&self, from: usize) -> Vec<Prepared<Source>> {
+        // Without budget nothing is read ahead: small files are then sent like large ones, out of the page cache.
+        let mut buffer = self.budget.has(BATCH_BYTES_MAX).then(Vec::new);
+        let mut looked = Vec::new();
+        let mut open = 0;
+        for (n, file) in self.request.files.iter().enumerate().skip(from).take(BATCH_FILES_MAX) {
+            let n = u32::try_from(n).unwrap_or(u32::MAX);
+            let one = self.look(n, file, buffer.as_mut()).unwrap_or_else(|Failure { code, message }| {
+                Looked::Done(Prepared::Answer(FileAnswer::Error { n, code, message }))
+            });
+            open += usize::from(matches!(one, Looked::Done(Prepared::Large { .. })));
+            looked.push(one);
+            if open >= BATCH_OPEN_MAX || buffer.as_ref().is_some_and(|buffer| buffer.len() >= BATCH_BYTES_MAX) {
+                break;
+            }
+        }
+        self.finish(looked, buffer.unwrap_or_default())
+    }
+
+    fn look(&self, n: u32, file: &FetchFile, buffer: Option<&mut Vec<u8>>) -> Result<Looked, Failure> {
+        let path = file
+            .path
+            .to_rel_path()
+            .map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string()))?;
+        match buffer {
+            Some(buffer) if file.ranges.is_none() => {
+                let begin = buffer.len();
+                for _ in 0..READ_ATTEMPTS_MAX {
+                    let source = Source::open(self.root, &path)?;
+                    if source.stat.size > SMALL_FILE_BYTES_MAX.min(self.request.chunk_bytes) {
+                        return self.large(n, file, source);
+                    }
+                    if is_unchanged(&source.stat, file.unless.as_ref()) {
+                        return Ok(Looked::Done(Prepared::Answer(FileAnswer::Same { n })));
+                    }
+                    buffer.truncate(begin);
+                    if read_whole(&source, buffer)? {
+                        return Ok(self.small(n, file, &source.stat, begin..buffer.len(), buffer));
+                    }
+                }
+                buffer.truncate(begin);
+                Err(Failure::changed("the file kept changing while it was read"))
+            }
+            _ => self.large(n, file, Source::open(self.root, &path)?),
+        }
+    }
+
+    fn small(&self, n: u32, file: &FetchFile, stat: &FileStat, octets: Range<usize>, buffer: &[u8]) -> Looked {
+        let wants = self.request.digest != DigestWish::None;
+        let unless = unless_digest(file);
+        let digest = (wants || unless.is_some()).then(|| Digest::of(buffer.get(octets.clone()).unwrap_or_default()));
+        if unless.is_some() && digest == unless {
+            return Looked::Done(Prepared::Answer(FileAnswer::Same { n }));
+        }
+        Looked::Small { metadata: metadata(n, stat, digest.filter(|_| wants), false), octets }
+    }
+
+    fn large(&self, n: u32, file: &FetchFile, source: Source) -> Result<Looked, Failure> {
+        if is_unchanged(&source.stat, file.unless.as_ref()) {
+            return Ok(Looked::Done(Prepared::Answer(FileAnswer::Same { n })));
+        }
+        let wants = self.request.digest != DigestWish::None;
+        let mut unless = unless_digest(file);
+        let known = if wants || unless.is_some() { self.cache.lookup(&source.stat) } else { None };
+        let digest = known.map(|known| known.digest);
+        if digest.is_some() {
+            if digest == unless {
+                return Ok(Looked::Done(Prepared::Answer(FileAnswer::Same { n })));
+            }
+            unless = None;
+        }
+        let extents = if source.stat.is_sparse() { extents(&source)? } else { Vec::new() };
+        let metadata = metadata(n, &source.stat, digest.filter(|_| wants), !extents.is_empty());
+        Ok(Looked::Done(Prepared::Large { metadata, file: source, extents, unless }))
+    }
+
+    /// Hands out the batch's buffer in slices, which hold their share of the budget until the last of them was sent.
+    fn finish(&self, looked: Vec<Looked>, buffer: Vec<u8>) -> Vec<Prepared<Source>> {
+        let mut packer = self.request.compress.and_then(|_| zstd::bulk::Compressor::new(ZSTD_LEVEL).ok());
+        let buffer = if buffer.is_empty() { Bytes::new() } else { self.budget.hold(buffer) };
+        let finish = |one| match one {
+            Looked::Done(done) => done,
+            Looked::Small { metadata, octets } => {
+                let body = buffer.slice(octets);
+                let packed = match &mut packer {
+                    Some(packer) if body.len() >= PACK_FROM_BYTES => {
+                        packer.compress(&body).ok().filter(|packed| packed.len() < body.len())
+                    }
+                    _ => None,
+                };
+                Prepared::Small { metadata, body, packed: packed.map(|packed| self.budget.hold(packed)) }
+            }
+        };
+        looked.into_iter().map(finish).collect()
+    }
+}
+
+/// Appends the whole file. False if it wasn't the same before and after.
+fn read_whole(source: &Source, buffer: &mut Vec<u8>) -> Result<bool, Failure> {
+    let begin = buffer.len();
+    // Small, so this fits; one octet more shows whether it has grown.
+    let size = usize::try_from(source.stat.size.min(CHUNK_BYTES_MAX)).unwrap_or(0);
+    buffer.resize(begin + size, 0);
+    match source.read_exact(buffer.get_mut(begin..).unwrap_or_default(), 0) {
+        Err(failure) if failure.code == ErrorCode::Changed => return Ok(false),
+        other => other?,
+    }
+    match source.check() {
+        Err(failure) if failure.code == ErrorCode::Changed => Ok(false),
+        other => other.map(|()| true),
+    }
+}
+
+fn metadata(n: u32, stat: &FileStat, digest: Option<Digest>, sparse: bool) -> FileMetadata {
+    FileMetadata {
+        n,
+        size: stat.size,
+        mtime: stat.modified,
+        mode: stat.mode,
+        digest,
+        leaf_bytes: LeafSize::for_file(stat.size).leaf_bytes(),
+        sparse,
+    }
+}
+
+fn is_unchanged(stat: &FileStat, unless: Option<&Unless>) -> bool {
+    matches!(unless, Some(Unless::Stat { size, mtime }) if (*size, *mtime) == (stat.size, stat.modified))
+}
+
+fn unless_digest(file: &FetchFile) -> Option<Digest> {
+    match file.unless {
+        Some(Unless::Digest { digest }) => Some(digest),
+        _ => None,
+    }
+}
+
+/// Opens the file of a request in the plain dialect: the one that there is, or the one that is named. Blocks.
+pub(super) fn open_plain(root: &Root, path: Option<&[u8]>) -> Result<(Source, u64), Failure> {
+    let path = match (path, root.only_file()) {
+        (Some(path), _) => {
+            RelPath::new(path).map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string()))?
+        }
+        (None, Some(only)) => only.clone(),
+        (None, None) => return Err(Failure::new(ErrorCode::BadRequest, "a directory is served: name a file in it")),
+    };
+    let source = Source::open(root, &path)?;
+    let size = source.stat.size;
+    Ok((source, size))
+}

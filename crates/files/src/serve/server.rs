@@ -1,0 +1,252 @@
+//! The thread that owns the sockets.
+
+use super::budget::Budget;
+use super::clients::Clients;
+use super::session::{IfShort, Outgoing, Part, Ticket};
+use super::source::Source;
+use super::warm::{PageCache, Storage};
+use super::worker::{Done, Workers};
+use crate::digest::DigestCache;
+use crate::limits::CONTROL_BYTES_MAX;
+use crate::root::{Root, RootError};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
+use towpath_sockets::{Endpoint, Event, FileRange, Frame, Hub, HubOptions, Message, PeerId, SendError, SocketError};
+use towpath_sockets::{SocketType, Waker};
+
+/// A client's control message and its envelope: one frame near the limit, and a few short ones.
+const MESSAGE_BYTES_MAX: u64 = CONTROL_BYTES_MAX as u64 + 4096;
+const MESSAGE_FRAMES_MAX: usize = 16;
+/// What waits in memory for one client's socket. Bodies of large files aren't in memory.
+const SEND_QUEUE_BYTES: usize = 2 << 20;
+const DIGEST_CACHE_BYTES: usize = 64 << 20;
+const SMALL_FILES_BYTES: usize = 64 << 20;
+
+/// Whether a user may connect with this password.
+pub type Admit = Box<dyn Fn(&[u8], &[u8]) -> bool + Send>;
+
+/// What is served, where, and how.
+#[non_exhaustive]
+pub struct ServerOptions {
+    /// A directory, or one file.
+    pub root: PathBuf,
+    /// Where to listen. Port 0 picks a free one; [`Server::endpoints`] tells.
+    pub endpoints: Vec<Endpoint>,
+    /// Of the socket: mechanism, heartbeats, limits on connections. Its type and the limits on messages are set by the server.
+    pub hub: HubOptions,
+    /// Asked for each client if the mechanism is PLAIN. None admits nobody.
+    pub admit: Option<Admit>,
+    /// Memory for remembered digests, in octets.
+    pub digest_cache_bytes: usize,
+    /// Memory for small files that were read and not sent yet, of all clients, in octets.
+    pub small_files_bytes: usize,
+}
+
+impl ServerOptions {
+    /// The defaults, for a directory or one file. Endpoints are still to be added.
+    pub fn new(root: impl Into<PathBuf>) -> ServerOptions {
+        let mut hub = HubOptions::new(SocketType::Router);
+        hub.send_queue_bytes = SEND_QUEUE_BYTES;
+        ServerOptions {
+            root: root.into(),
+            endpoints: Vec::new(),
+            hub,
+            admit: None,
+            digest_cache_bytes: DIGEST_CACHE_BYTES,
+            small_files_bytes: SMALL_FILES_BYTES,
+        }
+    }
+
+    /// Listens there as well.
+    #[must_use]
+    pub fn listen(mut self, endpoint: Endpoint) -> ServerOptions {
+        self.endpoints.push(endpoint);
+        self
+    }
+}
+
+/// Why a server could not start or go on. All of them are of this side.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// What is to be served can't be opened.
+    #[error("cannot serve {path}: {source}")]
+    Root {
+        /// As it was given.
+        path: PathBuf,
+        /// Why.
+        source: RootError,
+    },
+    /// Of the sockets.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+}
+
+/// A file server: bound by [`Server::bind`], and served by [`Server::run`] on the caller's thread.
+pub struct Server {
+    hub: Hub,
+    endpoints: Vec<Endpoint>,
+    clients: Clients,
+    done: Receiver<Done>,
+    admit: Option<Admit>,
+    shutdown: ShutdownHandle,
+}
+
+/// Ends a server from any thread. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct ShutdownHandle {
+    requested: Arc<AtomicBool>,
+    waker: Waker,
+}
+
+impl ShutdownHandle {
+    /// Makes [`Server::run`] close all connections and return. Clients resume when the server is back.
+    pub fn shut_down(&self) {
+        self.requested.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    fn is_requested(&self) -> bool {
+        self.requested.load(Ordering::Acquire)
+    }
+}
+
+impl Server {
+    /// Opens what is served and listens. Clients can connect from now on; they are answered once it runs.
+    pub fn bind(options: ServerOptions) -> Result<Server, ServeError> {
+        Server::bind_with(options, Box::new(PageCache::default()))
+    }
+
+    pub(super) fn bind_with(options: ServerOptions, storage: Box<dyn Storage>) -> Result<Server, ServeError> {
+        let ServerOptions { root: path, endpoints, mut hub, admit, digest_cache_bytes, small_files_bytes } = options;
+        let root = Root::serve(&path).map_err(|source| ServeError::Root { path, source })?;
+        raise_descriptor_limit();
+        hub.socket_type = SocketType::Router;
+        hub.max_message_bytes = MESSAGE_BYTES_MAX;
+        hub.max_frames = MESSAGE_FRAMES_MAX;
+        hub.stream_over_bytes = None;
+        let mut hub = Hub::new(hub)?;
+        let endpoints = endpoints.iter().map(|endpoint| hub.bind(endpoint)).collect::<Result<_, _>>()?;
+        let waker = hub.waker();
+        let cache = DigestCache::new(digest_cache_bytes);
+        let budget = Budget::new(small_files_bytes);
+        let (workers, done) = Workers::new(root, cache, budget, storage, waker.clone());
+        let shutdown = ShutdownHandle { requested: Arc::default(), waker };
+        Ok(Server { hub, endpoints, clients: Clients::new(workers), done, admit, shutdown })
+    }
+
+    /// Where it listens, with the real ports.
+    pub fn endpoints(&self) -> &[Endpoint] {
+        &self.endpoints
+    }
+
+    /// To end it from another thread.
+    pub fn shutdown_handle(&self) -> ShutdownHandle {
+        self.shutdown.clone()
+    }
+
+    /// Serves until it is shut down.
+    pub fn run(mut self) -> Result<(), ServeError> {
+        // A turn's work is done for each peer once, however many of its pieces left or jobs ended meanwhile.
+        let mut touched = BTreeSet::new();
+        while !self.shutdown.is_requested() {
+            self.hub.turn(None)?;
+            while let Some(event) = self.hub.next_event() {
+                touched.extend(self.take(event));
+            }
+            while let Ok(done) = self.done.try_recv() {
+                touched.extend(self.clients.done(done));
+            }
+            while let Some(peer) = touched.pop_first() {
+                self.serve(peer);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes an event in. The peer that may now have something to be done or sent.
+    fn take(&mut self, event: Event) -> Option<PeerId> {
+        match event {
+            Event::Ready { peer } => {
+                let address = self.hub.peer(peer).map(|info| info.address.to_string());
+                self.clients.connected(peer, address.unwrap_or_else(|| peer.to_string()));
+                None
+            }
+            Event::Authenticate { peer, user, password } => {
+                let welcome = self.admit.as_ref().is_some_and(|admit| admit(&user, &password));
+                self.hub.admit(peer, welcome);
+                None
+            }
+            Event::Message { peer, frames, .. } => {
+                self.clients.message(peer, &frames);
+                Some(peer)
+            }
+            Event::Room { peer } => Some(peer),
+            Event::FileSent { peer, tag, whole } => {
+                self.clients.sent(peer, tag, whole);
+                Some(peer)
+            }
+            Event::Gone { peer, reason } => {
+                self.clients.gone(peer, &reason);
+                None
+            }
+            Event::Failed { address, reason, .. } => {
+                tracing::info!(%address, %reason, "handshake failed");
+                None
+            }
+            // Nothing is streamed to a server.
+            Event::BodyStart { peer, .. } | Event::BodyData { peer, .. } | Event::BodyEnd { peer, .. } => {
+                self.hub.disconnect(peer, "a frame over the limit");
+                None
+            }
+        }
+    }
+
+    /// Starts what is to be done for a peer, and queues for it what its credit, its pipeline and its socket take.
+    fn serve(&mut self, peer: PeerId) {
+        let Server { hub, clients, .. } = self;
+        clients.still_queued(peer, hub.queued(peer).messages);
+        loop {
+            clients.start_jobs(peer, |ticket| hub.take_back(peer, ticket.0));
+            if !hub.has_room(peer) {
+                break;
+            }
+            let Some(outgoing) = clients.next_message(peer) else { break };
+            match hub.send(peer, message(outgoing)) {
+                Ok(()) => {}
+                // It had room, so this one is gone; the event that says so is on its way.
+                Err(SendError::Gone(_) | SendError::Full(_)) => break,
+            }
+        }
+        hub.pause_reading(peer, clients.is_congested(peer));
+    }
+}
+
+fn message(outgoing: Outgoing<Source>) -> Message {
+    let Outgoing { ticket, parts } = outgoing;
+    let frame = |part| match part {
+        Part::Bytes(octets) => Frame::Bytes(octets),
+        Part::File { file, offset, length, slot, if_short } => {
+            let range = FileRange::new(file.file, offset, length).tagged(slot);
+            match if_short {
+                IfShort::Pad => range.into(),
+                IfShort::Close => range.close_if_short().into(),
+            }
+        }
+    };
+    let message: Message = parts.into_iter().map(frame).collect();
+    message.tagged(ticket.map_or(0, |Ticket(number)| number))
+}
+
+/// Clients take a descriptor each, and one for each file that is sent: the soft limit is made for programs that use select(2).
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::debug!(%error, "the limit of open files stays as it is");
+    }
+}

@@ -1,0 +1,446 @@
+//! One fetch: its files are looked at in batches, announced, and sent one after the other, in their order.
+
+use super::pipeline::Pipeline;
+use super::{Envelope, IfShort, Job, Loaded, Outgoing, Part, Prepared, Shared, Slot, Ticket};
+use crate::digest::Digest;
+use crate::limits::{CHUNK_BYTES_MAX, DATA_ENTRIES_MAX, PIECE_COST_MIN};
+use crate::protocol::control::{
+    DigestReply, DigestWish, FetchRequest, FileAnswer, FileMetadata, FilesReply, Reply, VoidReply,
+};
+use crate::protocol::data::{Body, DataEntry, DataHeader};
+use crate::serve::Failure;
+use crate::serve::limits::{
+    DATA_MESSAGE_BYTES, HASH_AHEAD_MAX, OPEN_FILES_MAX, PIPELINE_BYTES_MAX, READY_BYTES_MAX, SMALL_FILE_BYTES_MAX,
+};
+use crate::serve::pieces::{Piece, PieceCursor};
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+#[derive(Debug)]
+pub(super) struct Fetch<F> {
+    ticket: Ticket,
+    envelope: Envelope,
+    request: Arc<FetchRequest>,
+    chunk_bytes: u64,
+    /// The first file that no job has looked at.
+    next: usize,
+    is_preparing: bool,
+    /// Looked at and not over, in order.
+    files: VecDeque<FileState<F>>,
+    /// How many of them, from the first, the client knows of.
+    announced: usize,
+    is_over: bool,
+}
+
+#[derive(Debug)]
+enum FileState<F> {
+    Answered(FileAnswer),
+    Small { metadata: FileMetadata, body: Bytes, packed: Option<Bytes>, sent: usize },
+    Large(Box<Large<F>>),
+}
+
+#[derive(Debug)]
+struct Large<F> {
+    metadata: FileMetadata,
+    file: F,
+    unless: Option<Digest>,
+    digest: DigestState,
+    cursor: PieceCursor,
+    pipeline: Pipeline<DataPiece>,
+    failed: Option<Failure>,
+}
+
+#[derive(Debug)]
+struct DataPiece {
+    piece: Piece,
+    packed: Option<Bytes>,
+    /// Taken from the credit when it was begun.
+    cost: u64,
+}
+
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum DigestState {
+    /// Not asked for, or told with the metadata.
+    Settled,
+    Wanted,
+    Hashing,
+    Found(Digest),
+}
+
+impl<F: Clone> Fetch<F> {
+    pub(super) fn new(ticket: Ticket, envelope: Envelope, request: FetchRequest) -> Fetch<F> {
+        Fetch {
+            ticket,
+            envelope,
+            chunk_bytes: request.chunk_bytes.min(CHUNK_BYTES_MAX),
+            request: Arc::new(request),
+            next: 0,
+            is_preparing: false,
+            files: VecDeque::new(),
+            announced: 0,
+            is_over: false,
+        }
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.request.id
+    }
+
+    pub(super) fn ticket(&self) -> Ticket {
+        self.ticket
+    }
+
+    /// Whether `done` was said.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    pub(super) fn prepared(&mut self, files: Vec<Prepared<F>>) {
+        self.is_preparing = false;
+        self.next += files.len();
+        for file in files {
+            let state = match file {
+                Prepared::Answer(answer) => FileState::Answered(answer),
+                Prepared::Small { metadata, body, packed } => FileState::Small { metadata, body, packed, sent: 0 },
+                Prepared::Large { metadata, file, extents, unless } => {
+                    let wanted = self.request.files.get(metadata.n as usize).and_then(|file| file.ranges.as_deref());
+                    let wants = self.request.digest != DigestWish::None || unless.is_some();
+                    let digest = match metadata.digest {
+                        None if wants => DigestState::Wanted,
+                        _ => DigestState::Settled,
+                    };
+                    let cursor = PieceCursor::new(wanted, metadata.size, extents, self.chunk_bytes);
+                    let pipeline = Pipeline::default();
+                    FileState::Large(Box::new(Large { metadata, file, unless, digest, cursor, pipeline, failed: None }))
+                }
+            };
+            self.files.push_back(state);
+        }
+    }
+
+    pub(super) fn hashed(&mut self, n: u32, result: Result<Digest, Failure>) {
+        let announced = self.announced;
+        let wish = self.request.digest;
+        let mut files = self.files.iter_mut().enumerate();
+        let found = files.find(|(_, file)| matches!(file, FileState::Large(large) if large.metadata.n == n));
+        let Some((at, state)) = found else { return };
+        let FileState::Large(large) = state else { return };
+        let is_announced = at < announced;
+        match result {
+            Ok(digest) if !is_announced && large.unless == Some(digest) => {
+                *state = FileState::Answered(FileAnswer::Same { n });
+            }
+            Ok(digest) if !is_announced => {
+                large.digest = DigestState::Settled;
+                if wish != DigestWish::None {
+                    large.metadata.digest = Some(digest);
+                }
+            }
+            Ok(digest) => large.digest = DigestState::Found(digest),
+            Err(Failure { code, message }) if !is_announced => {
+                *state = FileState::Answered(FileAnswer::Error { n, code, message });
+            }
+            Err(failure) => large.failed = Some(failure),
+        }
+    }
+
+    pub(super) fn loaded(&mut self, slot: Slot, result: Result<Loaded, Failure>, shared: &mut Shared<F>) {
+        let Some(FileState::Large(large)) = self.files.front_mut() else { return };
+        // Nothing of this number: it belonged to a file that has been declared void meanwhile.
+        let Some(piece) = large.pipeline.ready(slot) else { return };
+        match result {
+            Ok(Loaded::InPlace) => {}
+            Ok(Loaded::Packed(octets)) => {
+                let cost = (octets.len() as u64).max(PIECE_COST_MIN);
+                shared.credit.add(piece.cost.saturating_sub(cost));
+                piece.cost = cost;
+                piece.packed = Some(octets);
+            }
+            Err(failure) => large.failed = Some(failure),
+        }
+    }
+
+    pub(super) fn sent(&mut self, slot: Slot, result: Result<(), Failure>) {
+        let Some(FileState::Large(large)) = self.files.front_mut() else { return };
+        if large.pipeline.remove(slot).is_some() {
+            if let Err(failure) = result {
+                large.failed = Some(failure);
+            }
+        }
+    }
+
+    /// The client wants no more of it. What the socket has is not of this fetch's concern any longer.
+    pub(super) fn give_up(&mut self, shared: &mut Shared<F>) {
+        for file in self.files.drain(..) {
+            if let FileState::Large(mut large) = file {
+                large.refund(shared);
+            }
+        }
+        self.is_over = true;
+    }
+
+    /// Does all that needs neither credit nor room: announces, asks for jobs, ends files and the whole.
+    pub(super) fn progress(&mut self, shared: &mut Shared<F>) {
+        self.announce(shared);
+        self.end_files(shared);
+        self.hash_ahead(shared);
+        self.load(shared);
+        self.prepare(shared);
+        if !self.is_over && self.files.is_empty() && !self.is_preparing && self.next >= self.request.files.len() {
+            self.is_over = true;
+            shared.reply(&self.envelope, &Reply::Done { id: self.id() });
+            shared.jobs.push_back(Job::Release { ticket: self.ticket, take_back: false });
+        }
+    }
+
+    fn prepare(&mut self, shared: &mut Shared<F>) {
+        if self.is_preparing || self.next >= self.request.files.len() {
+            return;
+        }
+        let mut ready_bytes = 0;
+        let mut open = 0;
+        for file in &self.files {
+            match file {
+                FileState::Answered(_) => {}
+                FileState::Small { body, .. } => ready_bytes += body.len() as u64,
+                FileState::Large(_) => open += 1,
+            }
+        }
+        // Half is enough: the batch that is looked at meanwhile fills it up.
+        if ready_bytes < READY_BYTES_MAX / 2 && open < OPEN_FILES_MAX / 2 && self.files.len() < DATA_ENTRIES_MAX {
+            self.is_preparing = true;
+            let request = Arc::clone(&self.request);
+            shared.jobs.push_back(Job::Prepare { ticket: self.ticket, request, from: self.next });
+        }
+    }
+
+    /// Tells the client what is known, up to the first file that has to wait for its digest.
+    fn announce(&mut self, shared: &mut Shared<F>) {
+        let mut answers = Vec::new();
+        for file in self.files.iter_mut().skip(self.announced) {
+            answers.push(match file {
+                FileState::Answered(answer) => answer.clone(),
+                FileState::Small { metadata, .. } => FileAnswer::Metadata(*metadata),
+                FileState::Large(large) if large.must_wait(self.request.digest) => break,
+                FileState::Large(large) => FileAnswer::Metadata(large.metadata),
+            });
+        }
+        if !answers.is_empty() {
+            self.announced += answers.len();
+            shared.reply(&self.envelope, &Reply::Files(FilesReply { id: self.id(), files: answers }));
+        }
+    }
+
+    fn hash_ahead(&mut self, shared: &mut Shared<F>) {
+        let large = self.files.iter_mut().filter_map(|file| match file {
+            FileState::Large(large) => Some(large),
+            _ => None,
+        });
+        for large in large.take(HASH_AHEAD_MAX).filter(|large| large.digest == DigestState::Wanted) {
+            large.digest = DigestState::Hashing;
+            shared.jobs.push_back(Job::Hash { ticket: self.ticket, n: large.metadata.n, file: large.file.clone() });
+        }
+    }
+
+    /// Begins pieces of the first file, as far as credit and the pipeline go.
+    fn load(&mut self, shared: &mut Shared<F>) {
+        if self.announced == 0 {
+            return;
+        }
+        let Some(FileState::Large(large)) = self.files.front_mut() else { return };
+        while large.failed.is_none() && large.pipeline.has_room() {
+            let Some(mut piece) = large.cursor.peek() else { break };
+            let mut cost = if piece.hole { PIECE_COST_MIN } else { piece.length.max(PIECE_COST_MIN) };
+            if !shared.credit.take(cost) {
+                // What is on its way may bring more credit. If nothing is, the client must get what it gave credit for.
+                let available = shared.credit.available();
+                if !large.pipeline.is_empty() || !shared.in_socket.is_empty() || available < PIECE_COST_MIN || piece.hole {
+                    break;
+                }
+                piece.length = available;
+                cost = available;
+                shared.credit.take(cost);
+            }
+            large.cursor.advance(piece.length);
+            let slot = shared.slot();
+            let length = if piece.hole { 0 } else { piece.length };
+            large.pipeline.begin(slot, length, DataPiece { piece, packed: None, cost });
+            if piece.hole {
+                large.pipeline.ready(slot);
+            } else {
+                shared.jobs.push_back(Job::Load {
+                    ticket: self.ticket,
+                    slot,
+                    file: large.file.clone(),
+                    offset: piece.offset,
+                    length: piece.length,
+                    compress: self.request.compress.is_some(),
+                });
+            }
+        }
+    }
+
+    /// Ends what is at its end among the first files.
+    fn end_files(&mut self, shared: &mut Shared<F>) {
+        while self.announced > 0 {
+            let id = self.id();
+            match self.files.front_mut() {
+                Some(FileState::Answered(_)) => {}
+                Some(FileState::Large(large)) => {
+                    let n = large.metadata.n;
+                    if let Some(Failure { code, message }) = large.failed.take() {
+                        large.refund(shared);
+                        shared.reply(&self.envelope, &Reply::Void(VoidReply { id, n, code, message }));
+                    } else if large.is_through() {
+                        if let DigestState::Found(digest) = large.digest {
+                            let leaf_bytes = large.metadata.leaf_bytes;
+                            let reply = DigestReply { id, n, digest, leaf_bytes };
+                            shared.reply(&self.envelope, &Reply::Digest(reply));
+                        }
+                        shared.reply(&self.envelope, &Reply::End { id, n });
+                    } else {
+                        return;
+                    }
+                }
+                Some(FileState::Small { .. }) | None => return,
+            }
+            self.files.pop_front();
+            self.announced -= 1;
+        }
+    }
+
+    /// The next data message, as far as credit goes.
+    pub(super) fn next_data(&mut self, shared: &mut Shared<F>) -> Option<Outgoing<F>> {
+        match self.files.front() {
+            Some(FileState::Small { .. }) => self.next_small(shared),
+            Some(FileState::Large(_)) => self.next_large(shared),
+            _ => None,
+        }
+    }
+
+    fn next_large(&mut self, shared: &mut Shared<F>) -> Option<Outgoing<F>> {
+        let Some(FileState::Large(large)) = self.files.front_mut() else { return None };
+        let (slot, length, piece) = large.pipeline.next_ready()?;
+        if shared.in_socket_bytes > 0 && shared.in_socket_bytes + length > PIPELINE_BYTES_MAX {
+            return None;
+        }
+        let DataPiece { piece, packed, cost } = piece;
+        let (piece, cost, packed) = (*piece, *cost, packed.take());
+        let (body, body_length) = match &packed {
+            _ if piece.hole => (Body::Hole, 0),
+            Some(octets) => (Body::Zstd, octets.len() as u64),
+            None => (Body::Plain, piece.length),
+        };
+        let n = large.metadata.n;
+        let entry =
+            DataEntry { n, end: false, body, offset: piece.offset, length: piece.length, body_length };
+        let part = match packed {
+            _ if piece.hole => Part::Bytes(Bytes::new()),
+            Some(octets) => Part::Bytes(octets),
+            None => {
+                let file = large.file.clone();
+                Part::File { file, offset: piece.offset, length: piece.length, slot, if_short: IfShort::Pad }
+            }
+        };
+        if let Part::File { .. } = part {
+            large.pipeline.handed_over(slot);
+            shared.hand_over(self.ticket, slot, piece.length, large.file.clone());
+        } else {
+            large.pipeline.remove(slot);
+        }
+        self.data_message(vec![entry], vec![part], cost, shared)
+    }
+
+    fn next_small(&mut self, shared: &mut Shared<F>) -> Option<Outgoing<F>> {
+        let (mut entries, mut parts) = (Vec::new(), Vec::new());
+        let (mut total_cost, mut complete) = (0, 0);
+        let bytes_max = self.chunk_bytes.clamp(SMALL_FILE_BYTES_MAX, DATA_MESSAGE_BYTES);
+        for file in self.files.iter_mut().take(self.announced.min(DATA_ENTRIES_MAX)) {
+            let FileState::Small { metadata, body, packed, sent } = file else { break };
+            let (offset, rest) = (*sent as u64, body.slice((*sent).min(body.len())..));
+            let packed = packed.clone().filter(|_| *sent == 0);
+            let plain = DataEntry {
+                n: metadata.n,
+                end: true,
+                body: Body::Plain,
+                offset,
+                length: rest.len() as u64,
+                body_length: rest.len() as u64,
+            };
+            let (entry, octets) = match packed {
+                Some(octets) => (DataEntry { body: Body::Zstd, body_length: octets.len() as u64, ..plain }, octets),
+                None => (plain, rest.clone()),
+            };
+            if total_cost > 0 && total_cost + entry.cost() > bytes_max {
+                break;
+            }
+            if shared.credit.take(entry.cost()) {
+                total_cost += entry.cost();
+                entries.push(entry);
+                parts.push(Part::Bytes(octets));
+                complete += 1;
+                continue;
+            }
+            let available = shared.credit.available();
+            if entries.is_empty() && shared.in_socket.is_empty() && available >= PIECE_COST_MIN {
+                // All the credit that there is, and nothing on its way that could bring more: send what it covers.
+                let length = available.min(rest.len() as u64);
+                *sent += length as usize;
+                total_cost = length.max(PIECE_COST_MIN);
+                shared.credit.take(total_cost);
+                entries.push(DataEntry { end: false, length, body_length: length, ..plain });
+                parts.push(Part::Bytes(rest.slice(..length as usize)));
+            }
+            break;
+        }
+        self.files.drain(..complete);
+        self.announced -= complete;
+        self.data_message(entries, parts, total_cost, shared)
+    }
+
+    fn data_message(
+        &self,
+        entries: Vec<DataEntry>,
+        mut parts: Vec<Part<F>>,
+        cost: u64,
+        shared: &mut Shared<F>,
+    ) -> Option<Outgoing<F>> {
+        if entries.is_empty() {
+            return None;
+        }
+        // Every entry was made here within the limits; one that isn't would be a mistake of ours that the codec catches.
+        let header = match (DataHeader { id: self.id(), entries }).encode() {
+            Ok(header) => header,
+            Err(error) => {
+                tracing::error!(%error, "a data header could not be written");
+                return None;
+            }
+        };
+        shared.costs.push_back((self.ticket, cost));
+        let mut frames: Vec<_> = self.envelope.iter().cloned().map(Part::Bytes).collect();
+        frames.push(Part::Bytes(header.into()));
+        frames.append(&mut parts);
+        Some(Outgoing { ticket: Some(self.ticket), parts: frames })
+    }
+}
+
+impl<F> Large<F> {
+    /// Whether the metadata can't be told before the digest is known.
+    fn must_wait(&self, wish: DigestWish) -> bool {
+        let unknown = matches!(self.digest, DigestState::Wanted | DigestState::Hashing);
+        unknown && (wish == DigestWish::Now || self.unless.is_some())
+    }
+
+    fn is_through(&self) -> bool {
+        let digest_open = matches!(self.digest, DigestState::Wanted | DigestState::Hashing);
+        self.cursor.is_done() && self.pipeline.is_empty() && !digest_open
+    }
+
+    /// Gives back the credit of what the socket never got.
+    fn refund(&mut self, shared: &mut Shared<F>) {
+        for piece in self.pipeline.clear() {
+            shared.credit.add(piece.cost);
+        }
+    }
+}

@@ -1,0 +1,383 @@
+//! What one client wants and may have: a pure state machine, without socket, file, thread or clock.
+//!
+//! Requests, credit and what came of jobs go in. [`Session::next_job`] says what is to be done elsewhere, and
+//! [`Session::next_message`] what to send next; both are asked until they have nothing more. All memory that a client can make
+//! this hold is bounded by [`limits`](super::limits) and by the number of its requests.
+
+mod credit;
+mod fetch;
+mod pipeline;
+mod plain;
+#[cfg(test)]
+mod tests;
+mod types;
+
+pub(super) use types::{
+    Envelope, IfShort, Job, LeavesAnswer, Loaded, Outgoing, Page, Part, Prepared, Slot, Ticket,
+};
+
+use super::Failure;
+use super::limits::{PAGES_AHEAD_MAX, PLAIN_WAITING_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX};
+use crate::digest::Digest;
+use crate::limits::{CHUNK_BYTES_MAX, FETCH_FILES_MAX, REQUESTS_MAX};
+use crate::protocol::control::{Cancelled, ErrorReply, HelloReply, Reply, Request};
+use crate::protocol::plain::PlainRequest;
+use crate::protocol::{CONTROL_TAG, ErrorCode, WireError};
+use bytes::Bytes;
+use credit::Credit;
+use fetch::Fetch;
+use plain::Plain;
+use std::collections::{HashMap, VecDeque};
+
+/// One client's state. `F` is an open file, cheap to clone.
+#[derive(Debug)]
+pub(super) struct Session<F> {
+    shared: Shared<F>,
+    /// In the order of their turns.
+    fetches: VecDeque<Fetch<F>>,
+    queries: Vec<Query>,
+    plain: Plain<F>,
+}
+
+/// What all requests of a client have in common.
+#[derive(Debug)]
+struct Shared<F> {
+    credit: Credit,
+    jobs: VecDeque<Job<F>>,
+    replies: VecDeque<Outgoing<F>>,
+    reply_bytes: usize,
+    /// Pieces of files that the socket has and hasn't told to be sent, and their octets.
+    in_socket: HashMap<Slot, InSocket<F>>,
+    in_socket_bytes: u64,
+    /// What each data message cost, as long as the socket may still have it.
+    costs: VecDeque<(Ticket, u64)>,
+    next_ticket: u64,
+    next_slot: Slot,
+}
+
+#[derive(Debug)]
+struct InSocket<F> {
+    ticket: Ticket,
+    length: u64,
+    file: F,
+}
+
+/// A request that is answered by control messages.
+#[derive(Debug)]
+struct Query {
+    id: u32,
+    ticket: Ticket,
+    envelope: Envelope,
+    /// For a listing, how many pages were asked for that aren't made.
+    pages: Option<u32>,
+}
+
+impl<F: Clone> Session<F> {
+    pub(super) fn new() -> Session<F> {
+        let mut shared = Shared {
+            credit: Credit::default(),
+            jobs: VecDeque::new(),
+            replies: VecDeque::new(),
+            reply_bytes: 0,
+            in_socket: HashMap::new(),
+            in_socket_bytes: 0,
+            costs: VecDeque::new(),
+            next_ticket: 1,
+            next_slot: 1,
+        };
+        let plain = Plain::new(shared.ticket());
+        Session { shared, fetches: VecDeque::new(), queries: Vec::new(), plain }
+    }
+
+    /// Takes a control message.
+    pub(super) fn request(&mut self, envelope: Envelope, request: Result<Request, WireError>) {
+        let request = match request {
+            Ok(request) => request,
+            Err(error) => {
+                return self.shared.error(&envelope, error.id, Failure::new(error.code, error.message));
+            }
+        };
+        match request {
+            Request::Hello => self.shared.reply(&envelope, &Reply::Hello(hello())),
+            Request::Credit { bytes } => {
+                self.shared.credit.add(bytes);
+            }
+            Request::Cancel { id } => self.cancel(&envelope, id),
+            Request::Confirm(confirm) => self.shared.jobs.push_back(Job::Confirmed(confirm)),
+            Request::More { id } => self.more(&envelope, id),
+            Request::List(list) => {
+                if let Some(ticket) = self.admit(&envelope, list.id) {
+                    self.queries.push(Query { id: list.id, ticket, envelope, pages: Some(1) });
+                    self.shared.jobs.push_back(Job::List { ticket, request: list });
+                }
+            }
+            Request::Leaves(leaves) => {
+                if let Some(ticket) = self.admit(&envelope, leaves.id) {
+                    self.queries.push(Query { id: leaves.id, ticket, envelope, pages: None });
+                    self.shared.jobs.push_back(Job::Leaves { ticket, request: leaves });
+                }
+            }
+            Request::Fetch(request) => {
+                if let Some(ticket) = self.admit(&envelope, request.id) {
+                    self.shared.credit.add(request.credit_bytes);
+                    let mut fetch = Fetch::new(ticket, envelope, request);
+                    fetch.progress(&mut self.shared);
+                    self.fetches.push_back(fetch);
+                }
+            }
+        }
+    }
+
+    /// Takes a request of the plain dialect.
+    pub(super) fn plain_request(&mut self, envelope: Envelope, request: Result<PlainRequest, WireError>) {
+        self.plain.request(envelope, request, &mut self.shared);
+    }
+
+    /// Files of a fetch were looked at, from the first one of the job on; at least one.
+    pub(super) fn prepared(&mut self, ticket: Ticket, files: Vec<Prepared<F>>) {
+        self.with_fetch(ticket, |fetch, _| fetch.prepared(files));
+    }
+
+    /// The digest of a file was found, or not.
+    pub(super) fn hashed(&mut self, ticket: Ticket, n: u32, result: Result<Digest, Failure>) {
+        self.with_fetch(ticket, |fetch, _| fetch.hashed(n, result));
+    }
+
+    /// A piece is ready, or its file can't be sent.
+    pub(super) fn loaded(&mut self, ticket: Ticket, slot: Slot, result: Result<Loaded, Failure>) {
+        if ticket == self.plain.ticket() {
+            self.plain.loaded(slot, result, &mut self.shared);
+        } else {
+            self.with_fetch(ticket, |fetch, shared| fetch.loaded(slot, result, shared));
+        }
+    }
+
+    /// The file of a piece of a fetch that the socket has: to be checked when the piece has left.
+    pub(super) fn file_in_socket(&self, slot: Slot) -> Option<&F> {
+        self.shared.in_socket.get(&slot).filter(|piece| piece.ticket != self.plain.ticket()).map(|piece| &piece.file)
+    }
+
+    /// A piece of a file has left; an error if the file wasn't the same any more when it had.
+    pub(super) fn sent(&mut self, slot: Slot, result: Result<(), Failure>) {
+        let Some(piece) = self.shared.in_socket.remove(&slot) else { return };
+        self.shared.in_socket_bytes = self.shared.in_socket_bytes.saturating_sub(piece.length);
+        self.with_fetch(piece.ticket, |fetch, _| fetch.sent(slot, result));
+    }
+
+    /// A page of a listing was made.
+    pub(super) fn listed(&mut self, ticket: Ticket, result: Result<Page, Failure>) {
+        let Some(at) = self.queries.iter().position(|query| query.ticket == ticket) else { return };
+        let Some(query) = self.queries.get_mut(at) else { return };
+        match result {
+            Ok(page) => {
+                self.shared.reply_json(&query.envelope, page.json, None);
+                if page.more {
+                    let left = query.pages.unwrap_or(1).saturating_sub(1);
+                    query.pages = Some(left);
+                    if left > 0 {
+                        self.shared.jobs.push_back(Job::ListMore { ticket });
+                    }
+                    return;
+                }
+            }
+            Err(failure) => self.shared.error(&query.envelope, Some(query.id), failure),
+        }
+        self.queries.swap_remove(at);
+        self.shared.jobs.push_back(Job::Release { ticket, take_back: false });
+    }
+
+    /// Leaves were found.
+    pub(super) fn leaves(&mut self, ticket: Ticket, result: Result<LeavesAnswer, Failure>) {
+        let Some(at) = self.queries.iter().position(|query| query.ticket == ticket) else { return };
+        let query = self.queries.swap_remove(at);
+        match result {
+            Ok(LeavesAnswer { mut reply, attachment }) => {
+                reply.id = query.id;
+                self.shared.reply_json(&query.envelope, Reply::Leaves(reply).encode().into(), Some(attachment));
+            }
+            Err(failure) => self.shared.error(&query.envelope, Some(query.id), failure),
+        }
+    }
+
+    /// A file was opened for the plain dialect; its size as well.
+    pub(super) fn opened(&mut self, result: Result<(F, u64), Failure>) {
+        self.plain.opened(result, &mut self.shared);
+    }
+
+    /// The socket took back this many data messages of a request that is over: the client never gets them, so they cost nothing.
+    pub(super) fn taken_back(&mut self, ticket: Ticket, messages: usize) {
+        let Shared { costs, credit, .. } = &mut self.shared;
+        costs.iter_mut().rev().filter(|(of, _)| *of == ticket).take(messages).for_each(|(_, cost)| {
+            credit.add(std::mem::take(cost));
+        });
+    }
+
+    /// The socket has no more than this many messages to send: costs of older ones need not be known any longer.
+    pub(super) fn still_queued(&mut self, messages: usize) {
+        let gone = self.shared.costs.len().saturating_sub(messages);
+        self.shared.costs.drain(..gone);
+    }
+
+    /// What is to be done next.
+    pub(super) fn next_job(&mut self) -> Option<Job<F>> {
+        self.shared.jobs.pop_front()
+    }
+
+    /// What to send next: to be asked only when the socket has room.
+    pub(super) fn next_message(&mut self) -> Option<Outgoing<F>> {
+        if let Some(reply) = self.shared.next_reply() {
+            return Some(reply);
+        }
+        if let Some(message) = self.plain.next_message(&mut self.shared) {
+            return Some(message);
+        }
+        for _ in 0..self.fetches.len() {
+            let mut fetch = self.fetches.pop_front()?;
+            fetch.progress(&mut self.shared);
+            // What a file is, and how the one before it ended, comes before its data.
+            if let Some(reply) = self.shared.next_reply() {
+                if !fetch.is_over() {
+                    self.fetches.push_front(fetch);
+                }
+                return Some(reply);
+            }
+            let message = fetch.next_data(&mut self.shared);
+            fetch.progress(&mut self.shared);
+            if !fetch.is_over() {
+                self.fetches.push_back(fetch);
+            }
+            if message.is_some() {
+                return message;
+            }
+        }
+        None
+    }
+
+    /// Whether so much waits for this client that no more should be read from it for now.
+    pub(super) fn is_congested(&self) -> bool {
+        self.shared.replies.len() >= REPLIES_WAITING_MAX
+            || self.shared.reply_bytes >= REPLY_BYTES_WAITING_MAX
+            || self.plain.waiting() >= PLAIN_WAITING_MAX
+    }
+
+    /// A ticket for a new request, unless there are too many or the id is in use.
+    fn admit(&mut self, envelope: &Envelope, id: u32) -> Option<Ticket> {
+        let in_use = self.ids().any(|(of, _)| of == id);
+        let count = self.ids().count();
+        if in_use || count >= REQUESTS_MAX {
+            let message = if in_use { "the id is in use".into() } else { format!("more than {REQUESTS_MAX} requests") };
+            self.shared.error(envelope, Some(id), Failure::new(ErrorCode::Busy, message));
+            return None;
+        }
+        Some(self.shared.ticket())
+    }
+
+    fn ids(&self) -> impl Iterator<Item = (u32, Ticket)> {
+        let queries = self.queries.iter().map(|query| (query.id, query.ticket));
+        queries.chain(self.fetches.iter().map(|fetch| (fetch.id(), fetch.ticket())))
+    }
+
+    fn more(&mut self, envelope: &Envelope, id: u32) {
+        let listing = self.queries.iter_mut().find(|query| query.id == id);
+        let Some((ticket, pages)) = listing.and_then(|query| Some((query.ticket, query.pages.as_mut()?))) else {
+            let message = "no listing of this id has more";
+            return self.shared.error(envelope, Some(id), Failure::new(ErrorCode::BadRequest, message));
+        };
+        // Further ones would not be an attack, only pointless: a page that comes answers each of them.
+        if *pages < PAGES_AHEAD_MAX {
+            *pages += 1;
+            if *pages == 1 {
+                self.shared.jobs.push_back(Job::ListMore { ticket });
+            }
+        }
+    }
+
+    /// Also answered if nothing of the id is left: the request may have ended while the cancel was on its way.
+    fn cancel(&mut self, envelope: &Envelope, id: u32) {
+        let found = self.ids().find(|(of, _)| *of == id);
+        if let Some((_, ticket)) = found {
+            self.queries.retain(|query| query.ticket != ticket);
+            if let Some(at) = self.fetches.iter().position(|fetch| fetch.ticket() == ticket) {
+                if let Some(mut fetch) = self.fetches.remove(at) {
+                    fetch.give_up(&mut self.shared);
+                }
+            }
+            let shared = &mut self.shared;
+            let in_socket_bytes = &mut shared.in_socket_bytes;
+            shared.in_socket.retain(|_, piece| {
+                let keep = piece.ticket != ticket;
+                if !keep {
+                    *in_socket_bytes = in_socket_bytes.saturating_sub(piece.length);
+                }
+                keep
+            });
+            shared.jobs.push_back(Job::Release { ticket, take_back: true });
+        }
+        self.shared.reply(envelope, &Reply::Cancelled(Cancelled { id }));
+    }
+
+    fn with_fetch(&mut self, ticket: Ticket, act: impl FnOnce(&mut Fetch<F>, &mut Shared<F>)) {
+        let Some(at) = self.fetches.iter().position(|fetch| fetch.ticket() == ticket) else { return };
+        let Some(fetch) = self.fetches.get_mut(at) else { return };
+        act(fetch, &mut self.shared);
+        fetch.progress(&mut self.shared);
+        if fetch.is_over() {
+            self.fetches.remove(at);
+        }
+    }
+}
+
+impl<F> Shared<F> {
+    fn ticket(&mut self) -> Ticket {
+        self.next_ticket += 1;
+        Ticket(self.next_ticket)
+    }
+
+    fn slot(&mut self) -> Slot {
+        self.next_slot += 1;
+        self.next_slot
+    }
+
+    fn reply(&mut self, envelope: &Envelope, reply: &Reply) {
+        self.reply_json(envelope, reply.encode().into(), None);
+    }
+
+    fn reply_json(&mut self, envelope: &Envelope, json: Bytes, attachment: Option<Bytes>) {
+        let tag = Bytes::from_static(CONTROL_TAG);
+        let frames = envelope.iter().cloned().chain([tag, json]).chain(attachment);
+        self.reply_frames(frames.collect());
+    }
+
+    fn reply_frames(&mut self, frames: Vec<Bytes>) {
+        self.reply_bytes += frames.iter().map(Bytes::len).sum::<usize>();
+        self.replies.push_back(Outgoing { ticket: None, parts: frames.into_iter().map(Part::Bytes).collect() });
+    }
+
+    fn error(&mut self, envelope: &Envelope, id: Option<u32>, failure: Failure) {
+        self.reply(envelope, &Reply::Error(ErrorReply { id, code: failure.code, message: failure.message }));
+    }
+
+    fn next_reply(&mut self) -> Option<Outgoing<F>> {
+        let reply = self.replies.pop_front()?;
+        let bytes: usize = reply.parts.iter().map(|part| if let Part::Bytes(bytes) = part { bytes.len() } else { 0 }).sum();
+        self.reply_bytes = self.reply_bytes.saturating_sub(bytes);
+        Some(reply)
+    }
+
+    /// A piece of a file goes to the socket.
+    fn hand_over(&mut self, ticket: Ticket, slot: Slot, length: u64, file: F) {
+        self.in_socket.insert(slot, InSocket { ticket, length, file });
+        self.in_socket_bytes += length;
+    }
+}
+
+fn hello() -> HelloReply {
+    HelloReply {
+        protocol: 1,
+        software: concat!("towpath ", env!("CARGO_PKG_VERSION")).into(),
+        chunk_bytes_max: CHUNK_BYTES_MAX,
+        fetch_files_max: FETCH_FILES_MAX.try_into().unwrap_or(u32::MAX),
+        requests_max: REQUESTS_MAX.try_into().unwrap_or(u32::MAX),
+        features: ["zstd", "leaves", "holes"].map(String::from).into(),
+    }
+}

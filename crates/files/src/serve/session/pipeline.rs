@@ -1,0 +1,85 @@
+//! Pieces of one stream on their way from the disk to the socket, in order.
+
+use super::super::limits::{PIPELINE_BYTES_MAX, PIPELINE_PIECES_MAX};
+use super::Slot;
+use std::collections::VecDeque;
+
+/// Pieces in the order in which they will be sent; each is waited for until it is ready.
+#[derive(Debug)]
+pub(super) struct Pipeline<P> {
+    pieces: VecDeque<Entry<P>>,
+    bytes: u64,
+}
+
+#[derive(Debug)]
+struct Entry<P> {
+    slot: Slot,
+    length: u64,
+    piece: P,
+    stage: Stage,
+}
+
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Stage {
+    Loading,
+    Ready,
+    InSocket,
+}
+
+impl<P> Default for Pipeline<P> {
+    fn default() -> Pipeline<P> {
+        Pipeline { pieces: VecDeque::new(), bytes: 0 }
+    }
+}
+
+impl<P> Pipeline<P> {
+    /// Whether another piece may be begun: two always, so that one can be loaded while the other is sent.
+    pub(super) fn has_room(&self) -> bool {
+        self.pieces.len() < 2 || (self.pieces.len() < PIPELINE_PIECES_MAX && self.bytes < PIPELINE_BYTES_MAX)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Appends a piece that is being loaded.
+    pub(super) fn begin(&mut self, slot: Slot, length: u64, piece: P) {
+        self.pieces.push_back(Entry { slot, length, piece, stage: Stage::Loading });
+        self.bytes += length;
+    }
+
+    /// The piece that was loading under this number, which now is ready.
+    pub(super) fn ready(&mut self, slot: Slot) -> Option<&mut P> {
+        let entry = self.pieces.iter_mut().find(|entry| entry.slot == slot && entry.stage == Stage::Loading)?;
+        entry.stage = Stage::Ready;
+        Some(&mut entry.piece)
+    }
+
+    /// The next piece to go to the socket, if it is ready.
+    pub(super) fn next_ready(&mut self) -> Option<(Slot, u64, &mut P)> {
+        let entry = self.pieces.iter_mut().find(|entry| entry.stage != Stage::InSocket)?;
+        (entry.stage == Stage::Ready).then_some((entry.slot, entry.length, &mut entry.piece))
+    }
+
+    /// The socket has the piece.
+    pub(super) fn handed_over(&mut self, slot: Slot) {
+        if let Some(entry) = self.pieces.iter_mut().find(|entry| entry.slot == slot) {
+            entry.stage = Stage::InSocket;
+        }
+    }
+
+    /// The piece is through.
+    pub(super) fn remove(&mut self, slot: Slot) -> Option<P> {
+        let at = self.pieces.iter().position(|entry| entry.slot == slot)?;
+        let entry = self.pieces.remove(at)?;
+        self.bytes -= entry.length;
+        Some(entry.piece)
+    }
+
+    /// Gives up everything, and returns the pieces that the socket doesn't have.
+    pub(super) fn clear(&mut self) -> impl Iterator<Item = P> {
+        self.bytes = 0;
+        let pieces = std::mem::take(&mut self.pieces);
+        pieces.into_iter().filter(|entry| entry.stage != Stage::InSocket).map(|entry| entry.piece)
+    }
+}

@@ -1,0 +1,71 @@
+//! An open file of which a version is being sent: the stat at opening says which.
+
+use super::Failure;
+use crate::path::RelPath;
+use crate::protocol::ErrorCode;
+use crate::root::{FileStat, Root, RootError};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+/// An open regular file, and what it was when it was opened. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Source {
+    pub(super) file: Arc<File>,
+    pub(super) stat: FileStat,
+}
+
+impl Source {
+    /// Opens a file below the root. Blocks.
+    pub(super) fn open(root: &Root, path: &RelPath) -> Result<Source, Failure> {
+        let (file, stat) = root.open_file(path)?;
+        Ok(Source { file: Arc::new(file), stat })
+    }
+
+    /// Whether the open file still is the version that it was at opening, so far as its times and size tell. Doesn't block on
+    /// local file systems: what fstat(2) needs of an open file is in memory.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        let now = FileStat::try_from(&*self.file)?;
+        if now.same_content(&self.stat) {
+            return Ok(());
+        }
+        let what = if now.size < self.stat.size {
+            "the file shrank"
+        } else if now.size > self.stat.size {
+            "the file grew"
+        } else {
+            "the file changed"
+        };
+        Err(Failure::changed(format!("{what} while it was sent")))
+    }
+
+    /// Reads exactly these octets. Blocks. A file that ends before them has changed.
+    pub(super) fn read_exact(&self, buffer: &mut [u8], offset: u64) -> Result<(), Failure> {
+        self.file.read_exact_at(buffer, offset).map_err(|error| match error.kind() {
+            std::io::ErrorKind::UnexpectedEof => Failure::changed("the file shrank while it was sent"),
+            _ => Failure::io(&error),
+        })
+    }
+}
+
+impl Failure {
+    pub(super) fn changed(message: impl Into<String>) -> Failure {
+        Failure { code: ErrorCode::Changed, message: message.into() }
+    }
+
+    pub(super) fn io(error: &std::io::Error) -> Failure {
+        Failure { code: ErrorCode::Io, message: error.to_string() }
+    }
+}
+
+impl From<RootError> for Failure {
+    fn from(error: RootError) -> Failure {
+        let code = match &error {
+            RootError::NotFound | RootError::Outside | RootError::Path(_) | RootError::NotADirectory => ErrorCode::NotFound,
+            RootError::Denied => ErrorCode::Denied,
+            RootError::NotAFile => ErrorCode::NotAFile,
+            RootError::Exists | RootError::TooMany(_) | RootError::Io(_) => ErrorCode::Io,
+        };
+        Failure { code, message: error.to_string() }
+    }
+}

@@ -1,0 +1,232 @@
+//! Does the jobs of sessions in the pool, and brings back what came of them.
+
+use super::budget::Budget;
+use super::listing::{Lister, Listing};
+use super::pool::{Lane, LaneLimits};
+use super::prepare::{Preparing, ZSTD_LEVEL, open_plain};
+use super::session::{LeavesAnswer, Loaded, Page, Prepared, Slot, Ticket};
+use super::source::Source;
+use super::warm::{Residency, Storage};
+use super::Failure;
+use crate::digest::{Digest, DigestCache, Digested, FileKey, HashError, hash_file, wall_clock};
+use crate::limits::LEAVES_PAGE_MAX;
+use crate::protocol::ErrorCode;
+use crate::protocol::control::{FetchRequest, LeavesReply, LeavesRequest, ListRequest};
+use crate::root::Root;
+use bytes::Bytes;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use towpath_sockets::{PeerId, Waker};
+
+/// Threads of each lane. Most of the time they wait for a disk; hashing and compressing need processors.
+const FILES_LANE: LaneLimits = LaneLimits { name: "tow-files", threads_max: 4, per_key_max: 2 };
+const LIST_LANE: LaneLimits = LaneLimits { name: "tow-list", threads_max: 2, per_key_max: 1 };
+const WARM_LANE: LaneLimits = LaneLimits { name: "tow-warm", threads_max: 8, per_key_max: 2 };
+
+/// What came of a job.
+#[derive(Debug)]
+pub(super) struct Done {
+    pub(super) peer: PeerId,
+    pub(super) ticket: Ticket,
+    pub(super) outcome: Outcome,
+}
+
+#[derive(Debug)]
+pub(super) enum Outcome {
+    Prepared(Vec<Prepared<Source>>),
+    Loaded(Slot, Result<Loaded, Failure>),
+    /// The listing comes back with its page, for the next one.
+    Listed(Result<(Page, Box<Listing>), Failure>),
+    Leaves(Result<LeavesAnswer, Failure>),
+    Opened(Result<(Source, u64), Failure>),
+    /// For all that waited for this file; the peer and ticket are those of the first.
+    Hashed { key: FileKey, run: u64, result: Result<Digest, Failure> },
+}
+
+/// Who asked for a job.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct Asker {
+    pub(super) peer: PeerId,
+    pub(super) ticket: Ticket,
+    /// Jobs of the same client take turns with those of others.
+    pub(super) key: u64,
+}
+
+/// The lanes, and what jobs need.
+pub(super) struct Workers {
+    shared: Arc<Shared>,
+    files: Lane,
+    list: Lane,
+    warm: Lane,
+    hash: Lane,
+    compress: Lane,
+    sender: Sender<Done>,
+}
+
+struct Shared {
+    root: Root,
+    cache: DigestCache,
+    budget: Arc<Budget>,
+    storage: Box<dyn Storage>,
+    waker: Waker,
+}
+
+impl Workers {
+    pub(super) fn new(
+        root: Root,
+        cache: DigestCache,
+        budget: Arc<Budget>,
+        storage: Box<dyn Storage>,
+        waker: Waker,
+    ) -> (Workers, Receiver<Done>) {
+        let (sender, receiver) = channel();
+        let processors = std::thread::available_parallelism().map_or(2, usize::from);
+        // A device that hangs must not keep files of others from being hashed.
+        let hash_threads = processors.clamp(2, 4);
+        let hash = LaneLimits { name: "tow-hash", threads_max: hash_threads, per_key_max: hash_threads - 1 };
+        let compress = LaneLimits { name: "tow-zstd", threads_max: processors.min(8), per_key_max: processors.min(8) };
+        let workers = Workers {
+            shared: Arc::new(Shared { root, cache, budget, storage, waker }),
+            files: Lane::new(FILES_LANE),
+            list: Lane::new(LIST_LANE),
+            warm: Lane::new(WARM_LANE),
+            hash: Lane::new(hash),
+            compress: Lane::new(compress),
+            sender,
+        };
+        (workers, receiver)
+    }
+
+    pub(super) fn prepare(&self, asker: Asker, request: Arc<FetchRequest>, from: usize) {
+        self.run(&self.files, asker.key, asker, move |shared| {
+            let Shared { root, cache, budget, .. } = shared;
+            Outcome::Prepared(Preparing { root, cache, budget, request: &request }.batch(from))
+        });
+    }
+
+    pub(super) fn open(&self, asker: Asker, path: Option<Bytes>) {
+        self.run(&self.files, asker.key, asker, move |shared| {
+            Outcome::Opened(open_plain(&shared.root, path.as_deref()))
+        });
+    }
+
+    /// Makes a piece ready: at once, with None, if it is in memory and needn't be compressed.
+    pub(super) fn load(&self, asker: Asker, slot: Slot, source: Source, offset: u64, length: u64, compress: bool)
+    -> Option<Result<Loaded, Failure>> {
+        if compress {
+            self.run(&self.compress, asker.key, asker, move |_| {
+                Outcome::Loaded(slot, pack(&source, offset, length))
+            });
+            return None;
+        }
+        if let Err(failure) = source.check() {
+            return Some(Err(failure));
+        }
+        if self.shared.storage.probe(&source, offset, length) == Residency::Resident {
+            return Some(Ok(Loaded::InPlace));
+        }
+        self.run(&self.warm, source.stat.device, asker, move |shared| {
+            let warmed = shared.storage.warm(&source, offset, length);
+            Outcome::Loaded(slot, warmed.map(|()| Loaded::InPlace))
+        });
+        None
+    }
+
+    pub(super) fn hash(&self, asker: Asker, run: u64, source: Source, given_up: Arc<AtomicBool>) {
+        self.run(&self.hash, source.stat.device, asker, move |shared| {
+            let key = FileKey::from(&source.stat);
+            let result = shared.digested(&source, &given_up).map(|digested| digested.digest);
+            Outcome::Hashed { key, run, result }
+        });
+    }
+
+    pub(super) fn list(&self, asker: Asker, request: ListRequest, given_up: Arc<AtomicBool>) {
+        let lane = if request.digest { &self.hash } else { &self.list };
+        self.run(lane, asker.key, asker, move |shared| {
+            let lister = Lister { root: &shared.root, cache: &shared.cache, given_up: &given_up };
+            let listed = lister.begin(&request).and_then(|listing| {
+                let mut listing = Box::new(listing);
+                Ok((lister.page(&mut listing)?, listing))
+            });
+            Outcome::Listed(listed)
+        });
+    }
+
+    pub(super) fn list_more(&self, asker: Asker, mut listing: Box<Listing>, given_up: Arc<AtomicBool>) {
+        let lane = if listing.hashes() { &self.hash } else { &self.list };
+        self.run(lane, asker.key, asker, move |shared| {
+            let lister = Lister { root: &shared.root, cache: &shared.cache, given_up: &given_up };
+            Outcome::Listed(lister.page(&mut listing).map(|page| (page, listing)))
+        });
+    }
+
+    pub(super) fn leaves(&self, asker: Asker, request: LeavesRequest, given_up: Arc<AtomicBool>) {
+        self.run(&self.hash, asker.key, asker, move |shared| Outcome::Leaves(shared.leaves(&request, &given_up)));
+    }
+
+    fn run(&self, lane: &Lane, key: u64, asker: Asker, job: impl FnOnce(&Shared) -> Outcome + Send + 'static) {
+        let (shared, sender) = (Arc::clone(&self.shared), self.sender.clone());
+        let submitted = lane.submit(key, move || {
+            let outcome = job(&shared);
+            // The server may have ended meanwhile: then nobody wants to know.
+            let _ = sender.send(Done { peer: asker.peer, ticket: asker.ticket, outcome });
+            shared.waker.wake();
+        });
+        if let Err(error) = submitted {
+            tracing::error!(%error, "no thread for a job: its request will not be answered");
+        }
+    }
+}
+
+impl Shared {
+    fn digested(&self, source: &Source, given_up: &AtomicBool) -> Result<Arc<Digested>, Failure> {
+        if let Some(known) = self.cache.lookup(&source.stat) {
+            return Ok(known);
+        }
+        let began = wall_clock();
+        let digested = hash_file(&source.file, &source.stat, || given_up.load(Ordering::Relaxed));
+        let digested = Arc::new(digested.map_err(|error| match error {
+            HashError::Changed => Failure::changed(error.to_string()),
+            HashError::Io(error) => Failure::io(&error),
+            HashError::GivenUp => Failure::new(ErrorCode::Other, error.to_string()),
+        })?);
+        self.cache.remember(&source.stat, Arc::clone(&digested), began);
+        Ok(digested)
+    }
+
+    fn leaves(&self, request: &LeavesRequest, given_up: &AtomicBool) -> Result<LeavesAnswer, Failure> {
+        let path =
+            request.path.to_rel_path().map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string()))?;
+        let digested = self.digested(&Source::open(&self.root, &path)?, given_up)?;
+        if digested.digest != request.digest {
+            return Err(Failure::changed("the file has another digest now"));
+        }
+        // A file of one leaf has none: its digest is enough.
+        let leaves = if digested.leaves.len() > 1 { &*digested.leaves } else { &[] };
+        let from = usize::try_from(request.from).unwrap_or(usize::MAX).min(leaves.len());
+        let count = request.count.min(LEAVES_PAGE_MAX) as usize;
+        let wanted: Vec<_> = leaves.iter().skip(from).take(count).collect();
+        let as_u32 = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let reply = LeavesReply {
+            id: request.id,
+            from: as_u32(from),
+            count: as_u32(wanted.len()),
+            total: as_u32(leaves.len()),
+        };
+        Ok(LeavesAnswer { reply, attachment: wanted.into_iter().flatten().copied().collect::<Vec<u8>>().into() })
+    }
+}
+
+/// Reads and compresses a piece. If it doesn't shrink it is sent as it is; having been read, it is in memory.
+fn pack(source: &Source, offset: u64, length: u64) -> Result<Loaded, Failure> {
+    let length = usize::try_from(length).map_err(|_| Failure::new(ErrorCode::Io, "piece too large"))?;
+    let mut octets = vec![0; length];
+    source.read_exact(&mut octets, offset)?;
+    // Compressed octets are sent later than they are read, so what was read is checked now.
+    source.check()?;
+    match zstd::bulk::compress(&octets, ZSTD_LEVEL) {
+        Ok(packed) if packed.len() < length => Ok(Loaded::Packed(packed.into())),
+        _ => Ok(Loaded::InPlace),
+    }
+}
