@@ -1,6 +1,23 @@
 //! Files over ZMTP: serving them and fetching them, under credit, verified, restartable.
 //!
 //! The protocol is specified in `docs/files-protocol.md`.
+//!
+//! Serving a directory, until something calls [`serve::ShutdownHandle::shut_down`]:
+//!
+//! ```
+//! use towpath_files::serve::{Server, ServerOptions};
+//!
+//! # let directory = tempfile::tempdir()?;
+//! # let directory = directory.path();
+//! let server = Server::bind(ServerOptions::new(directory).listen("tcp://127.0.0.1:0".parse()?))?;
+//! println!("serving {} on {}", directory.display(), server.endpoints()[0]);
+//! let shutdown = server.shutdown_handle();
+//! let thread = std::thread::spawn(move || server.run());
+//!
+//! shutdown.shut_down();
+//! thread.join().expect("the server doesn't panic")?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod digest;
 pub mod limits;

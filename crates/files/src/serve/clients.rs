@@ -1,15 +1,15 @@
 //! All clients: their sessions, and the jobs that run for them.
 
+use super::Failure;
 use super::session::{Job, Outgoing, Session, Ticket};
 use super::source::Source;
 use super::worker::{Asker, Done, Outcome, Workers};
-use super::Failure;
 use crate::digest::FileKey;
+use crate::path::Escaped;
 use crate::protocol::control::{Confirm, Request};
 use crate::protocol::envelope::{Opening, opening};
 use crate::protocol::plain::PlainRequest;
 use crate::protocol::{Dialect, WireError};
-use crate::path::Escaped;
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -160,8 +160,8 @@ impl Clients {
         match job {
             Job::Prepare { ticket, request, from } => workers.prepare(asker(ticket), request, from),
             Job::Open { ticket, path } => workers.open(asker(ticket), path),
-            Job::Load { ticket, slot, file, offset, length, compress } => {
-                if let Some(result) = workers.load(asker(ticket), slot, file, offset, length, compress) {
+            Job::Load { ticket, slot, file, offset, length, how } => {
+                if let Some(result) = workers.load(asker(ticket), slot, file, offset, length, how) {
                     client.session.loaded(ticket, slot, result);
                 }
             }
@@ -203,6 +203,11 @@ impl Clients {
     /// What to send to a client next, if the socket has room.
     pub(super) fn next_message(&mut self, peer: PeerId) -> Option<Outgoing<Source>> {
         self.clients.get_mut(&peer)?.session.next_message()
+    }
+
+    /// Whether a session wants something done.
+    pub(super) fn has_jobs(&self, peer: PeerId) -> bool {
+        self.clients.get(&peer).is_some_and(|client| client.session.has_jobs())
     }
 
     /// See [`Session::still_queued`].

@@ -6,7 +6,9 @@ use crate::digest::{DigestCache, hash_file, wall_clock};
 use crate::limits::{LIST_PAGE_BYTES_MAX, LIST_PAGE_ENTRIES_MAX};
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
-use crate::protocol::control::{Base, EntryKind, LinkTarget, ListEntry, ListPage, ListRequest, ListTarget, Reply, WirePath};
+use crate::protocol::control::{
+    Base, EntryKind, LinkTarget, ListEntry, ListPage, ListRequest, ListTarget, Reply, WirePath,
+};
 use crate::root::{Dir, DirEntry, FileKind, FileStat, Root, RootError};
 use globset::{GlobBuilder, GlobMatcher};
 use std::sync::Arc;
@@ -75,8 +77,7 @@ impl Lister<'_> {
         match &request.target {
             ListTarget::Glob { glob } => self.begin_glob(&mut listing, glob)?,
             ListTarget::Path(path) => {
-                let path =
-                    path.to_rel_path().map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string()))?;
+                let path = path.to_rel_path().map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string()))?;
                 self.begin_path(&mut listing, &path)?;
             }
         }
@@ -341,5 +342,3 @@ fn literal_beginning(glob: &str) -> RelPath {
     path
 }
 
-#[cfg(test)]
-mod tests;

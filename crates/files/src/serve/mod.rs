@@ -17,6 +17,9 @@ mod source;
 mod warm;
 mod worker;
 
+#[cfg(test)]
+mod tests;
+
 pub use server::{Admit, ServeError, Server, ServerOptions, ShutdownHandle};
 
 use crate::protocol::ErrorCode;

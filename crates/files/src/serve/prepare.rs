@@ -58,10 +58,7 @@ impl Preparing<'_> {
     }
 
     fn look(&self, n: u32, file: &FetchFile, buffer: Option<&mut Vec<u8>>) -> Result<Looked, Failure> {
-        let path = file
-            .path
-            .to_rel_path()
-            .map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string()))?;
+        let path = file.path.to_rel_path().map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string()))?;
         match buffer {
             Some(buffer) if file.ranges.is_none() => {
                 let begin = buffer.len();
@@ -177,9 +174,7 @@ fn unless_digest(file: &FetchFile) -> Option<Digest> {
 /// Opens the file of a request in the plain dialect: the one that there is, or the one that is named. Blocks.
 pub(super) fn open_plain(root: &Root, path: Option<&[u8]>) -> Result<(Source, u64), Failure> {
     let path = match (path, root.only_file()) {
-        (Some(path), _) => {
-            RelPath::new(path).map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string()))?
-        }
+        (Some(path), _) => RelPath::new(path).map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string()))?,
         (None, Some(only)) => only.clone(),
         (None, None) => return Err(Failure::new(ErrorCode::BadRequest, "a directory is served: name a file in it")),
     };

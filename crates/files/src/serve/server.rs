@@ -214,7 +214,13 @@ impl Server {
             if !hub.has_room(peer) {
                 break;
             }
-            let Some(outgoing) = clients.next_message(peer) else { break };
+            let Some(outgoing) = clients.next_message(peer) else {
+                // With nothing to send yet, new credit may have given something to do.
+                if clients.has_jobs(peer) {
+                    continue;
+                }
+                break;
+            };
             match hub.send(peer, message(outgoing)) {
                 Ok(()) => {}
                 // It had room, so this one is gone; the event that says so is on its way.
@@ -227,7 +233,7 @@ impl Server {
 
 fn message(outgoing: Outgoing<Source>) -> Message {
     let Outgoing { ticket, parts } = outgoing;
-    let frame = |part| match part {
+    let frame = |part: Part<Source>| match part {
         Part::Bytes(octets) => Frame::Bytes(octets),
         Part::File { file, offset, length, slot, if_short } => {
             let range = FileRange::new(file.file, offset, length).tagged(slot);

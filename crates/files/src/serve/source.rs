@@ -61,7 +61,9 @@ impl Failure {
 impl From<RootError> for Failure {
     fn from(error: RootError) -> Failure {
         let code = match &error {
-            RootError::NotFound | RootError::Outside | RootError::Path(_) | RootError::NotADirectory => ErrorCode::NotFound,
+            RootError::NotFound | RootError::Outside | RootError::Path(_) | RootError::NotADirectory => {
+                ErrorCode::NotFound
+            }
             RootError::Denied => ErrorCode::Denied,
             RootError::NotAFile => ErrorCode::NotAFile,
             RootError::Exists | RootError::TooMany(_) | RootError::Io(_) => ErrorCode::Io,

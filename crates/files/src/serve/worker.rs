@@ -1,13 +1,13 @@
 //! Does the jobs of sessions in the pool, and brings back what came of them.
 
+use super::Failure;
 use super::budget::Budget;
 use super::listing::{Lister, Listing};
 use super::pool::{Lane, LaneLimits};
 use super::prepare::{Preparing, ZSTD_LEVEL, open_plain};
-use super::session::{LeavesAnswer, Loaded, Page, Prepared, Slot, Ticket};
+use super::session::{LeavesAnswer, LoadHow, Loaded, Page, Prepared, Slot, Ticket};
 use super::source::Source;
 use super::warm::{Residency, Storage};
-use super::Failure;
 use crate::digest::{Digest, DigestCache, Digested, FileKey, HashError, hash_file, wall_clock};
 use crate::limits::LEAVES_PAGE_MAX;
 use crate::protocol::ErrorCode;
@@ -41,7 +41,11 @@ pub(super) enum Outcome {
     Leaves(Result<LeavesAnswer, Failure>),
     Opened(Result<(Source, u64), Failure>),
     /// For all that waited for this file; the peer and ticket are those of the first.
-    Hashed { key: FileKey, run: u64, result: Result<Digest, Failure> },
+    Hashed {
+        key: FileKey,
+        run: u64,
+        result: Result<Digest, Failure>,
+    },
 }
 
 /// Who asked for a job.
@@ -112,16 +116,23 @@ impl Workers {
     }
 
     /// Makes a piece ready: at once, with None, if it is in memory and needn't be compressed.
-    pub(super) fn load(&self, asker: Asker, slot: Slot, source: Source, offset: u64, length: u64, compress: bool)
-    -> Option<Result<Loaded, Failure>> {
-        if compress {
-            self.run(&self.compress, asker.key, asker, move |_| {
-                Outcome::Loaded(slot, pack(&source, offset, length))
-            });
+    pub(super) fn load(
+        &self,
+        asker: Asker,
+        slot: Slot,
+        source: Source,
+        offset: u64,
+        length: u64,
+        how: LoadHow,
+    ) -> Option<Result<Loaded, Failure>> {
+        if how == LoadHow::Compressed {
+            self.run(&self.compress, asker.key, asker, move |_| Outcome::Loaded(slot, pack(&source, offset, length)));
             return None;
         }
-        if let Err(failure) = source.check() {
-            return Some(Err(failure));
+        if how == LoadHow::Unchanged {
+            if let Err(failure) = source.check() {
+                return Some(Err(failure));
+            }
         }
         if self.shared.storage.probe(&source, offset, length) == Residency::Resident {
             return Some(Ok(Loaded::InPlace));
@@ -196,8 +207,7 @@ impl Shared {
     }
 
     fn leaves(&self, request: &LeavesRequest, given_up: &AtomicBool) -> Result<LeavesAnswer, Failure> {
-        let path =
-            request.path.to_rel_path().map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string()))?;
+        let path = request.path.to_rel_path().map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string()))?;
         let digested = self.digested(&Source::open(&self.root, &path)?, given_up)?;
         if digested.digest != request.digest {
             return Err(Failure::changed("the file has another digest now"));

@@ -1,7 +1,7 @@
 //! One fetch: its files are looked at in batches, announced, and sent one after the other, in their order.
 
 use super::pipeline::Pipeline;
-use super::{Envelope, IfShort, Job, Loaded, Outgoing, Part, Prepared, Shared, Slot, Ticket};
+use super::{Envelope, IfShort, Job, LoadHow, Loaded, Outgoing, Part, Prepared, Shared, Slot, Ticket};
 use crate::digest::Digest;
 use crate::limits::{CHUNK_BYTES_MAX, DATA_ENTRIES_MAX, PIECE_COST_MIN};
 use crate::protocol::control::{
@@ -255,7 +255,11 @@ impl<F: Clone> Fetch<F> {
             if !shared.credit.take(cost) {
                 // What is on its way may bring more credit. If nothing is, the client must get what it gave credit for.
                 let available = shared.credit.available();
-                if !large.pipeline.is_empty() || !shared.in_socket.is_empty() || available < PIECE_COST_MIN || piece.hole {
+                if !large.pipeline.is_empty()
+                    || !shared.in_socket.is_empty()
+                    || available < PIECE_COST_MIN
+                    || piece.hole
+                {
                     break;
                 }
                 piece.length = available;
@@ -275,7 +279,7 @@ impl<F: Clone> Fetch<F> {
                     file: large.file.clone(),
                     offset: piece.offset,
                     length: piece.length,
-                    compress: self.request.compress.is_some(),
+                    how: if self.request.compress.is_some() { LoadHow::Compressed } else { LoadHow::Unchanged },
                 });
             }
         }
@@ -333,8 +337,7 @@ impl<F: Clone> Fetch<F> {
             None => (Body::Plain, piece.length),
         };
         let n = large.metadata.n;
-        let entry =
-            DataEntry { n, end: false, body, offset: piece.offset, length: piece.length, body_length };
+        let entry = DataEntry { n, end: false, body, offset: piece.offset, length: piece.length, body_length };
         let part = match packed {
             _ if piece.hole => Part::Bytes(Bytes::new()),
             Some(octets) => Part::Bytes(octets),

@@ -8,12 +8,10 @@ mod credit;
 mod fetch;
 mod pipeline;
 mod plain;
-#[cfg(test)]
-mod tests;
 mod types;
 
 pub(super) use types::{
-    Envelope, IfShort, Job, LeavesAnswer, Loaded, Outgoing, Page, Part, Prepared, Slot, Ticket,
+    Envelope, IfShort, Job, LeavesAnswer, LoadHow, Loaded, Outgoing, Page, Part, Prepared, Slot, Ticket,
 };
 
 use super::Failure;
@@ -223,6 +221,11 @@ impl<F: Clone> Session<F> {
         self.shared.jobs.pop_front()
     }
 
+    /// Whether [`Session::next_job`] has something.
+    pub(super) fn has_jobs(&self) -> bool {
+        !self.shared.jobs.is_empty()
+    }
+
     /// What to send next: to be asked only when the socket has room.
     pub(super) fn next_message(&mut self) -> Option<Outgoing<F>> {
         if let Some(reply) = self.shared.next_reply() {
@@ -359,7 +362,8 @@ impl<F> Shared<F> {
 
     fn next_reply(&mut self) -> Option<Outgoing<F>> {
         let reply = self.replies.pop_front()?;
-        let bytes: usize = reply.parts.iter().map(|part| if let Part::Bytes(bytes) = part { bytes.len() } else { 0 }).sum();
+        let bytes: usize =
+            reply.parts.iter().map(|part| if let Part::Bytes(bytes) = part { bytes.len() } else { 0 }).sum();
         self.reply_bytes = self.reply_bytes.saturating_sub(bytes);
         Some(reply)
     }

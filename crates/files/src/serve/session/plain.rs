@@ -1,7 +1,7 @@
 //! The plain dialect: requests in their order, one frame a message, no credit.
 
 use super::pipeline::Pipeline;
-use super::{Envelope, IfShort, Job, Loaded, Outgoing, Part, Shared, Slot, Ticket};
+use super::{Envelope, IfShort, Job, LoadHow, Loaded, Outgoing, Part, Shared, Slot, Ticket};
 use crate::limits::PLAIN_FRAME_BYTES;
 use crate::protocol::WireError;
 use crate::protocol::plain::{PlainRequest, error_frames};
@@ -162,7 +162,7 @@ impl<F: Clone> Plain<F> {
             let is_last = !current.is_terminated;
             let content = Content::File { file: file.clone(), offset };
             self.pipeline.begin(slot, length, PlainPiece { envelope, content });
-            shared.jobs.push_back(Job::Load { ticket: self.ticket, slot, file, offset, length, compress: false });
+            shared.jobs.push_back(Job::Load { ticket: self.ticket, slot, file, offset, length, how: LoadHow::AsItIs });
             if is_last {
                 self.next_request();
             }
@@ -214,9 +214,7 @@ impl<F> Current<F> {
     fn new(open: OpenFile<F>, request: &PlainRequest) -> Current<F> {
         let size = open.size;
         match request.range {
-            None => {
-                Current { open, offset: 0, end: size, frame_bytes: PLAIN_FRAME_BYTES, is_terminated: true }
-            }
+            None => Current { open, offset: 0, end: size, frame_bytes: PLAIN_FRAME_BYTES, is_terminated: true },
             Some(range) => {
                 let offset = range.offset.min(size);
                 let end = offset + range.size.min(size - offset);

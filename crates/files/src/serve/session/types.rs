@@ -2,7 +2,9 @@
 
 use crate::digest::Digest;
 use crate::protocol::ErrorCode;
-use crate::protocol::control::{Confirm, FetchRequest, FileAnswer, FileMetadata, LeavesReply, LeavesRequest, ListRequest};
+use crate::protocol::control::{
+    Confirm, FetchRequest, FileAnswer, FileMetadata, LeavesReply, LeavesRequest, ListRequest,
+};
 use crate::serve::Failure;
 use crate::serve::pieces::Extent;
 use bytes::Bytes;
@@ -26,7 +28,7 @@ pub(in crate::serve) enum Job<F> {
     /// Find the digest of a file.
     Hash { ticket: Ticket, n: u32, file: F },
     /// Make a piece ready to be sent.
-    Load { ticket: Ticket, slot: Slot, file: F, offset: u64, length: u64, compress: bool },
+    Load { ticket: Ticket, slot: Slot, file: F, offset: u64, length: u64, how: LoadHow },
     /// Begin a listing and make its first page.
     List { ticket: Ticket, request: ListRequest },
     /// Make the next page.
@@ -51,6 +53,17 @@ pub(in crate::serve) enum Prepared<F> {
     Small { metadata: FileMetadata, body: Bytes, packed: Option<Bytes> },
     /// One to be sent in pieces.
     Large { metadata: FileMetadata, file: F, extents: Vec<Extent>, unless: Option<Digest> },
+}
+
+/// How a piece is made ready.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(in crate::serve) enum LoadHow {
+    /// Brought into memory, whatever version of the file it is now.
+    AsItIs,
+    /// Brought into memory, if the file still is the version that is being sent.
+    Unchanged,
+    /// That, and compressed.
+    Compressed,
 }
 
 /// A piece, ready to be sent.
