@@ -197,13 +197,13 @@ impl Lister<'_> {
             let all_below = if listing.glob.is_some() { is_listed } else { listing.recursive };
             if stat.kind == FileKind::Dir {
                 let is_deeper = listing.glob.as_ref().is_some_and(|glob| glob.may_match_below(&path));
-                if all_below || is_deeper {
-                    if let Err(error) = self.descend(listing, &path, all_below) {
-                        if is_listed && !matches!(error, RootError::NotFound) {
-                            return Some(failed(&path, &error));
-                        }
-                        continue;
+                if (all_below || is_deeper)
+                    && let Err(error) = self.descend(listing, &path, all_below)
+                {
+                    if is_listed && !matches!(error, RootError::NotFound) {
+                        return Some(failed(&path, &error));
                     }
+                    continue;
                 }
             }
             if is_listed {
@@ -221,10 +221,10 @@ impl Lister<'_> {
         let kept: usize = listing.levels.iter().map(|level| level.names.len()).sum();
         let (open, names) = self.open_level(path, NAMES_MAX.saturating_sub(kept))?;
         listing.levels.push(Level { path: path.clone(), names, open: Some(open), all });
-        if let Some(far) = listing.levels.len().checked_sub(OPEN_LEVELS_MAX + 1) {
-            if let Some(level) = listing.levels.get_mut(far) {
-                level.open = None;
-            }
+        if let Some(far) = listing.levels.len().checked_sub(OPEN_LEVELS_MAX + 1)
+            && let Some(level) = listing.levels.get_mut(far)
+        {
+            level.open = None;
         }
         Ok(())
     }
@@ -341,4 +341,3 @@ fn literal_beginning(glob: &str) -> RelPath {
     }
     path
 }
-

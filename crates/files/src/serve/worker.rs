@@ -129,10 +129,10 @@ impl Workers {
             self.run(&self.compress, asker.key, asker, move |_| Outcome::Loaded(slot, pack(&source, offset, length)));
             return None;
         }
-        if how == LoadHow::Unchanged {
-            if let Err(failure) = source.check() {
-                return Some(Err(failure));
-            }
+        if how == LoadHow::Unchanged
+            && let Err(failure) = source.check()
+        {
+            return Some(Err(failure));
         }
         if self.shared.storage.probe(&source, offset, length) == Residency::Resident {
             return Some(Ok(Loaded::InPlace));

@@ -163,10 +163,10 @@ impl<F: Clone> Fetch<F> {
 
     pub(super) fn sent(&mut self, slot: Slot, result: Result<(), Failure>) {
         let Some(FileState::Large(large)) = self.files.front_mut() else { return };
-        if large.pipeline.remove(slot).is_some() {
-            if let Err(failure) = result {
-                large.failed = Some(failure);
-            }
+        if large.pipeline.remove(slot).is_some()
+            && let Err(failure) = result
+        {
+            large.failed = Some(failure);
         }
     }
 

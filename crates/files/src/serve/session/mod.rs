@@ -300,10 +300,10 @@ impl<F: Clone> Session<F> {
         let found = self.ids().find(|(of, _)| *of == id);
         if let Some((_, ticket)) = found {
             self.queries.retain(|query| query.ticket != ticket);
-            if let Some(at) = self.fetches.iter().position(|fetch| fetch.ticket() == ticket) {
-                if let Some(mut fetch) = self.fetches.remove(at) {
-                    fetch.give_up(&mut self.shared);
-                }
+            if let Some(at) = self.fetches.iter().position(|fetch| fetch.ticket() == ticket)
+                && let Some(mut fetch) = self.fetches.remove(at)
+            {
+                fetch.give_up(&mut self.shared);
             }
             let shared = &mut self.shared;
             let in_socket_bytes = &mut shared.in_socket_bytes;

@@ -176,7 +176,8 @@ fn holes_take_no_octets() {
 #[test]
 fn a_file_that_changes_while_it_is_sent_is_void() {
     let content = octets(8 << 20);
-    let change: [(&str, fn(&Path)); 4] = [
+    type Change = fn(&Path);
+    let change: [(&str, Change); 4] = [
         ("shrinks", |path| std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(5 << 20).unwrap()),
         ("grows", |path| {
             std::fs::OpenOptions::new().append(true).open(path).unwrap().write_all(b"more").unwrap();
@@ -223,10 +224,8 @@ fn cancel_ends_a_request_and_gives_its_credit_back() {
     client.request(&Request::Cancel { id: 1 });
     loop {
         let frames = client.receive();
-        if frames[0] == CONTROL_TAG[..] {
-            if Reply::decode(&frames[1]).unwrap() == Reply::Cancelled(Cancelled { id: 1 }) {
-                break;
-            }
+        if frames[0] == CONTROL_TAG[..] && Reply::decode(&frames[1]).unwrap() == Reply::Cancelled(Cancelled { id: 1 }) {
+            break;
         }
         fetched.take(1, frames);
     }
