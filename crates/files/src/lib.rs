@@ -23,5 +23,6 @@ pub mod digest;
 pub mod limits;
 pub mod path;
 pub mod protocol;
+pub mod receive;
 pub mod root;
 pub mod serve;

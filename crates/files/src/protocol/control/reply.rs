@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fields::{LinkTarget, WirePath, cut_reason};
 use super::{check_size, frames, parse_error};
-use crate::digest::Digest;
+use crate::digest::{Digest, LeafSize};
 use crate::limits::{
     FETCH_FILES_MAX, FILE_BYTES_MAX, LEAF_BYTES_MIN, LEAVES_MAX, LEAVES_PAGE_MAX, LIST_PAGE_ENTRIES_MAX, MODE_MAX,
 };
@@ -445,7 +445,7 @@ impl TryFrom<RawFileAnswer> for FileAnswer {
         let (Some(size), Some(mtime), Some(mode)) = (raw.size, raw.mtime, raw.mode) else {
             return Err("metadata needs `size`, `mtime` and `mode`".to_owned());
         };
-        let leaf_bytes = raw.leaf_bytes.unwrap_or(LEAF_BYTES_MIN);
+        let leaf_bytes = raw.leaf_bytes.unwrap_or_else(|| LeafSize::for_file(size).leaf_bytes());
         check_stat(size, mode)?;
         check_leaf_bytes(leaf_bytes)?;
         if size.div_ceil(leaf_bytes) > LEAVES_MAX {

@@ -1,0 +1,316 @@
+//! Puts a server's messages together: from frames that are whole or come in pieces, to JSON with its attachment, or to a
+//! header and bodies as they arrive.
+
+use bytes::{Bytes, BytesMut};
+
+use crate::limits::{CONTROL_BYTES_MAX, LEAF_VALUE_BYTES, LEAVES_PAGE_MAX};
+use crate::protocol::data::{DataEntry, DataHeader};
+use crate::protocol::{Dialect, WireError};
+
+/// Largest attachment of a control message.
+const ATTACHMENT_BYTES_MAX: usize = LEAVES_PAGE_MAX as usize * LEAF_VALUE_BYTES;
+
+/// What a server sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Inbound {
+    /// A control message, whole.
+    Control {
+        /// The JSON object.
+        json: Bytes,
+        /// The frame that follows it, if there is one.
+        attachment: Option<Bytes>,
+    },
+    /// A data message begins.
+    Header(DataHeader),
+    /// A body begins.
+    Body(DataEntry),
+    /// Octets of the body that began last, in order.
+    BodyData(Bytes),
+    /// The body that began last is whole.
+    BodyEnd,
+}
+
+/// A message under way.
+#[derive(Debug, Default)]
+enum Message {
+    #[default]
+    None,
+    Control {
+        /// Whole frames after the tag; of more than two only the number is kept.
+        frames: Vec<Bytes>,
+    },
+    Data {
+        /// Entries whose bodies have not begun, last first.
+        rest: Vec<DataEntry>,
+    },
+}
+
+/// A frame under way.
+#[derive(Debug, Default)]
+enum Frame {
+    #[default]
+    None,
+    /// Of a control message: collected.
+    Collect {
+        data: BytesMut,
+        left: u64,
+    },
+    /// A body: passed on as it comes.
+    Pass {
+        left: u64,
+    },
+}
+
+/// Follows one connection. After an error nothing more can be read from it.
+#[derive(Debug, Default)]
+pub struct Assembler {
+    message: Message,
+    frame: Frame,
+}
+
+impl Assembler {
+    /// A frame that arrived whole.
+    ///
+    /// # Errors
+    /// The frame cannot be where it is, or is over its limit.
+    pub fn whole_frame(&mut self, frame: Bytes, out: &mut Vec<Inbound>) -> Result<(), WireError> {
+        match &mut self.message {
+            Message::None => self.first_frame(&frame, out),
+            Message::Control { frames } => {
+                check_control_frame(frames.len(), frame.len() as u64)?;
+                frames.push(frame);
+                Ok(())
+            }
+            Message::Data { rest } => {
+                out.push(Inbound::Body(next_entry(rest, frame.len() as u64)?));
+                if !frame.is_empty() {
+                    out.push(Inbound::BodyData(frame));
+                }
+                out.push(Inbound::BodyEnd);
+                Ok(())
+            }
+        }
+    }
+
+    /// A frame of this length begins, which comes in pieces.
+    ///
+    /// # Errors
+    /// As [`Assembler::whole_frame`].
+    pub fn frame_start(&mut self, length: u64, out: &mut Vec<Inbound>) -> Result<(), WireError> {
+        self.frame = match &mut self.message {
+            Message::None => return Err(WireError::bad("a message begins with a frame that is too long")),
+            Message::Control { frames } => {
+                check_control_frame(frames.len(), length)?;
+                Frame::Collect { data: BytesMut::new(), left: length }
+            }
+            Message::Data { rest } => {
+                out.push(Inbound::Body(next_entry(rest, length)?));
+                Frame::Pass { left: length }
+            }
+        };
+        Ok(())
+    }
+
+    /// Octets of the frame that began.
+    ///
+    /// # Errors
+    /// More than were announced.
+    pub fn frame_data(&mut self, octets: Bytes, out: &mut Vec<Inbound>) -> Result<(), WireError> {
+        let take = |left: &mut u64| {
+            *left = left.checked_sub(octets.len() as u64).ok_or_else(|| WireError::bad("a frame is too long"))?;
+            Ok(())
+        };
+        match &mut self.frame {
+            Frame::None => return Err(WireError::bad("octets outside of a frame")),
+            Frame::Collect { data, left } => {
+                take(left)?;
+                data.extend_from_slice(&octets);
+            }
+            Frame::Pass { left } => {
+                take(left)?;
+                out.push(Inbound::BodyData(octets));
+            }
+        }
+        Ok(())
+    }
+
+    /// The frame that began is whole.
+    ///
+    /// # Errors
+    /// It is shorter than was announced.
+    pub fn frame_end(&mut self, out: &mut Vec<Inbound>) -> Result<(), WireError> {
+        match std::mem::take(&mut self.frame) {
+            Frame::Collect { data, left: 0 } => {
+                if let Message::Control { frames } = &mut self.message {
+                    frames.push(data.freeze());
+                }
+                Ok(())
+            }
+            Frame::Pass { left: 0 } => {
+                out.push(Inbound::BodyEnd);
+                Ok(())
+            }
+            _ => Err(WireError::bad("a frame is too short")),
+        }
+    }
+
+    /// The message is whole.
+    ///
+    /// # Errors
+    /// A frame is missing.
+    pub fn message_end(&mut self, out: &mut Vec<Inbound>) -> Result<(), WireError> {
+        match std::mem::take(&mut self.message) {
+            Message::None => {}
+            Message::Control { frames } => {
+                let mut frames = frames.into_iter();
+                let json = frames.next().ok_or_else(|| WireError::bad("a control message without JSON"))?;
+                out.push(Inbound::Control { json, attachment: frames.next() });
+            }
+            Message::Data { rest } if rest.is_empty() => {}
+            Message::Data { .. } => return Err(WireError::bad("a data message lacks bodies")),
+        }
+        Ok(())
+    }
+
+    fn first_frame(&mut self, frame: &[u8], out: &mut Vec<Inbound>) -> Result<(), WireError> {
+        match Dialect::of(frame) {
+            Some(Dialect::Control) => self.message = Message::Control { frames: Vec::new() },
+            Some(Dialect::Data) => {
+                let header = DataHeader::decode(frame)?;
+                let rest = header.entries.iter().rev().copied().collect();
+                self.message = Message::Data { rest };
+                out.push(Inbound::Header(header));
+            }
+            Some(Dialect::Plain) | None => return Err(WireError::bad("a message of no dialect that a client knows")),
+        }
+        Ok(())
+    }
+}
+
+/// The entry that a body of this length belongs to.
+fn next_entry(rest: &mut Vec<DataEntry>, length: u64) -> Result<DataEntry, WireError> {
+    let entry = rest.pop().ok_or_else(|| WireError::bad("a data message has more bodies than entries"))?;
+    if entry.body_length != length {
+        return Err(WireError::bad("a body is not as long as its entry says"));
+    }
+    Ok(entry)
+}
+
+fn check_control_frame(index: usize, length: u64) -> Result<(), WireError> {
+    let length_max = match index {
+        0 => CONTROL_BYTES_MAX,
+        1 => ATTACHMENT_BYTES_MAX,
+        _ => return Err(WireError::bad("a control message of more than three frames")),
+    };
+    if length > length_max as u64 {
+        return Err(WireError::bad(format!("a frame of a control message is over {length_max} octets")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::data::Body;
+    use proptest::prelude::*;
+
+    fn entry(length: u64) -> DataEntry {
+        DataEntry { n: 0, end: false, body: Body::Plain, offset: 0, length, body_length: length }
+    }
+
+    fn header(lengths: &[u64]) -> (DataHeader, Bytes) {
+        let header = DataHeader { id: 1, entries: lengths.iter().map(|&length| entry(length)).collect() };
+        let frame = header.encode().unwrap();
+        (header, frame.into())
+    }
+
+    #[test]
+    fn bodies_whole_and_in_pieces_come_out_the_same() {
+        let (header, frame) = header(&[3, 2, 1]);
+        let (mut assembler, mut out) = (Assembler::default(), Vec::new());
+        assembler.whole_frame(frame, &mut out).unwrap();
+        assembler.frame_start(3, &mut out).unwrap();
+        assembler.frame_data(Bytes::from_static(b"ab"), &mut out).unwrap();
+        assembler.frame_data(Bytes::from_static(b"c"), &mut out).unwrap();
+        assembler.frame_end(&mut out).unwrap();
+        assembler.whole_frame(Bytes::from_static(b"de"), &mut out).unwrap();
+        assembler.frame_start(1, &mut out).unwrap();
+        assembler.frame_data(Bytes::from_static(b"f"), &mut out).unwrap();
+        assembler.frame_end(&mut out).unwrap();
+        assembler.message_end(&mut out).unwrap();
+        let data = |octets: &'static [u8]| Inbound::BodyData(Bytes::from_static(octets));
+        let body = |length| Inbound::Body(entry(length));
+        let expected = vec![
+            Inbound::Header(header),
+            body(3),
+            data(b"ab"),
+            data(b"c"),
+            Inbound::BodyEnd,
+            body(2),
+            data(b"de"),
+            Inbound::BodyEnd,
+            body(1),
+            data(b"f"),
+            Inbound::BodyEnd,
+        ];
+        assert_eq!(out, expected);
+    }
+
+    #[test]
+    fn control_messages_are_collected() {
+        let (mut assembler, mut out) = (Assembler::default(), Vec::new());
+        assembler.whole_frame(Bytes::from_static(b"TOW1"), &mut out).unwrap();
+        assembler.frame_start(2, &mut out).unwrap();
+        assembler.frame_data(Bytes::from_static(b"{}"), &mut out).unwrap();
+        assembler.frame_end(&mut out).unwrap();
+        assembler.whole_frame(Bytes::from_static(b"leaves"), &mut out).unwrap();
+        assert_eq!(out, vec![]);
+        assembler.message_end(&mut out).unwrap();
+        let (json, attachment) = (Bytes::from_static(b"{}"), Some(Bytes::from_static(b"leaves")));
+        assert_eq!(out, vec![Inbound::Control { json, attachment }]);
+    }
+
+    #[test]
+    fn lies_about_lengths_are_refused() {
+        let begin = |frame: Bytes| {
+            let mut assembler = Assembler::default();
+            assembler.whole_frame(frame, &mut Vec::new()).unwrap();
+            assembler
+        };
+        let out = &mut Vec::new();
+        let (_, data) = header(&[3]);
+        assert!(begin(data.clone()).whole_frame(Bytes::from_static(b"abcd"), out).is_err());
+        assert!(begin(data.clone()).frame_start(1 << 40, out).is_err());
+        assert!(begin(data.clone()).message_end(out).is_err());
+        let mut long = begin(data.clone());
+        long.frame_start(3, out).unwrap();
+        assert!(long.frame_data(Bytes::from_static(b"abcd"), out).is_err());
+        let mut short = begin(data);
+        short.frame_start(3, out).unwrap();
+        short.frame_data(Bytes::from_static(b"ab"), out).unwrap();
+        assert!(short.frame_end(out).is_err());
+        let control = || Bytes::from_static(b"TOW1");
+        assert!(begin(control()).frame_start((1 << 20) + 1, out).is_err());
+        assert!(begin(control()).message_end(out).is_err());
+        assert!(Assembler::default().frame_start(5, out).is_err());
+        assert!(Assembler::default().whole_frame(Bytes::from_static(b"fetch"), out).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_order_of_frames_is_survived(steps in proptest::collection::vec((0u8..6, proptest::collection::vec(any::<u8>(), 0..50)), 0..30)) {
+            let (mut assembler, mut out) = (Assembler::default(), Vec::new());
+            for (step, octets) in steps {
+                let length = octets.len() as u64;
+                let _ = match step {
+                    0 => assembler.whole_frame(octets.into(), &mut out),
+                    1 => assembler.whole_frame(header(&[length.max(1), 3]).1, &mut out),
+                    2 => assembler.frame_start(length, &mut out),
+                    3 => assembler.frame_data(octets.into(), &mut out),
+                    4 => assembler.frame_end(&mut out),
+                    _ => assembler.message_end(&mut out),
+                };
+            }
+        }
+    }
+}

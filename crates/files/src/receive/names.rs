@@ -1,0 +1,92 @@
+//! Names on the receiver's side: of partial files, of what a pattern matches, of where links point.
+
+use crate::path::RelPath;
+
+const PREFIX: &[u8] = b".tow-";
+const PART_SUFFIX: &[u8] = b".part";
+const STATE_SUFFIX: &[u8] = b".state";
+/// Hex digits of the name's hash in the name of a partial file.
+const HASH_DIGITS: usize = 16;
+
+/// The names of the partial file and of its state, beside a file of this name: `.tow-<16 hex digits of the BLAKE3 of the
+/// name>.part` and `.state`. A hash, since the name itself may be as long as names can be.
+pub fn partial_names(name: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let hash = blake3::hash(name).to_hex();
+    let stem = [PREFIX, hash.as_bytes().get(..HASH_DIGITS).unwrap_or_default()].concat();
+    ([&stem, PART_SUFFIX].concat(), [&stem, STATE_SUFFIX].concat())
+}
+
+/// Whether a name is that of a partial file or its state.
+pub fn is_reserved(name: &[u8]) -> bool {
+    let Some(rest) = name.strip_prefix(PREFIX) else { return false };
+    let stem = rest.strip_suffix(PART_SUFFIX).or_else(|| rest.strip_suffix(STATE_SUFFIX));
+    stem.is_some_and(|stem| stem.len() == HASH_DIGITS && stem.iter().all(u8::is_ascii_hexdigit))
+}
+
+/// The directory that all matches of a pattern are below: its leading names without a wildcard, never the last name.
+pub fn glob_base(glob: &str) -> RelPath {
+    let names: Vec<&str> = glob.split('/').collect();
+    let literal = |name: &&&str| !name.contains(['*', '?', '[', '{', '\\']);
+    let directories = names.split_last().map(|(_, directories)| directories).unwrap_or_default();
+    let base: Vec<&str> = directories.iter().take_while(literal).copied().collect();
+    RelPath::new(base.join("/")).unwrap_or_default()
+}
+
+/// Whether a symbolic link at `local` that points to `target` stays below the destination, going by names alone.
+pub fn link_stays_inside(local: &RelPath, target: &[u8]) -> bool {
+    if target.is_empty() || target.starts_with(b"/") || target.contains(&0) {
+        return false;
+    }
+    let mut depth = local.names().count().saturating_sub(1);
+    for name in target.split(|octet| *octet == b'/') {
+        match name {
+            b"" | b"." => {}
+            b".." => match depth.checked_sub(1) {
+                Some(above) => depth = above,
+                None => return false,
+            },
+            _ => depth += 1,
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> RelPath {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn partial_files_are_recognized_and_fit() {
+        let (part, state) = partial_names(&[b'x'; 255]);
+        assert!(is_reserved(&part) && is_reserved(&state) && part.len() < 255);
+        assert_ne!(partial_names(b"a"), partial_names(b"b"));
+        for name in [&b".tow-notes.part"[..], b".tow-0123456789abcdef.txt", b"tow-0123456789abcdef.part", b""] {
+            assert!(!is_reserved(name));
+        }
+    }
+
+    #[test]
+    fn the_base_of_a_pattern_has_no_wildcard() {
+        for (glob, base) in
+            [("*.c", ""), ("src/*.c", "src"), ("a/b/**/c", "a/b"), ("a/b", "a"), ("a", ""), ("a/{b,c}/d/*", "a"), ("", "")]
+        {
+            assert_eq!(glob_base(glob), path(base), "{glob}");
+        }
+    }
+
+    #[test]
+    fn links_that_lead_out_are_told() {
+        for (local, target) in [("l", "x"), ("a/l", "../x"), ("a/b/l", "../../x/y"), ("a/l", "./b//c"), ("l", ".")] {
+            assert!(link_stays_inside(&path(local), target.as_bytes()), "{local} -> {target}");
+        }
+        for (local, target) in
+            [("l", "/etc"), ("l", ".."), ("a/l", "../../x"), ("a/l", "b/../../../x"), ("l", ""), ("l", "a\0b")]
+        {
+            assert!(!link_stays_inside(&path(local), target.as_bytes()), "{local} -> {target}");
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! What the disk reports, and what follows: content checked against its digest, bad leaves found, files installed.
+
+use bytes::Bytes;
+
+use super::command::{ContentKey, ContentSpec, DiskCommand, DiskError, DiskReport, FileKey, Found, SmallOutcome};
+use super::file::{Content, LeafQuery, Phase};
+use super::outcome::TransferError;
+use super::{AGAIN_MAX, Transfer};
+use crate::digest::{Leaf, merge_leaves};
+use crate::limits::{LEAF_VALUE_BYTES, LEAVES_PAGE_MAX};
+use crate::protocol::control::{ConfirmedFile, LeavesReply, LeavesRequest, Request};
+
+fn protocol<T>(message: &str) -> Result<T, TransferError> {
+    Err(TransferError::Protocol(message.to_owned()))
+}
+
+impl Transfer {
+    pub(super) fn disk_report(&mut self, report: DiskReport) -> Result<(), TransferError> {
+        match report {
+            DiskReport::Inspected { file, found } => self.inspected(file, found),
+            DiskReport::Space { free } => self.space_known(free),
+            DiskReport::Entry { local, result } => {
+                self.entries_pending = self.entries_pending.saturating_sub(1);
+                if let Err(error) = result {
+                    let error = full(error)?;
+                    self.totals.fail(local.to_string(), error.message);
+                }
+                Ok(())
+            }
+            DiskReport::Small { file, credit, result } => {
+                self.credit.release(credit);
+                match result {
+                    Ok(SmallOutcome::Installed) => self.installed(file),
+                    Ok(SmallOutcome::Mismatch) => return self.mismatch(file),
+                    Err(error) => return self.file_failed(file, full(error)?.message),
+                }
+                Ok(())
+            }
+            DiskReport::Written { content, offset, length, credit, result } => {
+                self.credit.release(credit);
+                self.written(content, offset, length, result)
+            }
+            DiskReport::Installed { file, result: Ok(()) } => {
+                self.installed(file);
+                Ok(())
+            }
+            DiskReport::Installed { file, result: Err(error) } => self.file_failed(file, full(error)?.message),
+        }
+    }
+
+    fn space_known(&mut self, free: Option<u64>) -> Result<(), TransferError> {
+        if let Some(space) = &mut self.space {
+            space.known = true;
+            if let Some(free) = free.filter(|free| *free < space.needed) {
+                let needed = space.needed;
+                return Err(TransferError::DiskFull(format!("{needed} octets are to come, {free} are free")));
+            }
+        }
+        Ok(())
+    }
+
+    fn inspected(&mut self, key: FileKey, found: Result<Found, DiskError>) -> Result<(), TransferError> {
+        let fresh = ContentKey(self.fresh_key());
+        let Some(task) = self.files.get_mut(&key).filter(|task| matches!(task.phase, Phase::Inspecting)) else {
+            return Ok(());
+        };
+        self.inspecting = self.inspecting.saturating_sub(1);
+        match found {
+            Err(error) => return self.file_failed(key, full(error)?.message),
+            Ok(Found::Nothing) => self.wait_again(key),
+            Ok(Found::Same { touch: true }) => self.touch(key),
+            Ok(Found::Same { touch: false }) => {
+                self.totals.skipped += 1;
+                self.installed(key);
+            }
+            Ok(Found::SameSize(digest)) => {
+                task.local_digest = Some(digest);
+                self.wait_again(key);
+            }
+            Ok(Found::Partial(partial)) => {
+                if partial.leaves.file_bytes() == task.version.size {
+                    let content = Content::resume(fresh, &partial);
+                    task.leaves = partial.leaves;
+                    task.digest = partial.digest;
+                    self.totals.unfinished_bytes += content.written.total();
+                    task.content = Some(content);
+                }
+                self.wait_again(key);
+            }
+        }
+        Ok(())
+    }
+
+    /// The content at the file's place is right: only mode and time are to be set.
+    pub(super) fn touch(&mut self, key: FileKey) {
+        if let Some(task) = self.files.get_mut(&key) {
+            task.phase = Phase::Installing;
+            let (local, version) = (task.local.clone(), task.version);
+            self.totals.skipped += 1;
+            self.command(DiskCommand::Touch { file: key, local, version });
+        }
+    }
+
+    fn written(
+        &mut self,
+        content: ContentKey,
+        offset: u64,
+        length: u64,
+        result: Result<Vec<(u64, Leaf)>, DiskError>,
+    ) -> Result<(), TransferError> {
+        let result = match result {
+            Ok(leaves) => Ok(leaves),
+            Err(error) => Err(full(error)?),
+        };
+        // Of a content that was given up meanwhile, only the credit counts.
+        let Some(key) = self.file_of(content) else { return Ok(()) };
+        let Some(content) = self.files.get_mut(&key).and_then(|task| task.content.as_mut()) else { return Ok(()) };
+        content.pending = content.pending.saturating_sub(1);
+        match result {
+            Ok(leaves) => {
+                self.totals.unfinished_bytes += content.written.insert(offset, length);
+                content.values.extend(leaves);
+            }
+            Err(error) => content.failed = Some(error),
+        }
+        self.try_finish(key)
+    }
+
+    /// Goes on with a file for which nothing more comes, as far as that is possible now.
+    pub(super) fn try_finish(&mut self, key: FileKey) -> Result<(), TransferError> {
+        let Some(task) = self.files.get_mut(&key).filter(|task| matches!(task.phase, Phase::Arrived)) else {
+            return Ok(());
+        };
+        let Some(content) = &mut task.content else {
+            self.wait_again(key);
+            return Ok(());
+        };
+        if content.pending > 0 {
+            return Ok(());
+        }
+        if let Some(error) = content.failed.take() {
+            return self.file_failed(key, error.message);
+        }
+        if !content.written.covers(task.version.size) {
+            self.wait_again(key);
+            return Ok(());
+        }
+        if !self.options.verify {
+            self.install(key);
+            return Ok(());
+        }
+        let Some(digest) = task.digest else {
+            return if task.digest_may_come { Ok(()) } else { self.ask_for_digest(key) };
+        };
+        let values: Vec<Leaf> = content.values.values().copied().collect();
+        if values.len() as u64 == task.leaves.count() && merge_leaves(&values) == Ok(digest) {
+            self.install(key);
+            return Ok(());
+        }
+        self.mismatch(key)
+    }
+
+    /// All is there but the digest: it is asked for on its own.
+    fn ask_for_digest(&mut self, key: FileKey) -> Result<(), TransferError> {
+        if self.connected
+            && let Some(task) = self.files.get_mut(&key)
+        {
+            task.restarts += 1;
+            if task.restarts > AGAIN_MAX {
+                return self.file_failed(key, "the server does not tell its digest".to_owned());
+            }
+        }
+        self.wait_again(key);
+        Ok(())
+    }
+
+    /// What arrived is not what the digest says.
+    fn mismatch(&mut self, key: FileKey) -> Result<(), TransferError> {
+        let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
+        task.bad_rounds += 1;
+        if task.bad_rounds > AGAIN_MAX {
+            self.abandon(key);
+            let reason = format!("its content does not match its digest, {} times", AGAIN_MAX + 1);
+            return self.file_failed(key, reason);
+        }
+        match &mut task.content {
+            Some(content) if task.leaves.count() > 1 => {
+                let incomplete = (0..task.leaves.count()).filter(|leaf| !content.values.contains_key(leaf));
+                let incomplete: Vec<u64> = incomplete.collect();
+                if incomplete.is_empty() {
+                    task.phase = Phase::Leaves(LeafQuery::default());
+                    self.leaves_wanted.push(key);
+                } else {
+                    // Written, but never hashed as a whole: to be sent again.
+                    for leaf in incomplete {
+                        self.totals.unfinished_bytes -= content.forget_leaf(task.leaves, leaf);
+                    }
+                    self.wait_again(key);
+                }
+            }
+            Some(content) => {
+                self.totals.unfinished_bytes -= content.forget_all();
+                self.wait_again(key);
+            }
+            None => self.wait_again(key),
+        }
+        Ok(())
+    }
+
+    /// Asks for the leaves of files that need them.
+    pub(super) fn pump_leaves(&mut self) {
+        for key in std::mem::take(&mut self.leaves_wanted) {
+            let id = self.fresh_id();
+            let Some(task) = self.files.get_mut(&key) else { continue };
+            let (Phase::Leaves(query), Some(digest)) = (&mut task.phase, task.digest) else { continue };
+            let from = query.values.len() as u64;
+            let count = (task.leaves.count() - from).min(u64::from(LEAVES_PAGE_MAX));
+            let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+            let path = (&task.remote).into();
+            self.leaf_requests.insert(id, key);
+            self.send(Request::Leaves(LeavesRequest { id, path, digest, from: small(from), count: small(count) }));
+        }
+    }
+
+    /// A page of leaves came.
+    pub(super) fn leaves_came(&mut self, reply: LeavesReply, attachment: Option<Bytes>) -> Result<(), TransferError> {
+        let Some(key) = self.leaf_requests.remove(&reply.id) else { return protocol("leaves that were not asked for") };
+        let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
+        let Phase::Leaves(query) = &mut task.phase else { return Ok(()) };
+        let (page, rest) = attachment.as_deref().unwrap_or_default().as_chunks::<LEAF_VALUE_BYTES>();
+        let fits = reply.count > 0
+            && page.len() as u64 == u64::from(reply.count)
+            && rest.is_empty()
+            && query.values.len() as u64 == u64::from(reply.from)
+            && u64::from(reply.total) == task.leaves.count();
+        if !fits {
+            return protocol("leaves that are not those that were asked for");
+        }
+        query.values.extend_from_slice(page);
+        if (query.values.len() as u64) < task.leaves.count() {
+            self.leaves_wanted.push(key);
+            return Ok(());
+        }
+        let values = std::mem::take(&mut query.values);
+        if task.digest.is_none() || merge_leaves(&values).ok() != task.digest {
+            return self.restart(key, "the server's leaves do not match its digest");
+        }
+        if let Some(content) = &mut task.content {
+            for (leaf, value) in (0..).zip(&values) {
+                if content.values.get(&leaf) != Some(value) {
+                    self.totals.unfinished_bytes -= content.forget_leaf(task.leaves, leaf);
+                }
+            }
+        }
+        self.wait_again(key);
+        Ok(())
+    }
+
+    fn install(&mut self, key: FileKey) {
+        let verify = self.options.verify;
+        let Some(task) = self.files.get_mut(&key) else { return };
+        let Some(content) = &mut task.content else { return };
+        let content_key = content.key;
+        task.phase = Phase::Installing;
+        if !content.begun {
+            // All of it was left by an earlier transfer: nothing was written in this one.
+            content.begun = true;
+            let spec = ContentSpec {
+                content: content_key,
+                local: task.local.clone(),
+                version: task.version,
+                leaves: task.leaves,
+                verify,
+                digest: task.digest,
+                resume: true,
+            };
+            self.contents.insert(content_key, key);
+            self.command(DiskCommand::Begin(spec));
+        }
+        self.command(DiskCommand::Install { file: key, content: content_key });
+    }
+
+    /// A file is in place.
+    fn installed(&mut self, key: FileKey) {
+        let Some(task) = self.files.remove(&key) else { return };
+        self.totals.files += 1;
+        self.totals.bytes = self.totals.bytes.saturating_add(task.version.size);
+        let digest = task.digest.or(task.local_digest).filter(|_| self.options.verify);
+        if let Some(content) = task.content {
+            self.totals.unfinished_bytes -= content.written.total();
+            self.totals.resumed_bytes += content.resumed_bytes;
+            self.contents.remove(&content.key);
+        }
+        self.totals.verified += u64::from(digest.is_some());
+        let (id, n) = task.asked;
+        if id != 0 {
+            let file = ConfirmedFile { n, path: (&task.remote).into(), digest, durable: self.options.durable };
+            self.confirmations.entry(id).or_default().push(file);
+        }
+    }
+}
+
+/// A full disk ends the transfer: no other file would fare better.
+fn full(error: DiskError) -> Result<DiskError, TransferError> {
+    if error.full { Err(TransferError::DiskFull(error.message)) } else { Ok(error) }
+}

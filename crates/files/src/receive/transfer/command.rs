@@ -1,0 +1,298 @@
+//! What the state machine asks of a disk, and what it hears back.
+
+use bytes::Bytes;
+
+use crate::digest::{Digest, Leaf, LeafSize};
+use crate::path::RelPath;
+use crate::protocol::control::{Base, Range, Request};
+use crate::root::Timestamp;
+
+/// A file of the transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileKey(pub u64);
+
+/// One attempt to receive a file's content: another one when the file changed meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ContentKey(pub u64);
+
+/// What a file is, without its content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// Octets.
+    pub size: u64,
+    /// When its content last changed.
+    pub modified: Timestamp,
+    /// Permission bits.
+    pub mode: u32,
+    /// Has holes, which are to be kept.
+    pub sparse: bool,
+}
+
+impl Version {
+    /// Whether this and the other are the same content, as far as size and time tell.
+    pub fn same_content(&self, other: &Self) -> bool {
+        (self.size, self.modified) == (other.size, other.modified)
+    }
+}
+
+/// Something for the driver to do, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Send this to the server.
+    Send(Request),
+    /// Find out where the files go, and answer with [`super::Transfer::destination`]. Comes once, before any disk command.
+    OpenDestination {
+        /// What the source is.
+        base: Base,
+        /// The source's own name, where it is a file or link.
+        name: Option<RelPath>,
+    },
+    /// Do this on the disk, and answer with a [`DiskReport`] unless said otherwise.
+    Disk(DiskCommand),
+    /// Tell the person, and go on.
+    Warn(String),
+    /// There is nothing more to do. Comes once, and last.
+    Finished,
+}
+
+/// Work for a disk. Commands of the same content and leaf are in order; others may be done in any order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DiskCommand {
+    /// Say what is at the place of a file: [`DiskReport::Inspected`].
+    Inspect {
+        /// The file.
+        file: FileKey,
+        /// Its place.
+        local: RelPath,
+        /// What the server says that it is.
+        listed: Version,
+    },
+    /// Say whether so many octets fit: [`DiskReport::Space`].
+    CheckSpace {
+        /// Octets that are still to come.
+        bytes: u64,
+    },
+    /// Make a directory: [`DiskReport::Entry`]. Its mode and time follow at the end.
+    MakeDir {
+        /// Its place.
+        local: RelPath,
+    },
+    /// Make a symbolic link, in place of a file or link that is there: [`DiskReport::Entry`].
+    MakeLink {
+        /// Its place.
+        local: RelPath,
+        /// Where it points, checked to stay inside.
+        target: Vec<u8>,
+        /// Its time.
+        modified: Timestamp,
+    },
+    /// Give a directory its mode and time: [`DiskReport::Entry`]. Comes when nothing more is written below it.
+    FinishDir {
+        /// Its place.
+        local: RelPath,
+        /// Permission bits.
+        mode: u32,
+        /// Its time.
+        modified: Timestamp,
+    },
+    /// The file at this place has the right content: give it mode and time: [`DiskReport::Installed`].
+    Touch {
+        /// The file.
+        file: FileKey,
+        /// Its place.
+        local: RelPath,
+        /// What it is to be.
+        version: Version,
+    },
+    /// A whole file that fits into one message: check, write, install: [`DiskReport::Small`].
+    Small(SmallFile),
+    /// Octets for this content will follow. Not answered: an error shows when something is written.
+    Begin(ContentSpec),
+    /// The digest of this content has become known: remember it beside what is there. Not answered.
+    NoteDigest {
+        /// The content.
+        content: ContentKey,
+        /// BLAKE3 of the file.
+        digest: Digest,
+    },
+    /// Hash and write: [`DiskReport::Written`].
+    Write {
+        /// The content.
+        content: ContentKey,
+        /// The leaf that all of it is in.
+        leaf: u64,
+        /// Where it goes in the file.
+        offset: u64,
+        /// The octets.
+        data: Bytes,
+        /// What to report as credit that is free again.
+        credit: u64,
+    },
+    /// Hash zeros and leave a hole: [`DiskReport::Written`].
+    Zeros {
+        /// The content.
+        content: ContentKey,
+        /// The first leaf that it is in; if it goes on to others, it begins and ends with a whole leaf.
+        leaf: u64,
+        /// Where it begins in the file.
+        offset: u64,
+        /// How many.
+        length: u64,
+        /// What to report as credit that is free again.
+        credit: u64,
+    },
+    /// All of the content is written and right: give it its mode, time and name: [`DiskReport::Installed`].
+    Install {
+        /// The file.
+        file: FileKey,
+        /// Its content.
+        content: ContentKey,
+    },
+    /// This content is of no use: remove it. Not answered; reports of what was written of it still come.
+    Abandon {
+        /// The content.
+        content: ContentKey,
+    },
+    /// No more will come for this content in this transfer, but what is there may be of use to a later one. Not answered.
+    Leave {
+        /// The content.
+        content: ContentKey,
+    },
+}
+
+/// A whole file in one piece.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SmallFile {
+    /// The file.
+    pub file: FileKey,
+    /// Its place.
+    pub local: RelPath,
+    /// What it is.
+    pub version: Version,
+    /// What its content has to hash to; `None` where that need not be checked.
+    pub digest: Option<Digest>,
+    /// Its content.
+    pub data: Bytes,
+    /// What to report as credit that is free again.
+    pub credit: u64,
+}
+
+/// What is going to be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContentSpec {
+    /// The content.
+    pub content: ContentKey,
+    /// The place of the file.
+    pub local: RelPath,
+    /// What the file is.
+    pub version: Version,
+    /// How it is divided.
+    pub leaves: LeafSize,
+    /// Whether leaves are hashed.
+    pub verify: bool,
+    /// If it is known already.
+    pub digest: Option<Digest>,
+    /// Go on with what [`Found::Partial`] told, instead of starting anew.
+    pub resume: bool,
+}
+
+/// What was on the disk at the place of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing of use.
+    Nothing,
+    /// A file of the same size and time; with another mode if `touch`.
+    Same {
+        /// Whether its mode has to be set.
+        touch: bool,
+    },
+    /// A file of the same size, but another time, that hashes to this.
+    SameSize(Digest),
+    /// Part of the file, left by an earlier transfer.
+    Partial(Partial),
+}
+
+/// Part of a file, left by an earlier transfer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Partial {
+    /// The digest of the whole file, if it was known.
+    pub digest: Option<Digest>,
+    /// How the file is divided.
+    pub leaves: LeafSize,
+    /// Leaves that are whole, and their values (zeros where nothing was verified).
+    pub whole: Vec<(u64, Leaf)>,
+    /// What is there of the leaf that was being written.
+    pub tail: Option<Range>,
+}
+
+/// An answer to a [`DiskCommand`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DiskReport {
+    /// To [`DiskCommand::Inspect`].
+    Inspected {
+        /// The file.
+        file: FileKey,
+        /// What is there.
+        found: Result<Found, DiskError>,
+    },
+    /// To [`DiskCommand::CheckSpace`].
+    Space {
+        /// Octets that are free; `None` where that is not known.
+        free: Option<u64>,
+    },
+    /// To [`DiskCommand::MakeDir`], [`DiskCommand::MakeLink`] and [`DiskCommand::FinishDir`].
+    Entry {
+        /// The place.
+        local: RelPath,
+        /// Whether it was done.
+        result: Result<(), DiskError>,
+    },
+    /// To [`DiskCommand::Small`].
+    Small {
+        /// The file.
+        file: FileKey,
+        /// Credit that is free again.
+        credit: u64,
+        /// What its content hashes to, where the file was verified and installed.
+        result: Result<SmallOutcome, DiskError>,
+    },
+    /// To [`DiskCommand::Write`] and [`DiskCommand::Zeros`].
+    Written {
+        /// The content.
+        content: ContentKey,
+        /// Where.
+        offset: u64,
+        /// How many octets.
+        length: u64,
+        /// Credit that is free again.
+        credit: u64,
+        /// The leaves that this made whole, and their values (zeros where nothing is verified).
+        result: Result<Vec<(u64, Leaf)>, DiskError>,
+    },
+    /// To [`DiskCommand::Install`] and [`DiskCommand::Touch`].
+    Installed {
+        /// The file.
+        file: FileKey,
+        /// Whether it was done.
+        result: Result<(), DiskError>,
+    },
+}
+
+/// How a file in one piece came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SmallOutcome {
+    /// In place.
+    Installed,
+    /// Its content is not what the digest says; nothing was written.
+    Mismatch,
+}
+
+/// Why something could not be done on the disk.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct DiskError {
+    /// The disk is full: nothing else will succeed either.
+    pub full: bool,
+    /// For people.
+    pub message: String,
+}

@@ -1,0 +1,430 @@
+//! Fetches: files asked for in batches, and what the server answers about them.
+
+use bytes::Bytes;
+
+use super::command::{ContentKey, DiskCommand, FileKey, SmallFile, Version};
+use super::file::{LeafQuery, Phase};
+use super::outcome::TransferError;
+use super::{AGAIN_MAX, Transfer};
+use crate::digest::{Digest, LeafSize};
+use crate::limits::FILE_RANGES_MAX;
+use crate::protocol::ErrorCode;
+use crate::protocol::control::{
+    DigestReply, DigestWish, ErrorReply, FetchFile, FetchRequest, FileAnswer, FileMetadata, Range, Reply, Request, Unless,
+};
+
+/// Fetches open at a time: enough that the server never waits for the next one.
+const FETCHES_OPEN_MAX: usize = 4;
+/// Files up to this size are hashed by the server before they are sent, so that each arrives with its digest and is
+/// checked, written and installed at once.
+pub(super) const SMALL_FILE_BYTES: u64 = 64 << 10;
+/// Small files in one fetch.
+const SMALL_BATCH_MAX: usize = 1024;
+/// Other files in one fetch.
+const LARGE_BATCH_MAX: usize = 16;
+/// Octets that a fetch's JSON is kept to, far below [`crate::limits::CONTROL_BYTES_MAX`].
+const BATCH_JSON_BYTES: usize = 256 << 10;
+
+/// A fetch under way.
+#[derive(Debug)]
+pub(super) struct Fetch {
+    pub(super) files: Vec<Asked>,
+}
+
+/// What was asked for of one file.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) file: FileKey,
+    pub(super) state: AskedState,
+    /// The ranges; of a whole file, known when its size is.
+    pub(super) ranges: Option<Vec<Range>>,
+    /// The range that the next piece is in, and where in the file it begins.
+    at: usize,
+    cursor: u64,
+    /// The file is not what the ranges were chosen for: they are of no use.
+    pub(super) useless: bool,
+}
+
+/// How far the server is with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AskedState {
+    /// Its metadata is to come.
+    Awaited,
+    /// Its data is to come.
+    Coming,
+    /// Nothing more comes.
+    Over,
+}
+
+impl Asked {
+    /// Its metadata came: now it is known which pieces are to come.
+    fn begin(&mut self, size: u64) {
+        let whole = [Range { offset: 0, length: size }];
+        let ranges = self.ranges.as_deref().unwrap_or(&whole);
+        let cut = |range: &Range| Range { offset: range.offset, length: range.end().min(size).saturating_sub(range.offset) };
+        let ranges: Vec<Range> = ranges.iter().map(cut).filter(|range| range.length > 0).collect();
+        self.cursor = ranges.first().map_or(0, |range| range.offset);
+        self.ranges = Some(ranges);
+        self.state = AskedState::Coming;
+    }
+
+    /// Whether a piece is exactly what comes next.
+    pub(super) fn accept(&mut self, offset: u64, length: u64) -> bool {
+        if self.state != AskedState::Coming {
+            return false;
+        }
+        if length == 0 {
+            return true;
+        }
+        let Some(range) = self.ranges.as_deref().and_then(|ranges| ranges.get(self.at)) else { return false };
+        if offset != self.cursor || length > range.end() - offset {
+            return false;
+        }
+        self.cursor += length;
+        if self.cursor == range.end() {
+            self.at += 1;
+            self.cursor = self.ranges.as_deref().and_then(|ranges| ranges.get(self.at)).map_or(0, |next| next.offset);
+        }
+        true
+    }
+
+    /// Whether all that was asked for has come.
+    fn is_whole(&self) -> bool {
+        self.state == AskedState::Coming && self.ranges.as_ref().is_some_and(|ranges| self.at == ranges.len())
+    }
+}
+
+fn protocol<T>(message: &str) -> Result<T, TransferError> {
+    Err(TransferError::Protocol(message.to_owned()))
+}
+
+impl Transfer {
+    /// Asks for files that wait.
+    pub(super) fn pump_fetches(&mut self) {
+        if self.placement.is_none() || self.wait_for_space() {
+            return;
+        }
+        while self.fetches.len() < FETCHES_OPEN_MAX {
+            let id = self.fresh_id();
+            let (files, asked, small) = self.batch(id);
+            if files.is_empty() {
+                break;
+            }
+            let digest = match (self.options.verify, small) {
+                (false, _) => DigestWish::None,
+                (true, true) => DigestWish::Now,
+                (true, false) => DigestWish::Later,
+            };
+            self.fetches.insert(id, Fetch { files: asked });
+            let fetch = FetchRequest {
+                id,
+                chunk_bytes: self.options.chunk_bytes,
+                compress: self.options.compress,
+                digest,
+                credit_bytes: self.credit.take_if_worthwhile().unwrap_or(0),
+                files,
+            };
+            self.send(Request::Fetch(fetch));
+        }
+    }
+
+    /// Once all is known that is to come, the disk is asked whether it fits; nothing more is asked for until it answers.
+    fn wait_for_space(&mut self) -> bool {
+        if self.space.is_none() && self.listing.is_complete() && self.inspecting == 0 {
+            // What an earlier transfer left has its space already; a sparse file may need any part of its size.
+            let takes_space = |size: u64, begun: bool, sparse: bool| if begun || sparse { 0 } else { size };
+            let needed = self.files.values().fold(0u64, |sum, file| {
+                sum.saturating_add(takes_space(file.version.size, file.content.is_some(), file.version.sparse))
+            });
+            self.space = Some(Space { needed, known: false });
+            self.command(DiskCommand::CheckSpace { bytes: needed });
+        }
+        self.space.as_ref().is_some_and(|space| !space.known)
+    }
+
+    /// Takes files of about one kind off those that wait.
+    fn batch(&mut self, id: u32) -> (Vec<FetchFile>, Vec<Asked>, bool) {
+        let (mut files, mut asked, mut small, mut json_bytes) = (Vec::new(), Vec::new(), false, 0);
+        while let Some(key) = self.waiting.front().copied() {
+            let Some(task) = self.files.get_mut(&key).filter(|task| matches!(task.phase, Phase::Waiting)) else {
+                self.waiting.pop_front();
+                continue;
+            };
+            let is_small = task.version.size <= SMALL_FILE_BYTES;
+            let count_max = if is_small { SMALL_BATCH_MAX } else { LARGE_BATCH_MAX };
+            let full = files.len() >= count_max || json_bytes >= BATCH_JSON_BYTES;
+            if !files.is_empty() && (full || is_small != small) {
+                break;
+            }
+            self.waiting.pop_front();
+            small = is_small;
+            let ranges = task.missing(FILE_RANGES_MAX);
+            // Base64 makes a path a third longer, escapes in JSON up to six times.
+            json_bytes += 64 + task.remote.as_bytes().len() * 2 + ranges.as_ref().map_or(0, |ranges| ranges.len() * 24);
+            let unless = task.local_digest.map(|digest| Unless::Digest { digest });
+            task.phase = Phase::Requested;
+            task.asked = (id, u32::try_from(files.len()).unwrap_or(u32::MAX));
+            task.digest_may_come = true;
+            files.push(FetchFile { path: (&task.remote).into(), ranges: ranges.clone(), unless });
+            asked.push(Asked { file: key, state: AskedState::Awaited, ranges, at: 0, cursor: 0, useless: false });
+        }
+        (files, asked, small)
+    }
+
+    /// A control message came.
+    pub(super) fn reply(&mut self, reply: Reply, attachment: Option<Bytes>) -> Result<(), TransferError> {
+        match reply {
+            Reply::List(page) => self.list_page(page),
+            Reply::Files(files) => files.files.into_iter().try_for_each(|answer| self.file_answer(files.id, answer)),
+            Reply::Digest(digest) => self.digest_came(digest),
+            Reply::End { id, n } => self.asked_over(id, n),
+            Reply::Void(void) => {
+                let file = self.take_asked(void.id, void.n)?;
+                self.restart(file, &format!("{} ({})", void.message, void.code))
+            }
+            Reply::Done { id } => self.fetch_done(id),
+            Reply::Leaves(leaves) => self.leaves_came(leaves, attachment),
+            Reply::Error(error) => self.request_failed(error),
+            Reply::Hello(_) | Reply::Cancelled(_) | Reply::Unknown => Ok(()),
+        }
+    }
+
+    pub(super) fn asked_mut(&mut self, id: u32, n: u32) -> Result<&mut Asked, TransferError> {
+        let fetch = self.fetches.get_mut(&id);
+        let asked = fetch.and_then(|fetch| fetch.files.get_mut(usize::try_from(n).ok()?));
+        asked.ok_or_else(|| TransferError::Protocol("something of a file that was not asked for".to_owned()))
+    }
+
+    /// A file for which nothing more comes in its fetch.
+    fn take_asked(&mut self, id: u32, n: u32) -> Result<FileKey, TransferError> {
+        let asked = self.asked_mut(id, n)?;
+        if asked.state == AskedState::Over {
+            return protocol("something of a file that is over");
+        }
+        asked.state = AskedState::Over;
+        Ok(asked.file)
+    }
+
+    fn file_answer(&mut self, id: u32, answer: FileAnswer) -> Result<(), TransferError> {
+        match answer {
+            FileAnswer::Metadata(metadata) => self.metadata_came(id, &metadata),
+            FileAnswer::Same { n } => {
+                let key = self.take_asked(id, n)?;
+                let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
+                if task.local_digest.is_none() {
+                    return protocol("a file is the same, but the same as what was not asked");
+                }
+                self.touch(key);
+                Ok(())
+            }
+            FileAnswer::Error { n, code, message } => {
+                let key = self.take_asked(id, n)?;
+                let reason = format!("the server says: {message} ({code})");
+                if code == ErrorCode::Changed { self.restart(key, &reason) } else { self.file_failed(key, reason) }
+            }
+        }
+    }
+
+    fn metadata_came(&mut self, id: u32, metadata: &FileMetadata) -> Result<(), TransferError> {
+        let asked = self.asked_mut(id, metadata.n)?;
+        if asked.state != AskedState::Awaited {
+            return protocol("metadata of a file twice");
+        }
+        asked.begin(metadata.size);
+        let key = asked.file;
+        let Ok(leaves) = LeafSize::announced(metadata.leaf_bytes, metadata.size) else {
+            return protocol("leaves of a size that they cannot have");
+        };
+        let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
+        let FileMetadata { size, mtime: modified, mode, sparse, .. } = *metadata;
+        let version = Version { size, modified, mode, sparse };
+        let changed = !version.same_content(&task.version)
+            || leaves != task.leaves
+            || task.digest.is_some_and(|known| metadata.digest.is_some_and(|digest| digest != known));
+        self.totals.listed_bytes = self.totals.listed_bytes.saturating_sub(task.version.size).saturating_add(size);
+        task.version = version;
+        task.leaves = leaves;
+        task.digest = if changed { metadata.digest } else { metadata.digest.or(task.digest) };
+        if changed && task.content.is_some() {
+            self.abandon(key);
+            self.asked_mut(id, metadata.n)?.useless = true;
+        } else if let Some(digest) = metadata.digest {
+            self.note_digest(key, digest);
+        }
+        Ok(())
+    }
+
+    fn digest_came(&mut self, reply: DigestReply) -> Result<(), TransferError> {
+        let asked = self.asked_mut(reply.id, reply.n)?;
+        if asked.state == AskedState::Awaited {
+            return protocol("a digest before the metadata");
+        }
+        let key = asked.file;
+        let Some(task) = self.files.get_mut(&key).filter(|task| task.asked == (reply.id, reply.n)) else { return Ok(()) };
+        if task.leaves.leaf_bytes() != reply.leaf_bytes {
+            return protocol("leaves of another size than before");
+        }
+        if task.digest.is_some_and(|known| known != reply.digest) && matches!(task.phase, Phase::Requested | Phase::Arrived) {
+            // What an earlier transfer left was of another version that had the same size and time.
+            task.digest = None;
+            return self.restart(key, "the file changed");
+        }
+        task.digest = Some(reply.digest);
+        self.note_digest(key, reply.digest);
+        self.try_finish(key)
+    }
+
+    fn note_digest(&mut self, key: FileKey, digest: Digest) {
+        let content = self.files.get(&key).and_then(|task| task.content.as_ref()).filter(|content| content.begun);
+        if let Some(content) = content.map(|content| content.key) {
+            self.command(DiskCommand::NoteDigest { content, digest });
+        }
+    }
+
+    /// The server says that a file is complete.
+    pub(super) fn asked_over(&mut self, id: u32, n: u32) -> Result<(), TransferError> {
+        let asked = self.asked_mut(id, n)?;
+        if !asked.is_whole() {
+            return protocol("a file ends before all that was asked for has come");
+        }
+        asked.state = AskedState::Over;
+        let (key, useless) = (asked.file, asked.useless);
+        if useless {
+            return self.restart(key, "the file changed");
+        }
+        let verify = self.options.verify;
+        let Some(task) = self.files.get_mut(&key).filter(|task| task.asked == (id, n)) else { return Ok(()) };
+        if !matches!(task.phase, Phase::Requested) {
+            return Ok(());
+        }
+        if task.version.size == 0 && task.content.is_none() {
+            task.phase = Phase::Installing;
+            let digest = task.digest.filter(|_| verify);
+            let (local, version) = (task.local.clone(), task.version);
+            let small = SmallFile { file: key, local, version, digest, data: Bytes::new(), credit: 0 };
+            self.command(DiskCommand::Small(small));
+            return Ok(());
+        }
+        task.phase = Phase::Arrived;
+        self.try_finish(key)
+    }
+
+    fn fetch_done(&mut self, id: u32) -> Result<(), TransferError> {
+        let Some(fetch) = self.fetches.remove(&id) else { return protocol("a request is done that was not made") };
+        for asked in fetch.files {
+            if asked.state != AskedState::Over {
+                return protocol("a request is done before its files are");
+            }
+            if let Some(task) = self.files.get_mut(&asked.file).filter(|task| task.asked.0 == id) {
+                task.digest_may_come = false;
+                self.try_finish(asked.file)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn request_failed(&mut self, error: ErrorReply) -> Result<(), TransferError> {
+        let Some(id) = error.id else {
+            return protocol(&format!("it could not read a request: {}", error.message));
+        };
+        let reason = format!("the server says: {} ({})", error.message, error.code);
+        if self.listing.open_id() == Some(&id) {
+            return Err(TransferError::Refused { code: error.code, message: error.message });
+        }
+        if let Some(key) = self.leaf_requests.remove(&id) {
+            return self.restart(key, &reason);
+        }
+        let Some(fetch) = self.fetches.remove(&id) else { return Ok(()) };
+        for asked in fetch.files {
+            let asked_here = self.files.get(&asked.file).is_some_and(|task| task.asked.0 == id);
+            if asked.state != AskedState::Over && asked_here {
+                match error.code {
+                    ErrorCode::Busy | ErrorCode::Changed => self.restart(asked.file, &reason)?,
+                    _ => self.file_failed(asked.file, reason.clone())?,
+                }
+            } else if let Some(task) = self.files.get_mut(&asked.file).filter(|_| asked_here) {
+                task.digest_may_come = false;
+                self.try_finish(asked.file)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for a file from its beginning; too often, and it has failed.
+    pub(super) fn restart(&mut self, key: FileKey, reason: &str) -> Result<(), TransferError> {
+        self.abandon(key);
+        let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
+        task.restarts += 1;
+        task.digest = None;
+        if task.restarts > AGAIN_MAX {
+            return self.file_failed(key, format!("{reason}; asked {} times", AGAIN_MAX + 1));
+        }
+        self.wait_again(key);
+        Ok(())
+    }
+
+    /// Asks again for what is missing.
+    pub(super) fn wait_again(&mut self, key: FileKey) {
+        if let Some(task) = self.files.get_mut(&key) {
+            task.phase = Phase::Waiting;
+            self.waiting.push_back(key);
+        }
+    }
+
+    /// What came of a file is of no use.
+    pub(super) fn abandon(&mut self, key: FileKey) {
+        if let Some(content) = self.files.get_mut(&key).and_then(|task| task.content.take()) {
+            self.totals.unfinished_bytes -= content.written.total();
+            self.contents.remove(&content.key);
+            if content.begun {
+                self.command(DiskCommand::Abandon { content: content.key });
+            }
+        }
+    }
+
+    /// A file cannot be transferred; the rest goes on.
+    pub(super) fn file_failed(&mut self, key: FileKey, reason: String) -> Result<(), TransferError> {
+        if let Some(mut task) = self.files.remove(&key) {
+            if let Some(content) = task.content.take() {
+                self.totals.unfinished_bytes -= content.written.total();
+                self.contents.remove(&content.key);
+                if content.begun {
+                    self.command(DiskCommand::Leave { content: content.key });
+                }
+            }
+            self.totals.fail(task.remote.to_string(), reason);
+        }
+        Ok(())
+    }
+
+    /// The connection is gone: what was asked for does not come.
+    pub(super) fn file_interrupted(&mut self, key: FileKey) -> Result<(), TransferError> {
+        let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
+        task.digest_may_come = false;
+        match &mut task.phase {
+            Phase::Requested if task.content.is_none() => self.wait_again(key),
+            Phase::Requested | Phase::Arrived => {
+                task.phase = Phase::Arrived;
+                self.try_finish(key)?;
+            }
+            Phase::Leaves(query) => {
+                *query = LeafQuery::default();
+                self.leaves_wanted.push(key);
+            }
+            Phase::Inspecting | Phase::Waiting | Phase::Installing => {}
+        }
+        Ok(())
+    }
+
+    /// The content of a file, by name of its key in the reports of the disk.
+    pub(super) fn file_of(&self, content: ContentKey) -> Option<FileKey> {
+        self.contents.get(&content).copied()
+    }
+}
+
+/// The question whether all fits on the disk.
+#[derive(Debug)]
+pub(super) struct Space {
+    pub(super) needed: u64,
+    pub(super) known: bool,
+}

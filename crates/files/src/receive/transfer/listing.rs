@@ -1,0 +1,251 @@
+//! The listing: asked for page by page while its files are fetched, and every path in it checked.
+
+use std::collections::hash_map::RandomState;
+use std::collections::{HashSet, VecDeque};
+use std::hash::BuildHasher;
+
+use super::command::{DiskCommand, FileKey, Output, Version};
+use super::file::{FileTask, Phase};
+use super::outcome::TransferError;
+use super::{FILES_UNDER_WAY_MAX, Placement, Source, Transfer};
+use crate::digest::LeafSize;
+use crate::path::{Escaped, RelPath};
+use crate::protocol::ErrorCode;
+use crate::protocol::control::{Base, EntryKind, LinkTarget, ListEntry, ListPage, ListRequest, ListTarget, Request};
+use crate::receive::names;
+use crate::root::Timestamp;
+
+/// Entries of one listing; about 2^20 files are what people really have in a tree.
+const LIST_ENTRIES_MAX: usize = 1 << 22;
+
+/// A directory whose mode and time are set at the end.
+#[derive(Debug)]
+pub(super) struct ListedDir {
+    pub(super) local: RelPath,
+    pub(super) mode: u32,
+    pub(super) modified: Timestamp,
+}
+
+/// Where the listing is.
+#[derive(Debug, Default)]
+pub(super) struct Listing {
+    /// Of the request, while it is open.
+    id: Option<u32>,
+    /// A page is on its way.
+    awaiting: bool,
+    complete: bool,
+    base: Option<Base>,
+    /// Entries that nothing was done for yet.
+    entries: VecDeque<ListEntry>,
+    /// Hashes of the paths that were taken, so that a listing that is begun again after a cut, or names a path twice, does
+    /// nothing twice. Keyed at random: a server cannot choose paths that collide.
+    seen: HashSet<u64>,
+    hasher: RandomState,
+    dirs: Vec<ListedDir>,
+}
+
+impl Listing {
+    pub(super) fn open_id(&self) -> Option<&u32> {
+        self.id.as_ref()
+    }
+
+    /// All entries are known, and something was done for each.
+    pub(super) fn is_complete(&self) -> bool {
+        self.complete && self.entries.is_empty()
+    }
+
+    pub(super) fn interrupted(&mut self) {
+        self.id = None;
+        self.awaiting = false;
+    }
+
+    pub(super) fn take_dirs(&mut self) -> Vec<ListedDir> {
+        std::mem::take(&mut self.dirs)
+    }
+
+    /// Whether this path comes for the first time.
+    fn is_new(&mut self, path: &RelPath) -> bool {
+        self.seen.insert(self.hasher.hash_one(path))
+    }
+}
+
+impl Transfer {
+    /// Asks for the listing, or for its next page.
+    pub(super) fn pump_listing(&mut self) {
+        if self.listing.complete || self.listing.awaiting {
+            return;
+        }
+        match self.listing.id {
+            None => {
+                let id = self.fresh_id();
+                let target = match &self.options.source {
+                    Source::Path(path) => ListTarget::Path(path.into()),
+                    Source::Glob(glob) => ListTarget::Glob { glob: glob.clone() },
+                };
+                self.send(Request::List(ListRequest { id, target, recursive: true, digest: false }));
+                self.listing.id = Some(id);
+            }
+            Some(id) if self.listing.entries.is_empty() && self.files.len() < FILES_UNDER_WAY_MAX => {
+                self.send(Request::More { id });
+            }
+            Some(_) => return,
+        }
+        self.listing.awaiting = true;
+    }
+
+    /// A page arrived.
+    pub(super) fn list_page(&mut self, page: ListPage) -> Result<(), TransferError> {
+        let listing = &mut self.listing;
+        if listing.id != Some(page.id) || !listing.awaiting {
+            return Err(TransferError::Protocol("a page of a listing that was not asked for".to_owned()));
+        }
+        if page.more && page.entries.is_empty() {
+            return Err(TransferError::Protocol("an empty page, and more to come".to_owned()));
+        }
+        if listing.seen.len() + page.entries.len() > LIST_ENTRIES_MAX {
+            return Err(TransferError::Protocol(format!("a listing of more than {LIST_ENTRIES_MAX} entries")));
+        }
+        listing.awaiting = false;
+        if !page.more {
+            listing.id = None;
+            listing.complete = true;
+        }
+        let base_is_new = listing.base.is_none();
+        listing.base = Some(page.base);
+        listing.entries.extend(page.entries);
+        if base_is_new {
+            self.ask_for_destination(page.base)?;
+        } else if self.placement.is_some() {
+            self.take_listed_entries();
+        }
+        Ok(())
+    }
+
+    fn ask_for_destination(&mut self, base: Base) -> Result<(), TransferError> {
+        let is_glob = matches!(self.options.source, Source::Glob(_));
+        if is_glob != (base == Base::Glob) {
+            return Err(TransferError::Protocol("a listing of something else than was asked for".to_owned()));
+        }
+        if is_glob && self.listing.entries.is_empty() {
+            return Err(TransferError::Refused { code: ErrorCode::NotFound, message: "nothing matches".to_owned() });
+        }
+        let name = match base {
+            Base::File | Base::Link => Some(self.own_name()?),
+            Base::Dir | Base::Glob => None,
+        };
+        self.outputs.push_back(Output::OpenDestination { base, name });
+        Ok(())
+    }
+
+    /// The name of a source that is one file: its path's last name. A server that serves one file lists it as its root.
+    fn own_name(&self) -> Result<RelPath, TransferError> {
+        let entry = self.listing.entries.front().and_then(|entry| entry.path.to_rel_path().ok());
+        let Source::Path(source) = &self.options.source else { return Ok(RelPath::root()) };
+        let path = entry.filter(|path| source.is_root() || path == source);
+        let name = path.as_ref().and_then(RelPath::name).and_then(|name| RelPath::new(name).ok());
+        name.ok_or_else(|| TransferError::Protocol("a file is listed under another path".to_owned()))
+    }
+
+    /// Goes through the entries that came.
+    pub(super) fn take_listed_entries(&mut self) {
+        while let Some(entry) = self.listing.entries.pop_front() {
+            let path = Escaped(entry.path.as_bytes()).to_string();
+            if let Err(reason) = self.take_entry(entry) {
+                self.totals.fail(path, reason);
+            }
+        }
+    }
+
+    fn take_entry(&mut self, entry: ListEntry) -> Result<(), String> {
+        let remote = entry.path.to_rel_path().map_err(|error| format!("refused: {error}"))?;
+        let local = self.local_path(&remote)?;
+        if !self.listing.is_new(&remote) {
+            return Ok(());
+        }
+        if local.name().is_some_and(names::is_reserved) {
+            self.warn(format!("{remote}: left out, it is a partial file of another transfer"));
+            return Ok(());
+        }
+        match entry.kind {
+            EntryKind::File => self.take_file(remote, local, &entry),
+            EntryKind::Dir => self.take_dir(local, &entry)?,
+            EntryKind::Link => self.take_link(&remote, local, &entry)?,
+            EntryKind::Other => self.warn(format!("{remote}: left out, it is neither a file, a directory nor a link")),
+            EntryKind::Error => return Err(entry.message.unwrap_or_else(|| "the server could not read it".to_owned())),
+        }
+        Ok(())
+    }
+
+    /// Where an entry goes. That it is below what was asked for is checked here; that no link leads out, when it is written.
+    fn local_path(&self, remote: &RelPath) -> Result<RelPath, String> {
+        let stripped = match (&self.placement, &self.options.source) {
+            (Some(Placement::As(local)), Source::Path(source)) => {
+                return if source.is_root() || source == remote {
+                    Ok(local.clone())
+                } else {
+                    Err("refused: it is not what was asked for".to_owned())
+                };
+            }
+            (_, Source::Path(source)) => remote.below(source),
+            (_, Source::Glob(glob)) => remote.below(&names::glob_base(glob)),
+        };
+        stripped
+            .filter(|local| !local.is_root())
+            .ok_or_else(|| "refused: it is not below what was asked for".to_owned())
+    }
+
+    fn take_file(&mut self, remote: RelPath, local: RelPath, entry: &ListEntry) {
+        let version = Version { size: entry.size, modified: entry.mtime, mode: entry.mode, sparse: false };
+        let key = FileKey(self.fresh_key());
+        self.totals.listed_files += 1;
+        self.totals.listed_bytes = self.totals.listed_bytes.saturating_add(entry.size);
+        let phase = if self.fresh {
+            self.waiting.push_back(key);
+            Phase::Waiting
+        } else {
+            self.inspecting += 1;
+            self.command(DiskCommand::Inspect { file: key, local: local.clone(), listed: version });
+            Phase::Inspecting
+        };
+        let task = FileTask {
+            remote,
+            local,
+            version,
+            leaves: LeafSize::for_file(version.size),
+            digest: None,
+            local_digest: None,
+            content: None,
+            phase,
+            asked: (0, 0),
+            digest_may_come: false,
+            restarts: 0,
+            bad_rounds: 0,
+        };
+        self.files.insert(key, task);
+    }
+
+    fn take_dir(&mut self, local: RelPath, entry: &ListEntry) -> Result<(), String> {
+        if matches!(self.placement, Some(Placement::As(_))) {
+            return Err("refused: a directory, where a file was listed".to_owned());
+        }
+        self.entries_pending += 1;
+        self.command(DiskCommand::MakeDir { local: local.clone() });
+        self.listing.dirs.push(ListedDir { local, mode: entry.mode, modified: entry.mtime });
+        Ok(())
+    }
+
+    fn take_link(&mut self, remote: &RelPath, local: RelPath, entry: &ListEntry) -> Result<(), String> {
+        let target = entry.target.as_ref().map(LinkTarget::as_bytes).unwrap_or_default();
+        if !names::link_stays_inside(&local, target) {
+            self.warn(format!("{remote}: left out, a link to {}, outside of the destination", Escaped(target)));
+            return Ok(());
+        }
+        self.entries_pending += 1;
+        self.command(DiskCommand::MakeLink { local, target: target.to_vec(), modified: entry.mtime });
+        Ok(())
+    }
+
+    pub(super) fn warn(&mut self, text: String) {
+        self.outputs.push_back(Output::Warn(text));
+    }
+}

@@ -1,0 +1,372 @@
+//! A client's transfer as a pure state machine: no socket, file, thread or clock. Messages of a server, reports of a disk and
+//! the time go in; requests and work for the disk come out.
+//!
+//! A listing tells what there is. Its files are inspected on the disk (unless the destination is new), asked for in batches
+//! while the listing goes on, written as they come, checked against their digests, and installed. Whatever a server says is
+//! checked against what it was asked; what breaks the protocol ends the transfer, what concerns one file ends that file.
+
+mod checking;
+mod command;
+mod credit;
+mod fetching;
+mod file;
+mod listing;
+mod outcome;
+mod pieces;
+#[cfg(test)]
+mod tests;
+
+pub use command::{
+    ContentKey, ContentSpec, DiskCommand, DiskError, DiskReport, FileKey, Found, Output, Partial, SmallFile, SmallOutcome,
+    Version,
+};
+pub use outcome::{FileFailure, Progress, Totals, TransferError};
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use credit::Credit;
+use fetching::{Fetch, Space};
+use file::{FileTask, Phase};
+use listing::Listing;
+use pieces::Piece;
+
+use super::inbound::Inbound;
+use crate::path::RelPath;
+use crate::protocol::WireError;
+use crate::protocol::control::{Compression, Confirm, ConfirmedFile, Reply, Request};
+
+/// How often a file is asked for again, because it changed, and how often because its content was wrong.
+const AGAIN_MAX: u32 = 3;
+/// Files that are under way at a time; the listing waits for them.
+const FILES_UNDER_WAY_MAX: usize = 16_384;
+/// Confirmations that are gathered into one message.
+const CONFIRMED_FILES_MAX: usize = 256;
+/// What a server is given for hashing a file before it counts as stalled, in octets a second.
+const HASH_BYTES_PER_SECOND_MIN: u64 = 200 << 20;
+
+/// What to transfer, and how.
+#[derive(Clone, Debug)]
+pub struct TransferOptions {
+    /// What to get.
+    pub source: Source,
+    /// Credit, in octets.
+    pub window_bytes: u64,
+    /// Largest body frame to ask for, in octets; cut to the window.
+    pub chunk_bytes: u64,
+    /// Whether to ask for compressed bodies.
+    pub compress: Option<Compression>,
+    /// Whether to check content against digests.
+    pub verify: bool,
+    /// Told to the server when files are confirmed; the disk sees to it.
+    pub durable: bool,
+    /// How long nothing may happen before the transfer is given up.
+    pub idle_timeout: Duration,
+}
+
+/// What to get.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A file, a link, or a directory with all below it.
+    Path(RelPath),
+    /// All that a pattern matches; it goes to its path below the part of the pattern that has no wildcard.
+    Glob(String),
+}
+
+/// Where files go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// The one file or link of the source, under this name.
+    As(RelPath),
+    /// Whatever is below the source, with the same path below the destination.
+    Below,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Stage {
+    Running,
+    /// All files are in place; directories get their modes and times.
+    FinishingDirs,
+    Over,
+}
+
+/// The state machine. See the [module](self).
+#[derive(Debug)]
+pub struct Transfer {
+    options: TransferOptions,
+    stage: Stage,
+    connected: bool,
+    next_id: u32,
+    next_key: u64,
+    listing: Listing,
+    placement: Option<Placement>,
+    /// Nothing is at the destination, so that nothing need be inspected.
+    fresh: bool,
+    files: HashMap<FileKey, FileTask>,
+    contents: HashMap<ContentKey, FileKey>,
+    waiting: VecDeque<FileKey>,
+    fetches: HashMap<u32, Fetch>,
+    /// Files whose leaves are to be asked for.
+    leaves_wanted: Vec<FileKey>,
+    /// Requests for leaves under way.
+    leaf_requests: HashMap<u32, FileKey>,
+    credit: Credit,
+    /// Files that the disk is asked about.
+    inspecting: usize,
+    space: Option<Space>,
+    /// Fetch that the data message under way belongs to.
+    data_id: u32,
+    piece: Option<Piece>,
+    /// Directories and links that the disk is making.
+    entries_pending: usize,
+    confirmations: HashMap<u32, Vec<ConfirmedFile>>,
+    outputs: VecDeque<Output>,
+    totals: Totals,
+    failure: Option<TransferError>,
+    last_progress: Instant,
+}
+
+impl Transfer {
+    /// Begins; nothing comes out before [`Transfer::connected`].
+    pub fn new(options: TransferOptions, now: Instant) -> Self {
+        let options = TransferOptions {
+            chunk_bytes: options
+                .chunk_bytes
+                .min(options.window_bytes)
+                .clamp(crate::limits::CHUNK_BYTES_MIN, crate::limits::CHUNK_BYTES_MAX),
+            window_bytes: options.window_bytes.clamp(crate::limits::CHUNK_BYTES_MIN, crate::limits::CREDIT_BYTES_MAX),
+            ..options
+        };
+        Self {
+            stage: Stage::Running,
+            connected: false,
+            next_id: 1,
+            next_key: 1,
+            listing: Listing::default(),
+            placement: None,
+            fresh: false,
+            files: HashMap::new(),
+            contents: HashMap::new(),
+            waiting: VecDeque::new(),
+            fetches: HashMap::new(),
+            leaves_wanted: Vec::new(),
+            leaf_requests: HashMap::new(),
+            credit: Credit::new(options.window_bytes),
+            inspecting: 0,
+            space: None,
+            data_id: 0,
+            piece: None,
+            entries_pending: 0,
+            confirmations: HashMap::new(),
+            outputs: VecDeque::new(),
+            totals: Totals::default(),
+            failure: None,
+            last_progress: now,
+            options,
+        }
+    }
+
+    /// There is a connection, the first one or a new one.
+    pub fn connected(&mut self, now: Instant) {
+        self.connected = true;
+        self.credit.reset();
+        self.progressed(now);
+        self.pump();
+    }
+
+    /// The connection is gone, and with it all requests. What is written stays.
+    pub fn disconnected(&mut self) {
+        self.connected = false;
+        self.listing.interrupted();
+        self.fetches.clear();
+        self.leaf_requests.clear();
+        self.abort_piece();
+        let mut keys: Vec<FileKey> = self.files.keys().copied().collect();
+        keys.sort_unstable();
+        for key in keys {
+            if let Err(error) = self.file_interrupted(key) {
+                self.fail(error);
+            }
+        }
+    }
+
+    /// Where the files go: the answer to [`Output::OpenDestination`]. `fresh` if nothing is there yet.
+    pub fn destination(&mut self, placement: Placement, fresh: bool) {
+        self.placement = Some(placement);
+        self.fresh = fresh;
+        self.take_listed_entries();
+        self.pump();
+    }
+
+    /// Something arrived from the server.
+    pub fn inbound(&mut self, inbound: Inbound, now: Instant) {
+        if self.stage == Stage::Over {
+            return;
+        }
+        self.progressed(now);
+        let result = match inbound {
+            Inbound::Control { json, attachment } => match Reply::decode(&json) {
+                Ok(reply) => self.reply(reply, attachment),
+                Err(error) => Err(error.into()),
+            },
+            Inbound::Header(header) => self.data_header(&header),
+            Inbound::Body(entry) => self.body_begins(entry),
+            Inbound::BodyData(data) => self.body_data(data),
+            Inbound::BodyEnd => self.body_ends(),
+        };
+        match result {
+            Ok(()) => self.pump(),
+            Err(error) => self.fail(error),
+        }
+    }
+
+    /// The server sent something that is not even a message of the protocol.
+    pub fn broken_wire(&mut self, error: &WireError) {
+        self.fail(TransferError::Protocol(error.to_string()));
+    }
+
+    /// The disk did something.
+    pub fn disk(&mut self, report: DiskReport, now: Instant) {
+        if self.stage == Stage::Over {
+            return;
+        }
+        self.progressed(now);
+        match self.disk_report(report) {
+            Ok(()) => self.pump(),
+            Err(error) => self.fail(error),
+        }
+    }
+
+    /// Time has passed: gives up if nothing happened for too long.
+    pub fn tick(&mut self, now: Instant) {
+        if self.stage != Stage::Over && now >= self.deadline() {
+            let seconds = now.saturating_duration_since(self.last_progress).as_secs();
+            self.fail(TransferError::Stalled { seconds, connected: self.connected });
+        }
+    }
+
+    /// When [`Transfer::tick`] has to be called at the latest.
+    pub fn deadline(&self) -> Instant {
+        // A server that has sent all of a file, and only hashes it, may be silent for as long as that takes.
+        let hashing = |file: &FileTask| match file.phase {
+            Phase::Arrived if file.digest.is_none() => Some(file.version.size),
+            _ => None,
+        };
+        let hashed = self.files.values().map(hashing).try_fold(0, |most, size| Some(size?.max(most))).unwrap_or(0);
+        self.last_progress + self.options.idle_timeout + Duration::from_secs(hashed / HASH_BYTES_PER_SECOND_MIN)
+    }
+
+    /// Ends the transfer early: tells the server, and leaves what is there for another time.
+    pub fn cancel(&mut self) {
+        if self.stage != Stage::Over {
+            let ids = self.fetches.keys().chain(self.listing.open_id()).copied().collect::<Vec<_>>();
+            for id in ids {
+                self.send(Request::Cancel { id });
+            }
+            self.fail(TransferError::Cancelled);
+        }
+    }
+
+    /// The next thing to do.
+    pub fn next_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> Progress {
+        self.totals.progress(self.listing.is_complete())
+    }
+
+    /// What it came to, and why it ended early if it did. Of use after [`Output::Finished`].
+    pub fn into_outcome(self) -> (Totals, Option<TransferError>) {
+        (self.totals, self.failure)
+    }
+
+    fn progressed(&mut self, now: Instant) {
+        self.last_progress = self.last_progress.max(now);
+    }
+
+    fn send(&mut self, request: Request) {
+        if self.connected {
+            self.outputs.push_back(Output::Send(request));
+        }
+    }
+
+    fn command(&mut self, command: DiskCommand) {
+        self.outputs.push_back(Output::Disk(command));
+    }
+
+    fn fresh_id(&mut self) -> u32 {
+        let id = self.next_id;
+        self.next_id = self.next_id.wrapping_add(1);
+        id
+    }
+
+    fn fresh_key(&mut self) -> u64 {
+        self.next_key += 1;
+        self.next_key
+    }
+
+    /// Does whatever has become possible.
+    fn pump(&mut self) {
+        if self.stage == Stage::Over {
+            return;
+        }
+        if self.connected {
+            self.pump_listing();
+            self.pump_leaves();
+            self.pump_fetches();
+            if !self.fetches.is_empty()
+                && let Some(bytes) = self.credit.take_if_worthwhile()
+            {
+                self.send(Request::Credit { bytes });
+            }
+            self.pump_confirmations(false);
+        }
+        self.pump_end();
+    }
+
+    fn pump_confirmations(&mut self, all: bool) {
+        let worthwhile =
+            |id: &u32, files: &Vec<ConfirmedFile>| all || files.len() >= CONFIRMED_FILES_MAX || !self.fetches.contains_key(id);
+        let ids: Vec<u32> =
+            self.confirmations.iter().filter(|(id, files)| worthwhile(id, files)).map(|(id, _)| *id).collect();
+        for id in ids {
+            if let Some(files) = self.confirmations.remove(&id) {
+                self.send(Request::Confirm(Confirm { id, files }));
+            }
+        }
+    }
+
+    fn pump_end(&mut self) {
+        let idle = self.listing.is_complete() && self.files.is_empty() && self.entries_pending == 0;
+        if !idle {
+            return;
+        }
+        if self.stage == Stage::Running {
+            self.stage = Stage::FinishingDirs;
+            self.pump_confirmations(true);
+            // The deepest first: a directory's time changes when something below it is finished.
+            for dir in self.listing.take_dirs().into_iter().rev() {
+                self.entries_pending += 1;
+                self.command(DiskCommand::FinishDir { local: dir.local, mode: dir.mode, modified: dir.modified });
+            }
+        }
+        if self.entries_pending == 0 {
+            self.over();
+        }
+    }
+
+    /// The transfer cannot go on.
+    fn fail(&mut self, error: TransferError) {
+        if self.stage != Stage::Over {
+            self.failure = Some(error);
+            self.over();
+        }
+    }
+
+    fn over(&mut self) {
+        self.stage = Stage::Over;
+        self.outputs.push_back(Output::Finished);
+    }
+}

@@ -1,0 +1,236 @@
+//! Data messages: every piece held against what was asked for, cut at the borders of leaves, and handed to the disk.
+
+use bytes::Bytes;
+
+use super::command::{ContentKey, ContentSpec, DiskCommand, FileKey, SmallFile};
+use super::fetching::{AskedState, SMALL_FILE_BYTES};
+use super::file::{Content, Phase};
+use super::outcome::TransferError;
+use super::{AGAIN_MAX, Transfer};
+use crate::digest::LeafSize;
+use crate::protocol::data::{Body, DataEntry, DataHeader};
+
+/// Leaves of zeros in one command, so that the answer stays small.
+const ZERO_LEAVES_MAX: u64 = 1024;
+
+/// A piece whose body is arriving.
+#[derive(Debug)]
+pub(super) struct Piece {
+    id: u32,
+    entry: DataEntry,
+    file: FileKey,
+    /// It is of no use: only its credit is given again.
+    useless: bool,
+    /// Octets of it that were passed on.
+    passed: u64,
+    /// What it cost, less what was passed on with octets.
+    credit: u64,
+    /// A compressed body, until it is whole.
+    packed: Vec<u8>,
+}
+
+fn protocol<T>(message: &str) -> Result<T, TransferError> {
+    Err(TransferError::Protocol(message.to_owned()))
+}
+
+impl Transfer {
+    pub(super) fn data_header(&mut self, header: &DataHeader) -> Result<(), TransferError> {
+        if !self.fetches.contains_key(&header.id) {
+            return protocol("data of a request that is not open");
+        }
+        self.data_id = header.id;
+        Ok(())
+    }
+
+    pub(super) fn body_begins(&mut self, entry: DataEntry) -> Result<(), TransferError> {
+        let (id, chunk_bytes) = (self.data_id, self.options.chunk_bytes);
+        let asked = self.asked_mut(id, entry.n)?;
+        if asked.state == AskedState::Awaited {
+            return protocol("data before the metadata");
+        }
+        if entry.body != Body::Hole && entry.length > chunk_bytes {
+            return protocol("a piece that is larger than the chunk size");
+        }
+        if !asked.accept(entry.offset, entry.length) {
+            return protocol("a piece that was not asked for, or is out of order");
+        }
+        let (file, useless) = (asked.file, asked.useless);
+        let credit = entry.cost();
+        if self.credit.spend(credit).is_none() {
+            return protocol("more data than there was credit for");
+        }
+        self.totals.received_bytes += entry.body_length;
+        // A file that failed meanwhile, or was asked for anew: the rest of it is of no use.
+        let useless = useless || self.files.get(&file).is_none_or(|task| task.asked != (id, entry.n));
+        self.piece = Some(Piece { id, entry, file, useless, passed: 0, credit, packed: Vec::new() });
+        Ok(())
+    }
+
+    pub(super) fn body_data(&mut self, data: Bytes) -> Result<(), TransferError> {
+        let Some(piece) = &mut self.piece else { return protocol("octets outside of a piece") };
+        if piece.useless || piece.entry.body == Body::Plain {
+            self.pass(data);
+        } else {
+            // Bounded by the largest chunk: the header was checked, and the body is as long as it says.
+            piece.packed.extend_from_slice(&data);
+        }
+        Ok(())
+    }
+
+    pub(super) fn body_ends(&mut self) -> Result<(), TransferError> {
+        let Some(piece) = &mut self.piece else { return protocol("the end of a piece that did not begin") };
+        if !piece.useless {
+            match piece.entry.body {
+                Body::Plain => {}
+                Body::Zstd => {
+                    let packed = std::mem::take(&mut piece.packed);
+                    let length = usize::try_from(piece.entry.length).unwrap_or(usize::MAX);
+                    // Done here, not on the disk's threads: a piece may reach over two leaves, which are hashed apart.
+                    match zstd::bulk::decompress(&packed, length) {
+                        Ok(data) if data.len() == length => self.pass(data.into()),
+                        _ => self.drop_broken_piece()?,
+                    }
+                }
+                Body::Hole => self.pass_hole(),
+            }
+        }
+        if let Some(piece) = self.piece.take() {
+            self.credit.release(piece.credit);
+            if piece.entry.end {
+                return self.asked_over(piece.id, piece.entry.n);
+            }
+        }
+        Ok(())
+    }
+
+    /// The connection went in the middle of a piece.
+    pub(super) fn abort_piece(&mut self) {
+        if let Some(piece) = self.piece.take() {
+            self.credit.release(piece.credit);
+        }
+    }
+
+    /// A compressed body that does not hold what it should: it is asked for again with whatever else is missing.
+    fn drop_broken_piece(&mut self) -> Result<(), TransferError> {
+        let Some(piece) = &self.piece else { return Ok(()) };
+        let key = piece.file;
+        let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
+        // Else, with nothing written, the whole file would count as not begun.
+        task.content.get_or_insert_with(|| {
+            self.next_key += 1;
+            Content::new(ContentKey(self.next_key))
+        });
+        task.bad_rounds += 1;
+        if task.bad_rounds > AGAIN_MAX {
+            return self.file_failed(key, "a compressed piece is broken, however often it is sent".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Hands octets of the current piece, as they are in the file, to the disk.
+    fn pass(&mut self, data: Bytes) {
+        let Some(piece) = &mut self.piece else { return };
+        let length = data.len() as u64;
+        let offset = piece.entry.offset + piece.passed;
+        piece.passed += length;
+        let last = piece.passed == piece.entry.length || piece.entry.body == Body::Zstd;
+        let credit = if last { piece.credit } else { length.min(piece.credit) };
+        piece.credit -= credit;
+        let (file, entry, useless) = (piece.file, piece.entry, piece.useless);
+        if useless {
+            self.credit.release(credit);
+        } else if !self.pass_small(file, &entry, &data, credit) {
+            self.pass_to_content(file, offset, data, credit);
+        }
+    }
+
+    /// A whole file in one go, with all that is needed to install it. False if this is not one.
+    fn pass_small(&mut self, key: FileKey, entry: &DataEntry, data: &Bytes, credit: u64) -> bool {
+        let verify = self.options.verify;
+        let Some(task) = self.files.get_mut(&key) else { return false };
+        let size = task.version.size;
+        let whole = entry.end && entry.offset == 0 && entry.length == size && data.len() as u64 == size;
+        let ready = task.digest.is_some() || !verify;
+        if !whole || !ready || size > SMALL_FILE_BYTES || task.content.is_some() {
+            return false;
+        }
+        task.phase = Phase::Installing;
+        let (local, version) = (task.local.clone(), task.version);
+        let digest = task.digest.filter(|_| verify);
+        self.command(DiskCommand::Small(SmallFile { file: key, local, version, digest, data: data.clone(), credit }));
+        true
+    }
+
+    fn pass_to_content(&mut self, key: FileKey, offset: u64, mut data: Bytes, mut credit: u64) {
+        let Some((content, leaves)) = self.content_to_write(key) else {
+            self.credit.release(credit);
+            return;
+        };
+        let mut offset = offset;
+        while !data.is_empty() {
+            let leaf = leaves.index_at(offset);
+            let to_border = leaves.range(leaf).map_or(u64::MAX, |(start, length)| start + length - offset);
+            let now = usize::try_from(to_border).unwrap_or(usize::MAX).min(data.len());
+            let part = data.split_to(now);
+            let cost = if data.is_empty() { credit } else { credit.min(now as u64) };
+            credit -= cost;
+            self.count_pending(key);
+            self.command(DiskCommand::Write { content, leaf, offset, data: part, credit: cost });
+            offset += now as u64;
+        }
+    }
+
+    /// Zeros: up to a leaf's border, whole leaves, and the beginning of another.
+    fn pass_hole(&mut self) {
+        let Some(piece) = &mut self.piece else { return };
+        let (key, entry) = (piece.file, piece.entry);
+        let Some((content, leaves)) = self.content_to_write(key) else { return };
+        let (mut offset, end) = (entry.offset, entry.offset + entry.length);
+        while offset < end {
+            let leaf = leaves.index_at(offset);
+            let Ok((start, length)) = leaves.range(leaf) else { return };
+            let leaf_end = start + length;
+            let whole_leaves = if offset == start { (end - offset) / leaves.leaf_bytes() } else { 0 };
+            let now = match whole_leaves.min(ZERO_LEAVES_MAX) {
+                0 => leaf_end.min(end) - offset,
+                count => count * leaves.leaf_bytes(),
+            };
+            self.count_pending(key);
+            self.command(DiskCommand::Zeros { content, leaf, offset, length: now, credit: 0 });
+            offset += now;
+        }
+    }
+
+    fn count_pending(&mut self, key: FileKey) {
+        if let Some(content) = self.files.get_mut(&key).and_then(|task| task.content.as_mut()) {
+            content.pending += 1;
+        }
+    }
+
+    /// Where octets of a file go, made ready on the disk. `None` if they are of no use.
+    fn content_to_write(&mut self, key: FileKey) -> Option<(ContentKey, LeafSize)> {
+        let verify = self.options.verify;
+        let fresh = ContentKey(self.fresh_key());
+        let task = self.files.get_mut(&key)?;
+        let content = task.content.get_or_insert_with(|| Content::new(fresh));
+        if content.failed.is_some() {
+            return None;
+        }
+        let (content_key, leaves) = (content.key, task.leaves);
+        if !content.begun {
+            content.begun = true;
+            let spec = ContentSpec {
+                content: content_key,
+                local: task.local.clone(),
+                version: task.version,
+                leaves,
+                verify,
+                digest: task.digest,
+                resume: content.resumed_bytes > 0,
+            };
+            self.contents.insert(content_key, key);
+            self.command(DiskCommand::Begin(spec));
+        }
+        Some((content_key, leaves))
+    }
+}
