@@ -51,14 +51,9 @@ enum Frame {
     #[default]
     None,
     /// Of a control message: collected.
-    Collect {
-        data: BytesMut,
-        left: u64,
-    },
+    Collect { data: BytesMut, left: u64 },
     /// A body: passed on as it comes.
-    Pass {
-        left: u64,
-    },
+    Pass { left: u64 },
 }
 
 /// Follows one connection. After an error nothing more can be read from it.

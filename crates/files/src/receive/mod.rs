@@ -1,6 +1,21 @@
 //! The receiver: a client that gets files and trees from a server, checks them, and puts them in place.
+//!
+//! [`transfer`] decides, without touching anything; `disk` hashes, writes and installs; `connection` is the wire. [`get()`] puts
+//! them together: one thread for the wire and the decisions, a few for the disk.
 
+mod connection;
+mod disk;
+mod get;
 pub mod inbound;
+mod listing;
 mod names;
+mod place;
 mod ranges;
+mod sink;
+mod stream;
 pub mod transfer;
+
+pub use connection::{CancelHandle, ConnectOptions};
+pub use get::{Destination, GetError, GetOptions, Summary, WINDOW_BYTES_DEFAULT, get};
+pub use listing::{ListOptions, list};
+pub use transfer::{FileFailure, Progress, Source, TransferError};

@@ -71,9 +71,15 @@ mod tests {
 
     #[test]
     fn the_base_of_a_pattern_has_no_wildcard() {
-        for (glob, base) in
-            [("*.c", ""), ("src/*.c", "src"), ("a/b/**/c", "a/b"), ("a/b", "a"), ("a", ""), ("a/{b,c}/d/*", "a"), ("", "")]
-        {
+        for (glob, base) in [
+            ("*.c", ""),
+            ("src/*.c", "src"),
+            ("a/b/**/c", "a/b"),
+            ("a/b", "a"),
+            ("a", ""),
+            ("a/{b,c}/d/*", "a"),
+            ("", ""),
+        ] {
             assert_eq!(glob_base(glob), path(base), "{glob}");
         }
     }

@@ -180,6 +180,12 @@ impl Dir {
         Ok(utimensat(&self.0, name, &modified_only(time), AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
+    /// Octets that this process may still write to the file system that this directory is on.
+    pub fn free_bytes(&self) -> Result<u64, RootError> {
+        let file_system = rustix::fs::fstatvfs(&self.0)?;
+        Ok(file_system.f_bavail.saturating_mul(file_system.f_frsize))
+    }
+
     /// Makes what was created, renamed or removed in it durable.
     pub fn sync(&self) -> Result<(), RootError> {
         Ok(rustix::fs::fsync(&self.0)?)

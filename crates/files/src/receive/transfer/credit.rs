@@ -2,7 +2,7 @@
 
 /// Credit towards one server, in octets. `unspent + held + owed` is the window at any time while connected.
 #[derive(Debug)]
-pub(super) struct Credit {
+pub(in crate::receive) struct Credit {
     window: u64,
     /// Given, and not used by the server yet.
     unspent: u64,
@@ -13,40 +13,39 @@ pub(super) struct Credit {
 }
 
 impl Credit {
-    pub(super) fn new(window: u64) -> Self {
+    pub(in crate::receive) fn new(window: u64) -> Self {
         Self { window, unspent: 0, held: 0, owed: window }
     }
 
     /// A new connection: the server knows of no credit.
-    pub(super) fn reset(&mut self) {
+    pub(in crate::receive) fn reset(&mut self) {
         self.unspent = 0;
         self.owed = self.window.saturating_sub(self.held);
     }
 
     /// The server sent a piece. `None` if it had no credit for it.
-    pub(super) fn spend(&mut self, cost: u64) -> Option<()> {
+    pub(in crate::receive) fn spend(&mut self, cost: u64) -> Option<()> {
         self.unspent = self.unspent.checked_sub(cost)?;
         self.held += cost;
         Some(())
     }
 
     /// What was sent is written, or dropped.
-    pub(super) fn release(&mut self, cost: u64) {
-
+    pub(in crate::receive) fn release(&mut self, cost: u64) {
         let cost = cost.min(self.held);
         self.held -= cost;
         self.owed = (self.owed + cost).min(self.window);
     }
 
     /// All that can be given: for the first request of a connection.
-    pub(super) fn take(&mut self) -> u64 {
+    pub(in crate::receive) fn take(&mut self) -> u64 {
         let grant = std::mem::take(&mut self.owed);
         self.unspent += grant;
         grant
     }
 
     /// The same, once it is worth a message.
-    pub(super) fn take_if_worthwhile(&mut self) -> Option<u64> {
+    pub(in crate::receive) fn take_if_worthwhile(&mut self) -> Option<u64> {
         (self.owed >= (self.window / 4).max(1)).then(|| self.take())
     }
 }

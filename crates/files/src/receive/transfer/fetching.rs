@@ -10,7 +10,8 @@ use crate::digest::{Digest, LeafSize};
 use crate::limits::FILE_RANGES_MAX;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{
-    DigestReply, DigestWish, ErrorReply, FetchFile, FetchRequest, FileAnswer, FileMetadata, Range, Reply, Request, Unless,
+    DigestReply, DigestWish, ErrorReply, FetchFile, FetchRequest, FileAnswer, FileMetadata, Range, Reply, Request,
+    Unless,
 };
 
 /// Fetches open at a time: enough that the server never waits for the next one.
@@ -61,7 +62,8 @@ impl Asked {
     fn begin(&mut self, size: u64) {
         let whole = [Range { offset: 0, length: size }];
         let ranges = self.ranges.as_deref().unwrap_or(&whole);
-        let cut = |range: &Range| Range { offset: range.offset, length: range.end().min(size).saturating_sub(range.offset) };
+        let cut =
+            |range: &Range| Range { offset: range.offset, length: range.end().min(size).saturating_sub(range.offset) };
         let ranges: Vec<Range> = ranges.iter().map(cut).filter(|range| range.length > 0).collect();
         self.cursor = ranges.first().map_or(0, |range| range.offset);
         self.ranges = Some(ranges);
@@ -260,11 +262,15 @@ impl Transfer {
             return protocol("a digest before the metadata");
         }
         let key = asked.file;
-        let Some(task) = self.files.get_mut(&key).filter(|task| task.asked == (reply.id, reply.n)) else { return Ok(()) };
+        let Some(task) = self.files.get_mut(&key).filter(|task| task.asked == (reply.id, reply.n)) else {
+            return Ok(());
+        };
         if task.leaves.leaf_bytes() != reply.leaf_bytes {
             return protocol("leaves of another size than before");
         }
-        if task.digest.is_some_and(|known| known != reply.digest) && matches!(task.phase, Phase::Requested | Phase::Arrived) {
+        if task.digest.is_some_and(|known| known != reply.digest)
+            && matches!(task.phase, Phase::Requested | Phase::Arrived)
+        {
             // What an earlier transfer left was of another version that had the same size and time.
             task.digest = None;
             return self.restart(key, "the file changed");

@@ -17,15 +17,15 @@ mod pieces;
 mod tests;
 
 pub use command::{
-    ContentKey, ContentSpec, DiskCommand, DiskError, DiskReport, FileKey, Found, Output, Partial, SmallFile, SmallOutcome,
-    Version,
+    ContentKey, ContentSpec, DiskCommand, DiskError, DiskReport, FileKey, Found, Output, Partial, SmallFile,
+    SmallOutcome, Version,
 };
 pub use outcome::{FileFailure, Progress, Totals, TransferError};
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use credit::Credit;
+pub(in crate::receive) use credit::Credit;
 use fetching::{Fetch, Space};
 use file::{FileTask, Phase};
 use listing::Listing;
@@ -327,8 +327,9 @@ impl Transfer {
     }
 
     fn pump_confirmations(&mut self, all: bool) {
-        let worthwhile =
-            |id: &u32, files: &Vec<ConfirmedFile>| all || files.len() >= CONFIRMED_FILES_MAX || !self.fetches.contains_key(id);
+        let worthwhile = |id: &u32, files: &Vec<ConfirmedFile>| {
+            all || files.len() >= CONFIRMED_FILES_MAX || !self.fetches.contains_key(id)
+        };
         let ids: Vec<u32> =
             self.confirmations.iter().filter(|(id, files)| worthwhile(id, files)).map(|(id, _)| *id).collect();
         for id in ids {

@@ -1,0 +1,72 @@
+//! Where files go: a directory that nothing done here can lead out of.
+
+use crate::path::RelPath;
+use crate::receive::transfer::DiskError;
+use crate::root::{Dir, FileKind, Links, Root, RootError};
+
+use super::partial::root_error;
+
+/// Mode of directories that are made, less the umask, until they get their own.
+const DIR_MODE: u32 = 0o777;
+/// What this process needs of a directory to write into it.
+const OWNER_MODE: u32 = 0o700;
+
+/// The destination of a transfer.
+#[derive(Debug)]
+pub(super) struct Destination {
+    root: Root,
+    /// Sync files before they get their names, and directories after.
+    pub(super) durable: bool,
+}
+
+impl Destination {
+    /// A destination below this directory, which is trusted.
+    pub(super) fn new(path: &std::path::Path, durable: bool) -> Result<Self, RootError> {
+        Ok(Self { root: Root::directory(path, Links::Never)?, durable })
+    }
+
+    /// The directory that a file goes into, made if it is missing, and the file's name there.
+    pub(super) fn parent_of(&self, local: &RelPath) -> Result<(Dir, Vec<u8>), DiskError> {
+        let (parent, name) = local
+            .split()
+            .ok_or_else(|| DiskError { full: false, message: "the destination itself is a directory".to_owned() })?;
+        Ok((self.dir(&parent)?, name.to_vec()))
+    }
+
+    /// A directory below, made if it is missing.
+    pub(super) fn dir(&self, path: &RelPath) -> Result<Dir, DiskError> {
+        self.root.create_dirs(path, DIR_MODE).map_err(|error| root_error("cannot open its directory", &error))
+    }
+
+    /// A directory below, if it is there.
+    pub(super) fn existing_dir(&self, path: &RelPath) -> Result<Option<Dir>, RootError> {
+        match self.root.open_dir(path) {
+            Ok(dir) => Ok(Some(dir)),
+            Err(RootError::NotFound | RootError::NotADirectory) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes a directory that can be written into, in place of a file or link that is there.
+    pub(super) fn make_dir(&self, local: &RelPath) -> Result<(), DiskError> {
+        let failed = |error: RootError| root_error("cannot make the directory", &error);
+        let (parent, name) = self.parent_of(local)?;
+        match parent.existing(&name).map_err(failed)? {
+            Some(stat) if stat.kind == FileKind::Dir => {
+                if stat.mode & OWNER_MODE != OWNER_MODE {
+                    // Left by an earlier transfer. It gets its mode at the end.
+                    parent.open_dir(&name).and_then(|dir| dir.set_own_mode(stat.mode | OWNER_MODE)).map_err(failed)?;
+                }
+                return Ok(());
+            }
+            Some(_) => parent.remove_file(&name).map_err(failed)?,
+            None => {}
+        }
+        parent.create_dir(&name, DIR_MODE).map_err(failed)
+    }
+
+    /// Octets that are free for this process.
+    pub(super) fn free_bytes(&self) -> Option<u64> {
+        self.root.open_dir(&RelPath::root()).ok()?.free_bytes().ok()
+    }
+}

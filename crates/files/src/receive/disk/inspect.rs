@@ -1,0 +1,160 @@
+//! What is at the place of a file already: the file itself, or part of it from an earlier transfer.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use super::destination::Destination;
+use super::partial::{self, PARTIAL_MODE, io_error, root_error};
+use super::state::{self, State};
+use crate::digest::{Digest, LeafHasher, LeafSize};
+use crate::path::RelPath;
+use crate::protocol::control::Range;
+use crate::receive::names::partial_names;
+use crate::receive::transfer::{DiskError, Found, Partial, Version};
+use crate::root::{Dir, FileKind, FileStat, RootError};
+
+/// Octets read at a time.
+const READ_BYTES: usize = 256 << 10;
+
+/// Says what is at the place of a file.
+pub(super) fn inspect(
+    destination: &Destination,
+    local: &RelPath,
+    listed: &Version,
+    verify: bool,
+) -> Result<Found, DiskError> {
+    let failed = |error: RootError| root_error("cannot look at its place", &error);
+    let Some((parent, name)) = local.split() else { return Err(failed(RootError::NotAFile)) };
+    let Some(dir) = destination.existing_dir(&parent).map_err(failed)? else { return Ok(Found::Nothing) };
+    let existing = dir.existing(name).map_err(failed)?;
+    match &existing {
+        Some(stat) if stat.kind == FileKind::File && (stat.size, stat.modified) == (listed.size, listed.modified) => {
+            return Ok(Found::Same { touch: stat.mode & 0o777 != listed.mode & 0o777 });
+        }
+        Some(stat) if stat.kind == FileKind::Dir => {
+            // Better said now than when all of the file is there.
+            if !matches!(dir.open_dir(name).and_then(|dir| dir.entries(0)), Ok(entries) if entries.is_empty()) {
+                return Err(in_the_way("a directory of this name"));
+            }
+        }
+        Some(stat) if stat.kind == FileKind::Other => return Err(in_the_way("a device, pipe or socket of this name")),
+        _ => {}
+    }
+    if let Some(partial) = partial_of(&dir, local, name, listed, verify)? {
+        return Ok(Found::Partial(partial));
+    }
+    match existing {
+        Some(stat) if stat.kind == FileKind::File && stat.size == listed.size && verify => same_size(&dir, name),
+        _ => Ok(Found::Nothing),
+    }
+}
+
+fn in_the_way(what: &str) -> DiskError {
+    DiskError { full: false, message: format!("{what} is in the way") }
+}
+
+/// The file has the right size: what it hashes to tells whether it has to be sent.
+fn same_size(dir: &Dir, name: &[u8]) -> Result<Found, DiskError> {
+    let Ok((file, before)) = dir.open_file(name) else { return Ok(Found::Nothing) };
+    let mut hasher = blake3::Hasher::new();
+    let whole = read_range(&file, 0, before.size, |octets| {
+        hasher.update(octets);
+    });
+    let unchanged = FileStat::try_from(&file).is_ok_and(|after| after.same_content(&before));
+    Ok(if whole.is_ok() && unchanged { Found::SameSize(Digest(*hasher.finalize().as_bytes())) } else { Found::Nothing })
+}
+
+/// What an earlier transfer left of this version of the file.
+fn partial_of(
+    dir: &Dir,
+    local: &RelPath,
+    name: &[u8],
+    listed: &Version,
+    verify: bool,
+) -> Result<Option<Partial>, DiskError> {
+    let (part_name, state_name) = partial_names(name);
+    let Ok((state_file, _)) = dir.open_writable(&state_name) else { return Ok(None) };
+    let Ok((file, stat)) = dir.open_writable(&part_name) else { return Ok(None) };
+    partial::lock(&file)?;
+    let cannot = |error: io::Error| io_error("cannot read the state of a partial file", &error);
+    let Some(mut state) = state::read(&state_file).map_err(cannot)? else { return Ok(None) };
+    let header = state.header;
+    let version = (header.leaves.file_bytes(), header.modified, header.path);
+    if version != (listed.size, listed.modified, Digest::of(local.as_bytes()).0) {
+        return Ok(None);
+    }
+    // Written before a crash of the machine, or never hashed: only what is hashed now can be trusted.
+    let trusted = header.boot == state::boot_id() && header.boot != [0; 16];
+    if !trusted || (verify && !header.verified) {
+        rehash(&file, &mut state, verify).map_err(|error| io_error("cannot read a partial file", &error))?;
+        rewrite(dir, &state_name, &state)?;
+    }
+    let tail = tail_of(&state, stat.size).filter(|_| trusted && !header.sparse);
+    let whole = state.whole.into_iter().collect();
+    Ok(Some(Partial { digest: state.digest, leaves: header.leaves, whole, tail }))
+}
+
+/// What is there of the leaf that was being written. Leaves are written from their beginning, and one that was begun later
+/// makes the file longer: so this is the leaf that the file ends in, and it is there up to that end.
+fn tail_of(state: &State, length: u64) -> Option<Range> {
+    let leaves = state.header.leaves;
+    let leaf = leaves.index_at(length.checked_sub(1)?);
+    let (offset, leaf_length) = leaves.range(leaf).ok()?;
+    let there = length - offset;
+    (there < leaf_length && !state.whole.contains_key(&leaf)).then_some(Range { offset, length: there })
+}
+
+/// Hashes the leaves that are said to be whole; those that aren't what they are said to be are forgotten.
+fn rehash(file: &File, state: &mut State, verify: bool) -> io::Result<()> {
+    let leaves = state.header.leaves;
+    let recorded = std::mem::take(&mut state.whole);
+    for (leaf, value) in recorded {
+        let Some(hashed) = hash_leaf(file, leaves, leaf)? else { continue };
+        if !state.header.verified && verify {
+            // Checked against the digest like any other, once all are there.
+            state.whole.insert(leaf, hashed);
+        } else if hashed == value {
+            state.whole.insert(leaf, value);
+        }
+    }
+    state.header.verified |= verify;
+    state.header.boot = state::boot_id();
+    Ok(())
+}
+
+fn hash_leaf(file: &File, leaves: LeafSize, leaf: u64) -> io::Result<Option<crate::digest::Leaf>> {
+    let (Ok((offset, length)), Ok(mut hasher)) = (leaves.range(leaf), LeafHasher::new(leaves, leaf)) else {
+        return Ok(None);
+    };
+    match read_range(file, offset, length, |octets| {
+        let _ = hasher.update(octets);
+    }) {
+        Ok(()) => Ok(hasher.finish().ok()),
+        // A hole at the end that was never written.
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads a range of a file, piece by piece.
+pub(super) fn read_range(file: &File, offset: u64, length: u64, mut take: impl FnMut(&[u8])) -> io::Result<()> {
+    let mut buffer = vec![0; READ_BYTES.min(usize::try_from(length).unwrap_or(READ_BYTES))];
+    let (mut at, end) = (offset, offset.saturating_add(length));
+    while at < end {
+        let now = usize::try_from(end - at).unwrap_or(READ_BYTES).min(buffer.len());
+        let piece = buffer.get_mut(..now).unwrap_or_default();
+        file.read_exact_at(piece, at)?;
+        take(piece);
+        at += now as u64;
+    }
+    Ok(())
+}
+
+/// Replaces a state by what was found to be true of it.
+fn rewrite(dir: &Dir, state_name: &[u8], state: &State) -> Result<(), DiskError> {
+    let failed = |error: RootError| root_error("cannot write the state of a partial file", &error);
+    dir.remove_file(state_name).map_err(failed)?;
+    let file = dir.create_file(state_name, PARTIAL_MODE).map_err(failed)?;
+    file.write_all_at(&state.encode(), 0).map_err(|error| io_error("cannot write the state of a partial file", &error))
+}

@@ -1,0 +1,135 @@
+//! Putting things in place: atomically, whole, with mode and time.
+//!
+//! Without `durable` nothing is synced, as with cp, rsync and curl: after a crash of the *machine* a file that was installed
+//! shortly before may be empty or old, as the file system has it. With `durable` a file is synced before it gets its name, and
+//! its directory after.
+
+use std::fs::File;
+use std::io::Write;
+
+use super::destination::Destination;
+use super::partial::{self, OpenPartial, io_error, root_error};
+use crate::digest::Digest;
+use crate::path::RelPath;
+use crate::receive::names::partial_names;
+use crate::receive::transfer::{DiskError, SmallFile, SmallOutcome, Version};
+use crate::root::{Dir, FileKind, FileStat, RootError, Timestamp, set_mode, set_modified};
+
+/// Bits that files and directories may get. Set-user-id and its like are left out: a server must not make programs that run
+/// with the rights of whoever fetched them.
+const MODE_BITS: u32 = 0o777;
+
+/// Installs a partial file whose content is whole and right.
+pub(super) fn install(open: &OpenPartial, version: &Version, durable: bool) -> Result<(), DiskError> {
+    let length = open.file.metadata().map_err(|error| io_error("cannot stat the partial file", &error))?.len();
+    if length != version.size {
+        // It ends in a hole, or an earlier version was longer.
+        open.file.set_len(version.size).map_err(|error| io_error("cannot set its length", &error))?;
+    }
+    finish_file(&open.file, version, durable)?;
+    rename_over(&open.dir, &open.part_name, &open.name)?;
+    match open.dir.remove_file(&open.state_name) {
+        Ok(()) | Err(RootError::NotFound) => {}
+        Err(error) => tracing::warn!(%error, "cannot remove the state of a partial file"),
+    }
+    sync_dir(&open.dir, durable)
+}
+
+/// Checks, writes and installs a file that arrived in one piece.
+pub(super) fn install_small(
+    dir: &Dir,
+    name: &[u8],
+    small: &SmallFile,
+    durable: bool,
+) -> Result<SmallOutcome, DiskError> {
+    if small.digest.is_some_and(|digest| Digest::of(&small.data) != digest) {
+        return Ok(SmallOutcome::Mismatch);
+    }
+    let (part_name, _) = partial_names(name);
+    let mut file = partial::create(dir, &part_name)?;
+    let written = file.write_all(&small.data).map_err(|error| io_error("cannot write", &error));
+    let installed = written
+        .and_then(|()| finish_file(&file, &small.version, durable))
+        .and_then(|()| rename_over(dir, &part_name, name))
+        .and_then(|()| sync_dir(dir, durable));
+    if installed.is_err() {
+        // It may be installed, with only the directory not synced: then there is nothing of the name.
+        let _ = dir.remove_file(&part_name);
+    }
+    installed.map(|()| SmallOutcome::Installed)
+}
+
+/// Gives a file that has the right content already its mode and time.
+pub(super) fn touch(dir: &Dir, name: &[u8], version: &Version) -> Result<(), DiskError> {
+    let failed = |error: RootError| root_error("cannot set mode and time", &error);
+    let (file, _) = dir.open_file(name).map_err(failed)?;
+    set_mode(&file, version.mode & MODE_BITS).and_then(|()| set_modified(&file, version.modified)).map_err(failed)
+}
+
+/// Makes a symbolic link, in place of what is there unless that is a directory with something in it.
+pub(super) fn make_link(
+    destination: &Destination,
+    local: &RelPath,
+    target: &[u8],
+    modified: Timestamp,
+) -> Result<(), DiskError> {
+    let failed = |error: RootError| root_error("cannot make the link", &error);
+    let (dir, name) = destination.parent_of(local)?;
+    let existing = dir.existing(&name).map_err(failed)?;
+    if existing.is_none_or(|stat| stat.kind != FileKind::Link) || dir.read_link(&name).ok().as_deref() != Some(target) {
+        let (part_name, _) = partial_names(&name);
+        match dir.remove_file(&part_name) {
+            Ok(()) | Err(RootError::NotFound) => {}
+            Err(error) => return Err(failed(error)),
+        }
+        dir.symlink(target, &part_name).map_err(failed)?;
+        rename_over(&dir, &part_name, &name)?;
+    }
+    dir.set_link_modified(&name, modified).map_err(failed)?;
+    sync_dir(&dir, destination.durable)
+}
+
+/// Gives a directory its mode and time.
+pub(super) fn finish_dir(
+    destination: &Destination,
+    local: &RelPath,
+    mode: u32,
+    modified: Timestamp,
+) -> Result<(), DiskError> {
+    let failed = |error: RootError| root_error("cannot set mode and time", &error);
+    let Some(dir) = destination.existing_dir(local).map_err(failed)? else { return Err(failed(RootError::NotFound)) };
+    dir.set_own_modified(modified).and_then(|()| dir.set_own_mode(mode & MODE_BITS)).map_err(failed)?;
+    sync_dir(&dir, destination.durable)
+}
+
+fn finish_file(file: &File, version: &Version, durable: bool) -> Result<(), DiskError> {
+    let failed = |error: RootError| root_error("cannot set mode and time", &error);
+    set_mode(file, version.mode & MODE_BITS).map_err(failed)?;
+    set_modified(file, version.modified).map_err(failed)?;
+    if durable {
+        file.sync_all().map_err(|error| io_error("cannot sync", &error))?;
+    }
+    Ok(())
+}
+
+/// Renames over a file or link, or an empty directory.
+fn rename_over(dir: &Dir, from: &[u8], to: &[u8]) -> Result<(), DiskError> {
+    let renamed = match dir.rename(from, dir, to) {
+        // What the system says where a directory has the name.
+        Err(RootError::NotAFile) => dir.remove_dir(to).and_then(|()| dir.rename(from, dir, to)),
+        other => other,
+    };
+    renamed.map_err(|error| match dir.stat(to) {
+        Ok(FileStat { kind: FileKind::Dir, .. }) => {
+            DiskError { full: false, message: "a directory of this name is in the way".to_owned() }
+        }
+        _ => root_error("cannot rename", &error),
+    })
+}
+
+fn sync_dir(dir: &Dir, durable: bool) -> Result<(), DiskError> {
+    if !durable {
+        return Ok(());
+    }
+    dir.sync().map_err(|error| root_error("cannot sync the directory", &error))
+}

@@ -1,0 +1,248 @@
+//! The disk: a few threads that hash, write and install what the transfer's state machine commands.
+
+mod destination;
+mod inspect;
+mod install;
+mod partial;
+mod state;
+mod worker;
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use destination::Destination;
+use partial::PartialFile;
+use worker::{Job, Worker};
+
+use super::transfer::{ContentKey, DiskCommand, DiskReport, SmallFile};
+use crate::root::RootError;
+
+/// Small files in one job: enough that waking a worker costs nothing, few enough that all have something to do.
+const SMALL_JOB_FILES: usize = 64;
+
+/// What has to be known before anything is written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DiskOptions {
+    /// Sync files and directories.
+    pub(super) durable: bool,
+    /// Hash leaves.
+    pub(super) verify: bool,
+    /// Threads, at least one.
+    pub(super) workers: usize,
+}
+
+/// The disk's side of a transfer.
+#[derive(Debug)]
+pub(super) struct Disk {
+    options: DiskOptions,
+    destination: Arc<Destination>,
+    jobs: Vec<Sender<Job>>,
+    threads: Vec<JoinHandle<()>>,
+    reports: Receiver<DiskReport>,
+    /// Reports that this thread made itself.
+    own_reports: Sender<DiskReport>,
+    /// The workers have asked for attention since the last look at their reports.
+    awake: Arc<AtomicBool>,
+    contents: HashMap<ContentKey, Arc<PartialFile>>,
+    /// For each worker, small files that are not handed over yet.
+    small: Vec<Vec<SmallFile>>,
+    hasher: RandomState,
+    /// Octets in memory that were handed over and not written yet.
+    queued_bytes: Arc<AtomicU64>,
+}
+
+impl Disk {
+    /// Begins to work below a directory. `wake` is called from other threads when there are reports.
+    pub(super) fn start(
+        path: &Path,
+        options: DiskOptions,
+        wake: impl Fn() + Send + Sync + 'static,
+    ) -> Result<Self, DiskStartError> {
+        let destination = Arc::new(Destination::new(path, options.durable)?);
+        let awake = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&awake);
+        // Waking costs a system call: once is enough until the reports are looked at.
+        let wake: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
+            if !flag.swap(true, Ordering::AcqRel) {
+                wake();
+            }
+        });
+        let (own_reports, reports) = channel();
+        let queued_bytes = Arc::new(AtomicU64::new(0));
+        let (mut jobs, mut threads) = (Vec::new(), Vec::new());
+        for index in 0..options.workers.max(1) {
+            let (sender, receiver) = channel();
+            let queued = Arc::clone(&queued_bytes);
+            let worker = Worker::new(Arc::clone(&destination), own_reports.clone(), Arc::clone(&wake), queued);
+            let thread = std::thread::Builder::new().name(format!("disk-{index}"));
+            threads.push(thread.spawn(move || worker.run(&receiver))?);
+            jobs.push(sender);
+        }
+        let small = vec![Vec::new(); jobs.len()];
+        let (contents, hasher) = (HashMap::new(), RandomState::new());
+        Ok(Self {
+            options,
+            destination,
+            jobs,
+            threads,
+            reports,
+            own_reports,
+            awake,
+            contents,
+            small,
+            hasher,
+            queued_bytes,
+        })
+    }
+
+    /// Takes a command. Small files wait for [`Disk::flush`].
+    pub(super) fn command(&mut self, command: DiskCommand) {
+        match command {
+            DiskCommand::Inspect { file, local, listed } => {
+                let verify = self.options.verify;
+                self.send(file.0, Job::Inspect { file, local, listed, verify });
+            }
+            DiskCommand::CheckSpace { .. } => self.report(DiskReport::Space { free: self.destination.free_bytes() }),
+            // Done here, so that a directory is there before anything that goes into it.
+            DiskCommand::MakeDir { local } => {
+                let result = self.destination.make_dir(&local);
+                self.report(DiskReport::Entry { local, result });
+            }
+            DiskCommand::MakeLink { local, target, modified } => {
+                self.send(0, Job::MakeLink { local, target, modified });
+            }
+            // All by one worker: in order.
+            DiskCommand::FinishDir { local, mode, modified } => {
+                self.send(0, Job::FinishDir { local, mode, modified });
+            }
+            DiskCommand::Touch { file, local, version } => self.send(file.0, Job::Touch { file, local, version }),
+            DiskCommand::Small(small) => self.small(small),
+            DiskCommand::Begin(spec) => {
+                let content = PartialFile::new(spec, Arc::clone(&self.destination));
+                self.contents.insert(content.spec.content, Arc::new(content));
+            }
+            DiskCommand::NoteDigest { content, digest } => {
+                // Not through a worker: it is one small write, and seldom.
+                if let Some(Err(error)) = self.contents.get(&content).map(|content| content.open()?.note_digest(digest))
+                {
+                    tracing::warn!(%error, "cannot note the digest of a partial file");
+                }
+            }
+            DiskCommand::Write { content, leaf, offset, data, credit } => {
+                if let Some(content) = self.contents.get(&content).map(Arc::clone) {
+                    self.queued_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
+                    let worker = content.spec.content.0.wrapping_add(leaf);
+                    self.send(worker, Job::Write { content, leaf, offset, data, credit });
+                }
+            }
+            DiskCommand::Zeros { content, leaf, offset, length, credit } => {
+                if let Some(content) = self.contents.get(&content).map(Arc::clone) {
+                    let worker = content.spec.content.0.wrapping_add(leaf);
+                    self.send(worker, Job::Zeros { content, leaf, offset, length, credit });
+                }
+            }
+            DiskCommand::Install { file, content } => {
+                if let Some(content) = self.forget(content) {
+                    self.send(file.0, Job::Install { file, content });
+                }
+            }
+            DiskCommand::Abandon { content } => {
+                if let Some(content) = self.forget(content) {
+                    content.abandon();
+                }
+            }
+            DiskCommand::Leave { content } => drop(self.forget(content)),
+        }
+    }
+
+    /// Hands gathered small files over.
+    pub(super) fn flush(&mut self) {
+        for (small, jobs) in self.small.iter_mut().zip(&self.jobs) {
+            if !small.is_empty() {
+                // A worker ends only with this object.
+                let _ = jobs.send(Job::Small(std::mem::take(small)));
+            }
+        }
+    }
+
+    /// The next report.
+    pub(super) fn next_report(&mut self) -> Option<DiskReport> {
+        self.awake.store(false, Ordering::Release);
+        self.reports.try_recv().ok()
+    }
+
+    /// Waits for the next report.
+    pub(super) fn wait_report(&mut self, timeout: Duration) -> Option<DiskReport> {
+        self.reports.recv_timeout(timeout).ok()
+    }
+
+    /// Octets in memory that the workers have not written yet.
+    pub(super) fn queued_bytes(&self) -> u64 {
+        self.queued_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Files of the same directory go to the same worker: the kernel makes one after the other there anyhow, and the worker
+    /// keeps the directory open.
+    fn small(&mut self, small: SmallFile) {
+        self.queued_bytes.fetch_add(small.data.len() as u64, Ordering::Relaxed);
+        let parent = small.local.parent().unwrap_or_default();
+        let worker = self.index(self.hasher.hash_one(&parent));
+        if let Some(gathered) = self.small.get_mut(worker) {
+            gathered.push(small);
+            if gathered.len() >= SMALL_JOB_FILES {
+                let files = std::mem::take(gathered);
+                self.send(worker as u64, Job::Small(files));
+            }
+        }
+    }
+
+    fn forget(&mut self, content: ContentKey) -> Option<Arc<PartialFile>> {
+        let partial = self.contents.remove(&content)?;
+        for jobs in &self.jobs {
+            let _ = jobs.send(Job::Forget(content));
+        }
+        Some(partial)
+    }
+
+    fn index(&self, number: u64) -> usize {
+        usize::try_from(number % self.jobs.len().max(1) as u64).unwrap_or(0)
+    }
+
+    fn send(&self, worker: u64, job: Job) {
+        if let Some(jobs) = self.jobs.get(self.index(worker)) {
+            let _ = jobs.send(job);
+        }
+    }
+
+    fn report(&self, report: DiskReport) {
+        let _ = self.own_reports.send(report);
+    }
+}
+
+impl Drop for Disk {
+    /// Waits for the workers to do what they have: nobody writes below the destination when a transfer is over.
+    fn drop(&mut self) {
+        self.jobs.clear();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a disk thread panicked");
+            }
+        }
+    }
+}
+
+/// Why a destination cannot be written to.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DiskStartError {
+    #[error(transparent)]
+    Root(#[from] RootError),
+    #[error("cannot start a thread: {0}")]
+    Thread(#[from] io::Error),
+}

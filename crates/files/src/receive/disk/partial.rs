@@ -1,0 +1,222 @@
+//! A partial file: `.tow-….part` beside its target, with its state in `.tow-….state`. Several threads write to it.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+use rustix::io::Errno;
+
+use super::destination::Destination;
+use super::state::{self, Header, State};
+use crate::digest::{Digest, LEAF_BYTES_MIN, Leaf};
+use crate::receive::names::partial_names;
+use crate::receive::transfer::{ContentSpec, DiskError};
+use crate::root::{Dir, RootError};
+
+/// Mode of partial files: nobody else's business before they are whole.
+pub(super) const PARTIAL_MODE: u32 = 0o600;
+
+/// The content of a file while it is received. Opened by whichever thread first has something to write.
+#[derive(Debug)]
+pub(super) struct PartialFile {
+    pub(super) spec: ContentSpec,
+    destination: Arc<Destination>,
+    opened: Mutex<Opened>,
+}
+
+#[derive(Debug)]
+enum Opened {
+    NotYet,
+    Open(Arc<OpenPartial>),
+    Failed(DiskError),
+    Abandoned,
+}
+
+/// A partial file that is open, and locked against other processes.
+#[derive(Debug)]
+pub(super) struct OpenPartial {
+    pub(super) dir: Arc<Dir>,
+    pub(super) name: Vec<u8>,
+    pub(super) part_name: Vec<u8>,
+    pub(super) state_name: Vec<u8>,
+    pub(super) file: File,
+    log: Option<Mutex<Log>>,
+}
+
+#[derive(Debug)]
+struct Log {
+    file: File,
+    end: u64,
+}
+
+impl PartialFile {
+    pub(super) fn new(spec: ContentSpec, destination: Arc<Destination>) -> Self {
+        Self { spec, destination, opened: Mutex::new(Opened::NotYet) }
+    }
+
+    /// The open file.
+    pub(super) fn open(&self) -> Result<Arc<OpenPartial>, DiskError> {
+        let mut opened = self.lock();
+        if let Opened::NotYet = &*opened {
+            *opened = match OpenPartial::open(&self.spec, &self.destination) {
+                Ok(open) => Opened::Open(Arc::new(open)),
+                Err(error) => Opened::Failed(error),
+            };
+        }
+        match &*opened {
+            Opened::Open(open) => Ok(Arc::clone(open)),
+            Opened::Failed(error) => Err(error.clone()),
+            Opened::NotYet | Opened::Abandoned => Err(DiskError { full: false, message: "given up".to_owned() }),
+        }
+    }
+
+    /// Removes what is there, and lets nobody open it any more.
+    pub(super) fn abandon(&self) {
+        let opened = std::mem::replace(&mut *self.lock(), Opened::Abandoned);
+        if let Opened::Open(open) = opened {
+            open.remove_names();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Opened> {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl OpenPartial {
+    fn open(spec: &ContentSpec, destination: &Destination) -> Result<Self, DiskError> {
+        let (dir, name) = destination.parent_of(&spec.local)?;
+        let (part_name, state_name) = partial_names(&name);
+        let dir = Arc::new(dir);
+        let file = if spec.resume { reopen(&dir, &part_name)? } else { create(&dir, &part_name)? };
+        let size = spec.version.size;
+        if !spec.version.sparse && size > 0 {
+            reserve(&file, size)?;
+        }
+        // A file of one leaf is not worth a state: all of it is sent again.
+        let log = if size > LEAF_BYTES_MIN { Some(Mutex::new(open_log(spec, &dir, &state_name)?)) } else { None };
+        Ok(Self { dir, name, part_name, state_name, file, log })
+    }
+
+    /// Notes that leaves are whole, after they were written.
+    pub(super) fn note_leaves(&self, leaves: &[(u64, Leaf)]) -> Result<(), DiskError> {
+        let records: Vec<u8> = leaves.iter().flat_map(|(leaf, value)| state::leaf_record(*leaf, value)).collect();
+        self.append(&records)
+    }
+
+    /// Notes the digest of the whole file.
+    pub(super) fn note_digest(&self, digest: Digest) -> Result<(), DiskError> {
+        self.append(&state::digest_record(digest))
+    }
+
+    fn append(&self, records: &[u8]) -> Result<(), DiskError> {
+        let Some(log) = &self.log else { return Ok(()) };
+        let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+        log.file.write_all_at(records, log.end).map_err(|error| io_error("cannot write the state", &error))?;
+        log.end += records.len() as u64;
+        Ok(())
+    }
+
+    /// Removes the names of the file and its state, as far as they are there.
+    fn remove_names(&self) {
+        for name in [&self.part_name, &self.state_name] {
+            if let Err(error) = self.dir.remove_file(name)
+                && !matches!(error, RootError::NotFound)
+            {
+                tracing::warn!(%error, "cannot remove a partial file");
+            }
+        }
+    }
+}
+
+/// Makes a partial file, in place of one that is left over.
+pub(super) fn create(dir: &Dir, part_name: &[u8]) -> Result<File, DiskError> {
+    let file = match dir.create_file(part_name, PARTIAL_MODE) {
+        Err(RootError::Exists) => {
+            // Left over, unless somebody holds it.
+            if let Ok((file, _)) = dir.open_writable(part_name) {
+                lock(&file)?;
+            }
+            dir.remove_file(part_name).and_then(|()| dir.create_file(part_name, PARTIAL_MODE))
+        }
+        other => other,
+    };
+    let file = file.map_err(|error| root_error("cannot make a partial file", &error))?;
+    lock(&file)?;
+    Ok(file)
+}
+
+fn reopen(dir: &Dir, part_name: &[u8]) -> Result<File, DiskError> {
+    let (file, _) = dir.open_writable(part_name).map_err(|error| root_error("cannot open the partial file", &error))?;
+    lock(&file)?;
+    Ok(file)
+}
+
+/// Two transfers of the same file would write into one another.
+pub(super) fn lock(file: &File) -> Result<(), DiskError> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        Err(Errno::AGAIN) => {
+            Err(DiskError { full: false, message: "another transfer is receiving this file".to_owned() })
+        }
+        // A file system without locks: the person has to see to it.
+        Err(_) => Ok(()),
+    }
+}
+
+/// Makes sure of the space, without touching the length: that says how far the file was written.
+fn reserve(file: &File, size: u64) -> Result<(), DiskError> {
+    match fallocate(file, FallocateFlags::KEEP_SIZE, 0, size) {
+        Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => Err(DiskError {
+            full: errno != Errno::FBIG,
+            message: format!("cannot reserve {size} octets: {}", std::io::Error::from(errno)),
+        }),
+        // Not every file system can.
+        _ => Ok(()),
+    }
+}
+
+fn open_log(spec: &ContentSpec, dir: &Dir, state_name: &[u8]) -> Result<Log, DiskError> {
+    let cannot = |error: RootError| root_error("cannot make the state of a partial file", &error);
+    if spec.resume
+        && let Ok((file, _)) = dir.open_writable(state_name)
+        && let Ok(Some(state)) = state::read(&file)
+    {
+        file.set_len(state.length).map_err(|error| io_error("cannot write the state", &error))?;
+        return Ok(Log { file, end: state.length });
+    }
+    let state =
+        State { header: header_of(spec), digest: spec.digest, whole: std::collections::BTreeMap::new(), length: 0 };
+    match dir.remove_file(state_name) {
+        Ok(()) | Err(RootError::NotFound) => {}
+        Err(error) => return Err(cannot(error)),
+    }
+    let file = dir.create_file(state_name, PARTIAL_MODE).map_err(cannot)?;
+    let octets = state.encode();
+    file.write_all_at(&octets, 0).map_err(|error| io_error("cannot write the state", &error))?;
+    Ok(Log { file, end: octets.len() as u64 })
+}
+
+fn header_of(spec: &ContentSpec) -> Header {
+    Header {
+        verified: spec.verify,
+        sparse: spec.version.sparse,
+        modified: spec.version.modified,
+        leaves: spec.leaves,
+        boot: state::boot_id(),
+        path: Digest::of(spec.local.as_bytes()).0,
+    }
+}
+
+pub(super) fn root_error(what: &str, error: &RootError) -> DiskError {
+    match error {
+        RootError::Io(error) => io_error(what, error),
+        error => DiskError { full: false, message: format!("{what}: {error}") },
+    }
+}
+
+pub(super) fn io_error(what: &str, error: &std::io::Error) -> DiskError {
+    let full = matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded);
+    DiskError { full, message: format!("{what}: {error}") }
+}

@@ -1,0 +1,277 @@
+//! The state of a partial file: an append-only log of the leaves that are whole. `docs/partial-format.md` has the octets.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use crate::digest::{DIGEST_OCTETS, Digest, Leaf, LeafSize};
+use crate::root::Timestamp;
+
+/// What a state begins with.
+const MAGIC: &[u8; 8] = b"TOWPART1";
+/// Octets of the header.
+pub(super) const HEADER_OCTETS: usize = 104;
+/// Octets of a record.
+pub(super) const RECORD_OCTETS: usize = 48;
+/// Octets of the checks at the end of the header and of each record.
+const CHECK_OCTETS: usize = 8;
+/// Leaf values in this partial file are real, since its transfer verified.
+const FLAG_VERIFIED: u8 = 1;
+/// The file has holes: its length says nothing about how far it was written.
+const FLAG_SPARSE: u8 = 2;
+const KIND_LEAF: u8 = 1;
+const KIND_DIGEST: u8 = 2;
+/// A state has at most one record a leaf that is right, and some more for leaves that were sent again.
+const RECORDS_MAX: u64 = 4 << 20;
+
+/// Tells one boot of a machine from another.
+pub(super) type BootId = [u8; 16];
+
+/// The first octets of a state: which version of which file this is part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) verified: bool,
+    pub(super) sparse: bool,
+    pub(super) modified: Timestamp,
+    pub(super) leaves: LeafSize,
+    /// All zeros where it is not known, which equals no boot.
+    pub(super) boot: BootId,
+    /// BLAKE3 of the path below the destination.
+    pub(super) path: [u8; DIGEST_OCTETS],
+}
+
+/// A state that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct State {
+    pub(super) header: Header,
+    pub(super) digest: Option<Digest>,
+    /// Leaves that are whole, the last record of each counting.
+    pub(super) whole: BTreeMap<u64, Leaf>,
+    /// Octets up to the end of the last good record: what follows is torn.
+    pub(super) length: u64,
+}
+
+impl Header {
+    pub(super) fn encode(&self) -> [u8; HEADER_OCTETS] {
+        let flags = if self.verified { FLAG_VERIFIED } else { 0 } | if self.sparse { FLAG_SPARSE } else { 0 };
+        let mut octets = Vec::with_capacity(HEADER_OCTETS);
+        octets.extend_from_slice(MAGIC);
+        octets.extend_from_slice(&[flags, 0, 0, 0, 0, 0, 0, 0]);
+        octets.extend_from_slice(&self.leaves.file_bytes().to_be_bytes());
+        octets.extend_from_slice(&self.modified.seconds.to_be_bytes());
+        octets.extend_from_slice(&self.modified.nanoseconds.to_be_bytes());
+        octets.extend_from_slice(&[0; 4]);
+        octets.extend_from_slice(&self.leaves.leaf_bytes().to_be_bytes());
+        octets.extend_from_slice(&self.boot);
+        octets.extend_from_slice(&self.path);
+        sealed(&octets)
+    }
+
+    fn decode(octets: &[u8; HEADER_OCTETS]) -> Option<Self> {
+        let mut fields = Fields(unsealed(octets)?);
+        let magic: [u8; 8] = fields.take()?;
+        let [flags, reserved @ ..] = fields.take::<8>()?;
+        let size = u64::from_be_bytes(fields.take()?);
+        let seconds = i64::from_be_bytes(fields.take()?);
+        let nanoseconds = u32::from_be_bytes(fields.take()?);
+        let more_reserved: [u8; 4] = fields.take()?;
+        let leaves = LeafSize::announced(u64::from_be_bytes(fields.take()?), size).ok()?;
+        let known = flags & !(FLAG_VERIFIED | FLAG_SPARSE) == 0;
+        if magic != *MAGIC || !known || reserved != [0; 7] || more_reserved != [0; 4] {
+            return None;
+        }
+        Some(Self {
+            verified: flags & FLAG_VERIFIED != 0,
+            sparse: flags & FLAG_SPARSE != 0,
+            modified: Timestamp { seconds, nanoseconds },
+            leaves,
+            boot: fields.take()?,
+            path: fields.take()?,
+        })
+    }
+}
+
+/// The record of a leaf that is whole.
+pub(super) fn leaf_record(leaf: u64, value: &Leaf) -> [u8; RECORD_OCTETS] {
+    record(KIND_LEAF, u32::try_from(leaf).unwrap_or(u32::MAX), value)
+}
+
+/// The record of the file's digest.
+pub(super) fn digest_record(digest: Digest) -> [u8; RECORD_OCTETS] {
+    record(KIND_DIGEST, 0, &digest.0)
+}
+
+fn record(kind: u8, index: u32, value: &[u8; DIGEST_OCTETS]) -> [u8; RECORD_OCTETS] {
+    let mut octets = Vec::with_capacity(RECORD_OCTETS);
+    octets.extend_from_slice(&[kind, 0, 0, 0]);
+    octets.extend_from_slice(&index.to_be_bytes());
+    octets.extend_from_slice(value);
+    sealed(&octets)
+}
+
+/// Appends the check: the first octets of the BLAKE3 of what precedes it.
+fn sealed<const N: usize>(octets: &[u8]) -> [u8; N] {
+    let check = blake3::hash(octets);
+    let mut sealed = [0; N];
+    for (to, from) in sealed.iter_mut().zip(octets.iter().chain(check.as_bytes().iter().take(CHECK_OCTETS))) {
+        *to = *from;
+    }
+    sealed
+}
+
+fn unsealed(octets: &[u8]) -> Option<&[u8]> {
+    let (content, check) = octets.split_last_chunk::<CHECK_OCTETS>()?;
+    blake3::hash(content).as_bytes().starts_with(check).then_some(content)
+}
+
+/// Takes fields off octets.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (field, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*field)
+    }
+}
+
+/// Reads a state. `None` if it is not one; a torn or damaged end is left out.
+pub(super) fn read(file: &File) -> io::Result<Option<State>> {
+    let length = file.metadata()?.len();
+    let records = length.saturating_sub(HEADER_OCTETS as u64) / RECORD_OCTETS as u64;
+    if length < HEADER_OCTETS as u64 || records > RECORDS_MAX {
+        return Ok(None);
+    }
+    let mut header = [0; HEADER_OCTETS];
+    file.read_exact_at(&mut header, 0)?;
+    let Some(header) = Header::decode(&header) else { return Ok(None) };
+    let octets = usize::try_from(records).unwrap_or(0) * RECORD_OCTETS;
+    let mut log = vec![0; octets];
+    file.read_exact_at(&mut log, HEADER_OCTETS as u64)?;
+    let mut state = State { header, digest: None, whole: BTreeMap::new(), length: HEADER_OCTETS as u64 };
+    for record in log.as_chunks::<RECORD_OCTETS>().0 {
+        if state.apply(record).is_none() {
+            break;
+        }
+        state.length += RECORD_OCTETS as u64;
+    }
+    Ok(Some(state))
+}
+
+impl State {
+    fn apply(&mut self, record: &[u8; RECORD_OCTETS]) -> Option<()> {
+        let mut fields = Fields(unsealed(record)?);
+        let [kind, ..] = fields.take::<4>()?;
+        let leaf = u64::from(u32::from_be_bytes(fields.take()?));
+        let value = fields.take()?;
+        match kind {
+            KIND_LEAF if leaf < self.header.leaves.count() => {
+                self.whole.insert(leaf, value);
+            }
+            KIND_DIGEST => self.digest = Some(Digest(value)),
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// The state as one would write it anew.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut octets = self.header.encode().to_vec();
+        octets.extend(self.digest.iter().flat_map(|digest| digest_record(*digest)));
+        octets.extend(self.whole.iter().flat_map(|(leaf, value)| leaf_record(*leaf, value)));
+        octets
+    }
+}
+
+/// This boot of this machine; zeros if that is not known.
+pub(super) fn boot_id() -> BootId {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    u128::from_str_radix(&digits, 16).unwrap_or(0).to_be_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::io::Write;
+
+    fn header() -> Header {
+        Header {
+            verified: true,
+            sparse: false,
+            modified: Timestamp { seconds: -2, nanoseconds: 5 },
+            leaves: LeafSize::for_file(10 << 20),
+            boot: [7; 16],
+            path: [9; 32],
+        }
+    }
+
+    fn written(octets: &[u8]) -> File {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(octets).unwrap();
+        file
+    }
+
+    #[test]
+    fn header_octet_by_octet() {
+        let octets = header().encode();
+        let mut expected =
+            b"TOWPART1\x01\0\0\0\0\0\0\0\0\0\0\0\0\xa0\0\0\xff\xff\xff\xff\xff\xff\xff\xfe\0\0\0\x05\0\0\0\0".to_vec();
+        expected.extend_from_slice(b"\0\0\0\0\0\x10\0\0");
+        expected.extend_from_slice(&[7; 16]);
+        expected.extend_from_slice(&[9; 32]);
+        assert_eq!(octets[..HEADER_OCTETS - CHECK_OCTETS], expected);
+        assert_eq!(Header::decode(&octets), Some(header()));
+    }
+
+    #[test]
+    fn a_torn_end_is_left_out() {
+        let mut octets = header().encode().to_vec();
+        octets.extend(digest_record(Digest([1; 32])));
+        octets.extend(leaf_record(3, &[3; 32]));
+        octets.extend(leaf_record(4, &[4; 32]));
+        octets.extend(leaf_record(3, &[5; 32]));
+        let whole = read(&written(&octets)).unwrap().unwrap();
+        assert_eq!(whole.digest, Some(Digest([1; 32])));
+        assert_eq!(whole.whole.into_iter().collect::<Vec<_>>(), vec![(3, [5; 32]), (4, [4; 32])]);
+        for cut in 1..=RECORD_OCTETS {
+            let torn = read(&written(&octets[..octets.len() - cut])).unwrap().unwrap();
+            assert_eq!(torn.whole.into_iter().collect::<Vec<_>>(), vec![(3, [3; 32]), (4, [4; 32])], "{cut}");
+            assert_eq!(torn.length, (HEADER_OCTETS + 3 * RECORD_OCTETS) as u64);
+        }
+    }
+
+    #[test]
+    fn a_leaf_that_the_file_has_not_ends_the_log() {
+        let mut octets = header().encode().to_vec();
+        octets.extend(leaf_record(10, &[3; 32]));
+        octets.extend(leaf_record(1, &[3; 32]));
+        assert!(read(&written(&octets)).unwrap().unwrap().whole.is_empty());
+    }
+
+    proptest! {
+        /// A damaged octet takes away what follows it, and never changes what a record says.
+        #[test]
+        fn damage_is_noticed(leaves in proptest::collection::vec((0u64..10, any::<[u8; 32]>()), 1..20), at in any::<prop::sample::Index>(), flip in 1u8..) {
+            let mut octets = header().encode().to_vec();
+            octets.extend(leaves.iter().flat_map(|(leaf, value)| leaf_record(*leaf, value)));
+            let at = at.index(octets.len());
+            octets[at] ^= flip;
+            match read(&written(&octets)).unwrap() {
+                None => prop_assert!(at < HEADER_OCTETS),
+                Some(state) => {
+                    let good = (at - HEADER_OCTETS) / RECORD_OCTETS;
+                    let expected: BTreeMap<u64, Leaf> = leaves[..good].iter().copied().collect();
+                    prop_assert_eq!(state.whole, expected);
+                }
+            }
+        }
+
+        #[test]
+        fn any_octets_are_survived(octets in proptest::collection::vec(any::<u8>(), 0..400)) {
+            let _ = read(&written(&octets));
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! A thread that hashes and writes. All octets of a leaf come to the same worker, in order.
+
+use std::collections::HashMap;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender};
+
+use bytes::Bytes;
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+
+use super::destination::Destination;
+use super::inspect::{inspect, read_range};
+use super::install;
+use super::partial::{OpenPartial, PartialFile, io_error};
+use crate::digest::{Leaf, LeafHasher, LeafSize};
+use crate::path::RelPath;
+use crate::receive::transfer::{ContentKey, DiskError, DiskReport, FileKey, SmallFile, Version};
+use crate::root::{Dir, Timestamp};
+
+/// What a leaf's value is taken for where nothing is verified.
+const UNVERIFIED: Leaf = [0; 32];
+const ZEROS: &[u8] = &[0; 64 << 10];
+
+/// Something for a worker to do.
+#[derive(Debug)]
+pub(super) enum Job {
+    Inspect {
+        file: FileKey,
+        local: RelPath,
+        listed: Version,
+        verify: bool,
+    },
+    Small(Vec<SmallFile>),
+    Write {
+        content: Arc<PartialFile>,
+        leaf: u64,
+        offset: u64,
+        data: Bytes,
+        credit: u64,
+    },
+    Zeros {
+        content: Arc<PartialFile>,
+        leaf: u64,
+        offset: u64,
+        length: u64,
+        credit: u64,
+    },
+    Install {
+        file: FileKey,
+        content: Arc<PartialFile>,
+    },
+    Touch {
+        file: FileKey,
+        local: RelPath,
+        version: Version,
+    },
+    MakeLink {
+        local: RelPath,
+        target: Vec<u8>,
+        modified: Timestamp,
+    },
+    FinishDir {
+        local: RelPath,
+        mode: u32,
+        modified: Timestamp,
+    },
+    /// Nothing more comes for this content.
+    Forget(ContentKey),
+}
+
+/// A leaf that is being written.
+#[derive(Debug)]
+struct OpenLeaf {
+    /// None where nothing is verified.
+    hasher: Option<LeafHasher>,
+    /// Where the next octet goes in the file.
+    position: u64,
+    end: u64,
+}
+
+pub(super) struct Worker {
+    destination: Arc<Destination>,
+    reports: Sender<DiskReport>,
+    wake: Arc<dyn Fn() + Send + Sync>,
+    /// Octets in memory that wait for workers.
+    queued_bytes: Arc<AtomicU64>,
+    leaves: HashMap<(ContentKey, u64), OpenLeaf>,
+    /// The directory that the last small file went to.
+    dir: Option<(RelPath, Dir)>,
+}
+
+impl Worker {
+    pub(super) fn new(
+        destination: Arc<Destination>,
+        reports: Sender<DiskReport>,
+        wake: Arc<dyn Fn() + Send + Sync>,
+        queued_bytes: Arc<AtomicU64>,
+    ) -> Self {
+        Self { destination, reports, wake, queued_bytes, leaves: HashMap::new(), dir: None }
+    }
+
+    /// Works until nobody can send any more jobs, or hear of them.
+    pub(super) fn run(mut self, jobs: &Receiver<Job>) {
+        while let Ok(job) = jobs.recv() {
+            for report in self.work(job) {
+                if self.reports.send(report).is_err() {
+                    return;
+                }
+            }
+            (self.wake)();
+        }
+    }
+
+    fn work(&mut self, job: Job) -> Vec<DiskReport> {
+        let report = match job {
+            Job::Inspect { file, local, listed, verify } => {
+                DiskReport::Inspected { file, found: inspect(&self.destination, &local, &listed, verify) }
+            }
+            Job::Small(files) => return files.into_iter().map(|small| self.small(&small)).collect(),
+            Job::Write { content, leaf, offset, data, credit } => {
+                let result = self.write(&content, leaf, offset, &data);
+                let (length, content) = (data.len() as u64, content.spec.content);
+                self.queued_bytes.fetch_sub(length, Ordering::Relaxed);
+                DiskReport::Written { content, offset, length, credit, result }
+            }
+            Job::Zeros { content, leaf, offset, length, credit } => {
+                let result = self.zeros(&content, leaf, offset, length);
+                DiskReport::Written { content: content.spec.content, offset, length, credit, result }
+            }
+            Job::Install { file, content } => {
+                let durable = self.destination.durable;
+                let result = content.open().and_then(|open| install::install(&open, &content.spec.version, durable));
+                DiskReport::Installed { file, result }
+            }
+            Job::Touch { file, local, version } => {
+                let parent = self.destination.parent_of(&local);
+                let result = parent.and_then(|(dir, name)| install::touch(&dir, &name, &version));
+                DiskReport::Installed { file, result }
+            }
+            Job::MakeLink { local, target, modified } => {
+                let result = install::make_link(&self.destination, &local, &target, modified);
+                DiskReport::Entry { local, result }
+            }
+            Job::FinishDir { local, mode, modified } => {
+                let result = install::finish_dir(&self.destination, &local, mode, modified);
+                DiskReport::Entry { local, result }
+            }
+            Job::Forget(content) => {
+                self.leaves.retain(|(of, _), _| *of != content);
+                return Vec::new();
+            }
+        };
+        vec![report]
+    }
+
+    fn small(&mut self, small: &SmallFile) -> DiskReport {
+        let result = self.install_small(small);
+        self.queued_bytes.fetch_sub(small.data.len() as u64, Ordering::Relaxed);
+        DiskReport::Small { file: small.file, credit: small.credit, result }
+    }
+
+    fn install_small(&mut self, small: &SmallFile) -> Result<crate::receive::transfer::SmallOutcome, DiskError> {
+        let (parent, name) = small.local.split().unwrap_or_default();
+        let dir = match self.dir.take() {
+            Some((path, dir)) if path == parent => dir,
+            _ => self.destination.dir(&parent)?,
+        };
+        let result = install::install_small(&dir, name, small, self.destination.durable);
+        self.dir = Some((parent, dir));
+        result
+    }
+
+    fn write(
+        &mut self,
+        content: &PartialFile,
+        leaf: u64,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Vec<(u64, Leaf)>, DiskError> {
+        let open = content.open()?;
+        let mut state = self.leaf_at(content, &open, leaf, offset)?;
+        if let Some(hasher) = &mut state.hasher {
+            // First, while the octets are in the cache from being received.
+            hasher.update(data).map_err(|error| leaf_error(&error))?;
+        }
+        open.file.write_all_at(data, offset).map_err(|error| io_error("cannot write", &error))?;
+        state.position += data.len() as u64;
+        let whole = self.put_back(content, leaf, state)?;
+        open.note_leaves(&whole)?;
+        Ok(whole)
+    }
+
+    fn zeros(
+        &mut self,
+        content: &PartialFile,
+        leaf: u64,
+        offset: u64,
+        length: u64,
+    ) -> Result<Vec<(u64, Leaf)>, DiskError> {
+        let open = content.open()?;
+        punch(&open, offset, length)?;
+        let (mut at, end, mut leaf, mut whole) = (offset, offset + length, leaf, Vec::new());
+        while at < end {
+            let mut state = self.leaf_at(content, &open, leaf, at)?;
+            let now = end.min(state.end) - at;
+            if let Some(hasher) = &mut state.hasher {
+                hash_zeros(hasher, now)?;
+            }
+            state.position += now;
+            at += now;
+            whole.extend(self.put_back(content, leaf, state)?);
+            leaf += 1;
+        }
+        open.note_leaves(&whole)?;
+        Ok(whole)
+    }
+
+    /// A leaf, ready to go on at this offset. What is there of it already, and wasn't hashed by this worker, is read back: at
+    /// most one leaf.
+    fn leaf_at(
+        &mut self,
+        content: &PartialFile,
+        open: &OpenPartial,
+        leaf: u64,
+        offset: u64,
+    ) -> Result<OpenLeaf, DiskError> {
+        if let Some(state) = self.leaves.remove(&(content.spec.content, leaf))
+            && state.position == offset
+        {
+            return Ok(state);
+        }
+        let leaves: LeafSize = content.spec.leaves;
+        let (start, length) = leaves.range(leaf).map_err(|error| leaf_error(&error))?;
+        let mut hasher = if content.spec.verify {
+            Some(LeafHasher::new(leaves, leaf).map_err(|error| leaf_error(&error))?)
+        } else {
+            None
+        };
+        if let Some(hasher) = &mut hasher
+            && offset > start
+        {
+            read_range(&open.file, start, offset - start, |octets| {
+                let _ = hasher.update(octets);
+            })
+            .map_err(|error| io_error("cannot read back", &error))?;
+        }
+        Ok(OpenLeaf { hasher, position: offset, end: start + length })
+    }
+
+    /// Keeps a leaf for its next octets, or finishes it.
+    fn put_back(&mut self, content: &PartialFile, leaf: u64, state: OpenLeaf) -> Result<Vec<(u64, Leaf)>, DiskError> {
+        if state.position < state.end {
+            self.leaves.insert((content.spec.content, leaf), state);
+            return Ok(Vec::new());
+        }
+        let value = match state.hasher {
+            Some(hasher) => hasher.finish().map_err(|error| leaf_error(&error))?,
+            None => UNVERIFIED,
+        };
+        Ok(vec![(leaf, value)])
+    }
+}
+
+fn hash_zeros(hasher: &mut LeafHasher, length: u64) -> Result<(), DiskError> {
+    let mut left = length;
+    while left > 0 {
+        let now = usize::try_from(left).unwrap_or(ZEROS.len()).min(ZEROS.len());
+        hasher.update(ZEROS.get(..now).unwrap_or_default()).map_err(|error| leaf_error(&error))?;
+        left -= now as u64;
+    }
+    Ok(())
+}
+
+/// Makes a range zeros, if something was written there before.
+fn punch(open: &OpenPartial, offset: u64, length: u64) -> Result<(), DiskError> {
+    let written = open.file.metadata().map_err(|error| io_error("cannot stat", &error))?.len();
+    if offset >= written {
+        return Ok(());
+    }
+    match fallocate(&open.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, length) {
+        Ok(()) => Ok(()),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeros(open, offset, length.min(written - offset)),
+        Err(errno) => Err(io_error("cannot make a hole", &errno.into())),
+    }
+}
+
+fn write_zeros(open: &OpenPartial, offset: u64, length: u64) -> Result<(), DiskError> {
+    let (mut at, end) = (offset, offset + length);
+    while at < end {
+        let now = usize::try_from(end - at).unwrap_or(ZEROS.len()).min(ZEROS.len());
+        let piece = ZEROS.get(..now).unwrap_or_default();
+        open.file.write_all_at(piece, at).map_err(|error| io_error("cannot write", &error))?;
+        at += now as u64;
+    }
+    Ok(())
+}
+
+/// The state machine hands over only what fits into a leaf; anything else is a mistake of this program.
+fn leaf_error(error: &crate::digest::LeafError) -> DiskError {
+    DiskError { full: false, message: format!("internal error: {error}") }
+}

@@ -1,0 +1,345 @@
+//! Getting files: the transfer's state machine between a connection and a disk.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use towpath_sockets::{Endpoint, SocketError};
+
+use super::connection::{CancelHandle, ConnectOptions, Connection, Happened};
+use super::disk::{Disk, DiskOptions};
+use super::place::place;
+use super::sink::Sink;
+use super::transfer::{
+    FileFailure, Output, Placement, Progress, Source, Totals, Transfer, TransferError, TransferOptions,
+};
+use crate::limits::CHUNK_BYTES_DEFAULT;
+use crate::path::RelPath;
+use crate::protocol::control::{Base, Compression};
+
+/// Credit where nothing else is said, in octets.
+pub const WINDOW_BYTES_DEFAULT: u64 = 8 << 20;
+/// Octets that may wait for the disk, beyond which the wire has to wait. Bodies that were compressed count as they are in the
+/// file, so that a server cannot fill the memory with zeros.
+const DISK_QUEUE_BYTES_MAX: u64 = 64 << 20;
+/// The longest that nothing is looked at: cancelling wakes, this is for the progress bar.
+const TURN_MAX: Duration = Duration::from_millis(100);
+/// Between two reports of progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What to get, from where, to where, and how.
+pub struct GetOptions {
+    /// The server.
+    pub connect: ConnectOptions,
+    /// A path or a pattern there.
+    pub source: Source,
+    /// Where it goes.
+    pub destination: Destination,
+    /// Whether content is checked against digests.
+    pub verify: bool,
+    /// Whether bodies may come compressed.
+    pub compress: Option<Compression>,
+    /// Largest body frame, in octets.
+    pub chunk_bytes: u64,
+    /// Credit, in octets: how much may be on the way or unwritten.
+    pub window_bytes: u64,
+    /// Whether files are synced before they get their names, and directories after. Without it nothing is synced, as with cp,
+    /// rsync and curl: a file is whole and verified under its name unless the machine itself crashes shortly after.
+    pub durable: bool,
+}
+
+/// Where files go.
+pub enum Destination {
+    /// To a path: a single file to it, or into it if it is a directory; what is in a directory directly into it. `None`: to the
+    /// source's own name in the working directory.
+    Path(Option<PathBuf>),
+    /// A single file, in order, every piece checked before it is written.
+    Writer(Box<dyn Write>),
+    /// Nowhere: for measuring. Nothing is verified.
+    Discard,
+}
+
+impl GetOptions {
+    /// The defaults for a source.
+    pub fn new(endpoint: Endpoint, source: Source) -> Self {
+        Self {
+            connect: ConnectOptions::new(endpoint),
+            source,
+            destination: Destination::Path(None),
+            verify: true,
+            compress: None,
+            chunk_bytes: CHUNK_BYTES_DEFAULT,
+            window_bytes: WINDOW_BYTES_DEFAULT,
+            durable: false,
+        }
+    }
+}
+
+/// What a transfer came to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Summary {
+    /// Files that are in place, those that were there already included.
+    pub files: u64,
+    /// Octets of these files.
+    pub bytes: u64,
+    /// Octets of bodies that crossed the wire.
+    pub received_bytes: u64,
+    /// Octets that an earlier transfer had left, and that were not sent again.
+    pub resumed_bytes: u64,
+    /// Files that were there already.
+    pub skipped: u64,
+    /// Seconds that it took.
+    pub seconds: f64,
+    /// Every file that was sent was checked against its digest.
+    pub verified: bool,
+    /// Files, directories and links that failed.
+    pub failed: u64,
+    /// The first thousand of them.
+    pub failures: Vec<FileFailure>,
+    /// What was left out, such as links that lead out of the destination: the first thousand.
+    pub warnings: Vec<String>,
+}
+
+/// Why a transfer as a whole failed. What had arrived stays, for another time to go on with.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GetError {
+    /// No connection.
+    #[error("cannot connect to {endpoint}: {reason}")]
+    Connect {
+        /// The server.
+        endpoint: String,
+        /// The last attempt's reason.
+        reason: String,
+    },
+    /// The destination is not possible.
+    #[error("{}: {reason}", path.display())]
+    Destination {
+        /// As it was given.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// The transfer ended early.
+    #[error(transparent)]
+    Transfer(#[from] TransferError),
+    /// This side's sockets failed.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// The writer failed.
+    #[error("cannot write the output: {0}")]
+    Output(#[from] std::io::Error),
+}
+
+/// Warnings that are kept.
+const WARNINGS_KEPT_MAX: usize = 1000;
+
+/// Gets files. Blocks until it is done; `progress` is called now and then, on this thread.
+///
+/// # Errors
+/// What ends the transfer as a whole. That single files failed is told in the [`Summary`].
+pub fn get(
+    options: GetOptions,
+    progress: &mut dyn FnMut(Progress),
+    cancel: &CancelHandle,
+) -> Result<Summary, GetError> {
+    let begun = Instant::now();
+    let GetOptions { connect, source, destination, verify, compress, chunk_bytes, window_bytes, durable } = options;
+    let (path, discard) = match destination {
+        Destination::Writer(output) => {
+            let stream = super::stream::StreamOptions { connect, source, chunk_bytes, window_bytes, compress, verify };
+            return super::stream::get_to_writer(stream, output, progress, cancel);
+        }
+        Destination::Path(path) => (path, false),
+        Destination::Discard => (None, true),
+    };
+    let verify = verify && !discard;
+    let transfer = TransferOptions {
+        source: source.clone(),
+        window_bytes,
+        chunk_bytes,
+        compress,
+        verify,
+        durable,
+        idle_timeout: connect.idle_timeout,
+    };
+    let driver = Driver {
+        connection: Connection::open(&connect, cancel)?,
+        transfer: Transfer::new(transfer, begun),
+        sink: Sink::Nothing,
+        source,
+        path,
+        discard,
+        disk: DiskOptions { durable, verify, workers: workers() },
+        connect,
+        ever_connected: false,
+        last_reason: None,
+        warnings: Vec::new(),
+        finished: false,
+    };
+    driver.run(begun, progress, cancel)
+}
+
+/// As many as there are cores, so that hashing keeps up with the wire; two at least, so that one may wait for the disk.
+fn workers() -> usize {
+    std::thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 16))
+}
+
+struct Driver {
+    connection: Connection,
+    transfer: Transfer,
+    sink: Sink,
+    source: Source,
+    path: Option<PathBuf>,
+    discard: bool,
+    disk: DiskOptions,
+    connect: ConnectOptions,
+    ever_connected: bool,
+    /// Why the last attempt to connect failed.
+    last_reason: Option<String>,
+    warnings: Vec<String>,
+    finished: bool,
+}
+
+impl Driver {
+    fn run(
+        mut self,
+        begun: Instant,
+        progress: &mut dyn FnMut(Progress),
+        cancel: &CancelHandle,
+    ) -> Result<Summary, GetError> {
+        let mut told = begun;
+        while !self.finished {
+            if cancel.is_cancelled() {
+                self.transfer.cancel();
+            }
+            self.outputs()?;
+            self.sink.flush();
+            let now = Instant::now();
+            if now.duration_since(told) >= PROGRESS_INTERVAL {
+                told = now;
+                progress(self.transfer.progress());
+            }
+            if self.finished {
+                break;
+            }
+            if !self.ever_connected && now.duration_since(begun) >= self.connect.connect_timeout {
+                let reason = self.last_reason.take().unwrap_or_else(|| "no answer".to_owned());
+                return Err(GetError::Connect { endpoint: self.connect.endpoint.to_string(), reason });
+            }
+            let timeout = self.transfer.deadline().saturating_duration_since(now).min(TURN_MAX);
+            self.connection.turn(timeout)?;
+            while let Some(happened) = self.connection.next() {
+                self.happened(happened)?;
+                self.let_the_disk_keep_up(cancel)?;
+            }
+            self.reports()?;
+            self.transfer.tick(Instant::now());
+        }
+        progress(self.transfer.progress());
+        self.connection.close();
+        // The workers finish what they have before the summary says that it is over.
+        drop(self.sink);
+        let (totals, failure) = self.transfer.into_outcome();
+        match failure {
+            Some(TransferError::Stalled { seconds, connected: false }) if self.last_reason.is_some() => {
+                let reason = format!("{}; gave up after {seconds} s", self.last_reason.unwrap_or_default());
+                Err(GetError::Connect { endpoint: self.connect.endpoint.to_string(), reason })
+            }
+            Some(error) => Err(error.into()),
+            None => Ok(summary(totals, self.disk.verify, self.warnings, begun)),
+        }
+    }
+
+    fn happened(&mut self, happened: Happened) -> Result<(), GetError> {
+        match happened {
+            Happened::Up => {
+                self.ever_connected = true;
+                self.transfer.connected(Instant::now());
+            }
+            Happened::Down { reason } => {
+                tracing::info!(%reason, "the connection is lost");
+                self.last_reason = Some(reason);
+                self.transfer.disconnected();
+            }
+            Happened::Failed { reason } => {
+                tracing::debug!(%reason, "cannot connect");
+                self.last_reason = Some(reason);
+            }
+            Happened::Inbound(inbound) => self.transfer.inbound(inbound, Instant::now()),
+            Happened::Broken(error) => self.transfer.broken_wire(&error),
+        }
+        self.outputs()
+    }
+
+    fn outputs(&mut self) -> Result<(), GetError> {
+        while let Some(output) = self.transfer.next_output() {
+            match output {
+                Output::Send(request) => self.connection.send(&request),
+                Output::Disk(command) => self.sink.command(command),
+                Output::OpenDestination { base, name } => self.open_destination(base, name)?,
+                Output::Warn(text) => {
+                    tracing::warn!("{text}");
+                    if self.warnings.len() < WARNINGS_KEPT_MAX {
+                        self.warnings.push(text);
+                    }
+                }
+                Output::Finished => self.finished = true,
+            }
+        }
+        Ok(())
+    }
+
+    fn reports(&mut self) -> Result<(), GetError> {
+        while let Some(report) = self.sink.next_report() {
+            self.transfer.disk(report, Instant::now());
+            self.outputs()?;
+        }
+        Ok(())
+    }
+
+    /// Back-pressure: while too much waits in memory for the disk, nothing is taken from the wire.
+    fn let_the_disk_keep_up(&mut self, cancel: &CancelHandle) -> Result<(), GetError> {
+        while self.sink.is_over(DISK_QUEUE_BYTES_MAX) && !cancel.is_cancelled() && !self.finished {
+            if let Some(report) = self.sink.wait_while_over(DISK_QUEUE_BYTES_MAX, TURN_MAX) {
+                self.transfer.disk(report, Instant::now());
+                self.outputs()?;
+            }
+            self.transfer.tick(Instant::now());
+            self.outputs()?;
+        }
+        Ok(())
+    }
+
+    fn open_destination(&mut self, base: Base, name: Option<RelPath>) -> Result<(), GetError> {
+        if self.discard {
+            self.sink = Sink::Discard(std::collections::VecDeque::new());
+            let placement = name.map_or(Placement::Below, Placement::As);
+            self.transfer.destination(placement, true);
+            return Ok(());
+        }
+        let place = place(base, name, &self.source, self.path.as_deref())?;
+        let waker = self.connection.waker();
+        let disk = Disk::start(&place.dir, self.disk, move || waker.wake())
+            .map_err(|error| GetError::Destination { path: place.dir.clone(), reason: error.to_string() })?;
+        self.sink = Sink::Disk(Box::new(disk));
+        self.transfer.destination(place.placement, place.fresh);
+        Ok(())
+    }
+}
+
+fn summary(totals: Totals, verify: bool, warnings: Vec<String>, begun: Instant) -> Summary {
+    let sent = totals.files.saturating_sub(totals.skipped);
+    Summary {
+        files: totals.files,
+        bytes: totals.bytes,
+        received_bytes: totals.received_bytes,
+        resumed_bytes: totals.resumed_bytes,
+        skipped: totals.skipped,
+        seconds: begun.elapsed().as_secs_f64(),
+        verified: verify && totals.verified >= sent,
+        failed: totals.failed,
+        failures: totals.failures,
+        warnings,
+    }
+}

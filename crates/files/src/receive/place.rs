@@ -1,0 +1,112 @@
+//! Where a transfer's files go, once it is known what the source is.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::get::GetError;
+use super::transfer::{Placement, Source};
+use crate::path::RelPath;
+use crate::protocol::control::Base;
+
+/// A directory that exists, and how files are placed below it.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) dir: PathBuf,
+    pub(super) placement: Placement,
+    /// Nothing is there yet.
+    pub(super) fresh: bool,
+}
+
+/// Decides. A single file goes to `destination`, or into it if that is a directory (or ends in `/`); what is in a directory, or
+/// matches a pattern, goes directly into it. Without one: to the source's own name here, a pattern's matches here.
+pub(super) fn place(
+    base: Base,
+    name: Option<RelPath>,
+    source: &Source,
+    destination: Option<&Path>,
+) -> Result<Place, GetError> {
+    match (base, name) {
+        (Base::File | Base::Link, Some(name)) => place_file(name, destination),
+        _ => {
+            let own_name = match source {
+                Source::Path(path) => path.name().map_or(Path::new("."), |name| Path::new(OsStr::from_bytes(name))),
+                Source::Glob(_) => Path::new("."),
+            };
+            place_tree(destination.unwrap_or(own_name))
+        }
+    }
+}
+
+fn place_file(name: RelPath, destination: Option<&Path>) -> Result<Place, GetError> {
+    let here = Path::new(".");
+    let Some(destination) = destination else {
+        return Ok(Place { dir: here.to_owned(), placement: Placement::As(name), fresh: false });
+    };
+    let wants_dir = destination.as_os_str().as_bytes().ends_with(b"/");
+    if wants_dir && !destination.exists() {
+        make_dirs(destination)?;
+    }
+    if destination.is_dir() || wants_dir {
+        return Ok(Place { dir: destination.to_owned(), placement: Placement::As(name), fresh: false });
+    }
+    let refused = |reason: &str| GetError::Destination { path: destination.to_owned(), reason: reason.to_owned() };
+    let name = destination.file_name().and_then(|name| RelPath::new(name.as_bytes()).ok());
+    let name = name.ok_or_else(|| refused("not the name of a file"))?;
+    let parent = destination.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(here);
+    if !parent.is_dir() {
+        return Err(refused("its directory does not exist"));
+    }
+    Ok(Place { dir: parent.to_owned(), placement: Placement::As(name), fresh: false })
+}
+
+fn place_tree(destination: &Path) -> Result<Place, GetError> {
+    let refused = |reason: &str| GetError::Destination { path: destination.to_owned(), reason: reason.to_owned() };
+    if !destination.exists() {
+        make_dirs(destination)?;
+        return Ok(Place { dir: destination.to_owned(), placement: Placement::Below, fresh: true });
+    }
+    if !destination.is_dir() {
+        return Err(refused("it is not a directory"));
+    }
+    let fresh = std::fs::read_dir(destination).is_ok_and(|mut entries| entries.next().is_none());
+    Ok(Place { dir: destination.to_owned(), placement: Placement::Below, fresh })
+}
+
+fn make_dirs(path: &Path) -> Result<(), GetError> {
+    std::fs::create_dir_all(path)
+        .map_err(|error| GetError::Destination { path: path.to_owned(), reason: error.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_go_to_the_destination_or_into_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let name = || Some(RelPath::new("a.bin").unwrap());
+        let source = Source::Path("x/a.bin".parse().unwrap());
+        let at = |destination: &Path| place(Base::File, name(), &source, Some(destination));
+        let into = at(temp.path()).unwrap();
+        assert_eq!((into.dir.as_path(), into.placement), (temp.path(), Placement::As("a.bin".parse().unwrap())));
+        let renamed = at(&temp.path().join("b")).unwrap();
+        assert_eq!((renamed.dir.as_path(), renamed.placement), (temp.path(), Placement::As("b".parse().unwrap())));
+        let slash = at(&temp.path().join("new/")).unwrap();
+        assert_eq!((slash.dir.is_dir(), slash.placement), (true, Placement::As("a.bin".parse().unwrap())));
+        assert!(at(&temp.path().join("missing/b")).is_err());
+        assert!(at(&temp.path().join("..")).is_ok());
+    }
+
+    #[test]
+    fn trees_go_directly_into_the_destination() {
+        let temp = tempfile::tempdir().unwrap();
+        let source = Source::Path("x/tree".parse().unwrap());
+        let at = |destination: &Path| place(Base::Dir, None, &source, Some(destination));
+        assert!(at(temp.path()).unwrap().fresh);
+        assert!(at(&temp.path().join("a/b")).unwrap().fresh);
+        assert!(!at(temp.path()).unwrap().fresh);
+        std::fs::write(temp.path().join("file"), b"").unwrap();
+        assert!(at(&temp.path().join("file")).is_err());
+    }
+}

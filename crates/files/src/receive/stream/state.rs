@@ -1,0 +1,468 @@
+//! The decisions of a transfer to a writer: list, ask for the metadata with the digest, for the leaves, then for the data.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::StreamOptions;
+use crate::digest::{Digest, Leaf, LeafHasher, LeafSize, merge_leaves};
+use crate::limits::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, LEAF_VALUE_BYTES, LEAVES_PAGE_MAX};
+use crate::path::RelPath;
+use crate::protocol::ErrorCode;
+use crate::protocol::control::{
+    Base, Compression, Confirm, ConfirmedFile, DigestWish, FetchFile, FetchRequest, FileAnswer, FileMetadata,
+    LeavesReply, LeavesRequest, ListRequest, ListTarget, Range, Reply, Request,
+};
+use crate::protocol::data::{Body, DataEntry};
+use crate::receive::inbound::Inbound;
+use crate::receive::transfer::{Credit, Progress, TransferError};
+use crate::root::Timestamp;
+
+/// Largest leaf that is held in memory until it is checked: that of a file of 16 TiB.
+const LEAF_HELD_BYTES_MAX: u64 = 16 << 20;
+/// How often the same leaf is asked for again, and how often a file that changed is begun again.
+const AGAIN_MAX: u32 = 3;
+/// What a server is given for hashing, in octets a second.
+const HASH_BYTES_PER_SECOND_MIN: u64 = 200 << 20;
+/// Zeros are written in pieces of this size.
+const ZERO_BYTES: usize = 64 << 10;
+
+/// Something to do.
+#[derive(Debug)]
+pub(super) enum Step {
+    Send(Request),
+    Write(Bytes),
+    Finished,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Listing,
+    Metadata,
+    Leaves,
+    Data,
+    Over,
+}
+
+/// What the file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileVersion {
+    leaves: LeafSize,
+    modified: Timestamp,
+    digest: Option<Digest>,
+}
+
+/// The state.
+#[derive(Debug)]
+pub(super) struct Stream {
+    path: RelPath,
+    chunk_bytes: u64,
+    compress: Option<Compression>,
+    verify: bool,
+    phase: Phase,
+    /// Of the request under way. Whatever has another id is of an earlier one, and of no use.
+    id: u32,
+    credit: Credit,
+    listed_bytes: u64,
+    version: Option<FileVersion>,
+    values: Vec<Leaf>,
+    /// Octets that were written. Always whole leaves, but at the end, where all is verified.
+    written: u64,
+    /// What has come of the leaf that is next.
+    held: Vec<u8>,
+    piece: Option<Piece>,
+    /// Zeros of a hole that are still to be taken: a hole may be larger than memory.
+    zeros_left: u64,
+    received_bytes: u64,
+    /// How often the leaf that is next was bad, and how often the file changed.
+    bad: u32,
+    restarts: u32,
+    steps: Vec<Step>,
+}
+
+#[derive(Debug)]
+struct Piece {
+    entry: DataEntry,
+    useless: bool,
+    credit: u64,
+    packed: Vec<u8>,
+}
+
+fn protocol<T>(message: &str) -> Result<T, TransferError> {
+    Err(TransferError::Protocol(message.to_owned()))
+}
+
+impl Stream {
+    pub(super) fn new(path: RelPath, options: &StreamOptions) -> Self {
+        let window_bytes = options.window_bytes.max(CHUNK_BYTES_MIN);
+        Self {
+            path,
+            chunk_bytes: options.chunk_bytes.min(window_bytes).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX),
+            compress: options.compress,
+            verify: options.verify,
+            phase: Phase::Listing,
+            id: 0,
+            credit: Credit::new(window_bytes),
+            listed_bytes: 0,
+            version: None,
+            values: Vec::new(),
+            written: 0,
+            held: Vec::new(),
+            piece: None,
+            zeros_left: 0,
+            received_bytes: 0,
+            bad: 0,
+            restarts: 0,
+            steps: Vec::new(),
+        }
+    }
+
+    pub(super) fn written(&self) -> u64 {
+        self.written
+    }
+
+    pub(super) fn received_bytes(&self) -> u64 {
+        self.received_bytes
+    }
+
+    /// How much longer than usual the server may be silent: while it hashes.
+    pub(super) fn patience(&self) -> Duration {
+        let hashing = self.phase == Phase::Metadata && self.verify;
+        Duration::from_secs(if hashing { self.listed_bytes / HASH_BYTES_PER_SECOND_MIN } else { 0 })
+    }
+
+    pub(super) fn progress(&self) -> Progress {
+        let size = self.version.map_or(self.listed_bytes, |version| version.leaves.file_bytes());
+        Progress {
+            files_done: u64::from(self.phase == Phase::Over),
+            files_total: 1,
+            bytes_done: self.written,
+            bytes_total: size,
+            received_bytes: self.received_bytes,
+            listed: self.phase != Phase::Listing,
+        }
+    }
+
+    /// A connection, the first one or a new one: from the listing again, and from where the writer is.
+    pub(super) fn connected(&mut self) -> Vec<Step> {
+        self.credit.reset();
+        self.piece = None;
+        self.begin();
+        std::mem::take(&mut self.steps)
+    }
+
+    /// What tells the server that no more is wanted.
+    pub(super) fn cancel(&self) -> Option<Request> {
+        (self.phase != Phase::Over && self.id != 0).then_some(Request::Cancel { id: self.id })
+    }
+
+    pub(super) fn inbound(&mut self, inbound: Inbound) -> Result<Vec<Step>, TransferError> {
+        match inbound {
+            Inbound::Control { json, attachment } => self.reply(Reply::decode(&json)?, attachment)?,
+            Inbound::Header(header) => {
+                if header.id > self.id {
+                    return protocol("data of a request that was not made");
+                }
+                let useless = header.id != self.id || self.phase != Phase::Data;
+                let entry = DataEntry { n: 0, end: false, body: Body::Hole, offset: 0, length: 0, body_length: 0 };
+                self.piece = Some(Piece { entry, useless, credit: 0, packed: Vec::new() });
+            }
+            Inbound::Body(entry) => self.body_begins(entry)?,
+            Inbound::BodyData(data) => self.body_data(data)?,
+            Inbound::BodyEnd => self.body_ends()?,
+        }
+        if self.phase == Phase::Data
+            && let Some(bytes) = self.credit.take_if_worthwhile()
+        {
+            self.send(Request::Credit { bytes });
+        }
+        Ok(std::mem::take(&mut self.steps))
+    }
+
+    /// What is left to do after an event, to be asked for until it is nothing.
+    pub(super) fn more(&mut self) -> Result<Vec<Step>, TransferError> {
+        while self.zeros_left > 0 && self.steps.is_empty() {
+            let now = usize::try_from(self.zeros_left).unwrap_or(ZERO_BYTES).min(ZERO_BYTES);
+            self.zeros_left -= now as u64;
+            self.take(Bytes::from_static(&[0; ZERO_BYTES]).slice(..now))?;
+        }
+        Ok(std::mem::take(&mut self.steps))
+    }
+
+    fn send(&mut self, request: Request) {
+        self.steps.push(Step::Send(request));
+    }
+
+    fn next_id(&mut self) -> u32 {
+        self.id += 1;
+        self.id
+    }
+
+    fn begin(&mut self) {
+        self.phase = Phase::Listing;
+        self.zeros_left = 0;
+        let id = self.next_id();
+        let target = ListTarget::Path((&self.path).into());
+        self.send(Request::List(ListRequest { id, target, recursive: false, digest: false }));
+    }
+
+    fn fetch(&mut self, ranges: Vec<Range>, digest: DigestWish, credit_bytes: u64) {
+        let id = self.next_id();
+        let files = vec![FetchFile { path: (&self.path).into(), ranges: Some(ranges), unless: None }];
+        let (chunk_bytes, compress) = (self.chunk_bytes, self.compress);
+        self.send(Request::Fetch(FetchRequest { id, chunk_bytes, compress, digest, credit_bytes, files }));
+    }
+
+    fn ask_for_data(&mut self) {
+        let Some(version) = self.version else { return };
+        self.phase = Phase::Data;
+        self.held.clear();
+        self.zeros_left = 0;
+        let size = version.leaves.file_bytes();
+        if self.written == size {
+            return self.finish();
+        }
+        let rest = Range { offset: self.written, length: size - self.written };
+        let credit = self.credit.take();
+        self.fetch(vec![rest], DigestWish::None, credit);
+    }
+
+    fn finish(&mut self) {
+        if self.phase != Phase::Over {
+            self.phase = Phase::Over;
+            let digest = self.version.and_then(|version| version.digest).filter(|_| self.verify);
+            let file = ConfirmedFile { n: 0, path: (&self.path).into(), digest, durable: false };
+            self.send(Request::Confirm(Confirm { id: self.id, files: vec![file] }));
+            self.steps.push(Step::Finished);
+        }
+    }
+
+    /// The file is another one now. If some of it was written already, nothing can be done about it.
+    fn changed(&mut self, reason: &str) -> Result<(), TransferError> {
+        self.restarts += 1;
+        if self.written > 0 || self.restarts > AGAIN_MAX {
+            return Err(TransferError::Refused { code: ErrorCode::Changed, message: reason.to_owned() });
+        }
+        self.version = None;
+        self.values.clear();
+        self.begin();
+        Ok(())
+    }
+
+    fn reply(&mut self, reply: Reply, attachment: Option<Bytes>) -> Result<(), TransferError> {
+        match reply {
+            Reply::List(page) if page.id == self.id && self.phase == Phase::Listing => {
+                let entry = page.entries.into_iter().next().filter(|_| page.base == Base::File);
+                let Some(entry) = entry else {
+                    let message = "not a single file".to_owned();
+                    return Err(TransferError::Refused { code: ErrorCode::NotAFile, message });
+                };
+                self.listed_bytes = entry.size;
+                self.phase = Phase::Metadata;
+                let digest = if self.verify { DigestWish::Now } else { DigestWish::None };
+                self.fetch(Vec::new(), digest, 0);
+                Ok(())
+            }
+            Reply::Files(files) if files.id == self.id => files.files.into_iter().try_for_each(|answer| match answer {
+                FileAnswer::Metadata(metadata) => self.metadata(&metadata),
+                FileAnswer::Same { .. } => protocol("a file is the same, but the same as what was not asked"),
+                FileAnswer::Error { code, message, .. } => Err(TransferError::Refused { code, message }),
+            }),
+            Reply::Void(void) if void.id == self.id => self.changed(&void.message),
+            Reply::Done { id } if id == self.id && self.phase == Phase::Metadata => match self.version {
+                Some(version) if self.verify && version.digest.is_none() => {
+                    protocol("no digest, though it was asked for")
+                }
+                Some(_) => {
+                    self.ask_for_leaves();
+                    Ok(())
+                }
+                None => protocol("a request is done without an answer"),
+            },
+            Reply::Done { id } if id == self.id && self.phase == Phase::Data => {
+                protocol("a file ends before all that was asked for has come")
+            }
+            Reply::Leaves(leaves) if leaves.id == self.id && self.phase == Phase::Leaves => {
+                self.leaves(leaves, attachment.as_deref().unwrap_or_default())
+            }
+            Reply::Error(error) if error.id.is_none() || error.id == Some(self.id) => match error.code {
+                ErrorCode::Changed => self.changed(&error.message),
+                code => Err(TransferError::Refused { code, message: error.message }),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    fn metadata(&mut self, metadata: &FileMetadata) -> Result<(), TransferError> {
+        let Ok(leaves) = LeafSize::announced(metadata.leaf_bytes, metadata.size) else {
+            return protocol("leaves of a size that they cannot have");
+        };
+        if self.verify && leaves.leaf_bytes().min(metadata.size) > LEAF_HELD_BYTES_MAX {
+            let message = "the file is too large to be checked piece by piece".to_owned();
+            return Err(TransferError::Refused { code: ErrorCode::Unsupported, message });
+        }
+        let new = FileVersion { leaves, modified: metadata.mtime, digest: metadata.digest };
+        let same = self.version.is_none_or(|old| {
+            let digest_differs = old.digest.is_some() && new.digest.is_some() && old.digest != new.digest;
+            (old.leaves, old.modified) == (leaves, new.modified) && !digest_differs
+        });
+        if !same {
+            return self.changed("the file changed");
+        }
+        if self.phase == Phase::Metadata {
+            self.version = Some(new);
+        }
+        Ok(())
+    }
+
+    /// Asks for leaves as far as they are missing, or for the data.
+    fn ask_for_leaves(&mut self) {
+        let Some(FileVersion { leaves, digest: Some(digest), .. }) = self.version.filter(|_| self.verify) else {
+            return self.ask_for_data();
+        };
+        if leaves.count() == 1 {
+            self.values = vec![digest.0];
+        }
+        let from = self.values.len() as u64;
+        if from == leaves.count() {
+            return self.ask_for_data();
+        }
+        self.phase = Phase::Leaves;
+        let id = self.next_id();
+        let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        let count = small((leaves.count() - from).min(u64::from(LEAVES_PAGE_MAX)));
+        self.send(Request::Leaves(LeavesRequest { id, path: (&self.path).into(), digest, from: small(from), count }));
+    }
+
+    fn leaves(&mut self, reply: LeavesReply, attachment: &[u8]) -> Result<(), TransferError> {
+        let Some(FileVersion { leaves, digest, .. }) = self.version else { return Ok(()) };
+        let (page, rest) = attachment.as_chunks::<LEAF_VALUE_BYTES>();
+        let fits = reply.count > 0
+            && rest.is_empty()
+            && page.len() as u64 == u64::from(reply.count)
+            && self.values.len() as u64 == u64::from(reply.from)
+            && u64::from(reply.total) == leaves.count();
+        if !fits {
+            return protocol("leaves that are not those that were asked for");
+        }
+        self.values.extend_from_slice(page);
+        if self.values.len() as u64 == leaves.count() && merge_leaves(&self.values).ok() != digest {
+            return protocol("the leaves do not match the digest");
+        }
+        self.ask_for_leaves();
+        Ok(())
+    }
+
+    fn body_begins(&mut self, entry: DataEntry) -> Result<(), TransferError> {
+        let Some(piece) = &mut self.piece else { return protocol("a body without a header") };
+        piece.entry = entry;
+        piece.credit = entry.cost();
+        if self.credit.spend(piece.credit).is_none() {
+            return protocol("more data than there was credit for");
+        }
+        self.received_bytes += entry.body_length;
+        if piece.useless {
+            return Ok(());
+        }
+        let Some(version) = self.version else { return protocol("data before the metadata") };
+        let next = self.written + self.held.len() as u64;
+        let ends_only = entry.length == 0 && entry.end;
+        let fits = entry.n == 0
+            && (ends_only || entry.offset == next)
+            && entry.length <= version.leaves.file_bytes() - next
+            && (entry.body == Body::Hole || entry.length <= self.chunk_bytes);
+        if fits { Ok(()) } else { protocol("a piece that was not asked for, or is out of order") }
+    }
+
+    fn body_data(&mut self, data: Bytes) -> Result<(), TransferError> {
+        match &mut self.piece {
+            None => protocol("octets outside of a piece"),
+            Some(piece) if piece.useless => Ok(()),
+            Some(piece) if piece.entry.body == Body::Zstd => {
+                // Bounded: the body is as long as the header says, and that was checked.
+                piece.packed.extend_from_slice(&data);
+                Ok(())
+            }
+            Some(_) => self.take(data),
+        }
+    }
+
+    fn body_ends(&mut self) -> Result<(), TransferError> {
+        let Some(piece) = &mut self.piece else { return protocol("the end of a piece that did not begin") };
+        self.credit.release(std::mem::take(&mut piece.credit));
+        if piece.useless {
+            return Ok(());
+        }
+        match piece.entry.body {
+            Body::Plain => Ok(()),
+            Body::Zstd => {
+                let length = usize::try_from(piece.entry.length).unwrap_or(usize::MAX);
+                let packed = std::mem::take(&mut piece.packed);
+                match zstd::bulk::decompress(&packed, length) {
+                    Ok(data) if data.len() == length => self.take(data.into()),
+                    _ => self.ask_again(),
+                }
+            }
+            Body::Hole => {
+                self.zeros_left = piece.entry.length;
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes the next octets of the file.
+    fn take(&mut self, mut data: Bytes) -> Result<(), TransferError> {
+        let Some(FileVersion { leaves, .. }) = self.version else { return Ok(()) };
+        if !self.verify {
+            self.write(data);
+            return Ok(());
+        }
+        while !data.is_empty() && self.piece.as_ref().is_some_and(|piece| !piece.useless) {
+            let leaf = leaves.index_at(self.written);
+            let Ok((_, length)) = leaves.range(leaf) else { return protocol("more octets than the file has") };
+            let lacking = usize::try_from(length).unwrap_or(usize::MAX).saturating_sub(self.held.len());
+            self.held.extend_from_slice(&data.split_to(lacking.min(data.len())));
+            if self.held.len() as u64 == length {
+                self.check(leaves, leaf)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A leaf is whole: writes it if it is right.
+    fn check(&mut self, leaves: LeafSize, leaf: u64) -> Result<(), TransferError> {
+        let hasher = LeafHasher::new(leaves, leaf).ok();
+        let hashed = hasher.and_then(|mut hasher| hasher.update(&self.held).and_then(|()| hasher.finish()).ok());
+        let expected = usize::try_from(leaf).ok().and_then(|leaf| self.values.get(leaf));
+        if hashed.is_none() || hashed.as_ref() != expected {
+            return self.ask_again();
+        }
+        self.bad = 0;
+        let data = std::mem::take(&mut self.held).into();
+        self.write(data);
+        Ok(())
+    }
+
+    fn write(&mut self, data: Bytes) {
+        self.written += data.len() as u64;
+        self.steps.push(Step::Write(data));
+        if self.version.is_some_and(|version| version.leaves.file_bytes() == self.written) {
+            self.finish();
+        }
+    }
+
+    /// What came is wrong: what is still to come of this request is of no use, the rest is asked for from there.
+    fn ask_again(&mut self) -> Result<(), TransferError> {
+        self.bad += 1;
+        if self.bad > AGAIN_MAX {
+            let message = format!("its content does not match its digest, {} times", AGAIN_MAX + 1);
+            return Err(TransferError::Refused { code: ErrorCode::Io, message });
+        }
+        if let Some(piece) = &mut self.piece {
+            piece.useless = true;
+        }
+        self.send(Request::Cancel { id: self.id });
+        self.ask_for_data();
+        Ok(())
+    }
+}
