@@ -152,12 +152,12 @@ def test_libzmq_comes_back_to_a_server_that_was_gone(serve, connected, tree):
 def test_a_routing_id_goes_over_to_the_newcomer(serve, connected, context, tree):
     root, contents = tree
     server = serve(root)
-    old = connected(server, IDENTITY=b"the-same")
+    old = connected(server, IDENTITY=b"the-same", RECONNECT_IVL=-1)
     assert whole_at_once(old, b"one") == b"1"
     # libzmq's own ROUTER would ignore the newcomer, and a client that comes back would wait for ever.
     new = connected(server, IDENTITY=b"the-same")
     assert whole_at_once(new, b"exact") == contents["exact"]
-    assert "the-same" in server.log() or "74" in server.log()
+    assert "routing id" in server.log()
 
 
 @pytest.mark.parametrize("kind", [zmq.PUB, zmq.SUB, zmq.PUSH, zmq.PULL, zmq.PAIR, zmq.REP])

@@ -52,9 +52,7 @@ fn test(arguments: &[String]) -> Result<(), Failure> {
             "--only" => {
                 let name = arguments.next().map_or("", String::as_str);
                 let step = Step::ALL.into_iter().find(|step| step.name() == name);
-                chosen.push(
-                    step.ok_or_else(|| Failure::Usage(format!("no step is called '{name}'")))?,
-                );
+                chosen.push(step.ok_or_else(|| Failure::Usage(format!("no step is called '{name}'")))?);
             }
             other => return Err(Failure::Usage(format!("test does not know '{other}'"))),
         }
@@ -62,18 +60,12 @@ fn test(arguments: &[String]) -> Result<(), Failure> {
     if chosen.is_empty() {
         chosen.extend(Step::ALL);
     }
-    if steps::run(&chosen, keep_going) {
-        Ok(())
-    } else {
-        Err(Failure::Step)
-    }
+    if steps::run(&chosen, keep_going) { Ok(()) } else { Err(Failure::Step) }
 }
 
 fn bench(arguments: &[String]) -> Result<(), Failure> {
     let mut command = cargo();
-    command
-        .args(["run", "--release", "--package", "bench", "--"])
-        .args(arguments);
+    command.args(["run", "--release", "--package", "bench", "--"]).args(arguments);
     match command.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(_) => Err(Failure::Step),

@@ -23,14 +23,7 @@ pub fn pytest(arguments: &[&str]) -> Result<(), String> {
     };
     check(
         Command::new(python)
-            .args([
-                "-m",
-                "pytest",
-                "-c",
-                "interop/python/pytest.ini",
-                "--rootdir",
-                "interop/python",
-            ])
+            .args(["-m", "pytest", "-c", "interop/python/pytest.ini", "--rootdir", "interop/python"])
             .args(arguments)
             .current_dir(workspace())
             .env("TOW", target().join("debug/tow")),
@@ -42,28 +35,15 @@ pub fn pytest(arguments: &[&str]) -> Result<(), String> {
 fn environment() -> Result<PathBuf, String> {
     let folder = target().join("venv");
     let python = folder.join("bin/python");
-    let wanted = std::fs::read_to_string(workspace().join(REQUIREMENTS))
-        .map_err(|e| format!("{REQUIREMENTS}: {e}"))?;
+    let wanted = std::fs::read_to_string(workspace().join(REQUIREMENTS)).map_err(|e| format!("{REQUIREMENTS}: {e}"))?;
     let stamp = folder.join("installed-requirements.txt");
     if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
         return Ok(python);
     }
-    check(
-        Command::new("python3")
-            .args(["-m", "venv", "--clear"])
-            .arg(&folder),
-    )?;
+    check(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
     check(
         Command::new(&python)
-            .args([
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--disable-pip-version-check",
-                "--requirement",
-                REQUIREMENTS,
-            ])
+            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement", REQUIREMENTS])
             .current_dir(workspace()),
     )?;
     std::fs::write(&stamp, wanted).map_err(|e| format!("{}: {e}", stamp.display()))?;

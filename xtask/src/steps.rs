@@ -27,15 +27,8 @@ pub enum Step {
 
 impl Step {
     /// Cheap ones first, so that a slip shows at once.
-    pub const ALL: [Self; 7] = [
-        Self::Fmt,
-        Self::Clippy,
-        Self::Docs,
-        Self::Unit,
-        Self::Integration,
-        Self::Stacks,
-        Self::Python,
-    ];
+    pub const ALL: [Self; 7] =
+        [Self::Fmt, Self::Clippy, Self::Docs, Self::Unit, Self::Integration, Self::Stacks, Self::Python];
 
     /// As `--only` takes it.
     pub fn name(self) -> &'static str {
@@ -59,9 +52,7 @@ impl Step {
             Self::Unit => "unit and property tests of all crates",
             Self::Integration => "tests of the real tow binary: features, bad input, faults",
             Self::Python => "pyzmq clients against tow serve",
-            Self::Stacks => {
-                "JeroMQ, go-zeromq and zeromq.js against tow serve, as far as they can be installed"
-            }
+            Self::Stacks => "JeroMQ, go-zeromq and zeromq.js against tow serve, as far as they can be installed",
         }
     }
 
@@ -69,38 +60,17 @@ impl Step {
         match self {
             Self::Fmt => check(cargo().args(["fmt", "--all", "--", "--check"])),
             Self::Clippy => check(
-                cargo()
-                    .args(["clippy", "--workspace", "--all-targets"])
-                    .args(locked())
-                    .args(["--", "-D", "warnings"]),
+                cargo().args(["clippy", "--workspace", "--all-targets"]).args(locked()).args(["--", "-D", "warnings"]),
             ),
             Self::Docs => check(
-                cargo()
-                    .args(["doc", "--workspace", "--no-deps"])
-                    .args(locked())
-                    .env("RUSTDOCFLAGS", "-D warnings"),
+                cargo().args(["doc", "--workspace", "--no-deps"]).args(locked()).env("RUSTDOCFLAGS", "-D warnings"),
             ),
             Self::Unit => {
-                check(
-                    cargo()
-                        .args(["test", "--workspace", "--exclude", "towpath"])
-                        .args(locked()),
-                )?;
-                check(
-                    cargo()
-                        .args(["test", "--package", "towpath", "--bins"])
-                        .args(locked()),
-                )
+                check(cargo().args(["test", "--workspace", "--exclude", "towpath"]).args(locked()))?;
+                check(cargo().args(["test", "--package", "towpath", "--bins"]).args(locked()))
             }
-            Self::Integration => check(
-                cargo()
-                    .args(["test", "--package", "towpath", "--test", "*"])
-                    .args(locked()),
-            ),
-            Self::Python => python::pytest(&[
-                "interop/python",
-                "--ignore=interop/python/test_other_stacks.py",
-            ]),
+            Self::Integration => check(cargo().args(["test", "--package", "towpath", "--test", "*"]).args(locked())),
+            Self::Python => python::pytest(&["interop/python", "--ignore=interop/python/test_other_stacks.py"]),
             Self::Stacks => python::pytest(&["interop/python/test_other_stacks.py"]),
         }
     }
@@ -119,10 +89,7 @@ pub fn in_ci() -> bool {
 /// Runs a command, shows it, and turns every end but success into a line that says what failed.
 pub fn check(command: &mut Command) -> Result<(), String> {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
-    let shown = words
-        .map(OsStr::to_string_lossy)
-        .collect::<Vec<_>>()
-        .join(" ");
+    let shown = words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ");
     println!("$ {shown}");
     match command.status() {
         Ok(status) if status.success() => Ok(()),
@@ -136,13 +103,7 @@ pub fn check(command: &mut Command) -> Result<(), String> {
 pub fn run(steps: &[Step], keep_going: bool) -> bool {
     let mut results: Vec<(Step, Duration, Result<(), String>)> = Vec::new();
     for (position, step) in steps.iter().enumerate() {
-        println!(
-            "\n==== {}/{} {}: {}",
-            position + 1,
-            steps.len(),
-            step.name(),
-            step.about()
-        );
+        println!("\n==== {}/{} {}: {}", position + 1, steps.len(), step.name(), step.about());
         let start = Instant::now();
         let result = step.run();
         if let Err(why) = &result {
@@ -166,10 +127,7 @@ fn summarize(steps: &[Step], results: &[(Step, Duration, Result<(), String>)]) -
     for step in steps.iter().skip(results.len()) {
         println!("{:<12} not run", step.name());
     }
-    let failed = results
-        .iter()
-        .filter(|(_, _, result)| result.is_err())
-        .count();
+    let failed = results.iter().filter(|(_, _, result)| result.is_err()).count();
     println!("steps: {} passed, {failed} failed", results.len() - failed);
     failed == 0
 }

@@ -39,37 +39,20 @@ impl Held {
         let client = Process::start(&mut get_command(&proxy.url("served.bin"), &copy));
         proxy.wait_held();
         let old = digest(&source);
-        Self {
-            folder,
-            source,
-            copy,
-            old,
-            server,
-            proxy,
-            client,
-        }
+        Self { folder, source, copy, old, server, proxy, client }
     }
 
     /// Lets the transfer go on to its end, and checks what must hold after any change: the copy, if there is one, is one
     /// of the versions; success means that there is one; a failure is explained. The server lives.
     #[track_caller]
     fn end(mut self, versions: &[blake3::Hash]) -> Outcome {
-        assert!(
-            !self.copy.exists(),
-            "the file had its final name before it was whole"
-        );
+        assert!(!self.copy.exists(), "the file had its final name before it was whole");
         self.proxy.release();
         let outcome = self.client.finish();
         match outcome.status.code() {
-            Some(0) => assert!(
-                versions.contains(&digest(&self.copy)),
-                "the copy is none of the versions"
-            ),
+            Some(0) => assert!(versions.contains(&digest(&self.copy)), "the copy is none of the versions"),
             Some(1) => {
-                assert!(
-                    !self.copy.exists(),
-                    "a file was installed by a get that failed"
-                );
+                assert!(!self.copy.exists(), "a file was installed by a get that failed");
                 assert!(!outcome.stderr.is_empty());
             }
             _ => panic!("{outcome:?}"),
@@ -82,19 +65,13 @@ impl Held {
 }
 
 fn says_changed(outcome: &Outcome) -> bool {
-    outcome.stderr.contains("chang")
-        || outcome.stderr.contains("shr")
-        || outcome.stderr.contains("replaced")
+    outcome.stderr.contains("chang") || outcome.stderr.contains("shr") || outcome.stderr.contains("replaced")
 }
 
 #[test]
 fn a_file_that_shrinks_while_sent() {
     let held = Held::new();
-    File::options()
-        .write(true)
-        .open(&held.source)
-        .and_then(|file| file.set_len(1 << 20))
-        .expect("truncate");
+    File::options().write(true).open(&held.source).and_then(|file| file.set_len(1 << 20)).expect("truncate");
     let new = digest(&held.source);
     let outcome = held.end(&[new]);
     assert!(says_changed(&outcome), "{}", outcome.stderr);
@@ -112,10 +89,7 @@ fn a_file_that_is_emptied_while_sent() {
 #[test]
 fn a_file_that_grows_while_sent() {
     let held = Held::new();
-    let mut file = File::options()
-        .append(true)
-        .open(&held.source)
-        .expect("open");
+    let mut file = File::options().append(true).open(&held.source).expect("open");
     file.write_all(&[7; 1 << 20]).expect("append");
     let new = digest(&held.source);
     let outcome = held.end(&[new]);
@@ -125,10 +99,7 @@ fn a_file_that_grows_while_sent() {
 #[test]
 fn a_file_that_is_overwritten_in_place_while_sent() {
     let held = Held::new();
-    let file = File::options()
-        .write(true)
-        .open(&held.source)
-        .expect("open");
+    let file = File::options().write(true).open(&held.source).expect("open");
     // Before and behind what has been sent.
     for offset in [1 << 20, (SIZE - (1 << 20)) as u64] {
         file.write_all_at(&[7; 4096], offset).expect("write");
@@ -189,11 +160,7 @@ fn a_file_that_never_rests_is_given_up_or_got_whole() {
     });
     let outcome = client.finish();
     match outcome.status.code() {
-        Some(0) => assert!(
-            versions.contains(&digest(&copy)),
-            "the copy is none of {} versions",
-            versions.len()
-        ),
+        Some(0) => assert!(versions.contains(&digest(&copy)), "the copy is none of {} versions", versions.len()),
         Some(1) => {
             assert!(says_changed(&outcome), "{}", outcome.stderr);
             assert!(!copy.exists());
@@ -223,27 +190,13 @@ fn the_plain_dialect_does_not_pass_off_a_shrunken_file() {
             Err(_) => break true,
         }
     };
-    assert!(
-        ended_by_close,
-        "{} octets came and then a regular end",
-        received.len()
-    );
-    assert!(
-        octets.starts_with(&received),
-        "wrong octets came as if they were right"
-    );
+    assert!(ended_by_close, "{} octets came and then a regular end", received.len());
+    assert!(octets.starts_with(&received), "wrong octets came as if they were right");
     let log = server.log();
-    assert!(
-        log.contains("shrinking") || log.contains("shr") || log.contains("chang"),
-        "no reason in the log: {log}"
-    );
+    assert!(log.contains("shrinking") || log.contains("shr") || log.contains("chang"), "no reason in the log: {log}");
     server.expect_alive();
 }
 
 fn shrink(path: &Path, size: u64) {
-    File::options()
-        .write(true)
-        .open(path)
-        .and_then(|file| file.set_len(size))
-        .expect("truncate");
+    File::options().write(true).open(path).and_then(|file| file.set_len(size)).expect("truncate");
 }

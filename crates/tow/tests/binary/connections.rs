@@ -12,9 +12,7 @@ use tempfile::{TempDir, tempdir};
 use crate::support::process::{Server, get};
 use crate::support::random::Random;
 use crate::support::tree::{digest, random_file};
-use crate::support::wire::{
-    COMMAND, LONG, MORE, Wire, command, frame, greeting, long_header, ready,
-};
+use crate::support::wire::{COMMAND, LONG, MORE, Wire, command, frame, greeting, long_header, ready};
 use crate::support::{DEADLINE, wait_until};
 
 /// What a server may grow by under any of these attacks.
@@ -33,11 +31,7 @@ impl Fixture {
         random_file(&folder.path().join("small"), 100_000, 1);
         random_file(&folder.path().join("large"), 48 << 20, 2);
         let server = Server::start(folder.path());
-        let mut fixture = Self {
-            folder,
-            server,
-            resident_kib: 0,
-        };
+        let mut fixture = Self { folder, server, resident_kib: 0 };
         fixture.expect_service();
         fixture.resident_kib = fixture.server.resident_kib();
         fixture
@@ -58,11 +52,7 @@ impl Fixture {
     #[track_caller]
     fn expect_flat_memory(&self) {
         let now = self.server.resident_kib();
-        assert!(
-            now < self.resident_kib + GROWTH_KIB,
-            "memory went from {} to {now} KiB",
-            self.resident_kib
-        );
+        assert!(now < self.resident_kib + GROWTH_KIB, "memory went from {} to {now} KiB", self.resident_kib);
     }
 }
 
@@ -110,9 +100,7 @@ fn bad_handshake_commands_are_refused() {
         octets.extend_from_slice(value);
         octets
     };
-    let many: Vec<u8> = (0..20_000)
-        .flat_map(|i| property(format!("X-{i}").as_bytes(), 1, b"x"))
-        .collect();
+    let many: Vec<u8> = (0..20_000).flat_map(|i| property(format!("X-{i}").as_bytes(), 1, b"x")).collect();
     let attacks = [
         command("READY", &property(b"Socket-Type", u32::MAX, b"DEALER")),
         command("READY", &property(b"Socket-Type", 7, b"DEALER")),
@@ -162,11 +150,7 @@ fn endless_more_is_refused_without_memory() {
         let mut wire = Wire::dealer(fixture.server.port());
         let batch = frame(MORE, &body).repeat(if body.len() > 1000 { 10 } else { 1000 });
         // At most a million small frames, or 600 MB of large ones.
-        assert!(
-            write_until_closed(&mut wire, &batch, 1000),
-            "frames of {} went on and on",
-            body.len()
-        );
+        assert!(write_until_closed(&mut wire, &batch, 1000), "frames of {} went on and on", body.len());
         fixture.expect_flat_memory();
     }
     fixture.expect_service();
@@ -190,8 +174,7 @@ fn long_form_for_short_frames_is_understood() {
 fn a_trickled_handshake_ends_at_its_deadline() {
     let mut fixture = Fixture::new();
     let octets = [greeting("NULL"), ready("DEALER")].concat();
-    let mut stream =
-        TcpStream::connect((Ipv4Addr::LOCALHOST, fixture.server.port())).expect("connect");
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, fixture.server.port())).expect("connect");
     stream.set_nodelay(true).expect("set nodelay");
     let silent = Wire::connect(fixture.server.port());
     let start = Instant::now();
@@ -202,10 +185,7 @@ fn a_trickled_handshake_ends_at_its_deadline() {
             break;
         }
         trickled += 1;
-        assert!(
-            start.elapsed() < DEADLINE,
-            "{trickled} octets were trickled for {DEADLINE:?}"
-        );
+        assert!(start.elapsed() < DEADLINE, "{trickled} octets were trickled for {DEADLINE:?}");
         std::thread::sleep(Duration::from_secs(1));
     }
     silent.expect_closed();
@@ -223,8 +203,7 @@ fn clients_that_never_read_cost_no_memory_and_stall_nobody() {
             0 => (0..4).for_each(|_| wire.send(&[b"fetch".as_slice(), b"large"]).expect("send")),
             1 => (0..48_u64).for_each(|piece| {
                 let offset = (piece << 20).to_string();
-                wire.send(&[b"fetch".as_slice(), b"large", offset.as_bytes(), b"1048576"])
-                    .expect("send");
+                wire.send(&[b"fetch".as_slice(), b"large", offset.as_bytes(), b"1048576"]).expect("send");
             }),
             _ => {
                 let request = json!({"op": "fetch", "id": 1, "digest": "none", "credit_bytes": 1_u64 << 50,
@@ -249,32 +228,17 @@ fn clients_that_never_read_cost_no_memory_and_stall_nobody() {
 fn requests_without_end_from_a_client_that_never_reads_are_bounded() {
     let mut fixture = Fixture::new();
     let port = fixture.server.port();
-    let hello = [frame(MORE, b"TOW1"), frame(0, br#"{"op":"hello"}"#)]
-        .concat()
-        .repeat(500);
-    let list = [
-        frame(MORE, b"TOW1"),
-        frame(0, br#"{"op":"list","id":1,"path":""}"#),
-    ]
-    .concat()
-    .repeat(500);
+    let hello = [frame(MORE, b"TOW1"), frame(0, br#"{"op":"hello"}"#)].concat().repeat(500);
+    let list = [frame(MORE, b"TOW1"), frame(0, br#"{"op":"list","id":1,"path":""}"#)].concat().repeat(500);
     let bad = frame(0, b"nonsense").repeat(2000);
-    let small = [
-        frame(MORE, b"fetch"),
-        frame(MORE, b"small"),
-        frame(MORE, b"0"),
-        frame(0, b"1000"),
-    ]
-    .concat();
+    let small = [frame(MORE, b"fetch"), frame(MORE, b"small"), frame(MORE, b"0"), frame(0, b"1000")].concat();
     let fetches = small.repeat(500);
     for batch in [hello, list, bad, fetches] {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("connect");
         let mut wire = Wire::on(stream.try_clone().expect("clone"));
         wire.handshake("DEALER").expect("handshake");
         // Writing stops by itself when the server stops reading: that is the back-pressure we want to see.
-        stream
-            .set_write_timeout(Some(Duration::from_secs(2)))
-            .expect("set a timeout");
+        stream.set_write_timeout(Some(Duration::from_secs(2))).expect("set a timeout");
         let mut stopped = false;
         for _ in 0..3000 {
             if wire.write(&batch).is_err() {
@@ -282,11 +246,7 @@ fn requests_without_end_from_a_client_that_never_reads_are_bounded() {
                 break;
             }
         }
-        assert!(
-            stopped,
-            "the server read {} octets of requests without an answer read",
-            batch.len() * 3000
-        );
+        assert!(stopped, "the server read {} octets of requests without an answer read", batch.len() * 3000);
         fixture.expect_flat_memory();
     }
     fixture.expect_service();
@@ -295,14 +255,7 @@ fn requests_without_end_from_a_client_that_never_reads_are_bounded() {
 #[test]
 fn a_thousand_connections_that_do_nothing_stall_nobody() {
     let limit = getrlimit(Resource::Nofile);
-    setrlimit(
-        Resource::Nofile,
-        Rlimit {
-            current: limit.maximum,
-            maximum: limit.maximum,
-        },
-    )
-    .expect("raise the limit");
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).expect("raise the limit");
     let mut fixture = Fixture::new();
     let mut idle = Vec::new();
     for index in 0..1000 {
@@ -311,26 +264,16 @@ fn a_thousand_connections_that_do_nothing_stall_nobody() {
             0 => {}
             1 => wire.write(&greeting("NULL")[..10]).expect("send"),
             // Reads nothing, so that it doesn't wait for the server.
-            _ => wire
-                .write(&[greeting("NULL"), ready("DEALER")].concat())
-                .expect("send"),
+            _ => wire.write(&[greeting("NULL"), ready("DEALER")].concat()).expect("send"),
         }
         idle.push(wire);
     }
     fixture.expect_service();
-    let grown = fixture
-        .server
-        .resident_kib()
-        .saturating_sub(fixture.resident_kib);
-    assert!(
-        grown < 64 << 10,
-        "a thousand idle connections cost {grown} KiB"
-    );
+    let grown = fixture.server.resident_kib().saturating_sub(fixture.resident_kib);
+    assert!(grown < 64 << 10, "a thousand idle connections cost {grown} KiB");
     drop(idle);
     let server = &fixture.server;
-    wait_until("the server has closed its side", || {
-        server.open_descriptors() < 100
-    });
+    wait_until("the server has closed its side", || server.open_descriptors() < 100);
     fixture.expect_service();
 }
 
@@ -340,24 +283,15 @@ fn running_out_of_descriptors_is_survived() {
     let folder = tempdir().expect("a folder");
     random_file(&folder.path().join("small"), 100_000, 1);
     let mut command = std::process::Command::new("prlimit");
-    command
-        .args(["--nofile=64:64", env!("CARGO_BIN_EXE_tow"), "serve"])
-        .arg(folder.path());
+    command.args(["--nofile=64:64", env!("CARGO_BIN_EXE_tow"), "serve"]).arg(folder.path());
     command.args(["--bind", "tcp://127.0.0.1:0"]);
     let mut server = Server::from_command(&mut command);
-    let flood: Vec<_> = (0..200)
-        .filter_map(|_| TcpStream::connect((Ipv4Addr::LOCALHOST, server.port())).ok())
-        .collect();
-    assert!(
-        flood.len() > 64,
-        "only {} connections were made",
-        flood.len()
-    );
+    let flood: Vec<_> =
+        (0..200).filter_map(|_| TcpStream::connect((Ipv4Addr::LOCALHOST, server.port())).ok()).collect();
+    assert!(flood.len() > 64, "only {} connections were made", flood.len());
     server.expect_alive();
     drop(flood);
     let copy = folder.path().join("copy");
-    wait_until("the server serves again", || {
-        get(&server.url("small"), &copy).status.success()
-    });
+    wait_until("the server serves again", || get(&server.url("small"), &copy).status.success());
     server.expect_alive();
 }

@@ -32,31 +32,16 @@ fn interrupted_by_ctrl_c_then_resumed() {
     proxy.wait_held();
     client.signal(Signal::INT);
     let outcome = client.finish();
-    assert!(
-        matches!(outcome.status.code(), Some(1 | 130)),
-        "{outcome:?}"
-    );
+    assert!(matches!(outcome.status.code(), Some(1 | 130)), "{outcome:?}");
     assert!(!copy.exists());
 
     proxy.release();
     let outcome = get(&proxy.url("big.bin"), &copy).expect_code(0);
     assert_eq!(digest(&copy), digest(&source));
     let received = outcome.number("received_bytes");
-    assert!(
-        received < SIZE - (64 << 20) + MOVED_TWICE,
-        "{}",
-        outcome.summary()
-    );
-    assert!(
-        outcome.number("resumed_bytes") >= (64 << 20) - MOVED_TWICE,
-        "{}",
-        outcome.summary()
-    );
-    assert_eq!(
-        fs::read_dir(&copies).expect("read").count(),
-        1,
-        "something is left over"
-    );
+    assert!(received < SIZE - (64 << 20) + MOVED_TWICE, "{}", outcome.summary());
+    assert!(outcome.number("resumed_bytes") >= (64 << 20) - MOVED_TWICE, "{}", outcome.summary());
+    assert_eq!(fs::read_dir(&copies).expect("read").count(), 1, "something is left over");
 }
 
 #[test]
@@ -121,11 +106,7 @@ fn assert_no_wrong_files(source: &Path, copy: &Path) {
             if path.is_dir() {
                 folders.push(path);
             } else if counterpart.exists() {
-                assert!(
-                    digest(&path) == digest(&counterpart),
-                    "{} is not whole",
-                    counterpart.display()
-                );
+                assert!(digest(&path) == digest(&counterpart), "{} is not whole", counterpart.display());
             }
         }
     }
@@ -196,10 +177,6 @@ fn a_server_that_dies_and_returns_is_met_again_by_the_same_get() {
     proxy.release();
     let outcome = client.finish().expect_code(0);
     assert_eq!(digest(&copy), digest(&source));
-    assert!(
-        outcome.number("received_bytes") < (64 << 20) + MOVED_TWICE,
-        "{}",
-        outcome.summary()
-    );
+    assert!(outcome.number("received_bytes") < (64 << 20) + MOVED_TWICE, "{}", outcome.summary());
     assert!(outcome.seconds < DEADLINE.as_secs_f64());
 }

@@ -17,24 +17,13 @@ fn with_small_disk(mount: &Path, mebibytes: u32, script: &str) -> Option<Outcome
     let options: [&[&str]; 2] = [&["--mount"], &["--user", "--map-root-user", "--mount"]];
     let works = |flags: &&&[&str]| {
         let mut probe = Command::new("unshare");
-        probe
-            .args(**flags)
-            .args(["mount", "-t", "tmpfs", "tmpfs"])
-            .arg(mount);
-        probe
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status()
-            .is_ok_and(|status| status.success())
+        probe.args(**flags).args(["mount", "-t", "tmpfs", "tmpfs"]).arg(mount);
+        probe.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
     };
     let flags = options.iter().find(works)?;
     let script = format!("mount -t tmpfs -o size={mebibytes}m tmpfs \"$1\" && {script}");
     let mut command = Command::new("unshare");
-    command
-        .args(*flags)
-        .args(["sh", "-c", &script, "sh"])
-        .arg(mount)
-        .env("TOW", env!("CARGO_BIN_EXE_tow"));
+    command.args(*flags).args(["sh", "-c", &script, "sh"]).arg(mount).env("TOW", env!("CARGO_BIN_EXE_tow"));
     Some(run(&mut command))
 }
 
@@ -47,25 +36,14 @@ fn a_disk_that_is_too_small_is_refused_at_once() {
     write(&served.join("a"), b"");
     random_file(&served.join("a"), 24 << 20, 1);
     let server = Server::start(&served);
-    let script = format!(
-        "\"$TOW\" get {} \"$1/copy\" --json; code=$?; ls -A \"$1\" >&2; exit $code",
-        server.url("a")
-    );
+    let script = format!("\"$TOW\" get {} \"$1/copy\" --json; code=$?; ls -A \"$1\" >&2; exit $code", server.url("a"));
     let Some(outcome) = with_small_disk(&mount, 8, &script) else {
         println!("skipped: no tmpfs can be mounted here");
         return;
     };
     let outcome = outcome.expect_code(1);
-    assert!(
-        outcome.stderr.to_lowercase().contains("space"),
-        "{}",
-        outcome.stderr
-    );
-    assert!(
-        !outcome.stderr.lines().any(|line| line == "copy"),
-        "{}",
-        outcome.stderr
-    );
+    assert!(outcome.stderr.to_lowercase().contains("space"), "{}", outcome.stderr);
+    assert!(!outcome.stderr.lines().any(|line| line == "copy"), "{}", outcome.stderr);
 }
 
 /// The tree as a whole doesn't fit, or the disk fills up underway; the files that are there are whole.
@@ -88,31 +66,19 @@ fn a_disk_that_fills_up_leaves_whole_files_only() {
         return;
     };
     let outcome = outcome.expect_code(1);
-    assert!(
-        outcome.stderr.to_lowercase().contains("space"),
-        "{}",
-        outcome.stderr
-    );
+    assert!(outcome.stderr.to_lowercase().contains("space"), "{}", outcome.stderr);
     if survivors.exists() {
-        for path in snapshot(&survivors)
-            .keys()
-            .filter(|path| !is_temporary(path))
-        {
+        for path in snapshot(&survivors).keys().filter(|path| !is_temporary(path)) {
             let (copy, source) = (survivors.join(path), served.join(path));
             assert!(source.exists(), "{} is not in the source", path.display());
-            assert!(
-                copy.is_dir() || digest(&copy) == digest(&source),
-                "{} is not whole",
-                path.display()
-            );
+            assert!(copy.is_dir() || digest(&copy) == digest(&source), "{} is not whole", path.display());
         }
     }
 }
 
 /// Names that the receiver may use for what isn't whole yet.
 fn is_temporary(path: &Path) -> bool {
-    path.iter()
-        .any(|name| name.as_encoded_bytes().starts_with(b"."))
+    path.iter().any(|name| name.as_encoded_bytes().starts_with(b"."))
 }
 
 /// A limit on the size of files stands for every other write error: EFBIG, or the signal with it.
@@ -125,20 +91,11 @@ fn a_write_error_fails_the_get_and_installs_nothing() {
     let mut server = Server::start(&served);
     let copy = folder.path().join("copy");
     // The signal is ignored, and stays so across exec: then write() fails with EFBIG.
-    let script = format!(
-        "trap '' XFSZ; ulimit -f 4096; exec \"$0\" get {} \"$1\" --json",
-        server.url("a")
-    );
+    let script = format!("trap '' XFSZ; ulimit -f 4096; exec \"$0\" get {} \"$1\" --json", server.url("a"));
     let mut command = Command::new("sh");
-    command
-        .args(["-c", &script, env!("CARGO_BIN_EXE_tow")])
-        .arg(&copy);
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_tow")]).arg(&copy);
     let outcome = run(&mut command).expect_code(1);
-    assert!(
-        !outcome.stderr.is_empty() && !outcome.stderr.contains("panicked"),
-        "{}",
-        outcome.stderr
-    );
+    assert!(!outcome.stderr.is_empty() && !outcome.stderr.contains("panicked"), "{}", outcome.stderr);
     assert!(!copy.exists());
     // With the limit gone it goes on.
     get(&server.url("a"), &copy).expect_code(0);
@@ -155,11 +112,7 @@ fn standard_output_that_is_full_fails_the_get() {
     let script = format!("exec \"$0\" get {} - > /dev/full", server.url("a"));
     command.args(["-c", &script, env!("CARGO_BIN_EXE_tow")]);
     let outcome = run(&mut command).expect_code(1);
-    assert!(
-        !outcome.stderr.is_empty() && !outcome.stderr.contains("panicked"),
-        "{}",
-        outcome.stderr
-    );
+    assert!(!outcome.stderr.is_empty() && !outcome.stderr.contains("panicked"), "{}", outcome.stderr);
 }
 
 #[test]
@@ -172,22 +125,10 @@ fn a_destination_that_is_not_writable_is_reported() {
     let closed = folder.path().join("closed");
     fs::create_dir(&closed).expect("mkdir");
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o555)).expect("chmod");
-    for (url, destination) in [
-        (server.url("a"), closed.join("copy")),
-        (server.url(""), closed.join("tree")),
-    ] {
-        let arguments = [
-            OsStr::new("get"),
-            url.as_ref(),
-            destination.as_ref(),
-            "--json".as_ref(),
-        ];
+    for (url, destination) in [(server.url("a"), closed.join("copy")), (server.url(""), closed.join("tree"))] {
+        let arguments = [OsStr::new("get"), url.as_ref(), destination.as_ref(), "--json".as_ref()];
         let outcome = run(&mut unprivileged_tow(folder.path(), arguments)).expect_code(1);
-        assert!(
-            outcome.stderr.contains("closed"),
-            "it doesn't say where: {}",
-            outcome.stderr
-        );
+        assert!(outcome.stderr.contains("closed"), "it doesn't say where: {}", outcome.stderr);
         assert!(!destination.exists());
     }
     assert_eq!(fs::read_dir(&closed).expect("read").count(), 0);
@@ -218,15 +159,8 @@ fn a_file_does_not_replace_a_directory() {
     write(&copy.join("a/b/precious"), b"do not touch");
     let outcome = get(&server.url(""), &copy).expect_code(1);
     assert!(outcome.stderr.contains("a/b"), "{}", outcome.stderr);
-    assert_eq!(
-        fs::read(copy.join("a/b/precious")).expect("read"),
-        b"do not touch"
-    );
-    assert_eq!(
-        fs::read(copy.join("z")).expect("read"),
-        b"last",
-        "the others arrive"
-    );
+    assert_eq!(fs::read(copy.join("a/b/precious")).expect("read"), b"do not touch");
+    assert_eq!(fs::read(copy.join("z")).expect("read"), b"last", "the others arrive");
 }
 
 #[test]

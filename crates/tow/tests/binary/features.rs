@@ -21,11 +21,7 @@ fn a_file_arrives_with_contents_mode_and_mtime() {
     random_file(&source, 3_333_333, 1);
     fs::set_permissions(&source, fs::Permissions::from_mode(0o640)).expect("chmod");
     let mtime = SystemTime::UNIX_EPOCH + Duration::new(1_234_567_890, 123_456_789);
-    File::options()
-        .write(true)
-        .open(&source)
-        .and_then(|file| file.set_modified(mtime))
-        .expect("set the mtime");
+    File::options().write(true).open(&source).and_then(|file| file.set_modified(mtime)).expect("set the mtime");
 
     let server = Server::start(&folder.path().join("served"));
     let destination = folder.path().join("copy.bin");
@@ -37,18 +33,10 @@ fn a_file_arrives_with_contents_mode_and_mtime() {
     assert_eq!(metadata.modified().expect("mtime"), mtime);
     assert_eq!(outcome.number("files"), 1);
     assert_eq!(outcome.number("bytes"), 3_333_333);
-    assert!(
-        outcome.number("received_bytes") >= 3_333_333,
-        "{}",
-        outcome.summary()
-    );
+    assert!(outcome.number("received_bytes") >= 3_333_333, "{}", outcome.summary());
     assert_eq!(outcome.number("resumed_bytes"), 0);
     assert_eq!(outcome.summary()["verified"], Value::Bool(true));
-    assert!(
-        outcome.summary()["seconds"]
-            .as_f64()
-            .is_some_and(|seconds| seconds > 0.0)
-    );
+    assert!(outcome.summary()["seconds"].as_f64().is_some_and(|seconds| seconds > 0.0));
 }
 
 #[test]
@@ -75,11 +63,7 @@ fn a_tree_arrives_identical() {
     symlink("../large/0.bin", served.join("folder 1/link")).expect("link");
     symlink("nowhere", served.join("dangling")).expect("link");
     fs::set_permissions(served.join("empty"), fs::Permissions::from_mode(0o750)).expect("chmod");
-    fs::set_permissions(
-        served.join("large/1.bin"),
-        fs::Permissions::from_mode(0o755),
-    )
-    .expect("chmod");
+    fs::set_permissions(served.join("large/1.bin"), fs::Permissions::from_mode(0o755)).expect("chmod");
 
     let server = Server::start(&served);
     let copy = folder.path().join("copy");
@@ -139,20 +123,7 @@ fn names_that_are_not_utf8_arrive() {
 fn awkward_but_valid_names_arrive() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
-    let names = [
-        " ",
-        "-",
-        "--json",
-        "a\\b",
-        "quote\"'",
-        "*",
-        "[x]",
-        "{a,b}",
-        "...",
-        "..a",
-        "%2e%2e",
-        "tab\tnewline\n",
-    ];
+    let names = [" ", "-", "--json", "a\\b", "quote\"'", "*", "[x]", "{a,b}", "...", "..a", "%2e%2e", "tab\tnewline\n"];
     for name in names {
         fs::create_dir_all(&served).expect("mkdir");
         fs::write(served.join(name), name).expect("write");
@@ -176,17 +147,9 @@ fn a_glob_takes_what_matches() {
     let outcome = get(&server.url("src/**/*.c"), &copy).expect_code(0);
     assert_eq!(outcome.number("files"), 2);
     let found = snapshot(&copy);
-    let files: Vec<_> = found
-        .keys()
-        .filter(|path| copy.join(path).is_file())
-        .collect();
+    let files: Vec<_> = found.keys().filter(|path| copy.join(path).is_file()).collect();
     assert_eq!(files.len(), 2, "{found:?}");
-    assert!(
-        files
-            .iter()
-            .all(|path| path.extension() == Some(OsStr::new("c"))),
-        "{found:?}"
-    );
+    assert!(files.iter().all(|path| path.extension() == Some(OsStr::new("c"))), "{found:?}");
 
     let none = folder.path().join("none");
     get(&server.url("*.nothing"), &none).expect_code(1);
@@ -200,11 +163,7 @@ fn a_dash_writes_to_standard_output() {
     let octets = random_file(&source, 5_000_001, 4);
     let server = Server::start(&folder.path().join("served"));
     let outcome = run(&mut tow(["get", &server.url("a.bin"), "-"])).expect_code(0);
-    assert!(
-        outcome.stdout == octets,
-        "{} octets came",
-        outcome.stdout.len()
-    );
+    assert!(outcome.stdout == octets, "{} octets came", outcome.stdout.len());
     let missing = run(&mut tow(["get", &server.url("b.bin"), "-"])).expect_code(1);
     assert!(missing.stdout.is_empty());
 }
@@ -219,21 +178,13 @@ fn a_second_get_moves_nothing() {
     let first = get(&server.url(""), &copy).expect_code(0);
     assert!(first.number("received_bytes") > 8 << 20);
     let second = get(&server.url(""), &copy).expect_code(0);
-    assert!(
-        second.number("received_bytes") < 64 << 10,
-        "{}",
-        second.summary()
-    );
+    assert!(second.number("received_bytes") < 64 << 10, "{}", second.summary());
     assert_same(&served, &copy);
 
     // One file of them changes: it alone is moved.
     random_file(&served.join("folder 2/small-9"), 5000, 77);
     let third = get(&server.url(""), &copy).expect_code(0);
-    assert!(
-        third.number("received_bytes") < 64 << 10,
-        "{}",
-        third.summary()
-    );
+    assert!(third.number("received_bytes") < 64 << 10, "{}", third.summary());
     assert_same(&served, &copy);
 }
 
@@ -270,16 +221,8 @@ fn a_sparse_file_over_4_gib_arrives_quickly_and_stays_sparse() {
 
     let metadata = fs::metadata(&copy).expect("stat");
     assert_eq!(metadata.len(), SIZE);
-    assert!(
-        metadata.blocks() * 512 < 64 << 20,
-        "{} octets are allocated",
-        metadata.blocks() * 512
-    );
-    assert!(
-        outcome.number("received_bytes") < 64 << 20,
-        "{}",
-        outcome.summary()
-    );
+    assert!(metadata.blocks() * 512 < 64 << 20, "{} octets are allocated", metadata.blocks() * 512);
+    assert!(outcome.number("received_bytes") < 64 << 20, "{}", outcome.summary());
     let copied = File::open(&copy).expect("open");
     let mut octets = [0; 12];
     for offset in [0, 1 << 31, (1 << 32) - 10, SIZE - 100] {
@@ -292,25 +235,15 @@ fn a_sparse_file_over_4_gib_arrives_quickly_and_stays_sparse() {
 fn compressed_and_unverified_transfers_arrive() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
-    write(
-        &served.join("text"),
-        "the same line, again and again\n"
-            .repeat(200_000)
-            .as_bytes(),
-    );
+    write(&served.join("text"), "the same line, again and again\n".repeat(200_000).as_bytes());
     let server = Server::start(&served);
     let copy = folder.path().join("copy");
     let outcome = run(get_command(&server.url("text"), &copy).arg("--compress")).expect_code(0);
     assert_eq!(digest(&copy), digest(&served.join("text")));
-    assert!(
-        outcome.number("received_bytes") < outcome.number("bytes") / 10,
-        "{}",
-        outcome.summary()
-    );
+    assert!(outcome.number("received_bytes") < outcome.number("bytes") / 10, "{}", outcome.summary());
 
     let unverified = folder.path().join("unverified");
-    let outcome =
-        run(get_command(&server.url("text"), &unverified).arg("--no-verify")).expect_code(0);
+    let outcome = run(get_command(&server.url("text"), &unverified).arg("--no-verify")).expect_code(0);
     assert_eq!(digest(&unverified), digest(&served.join("text")));
     assert_eq!(outcome.summary()["verified"], Value::Bool(false));
 }
@@ -326,18 +259,12 @@ fn ls_tells_names_sizes_and_digests() {
 
     let text = run(&mut tow(["ls", &server.url("")])).expect_code(0);
     let text = String::from_utf8(text.stdout).expect("UTF-8");
-    assert!(
-        text.contains("top.bin") && text.contains("sub") && text.contains("link"),
-        "{text}"
-    );
+    assert!(text.contains("top.bin") && text.contains("sub") && text.contains("link"), "{text}");
     assert!(!text.contains('\x1b'), "no colours into a pipe: {text:?}");
 
     let digests = run(&mut tow(["ls", &server.url(""), "--digest", "--json"])).expect_code(0);
     let json = String::from_utf8(digests.stdout).expect("UTF-8");
-    assert!(
-        json.contains(&blake3::hash(&octets).to_hex().to_string()),
-        "{json}"
-    );
+    assert!(json.contains(&blake3::hash(&octets).to_hex().to_string()), "{json}");
     assert!(json.contains("4321"), "{json}");
 
     run(&mut tow(["ls", &server.url("no-such-thing")])).expect_code(1);
@@ -354,12 +281,7 @@ fn usage_errors_end_with_status_2() {
         vec!["frobnicate"],
     ] {
         let outcome = run(&mut tow(&arguments));
-        assert_eq!(
-            outcome.status.code(),
-            Some(2),
-            "tow {arguments:?}: {}",
-            outcome.stderr
-        );
+        assert_eq!(outcome.status.code(), Some(2), "tow {arguments:?}: {}", outcome.stderr);
         assert!(!outcome.stderr.is_empty());
     }
 }

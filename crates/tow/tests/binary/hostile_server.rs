@@ -33,12 +33,7 @@ impl Lie {
     fn honest(path: &'static str, contents: &[u8]) -> Self {
         let digest = blake3::hash(contents).to_hex().to_string().into();
         let pieces = vec![Piece::of(0, END, 0, contents)];
-        Self {
-            path,
-            size: contents.len() as u64,
-            digest,
-            pieces,
-        }
+        Self { path, size: contents.len() as u64, digest, pieces }
     }
 
     fn size(mut self, size: u64) -> Self {
@@ -98,9 +93,7 @@ impl Hostile {
                 std::thread::spawn(move || {
                     let mut wire = Wire::on(stream);
                     // Ends with the connection.
-                    let _ = wire
-                        .handshake("ROUTER")
-                        .and_then(|()| converse(&mut wire, &script.0, &script.1));
+                    let _ = wire.handshake("ROUTER").and_then(|()| converse(&mut wire, &script.0, &script.1));
                 });
             }
         });
@@ -124,26 +117,20 @@ impl Drop for Hostile {
 fn converse(wire: &mut Wire, entries: &[Value], files: &[Lie]) -> std::io::Result<()> {
     loop {
         let frames = wire.receive()?;
-        let Some(request) = frames
-            .get(1)
-            .and_then(|text| serde_json::from_slice::<Value>(text).ok())
-        else {
+        let Some(request) = frames.get(1).and_then(|text| serde_json::from_slice::<Value>(text).ok()) else {
             continue;
         };
         let id = &request["id"];
         let mut answers = VecDeque::new();
         match request["op"].as_str() {
-            Some("hello") => {
-                answers.push_back(json!({"re": "hello", "protocol": 1, "software": "hostile",
+            Some("hello") => answers.push_back(json!({"re": "hello", "protocol": 1, "software": "hostile",
                 "chunk_bytes_max": 4_194_304, "fetch_files_max": 4096, "requests_max": 64,
-                "features": ["zstd", "leaves", "holes"]}))
-            }
+                "features": ["zstd", "leaves", "holes"]})),
             Some("list") => {
                 answers.push_back(json!({"re": "list", "id": id, "base": "dir", "entries": entries, "more": false}));
             }
             Some("cancel") => answers.push_back(json!({"re": "cancelled", "id": id})),
-            Some("leaves") => answers
-                .push_back(json!({"re": "error", "id": id, "code": "changed", "message": "no"})),
+            Some("leaves") => answers.push_back(json!({"re": "error", "id": id, "code": "changed", "message": "no"})),
             Some("fetch") => {
                 fetch(wire, &request, files)?;
                 answers.push_back(json!({"re": "done", "id": id}));
@@ -166,13 +153,12 @@ fn fetch(wire: &mut Wire, request: &Value, files: &[Lie]) -> std::io::Result<()>
             wire.request(&json!({"re": "files", "id": id, "files": [{"n": n, "error": error}]}))?;
             continue;
         };
-        wire.request(&json!({"re": "files", "id": id, "files": [{"n": n, "size": lie.size, "mtime": [1_700_000_000, 0],
-            "mode": 0o644, "digest": lie.digest, "leaf_bytes": 1 << 20, "sparse": false}]}))?;
+        wire.request(
+            &json!({"re": "files", "id": id, "files": [{"n": n, "size": lie.size, "mtime": [1_700_000_000, 0],
+            "mode": 0o644, "digest": lie.digest, "leaf_bytes": 1 << 20, "sparse": false}]}),
+        )?;
         for piece in &lie.pieces {
-            let piece = Piece {
-                n: piece.n.wrapping_add(n as u32),
-                ..piece.clone()
-            };
+            let piece = Piece { n: piece.n.wrapping_add(n as u32), ..piece.clone() };
             wire.send(&data_message(id, &[piece]))?;
         }
     }
@@ -181,11 +167,7 @@ fn fetch(wire: &mut Wire, request: &Value, files: &[Lie]) -> std::io::Result<()>
 
 /// Runs a get of everything against such a server. Panics if anything beside the destination changed.
 #[track_caller]
-fn get_from(
-    entries: Vec<Value>,
-    files: Vec<Lie>,
-    prepare: impl FnOnce(&Path),
-) -> (tempfile::TempDir, Outcome) {
+fn get_from(entries: Vec<Value>, files: Vec<Lie>, prepare: impl FnOnce(&Path)) -> (tempfile::TempDir, Outcome) {
     let folder = tempdir().expect("a folder");
     let arena = folder.path().join("arena");
     write(&arena.join("outside/precious"), b"precious");
@@ -194,22 +176,10 @@ fn get_from(
     let before = snapshot(&arena.join("outside"));
     let server = Hostile::start(entries, files);
     let outcome = get(&server.url(), &arena.join("copy"));
-    assert_eq!(
-        snapshot(&arena.join("outside")),
-        before,
-        "it wrote outside: {}",
-        outcome.stderr
-    );
-    let names: Vec<_> = fs::read_dir(&arena)
-        .expect("read")
-        .map(|entry| entry.expect("read").file_name())
-        .collect();
+    assert_eq!(snapshot(&arena.join("outside")), before, "it wrote outside: {}", outcome.stderr);
+    let names: Vec<_> = fs::read_dir(&arena).expect("read").map(|entry| entry.expect("read").file_name()).collect();
     assert_eq!(names.len(), 2, "it wrote outside: {names:?}");
-    assert_eq!(
-        fs::read_dir(folder.path()).expect("read").count(),
-        1,
-        "it wrote outside"
-    );
+    assert_eq!(fs::read_dir(folder.path()).expect("read").count(), 1, "it wrote outside");
     assert!(!outcome.stderr.contains("panicked"), "{}", outcome.stderr);
     (folder, outcome)
 }
@@ -221,10 +191,7 @@ fn the_hostile_server_can_be_honest() {
     let (folder, outcome) = get_from(vec![directory("sub"), file.entry()], vec![file], |_| {});
     let outcome = outcome.expect_code(0);
     assert_eq!(outcome.number("files"), 1);
-    assert_eq!(
-        fs::read(folder.path().join("arena/copy/sub/file")).expect("read"),
-        b"honest"
-    );
+    assert_eq!(fs::read(folder.path().join("arena/copy/sub/file")).expect("read"), b"honest");
 }
 
 #[test]
@@ -251,11 +218,7 @@ fn listed_paths_cannot_leave_the_destination() {
         let copy = snapshot(&folder.path().join("arena/copy"));
         assert!(copy.is_empty(), "{path:?} made {copy:?}");
     }
-    for path in [
-        "n".repeat(256),
-        "deep/".repeat(900) + "x",
-        "../".repeat(40) + "tmp/towpath-test-evil",
-    ] {
+    for path in ["n".repeat(256), "deep/".repeat(900) + "x", "../".repeat(40) + "tmp/towpath-test-evil"] {
         let path: &'static str = path.leak();
         let file = Lie::honest(path, EVIL);
         let (_folder, outcome) = get_from(vec![file.entry()], vec![file.clone()], |_| {});
@@ -265,31 +228,14 @@ fn listed_paths_cannot_leave_the_destination() {
 
 #[test]
 fn links_that_the_client_was_made_to_make_are_not_followed() {
-    for target in [
-        "../outside",
-        "/",
-        "..",
-        "../../..",
-        "/proc/self/cwd",
-        "self",
-        "sub/../../outside",
-    ] {
+    for target in ["../outside", "/", "..", "../../..", "/proc/self/cwd", "self", "sub/../../outside"] {
         let file = Lie::honest("self/evil", EVIL);
         let deep = Lie::honest("self/outside/evil", EVIL);
-        let entries = vec![
-            directory("sub"),
-            link("self", target),
-            directory("self"),
-            file.entry(),
-            deep.entry(),
-        ];
+        let entries = vec![directory("sub"), link("self", target), directory("self"), file.entry(), deep.entry()];
         let (folder, _) = get_from(entries, vec![file, deep], |_| {});
         let copy = folder.path().join("arena/copy");
         let made = fs::symlink_metadata(copy.join("self"));
-        assert!(
-            !made.is_ok_and(|metadata| metadata.is_symlink()) || target == "self",
-            "a link to {target} was made"
-        );
+        assert!(!made.is_ok_and(|metadata| metadata.is_symlink()) || target == "self", "a link to {target} was made");
     }
     // A link to within is made and then followed by nobody: the file does not appear below its target.
     let file = Lie::honest("link/evil", EVIL);
@@ -303,18 +249,11 @@ fn links_that_the_client_was_made_to_make_are_not_followed() {
 fn links_that_stand_in_the_destination_are_not_followed_out() {
     let inner = Lie::honest("door/evil", EVIL);
     let plain = Lie::honest("window", EVIL);
-    let (folder, _) = get_from(
-        vec![directory("door"), inner.entry(), plain.entry()],
-        vec![inner, plain],
-        |arena| {
-            symlink("../outside", arena.join("copy/door")).expect("link");
-            symlink("../outside/precious", arena.join("copy/window")).expect("link");
-        },
-    );
-    assert_eq!(
-        fs::read(folder.path().join("arena/outside/precious")).expect("read"),
-        b"precious"
-    );
+    let (folder, _) = get_from(vec![directory("door"), inner.entry(), plain.entry()], vec![inner, plain], |arena| {
+        symlink("../outside", arena.join("copy/door")).expect("link");
+        symlink("../outside/precious", arena.join("copy/window")).expect("link");
+    });
+    assert_eq!(fs::read(folder.path().join("arena/outside/precious")).expect("read"), b"precious");
 }
 
 #[test]
@@ -326,67 +265,31 @@ fn lies_about_sizes_and_pieces_install_nothing() {
         ("a digest of something else", file().digest(other().into())),
         ("a digest that is none", file().digest("xyz".into())),
         ("a digest that is a number", file().digest(7.into())),
-        (
-            "shorter than announced",
-            file().size(EVIL.len() as u64 + 10),
-        ),
+        ("shorter than announced", file().size(EVIL.len() as u64 + 10)),
         ("longer than announced", file().size(3)),
         ("an absurd size", file().size((1 << 53) - 1)),
         ("a larger absurd size", file().size(u64::MAX)),
-        (
-            "an offset behind the end",
-            file().piece(|piece| piece.offset = 1 << 40),
-        ),
-        (
-            "an offset that overflows",
-            file().piece(|piece| piece.offset = u64::MAX - 3),
-        ),
-        (
-            "a length that overflows",
-            file().piece(|piece| (piece.length, piece.flags) = (u64::MAX, END | HOLE)),
-        ),
-        (
-            "a length unlike the body",
-            file().piece(|piece| piece.length -= 1),
-        ),
-        (
-            "a body unlike the header",
-            file().piece(|piece| piece.body_length += 1),
-        ),
+        ("an offset behind the end", file().piece(|piece| piece.offset = 1 << 40)),
+        ("an offset that overflows", file().piece(|piece| piece.offset = u64::MAX - 3)),
+        ("a length that overflows", file().piece(|piece| (piece.length, piece.flags) = (u64::MAX, END | HOLE))),
+        ("a length unlike the body", file().piece(|piece| piece.length -= 1)),
+        ("a body unlike the header", file().piece(|piece| piece.body_length += 1)),
         (
             "a hole for everything",
-            file().piece(|piece| {
-                (piece.flags, piece.body, piece.body_length) = (END | HOLE, vec![], 0)
-            }),
+            file().piece(|piece| (piece.flags, piece.body, piece.body_length) = (END | HOLE, vec![], 0)),
         ),
-        (
-            "a hole with a body",
-            file().piece(|piece| piece.flags = END | HOLE),
-        ),
-        (
-            "a file that nobody asked for",
-            file().piece(|piece| piece.n = 5),
-        ),
+        ("a hole with a body", file().piece(|piece| piece.flags = END | HOLE)),
+        ("a file that nobody asked for", file().piece(|piece| piece.n = 5)),
         ("index 2^32-1", file().piece(|piece| piece.n = u32::MAX)),
-        (
-            "flags that nobody knows",
-            file().piece(|piece| piece.flags = 0xf0),
-        ),
-        (
-            "zstd that is none",
-            file().piece(|piece| piece.flags = END | ZSTD),
-        ),
+        ("flags that nobody knows", file().piece(|piece| piece.flags = 0xf0)),
+        ("zstd that is none", file().piece(|piece| piece.flags = END | ZSTD)),
         (
             "zstd that never ends",
             file().piece(|piece| {
-                (piece.flags, piece.body_length, piece.body) =
-                    (END | ZSTD, bomb.len() as u64, bomb.clone());
+                (piece.flags, piece.body_length, piece.body) = (END | ZSTD, bomb.len() as u64, bomb.clone());
             }),
         ),
-        (
-            "the same piece twice",
-            file().pieces(vec![Piece::of(0, 0, 0, EVIL), Piece::of(0, END, 0, EVIL)]),
-        ),
+        ("the same piece twice", file().pieces(vec![Piece::of(0, 0, 0, EVIL), Piece::of(0, END, 0, EVIL)])),
         ("nothing at all", file().pieces(vec![])),
         ("no end", file().pieces(vec![Piece::of(0, 0, 0, EVIL)])),
     ];
@@ -395,10 +298,7 @@ fn lies_about_sizes_and_pieces_install_nothing() {
         let installed = folder.path().join("arena/copy/file");
         if what == "no end" || what == "flags that nobody knows" || what == "the same piece twice" {
             // The digest decides: what is there, if anything, is what was announced.
-            assert!(
-                !installed.exists() || fs::read(&installed).expect("read") == EVIL,
-                "{what}"
-            );
+            assert!(!installed.exists() || fs::read(&installed).expect("read") == EVIL, "{what}");
         } else {
             assert!(!installed.exists(), "{what}: it was installed");
             assert_eq!(outcome.status.code(), Some(1), "{what}: {}", outcome.stderr);
@@ -420,10 +320,7 @@ fn a_listing_that_lies_about_types_or_goes_on_for_ever_is_given_up() {
     ] {
         let shown = json!(entries).to_string();
         let (_folder, outcome) = get_from(entries, vec![], |_| {});
-        assert!(
-            matches!(outcome.status.code(), Some(0 | 1)),
-            "{shown:.100}: {outcome:?}"
-        );
+        assert!(matches!(outcome.status.code(), Some(0 | 1)), "{shown:.100}: {outcome:?}");
     }
 }
 
@@ -448,11 +345,7 @@ fn frames_that_are_too_large_for_the_client_are_refused() {
         }
     });
     let folder = tempdir().expect("a folder");
-    let outcome = get(
-        &format!("tcp://127.0.0.1:{port}/x"),
-        &folder.path().join("copy"),
-    )
-    .expect_code(1);
+    let outcome = get(&format!("tcp://127.0.0.1:{port}/x"), &folder.path().join("copy")).expect_code(1);
     assert!(!outcome.stderr.contains("panicked"), "{}", outcome.stderr);
     stop.store(true, Ordering::Relaxed);
     std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("connect");

@@ -80,9 +80,7 @@ fn bad_paths(folder: &Path) -> Vec<Vec<u8>> {
 }
 
 fn contains_secret(frames: &[Vec<u8>]) -> bool {
-    frames
-        .iter()
-        .any(|frame| frame.windows(SECRET.len()).any(|window| window == SECRET))
+    frames.iter().any(|frame| frame.windows(SECRET.len()).any(|window| window == SECRET))
 }
 
 #[test]
@@ -92,22 +90,15 @@ fn the_plain_dialect_refuses_paths_that_leave_the_root() {
     let mut wire = Wire::dealer(server.port());
     for path in bad_paths(folder.path()) {
         let shown = String::from_utf8_lossy(&path[..path.len().min(80)]).into_owned();
-        for request in [
-            vec![b"fetch", path.as_slice()],
-            vec![b"fetch", path.as_slice(), b"0", b"100"],
-        ] {
+        for request in [vec![b"fetch", path.as_slice()], vec![b"fetch", path.as_slice(), b"0", b"100"]] {
             wire.send(&request).expect("send");
             let answer = wire.receive().expect("an answer");
             assert_eq!(answer.len(), 2, "{shown}: {answer:?}");
             assert_eq!(answer[0], b"error", "{shown}");
-            assert!(
-                std::str::from_utf8(&answer[1]).is_ok_and(|reason| !reason.is_empty()),
-                "{shown}: {answer:?}"
-            );
+            assert!(std::str::from_utf8(&answer[1]).is_ok_and(|reason| !reason.is_empty()), "{shown}: {answer:?}");
         }
     }
-    wire.send(&[b"fetch".as_slice(), b"inside/public", b"0", b"100"])
-        .expect("send");
+    wire.send(&[b"fetch".as_slice(), b"inside/public", b"0", b"100"]).expect("send");
     assert_eq!(wire.receive().expect("an answer"), [PUBLIC]);
     server.expect_alive();
 }
@@ -161,8 +152,7 @@ fn path_b64_is_checked_like_path() {
     .into_iter()
     .enumerate()
     {
-        wire.request(&json!({"op": "fetch", "id": id, "credit_bytes": 1 << 20, "files": [file]}))
-            .expect("send");
+        wire.request(&json!({"op": "fetch", "id": id, "credit_bytes": 1 << 20, "files": [file]})).expect("send");
         let answer = wire.control();
         let refused = answer["re"] == "error" || answer["files"][0]["error"].is_object();
         assert!(refused, "{file} was answered with {answer}");
@@ -182,15 +172,7 @@ fn listings_do_not_leave_the_root() {
         let Ok(text) = std::str::from_utf8(&path) else {
             continue;
         };
-        if [
-            "absolute-link",
-            "relative-link",
-            "inside/relative-link",
-            "winding-link",
-            "loop",
-        ]
-        .contains(&text)
-        {
+        if ["absolute-link", "relative-link", "inside/relative-link", "winding-link", "loop"].contains(&text) {
             // A link may be listed: as a link.
             id += 1;
             let answer = wire.ask(&json!({"op": "list", "id": id, "path": text, "digest": true}));
@@ -198,35 +180,21 @@ fn listings_do_not_leave_the_root() {
             assert!(answer["entries"][0]["digest"].is_null(), "{answer}");
             continue;
         }
-        for request in [
-            json!({"path": text, "recursive": true}),
-            json!({"glob": text, "recursive": true}),
-        ] {
+        for request in [json!({"path": text, "recursive": true}), json!({"glob": text, "recursive": true})] {
             id += 1;
             let mut request = request;
             request["op"] = "list".into();
             request["id"] = id.into();
             let answer = wire.ask(&request);
-            let nothing =
-                answer["re"] == "error" || answer["entries"].as_array().is_some_and(Vec::is_empty);
-            assert!(
-                nothing || request["glob"].is_string(),
-                "{request} was answered with {answer}"
-            );
+            let nothing = answer["re"] == "error" || answer["entries"].as_array().is_some_and(Vec::is_empty);
+            assert!(nothing || request["glob"].is_string(), "{request} was answered with {answer}");
             assert!(!answer.to_string().contains("\"secret\""), "{answer}");
         }
     }
-    let answer =
-        wire.ask(&json!({"op": "list", "id": 9999, "path": "", "recursive": true, "digest": true}));
+    let answer = wire.ask(&json!({"op": "list", "id": 9999, "path": "", "recursive": true, "digest": true}));
     let text = answer.to_string();
-    assert!(
-        !text.contains(&blake3::hash(SECRET).to_hex().to_string()),
-        "a link was followed: {text}"
-    );
-    assert!(
-        !text.contains("folder-link/"),
-        "a link was followed: {text}"
-    );
+    assert!(!text.contains(&blake3::hash(SECRET).to_hex().to_string()), "a link was followed: {text}");
+    assert!(!text.contains("folder-link/"), "a link was followed: {text}");
     server.expect_alive();
 }
 
@@ -238,19 +206,9 @@ fn a_tree_with_links_that_lead_out_brings_nothing_from_outside() {
     let outcome = get(&server.url(""), &copy);
     assert!(matches!(outcome.status.code(), Some(0 | 1)), "{outcome:?}");
     assert_eq!(fs::read(copy.join("inside/public")).expect("read"), PUBLIC);
-    for name in [
-        "absolute-link",
-        "relative-link",
-        "folder-link",
-        "slash",
-        "magic-link",
-        "inside/relative-link",
-    ] {
+    for name in ["absolute-link", "relative-link", "folder-link", "slash", "magic-link", "inside/relative-link"] {
         let metadata = fs::symlink_metadata(copy.join(name));
-        assert!(
-            metadata.is_err(),
-            "{name} leads out of the destination and was made"
-        );
+        assert!(metadata.is_err(), "{name} leads out of the destination and was made");
     }
 }
 
@@ -271,16 +229,14 @@ fn a_link_swapped_in_while_serving_gives_nothing_away() {
             while !over.load(Ordering::Relaxed) {
                 let exchange = |from: &Path, to: &Path| {
                     let flags = rustix::fs::RenameFlags::EXCHANGE;
-                    rustix::fs::renameat_with(rustix::fs::CWD, from, rustix::fs::CWD, to, flags)
-                        .expect("exchange");
+                    rustix::fs::renameat_with(rustix::fs::CWD, from, rustix::fs::CWD, to, flags).expect("exchange");
                 };
                 exchange(&served.join("door"), &served.join("spare-link"));
             }
         });
         let mut given = 0;
         for id in 0..1500 {
-            wire.send(&[b"fetch".as_slice(), b"door/secret", b"0", b"100"])
-                .expect("send");
+            wire.send(&[b"fetch".as_slice(), b"door/secret", b"0", b"100"]).expect("send");
             let answer = wire.receive().expect("an answer");
             assert!(!contains_secret(&answer), "the secret was given away");
             given += usize::from(answer == [PUBLIC]);
@@ -300,10 +256,7 @@ fn a_link_swapped_in_while_serving_gives_nothing_away() {
             }
         }
         over.store(true, Ordering::Relaxed);
-        assert!(
-            given > 0,
-            "the file was never served: the test did not test anything"
-        );
+        assert!(given > 0, "the file was never served: the test did not test anything");
     });
     server.expect_alive();
 }
@@ -323,13 +276,9 @@ fn an_unreadable_file_is_reported_and_the_others_are_served() {
     let mut server = Server::from_command(command.args(["--bind", "tcp://127.0.0.1:0"]));
 
     let mut wire = Wire::dealer(server.port());
-    wire.send(&[b"fetch".as_slice(), b"b-unreadable"])
-        .expect("send");
+    wire.send(&[b"fetch".as_slice(), b"b-unreadable"]).expect("send");
     let answer = wire.receive().expect("an answer");
-    assert_eq!(
-        (answer.len(), answer[0].as_slice()),
-        (2, b"error".as_slice())
-    );
+    assert_eq!((answer.len(), answer[0].as_slice()), (2, b"error".as_slice()));
 
     let one = get(&server.url("b-unreadable"), &folder.path().join("one")).expect_code(1);
     assert!(one.stderr.contains("b-unreadable"), "{}", one.stderr);
@@ -337,11 +286,7 @@ fn an_unreadable_file_is_reported_and_the_others_are_served() {
 
     let copy = folder.path().join("copy");
     let all = get(&server.url(""), &copy).expect_code(1);
-    assert!(
-        all.stderr.contains("b-unreadable") && all.stderr.contains("c-closed"),
-        "{}",
-        all.stderr
-    );
+    assert!(all.stderr.contains("b-unreadable") && all.stderr.contains("c-closed"), "{}", all.stderr);
     assert_eq!(fs::read(copy.join("a-readable")).expect("read"), PUBLIC);
     assert_eq!(fs::read(copy.join("d-readable")).expect("read"), PUBLIC);
     assert!(!copy.join("b-unreadable").exists());
@@ -366,24 +311,13 @@ fn special_files_are_not_served_and_stall_nobody() {
     let served = folder.path().join("served");
     write(&served.join("file"), PUBLIC);
     let fifo = served.join("fifo");
-    rustix::fs::mknodat(
-        rustix::fs::CWD,
-        &fifo,
-        rustix::fs::FileType::Fifo,
-        0o644.into(),
-        0,
-    )
-    .expect("mkfifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o644.into(), 0).expect("mkfifo");
     let server = Server::start(&served);
     let mut wire = Wire::dealer(server.port());
     wire.send(&[b"fetch".as_slice(), b"fifo"]).expect("send");
     assert_eq!(wire.receive().expect("an answer")[0], b"error");
-    let answer = wire
-        .ask(&json!({"op": "fetch", "id": 1, "credit_bytes": 4096, "files": [{"path": "fifo"}]}));
-    assert_eq!(
-        answer["files"][0]["error"]["code"], "not-a-file",
-        "{answer}"
-    );
+    let answer = wire.ask(&json!({"op": "fetch", "id": 1, "credit_bytes": 4096, "files": [{"path": "fifo"}]}));
+    assert_eq!(answer["files"][0]["error"]["code"], "not-a-file", "{answer}");
     let copy = folder.path().join("copy");
     // The pipe is told of, or passed over; the file arrives either way.
     let outcome = get(&server.url(""), &copy);

@@ -56,10 +56,7 @@ fn ranges_bring_exactly_what_they_name() {
         assert_eq!(last["re"], "done", "{ranges:?}: {last}");
         let mut got = Vec::new();
         for piece in &pieces {
-            assert!(
-                piece.length <= 65_536 && piece.flags & !(END | HOLE) == 0,
-                "{piece:?}"
-            );
+            assert!(piece.length <= 65_536 && piece.flags & !(END | HOLE) == 0, "{piece:?}");
             assert_eq!(piece.body.len() as u64, piece.length);
             if piece.length > 0 {
                 got.push((piece.offset, piece.body.clone()));
@@ -73,12 +70,7 @@ fn ranges_bring_exactly_what_they_name() {
         }
         assert!(got.is_sorted_by_key(|(offset, _)| *offset));
         let joined: Vec<u8> = got.into_iter().flat_map(|(_, body)| body).collect();
-        assert!(
-            joined == expected,
-            "{ranges:?}: {} octets, not {}",
-            joined.len(),
-            expected.len()
-        );
+        assert!(joined == expected, "{ranges:?}: {} octets, not {}", joined.len(), expected.len());
     }
 }
 
@@ -108,16 +100,14 @@ fn bad_ranges_are_refused() {
     .into_iter()
     .enumerate()
     {
-        let request = json!({"op": "fetch", "id": id, "credit_bytes": 1 << 24, "files": [{"path": "a", "ranges": ranges}]});
+        let request =
+            json!({"op": "fetch", "id": id, "credit_bytes": 1 << 24, "files": [{"path": "a", "ranges": ranges}]});
         let (pieces, last) = fetch(&mut wire, &request);
         assert!(pieces.is_empty(), "{ranges}");
         // [u64::MAX, 1] lies past the end: an error, or nothing to send, are both right.
         let beyond = ranges == json!([[u64::MAX, 1]]) || ranges == json!([[1, u64::MAX]]);
         let refused = last["re"] == "error" || last["files"][0]["error"].is_object();
-        assert!(
-            refused || (beyond && last["re"] == "done"),
-            "{ranges} was answered with {last}"
-        );
+        assert!(refused || (beyond && last["re"] == "done"), "{ranges} was answered with {last}");
         if last["re"] == "error" {
             assert_eq!(last["code"], "bad-request", "{last}");
         }
@@ -166,11 +156,7 @@ fn bad_numbers_in_the_plain_dialect_are_refused() {
     ] {
         wire.send(&["fetch", offset, size]).expect("send");
         let answer = wire.receive().expect("an answer");
-        assert!(
-            answer == [expected],
-            "{offset} {size}: {} frames",
-            answer.len()
-        );
+        assert!(answer == [expected], "{offset} {size}: {} frames", answer.len());
     }
     server.expect_alive();
 }
@@ -182,8 +168,7 @@ fn malformed_messages_are_answered_with_an_error_and_change_nothing() {
     let mut server = Server::start(folder.path());
     let nested = "[".repeat(100_000);
     let wide = format!("{{\"op\":\"hello\",\"x\":\"{}\"}}", "x".repeat(300_000));
-    let files_over_the_limit =
-        json!({"op": "fetch", "id": 1, "files": vec![json!({"path": "a"}); 4097]}).to_string();
+    let files_over_the_limit = json!({"op": "fetch", "id": 1, "files": vec![json!({"path": "a"}); 4097]}).to_string();
     let messages: Vec<Vec<&[u8]>> = vec![
         vec![b"TOW1"],
         vec![b"TOW1", b""],
@@ -207,7 +192,10 @@ fn malformed_messages_are_answered_with_an_error_and_change_nothing() {
         vec![b"TOW1", b"{\"op\":\"list\",\"id\":1,\"glob\":\"{a,{b,{c,{d\"}"],
         vec![b"TOW1", b"{\"op\":\"more\",\"id\":77}"],
         vec![b"TOW1", b"{\"op\":\"leaves\",\"id\":1,\"path\":\"a\",\"digest\":\"zz\",\"from\":0,\"count\":1}"],
-        vec![b"TOW1", b"{\"op\":\"leaves\",\"id\":1,\"path\":\"a\",\"digest\":\"00\",\"from\":-1,\"count\":99999999999}"],
+        vec![
+            b"TOW1",
+            b"{\"op\":\"leaves\",\"id\":1,\"path\":\"a\",\"digest\":\"00\",\"from\":-1,\"count\":99999999999}",
+        ],
         vec![b"TOW1", b"{\"op\":\"credit\",\"bytes\":-1}"],
         vec![b"TOW1", b"{\"op\":\"credit\",\"bytes\":18446744073709551615}"],
         vec![b"TOW1", b"{\"op\":\"credit\",\"bytes\":\"many\"}"],
@@ -219,21 +207,14 @@ fn malformed_messages_are_answered_with_an_error_and_change_nothing() {
         vec![b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"],
     ];
     for message in messages {
-        let shown: Vec<_> = message
-            .iter()
-            .map(|f| String::from_utf8_lossy(&f[..f.len().min(100)]))
-            .collect();
+        let shown: Vec<_> = message.iter().map(|f| String::from_utf8_lossy(&f[..f.len().min(100)])).collect();
         let mut wire = Wire::dealer(server.port());
         wire.send(&message).expect("send");
-        let answer = wire
-            .receive()
-            .unwrap_or_else(|error| panic!("{shown:?}: {error}"));
+        let answer = wire.receive().unwrap_or_else(|error| panic!("{shown:?}: {error}"));
         let plain = answer[0] == b"error" && answer.len() == 2;
         let control = answer[0] == b"TOW1"
             && serde_json::from_slice::<Value>(&answer[1]).is_ok_and(|object| {
-                object["re"] == "error"
-                    && object["code"].is_string()
-                    && object["message"].is_string()
+                object["re"] == "error" && object["code"].is_string() && object["message"].is_string()
             });
         assert!(plain || control, "{shown:?} was answered with {answer:?}");
         // The connection goes on as if nothing had been.
@@ -241,13 +222,8 @@ fn malformed_messages_are_answered_with_an_error_and_change_nothing() {
         assert_eq!(hello["re"], "hello", "after {shown:?}");
     }
     let mut wire = Wire::dealer(server.port());
-    wire.send(&[b"TOW1".as_slice(), wide.as_bytes()])
-        .expect("send");
-    assert_eq!(
-        wire.control()["re"],
-        "hello",
-        "an unknown member is ignored"
-    );
+    wire.send(&[b"TOW1".as_slice(), wide.as_bytes()]).expect("send");
+    assert_eq!(wire.control()["re"], "hello", "an unknown member is ignored");
     server.expect_alive();
 }
 
@@ -257,17 +233,13 @@ fn requests_over_the_limit_and_ids_in_use_are_busy() {
     random_file(&folder.path().join("a"), 1 << 20, 1);
     let server = Server::start(folder.path());
     let mut wire = Wire::dealer(server.port());
-    let most = wire.ask(&json!({"op": "hello"}))["requests_max"]
-        .as_u64()
-        .expect("a number");
+    let most = wire.ask(&json!({"op": "hello"}))["requests_max"].as_u64().expect("a number");
     // Without credit none of them can end.
     for id in 0..most {
-        wire.request(&json!({"op": "fetch", "id": id, "files": [{"path": "a"}]}))
-            .expect("send");
+        wire.request(&json!({"op": "fetch", "id": id, "files": [{"path": "a"}]})).expect("send");
     }
     for id in [0, most] {
-        wire.request(&json!({"op": "fetch", "id": id, "files": [{"path": "a"}]}))
-            .expect("send");
+        wire.request(&json!({"op": "fetch", "id": id, "files": [{"path": "a"}]})).expect("send");
     }
     let mut busy = 0;
     while busy < 2 {
@@ -278,22 +250,16 @@ fn requests_over_the_limit_and_ids_in_use_are_busy() {
         }
     }
     for id in 0..most {
-        wire.request(&json!({"op": "cancel", "id": id}))
-            .expect("send");
+        wire.request(&json!({"op": "cancel", "id": id})).expect("send");
     }
     let mut cancelled = 0;
     while cancelled < most {
         cancelled += u64::from(wire.control()["re"] == "cancelled");
     }
-    let (pieces, last) = fetch(
-        &mut wire,
-        &json!({"op": "fetch", "id": 0, "credit_bytes": 4 << 20, "files": [{"path": "a"}]}),
-    );
+    let (pieces, last) =
+        fetch(&mut wire, &json!({"op": "fetch", "id": 0, "credit_bytes": 4 << 20, "files": [{"path": "a"}]}));
     assert_eq!(last["re"], "done", "{last}");
-    assert_eq!(
-        pieces.iter().map(|piece| piece.length).sum::<u64>(),
-        1 << 20
-    );
+    assert_eq!(pieces.iter().map(|piece| piece.length).sum::<u64>(), 1 << 20);
 }
 
 #[test]
@@ -308,17 +274,12 @@ fn a_cancelled_request_says_nothing_more_and_closes_its_files() {
         .expect("send");
     // It has begun.
     while !wire.receive().expect("an answer")[0].starts_with(b"TOWD") {}
-    wire.request(&json!({"op": "cancel", "id": 5}))
-        .expect("send");
+    wire.request(&json!({"op": "cancel", "id": 5})).expect("send");
     let mut octets = 0;
     loop {
         let frames = wire.receive().expect("an answer");
         if frames[0].starts_with(b"TOWD") {
-            octets += parse_data_message(&frames)
-                .1
-                .iter()
-                .map(|piece| piece.length)
-                .sum::<u64>();
+            octets += parse_data_message(&frames).1.iter().map(|piece| piece.length).sum::<u64>();
             continue;
         }
         let answer: Value = serde_json::from_slice(&frames[1]).expect("JSON");
@@ -338,16 +299,14 @@ fn without_credit_nothing_is_sent() {
     random_file(&folder.path().join("a"), 8 << 20, 1);
     let server = Server::start(folder.path());
     let mut wire = Wire::dealer(server.port());
-    wire.request(&json!({"op": "fetch", "id": 1, "digest": "none", "files": [{"path": "a"}]}))
-        .expect("send");
+    wire.request(&json!({"op": "fetch", "id": 1, "digest": "none", "files": [{"path": "a"}]})).expect("send");
     assert_eq!(wire.control()["re"], "files");
     // Another request on the same connection is answered: the first one waits, and nothing of it came before.
     assert_eq!(wire.ask(&json!({"op": "hello"}))["re"], "hello");
     let mut credit = 0;
     let mut octets = 0;
     while octets < 8 << 20 {
-        wire.request(&json!({"op": "credit", "bytes": 3_000_000}))
-            .expect("send");
+        wire.request(&json!({"op": "credit", "bytes": 3_000_000})).expect("send");
         credit += 3_000_000;
         wire.request(&json!({"op": "hello"})).expect("send");
         // What the credit covers may come before or after the answer; it never comes to more than the credit.
@@ -355,18 +314,10 @@ fn without_credit_nothing_is_sent() {
         while !(greeted && (octets + (1 << 20) > credit || octets == 8 << 20)) {
             let frames = wire.receive().expect("an answer");
             if frames[0].starts_with(b"TOWD") {
-                octets += parse_data_message(&frames)
-                    .1
-                    .iter()
-                    .map(|piece| piece.length)
-                    .sum::<u64>();
-                assert!(
-                    octets <= credit,
-                    "{octets} octets came for a credit of {credit}"
-                );
+                octets += parse_data_message(&frames).1.iter().map(|piece| piece.length).sum::<u64>();
+                assert!(octets <= credit, "{octets} octets came for a credit of {credit}");
             } else {
-                greeted |=
-                    serde_json::from_slice::<Value>(&frames[1]).expect("JSON")["re"] == "hello";
+                greeted |= serde_json::from_slice::<Value>(&frames[1]).expect("JSON")["re"] == "hello";
             }
         }
     }

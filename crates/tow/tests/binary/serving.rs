@@ -33,10 +33,7 @@ fn serve_ends_cleanly_in_the_middle_of_a_transfer() {
     let server = Server::start(folder.path());
     let proxy = Proxy::start(server.port());
     proxy.hold_after(4 << 20);
-    let _get = Process::start(&mut get_command(
-        &proxy.url("a"),
-        &folder.path().join("copy"),
-    ));
+    let _get = Process::start(&mut get_command(&proxy.url("a"), &folder.path().join("copy")));
     proxy.wait_held();
     server.stop(Signal::TERM).expect_code(0);
 }
@@ -51,11 +48,7 @@ fn serve_listens_where_it_is_told() {
         let mut command = tow([OsStr::new("serve"), source.as_ref()]);
         let server = Server::from_command(command.args(["--bind", endpoint]));
         let expected = endpoint.trim_end_matches('0');
-        assert!(
-            server.endpoint().starts_with(expected),
-            "{}",
-            server.endpoint()
-        );
+        assert!(server.endpoint().starts_with(expected), "{}", server.endpoint());
         assert!(!server.endpoint().ends_with(":0"), "{}", server.endpoint());
         if endpoint.starts_with("tcp") {
             let copy = folder.path().join(format!("copy{index}"));
@@ -70,20 +63,14 @@ fn serve_refuses_what_it_cannot_serve_or_bind() {
     let folder = tempdir().expect("a folder");
     let missing = folder.path().join("missing");
     let outcome =
-        run(tow([OsStr::new("serve"), missing.as_ref()]).args(["--bind", "tcp://127.0.0.1:0"]))
-            .expect_code(1);
+        run(tow([OsStr::new("serve"), missing.as_ref()]).args(["--bind", "tcp://127.0.0.1:0"])).expect_code(1);
     assert!(outcome.stderr.contains("missing"), "{}", outcome.stderr);
     assert!(outcome.stdout.is_empty());
 
     let server = Server::start(folder.path());
     let outcome =
-        run(tow([OsStr::new("serve"), folder.path().as_ref()]).args(["--bind", server.endpoint()]))
-            .expect_code(1);
-    assert!(
-        outcome.stderr.contains(server.endpoint()),
-        "{}",
-        outcome.stderr
-    );
+        run(tow([OsStr::new("serve"), folder.path().as_ref()]).args(["--bind", server.endpoint()])).expect_code(1);
+    assert!(outcome.stderr.contains(server.endpoint()), "{}", outcome.stderr);
 }
 
 #[test]
@@ -93,11 +80,7 @@ fn get_without_a_server_fails_and_says_so() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
     let port = listener.local_addr().expect("address").port();
     drop(listener);
-    let outcome = get(
-        &format!("tcp://127.0.0.1:{port}/a"),
-        &folder.path().join("copy"),
-    )
-    .expect_code(1);
+    let outcome = get(&format!("tcp://127.0.0.1:{port}/a"), &folder.path().join("copy")).expect_code(1);
     assert!(!outcome.stderr.is_empty());
     assert!(!folder.path().join("copy").exists());
 }

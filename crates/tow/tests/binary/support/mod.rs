@@ -16,10 +16,7 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(
-            start.elapsed() < DEADLINE,
-            "waited {DEADLINE:?} in vain until {what}"
-        );
+        assert!(start.elapsed() < DEADLINE, "waited {DEADLINE:?} in vain until {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

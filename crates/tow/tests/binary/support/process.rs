@@ -26,10 +26,7 @@ pub fn tow<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
 
 /// The same, run by somebody to whom file permissions apply. `folder` is a place for a copy of the binary that this
 /// somebody may run: the target folder may be closed to others.
-pub fn unprivileged_tow<S: AsRef<OsStr>>(
-    folder: &Path,
-    arguments: impl IntoIterator<Item = S>,
-) -> Command {
+pub fn unprivileged_tow<S: AsRef<OsStr>>(folder: &Path, arguments: impl IntoIterator<Item = S>) -> Command {
     if !rustix::process::geteuid().is_root() {
         return tow(arguments);
     }
@@ -38,11 +35,7 @@ pub fn unprivileged_tow<S: AsRef<OsStr>>(
         std::fs::copy(env!("CARGO_BIN_EXE_tow"), &copy).expect("copy the binary");
     }
     let mut command = Command::new(copy);
-    command
-        .args(arguments)
-        .stdin(Stdio::null())
-        .uid(NOBODY)
-        .gid(NOBODY);
+    command.args(arguments).stdin(Stdio::null()).uid(NOBODY).gid(NOBODY);
     command
 }
 
@@ -59,16 +52,10 @@ impl Collected {
         let reader = std::thread::spawn(move || {
             let mut piece = [0; 8192];
             while let Ok(count @ 1..) = stream.read(&mut piece) {
-                shared
-                    .lock()
-                    .expect("no panic holds it")
-                    .extend_from_slice(&piece[..count]);
+                shared.lock().expect("no panic holds it").extend_from_slice(&piece[..count]);
             }
         });
-        Self {
-            text,
-            reader: Some(reader),
-        }
+        Self { text, reader: Some(reader) }
     }
 
     fn so_far(&self) -> Vec<u8> {
@@ -93,18 +80,10 @@ pub struct Process {
 impl Process {
     /// Starts `command`.
     pub fn start(command: &mut Command) -> Self {
-        let mut child = command
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("start the process");
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start the process");
         let stdout = Collected::of(child.stdout.take().expect("piped"));
         let stderr = Collected::of(child.stderr.take().expect("piped"));
-        Self {
-            child,
-            stdout,
-            stderr,
-        }
+        Self { child, stdout, stderr }
     }
 
     /// Sends a signal.
@@ -130,10 +109,7 @@ impl Process {
     /// Waits until it ends by itself.
     pub fn finish(mut self) -> Outcome {
         let start = Instant::now();
-        wait_until(
-            &format!("process {} ended; it said: {}", self.pid(), self.log()),
-            || self.ended(),
-        );
+        wait_until(&format!("process {} ended; it said: {}", self.pid(), self.log()), || self.ended());
         let status = self.child.wait().expect("wait");
         Outcome {
             status,
@@ -181,11 +157,7 @@ impl Outcome {
     pub fn summary(&self) -> Value {
         match serde_json::from_slice(&self.stdout) {
             Ok(value) => value,
-            Err(error) => panic!(
-                "{error}: {:?}; stderr: {}",
-                String::from_utf8_lossy(&self.stdout),
-                self.stderr
-            ),
+            Err(error) => panic!("{error}: {:?}; stderr: {}", String::from_utf8_lossy(&self.stdout), self.stderr),
         }
     }
 
@@ -193,9 +165,7 @@ impl Outcome {
     #[track_caller]
     pub fn number(&self, member: &str) -> u64 {
         let summary = self.summary();
-        summary[member]
-            .as_u64()
-            .unwrap_or_else(|| panic!("no number {member} in {summary}"))
+        summary[member].as_u64().unwrap_or_else(|| panic!("no number {member} in {summary}"))
     }
 }
 
@@ -211,12 +181,7 @@ pub fn get(url: &str, destination: &Path) -> Outcome {
 
 /// `tow get URL DEST --json`, not yet started.
 pub fn get_command(url: &str, destination: &Path) -> Command {
-    tow([
-        OsStr::new("get"),
-        url.as_ref(),
-        destination.as_ref(),
-        "--json".as_ref(),
-    ])
+    tow([OsStr::new("get"), url.as_ref(), destination.as_ref(), "--json".as_ref()])
 }
 
 /// A running `tow serve`.
@@ -228,38 +193,22 @@ pub struct Server {
 impl Server {
     /// Serves `path` on a port that the system picks.
     pub fn start(path: &Path) -> Self {
-        Self::from_command(
-            tow([OsStr::new("serve"), path.as_ref()]).args(["--bind", "tcp://127.0.0.1:0"]),
-        )
+        Self::from_command(tow([OsStr::new("serve"), path.as_ref()]).args(["--bind", "tcp://127.0.0.1:0"]))
     }
 
     /// Starts a `tow serve` of any kind and waits for its line on standard output.
     pub fn from_command(command: &mut Command) -> Self {
-        let mut child = command
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("start the server");
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start the server");
         let stderr = Collected::of(child.stderr.take().expect("piped"));
         let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
         let mut line = Vec::new();
         // Ends with the line, or with the process: a server that hangs before it is caught by the test runner's limit.
         let read = stdout.read_until(b'\n', &mut line);
-        let process = Process {
-            child,
-            stdout: Collected::of(stdout),
-            stderr,
-        };
+        let process = Process { child, stdout: Collected::of(stdout), stderr };
         let line = String::from_utf8_lossy(&line);
-        let endpoint = line
-            .trim_end()
-            .rsplit_once(" on ")
-            .map(|(_, endpoint)| endpoint.to_owned());
+        let endpoint = line.trim_end().rsplit_once(" on ").map(|(_, endpoint)| endpoint.to_owned());
         let (true, Some(endpoint)) = (line.starts_with("serving "), endpoint) else {
-            panic!(
-                "no 'serving PATH on ENDPOINT' but {line:?} ({read:?}); it said: {}",
-                process.log()
-            );
+            panic!("no 'serving PATH on ENDPOINT' but {line:?} ({read:?}); it said: {}", process.log());
         };
         Self { process, endpoint }
     }
@@ -276,11 +225,7 @@ impl Server {
 
     /// Its TCP port.
     pub fn port(&self) -> u16 {
-        let port = self
-            .endpoint
-            .rsplit(':')
-            .next()
-            .and_then(|port| port.parse().ok());
+        let port = self.endpoint.rsplit(':').next().and_then(|port| port.parse().ok());
         port.unwrap_or_else(|| panic!("no port in {}", self.endpoint))
     }
 
@@ -292,31 +237,20 @@ impl Server {
     /// Panics if it has ended.
     #[track_caller]
     pub fn expect_alive(&mut self) {
-        assert!(
-            !self.process.ended(),
-            "the server has ended; it said: {}",
-            self.log()
-        );
+        assert!(!self.process.ended(), "the server has ended; it said: {}", self.log());
     }
 
     /// Resident memory in KiB, as the kernel counts it, without pages of files.
     pub fn resident_kib(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.child.id()))
-            .expect("/proc");
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix("RssAnon:"));
-        let number = line
-            .and_then(|rest| rest.trim().strip_suffix("kB"))
-            .and_then(|text| text.trim().parse().ok());
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.child.id())).expect("/proc");
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        let number = line.and_then(|rest| rest.trim().strip_suffix("kB")).and_then(|text| text.trim().parse().ok());
         number.expect("RssAnon in /proc/PID/status")
     }
 
     /// How many files and sockets it has open.
     pub fn open_descriptors(&self) -> usize {
-        std::fs::read_dir(format!("/proc/{}/fd", self.process.child.id()))
-            .expect("/proc")
-            .count()
+        std::fs::read_dir(format!("/proc/{}/fd", self.process.child.id())).expect("/proc").count()
     }
 
     /// Sends a signal and waits for the end.

@@ -36,10 +36,7 @@ impl Shared {
     /// How many of `wanted` octets may pass now: waits while none may. `None` when the proxy stops.
     fn permit(&self, wanted: u64) -> Option<u64> {
         let holding = |rules: &mut Rules| !rules.stopped && rules.passed >= rules.hold_at;
-        let mut rules = self
-            .changed
-            .wait_while(self.rules(), holding)
-            .expect("no panic holds it");
+        let mut rules = self.changed.wait_while(self.rules(), holding).expect("no panic holds it");
         if rules.stopped {
             return None;
         }
@@ -70,10 +67,7 @@ impl Proxy {
             open: Vec::new(),
             stopped: false,
         };
-        let shared = Arc::new(Shared {
-            rules: Mutex::new(rules),
-            changed: Condvar::new(),
-        });
+        let shared = Arc::new(Shared { rules: Mutex::new(rules), changed: Condvar::new() });
         let accepting = Arc::clone(&shared);
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
@@ -163,18 +157,13 @@ fn accept(shared: &Arc<Shared>, client: TcpStream) -> bool {
         (rules.upstream_port, rules.cuts.pop_front())
     };
     // Nobody there: the client sees its connection closed, as if the server had died.
-    let Ok(server) =
-        TcpStream::connect_timeout(&(Ipv4Addr::LOCALHOST, upstream_port).into(), DEADLINE)
-    else {
+    let Ok(server) = TcpStream::connect_timeout(&(Ipv4Addr::LOCALHOST, upstream_port).into(), DEADLINE) else {
         return true;
     };
     let (Ok(client_too), Ok(server_too)) = (client.try_clone(), server.try_clone()) else {
         return true;
     };
-    shared
-        .rules()
-        .open
-        .extend(client.try_clone().into_iter().chain(server.try_clone()));
+    shared.rules().open.extend(client.try_clone().into_iter().chain(server.try_clone()));
     std::thread::spawn(move || {
         forward(&client_too, &server_too, |piece| Some(piece.len()));
     });
@@ -200,11 +189,7 @@ fn accept(shared: &Arc<Shared>, client: TcpStream) -> bool {
 }
 
 /// Copies from one stream to the other as `permit` allows: the next so many octets, or no more at all. Then closes both.
-fn forward(
-    mut from: &TcpStream,
-    mut to: &TcpStream,
-    mut permit: impl FnMut(&[u8]) -> Option<usize>,
-) {
+fn forward(mut from: &TcpStream, mut to: &TcpStream, mut permit: impl FnMut(&[u8]) -> Option<usize>) {
     let mut buffer = vec![0; 16_384];
     'reading: while let Ok(count @ 1..) = from.read(&mut buffer) {
         let mut rest = &buffer[..count];

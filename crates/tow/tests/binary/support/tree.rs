@@ -41,12 +41,7 @@ pub fn snapshot(root: &Path) -> BTreeMap<PathBuf, Entry> {
             } else {
                 Entry::Other
             };
-            let relative = path
-                .strip_prefix(root)
-                .expect("it is below")
-                .as_os_str()
-                .as_bytes()
-                .to_vec();
+            let relative = path.strip_prefix(root).expect("it is below").as_os_str().as_bytes().to_vec();
             found.insert(PathBuf::from(std::ffi::OsString::from_vec(relative)), entry);
         }
     }
@@ -58,21 +53,14 @@ pub fn snapshot(root: &Path) -> BTreeMap<PathBuf, Entry> {
 pub fn assert_same(left: &Path, right: &Path) {
     let (left, right) = (snapshot(left), snapshot(right));
     for path in left.keys().chain(right.keys()) {
-        assert_eq!(
-            left.get(path),
-            right.get(path),
-            "{} differs",
-            path.display()
-        );
+        assert_eq!(left.get(path), right.get(path), "{} differs", path.display());
     }
 }
 
 /// BLAKE3 of a file's contents.
 pub fn digest(path: &Path) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new();
-    hasher
-        .update_reader(fs::File::open(path).expect("open"))
-        .expect("read");
+    hasher.update_reader(fs::File::open(path).expect("open")).expect("read");
     hasher.finalize()
 }
 
@@ -98,10 +86,6 @@ pub fn mixed(root: &Path, small: usize, large: usize) {
         random_file(&path, index * 131 % 9000, index as u64);
     }
     for index in 0..large {
-        random_file(
-            &root.join(format!("large/{index}.bin")),
-            (4 << 20) + index * 4099,
-            1000 + index as u64,
-        );
+        random_file(&root.join(format!("large/{index}.bin")), (4 << 20) + index * 4099, 1000 + index as u64);
     }
 }

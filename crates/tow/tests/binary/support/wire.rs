@@ -80,14 +80,7 @@ impl Piece {
     /// A piece whose header tells the truth about `body`.
     pub fn of(n: u32, flags: u8, offset: u64, body: &[u8]) -> Self {
         let length = body.len() as u64;
-        Self {
-            n,
-            flags,
-            offset,
-            length,
-            body_length: length,
-            body: body.to_vec(),
-        }
+        Self { n, flags, offset, length, body_length: length, body: body.to_vec() }
     }
 }
 
@@ -110,27 +103,17 @@ pub fn data_message(id: u32, pieces: &[Piece]) -> Vec<Vec<u8>> {
 
 /// What a data message says.
 pub fn parse_data_message(frames: &[Vec<u8>]) -> (u32, Vec<Piece>) {
-    let number = |octets: &[u8]| {
-        octets
-            .iter()
-            .fold(0, |sum, octet| sum << 8 | u64::from(*octet))
-    };
+    let number = |octets: &[u8]| octets.iter().fold(0, |sum, octet| sum << 8 | u64::from(*octet));
     let (header, bodies) = frames.split_first().expect("a message has a frame");
-    assert!(
-        header.starts_with(b"TOWD\x01\x00"),
-        "not a data message: {header:?}"
-    );
-    let entries = header[12..]
-        .chunks(32)
-        .zip(bodies)
-        .map(|(entry, body)| Piece {
-            n: number(&entry[..4]) as u32,
-            flags: entry[4],
-            offset: number(&entry[8..16]),
-            length: number(&entry[16..24]),
-            body_length: number(&entry[24..32]),
-            body: body.clone(),
-        });
+    assert!(header.starts_with(b"TOWD\x01\x00"), "not a data message: {header:?}");
+    let entries = header[12..].chunks(32).zip(bodies).map(|(entry, body)| Piece {
+        n: number(&entry[..4]) as u32,
+        flags: entry[4],
+        offset: number(&entry[8..16]),
+        length: number(&entry[16..24]),
+        body_length: number(&entry[24..32]),
+        body: body.clone(),
+    });
     let pieces: Vec<_> = entries.collect();
     assert_eq!(number(&header[6..8]) as usize, pieces.len());
     assert_eq!(bodies.len(), pieces.len());
@@ -150,12 +133,8 @@ impl Wire {
 
     /// The same on a connection that was accepted.
     pub fn on(stream: TcpStream) -> Self {
-        stream
-            .set_read_timeout(Some(DEADLINE))
-            .expect("set a timeout");
-        stream
-            .set_write_timeout(Some(DEADLINE))
-            .expect("set a timeout");
+        stream.set_read_timeout(Some(DEADLINE)).expect("set a timeout");
+        stream.set_write_timeout(Some(DEADLINE)).expect("set a timeout");
         stream.set_nodelay(true).expect("set nodelay");
         Self { stream }
     }
@@ -189,10 +168,7 @@ impl Wire {
     pub fn send<F: AsRef<[u8]>>(&mut self, frames: &[F]) -> io::Result<()> {
         let mut octets = Vec::new();
         for (index, body) in frames.iter().enumerate() {
-            octets.extend(frame(
-                if index + 1 < frames.len() { MORE } else { 0 },
-                body.as_ref(),
-            ));
+            octets.extend(frame(if index + 1 < frames.len() { MORE } else { 0 }, body.as_ref()));
         }
         self.write(&octets)
     }
@@ -207,11 +183,7 @@ impl Wire {
         let mut flags = [0];
         self.stream.read_exact(&mut flags)?;
         let mut size = [0; 8];
-        let octets = if flags[0] & LONG == 0 {
-            &mut size[7..]
-        } else {
-            &mut size[..]
-        };
+        let octets = if flags[0] & LONG == 0 { &mut size[7..] } else { &mut size[..] };
         self.stream.read_exact(octets)?;
         let mut body = Vec::new();
         let length = u64::from_be_bytes(size);
@@ -227,10 +199,7 @@ impl Wire {
         loop {
             let (flags, body) = self.read_frame()?;
             if flags & COMMAND != 0 {
-                if let Some(context) = body
-                    .strip_prefix(b"\x04PING")
-                    .and_then(|data| data.get(2..))
-                {
+                if let Some(context) = body.strip_prefix(b"\x04PING").and_then(|data| data.get(2..)) {
                     self.write(&command("PONG", context))?;
                 }
                 continue;
@@ -265,12 +234,7 @@ impl Wire {
             match self.stream.read(&mut piece) {
                 Ok(0) => return,
                 Ok(_) => {}
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
-                    ) =>
-                {
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                     panic!("the peer kept the connection open for {DEADLINE:?}");
                 }
                 Err(_) => return,
