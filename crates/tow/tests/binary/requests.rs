@@ -38,7 +38,6 @@ fn ranges_bring_exactly_what_they_name() {
     let mut wire = Wire::dealer(server.port());
     for (id, ranges) in [
         vec![[0u64, 10]],
-        vec![[5, 0]],
         vec![[0, 1], [1, 1], [100, 1 << 20]],
         vec![[SIZE - 3, 3]],
         vec![[SIZE - 3, 1000]],
@@ -136,6 +135,8 @@ fn bad_numbers_in_the_plain_dialect_are_refused() {
         ("0", "16777217"),
         ("0", "18446744073709551616"),
         ("18446744073709551616", "1"),
+        ("18446744073709551615", "1"),
+        ("9223372036854775807", "16777216"),
         (&digits, "1"),
         ("0", &digits),
         ("٣", "10"),
@@ -151,8 +152,8 @@ fn bad_numbers_in_the_plain_dialect_are_refused() {
         ("0", "16777216", &octets[..]),
         ("2999999", "2", &octets[2_999_999..]),
         ("3000000", "1", &octets[..0]),
-        ("18446744073709551615", "1", &octets[..0]),
-        ("18446744073709551615", "16777216", &octets[..0]),
+        ("4611686018427387904", "1", &octets[..0]),
+        ("9223372036837998591", "16777216", &octets[..0]),
     ] {
         wire.send(&["fetch", offset, size]).expect("send");
         let answer = wire.receive().expect("an answer");
@@ -171,7 +172,6 @@ fn malformed_messages_are_answered_with_an_error_and_change_nothing() {
     let files_over_the_limit = json!({"op": "fetch", "id": 1, "files": vec![json!({"path": "a"}); 4097]}).to_string();
     let messages: Vec<Vec<&[u8]>> = vec![
         vec![b"TOW1"],
-        vec![b"TOW1", b""],
         vec![b"TOW1", b"nonsense"],
         vec![b"TOW1", b"\xff\xfe"],
         vec![b"TOW1", b"[]"],
