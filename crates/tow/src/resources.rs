@@ -1,0 +1,44 @@
+//! What a process has used, from /proc, and how many files it may open.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// CPU seconds and peak memory of a process.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Usage {
+    /// In user and system mode together.
+    pub cpu_seconds: f64,
+    /// The most that was resident at a time, in octets.
+    pub peak_memory_bytes: u64,
+}
+
+/// What a process has used so far; zeros where /proc can't tell.
+pub fn usage_of(pid: u32) -> Usage {
+    let cpu_ticks = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok().and_then(|stat| {
+        // The second field, the name, may hold anything; what follows its last parenthesis is numbers.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
+    });
+    let peak_kib = std::fs::read_to_string(format!("/proc/{pid}/status")).ok().and_then(|status| {
+        let line = status.lines().find(|line| line.starts_with("VmHWM:"))?.to_owned();
+        line.split_whitespace().nth(1)?.parse::<u64>().ok()
+    });
+    let ticks_per_second = rustix::param::clock_ticks_per_second().max(1) as f64;
+    Usage {
+        cpu_seconds: cpu_ticks.unwrap_or(0) as f64 / ticks_per_second,
+        peak_memory_bytes: peak_kib.unwrap_or(0) * 1024,
+    }
+}
+
+/// What this process has used so far.
+pub fn own_usage() -> Usage {
+    usage_of(std::process::id())
+}
+
+/// Lets this process open as many files as the system allows it: a server of thousands of clients needs them.
+pub fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::debug!(%error, "the limit of open files stays as it is");
+    }
+}

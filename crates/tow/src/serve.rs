@@ -1,0 +1,128 @@
+//! `tow serve`: a directory or a file for everybody who asks.
+
+use crate::exit::Failure;
+use std::collections::HashMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use towpath_files::serve::{Server, ServerOptions, ShutdownHandle};
+use towpath_sockets::{Congestion, Endpoint, Heartbeat, MechanismConfig};
+
+/// Clients that announce ZMTP 3.1 are asked this often whether they are there. The timeout is generous: libzmq does not even read
+/// while its application has not taken what is there.
+const HEARTBEAT: Heartbeat =
+    Heartbeat { interval: Duration::from_secs(30), timeout: Duration::from_secs(120), ttl: Duration::ZERO };
+
+/// What `tow serve` is told.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// A directory, or one file.
+    path: PathBuf,
+    /// Where to listen: tcp://IP:PORT, tcp://[IPV6]:PORT or ipc://PATH; port 0 picks one. May be given several times.
+    #[arg(long = "bind", value_name = "ENDPOINT", default_value = "tcp://127.0.0.1:5571")]
+    endpoints: Vec<Endpoint>,
+    /// Lets in only users named in this file, one USER:PASSWORD a line, by ZMTP's PLAIN. The wire is not encrypted.
+    #[arg(long, value_name = "FILE")]
+    plain_passwords: Option<PathBuf>,
+    /// TCP congestion control: auto (cubic for peers on this machine, else the system's), system, or a name.
+    #[arg(long, default_value = "auto")]
+    congestion: Congestion,
+    /// Connections in all.
+    #[arg(long, default_value_t = 16_384)]
+    max_clients: usize,
+    /// Connections from one IP address.
+    #[arg(long, default_value_t = 8_192)]
+    max_clients_per_address: usize,
+}
+
+/// Serves until a signal ends it.
+pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
+    let mut options = ServerOptions::new(&arguments.path);
+    options.endpoints = arguments.endpoints;
+    options.hub.heartbeat = Some(HEARTBEAT);
+    options.hub.congestion = arguments.congestion;
+    options.hub.max_peers = arguments.max_clients;
+    options.hub.max_peers_per_address = arguments.max_clients_per_address;
+    if let Some(path) = &arguments.plain_passwords {
+        let passwords = read_passwords(path)?;
+        options.hub.mechanism = MechanismConfig::PlainServer;
+        options.admit = Some(Box::new(move |user, password| {
+            passwords.get(user).is_some_and(|expected| same_octets(expected, password))
+        }));
+    }
+    let server = Server::bind(options).map_err(Failure::failed)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
+    end_on_signals(&runtime, server.shutdown_handle())?;
+    let mut output = std::io::stdout().lock();
+    for endpoint in server.endpoints() {
+        // Whoever started us may have closed our output; that is no reason not to serve.
+        let _ = writeln!(output, "serving {} on {endpoint}", arguments.path.display());
+    }
+    let _ = output.flush();
+    drop(output);
+    std::thread::scope(|scope| {
+        let (ended, end) = tokio::sync::oneshot::channel::<()>();
+        scope.spawn(move || runtime.block_on(async { end.await.ok() }));
+        let served = server.run().map_err(Failure::failed);
+        let _ = ended.send(());
+        served
+    })?;
+    tracing::info!("ended");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn end_on_signals(runtime: &tokio::runtime::Runtime, handle: ShutdownHandle) -> Result<(), Failure> {
+    let _context = runtime.enter();
+    for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
+        let mut signals = signal(kind).map_err(Failure::failed)?;
+        let handle = handle.clone();
+        runtime.spawn(async move {
+            if signals.recv().await.is_some() {
+                handle.shut_down();
+            }
+        });
+    }
+    Ok(())
+}
+
+fn read_passwords(path: &Path) -> Result<HashMap<Vec<u8>, Vec<u8>>, Failure> {
+    let named = |error: &dyn std::fmt::Display| Failure::failed(format!("{}: {error}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| named(&error))?;
+    let mut passwords = HashMap::new();
+    for (number, line) in text.lines().enumerate() {
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let Some((user, password)) = line.split_once(':') else {
+            return Err(named(&format!("line {} is not USER:PASSWORD", number + 1)));
+        };
+        passwords.insert(user.as_bytes().to_vec(), password.as_bytes().to_vec());
+    }
+    Ok(passwords)
+}
+
+/// Compares in a time that tells nothing of where the difference is.
+fn same_octets(expected: &[u8], given: &[u8]) -> bool {
+    let difference = expected.iter().zip(given).fold(0, |difference, (one, other)| difference | (one ^ other));
+    expected.len() == given.len() && difference == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_read_and_compared_whole() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "# who may\nann:a:b\n\nbob:\n").unwrap();
+        let passwords = read_passwords(file.path()).unwrap();
+        assert_eq!(passwords.len(), 2);
+        assert!(same_octets(&passwords[&b"ann"[..]], b"a:b"));
+        assert!(!same_octets(b"secret", b"secre"));
+        assert!(!same_octets(b"secret", b"secreT"));
+        std::fs::write(file.path(), "ann\n").unwrap();
+        assert!(read_passwords(file.path()).unwrap_err().to_string().contains("line 1"));
+    }
+}
