@@ -125,7 +125,7 @@ impl Lister<'_> {
         match self.open_level(&start, NAMES_MAX) {
             Ok((open, names)) => listing.levels.push(Level { path: start, names, open: Some(open), all: false }),
             // A pattern that matches nothing is no error.
-            Err(RootError::NotFound | RootError::NotADirectory) => {}
+            Err(RootError::NotFound | RootError::NotADirectory | RootError::Outside) => {}
             Err(error) => return Err(error.into()),
         }
         Ok(())

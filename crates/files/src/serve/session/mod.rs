@@ -8,6 +8,8 @@ mod credit;
 mod fetch;
 mod pipeline;
 mod plain;
+#[cfg(test)]
+mod tests;
 mod types;
 
 pub(super) use types::{

@@ -1,7 +1,9 @@
 //! The server on real sockets, with a hub as its client.
 
 mod fetch;
+mod list;
 mod plain;
+mod slow;
 
 use super::warm::{PageCache, Storage};
 use super::{Server, ServerOptions, ShutdownHandle};
