@@ -19,6 +19,9 @@ pub const FILE_RANGES_MAX: usize = 1024;
 /// Requests of one client that may be open at a time ("hello").
 pub const REQUESTS_MAX: usize = 64;
 
+/// Features that a server may name ("hello").
+pub const FEATURES_MAX: usize = 256;
+
 /// Entries in one page of a list ("list").
 pub const LIST_PAGE_ENTRIES_MAX: usize = 4096;
 /// Octets of JSON in one page of a list ("list").

@@ -3,6 +3,7 @@
 //! Requests have `op`, replies have `re`. Unknown members are ignored; an unknown `op` is an error `unsupported`, an unknown
 //! `re` is [`Reply::Unknown`]: that is how the protocol grows.
 
+mod bounded;
 mod fields;
 mod reply;
 mod request;

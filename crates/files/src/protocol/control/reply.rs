@@ -3,11 +3,13 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::bounded::at_most;
 use super::fields::{LinkTarget, WirePath, cut_reason};
 use super::{check_size, frames, parse_error};
 use crate::digest::{Digest, LeafSize};
 use crate::limits::{
-    FETCH_FILES_MAX, FILE_BYTES_MAX, LEAF_BYTES_MIN, LEAVES_MAX, LEAVES_PAGE_MAX, LIST_PAGE_ENTRIES_MAX, MODE_MAX,
+    FEATURES_MAX, FETCH_FILES_MAX, FILE_BYTES_MAX, LEAF_BYTES_MIN, LEAVES_MAX, LEAVES_PAGE_MAX, LIST_PAGE_ENTRIES_MAX,
+    MODE_MAX,
 };
 use crate::protocol::{ErrorCode, WireError};
 use crate::root::Timestamp;
@@ -61,7 +63,7 @@ pub struct HelloReply {
     /// Requests of one client that may be open at a time.
     pub requests_max: u32,
     /// What it has beyond the basics.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "at_most::<FEATURES_MAX, _, _>")]
     pub features: Vec<String>,
 }
 
@@ -73,6 +75,7 @@ pub struct ListPage {
     /// What the listed path is.
     pub base: Base,
     /// At most [`LIST_PAGE_ENTRIES_MAX`].
+    #[serde(deserialize_with = "at_most::<LIST_PAGE_ENTRIES_MAX, _, _>")]
     pub entries: Vec<ListEntry>,
     /// Another page can be asked for.
     #[serde(default)]
@@ -142,7 +145,8 @@ pub enum EntryKind {
 pub struct FilesReply {
     /// Of the fetch.
     pub id: u32,
-    /// One or more files.
+    /// One or more files, at most [`FETCH_FILES_MAX`].
+    #[serde(deserialize_with = "at_most::<FETCH_FILES_MAX, _, _>")]
     pub files: Vec<FileAnswer>,
 }
 
@@ -306,8 +310,8 @@ impl Reply {
         }
         Ok(match re {
             "hello" => Self::Hello(parse(json)?),
-            "list" => Self::List(parse::<ListPage>(json)?.check()?),
-            "files" => Self::Files(parse::<FilesReply>(json)?.check()?),
+            "list" => Self::List(parse(json)?),
+            "files" => Self::Files(parse(json)?),
             "digest" => Self::Digest(parse::<DigestReply>(json)?.check()?),
             "end" => {
                 let FileOfFetch { id, n } = parse(json)?;
@@ -326,24 +330,6 @@ impl Reply {
             }
             _ => Self::Unknown,
         })
-    }
-}
-
-impl ListPage {
-    fn check(self) -> Result<Self, WireError> {
-        if self.entries.len() > LIST_PAGE_ENTRIES_MAX {
-            return Err(WireError::bad(format!("a page has more than {LIST_PAGE_ENTRIES_MAX} entries")));
-        }
-        Ok(self)
-    }
-}
-
-impl FilesReply {
-    fn check(self) -> Result<Self, WireError> {
-        if self.files.len() > FETCH_FILES_MAX {
-            return Err(WireError::bad(format!("metadata of more than {FETCH_FILES_MAX} files")));
-        }
-        Ok(self)
     }
 }
 

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::bounded::Bounded;
 use super::fields::WirePath;
 use super::{check_size, frames, parse_error};
 use crate::digest::Digest;
@@ -325,14 +326,14 @@ struct RawFetch {
     digest: DigestWish,
     #[serde(default)]
     credit_bytes: u64,
-    files: Vec<RawFetchFile>,
+    files: Bounded<RawFetchFile, FETCH_FILES_MAX>,
 }
 
 #[derive(Deserialize)]
 struct RawFetchFile {
     path: Option<String>,
     path_b64: Option<String>,
-    ranges: Option<Vec<Range>>,
+    ranges: Option<Bounded<Range, FILE_RANGES_MAX>>,
     unless: Option<RawUnless>,
 }
 
@@ -354,10 +355,11 @@ impl RawFetch {
             Some("zstd") => Some(Compression::Zstd),
             Some(_) => return Err(WireError::unsupported("unknown `compress`")),
         };
-        if self.files.is_empty() || self.files.len() > FETCH_FILES_MAX {
+        let Bounded(files) = self.files;
+        if files.is_empty() {
             return Err(WireError::bad(format!("`files` has to have 1 to {FETCH_FILES_MAX} files")));
         }
-        let files = self.files.into_iter().map(RawFetchFile::check).collect::<Result<_, _>>()?;
+        let files = files.into_iter().map(RawFetchFile::check).collect::<Result<_, _>>()?;
         let credit_bytes = checked_credit(self.credit_bytes)?;
         Ok(FetchRequest { id: self.id, chunk_bytes, compress, digest: self.digest, credit_bytes, files })
     }
@@ -366,7 +368,8 @@ impl RawFetch {
 impl RawFetchFile {
     fn check(self) -> Result<FetchFile, WireError> {
         let path = required_path(self.path, self.path_b64)?;
-        if let Some(ranges) = &self.ranges {
+        let ranges = self.ranges.map(|Bounded(ranges)| ranges);
+        if let Some(ranges) = &ranges {
             check_ranges(ranges)?;
         }
         let unless = match self.unless {
@@ -375,14 +378,11 @@ impl RawFetchFile {
             Some(RawUnless { size: Some(size), mtime: Some(mtime), .. }) => Some(Unless::Stat { size, mtime }),
             Some(_) => return Err(WireError::bad("`unless` needs `digest`, or `size` and `mtime`")),
         };
-        Ok(FetchFile { path, ranges: self.ranges, unless })
+        Ok(FetchFile { path, ranges, unless })
     }
 }
 
 fn check_ranges(ranges: &[Range]) -> Result<(), WireError> {
-    if ranges.len() > FILE_RANGES_MAX {
-        return Err(WireError::bad(format!("a file has more than {FILE_RANGES_MAX} ranges")));
-    }
     let mut end_of_last = 0;
     for range in ranges {
         if range.length == 0 || range.offset > FILE_BYTES_MAX || range.length > FILE_BYTES_MAX - range.offset {
@@ -416,7 +416,7 @@ impl RawLeaves {
 #[derive(Deserialize)]
 struct RawConfirm {
     id: u32,
-    files: Vec<RawConfirmedFile>,
+    files: Bounded<RawConfirmedFile, FETCH_FILES_MAX>,
 }
 
 #[derive(Deserialize)]
@@ -431,14 +431,12 @@ struct RawConfirmedFile {
 
 impl RawConfirm {
     fn check(self) -> Result<Confirm, WireError> {
-        if self.files.len() > FETCH_FILES_MAX {
-            return Err(WireError::bad(format!("`files` has more than {FETCH_FILES_MAX} files")));
-        }
+        let Bounded(files) = self.files;
         let confirmed = |file: RawConfirmedFile| {
             let path = required_path(file.path, file.path_b64)?;
             Ok(ConfirmedFile { n: file.n, path, digest: file.digest, durable: file.durable })
         };
-        Ok(Confirm { id: self.id, files: self.files.into_iter().map(confirmed).collect::<Result<_, WireError>>()? })
+        Ok(Confirm { id: self.id, files: files.into_iter().map(confirmed).collect::<Result<_, WireError>>()? })
     }
 }
 
