@@ -1,10 +1,16 @@
 //! `tow`: moves files over ZeroMQ's wire protocol. A module a subcommand.
 
+mod demo;
 mod exit;
+mod get;
+mod location;
+mod ls;
+mod progress;
 mod resources;
 mod serve;
 
 use clap::{Parser, Subcommand};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
@@ -20,16 +26,30 @@ struct Arguments {
 enum Command {
     /// Serve a directory, or one file.
     Serve(serve::Arguments),
+    /// List what a server has: names, sizes, times.
+    Ls(ls::Arguments),
+    /// Get a file, a directory with all below it, or a glob.
+    Get(get::Arguments),
+    /// Show the whole thing on this machine: make a file, serve it, get it, verify it.
+    Demo(demo::Arguments),
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let default_level = if matches!(arguments.command, Command::Serve(_)) { "info" } else { "warn" };
     let filter = EnvFilter::try_from_env("TOW_LOG").unwrap_or_else(|_| EnvFilter::new(default_level));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
     resources::raise_file_limit();
     let outcome = match arguments.command {
         Command::Serve(arguments) => serve::run(arguments),
+        Command::Ls(arguments) => ls::run(arguments),
+        Command::Get(arguments) => get::run(arguments),
+        Command::Demo(arguments) => demo::run(arguments),
     };
     outcome.unwrap_or_else(|failure| {
         eprintln!("tow: {failure}");

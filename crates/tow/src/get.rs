@@ -1,0 +1,194 @@
+//! `tow get`: a file, a directory or a glob from a server.
+
+use crate::demo::parse_size;
+use crate::exit::Failure;
+use crate::location::Location;
+use crate::progress::Bar;
+use crate::resources::own_usage;
+use serde_json::json;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use towpath_files::path::RelPath;
+use towpath_files::protocol::control::Compression;
+use towpath_files::receive::{CancelHandle, ConnectOptions, Destination, GetOptions, Source, Summary, get};
+use towpath_sockets::{Endpoint, MechanismConfig};
+
+/// Failures of single files that are printed.
+const FAILURES_SHOWN_MAX: usize = 20;
+
+/// How to reach a server.
+#[derive(clap::Args)]
+pub struct ConnectArguments {
+    /// Seconds to try for the first connection.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    connect_timeout: u64,
+    /// Seconds without any progress, a lost connection included, before giving up.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    timeout: u64,
+    /// Log in by PLAIN; the password is taken from the environment variable TOW_PASSWORD.
+    #[arg(long)]
+    user: Option<String>,
+}
+
+impl ConnectArguments {
+    /// The options of a connection to that endpoint.
+    pub fn options(&self, endpoint: Endpoint) -> Result<ConnectOptions, Failure> {
+        let mut options = ConnectOptions::new(endpoint);
+        options.connect_timeout = Duration::from_secs(self.connect_timeout.max(1));
+        options.idle_timeout = Duration::from_secs(self.timeout.max(1));
+        if let Some(user) = &self.user {
+            let password = std::env::var("TOW_PASSWORD")
+                .map_err(|_| Failure::usage("--user needs the password in the environment variable TOW_PASSWORD"))?;
+            options.mechanism = MechanismConfig::PlainClient { user: user.clone(), password };
+        }
+        Ok(options)
+    }
+}
+
+/// What `tow get` is told.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// tcp://HOST:PORT/PATH or ipc://SOCKET:/PATH: a file, a directory (with all below it), or a glob.
+    location: OsString,
+    /// A single file goes to this path, or into it if it is a directory; what is in a directory goes directly into it.
+    /// - writes a single file to standard output. Default: the source's own name here.
+    destination: Option<PathBuf>,
+    /// One JSON object at the end.
+    #[arg(long)]
+    json: bool,
+    /// No progress bar.
+    #[arg(long, short)]
+    quiet: bool,
+    /// Don't check what comes against the file's BLAKE3 digest.
+    #[arg(long)]
+    no_verify: bool,
+    /// Let the server compress what shrinks: for slow links.
+    #[arg(long)]
+    zstd: bool,
+    /// The largest piece in one frame, such as 256K.
+    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = parse_size)]
+    chunk: u64,
+    /// The credit: what may be on the way or not yet written, such as 32M for long fat links.
+    #[arg(long, value_name = "SIZE", default_value = "8M", value_parser = parse_size)]
+    window: u64,
+    /// Sync each file before it gets its name, and directories at the end.
+    #[arg(long)]
+    fsync: bool,
+    /// Receive and drop: for measuring.
+    #[arg(long, hide = true)]
+    discard: bool,
+    #[command(flatten)]
+    connect: ConnectArguments,
+}
+
+/// What a location names: a path, or a pattern.
+pub fn source_of(location: &Location) -> Result<Source, Failure> {
+    if location.is_glob() {
+        let glob = String::from_utf8(location.path.clone()).map_err(|_| Failure::usage("a glob must be UTF-8"))?;
+        return Ok(Source::Glob(glob));
+    }
+    RelPath::new(location.path.clone()).map(Source::Path).map_err(Failure::usage)
+}
+
+/// A handle that Ctrl-C and SIGTERM use, so that what has arrived is kept in order. A second signal ends at once.
+pub fn end_on_interrupt() -> Result<CancelHandle, Failure> {
+    let cancel = CancelHandle::new();
+    let handle = cancel.clone();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
+    let (mut interrupt, mut terminate) = {
+        let _context = runtime.enter();
+        let of_kind = |kind| signal(kind).map_err(Failure::failed);
+        (of_kind(SignalKind::interrupt())?, of_kind(SignalKind::terminate())?)
+    };
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            loop {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+                if handle.is_cancelled() {
+                    std::process::exit(1);
+                }
+                handle.cancel();
+            }
+        });
+    });
+    Ok(cancel)
+}
+
+/// Gets.
+pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
+    let location = Location::parse(&arguments.location)?;
+    let mut options = GetOptions::new(location.endpoint.clone(), source_of(&location)?);
+    options.connect = arguments.connect.options(location.endpoint)?;
+    options.verify = !arguments.no_verify;
+    options.compress = arguments.zstd.then_some(Compression::Zstd);
+    options.chunk_bytes = arguments.chunk;
+    options.window_bytes = arguments.window;
+    options.durable = arguments.fsync;
+    let to_output = arguments.destination.as_deref().is_some_and(|path| path.as_os_str() == "-");
+    options.destination = match arguments.destination {
+        _ if arguments.discard => Destination::Discard,
+        _ if to_output => Destination::Writer(Box::new(std::io::stdout())),
+        path => Destination::Path(path),
+    };
+    let cancel = end_on_interrupt()?;
+    let bar = Bar::new(arguments.quiet);
+    let mut started = false;
+    let outcome = get(
+        options,
+        &mut |progress| {
+            if !started && progress.bytes_total > 0 {
+                // What was here before must not look like speed.
+                bar.start_at(progress.bytes_done);
+                started = true;
+            }
+            let files = match progress.files_total {
+                0 | 1 => String::new(),
+                total => format!("{} of {total}{} files", progress.files_done, if progress.listed { "" } else { "+" }),
+            };
+            bar.set(progress.bytes_done, progress.bytes_total, files);
+        },
+        &cancel,
+    );
+    bar.finish();
+    let summary = outcome.map_err(Failure::failed)?;
+    for warning in &summary.warnings {
+        eprintln!("tow: {warning}");
+    }
+    for failure in summary.failures.iter().take(FAILURES_SHOWN_MAX) {
+        eprintln!("tow: {}: {}", failure.path, failure.reason);
+    }
+    if summary.failed > FAILURES_SHOWN_MAX as u64 {
+        eprintln!("tow: and {} more", summary.failed - FAILURES_SHOWN_MAX as u64);
+    }
+    if arguments.json {
+        let object = summary_object(&summary);
+        // With the file itself on standard output, the summary would be part of it.
+        if to_output { eprintln!("{object}") } else { println!("{object}") }
+    }
+    Ok(ExitCode::from(u8::from(summary.failed > 0)))
+}
+
+fn summary_object(summary: &Summary) -> serde_json::Value {
+    let usage = own_usage();
+    json!({
+        "files": summary.files,
+        "bytes": summary.bytes,
+        "received_bytes": summary.received_bytes,
+        "resumed_bytes": summary.resumed_bytes,
+        "skipped": summary.skipped,
+        "failed": summary.failed,
+        "seconds": summary.seconds,
+        "verified": summary.verified,
+        "cpu_seconds": usage.cpu_seconds,
+        "peak_memory_bytes": usage.peak_memory_bytes,
+        "failures": summary.failures.iter().map(|failure| json!({"path": failure.path, "reason": failure.reason}))
+            .collect::<Vec<_>>(),
+        "warnings": summary.warnings,
+    })
+}

@@ -1,0 +1,80 @@
+//! Where something is: an endpoint and a path at it.
+//!
+//! `tcp://HOST:PORT/PATH`, or `ipc://SOCKET:/PATH`. The path is taken as it is, octet by octet, without escapes.
+
+use crate::exit::Failure;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use towpath_sockets::Endpoint;
+
+/// A place at a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Location {
+    /// The server.
+    pub endpoint: Endpoint,
+    /// The path below its root, without slashes at either end; empty: the root.
+    pub path: Vec<u8>,
+}
+
+impl Location {
+    /// Reads a location from the command line.
+    pub fn parse(text: &OsStr) -> Result<Location, Failure> {
+        let octets = text.as_bytes();
+        let wrong = |why: &str| Failure::usage(format!("{}: {why}", text.display()));
+        let (endpoint, path) = if octets.starts_with(b"ipc://") {
+            // The colon of the scheme itself is followed by a slash, too.
+            let scheme = b"ipc://".len();
+            match octets[scheme..].windows(2).position(|pair| pair == b":/") {
+                Some(at) => (&octets[..scheme + at], &octets[scheme + at + 2..]),
+                None => (octets, &b""[..]),
+            }
+        } else {
+            let after_scheme = octets.windows(3).position(|three| three == b"://").map_or(0, |at| at + 3);
+            match octets[after_scheme..].iter().position(|octet| *octet == b'/') {
+                Some(at) => (&octets[..after_scheme + at], &octets[after_scheme + at + 1..]),
+                None => (octets, &b""[..]),
+            }
+        };
+        let endpoint = std::str::from_utf8(endpoint).map_err(|_| wrong("the endpoint is not UTF-8"))?;
+        let endpoint = endpoint.parse::<Endpoint>().map_err(Failure::usage)?;
+        if matches!(endpoint, Endpoint::Tcp { port: 0, .. }) {
+            return Err(wrong("port 0 can be listened on but not connected to"));
+        }
+        if matches!(endpoint, Endpoint::Inproc(_)) {
+            return Err(wrong("inproc does not leave a process; use tcp or ipc"));
+        }
+        let start = path.iter().position(|octet| *octet != b'/').unwrap_or(path.len());
+        let end = path.iter().rposition(|octet| *octet != b'/').map_or(start, |at| at + 1);
+        Ok(Location { endpoint, path: path[start..end].to_vec() })
+    }
+
+    /// Whether the path is a glob.
+    pub fn is_glob(&self) -> bool {
+        self.path.iter().any(|octet| b"*?[{".contains(octet))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locations() {
+        for (text, endpoint, path) in [
+            ("tcp://127.0.0.1:5571", "tcp://127.0.0.1:5571", ""),
+            ("tcp://127.0.0.1:5571/", "tcp://127.0.0.1:5571", ""),
+            ("tcp://[::1]:5571/a/b c/", "tcp://[::1]:5571", "a/b c"),
+            ("ipc:///tmp/s", "ipc:///tmp/s", ""),
+            ("ipc:///tmp/s:/a/b", "ipc:///tmp/s", "a/b"),
+            ("ipc://s:/", "ipc://s", ""),
+        ] {
+            let location = Location::parse(OsStr::new(text)).unwrap();
+            assert_eq!(location.endpoint.to_string(), endpoint);
+            assert_eq!(location.path, path.as_bytes());
+        }
+        assert!(Location::parse(OsStr::new("tcp://a:1/*.bin")).unwrap().is_glob());
+        for text in ["127.0.0.1:5571/a", "tcp://a/b", "tcp://a:0/b", "inproc://x"] {
+            assert!(matches!(Location::parse(OsStr::new(text)), Err(Failure::Usage(_))), "{text}");
+        }
+    }
+}

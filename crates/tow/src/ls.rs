@@ -1,0 +1,116 @@
+//! `tow ls`: what a server has.
+
+use crate::exit::Failure;
+use crate::get::{ConnectArguments, end_on_interrupt, source_of};
+use crate::location::Location;
+use crate::progress::human_bytes;
+use std::ffi::OsString;
+use std::io::{BufWriter, Write};
+use std::process::ExitCode;
+use towpath_files::path::Escaped;
+use towpath_files::protocol::control::{EntryKind, ListEntry, ListTarget, WirePath};
+use towpath_files::receive::{ListOptions, Source, list};
+
+/// What `tow ls` is told.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// tcp://HOST:PORT/[PATH] or ipc://SOCKET:/[PATH]; the path may be a glob.
+    location: OsString,
+    /// With all that is below directories.
+    #[arg(long, short)]
+    recursive: bool,
+    /// With the BLAKE3 digest of each file; the server hashes what it doesn't remember.
+    #[arg(long)]
+    digest: bool,
+    /// One JSON object for each entry, as the protocol has it.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectArguments,
+}
+
+/// Lists.
+pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
+    let location = Location::parse(&arguments.location)?;
+    let target = match source_of(&location)? {
+        Source::Path(path) => ListTarget::Path(WirePath::from(&path)),
+        Source::Glob(glob) => ListTarget::Glob { glob },
+    };
+    let options = ListOptions {
+        connect: arguments.connect.options(location.endpoint)?,
+        target,
+        recursive: arguments.recursive,
+        digest: arguments.digest,
+    };
+    let cancel = end_on_interrupt()?;
+    let mut output = BufWriter::new(std::io::stdout().lock());
+    let mut unreadable = 0_u64;
+    let listed = list(
+        &options,
+        &mut |entry| {
+            unreadable += u64::from(entry.kind == EntryKind::Error);
+            match arguments.json {
+                true => writeln!(output, "{}", serde_json::to_string(&entry)?),
+                false => writeln!(output, "{}", line(&entry)),
+            }
+        },
+        &cancel,
+    );
+    listed.map_err(Failure::failed)?;
+    output.flush().map_err(Failure::failed)?;
+    Ok(ExitCode::from(u8::from(unreadable > 0)))
+}
+
+/// An entry for people: mode, size, time, digest if there is one, name.
+fn line(entry: &ListEntry) -> String {
+    let kind = match entry.kind {
+        EntryKind::File => '-',
+        EntryKind::Dir => 'd',
+        EntryKind::Link => 'l',
+        EntryKind::Other => '?',
+        EntryKind::Error => '!',
+    };
+    let size = if entry.kind == EntryKind::File { human_bytes(entry.size) } else { "-".to_owned() };
+    let digest = entry.digest.map(|digest| format!("{digest}  ")).unwrap_or_default();
+    let slash = if entry.kind == EntryKind::Dir { "/" } else { "" };
+    let target = entry.target.as_ref().map(|target| format!(" -> {}", Escaped(target.as_bytes()))).unwrap_or_default();
+    let message = entry.message.as_ref().map(|message| format!("  ({})", message.escape_debug())).unwrap_or_default();
+    format!(
+        "{kind}{:04o} {size:>11}  {}  {digest}{}{slash}{target}{message}",
+        entry.mode,
+        date(entry.mtime.seconds),
+        Escaped(entry.path.as_bytes())
+    )
+}
+
+/// `YYYY-MM-DD hh:mm` in UTC, after the civil-from-days arithmetic of the proleptic Gregorian calendar.
+fn date(seconds: i64) -> String {
+    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    // Days are counted from 1 March of the year 0, so that a leap day is the last of its year.
+    let shifted = days + 719_468;
+    let era = shifted.div_euclid(146_097);
+    let day_of_era = shifted.rem_euclid(146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}", second / 3600, second % 3600 / 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{SystemTime, UNIX_EPOCH};
+
+    #[test]
+    fn dates() {
+        assert_eq!(date(0), "1970-01-01 00:00");
+        assert_eq!(date(951_827_696), "2000-02-29 12:34");
+        assert_eq!(date(1_795_270_859), "2026-11-21 14:20");
+        assert_eq!(date(-1), "1969-12-31 23:59");
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64;
+        assert!(date(now) > date(1_700_000_000));
+    }
+}

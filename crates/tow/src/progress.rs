@@ -1,0 +1,50 @@
+//! The progress bar: on a terminal only, on standard error, so that output can be piped.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
+
+/// Redraws a second.
+const REDRAWS_PER_SECOND: u8 = 10;
+
+/// A bar for octets and files; invisible when standard error is not a terminal.
+pub struct Bar {
+    bar: ProgressBar,
+}
+
+impl Bar {
+    /// A bar of which the length is not known yet.
+    pub fn new(quiet: bool) -> Bar {
+        let visible = !quiet && std::io::stderr().is_terminal();
+        let target =
+            if visible { ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_SECOND) } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(Some(0), target);
+        let style = "{bar:30} {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  ETA {eta}  {msg}";
+        if let Ok(style) = ProgressStyle::with_template(style) {
+            bar.set_style(style);
+        }
+        Bar { bar }
+    }
+
+    /// Octets done, octets in all, and what else to say.
+    pub fn set(&self, done: u64, total: u64, message: String) {
+        self.bar.set_length(total);
+        self.bar.set_position(done);
+        self.bar.set_message(message);
+    }
+
+    /// What was there when this began doesn't count for the rate.
+    pub fn start_at(&self, done: u64) {
+        self.bar.set_position(done);
+        self.bar.reset_eta();
+    }
+
+    /// Removes the bar.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Octets for people, such as `1.5 GiB`.
+pub fn human_bytes(octets: u64) -> String {
+    indicatif::BinaryBytes(octets).to_string()
+}
