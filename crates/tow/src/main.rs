@@ -36,7 +36,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let default_level = if matches!(arguments.command, Command::Serve(_)) { "info" } else { "warn" };
+    let default_level = if matches!(arguments.command, Command::Serve(_)) { "info" } else { "error" };
     let filter = EnvFilter::try_from_env("TOW_LOG").unwrap_or_else(|_| EnvFilter::new(default_level));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
