@@ -260,15 +260,17 @@ impl Hub {
     /// Sends what waits to all peers and closes them, in `linger` at most. Events that come meanwhile are dropped.
     pub fn close(mut self, linger: Duration) -> Result<(), SocketError> {
         let until = Instant::now() + linger;
-        while self.peers.iter().any(|peer| peer.is_ready() && peer.connection.outbox_ref().has_output()) {
+        loop {
+            // What fits leaves at once: a turn's wait is only for what doesn't.
+            self.run(false);
+            self.events.clear();
+            let waiting = self.peers.iter().any(|peer| peer.is_ready() && peer.connection.outbox_ref().has_output());
             let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
+            if !waiting || left.is_zero() {
+                return Ok(());
             }
             self.turn(Some(left.min(Duration::from_millis(50))))?;
-            self.events.clear();
         }
-        Ok(())
     }
 }
 
