@@ -1,8 +1,9 @@
 //! Threads for what may block: bounded, in lanes, fair within a lane.
 //!
 //! A lane is a kind of work with its own threads, so that hashing a terabyte doesn't keep anybody from opening a file. Within a
-//! lane every job has a key (the client or the device), keys take turns, and of one key only so many jobs run at a time:
-//! a disk that hangs occupies no more threads than that.
+//! lane every job has a group (the device that it reads from, where that is known). Groups take turns, and of one group only so
+//! many jobs run at a time: a disk that hangs occupies no more threads than that. Within a group the askers, which are
+//! clients, take turns, so that nobody waits behind all that another one wants.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -18,8 +19,8 @@ pub(super) struct LaneLimits {
     pub(super) name: &'static str,
     /// Threads in all. They are started when first needed.
     pub(super) threads_max: usize,
-    /// Jobs of one key that run at the same time.
-    pub(super) per_key_max: usize,
+    /// Jobs of one group that run at the same time.
+    pub(super) per_group_max: usize,
 }
 
 /// One lane of the pool. Dropping it ends its threads once they finish what they run; what waits is dropped.
@@ -38,8 +39,8 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    keys: HashMap<u64, Key>,
-    /// Keys with a job that may start now, in the order of their turns, each once.
+    groups: HashMap<u64, Group>,
+    /// Groups with a job that may start now, in the order of their turns, each once.
     ready: VecDeque<u64>,
     idle: usize,
     threads: usize,
@@ -48,13 +49,19 @@ struct State {
 
 impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("State").field("keys", &self.keys.len()).field("threads", &self.threads).finish_non_exhaustive()
+        f.debug_struct("State")
+            .field("groups", &self.groups.len())
+            .field("threads", &self.threads)
+            .finish_non_exhaustive()
     }
 }
 
 #[derive(Default)]
-struct Key {
-    waiting: VecDeque<Job>,
+struct Group {
+    /// By asker; none of them is empty.
+    waiting: HashMap<u64, VecDeque<Job>>,
+    /// Askers with jobs, in the order of their turns, each once.
+    turns: VecDeque<u64>,
     running: usize,
     is_ready: bool,
 }
@@ -65,11 +72,11 @@ impl Lane {
         Lane { shared: Arc::new(shared), threads: Mutex::default() }
     }
 
-    /// Queues a job behind those of the same key. Never waits. Fails only if the system gives no first thread.
-    pub(super) fn submit(&self, key: u64, job: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    /// Queues a job behind those of the same group and asker. Never waits. Fails only if the system gives no first thread.
+    pub(super) fn submit(&self, group: u64, asker: u64, job: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
         let mut state = self.shared.lock();
-        state.keys.entry(key).or_default().waiting.push_back(Box::new(job));
-        state.update(key, &self.shared.limits);
+        state.groups.entry(group).or_default().push(asker, Box::new(job));
+        state.update(group, &self.shared.limits);
         if state.idle < state.ready.len() && state.threads < self.shared.limits.threads_max {
             let shared = Arc::clone(&self.shared);
             match std::thread::Builder::new().name(self.shared.limits.name.into()).spawn(move || shared.run()) {
@@ -79,7 +86,7 @@ impl Lane {
                 }
                 // With fewer threads it is slower, no more than that.
                 Err(error) if state.threads == 0 => {
-                    state.keys.clear();
+                    state.groups.clear();
                     state.ready.clear();
                     return Err(error);
                 }
@@ -97,7 +104,7 @@ impl Drop for Lane {
         {
             let mut state = self.shared.lock();
             state.closed = true;
-            state.keys.clear();
+            state.groups.clear();
             state.ready.clear();
         }
         self.shared.work.notify_all();
@@ -114,53 +121,75 @@ impl Shared {
     fn run(&self) {
         let mut state = self.lock();
         while !state.closed {
-            let Some(key) = state.ready.pop_front() else {
+            let Some(group) = state.ready.pop_front() else {
                 state.idle += 1;
                 state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
                 state.idle -= 1;
                 continue;
             };
-            let Some(job) = state.take(key, &self.limits) else { continue };
+            let Some(job) = state.take(group, &self.limits) else { continue };
             drop(state);
             // A job that panics fails its own request by never reporting; the lane goes on.
             if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
                 tracing::error!(lane = self.limits.name, "a job panicked");
             }
             state = self.lock();
-            state.finished(key, &self.limits);
+            state.finished(group, &self.limits);
         }
         state.threads -= 1;
     }
 }
 
 impl State {
-    fn take(&mut self, key: u64, limits: &LaneLimits) -> Option<Job> {
-        let entry = self.keys.get_mut(&key)?;
+    fn take(&mut self, group: u64, limits: &LaneLimits) -> Option<Job> {
+        let entry = self.groups.get_mut(&group)?;
         entry.is_ready = false;
-        let job = entry.waiting.pop_front()?;
+        let job = entry.pop()?;
         entry.running += 1;
-        self.update(key, limits);
+        self.update(group, limits);
         Some(job)
     }
 
-    fn finished(&mut self, key: u64, limits: &LaneLimits) {
-        if let Some(entry) = self.keys.get_mut(&key) {
+    fn finished(&mut self, group: u64, limits: &LaneLimits) {
+        if let Some(entry) = self.groups.get_mut(&group) {
             entry.running = entry.running.saturating_sub(1);
         }
-        self.update(key, limits);
+        self.update(group, limits);
     }
 
-    /// Gives the key its turn if it may have one, forgets it if nothing of it is left.
-    fn update(&mut self, key: u64, limits: &LaneLimits) {
-        let Some(entry) = self.keys.get_mut(&key) else { return };
-        if entry.waiting.is_empty() {
+    /// Gives the group its turn if it may have one, forgets it if nothing of it is left.
+    fn update(&mut self, group: u64, limits: &LaneLimits) {
+        let Some(entry) = self.groups.get_mut(&group) else { return };
+        if entry.turns.is_empty() {
             if entry.running == 0 {
-                self.keys.remove(&key);
+                self.groups.remove(&group);
             }
-        } else if !entry.is_ready && entry.running < limits.per_key_max {
+        } else if !entry.is_ready && entry.running < limits.per_group_max {
             entry.is_ready = true;
-            self.ready.push_back(key);
+            self.ready.push_back(group);
         }
+    }
+}
+
+impl Group {
+    fn push(&mut self, asker: u64, job: Job) {
+        let waiting = self.waiting.entry(asker).or_default();
+        if waiting.is_empty() {
+            self.turns.push_back(asker);
+        }
+        waiting.push_back(job);
+    }
+
+    fn pop(&mut self) -> Option<Job> {
+        let asker = self.turns.pop_front()?;
+        let waiting = self.waiting.get_mut(&asker)?;
+        let job = waiting.pop_front();
+        if waiting.is_empty() {
+            self.waiting.remove(&asker);
+        } else {
+            self.turns.push_back(asker);
+        }
+        job
     }
 }
 
@@ -169,17 +198,17 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    const LIMITS: LaneLimits = LaneLimits { name: "test", threads_max: 2, per_key_max: 1 };
+    const LIMITS: LaneLimits = LaneLimits { name: "test", threads_max: 2, per_group_max: 1 };
 
     #[test]
-    fn a_key_that_hangs_occupies_no_more_than_its_share() {
+    fn a_group_that_hangs_occupies_no_more_than_its_share() {
         let lane = Lane::new(LIMITS);
         let (gate, closed) = mpsc::channel::<()>();
         let closed = Arc::new(Mutex::new(closed));
         let (done, finished) = mpsc::channel();
         for number in 0..3 {
             let (closed, done) = (Arc::clone(&closed), done.clone());
-            lane.submit(7, move || {
+            lane.submit(7, 0, move || {
                 let _ = closed.lock().unwrap().recv();
                 done.send(number).unwrap();
             })
@@ -187,34 +216,43 @@ mod tests {
         }
         for number in 10..20 {
             let done = done.clone();
-            lane.submit(8, move || done.send(number).unwrap()).unwrap();
+            lane.submit(8, 0, move || done.send(number).unwrap()).unwrap();
         }
-        // All of the other key's jobs end, in order, while the first key hangs.
+        // All of the other group's jobs end, in order, while the first group hangs.
         assert_eq!(finished.iter().take(10).collect::<Vec<_>>(), (10..20).collect::<Vec<_>>());
         drop(gate);
         assert_eq!(finished.iter().take(3).collect::<Vec<_>>(), [0, 1, 2]);
     }
 
     #[test]
-    fn keys_take_turns() {
-        let lane = Lane::new(LaneLimits { threads_max: 1, ..LIMITS });
-        let (gate, closed) = mpsc::channel::<()>();
-        lane.submit(0, move || closed.recv().unwrap_or(())).unwrap();
-        let (done, finished) = mpsc::channel();
-        for key in [1, 1, 1, 2, 2, 3] {
-            let done = done.clone();
-            lane.submit(key, move || done.send(key).unwrap()).unwrap();
+    fn groups_and_askers_take_turns() {
+        for asker_of in [|number: u64| (number, 0), |number: u64| (0, number)] {
+            let lane = Lane::new(LaneLimits { threads_max: 1, ..LIMITS });
+            let (gate, closed) = mpsc::channel::<()>();
+            let (begun, has_begun) = mpsc::channel();
+            lane.submit(0, 0, move || {
+                begun.send(()).unwrap();
+                closed.recv().unwrap_or(());
+            })
+            .unwrap();
+            has_begun.recv().unwrap();
+            let (done, finished) = mpsc::channel();
+            for number in [1, 1, 1, 2, 2, 3] {
+                let done = done.clone();
+                let (group, asker) = asker_of(number);
+                lane.submit(group, asker, move || done.send(number).unwrap()).unwrap();
+            }
+            drop(gate);
+            assert_eq!(finished.iter().take(6).collect::<Vec<_>>(), [1, 2, 3, 1, 2, 1]);
         }
-        drop(gate);
-        assert_eq!(finished.iter().take(6).collect::<Vec<_>>(), [1, 2, 3, 1, 2, 1]);
     }
 
     #[test]
     fn a_panic_ends_one_job_only() {
         let lane = Lane::new(LaneLimits { threads_max: 1, ..LIMITS });
         let (done, finished) = mpsc::channel();
-        lane.submit(1, || std::panic::resume_unwind(Box::new(()))).unwrap();
-        lane.submit(1, move || done.send(()).unwrap()).unwrap();
+        lane.submit(1, 0, || std::panic::resume_unwind(Box::new(()))).unwrap();
+        lane.submit(1, 0, move || done.send(()).unwrap()).unwrap();
         finished.recv().unwrap();
     }
 }

@@ -20,9 +20,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use towpath_sockets::{PeerId, Waker};
 
 /// Threads of each lane. Most of the time they wait for a disk; hashing and compressing need processors.
-const FILES_LANE: LaneLimits = LaneLimits { name: "tow-files", threads_max: 4, per_key_max: 2 };
-const LIST_LANE: LaneLimits = LaneLimits { name: "tow-list", threads_max: 2, per_key_max: 1 };
-const WARM_LANE: LaneLimits = LaneLimits { name: "tow-warm", threads_max: 8, per_key_max: 2 };
+const FILES_LANE: LaneLimits = LaneLimits { name: "tow-files", threads_max: 4, per_group_max: 2 };
+const LIST_LANE: LaneLimits = LaneLimits { name: "tow-list", threads_max: 2, per_group_max: 1 };
+const WARM_LANE: LaneLimits = LaneLimits { name: "tow-warm", threads_max: 8, per_group_max: 2 };
 
 /// What came of a job.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ pub(super) enum Outcome {
 pub(super) struct Asker {
     pub(super) peer: PeerId,
     pub(super) ticket: Ticket,
-    /// Jobs of the same client take turns with those of others.
+    /// The client: its jobs take turns with those of others.
     pub(super) key: u64,
 }
 
@@ -88,8 +88,9 @@ impl Workers {
         let processors = std::thread::available_parallelism().map_or(2, usize::from);
         // A device that hangs must not keep files of others from being hashed.
         let hash_threads = processors.clamp(2, 4);
-        let hash = LaneLimits { name: "tow-hash", threads_max: hash_threads, per_key_max: hash_threads - 1 };
-        let compress = LaneLimits { name: "tow-zstd", threads_max: processors.min(8), per_key_max: processors.min(8) };
+        let hash = LaneLimits { name: "tow-hash", threads_max: hash_threads, per_group_max: hash_threads - 1 };
+        let compress =
+            LaneLimits { name: "tow-zstd", threads_max: processors.min(8), per_group_max: processors.min(8) };
         let workers = Workers {
             shared: Arc::new(Shared { root, cache, budget, storage, waker }),
             files: Lane::new(FILES_LANE),
@@ -176,9 +177,9 @@ impl Workers {
         self.run(&self.hash, asker.key, asker, move |shared| Outcome::Leaves(shared.leaves(&request, &given_up)));
     }
 
-    fn run(&self, lane: &Lane, key: u64, asker: Asker, job: impl FnOnce(&Shared) -> Outcome + Send + 'static) {
+    fn run(&self, lane: &Lane, group: u64, asker: Asker, job: impl FnOnce(&Shared) -> Outcome + Send + 'static) {
         let (shared, sender) = (Arc::clone(&self.shared), self.sender.clone());
-        let submitted = lane.submit(key, move || {
+        let submitted = lane.submit(group, asker.key, move || {
             let outcome = job(&shared);
             // The server may have ended meanwhile: then nobody wants to know.
             let _ = sender.send(Done { peer: asker.peer, ticket: asker.ticket, outcome });
