@@ -158,7 +158,7 @@ impl Clients {
         let asker = |ticket| Asker { peer, ticket, key: client.key };
         let workers = &self.workers;
         match job {
-            Job::Prepare { ticket, request, from } => workers.prepare(asker(ticket), request, from),
+            Job::Prepare { ticket, request, from, open_max } => workers.prepare(asker(ticket), request, from, open_max),
             Job::Open { ticket, path } => workers.open(asker(ticket), path),
             Job::Load { ticket, slot, file, offset, length, how } => {
                 if let Some(result) = workers.load(asker(ticket), slot, file, offset, length, how) {

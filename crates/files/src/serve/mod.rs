@@ -45,6 +45,8 @@ mod limits {
     pub(super) const READY_BYTES_MAX: u64 = 1 << 20;
     /// Large files that are open, of one fetch, before it looks at no more of them.
     pub(super) const OPEN_FILES_MAX: usize = 8;
+    /// The same of all fetches of one client, before each of them opens only one at a time.
+    pub(super) const CLIENT_OPEN_FILES_MAX: usize = 32;
     /// Large files that are hashed ahead of their turn.
     pub(super) const HASH_AHEAD_MAX: usize = 4;
     /// Pieces of one file, or of the plain dialect, that are on their way from the disk to the socket: at least 2, then up to

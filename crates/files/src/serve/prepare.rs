@@ -1,7 +1,7 @@
 //! Looking at files of a fetch before they are sent: a job for the pool. Small ones are read here.
 
 use super::holes::extents;
-use super::limits::{BATCH_BYTES_MAX, BATCH_FILES_MAX, BATCH_OPEN_MAX, SMALL_FILE_BYTES_MAX};
+use super::limits::{BATCH_BYTES_MAX, BATCH_FILES_MAX, SMALL_FILE_BYTES_MAX};
 use super::session::Prepared;
 use super::source::Source;
 use super::{Failure, budget::Budget};
@@ -28,6 +28,8 @@ pub(super) struct Preparing<'a> {
     pub(super) cache: &'a DigestCache,
     pub(super) budget: &'a Arc<Budget>,
     pub(super) request: &'a FetchRequest,
+    /// Files to be left open.
+    pub(super) open_max: usize,
 }
 
 /// A file whose octets are still in the batch's buffer.
@@ -50,7 +52,7 @@ impl Preparing<'_> {
             });
             open += usize::from(matches!(one, Looked::Done(Prepared::Large { .. })));
             looked.push(one);
-            if open >= BATCH_OPEN_MAX || buffer.as_ref().is_some_and(|buffer| buffer.len() >= BATCH_BYTES_MAX) {
+            if open >= self.open_max || buffer.as_ref().is_some_and(|buffer| buffer.len() >= BATCH_BYTES_MAX) {
                 break;
             }
         }

@@ -223,8 +223,13 @@ impl Server {
             };
             match hub.send(peer, message(outgoing)) {
                 Ok(()) => {}
-                // It had room, so this one is gone; the event that says so is on its way.
-                Err(SendError::Gone(_) | SendError::Full(_)) => break,
+                // The event that says so is on its way.
+                Err(SendError::Gone(_)) => break,
+                // It said that it had room. A message must not be lost, so the connection is.
+                Err(SendError::Full(_)) => {
+                    hub.disconnect(peer, "its queue is full");
+                    break;
+                }
             }
         }
         hub.pause_reading(peer, clients.is_congested(peer));

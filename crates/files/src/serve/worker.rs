@@ -103,10 +103,10 @@ impl Workers {
         (workers, receiver)
     }
 
-    pub(super) fn prepare(&self, asker: Asker, request: Arc<FetchRequest>, from: usize) {
+    pub(super) fn prepare(&self, asker: Asker, request: Arc<FetchRequest>, from: usize, open_max: usize) {
         self.run(&self.files, asker.key, asker, move |shared| {
             let Shared { root, cache, budget, .. } = shared;
-            Outcome::Prepared(Preparing { root, cache, budget, request: &request }.batch(from))
+            Outcome::Prepared(Preparing { root, cache, budget, request: &request, open_max }.batch(from))
         });
     }
 

@@ -10,7 +10,8 @@ use crate::protocol::control::{
 use crate::protocol::data::{Body, DataEntry, DataHeader};
 use crate::serve::Failure;
 use crate::serve::limits::{
-    DATA_MESSAGE_BYTES, HASH_AHEAD_MAX, OPEN_FILES_MAX, PIPELINE_BYTES_MAX, READY_BYTES_MAX, SMALL_FILE_BYTES_MAX,
+    BATCH_OPEN_MAX, CLIENT_OPEN_FILES_MAX, DATA_MESSAGE_BYTES, HASH_AHEAD_MAX, OPEN_FILES_MAX, PIPELINE_BYTES_MAX,
+    READY_BYTES_MAX, SMALL_FILE_BYTES_MAX,
 };
 use crate::serve::pieces::{Piece, PieceCursor};
 use bytes::Bytes;
@@ -96,7 +97,7 @@ impl<F: Clone> Fetch<F> {
         self.is_over
     }
 
-    pub(super) fn prepared(&mut self, files: Vec<Prepared<F>>) {
+    pub(super) fn prepared(&mut self, files: Vec<Prepared<F>>, shared: &mut Shared<F>) {
         self.is_preparing = false;
         self.next += files.len();
         for file in files {
@@ -104,6 +105,7 @@ impl<F: Clone> Fetch<F> {
                 Prepared::Answer(answer) => FileState::Answered(answer),
                 Prepared::Small { metadata, body, packed } => FileState::Small { metadata, body, packed, sent: 0 },
                 Prepared::Large { metadata, file, extents, unless } => {
+                    shared.open_files += 1;
                     let wanted = self.request.files.get(metadata.n as usize).and_then(|file| file.ranges.as_deref());
                     let wants = self.request.digest != DigestWish::None || unless.is_some();
                     let digest = match metadata.digest {
@@ -119,7 +121,7 @@ impl<F: Clone> Fetch<F> {
         }
     }
 
-    pub(super) fn hashed(&mut self, n: u32, result: Result<Digest, Failure>) {
+    pub(super) fn hashed(&mut self, n: u32, result: Result<Digest, Failure>, shared: &mut Shared<F>) {
         let announced = self.announced;
         let wish = self.request.digest;
         let mut files = self.files.iter_mut().enumerate();
@@ -130,6 +132,7 @@ impl<F: Clone> Fetch<F> {
         match result {
             Ok(digest) if !is_announced && large.unless == Some(digest) => {
                 *state = FileState::Answered(FileAnswer::Same { n });
+                shared.open_files -= 1;
             }
             Ok(digest) if !is_announced => {
                 large.digest = DigestState::Settled;
@@ -140,6 +143,7 @@ impl<F: Clone> Fetch<F> {
             Ok(digest) => large.digest = DigestState::Found(digest),
             Err(Failure { code, message }) if !is_announced => {
                 *state = FileState::Answered(FileAnswer::Error { n, code, message });
+                shared.open_files -= 1;
             }
             Err(failure) => large.failed = Some(failure),
         }
@@ -174,6 +178,7 @@ impl<F: Clone> Fetch<F> {
     pub(super) fn give_up(&mut self, shared: &mut Shared<F>) {
         for file in self.files.drain(..) {
             if let FileState::Large(mut large) = file {
+                shared.open_files -= 1;
                 large.refund(shared);
             }
         }
@@ -211,7 +216,9 @@ impl<F: Clone> Fetch<F> {
         if ready_bytes < READY_BYTES_MAX / 2 && open < OPEN_FILES_MAX / 2 && self.files.len() < DATA_ENTRIES_MAX {
             self.is_preparing = true;
             let request = Arc::clone(&self.request);
-            shared.jobs.push_back(Job::Prepare { ticket: self.ticket, request, from: self.next });
+            // With many fetches at once, each may still go on, but only file by file.
+            let open_max = if shared.open_files < CLIENT_OPEN_FILES_MAX { BATCH_OPEN_MAX } else { 1 };
+            shared.jobs.push_back(Job::Prepare { ticket: self.ticket, request, from: self.next, open_max });
         }
     }
 
@@ -306,6 +313,7 @@ impl<F: Clone> Fetch<F> {
                     } else {
                         return;
                     }
+                    shared.open_files -= 1;
                 }
                 Some(FileState::Small { .. }) | None => return,
             }

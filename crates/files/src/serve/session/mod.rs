@@ -49,6 +49,8 @@ struct Shared<F> {
     /// Pieces of files that the socket has and hasn't told to be sent, and their octets.
     in_socket: HashMap<Slot, InSocket<F>>,
     in_socket_bytes: u64,
+    /// Large files that fetches hold open.
+    open_files: usize,
     /// What each data message cost, as long as the socket may still have it.
     costs: VecDeque<(Ticket, u64)>,
     next_ticket: u64,
@@ -81,6 +83,7 @@ impl<F: Clone> Session<F> {
             reply_bytes: 0,
             in_socket: HashMap::new(),
             in_socket_bytes: 0,
+            open_files: 0,
             costs: VecDeque::new(),
             next_ticket: 1,
             next_slot: 1,
@@ -135,12 +138,12 @@ impl<F: Clone> Session<F> {
 
     /// Files of a fetch were looked at, from the first one of the job on; at least one.
     pub(super) fn prepared(&mut self, ticket: Ticket, files: Vec<Prepared<F>>) {
-        self.with_fetch(ticket, |fetch, _| fetch.prepared(files));
+        self.with_fetch(ticket, |fetch, shared| fetch.prepared(files, shared));
     }
 
     /// The digest of a file was found, or not.
     pub(super) fn hashed(&mut self, ticket: Ticket, n: u32, result: Result<Digest, Failure>) {
-        self.with_fetch(ticket, |fetch, _| fetch.hashed(n, result));
+        self.with_fetch(ticket, |fetch, shared| fetch.hashed(n, result, shared));
     }
 
     /// A piece is ready, or its file can't be sent.

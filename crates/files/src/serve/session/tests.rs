@@ -229,7 +229,7 @@ impl Simulation {
         }
         let at = self.chance.below(self.jobs.len());
         match self.jobs.swap_remove(at) {
-            Job::Prepare { ticket, request, from } => {
+            Job::Prepare { ticket, request, from, .. } => {
                 let most = request.files.len() - from;
                 let count = 1 + self.chance.below(most);
                 let files = (from..from + count).map(|n| self.prepare(request.id, n as u32)).collect();
@@ -544,6 +544,7 @@ proptest! {
         prop_assert_eq!(simulation.session.shared.credit.available(), simulation.given - simulation.spent);
         prop_assert!(simulation.session.shared.in_socket.is_empty());
         prop_assert_eq!(simulation.session.shared.reply_bytes, 0);
+        prop_assert_eq!(simulation.session.shared.open_files, 0);
     }
 }
 

@@ -23,8 +23,8 @@ pub(in crate::serve) type Slot = u64;
 /// What has to be done outside of the session. `F` is an open file.
 #[derive(Debug)]
 pub(in crate::serve) enum Job<F> {
-    /// Look at files of a fetch from this index on, as many as make a batch; read the small ones.
-    Prepare { ticket: Ticket, request: Arc<FetchRequest>, from: usize },
+    /// Look at files of a fetch from this index on, as many as make a batch; read the small ones, leave as many of the others open.
+    Prepare { ticket: Ticket, request: Arc<FetchRequest>, from: usize, open_max: usize },
     /// Find the digest of a file.
     Hash { ticket: Ticket, n: u32, file: F },
     /// Make a piece ready to be sent.

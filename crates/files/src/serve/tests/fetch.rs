@@ -288,7 +288,8 @@ fn too_much_and_nonsense_is_refused_and_changes_nothing() {
         Reply::Error(error) => assert_eq!((error.id, error.code), (id, code), "{}", error.message),
         other => panic!("{other:?}"),
     };
-    let bad: [(&[&[u8]], Option<u32>, ErrorCode); 8] = [
+    type Bad<'a> = (&'a [&'a [u8]], Option<u32>, ErrorCode);
+    let bad: [Bad; 8] = [
         (&[b"hello?"], None, ErrorCode::BadRequest),
         (&[b"TOW1"], None, ErrorCode::BadRequest),
         (&[b"TOW1", b"{"], None, ErrorCode::BadRequest),
