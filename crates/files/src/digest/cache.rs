@@ -1,8 +1,11 @@
 //! Digests remembered, so that a file is hashed once and not for every client.
 
+use super::store::Store;
 use super::{Digest, Leaf, LeafSize};
 use crate::root::{FileStat, Timestamp};
 use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -16,11 +19,11 @@ pub const SETTLED_AFTER_SECONDS: i64 = 2;
 /// What a digest is remembered by. If one of these differs, the content may.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileKey {
-    device: u64,
-    inode: u64,
-    size: u64,
-    modified: Timestamp,
-    changed: Timestamp,
+    pub(super) device: u64,
+    pub(super) inode: u64,
+    pub(super) size: u64,
+    pub(super) modified: Timestamp,
+    pub(super) changed: Timestamp,
 }
 
 impl From<&FileStat> for FileKey {
@@ -60,6 +63,7 @@ struct State {
     order: BTreeMap<u64, FileKey>,
     uses: u64,
     bytes: usize,
+    store: Option<Store>,
 }
 
 #[derive(Debug)]
@@ -75,6 +79,17 @@ impl DigestCache {
     /// Takes up to about this much memory.
     pub fn new(bytes_max: usize) -> DigestCache {
         DigestCache { bytes_max, state: Mutex::default() }
+    }
+
+    /// The same, remembered over restarts in a file, which is made if it isn't there. Blocks.
+    ///
+    /// An error if it can't be read or written, is something else, or is in use by another process. The file grows to about twice the
+    /// memory, then it is written anew.
+    pub fn with_file(bytes_max: usize, path: &Path) -> io::Result<DigestCache> {
+        let mut state = State::default();
+        let store = Store::open(path, |key, digested| state.insert(key, Arc::new(digested), bytes_max))?;
+        state.store = Some(store);
+        Ok(DigestCache { bytes_max, state: Mutex::new(state) })
     }
 
     /// The digest of a file that is (still) this.
@@ -100,28 +115,49 @@ impl DigestCache {
         {
             return false;
         }
-        let mut guard = self.lock();
-        let state = &mut *guard;
+        let mut state = self.lock();
         let key = FileKey::from(stat);
-        state.uses += 1;
-        let used = state.uses;
-        if let Some(old) = state.entries.insert(key, Entry { value, used }) {
-            state.order.remove(&old.used);
-            state.bytes -= entry_bytes(&old.value);
-        }
-        state.order.insert(used, key);
-        state.bytes += bytes;
-        while state.bytes > self.bytes_max {
-            let Some((_, oldest)) = state.order.pop_first() else { break };
-            if let Some(forgotten) = state.entries.remove(&oldest) {
-                state.bytes -= entry_bytes(&forgotten.value);
-            }
-        }
+        state.insert(key, Arc::clone(&value), self.bytes_max);
+        state.save(&key, &value, self.bytes_max);
         true
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn insert(&mut self, key: FileKey, value: Arc<Digested>, bytes_max: usize) {
+        self.uses += 1;
+        self.bytes += entry_bytes(&value);
+        if let Some(old) = self.entries.insert(key, Entry { value, used: self.uses }) {
+            self.order.remove(&old.used);
+            self.bytes -= entry_bytes(&old.value);
+        }
+        self.order.insert(self.uses, key);
+        while self.bytes > bytes_max {
+            let Some((_, oldest)) = self.order.pop_first() else { break };
+            if let Some(forgotten) = self.entries.remove(&oldest) {
+                self.bytes -= entry_bytes(&forgotten.value);
+            }
+        }
+    }
+
+    /// Writes to the file, if there is one. If that fails, it is given up: remembering is a help, not a duty.
+    fn save(&mut self, key: &FileKey, value: &Digested, bytes_max: usize) {
+        let Some(store) = &mut self.store else { return };
+        let saved = if store.length() < (bytes_max as u64).saturating_mul(2) {
+            store.append(key, value)
+        } else {
+            // Most of it is of files that are no more, or was forgotten: only what is in memory is kept.
+            let kept = self.order.values().filter_map(|key| Some((key, self.entries.get(key)?)));
+            store.clear().and_then(|()| kept.into_iter().try_for_each(|(key, entry)| store.append(key, &entry.value)))
+        };
+        if let Err(error) = saved {
+            tracing::warn!(%error, "digests are not remembered over restarts any more");
+            self.store = None;
+        }
     }
 }
 
@@ -207,5 +243,62 @@ mod tests {
         cache.remember(&stat(4), digested(1, 100), LATER);
         assert_eq!(cache.lock().bytes, each * 3);
         assert!(!cache.remember(&stat(5), digested(0, 1000), LATER));
+    }
+    #[test]
+    fn a_file_remembers_over_restarts_and_whatever_is_cut_off_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("digests");
+        let value = |octet| {
+            let leaf_size = LeafSize::announced(1024, 10).unwrap();
+            Arc::new(Digested { digest: Digest([octet; 32]), leaf_size, leaves: [[octet; 32]].into() })
+        };
+        let cache = DigestCache::with_file(1 << 20, &path).unwrap();
+        assert!(DigestCache::with_file(1 << 20, &path).is_err(), "one process at a time");
+        for inode in 1..=3 {
+            cache.remember(&stat(inode), value(inode as u8), LATER);
+        }
+        cache.remember(&stat(1), value(9), LATER);
+        drop(cache);
+        let whole = std::fs::read(&path).unwrap();
+        let record = (whole.len() - 8) / 4;
+        for length in 0..=whole.len() {
+            std::fs::write(&path, &whole[..length]).unwrap();
+            let cache = DigestCache::with_file(1 << 20, &path).unwrap();
+            let known = length.saturating_sub(8) / record;
+            for inode in 1..=3 {
+                let expected = if inode == 1 && known == 4 { 9 } else { inode as u8 };
+                let is_known = inode as usize <= known;
+                assert_eq!(cache.lookup(&stat(inode)), is_known.then(|| value(expected)), "{length}");
+            }
+            // What is cut off is overwritten by what comes next.
+            cache.remember(&stat(7), value(7), LATER);
+            drop(cache);
+            assert!(DigestCache::with_file(1 << 20, &path).unwrap().lookup(&stat(7)).is_some());
+        }
+        let mut spoiled = whole.clone();
+        spoiled[8 + record + 20] ^= 1;
+        std::fs::write(&path, &spoiled).unwrap();
+        let cache = DigestCache::with_file(1 << 20, &path).unwrap();
+        assert_eq!((cache.lookup(&stat(1)), cache.lookup(&stat(2))), (Some(value(1)), None));
+        drop(cache);
+        for other in [&b"something else"[..], b"short"] {
+            std::fs::write(&path, other).unwrap();
+            assert!(DigestCache::with_file(1 << 20, &path).is_err());
+            assert_eq!(std::fs::read(&path).unwrap(), other);
+        }
+    }
+
+    #[test]
+    fn the_file_is_bounded() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("digests");
+        let bytes_max = 20 * entry_bytes(&digested(0, 1));
+        let cache = DigestCache::with_file(bytes_max, &path).unwrap();
+        for inode in 1..2000 {
+            assert!(cache.remember(&stat(inode), digested(1, 1), LATER));
+            assert!(std::fs::metadata(&path).unwrap().len() <= 2 * bytes_max as u64 + 200);
+        }
+        drop(cache);
+        assert!(DigestCache::with_file(bytes_max, &path).unwrap().lookup(&stat(1999)).is_some());
     }
 }

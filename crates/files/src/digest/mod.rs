@@ -3,6 +3,7 @@
 mod cache;
 mod hash;
 mod leaves;
+mod store;
 
 pub use cache::{DigestCache, Digested, FileKey, SETTLED_AFTER_SECONDS, wall_clock};
 pub use hash::{HashError, hash_file};

@@ -41,6 +41,8 @@ pub struct ServerOptions {
     pub admit: Option<Admit>,
     /// Memory for remembered digests, in octets.
     pub digest_cache_bytes: usize,
+    /// Where digests are remembered over restarts. None: only as long as the server runs.
+    pub digest_file: Option<PathBuf>,
     /// Memory for small files that were read and not sent yet, of all clients, in octets.
     pub small_files_bytes: usize,
 }
@@ -56,6 +58,7 @@ impl ServerOptions {
             hub,
             admit: None,
             digest_cache_bytes: DIGEST_CACHE_BYTES,
+            digest_file: None,
             small_files_bytes: SMALL_FILES_BYTES,
         }
     }
@@ -79,6 +82,14 @@ pub enum ServeError {
         path: PathBuf,
         /// Why.
         source: RootError,
+    },
+    /// The file of remembered digests can't be used.
+    #[error("cannot remember digests in {path}: {source}")]
+    DigestFile {
+        /// As it was given.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
     },
     /// Of the sockets.
     #[error(transparent)]
@@ -121,7 +132,7 @@ impl Server {
     }
 
     pub(super) fn bind_with(options: ServerOptions, storage: Box<dyn Storage>) -> Result<Server, ServeError> {
-        let ServerOptions { root: path, endpoints, mut hub, admit, digest_cache_bytes, small_files_bytes } = options;
+        let ServerOptions { root: path, endpoints, mut hub, admit, .. } = options;
         let root = Root::serve(&path).map_err(|source| ServeError::Root { path, source })?;
         raise_descriptor_limit();
         hub.socket_type = SocketType::Router;
@@ -131,8 +142,12 @@ impl Server {
         let mut hub = Hub::new(hub)?;
         let endpoints = endpoints.iter().map(|endpoint| hub.bind(endpoint)).collect::<Result<_, _>>()?;
         let waker = hub.waker();
-        let cache = DigestCache::new(digest_cache_bytes);
-        let budget = Budget::new(small_files_bytes);
+        let cache = match &options.digest_file {
+            None => DigestCache::new(options.digest_cache_bytes),
+            Some(file) => DigestCache::with_file(options.digest_cache_bytes, file)
+                .map_err(|source| ServeError::DigestFile { path: file.clone(), source })?,
+        };
+        let budget = Budget::new(options.small_files_bytes);
         let (workers, done) = Workers::new(root, cache, budget, storage, waker.clone());
         let shutdown = ShutdownHandle { requested: Arc::default(), waker };
         Ok(Server { hub, endpoints, clients: Clients::new(workers), done, admit, shutdown })

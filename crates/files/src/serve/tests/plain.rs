@@ -125,3 +125,29 @@ fn a_file_that_shrinks_under_a_frame_closes_the_connection() {
     other.send(&[b"fetch", b"a", b"999", b"10"]);
     assert_eq!(other.receive()[0].len(), 1);
 }
+
+#[test]
+fn a_client_that_does_not_read_holds_up_nobody_and_loses_nothing() {
+    let content = octets(8 << 20);
+    let temp = root_with(&[("a", &content)]);
+    let server = TestServer::start(temp.path());
+    let mut lazy = server.client();
+    lazy.hub.pause_reading(lazy.peer, true);
+    // Far more than the server takes in before it stops reading from this client, and far more than sockets buffer.
+    let count = 3 * crate::serve::limits::PLAIN_WAITING_MAX;
+    let offset = |number: usize| (number * 1000) % (7 << 20);
+    for number in 0..count {
+        lazy.send(&[b"fetch", b"a", offset(number).to_string().as_bytes(), b"100000"]);
+    }
+    let mut other = server.client();
+    for _ in 0..3 {
+        lazy.hub.turn(Some(Duration::ZERO)).unwrap();
+        assert!(other.fetch(fetch_of(1, &["a"])).bodies[&0] == content);
+    }
+    assert!(lazy.inbox.is_empty());
+    lazy.hub.pause_reading(lazy.peer, false);
+    for number in 0..count {
+        let frames = lazy.receive();
+        assert!(frames[0][..] == content[offset(number)..offset(number) + 100_000], "{number}");
+    }
+}

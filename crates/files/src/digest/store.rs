@@ -1,0 +1,175 @@
+//! Digests remembered over restarts: a file that records are appended to.
+//!
+//! ```text
+//! file    "TOWDIG1\n", records
+//! record  length of the body (4 octets), body, the first 8 octets of the body's BLAKE3
+//! body    device, inode, size, mtime (8 + 4), ctime (8 + 4), leaf size, leaves of 32 octets
+//! ```
+//! Numbers are little-endian. The digest isn't stored: the leaves merge to it. Records are not synced to the disk one by one: what a
+//! crash takes is hashed again, and a record that was cut off is noticed by its length or checksum and dropped, with all
+//! behind it. Of two records for one file the later one counts.
+
+use super::cache::{Digested, FileKey};
+use super::{Leaf, LeafSize, merge_leaves};
+use crate::root::Timestamp;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+
+const MAGIC: &[u8; 8] = b"TOWDIG1\n";
+const FIXED_BYTES: usize = 8 * 3 + 12 * 2 + 8;
+const CHECKSUM_BYTES: usize = 8;
+/// A file of the most leaves that there can be.
+const BODY_BYTES_MAX: usize = FIXED_BYTES + (super::LEAVES_MAX as usize) * size_of::<Leaf>();
+
+/// The file, open and locked: one process at a time has it.
+#[derive(Debug)]
+pub(super) struct Store {
+    file: File,
+    length: u64,
+}
+
+impl Store {
+    /// Opens or makes the file, and gives each record to `each`, oldest first. An error if another process has it, or if it is
+    /// something else.
+    pub(super) fn open(path: &Path, mut each: impl FnMut(FileKey, Digested)) -> io::Result<Store> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?);
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        let mut store = Store { file, length: 0 };
+        let mut reader = BufReader::new(&store.file);
+        let mut magic = Vec::new();
+        reader.by_ref().take(MAGIC.len() as u64).read_to_end(&mut magic)?;
+        if !MAGIC.starts_with(&magic) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "not a file of remembered digests"));
+        }
+        if magic.len() < MAGIC.len() {
+            drop(reader);
+            store.clear()?;
+            return Ok(store);
+        }
+        let mut length = MAGIC.len() as u64;
+        while let Some((key, digested, bytes)) = read_record(&mut reader)? {
+            length += bytes;
+            each(key, digested);
+        }
+        drop(reader);
+        // What isn't whole goes, so that what is appended can be read again.
+        store.truncate(length)?;
+        Ok(store)
+    }
+
+    /// Octets in the file.
+    pub(super) fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Appends a record.
+    pub(super) fn append(&mut self, key: &FileKey, digested: &Digested) -> io::Result<()> {
+        let record = encode(key, digested);
+        match self.file.write_all(&record) {
+            Ok(()) => {
+                self.length += record.len() as u64;
+                Ok(())
+            }
+            Err(error) => {
+                // Half a record would hide all that comes behind it.
+                self.truncate(self.length)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Removes all records.
+    pub(super) fn clear(&mut self) -> io::Result<()> {
+        self.truncate(0)?;
+        self.file.write_all(MAGIC)?;
+        self.length = MAGIC.len() as u64;
+        Ok(())
+    }
+
+    fn truncate(&mut self, length: u64) -> io::Result<()> {
+        self.file.set_len(length)?;
+        self.file.seek(SeekFrom::Start(length))?;
+        self.length = length;
+        Ok(())
+    }
+}
+
+fn encode(key: &FileKey, digested: &Digested) -> Vec<u8> {
+    let mut body = Vec::with_capacity(FIXED_BYTES + size_of_val(&*digested.leaves));
+    for number in [key.device, key.inode, key.size] {
+        body.extend_from_slice(&number.to_le_bytes());
+    }
+    for time in [key.modified, key.changed] {
+        body.extend_from_slice(&time.seconds.to_le_bytes());
+        body.extend_from_slice(&time.nanoseconds.to_le_bytes());
+    }
+    body.extend_from_slice(&digested.leaf_size.leaf_bytes().to_le_bytes());
+    body.extend(digested.leaves.iter().flatten());
+    let length = u32::try_from(body.len()).unwrap_or(0);
+    let checksum = checksum(&body);
+    [&length.to_le_bytes()[..], &body, &checksum].concat()
+}
+
+/// The next record and its octets in all; None at the end, or where the file isn't as it was written.
+fn read_record(reader: &mut impl Read) -> io::Result<Option<(FileKey, Digested, u64)>> {
+    let mut length = [0; 4];
+    if !read_whole(reader, &mut length)? {
+        return Ok(None);
+    }
+    let length = u32::from_le_bytes(length) as usize;
+    if !(FIXED_BYTES..=BODY_BYTES_MAX).contains(&length) {
+        return Ok(None);
+    }
+    let mut body = vec![0; length];
+    let mut stored = [0; CHECKSUM_BYTES];
+    if !read_whole(reader, &mut body)? || !read_whole(reader, &mut stored)? || stored != checksum(&body) {
+        return Ok(None);
+    }
+    let bytes = (4 + length + CHECKSUM_BYTES) as u64;
+    Ok(decode(&body).map(|(key, digested)| (key, digested, bytes)))
+}
+
+fn decode(body: &[u8]) -> Option<(FileKey, Digested)> {
+    let mut rest = body;
+    let device = u64::from_le_bytes(take(&mut rest)?);
+    let inode = u64::from_le_bytes(take(&mut rest)?);
+    let size = u64::from_le_bytes(take(&mut rest)?);
+    let mut time = || {
+        let seconds = i64::from_le_bytes(take(&mut rest)?);
+        Some(Timestamp { seconds, nanoseconds: u32::from_le_bytes(take(&mut rest)?) })
+    };
+    let (modified, changed) = (time()?, time()?);
+    let leaf_size = LeafSize::announced(u64::from_le_bytes(take(&mut rest)?), size).ok()?;
+    let (leaves, remainder) = rest.as_chunks::<{ size_of::<Leaf>() }>();
+    if !remainder.is_empty() || leaves.len() as u64 != leaf_size.count() {
+        return None;
+    }
+    let digest = merge_leaves(leaves).ok()?;
+    let key = FileKey { device, inode, size, modified, changed };
+    Some((key, Digested { digest, leaf_size, leaves: leaves.into() }))
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    let (head, tail) = rest.split_first_chunk::<N>()?;
+    *rest = tail;
+    Some(*head)
+}
+
+fn read_whole(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
+    match reader.read_exact(buffer) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn checksum(body: &[u8]) -> [u8; CHECKSUM_BYTES] {
+    let mut checksum = [0; CHECKSUM_BYTES];
+    for (octet, of_hash) in checksum.iter_mut().zip(blake3::hash(body).as_bytes()) {
+        *octet = *of_hash;
+    }
+    checksum
+}
