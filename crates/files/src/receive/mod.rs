@@ -16,6 +16,9 @@ mod stream;
 pub mod transfer;
 
 pub use connection::{CancelHandle, ConnectOptions};
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub use disk::fuzz_partial_state;
 pub use get::{Destination, GetError, GetOptions, Summary, WINDOW_BYTES_DEFAULT, get};
 pub use listing::{ListOptions, list};
 pub use transfer::{FileFailure, Progress, Source, TransferError};

@@ -21,6 +21,9 @@ use destination::Destination;
 use partial::PartialFile;
 use worker::{Job, Worker};
 
+#[cfg(fuzzing)]
+pub use state::fuzz_body as fuzz_partial_state;
+
 use super::transfer::{ContentKey, DiskCommand, DiskReport, SmallFile};
 use crate::root::RootError;
 

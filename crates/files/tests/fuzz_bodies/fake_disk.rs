@@ -1,0 +1,157 @@
+//! A disk in memory that does what it is told, and refuses to install what it was not shown to be right.
+
+use std::collections::{HashMap, VecDeque};
+use towpath_files::digest::{Digest, LeafHasher, LeafSize};
+use towpath_files::receive::transfer::{
+    ContentKey, ContentSpec, DiskCommand, DiskError, DiskReport, Found, SmallOutcome,
+};
+
+/// A size of files that don't fit.
+pub const LARGE: u64 = 1 << 62;
+
+struct Content {
+    leaves: LeafSize,
+    digest: Option<Digest>,
+    octets: Vec<u8>,
+    /// Octets of each leaf that were written.
+    written: HashMap<u64, u64>,
+}
+
+pub struct FakeDisk {
+    verify: bool,
+    /// What is at the places of files, by turns.
+    found: u8,
+    inspected: u8,
+    contents: HashMap<ContentKey, Content>,
+    reports: VecDeque<DiskReport>,
+}
+
+impl FakeDisk {
+    pub fn new(verify: bool, found: u8) -> FakeDisk {
+        FakeDisk { verify, found, inspected: 0, contents: HashMap::new(), reports: VecDeque::new() }
+    }
+
+    pub fn next_report(&mut self) -> Option<DiskReport> {
+        self.reports.pop_front()
+    }
+
+    pub fn carry_out(&mut self, command: DiskCommand) {
+        let report = match command {
+            DiskCommand::Inspect { file, .. } => {
+                self.inspected = self.inspected.wrapping_add(1);
+                let found = match (self.found + self.inspected) % 8 {
+                    0 => Ok(Found::Same { touch: false }),
+                    1 => Ok(Found::Same { touch: true }),
+                    2 => Ok(Found::SameSize(Digest([7; 32]))),
+                    3 => Err(failed()),
+                    _ => Ok(Found::Nothing),
+                };
+                DiskReport::Inspected { file, found }
+            }
+            DiskCommand::CheckSpace { .. } => DiskReport::Space { free: None },
+            DiskCommand::MakeDir { local }
+            | DiskCommand::MakeLink { local, .. }
+            | DiskCommand::FinishDir { local, .. } => DiskReport::Entry { local, result: Ok(()) },
+            DiskCommand::Touch { file, .. } => DiskReport::Installed { file, result: Ok(()) },
+            DiskCommand::Small(small) => {
+                assert_eq!(small.data.len() as u64, small.version.size, "a whole file in one piece");
+                assert!(small.digest.is_some() || !self.verify, "a file would be installed unchecked");
+                let right = small.digest.is_none_or(|digest| digest.0 == *blake3::hash(&small.data).as_bytes());
+                let outcome = if right { SmallOutcome::Installed } else { SmallOutcome::Mismatch };
+                DiskReport::Small { file: small.file, credit: small.credit, result: Ok(outcome) }
+            }
+            DiskCommand::Begin(spec) => return self.begin(&spec),
+            DiskCommand::NoteDigest { content, digest } => {
+                self.contents.get_mut(&content).expect("a content that was begun").digest = Some(digest);
+                return;
+            }
+            DiskCommand::Write { content, leaf, offset, data, credit } => {
+                let result = self.write(content, leaf, offset, data.len() as u64, Some(&data));
+                DiskReport::Written { content, offset, length: data.len() as u64, credit, result }
+            }
+            DiskCommand::Zeros { content, leaf, offset, length, credit } => {
+                let result = self.write(content, leaf, offset, length, None);
+                DiskReport::Written { content, offset, length, credit, result }
+            }
+            DiskCommand::Install { file, content } => {
+                self.check(content);
+                DiskReport::Installed { file, result: Ok(()) }
+            }
+            DiskCommand::Abandon { content } => {
+                assert!(self.contents.remove(&content).is_some(), "a content that was begun");
+                return;
+            }
+            DiskCommand::Leave { content } => {
+                assert!(self.contents.contains_key(&content), "a content that was begun");
+                return;
+            }
+        };
+        self.reports.push_back(report);
+    }
+
+    fn begin(&mut self, spec: &ContentSpec) {
+        assert!(!spec.resume, "this disk never told of a part");
+        assert_eq!(spec.leaves.file_bytes(), spec.version.size);
+        let octets = if spec.version.size < LARGE { vec![0; spec.version.size as usize] } else { Vec::new() };
+        let content = Content { leaves: spec.leaves, digest: spec.digest, octets, written: HashMap::new() };
+        assert!(self.contents.insert(spec.content, content).is_none(), "a content is begun once");
+    }
+
+    /// The leaves that became whole, and their values.
+    fn write(
+        &mut self,
+        content: ContentKey,
+        leaf: u64,
+        offset: u64,
+        length: u64,
+        data: Option<&[u8]>,
+    ) -> Result<Vec<(u64, [u8; 32])>, DiskError> {
+        let content = self.contents.get_mut(&content).expect("a content that was begun");
+        let end = offset.checked_add(length).expect("within a file");
+        assert!(end <= content.leaves.file_bytes(), "octets beyond the end of the file");
+        if content.octets.is_empty() {
+            return Err(failed());
+        }
+        let target = &mut content.octets[offset as usize..end as usize];
+        match data {
+            Some(data) => target.copy_from_slice(data),
+            None => target.fill(0),
+        }
+        let mut whole = Vec::new();
+        let (mut leaf, mut at) = (leaf, offset);
+        while at < end {
+            let (start, leaf_length) = content.leaves.range(leaf).expect("a leaf of the file");
+            assert!((start..start + leaf_length).contains(&at), "octets of another leaf");
+            let now = end.min(start + leaf_length) - at;
+            // Octets that start a leaf anew come when it was bad.
+            let written = content.written.entry(leaf).or_default();
+            if at == start {
+                *written = 0;
+            }
+            *written += now;
+            if *written == leaf_length {
+                let mut hasher = LeafHasher::new(content.leaves, leaf).expect("a leaf of the file");
+                let octets = &content.octets[start as usize..(start + leaf_length) as usize];
+                hasher.update(octets).expect("as long as the leaf");
+                whole.push((leaf, hasher.finish().expect("as long as the leaf")));
+            }
+            at += now;
+            leaf += 1;
+        }
+        assert!(data.is_none() || whole.len() <= 1);
+        Ok(whole)
+    }
+
+    /// Nothing gets its name that is not what its digest says.
+    fn check(&mut self, content: ContentKey) {
+        let content = self.contents.remove(&content).expect("a content that was begun");
+        if self.verify {
+            let digest = content.digest.expect("a digest to check against");
+            assert_eq!(digest.0, *blake3::hash(&content.octets).as_bytes(), "something unverified is installed");
+        }
+    }
+}
+
+fn failed() -> DiskError {
+    DiskError { full: false, message: "as the script has it".to_owned() }
+}

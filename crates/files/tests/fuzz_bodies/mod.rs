@@ -1,0 +1,137 @@
+//! What the fuzz targets of `fuzz/` do with their octets. `tests/corpus.rs` does the same with those that are kept, so that the
+//! two can't drift apart.
+
+mod fake_disk;
+mod hostile_server;
+
+use towpath_files::limits::{DATA_ENTRIES_MAX, NAME_OCTETS_MAX, PATH_OCTETS_MAX, PLAIN_SIZE_MAX};
+use towpath_files::path::{Escaped, RelPath};
+use towpath_files::protocol::Dialect;
+use towpath_files::protocol::control::{Reply, Request};
+use towpath_files::protocol::data::DataHeader;
+use towpath_files::protocol::envelope::{Opening, opening};
+use towpath_files::protocol::plain::PlainRequest;
+
+/// A fuzz target's name and body.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Every target, by the name of its corpus folder.
+#[allow(dead_code, reason = "each fuzz target uses its own body")]
+pub const TARGETS: [Target; 7] = [
+    ("files_request", files_request),
+    ("files_reply", files_reply),
+    ("files_data_header", files_data_header),
+    ("files_plain", files_plain),
+    ("files_envelope", files_envelope),
+    ("files_path", files_path),
+    ("files_hostile_server", files_hostile_server),
+];
+
+/// A client's JSON: refused, or understood and written again it means the same.
+pub fn files_request(json: &[u8]) {
+    match Request::decode(json) {
+        Ok(request) => assert_eq!(Request::decode(&request.encode()).as_ref(), Ok(&request)),
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+/// A server's JSON: the same.
+pub fn files_reply(json: &[u8]) {
+    match Reply::decode(json) {
+        Ok(Reply::Unknown) => {}
+        Ok(reply) => assert_eq!(Reply::decode(&reply.encode()).as_ref(), Ok(&reply)),
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+/// The header of a data message is fixed to the octet: what is understood has no other form.
+pub fn files_data_header(frame: &[u8]) {
+    if let Ok(header) = DataHeader::decode(frame) {
+        assert!((1..=DATA_ENTRIES_MAX).contains(&header.entries.len()));
+        for entry in &header.entries {
+            assert!(entry.offset.checked_add(entry.length).is_some_and(|end| end <= i64::MAX as u64));
+            assert!(entry.cost() >= 256 && entry.cost() >= entry.body_length);
+        }
+        assert_eq!(header.encode().as_deref(), Ok(frame));
+        assert_eq!(Dialect::of(frame), Some(Dialect::Data));
+    }
+}
+
+/// A message of frames, each with its length in the octet before it; the last takes what there is.
+fn frames(mut data: &[u8]) -> Vec<&[u8]> {
+    let mut frames = Vec::new();
+    while let [length, rest @ ..] = data {
+        let (frame, later) = rest.split_at(rest.len().min(usize::from(*length)));
+        frames.push(frame);
+        data = later;
+    }
+    frames
+}
+
+/// A request of the plain dialect.
+pub fn files_plain(data: &[u8]) {
+    let operands = frames(data);
+    // Without `fetch` in front the fuzzer would spend its time on finding it.
+    let message: Vec<&[u8]> = std::iter::once(&b"fetch"[..]).chain(operands).collect();
+    if let Ok(request) = PlainRequest::decode(&message) {
+        assert!(request.range.is_none_or(|range| range.size <= PLAIN_SIZE_MAX));
+        assert!(request.range.is_none_or(|range| range.offset.checked_add(range.size).is_some()));
+        assert!(request.path.as_ref().is_none_or(|path| path.len() <= PATH_OCTETS_MAX));
+        assert_eq!(PlainRequest::decode(&request.encode()), Ok(request));
+    }
+}
+
+/// What precedes a message, and what the message is.
+pub fn files_envelope(data: &[u8]) {
+    let frames = frames(data);
+    match opening(&frames) {
+        Opening::Probe => assert!(matches!(&frames[..], [only] if only.is_empty())),
+        Opening::Envelope(length) => {
+            let (envelope, message) = frames.split_at(length);
+            // An envelope ends with its only empty frame.
+            assert_eq!(envelope.iter().position(|frame| frame.is_empty()), length.checked_sub(1));
+            if let [first, rest @ ..] = message {
+                match Dialect::of(first) {
+                    Some(Dialect::Control) => rest.iter().take(1).for_each(|json| files_request(json)),
+                    Some(Dialect::Data) => files_data_header(first),
+                    Some(Dialect::Plain) => drop(PlainRequest::decode(message)),
+                    None => assert!(PlainRequest::decode(message).is_err()),
+                }
+            }
+        }
+    }
+}
+
+/// A path below a root, as a hostile peer may name one.
+pub fn files_path(octets: &[u8]) {
+    let shown = Escaped(octets).to_string();
+    assert!(!shown.chars().any(char::is_control), "a log or terminal would obey this");
+    let names = || octets.split(|octet| *octet == b'/');
+    let fits = octets.is_empty()
+        || octets.len() <= PATH_OCTETS_MAX
+            && names()
+                .all(|name| !matches!(name, b"" | b"." | b"..") && !name.contains(&0) && name.len() <= NAME_OCTETS_MAX);
+    let path = RelPath::new(octets);
+    assert_eq!(path.is_ok(), fits, "{path:?}");
+    let Ok(path) = path else { return };
+    assert_eq!(path.as_bytes(), octets);
+    assert_eq!(path.is_root(), octets.is_empty());
+    let rebuilt = path.names().try_fold(RelPath::root(), |path, name| path.join(name));
+    assert_eq!(rebuilt.as_ref(), Ok(&path));
+    if let Some((parent, name)) = path.split() {
+        assert_eq!(parent.join(name).as_ref(), Ok(&path));
+        let below = path.below(&parent);
+        assert_eq!(below.as_ref().map(RelPath::as_bytes), Some(name));
+        assert!(parent.below(&path).is_none());
+    }
+    if let Ok(joined) = path.join_path(&path) {
+        assert_eq!(joined.below(&path), Some(path));
+    } else {
+        assert!(octets.len() * 2 + 1 > PATH_OCTETS_MAX);
+    }
+}
+
+/// A server that says anything in any order.
+pub fn files_hostile_server(data: &[u8]) {
+    hostile_server::run(data);
+}

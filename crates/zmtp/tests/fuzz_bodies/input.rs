@@ -1,0 +1,189 @@
+//! Octets from a peer: the first says how this side is set up, the second how the rest is cut on its way.
+
+use super::harness::{at, command, config, greeting, heartbeat, properties};
+use bytes::BytesMut;
+use std::sync::Arc;
+use towpath_zmtp::{
+    Config, Connection, Error, Event, GREETING_BYTES, Header, InboxLimits, MechanismConfig, SocketType, Transmit,
+    limits,
+};
+
+const DEALER: u8 = 1;
+const STREAMS: u8 = 2;
+const SMALL_LIMITS: u8 = 4;
+const GREETED: u8 = 8;
+const READY: u8 = 16;
+const UNWELCOME: u8 = 32;
+
+pub fn run(mechanism: &MechanismConfig, data: &[u8]) {
+    let [knobs, cut, octets @ ..] = data else { return };
+    let on = |knob| knobs & knob != 0;
+    let mut config = config(if on(DEALER) { SocketType::Dealer } else { SocketType::Router });
+    config.mechanism = mechanism.clone();
+    config.heartbeat = heartbeat(1000, 700, 300);
+    config.limits = InboxLimits {
+        message_bytes_max: if on(SMALL_LIMITS) { 300 } else { 1 << 20 },
+        frames_max: if on(SMALL_LIMITS) { 4 } else { 1000 },
+        stream_over_bytes: on(STREAMS).then_some(if on(SMALL_LIMITS) { 3 } else { 255 }),
+        streamed_frame_bytes_max: if on(SMALL_LIMITS) { 1000 } else { u64::MAX },
+    };
+    let octets = [preface(mechanism, *knobs), octets.to_vec()].concat();
+
+    // However the octets are cut, they mean the same.
+    let whole = Heard::new(&config, on(UNWELCOME)).hear_all(std::iter::once(&octets[..]), false);
+    let cut = Heard::new(&config, on(UNWELCOME)).hear_all(pieces(&octets, *cut), true);
+    assert_eq!(whole.events, cut.events);
+    assert_eq!(whole.error, cut.error);
+    assert_eq!(whole.connection.oddities(), cut.connection.oddities());
+    if whole.error.is_none() {
+        assert_eq!(whole.input, cut.input);
+    }
+    whole.check(&config.limits, octets.len());
+    cut.check(&config.limits, octets.len());
+}
+
+/// Gets the fuzzer past the greeting, or past the whole handshake.
+fn preface(mechanism: &MechanismConfig, knobs: u8) -> Vec<u8> {
+    let mut octets = Vec::new();
+    if knobs & (GREETED | READY) != 0 {
+        octets.extend(greeting(mechanism.name().as_bytes(), knobs >> 7));
+    }
+    if knobs & READY != 0 {
+        let metadata = properties(&[(b"Socket-Type", b"ROUTER"), (b"Identity", b"")]);
+        match mechanism {
+            MechanismConfig::Null => octets.extend(command(b"READY", &metadata)),
+            MechanismConfig::PlainClient { .. } => {
+                octets.extend(command(b"WELCOME", b""));
+                octets.extend(command(b"READY", &metadata));
+            }
+            MechanismConfig::PlainServer => {
+                octets.extend(command(b"HELLO", b"\x03ada\x02pw"));
+                octets.extend(command(b"INITIATE", &metadata));
+            }
+        }
+    }
+    octets
+}
+
+/// Pieces of 1 to 16 octets, at random but always the same for a seed; by turns a large one.
+fn pieces(octets: &[u8], seed: u8) -> impl Iterator<Item = &[u8]> {
+    let mut state = u64::from(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut rest = octets;
+    std::iter::from_fn(move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let length = if state & 0x700 == 0 { 5000 } else { 1 + (state & 0xf) as usize };
+        let (piece, later) = rest.split_at(rest.len().min(length));
+        rest = later;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
+/// One connection and all that it told, with neighbouring pieces of a body put together.
+struct Heard {
+    connection: Connection<()>,
+    input: BytesMut,
+    events: Vec<Event>,
+    error: Option<Error>,
+    written: Vec<u8>,
+    unwelcome: bool,
+}
+
+impl Heard {
+    fn new(config: &Config, unwelcome: bool) -> Heard {
+        Heard {
+            connection: Connection::new(Arc::new(config.clone()), at(0)),
+            input: BytesMut::new(),
+            events: Vec::new(),
+            error: None,
+            written: Vec::new(),
+            unwelcome,
+        }
+    }
+
+    fn hear_all<'a>(mut self, pieces: impl Iterator<Item = &'a [u8]>, writes: bool) -> Heard {
+        for piece in pieces {
+            self.connection.heard(at(0));
+            self.input.extend_from_slice(piece);
+            if let Err(error) = self.take_events() {
+                self.error = Some(error);
+                break;
+            }
+            if writes {
+                self.write();
+            }
+        }
+        self
+    }
+
+    fn take_events(&mut self) -> Result<(), Error> {
+        while let Some(event) = self.connection.input(&mut self.input, at(0))? {
+            if matches!(event, Event::Authenticate { .. }) {
+                if self.unwelcome {
+                    return Err(self.connection.refuse());
+                }
+                self.connection.accept();
+            }
+            match (self.events.last_mut(), event) {
+                (Some(Event::BodyData(before)), Event::BodyData(data)) => {
+                    *before = [&before[..], &data[..]].concat().into();
+                }
+                (_, event) => self.events.push(event),
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self) {
+        while let Transmit::Bytes { slices, .. } = self.connection.outbox().transmit() {
+            let octets = slices.concat();
+            self.connection.outbox().advance(octets.len());
+            self.written.extend(octets);
+        }
+    }
+
+    fn check(mut self, limits: &InboxLimits, octets: usize) {
+        let frame_bytes_max = limits.message_bytes_max.max(limits::COMMAND_BYTES_MAX) as usize;
+        if self.error.is_none() {
+            assert!(self.input.len() < frame_bytes_max + 9, "more is held than any frame may have");
+            assert!(self.connection.wanted() <= frame_bytes_max + 9);
+        }
+        let mut told = 0;
+        for event in &self.events {
+            let frames = match event {
+                Event::Message { frames, .. } | Event::BodyStart { head: frames, .. } => frames,
+                Event::BodyData(data) => {
+                    told += data.len();
+                    continue;
+                }
+                _ => continue,
+            };
+            let bytes: usize = frames.iter().map(|frame| frame.len()).sum();
+            assert!(frames.len() <= limits.frames_max && bytes as u64 <= limits.message_bytes_max);
+            told += bytes;
+        }
+        assert!(told <= octets && self.events.len() <= octets, "more was told than was said");
+        assert!(self.connection.outbox_ref().queued().memory_bytes <= 4096, "the peer decides what we hold for it");
+
+        self.write();
+        let mut commands = &self.written[GREETING_BYTES..];
+        while let Some((header, size)) = Header::decode(commands) {
+            assert!(header.command && !header.more && !header.reserved_bits);
+            commands = &commands[size + header.length as usize..];
+        }
+        assert!(commands.is_empty(), "what was written ends within a frame");
+
+        // Time goes on; every call moves the deadline on or ends the connection.
+        let mut now = at(0);
+        for _ in 0..20 {
+            let Some(deadline) = self.connection.deadline() else { break };
+            assert!(deadline > now);
+            now = deadline;
+            self.write();
+            if self.connection.on_timeout(now).is_err() {
+                break;
+            }
+        }
+    }
+}
