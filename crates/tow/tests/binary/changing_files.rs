@@ -37,8 +37,8 @@ impl Held {
         let copy = folder.path().join("copies/copy");
         fs::create_dir(folder.path().join("copies")).expect("mkdir");
         proxy.hold_after(5 << 20);
-        let client = Process::start(&mut get_command(&proxy.url("served.bin"), &copy));
-        proxy.wait_held();
+        let mut client = Process::start(&mut get_command(&proxy.url("served.bin"), &copy));
+        proxy.wait_held(&mut client);
         let old = digest(&source);
         Self { folder, source, copy, old, server, proxy, client }
     }

@@ -28,8 +28,8 @@ fn interrupted_by_ctrl_c_then_resumed() {
     fs::create_dir(&copies).expect("mkdir");
     let copy = copies.join("copy");
     proxy.hold_after(64 << 20);
-    let client = Process::start(&mut get_command(&proxy.url("big.bin"), &copy));
-    proxy.wait_held();
+    let mut client = Process::start(&mut get_command(&proxy.url("big.bin"), &copy));
+    proxy.wait_held(&mut client);
     client.signal(Signal::INT);
     let outcome = client.finish();
     assert!(matches!(outcome.status.code(), Some(1 | 130)), "{outcome:?}");
@@ -53,8 +53,8 @@ fn a_changed_file_is_not_resumed_with_old_pieces() {
     let proxy = Proxy::start(server.port());
     let copy = folder.path().join("copy");
     proxy.hold_after(16 << 20);
-    let client = Process::start(&mut get_command(&proxy.url("big.bin"), &copy));
-    proxy.wait_held();
+    let mut client = Process::start(&mut get_command(&proxy.url("big.bin"), &copy));
+    proxy.wait_held(&mut client);
     client.signal(Signal::KILL);
     drop(client);
     random_file(&source, 32 << 20, 2);
@@ -169,8 +169,8 @@ fn a_server_that_dies_and_returns_is_met_again_by_the_same_get() {
     let proxy = Proxy::start(server.port());
     proxy.hold_after(24 << 20);
     let copy = folder.path().join("copy");
-    let client = Process::start(&mut get_command(&proxy.url("big.bin"), &copy));
-    proxy.wait_held();
+    let mut client = Process::start(&mut get_command(&proxy.url("big.bin"), &copy));
+    proxy.wait_held(&mut client);
     server.kill();
     let server = Server::start(&source);
     proxy.lead_to(server.port());

@@ -238,7 +238,7 @@ fn compressed_and_unverified_transfers_arrive() {
     write(&served.join("text"), "the same line, again and again\n".repeat(200_000).as_bytes());
     let server = Server::start(&served);
     let copy = folder.path().join("copy");
-    let outcome = run(get_command(&server.url("text"), &copy).arg("--compress")).expect_code(0);
+    let outcome = run(get_command(&server.url("text"), &copy).arg("--zstd")).expect_code(0);
     assert_eq!(digest(&copy), digest(&served.join("text")));
     assert!(outcome.number("received_bytes") < outcome.number("bytes") / 10, "{}", outcome.summary());
 

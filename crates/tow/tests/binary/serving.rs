@@ -33,8 +33,8 @@ fn serve_ends_cleanly_in_the_middle_of_a_transfer() {
     let server = Server::start(folder.path());
     let proxy = Proxy::start(server.port());
     proxy.hold_after(4 << 20);
-    let _get = Process::start(&mut get_command(&proxy.url("a"), &folder.path().join("copy")));
-    proxy.wait_held();
+    let mut client = Process::start(&mut get_command(&proxy.url("a"), &folder.path().join("copy")));
+    proxy.wait_held(&mut client);
     server.stop(Signal::TERM).expect_code(0);
 }
 

@@ -7,6 +7,7 @@ use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
+use super::process::Process;
 use super::{DEADLINE, wait_until};
 
 /// What the proxy does with octets on the way from the server to the client.
@@ -101,9 +102,11 @@ impl Proxy {
         self.shared.changed.notify_all();
     }
 
-    /// Waits until the octets of [`Self::hold_after`] have passed.
-    pub fn wait_held(&self) {
+    /// Waits until the octets of [`Self::hold_after`] have passed to this client, which must not end before.
+    #[track_caller]
+    pub fn wait_held(&self, client: &mut Process) {
         wait_until("the proxy holds", || {
+            assert!(!client.ended(), "the client has ended; it said: {}", client.log());
             let rules = self.shared.rules();
             rules.passed >= rules.hold_at
         });
