@@ -6,14 +6,14 @@ use crate::location::Location;
 use crate::progress::Bar;
 use crate::resources::own_usage;
 use serde_json::json;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use towpath_files::path::RelPath;
 use towpath_files::protocol::control::Compression;
-use towpath_files::receive::{CancelHandle, ConnectOptions, Destination, GetOptions, Source, Summary, get};
+use towpath_files::receive::{CancelHandle, ConnectOptions, Destination, GetError, GetOptions, Source, Summary, get};
 use towpath_sockets::{Endpoint, MechanismConfig};
 
 /// Failures of single files that are printed.
@@ -156,7 +156,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         &cancel,
     );
     bar.finish();
-    let summary = outcome.map_err(Failure::failed)?;
+    let summary = outcome.map_err(|error| failure_at(&arguments.location, &error))?;
     for warning in &summary.warnings {
         eprintln!("tow: {warning}");
     }
@@ -172,6 +172,14 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         if to_output { eprintln!("{object}") } else { println!("{object}") }
     }
     Ok(ExitCode::from(u8::from(summary.failed > 0)))
+}
+
+/// Says of what a transfer as a whole failed; errors of connecting and of the destination say it themselves.
+pub fn failure_at(location: &OsStr, error: &GetError) -> Failure {
+    match error {
+        GetError::Transfer(_) => Failure::failed(format!("{}: {error}", location.display())),
+        _ => Failure::failed(error),
+    }
 }
 
 fn summary_object(summary: &Summary) -> serde_json::Value {

@@ -1,7 +1,7 @@
 //! `tow ls`: what a server has.
 
 use crate::exit::Failure;
-use crate::get::{ConnectArguments, end_on_interrupt, source_of};
+use crate::get::{ConnectArguments, end_on_interrupt, failure_at, source_of};
 use crate::location::Location;
 use crate::progress::human_bytes;
 use std::ffi::OsString;
@@ -56,7 +56,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         },
         &cancel,
     );
-    listed.map_err(Failure::failed)?;
+    listed.map_err(|error| failure_at(&arguments.location, &error))?;
     output.flush().map_err(Failure::failed)?;
     Ok(ExitCode::from(u8::from(unreadable > 0)))
 }

@@ -255,7 +255,7 @@ impl Driver {
         match happened {
             Happened::Up => {
                 self.ever_connected = true;
-                self.transfer.connected(Instant::now());
+                self.transfer.connected();
             }
             Happened::Down { reason } => {
                 tracing::info!(%reason, "the connection is lost");

@@ -183,6 +183,9 @@ impl Transfer {
             let reason = format!("its content does not match its digest, {} times", AGAIN_MAX + 1);
             return self.file_failed(key, reason);
         }
+        let warning = format!("{}: its content does not match its digest; asked for what is wrong again", task.remote);
+        self.warn(warning);
+        let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
         match &mut task.content {
             Some(content) if task.leaves.count() > 1 => {
                 let incomplete = (0..task.leaves.count()).filter(|leaf| !content.values.contains_key(leaf));

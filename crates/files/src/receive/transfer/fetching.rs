@@ -367,6 +367,8 @@ impl Transfer {
         if task.restarts > AGAIN_MAX {
             return self.file_failed(key, format!("{reason}; asked {} times", AGAIN_MAX + 1));
         }
+        let warning = format!("{}: {reason}; asked for it again", task.remote);
+        self.warn(warning);
         self.wait_again(key);
         Ok(())
     }

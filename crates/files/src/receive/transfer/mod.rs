@@ -166,11 +166,11 @@ impl Transfer {
         }
     }
 
-    /// There is a connection, the first one or a new one.
-    pub fn connected(&mut self, now: Instant) {
+    /// There is a connection, the first one or a new one. That alone is no progress: a server that ends every connection before
+    /// it has sent anything is given up, too.
+    pub fn connected(&mut self) {
         self.connected = true;
         self.credit.reset();
-        self.progressed(now);
         self.pump();
     }
 
