@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::{Value, json};
 use tempfile::tempdir;
 
-use crate::support::process::{Outcome, get};
+use crate::support::process::{Outcome, get, get_command, run};
 use crate::support::tree::{snapshot, write};
 use crate::support::wire::{END, HOLE, Piece, Wire, ZSTD, data_message, long_header};
 
@@ -345,7 +345,9 @@ fn frames_that_are_too_large_for_the_client_are_refused() {
         }
     });
     let folder = tempdir().expect("a folder");
-    let outcome = get(&format!("tcp://127.0.0.1:{port}/x"), &folder.path().join("copy")).expect_code(1);
+    let mut command = get_command(&format!("tcp://127.0.0.1:{port}/x"), &folder.path().join("copy"));
+    // It connects again, as after every lost connection, until the time without progress is over.
+    let outcome = run(command.args(["--timeout", "5"])).expect_code(1);
     assert!(!outcome.stderr.contains("panicked"), "{}", outcome.stderr);
     stop.store(true, Ordering::Relaxed);
     std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("connect");
