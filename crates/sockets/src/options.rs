@@ -57,6 +57,9 @@ pub struct HubOptions {
     pub handshake_timeout: Duration,
     /// Bound of each peer's queue, in octets of memory (file ranges count 64 each).
     pub send_queue_bytes: usize,
+    /// Octets read from one peer before it is the turn of the next one, and of the application. What the application does about a
+    /// peer's messages, such as [`crate::Hub::pause_reading`], comes after at most so many octets of them.
+    pub read_turn_bytes: usize,
     /// Octets of a message that is taken whole.
     pub max_message_bytes: u64,
     /// Frames of a message.
@@ -90,6 +93,7 @@ impl HubOptions {
             heartbeat: None,
             handshake_timeout: Duration::from_secs(10),
             send_queue_bytes: 16 * 1024 * 1024,
+            read_turn_bytes: 1024 * 1024,
             max_message_bytes: towpath_zmtp::limits::MESSAGE_BYTES_DEFAULT,
             max_frames: towpath_zmtp::limits::MESSAGE_FRAMES_DEFAULT,
             stream_over_bytes: None,

@@ -20,9 +20,6 @@ const READ_AHEAD_BYTES_MIN: usize = 512;
 /// Bodies with less than this left come with the read-ahead.
 const DIRECT_BYTES_MIN: u64 = 4 * 1024;
 
-/// Octets taken from one peer before it is the next one's turn.
-const TURN_BYTES: usize = 1024 * 1024;
-
 impl Peer {
     /// Reads what is there, within the turn's budget.
     pub(crate) fn read(
@@ -31,10 +28,11 @@ impl Peer {
         pool: &BufferPool,
         events: &mut VecDeque<Event>,
         now: Instant,
+        turn_bytes: usize,
     ) -> Result<(), End> {
         let mut taken = 0;
         // Two octets make an empty message, and each costs an event: the turn's octets alone would not bound memory.
-        while self.wants_to_read() && taken < TURN_BYTES && events.len() < EVENTS_MAX {
+        while self.wants_to_read() && taken < turn_bytes && events.len() < EVENTS_MAX {
             let remaining = self.connection.body_remaining();
             let direct = self.input.is_empty() && remaining >= DIRECT_BYTES_MIN;
             let octets = if direct {
@@ -57,7 +55,7 @@ impl Peer {
                 self.read_ahead = READ_AHEAD_BYTES_MIN;
                 octets
             } else {
-                let most = self.read_ahead.min(scratch.len());
+                let most = self.read_ahead.min(scratch.len()).min(turn_bytes - taken);
                 let octets = self.receive(&mut scratch[..most])?;
                 if octets == most {
                     self.read_ahead = (self.read_ahead * 4).min(READ_AHEAD_BYTES_MAX);

@@ -22,6 +22,9 @@ const MESSAGE_BYTES_MAX: u64 = CONTROL_BYTES_MAX as u64 + 4096;
 const MESSAGE_FRAMES_MAX: usize = 16;
 /// What waits in memory for one client's socket. Bodies of large files aren't in memory.
 const SEND_QUEUE_BYTES: usize = 2 << 20;
+/// Requests are small, and each is answered at more length than it was asked: a client that asks without reading the answers is
+/// paused after so many octets of requests.
+const READ_TURN_BYTES: usize = 16 << 10;
 const DIGEST_CACHE_BYTES: usize = 64 << 20;
 const SMALL_FILES_BYTES: usize = 64 << 20;
 
@@ -52,6 +55,7 @@ impl ServerOptions {
     pub fn new(root: impl Into<PathBuf>) -> ServerOptions {
         let mut hub = HubOptions::new(SocketType::Router);
         hub.send_queue_bytes = SEND_QUEUE_BYTES;
+        hub.read_turn_bytes = READ_TURN_BYTES;
         ServerOptions {
             root: root.into(),
             endpoints: Vec::new(),

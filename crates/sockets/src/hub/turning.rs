@@ -72,6 +72,7 @@ impl Hub {
                 &self.pool,
                 &mut self.events,
                 self.now,
+                self.options.read_turn_bytes,
             );
             if reading && let Some(deadline) = peer.connection.deadline() {
                 self.next_timer = Some(self.next_timer.map_or(deadline, |at| at.min(deadline)));
@@ -138,6 +139,7 @@ fn run_peer(
     pool: &BufferPool,
     events: &mut VecDeque<Event>,
     now: Instant,
+    read_turn_bytes: usize,
 ) -> Result<(), End> {
     if peer.connecting {
         if !peer.writable {
@@ -149,7 +151,7 @@ fn run_peer(
         }
     }
     if reading {
-        peer.read(scratch, pool, events, now)?;
+        peer.read(scratch, pool, events, now, read_turn_bytes)?;
     }
     if peer.wants_to_write() {
         peer.write(scratch, events)?;
