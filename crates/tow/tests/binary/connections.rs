@@ -246,7 +246,6 @@ fn requests_without_end_from_a_client_that_never_reads_are_bounded() {
                 break;
             }
         }
-        println!("memory: {} KiB", fixture.server.resident_kib());
         assert!(stopped, "the server read {} octets of requests without an answer read", batch.len() * 3000);
         fixture.expect_flat_memory();
     }
