@@ -2,7 +2,7 @@
 
 use super::{FileKind, FileStat, RootError, Timestamp};
 use crate::path::check_name;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_OMIT, fchmod, fcntl_setfl, fstat,
     futimens, linkat, mkdirat, openat, readlinkat, renameat, renameat_with, statat, symlinkat, unlinkat, utimensat,
@@ -110,6 +110,30 @@ impl Dir {
         check_name(name)?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(openat(&self.0, name, flags, Mode::from_raw_mode(mode))?.into())
+    }
+
+    /// Makes a file that has no name yet, for [`Dir::link_unnamed`]; `None` where the file system has no such thing. What is
+    /// not linked is gone with its descriptor, also when the process is killed.
+    pub fn create_unnamed(&self, mode: u32) -> Result<Option<File>, RootError> {
+        let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+        match openat(&self.0, c".", flags, Mode::from_raw_mode(mode)) {
+            Ok(descriptor) => Ok(Some(descriptor.into())),
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Gives a file of [`Dir::create_unnamed`] its name; [`RootError::Exists`] if anything has that name.
+    pub fn link_unnamed(&self, file: &File, name: &[u8]) -> Result<(), RootError> {
+        check_name(name)?;
+        match linkat(file, c"", &self.0, name, AtFlags::EMPTY_PATH) {
+            // Before Linux 6.10 this took a capability; what /proc names needs none.
+            Err(Errno::NOENT | Errno::PERM) => {
+                let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+                Ok(linkat(rustix::fs::CWD, path, &self.0, name, AtFlags::SYMLINK_FOLLOW)?)
+            }
+            linked => Ok(linked?),
+        }
     }
 
     /// Opens a regular file that is there for reading and writing, as it is.

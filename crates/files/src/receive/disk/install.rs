@@ -45,18 +45,52 @@ pub(super) fn install_small(
     if small.digest.is_some_and(|digest| Digest::of(&small.data) != digest) {
         return Ok(SmallOutcome::Mismatch);
     }
-    let (part_name, _) = partial_names(name);
-    let mut file = partial::create(dir, &part_name)?;
-    let written = file.write_all(&small.data).map_err(|error| io_error("cannot write", &error));
-    let installed = written
-        .and_then(|()| finish_file(&file, &small.version, durable))
-        .and_then(|()| rename_over(dir, &part_name, name))
-        .and_then(|()| sync_dir(dir, durable));
-    if installed.is_err() {
-        // It may be installed, with only the directory not synced: then there is nothing of the name.
-        let _ = dir.remove_file(&part_name);
+    match dir
+        .create_unnamed(small.version.mode & MODE_BITS)
+        .map_err(|error| root_error("cannot make a file", &error))?
+    {
+        Some(file) => install_unnamed(dir, name, file, small, durable)?,
+        None => install_renamed(dir, name, small, durable)?,
     }
-    installed.map(|()| SmallOutcome::Installed)
+    sync_dir(dir, durable)?;
+    Ok(SmallOutcome::Installed)
+}
+
+/// The quick way: the directory changes only once, and nothing is left behind by a transfer that is killed.
+fn install_unnamed(dir: &Dir, name: &[u8], file: File, small: &SmallFile, durable: bool) -> Result<(), DiskError> {
+    write_small(&file, small, durable)?;
+    match dir.link_unnamed(&file, name) {
+        Ok(()) => Ok(()),
+        Err(RootError::Exists) => {
+            // Only a rename replaces what is there without a moment in which neither is.
+            let (part_name, _) = partial_names(name);
+            let linked = match dir.link_unnamed(&file, &part_name) {
+                Err(RootError::Exists) => {
+                    dir.remove_file(&part_name).and_then(|()| dir.link_unnamed(&file, &part_name))
+                }
+                other => other,
+            };
+            linked.map_err(|error| root_error("cannot name the file", &error))?;
+            rename_over(dir, &part_name, name).inspect_err(|_| {
+                let _ = dir.remove_file(&part_name);
+            })
+        }
+        Err(error) => Err(root_error("cannot name the file", &error)),
+    }
+}
+
+fn install_renamed(dir: &Dir, name: &[u8], small: &SmallFile, durable: bool) -> Result<(), DiskError> {
+    let (part_name, _) = partial_names(name);
+    let file = partial::create(dir, &part_name)?;
+    let installed = write_small(&file, small, durable).and_then(|()| rename_over(dir, &part_name, name));
+    installed.inspect_err(|_| {
+        let _ = dir.remove_file(&part_name);
+    })
+}
+
+fn write_small(mut file: &File, small: &SmallFile, durable: bool) -> Result<(), DiskError> {
+    file.write_all(&small.data).map_err(|error| io_error("cannot write", &error))?;
+    finish_file(file, &small.version, durable)
 }
 
 /// Gives a file that has the right content already its mode and time.
@@ -104,7 +138,11 @@ pub(super) fn finish_dir(
 
 fn finish_file(file: &File, version: &Version, durable: bool) -> Result<(), DiskError> {
     let failed = |error: RootError| root_error("cannot set mode and time", &error);
-    set_mode(file, version.mode & MODE_BITS).map_err(failed)?;
+    let wanted = version.mode & MODE_BITS;
+    // Most files were made with the right mode: looking is cheaper than changing.
+    if FileStat::try_from(file).map_err(failed)?.mode != wanted {
+        set_mode(file, wanted).map_err(failed)?;
+    }
     set_modified(file, version.modified).map_err(failed)?;
     if durable {
         file.sync_all().map_err(|error| io_error("cannot sync", &error))?;
