@@ -80,6 +80,13 @@ pub fn tow(programs: &Programs, port: u16, path: &str, to: Option<&Path>, option
     Ok(command)
 }
 
+/// `tow ls --digest`: the server computes a digest, and remembers it.
+pub fn tow_digest(programs: &Programs, port: u16, path: &str) -> Result<Command> {
+    let mut command = programs.command("tow")?;
+    command.args(["ls", &format!("tcp://127.0.0.1:{port}/{path}"), "--digest"]);
+    Ok(command)
+}
+
 /// curl, to a file.
 pub fn curl(programs: &Programs, port: u16, path: &str, to: &Path) -> Result<Command> {
     let mut command = programs.command("curl")?;

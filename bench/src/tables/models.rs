@@ -65,27 +65,13 @@ pub fn plan(bench: &Bench) -> Result<Plan<'_>> {
             move |port| receivers::dropping(programs, "zmtp", port, size, &["--chunk", "1048576"]),
         ),
     ));
-    for (name, options) in [(OURS, &["--no-verify"][..]), ("tow serve to tow get, verified", &[])] {
-        let transfer = Transfer::new(
-            bench,
-            size,
-            move || servers::tow(programs, source),
-            move |port| receivers::tow(programs, port, "large", None, options),
-        );
-        variants.push(variant(Kind::Ours, name, "", transfer));
-    }
-    variants.push(variant(
-        Kind::Ours,
-        "tow serve to tow get, verified, digest known",
-        "",
-        Transfer::new(
-            bench,
-            size,
-            move || servers::tow(programs, source),
-            move |port| receivers::tow(programs, port, "large", None, &[]),
-        )
-        .rehearsed(move |port| receivers::tow(programs, port, "large", None, &[])),
-    ));
+    let ours = Transfer::new(
+        bench,
+        size,
+        move || servers::tow(programs, source),
+        move |port| receivers::tow(programs, port, "large", None, &["--no-verify"]),
+    );
+    variants.push(variant(Kind::Ours, OURS, "", ours));
     variants.push(variant(
         Kind::Peer,
         "nginx to the receiver of raw sendfile",

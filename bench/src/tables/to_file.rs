@@ -61,7 +61,7 @@ pub fn plan(bench: &Bench) -> Result<Plan<'_>> {
         move || servers::tow(programs, source),
         move |port| receivers::tow(programs, port, "large", Some(to), &[]),
     )
-    .rehearsed(move |port| receivers::tow(programs, port, "large", None, &[]));
+    .rehearsed(move |port| receivers::tow_digest(programs, port, "large"));
     variants.push(variant(Kind::Ours, "tow get, verified, digest known", "", remembered.to(to, source)));
     let curl = Transfer::new(
         bench,
