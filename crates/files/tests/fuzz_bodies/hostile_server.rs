@@ -90,7 +90,7 @@ impl Play {
             over: false,
             fresh: knobs & 8 == 0,
         };
-        play.transfer.connected(now);
+        play.transfer.connected();
         play.settle();
         play
     }
@@ -125,7 +125,7 @@ impl Play {
                 self.list = None;
                 self.fetches.clear();
                 self.leaves.clear();
-                self.transfer.connected(self.now);
+                self.transfer.connected();
             }
             8 => self.disk_works(1 + usize::from(step >> 4)),
             _ => {
