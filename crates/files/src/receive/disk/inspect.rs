@@ -32,11 +32,9 @@ pub(super) fn inspect(
         Some(stat) if stat.kind == FileKind::File && (stat.size, stat.modified) == (listed.size, listed.modified) => {
             return Ok(Found::Same { touch: stat.mode & 0o777 != listed.mode & 0o777 });
         }
-        Some(stat) if stat.kind == FileKind::Dir => {
-            // Better said now than when all of the file is there.
-            if !matches!(dir.open_dir(name).and_then(|dir| dir.entries(0)), Ok(entries) if entries.is_empty()) {
-                return Err(in_the_way("a directory of this name"));
-            }
+        // Better said now than when all of the file is there.
+        Some(stat) if stat.kind == FileKind::Dir && !is_empty_dir(&dir, name) => {
+            return Err(in_the_way("a directory of this name"));
         }
         Some(stat) if stat.kind == FileKind::Other => return Err(in_the_way("a device, pipe or socket of this name")),
         _ => {}
@@ -48,6 +46,10 @@ pub(super) fn inspect(
         Some(stat) if stat.kind == FileKind::File && stat.size == listed.size && verify => same_size(&dir, name),
         _ => Ok(Found::Nothing),
     }
+}
+
+fn is_empty_dir(dir: &Dir, name: &[u8]) -> bool {
+    dir.open_dir(name).and_then(|dir| dir.entries(0)).is_ok_and(|entries| entries.is_empty())
 }
 
 fn in_the_way(what: &str) -> DiskError {
