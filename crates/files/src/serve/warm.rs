@@ -44,15 +44,10 @@ pub(super) struct PageCache {
 
 impl Storage for PageCache {
     fn probe(&self, source: &Source, offset: u64, length: u64) -> Residency {
-        if length == 0 {
-            return Residency::Resident;
-        }
         if self.cannot_probe.load(Ordering::Relaxed) {
             return Residency::Cold;
         }
-        let last = offset + (length - 1);
-        let mut at = offset;
-        loop {
+        for at in probe_points(offset, length) {
             let mut octet = [0];
             match preadv2(&*source.file, &mut [IoSliceMut::new(&mut octet)], at, ReadWriteFlags::NOWAIT) {
                 // No octet there: the file shrank. Sending will find out, without waiting.
@@ -64,30 +59,44 @@ impl Storage for PageCache {
                 // EAGAIN: not resident. EOPNOTSUPP and others: this file system doesn't say, so the pool has to read it.
                 Err(_) => return Residency::Cold,
             }
-            if at == last {
-                return Residency::Resident;
-            }
-            at = at.saturating_add(PROBE_STRIDE_BYTES).min(last);
         }
+        Residency::Resident
     }
 
     fn warm(&self, source: &Source, offset: u64, length: u64) -> Result<(), Failure> {
-        // The piece and the one behind it: while this one travels, the disk reads the next. Advice may be ignored or refused.
-        let _ = fadvise(&*source.file, offset, NonZeroU64::new(length.saturating_mul(2)), Advice::WillNeed);
-        let mut buffer = vec![0; WARM_BUFFER_BYTES];
-        let (mut at, end) = (offset, offset.saturating_add(length));
-        while at < end {
-            let now = usize::try_from(end - at).unwrap_or(usize::MAX).min(WARM_BUFFER_BYTES);
-            let part = buffer.get_mut(..now).unwrap_or_default();
-            match rustix::io::pread(&*source.file, part, at) {
-                // The file shrank: nothing is left to warm.
-                Ok(0) => break,
-                Ok(count) => at += count as u64,
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(Failure::io(&errno.into())),
+        let Some(ahead) = NonZeroU64::new(length.saturating_mul(2)) else { return Ok(()) };
+        // The piece and the one behind it: while this one travels, the disk reads the next.
+        if fadvise(&*source.file, offset, Some(ahead), Advice::WillNeed).is_ok() {
+            // The kernel reads by itself; copying what it reads would cost more than sending it, so it is only waited for.
+            probe_points(offset, length).try_for_each(|at| read_some(source, &mut [0], at).map(drop))
+        } else {
+            let mut buffer = vec![0; WARM_BUFFER_BYTES];
+            let (mut at, end) = (offset, offset.saturating_add(length));
+            while at < end {
+                match read_some(source, &mut buffer, at)? {
+                    // The file shrank: nothing is left to warm.
+                    0 => break,
+                    count => at += count as u64,
+                }
             }
+            Ok(())
         }
-        Ok(())
+    }
+}
+
+/// An octet in each stride of a piece, and its last one.
+fn probe_points(offset: u64, length: u64) -> impl Iterator<Item = u64> {
+    let strides = (0..length).step_by(PROBE_STRIDE_BYTES as usize);
+    strides.chain(length.checked_sub(1)).map(move |at| offset.saturating_add(at))
+}
+
+fn read_some(source: &Source, buffer: &mut [u8], at: u64) -> Result<usize, Failure> {
+    loop {
+        match rustix::io::pread(&*source.file, &mut *buffer, at) {
+            Ok(count) => return Ok(count),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(Failure::io(&errno.into())),
+        }
     }
 }
 
@@ -116,6 +125,9 @@ mod tests {
             cache.warm(&source, 0, size).unwrap();
             assert_eq!(cache.probe(&source, 0, size), Residency::Resident);
         }
+        assert_eq!(probe_points(5, 0).count(), 0);
+        assert_eq!(probe_points(5, 1).collect::<Vec<_>>(), [5, 5]);
+        assert_eq!(probe_points(5, PROBE_STRIDE_BYTES + 2).collect::<Vec<_>>(), [5, 65_541, 65_542]);
         // Past the end there is nothing to wait for.
         assert_eq!(cache.probe(&source, size, size), Residency::Resident);
         cache.warm(&source, size, size).unwrap();
