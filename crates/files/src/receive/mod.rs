@@ -3,6 +3,7 @@
 //! [`transfer`] decides, without touching anything; `disk` hashes, writes and installs; `connection` is the wire. [`get()`] puts
 //! them together: one thread for the wire and the decisions, a few for the disk.
 
+mod breaks;
 mod connection;
 mod disk;
 mod get;

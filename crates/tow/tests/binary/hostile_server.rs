@@ -79,6 +79,15 @@ struct Hostile {
 
 impl Hostile {
     fn start(entries: Vec<Value>, files: Vec<Lie>) -> Self {
+        Self::with(entries, Some(files))
+    }
+
+    /// It closes the connection at every fetch.
+    fn breaking_at_fetch(entries: Vec<Value>) -> Self {
+        Self::with(entries, None)
+    }
+
+    fn with(entries: Vec<Value>, files: Option<Vec<Lie>>) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind");
         let port = listener.local_addr().expect("address").port();
         let stop = Arc::new(AtomicBool::new(false));
@@ -93,7 +102,7 @@ impl Hostile {
                 std::thread::spawn(move || {
                     let mut wire = Wire::on(stream);
                     // Ends with the connection.
-                    let _ = wire.handshake("ROUTER").and_then(|()| converse(&mut wire, &script.0, &script.1));
+                    let _ = wire.handshake("ROUTER").and_then(|()| converse(&mut wire, &script.0, script.1.as_deref()));
                 });
             }
         });
@@ -114,7 +123,7 @@ impl Drop for Hostile {
 }
 
 /// Answers requests until the client leaves.
-fn converse(wire: &mut Wire, entries: &[Value], files: &[Lie]) -> std::io::Result<()> {
+fn converse(wire: &mut Wire, entries: &[Value], files: Option<&[Lie]>) -> std::io::Result<()> {
     loop {
         let frames = wire.receive()?;
         let Some(request) = frames.get(1).and_then(|text| serde_json::from_slice::<Value>(text).ok()) else {
@@ -127,11 +136,17 @@ fn converse(wire: &mut Wire, entries: &[Value], files: &[Lie]) -> std::io::Resul
                 "chunk_bytes_max": 4_194_304, "fetch_files_max": 4096, "requests_max": 64,
                 "features": ["zstd", "leaves", "holes"]})),
             Some("list") => {
-                answers.push_back(json!({"re": "list", "id": id, "base": "dir", "entries": entries, "more": false}));
+                let named = entries.iter().find(|entry| entry["type"] == "file" && entry["path"] == request["path"]);
+                let (base, entries) = match named {
+                    Some(file) => ("file", json!([file])),
+                    None => ("dir", json!(entries)),
+                };
+                answers.push_back(json!({"re": "list", "id": id, "base": base, "entries": entries, "more": false}));
             }
             Some("cancel") => answers.push_back(json!({"re": "cancelled", "id": id})),
             Some("leaves") => answers.push_back(json!({"re": "error", "id": id, "code": "changed", "message": "no"})),
             Some("fetch") => {
+                let Some(files) = files else { return Ok(()) };
                 fetch(wire, &request, files)?;
                 answers.push_back(json!({"re": "done", "id": id}));
             }
@@ -308,7 +323,7 @@ fn lies_about_sizes_and_pieces_install_nothing() {
 }
 
 #[test]
-fn a_listing_that_lies_about_types_or_goes_on_for_ever_is_given_up() {
+fn a_listing_that_lies_about_types_is_given_up() {
     for entries in [
         vec![json!({"path": "x", "type": "device", "size": 1})],
         vec![json!({"path": "x", "type": "file", "size": -1})],
@@ -321,6 +336,19 @@ fn a_listing_that_lies_about_types_or_goes_on_for_ever_is_given_up() {
         let shown = json!(entries).to_string();
         let (_folder, outcome) = get_from(entries, vec![], |_| {});
         assert!(matches!(outcome.status.code(), Some(0 | 1)), "{shown:.100}: {outcome:?}");
+    }
+}
+
+/// Connects, lists, and loses the connection, for ever: not with this client.
+#[test]
+fn a_server_that_only_breaks_connections_is_given_up() {
+    let file = Lie::honest("file", EVIL);
+    for destination in ["copy", "-"] {
+        let server = Hostile::breaking_at_fetch(vec![file.entry()]);
+        let folder = tempdir().expect("a folder");
+        let destination = if destination == "-" { "-".into() } else { folder.path().join(destination) };
+        let outcome = get(&format!("{}file", server.url()), &destination).expect_code(1);
+        assert!(outcome.stderr.contains("broke"), "{}", outcome.stderr);
     }
 }
 

@@ -5,6 +5,7 @@ mod state;
 use std::io::Write;
 use std::time::Instant;
 
+use super::breaks::Breaks;
 use super::connection::{CancelHandle, ConnectOptions, Connection, Happened};
 use super::get::{GetError, Summary};
 use super::transfer::{Progress, Source, TransferError};
@@ -67,6 +68,7 @@ fn run(
 ) -> Result<(), GetError> {
     let (mut ever_connected, mut connected, mut last_reason) = (false, false, None);
     let mut last_progress = Instant::now();
+    let mut breaks = Breaks::default();
     loop {
         if cancel.is_cancelled() {
             return Err(TransferError::Cancelled.into());
@@ -86,7 +88,14 @@ fn run(
                     (ever_connected, connected) = (true, true);
                     stream.connected()
                 }
-                Happened::Down { reason } | Happened::Failed { reason } => {
+                Happened::Down { reason } => {
+                    (connected, last_reason) = (false, Some(reason));
+                    if let Some(times) = breaks.broke_at(stream.written()) {
+                        return Err(TransferError::Breaking { times }.into());
+                    }
+                    continue;
+                }
+                Happened::Failed { reason } => {
                     (connected, last_reason) = (false, Some(reason));
                     continue;
                 }

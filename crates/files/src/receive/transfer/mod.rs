@@ -31,6 +31,7 @@ use file::{FileTask, Phase};
 use listing::Listing;
 use pieces::Piece;
 
+use super::breaks::Breaks;
 use super::inbound::Inbound;
 use crate::path::RelPath;
 use crate::protocol::WireError;
@@ -124,6 +125,7 @@ pub struct Transfer {
     totals: Totals,
     failure: Option<TransferError>,
     last_progress: Instant,
+    breaks: Breaks,
 }
 
 impl Transfer {
@@ -162,6 +164,7 @@ impl Transfer {
             totals: Totals::default(),
             failure: None,
             last_progress: now,
+            breaks: Breaks::default(),
             options,
         }
     }
@@ -187,6 +190,10 @@ impl Transfer {
             if let Err(error) = self.file_interrupted(key) {
                 self.fail(error);
             }
+        }
+        let progress = self.progress();
+        if let Some(times) = self.breaks.broke_at(progress.bytes_done + progress.files_done + progress.files_total) {
+            self.fail(TransferError::Breaking { times });
         }
     }
 

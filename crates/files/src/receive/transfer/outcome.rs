@@ -28,6 +28,12 @@ pub enum TransferError {
         /// Whether there was a connection.
         connected: bool,
     },
+    /// Connections break, one after the other, and nothing comes of them.
+    #[error("the connection broke {times} times in a row without bringing anything")]
+    Breaking {
+        /// How often.
+        times: u32,
+    },
     /// The disk is full, or too small.
     #[error("no space left: {0}")]
     DiskFull(String),
