@@ -5,12 +5,14 @@ use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 use tempfile::tempdir;
 
 use crate::support::process::{Server, get, get_command, run, tow};
+use crate::support::proxy::Proxy;
 use crate::support::tree::{assert_same, digest, mixed, random_file, snapshot, write};
 
 #[test]
@@ -284,4 +286,56 @@ fn usage_errors_end_with_status_2() {
         assert_eq!(outcome.status.code(), Some(2), "tow {arguments:?}: {}", outcome.stderr);
         assert!(!outcome.stderr.is_empty());
     }
+}
+
+#[test]
+fn a_file_goes_into_a_directory_that_is_there() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    write(&served.join("sub/name.bin"), b"contents");
+    let server = Server::start(&served);
+    let destination = folder.path().join("downloads");
+    write(&destination.join("other"), b"stays");
+    get(&server.url("sub/name.bin"), &destination).expect_code(0);
+    assert_eq!(fs::read(destination.join("name.bin")).expect("read"), b"contents");
+    assert_eq!(fs::read(destination.join("other")).expect("read"), b"stays");
+}
+
+#[test]
+fn the_bar_is_for_terminals_only() {
+    let folder = tempdir().expect("a folder");
+    write(&folder.path().join("served/a"), b"");
+    random_file(&folder.path().join("served/a"), 20 << 20, 8);
+    let server = Server::start(&folder.path().join("served"));
+    let proxy = Proxy::start(server.port());
+    proxy.slow_down(20 << 20);
+
+    let piped = run(&mut get_command(&proxy.url("a"), &folder.path().join("piped"))).expect_code(0);
+    assert!(piped.stderr.is_empty(), "{:?}", piped.stderr);
+
+    // script(1) gives it a terminal.
+    let shell =
+        format!("'{}' get {} '{}'", env!("CARGO_BIN_EXE_tow"), proxy.url("a"), folder.path().join("b").display());
+    let mut script = Command::new("script");
+    script.args(["--quiet", "--return", "--command", &shell, "/dev/null"]).stdin(Stdio::null());
+    match script.output() {
+        Ok(output) => {
+            assert!(output.status.success(), "{output:?}");
+            let shown = String::from_utf8_lossy(&output.stdout);
+            assert!(shown.contains("MiB") && shown.contains('\r'), "no bar: {shown:?}");
+        }
+        Err(error) => println!("the half with a terminal is skipped: script: {error}"),
+    }
+}
+
+#[test]
+fn the_demo_runs_and_cleans_up() {
+    let folder = tempdir().expect("a folder");
+    let mut command = tow(["demo", "--size", "24M", "--folder"]);
+    let outcome = run(command.arg(folder.path())).expect_code(0);
+    let text = String::from_utf8_lossy(&outcome.stdout).into_owned();
+    for word in ["verified", "CPU", "memory", "copy"] {
+        assert!(text.contains(word), "nothing of {word} in: {text}");
+    }
+    assert_eq!(fs::read_dir(folder.path()).expect("read").count(), 0, "something is left over");
 }

@@ -84,3 +84,44 @@ fn get_without_a_server_fails_and_says_so() {
     assert!(!outcome.stderr.is_empty());
     assert!(!folder.path().join("copy").exists());
 }
+
+#[test]
+fn get_and_ls_work_over_ipc() {
+    let folder = tempdir().expect("a folder");
+    let source = folder.path().join("served/sub/a.bin");
+    write(&source, b"");
+    random_file(&source, 3_000_000, 1);
+    let endpoint = format!("ipc://{}", folder.path().join("socket").display());
+    let mut command = tow([OsStr::new("serve"), folder.path().join("served").as_ref()]);
+    let server = Server::from_command(command.args(["--bind", &endpoint]));
+    assert_eq!(server.endpoint(), endpoint);
+    let copy = folder.path().join("copy");
+    get(&format!("{endpoint}:/sub/a.bin"), &copy).expect_code(0);
+    assert_eq!(digest(&copy), digest(&source));
+    let listing = run(&mut tow(["ls", &format!("{endpoint}:/sub")])).expect_code(0);
+    assert!(String::from_utf8_lossy(&listing.stdout).contains("a.bin"));
+}
+
+#[test]
+fn passwords_let_in_those_who_know_them() {
+    let folder = tempdir().expect("a folder");
+    let source = folder.path().join("served.bin");
+    random_file(&source, 300_000, 1);
+    let passwords = folder.path().join("passwords");
+    write(&passwords, b"ada:lovelace\n");
+    let mut command = tow([OsStr::new("serve"), source.as_ref(), "--plain-passwords".as_ref(), passwords.as_ref()]);
+    let server = Server::from_command(command.args(["--bind", "tcp://127.0.0.1:0"]));
+    let copy = folder.path().join("copy");
+    let as_user = |user: &[&str], password: &str| {
+        let mut command = get_command(&server.url(""), &copy);
+        run(command.args(user).args(["--connect-timeout", "2"]).env("TOW_PASSWORD", password))
+    };
+    for (user, password) in [(&["--user", "ada"][..], "byron"), (&["--user", "bob"], "lovelace"), (&[], "lovelace")] {
+        let outcome = as_user(user, password).expect_code(1);
+        assert!(!outcome.stderr.is_empty() && !outcome.stderr.contains("lovelace"), "{}", outcome.stderr);
+        assert!(!copy.exists());
+    }
+    as_user(&["--user", "ada"], "lovelace").expect_code(0);
+    assert_eq!(digest(&copy), digest(&source));
+    assert!(!server.log().contains("lovelace"), "a password is in the log");
+}
