@@ -22,6 +22,9 @@ use std::fs::File;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
+/// A pipe or device is not waited for.
+const READING: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+
 /// Why an operation below a root failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -165,8 +168,16 @@ impl Root {
         if path.is_root() {
             return Err(RootError::NotAFile);
         }
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        dir::regular(self.resolver.open(path, flags)?)
+        dir::regular(self.resolver.open(path, READING)?)
+    }
+
+    /// The same if the names on the way are in memory; `None` if the disk would have to be asked for them.
+    pub fn open_cached_file(&self, path: &RelPath) -> Result<Option<(File, FileStat)>, RootError> {
+        match self.resolver.open_cached(self.actual(path)?, READING) {
+            Ok(descriptor) => dir::regular(descriptor).map(Some),
+            Err(Errno::AGAIN) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
     }
 
     /// What an entry is, a link not followed. Of the root itself: that of the directory, or of the one file.

@@ -48,11 +48,30 @@ impl Resolver {
         self.open_with_openat2(octets, flags)
     }
 
-    fn open_with_openat2(&self, octets: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
-        let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        if self.links == Links::Never {
-            resolve |= ResolveFlags::NO_SYMLINKS;
+    /// The same if all names on the way are in the kernel's cache, so that no disk is asked. EAGAIN if they aren't, or if this
+    /// can't be told.
+    pub(super) fn open_cached(&self, path: &RelPath, flags: OFlags) -> Result<OwnedFd, Errno> {
+        if !self.has_openat2 || path.is_root() {
+            return Err(Errno::AGAIN);
         }
+        let resolve = self.resolve() | ResolveFlags::CACHED;
+        match openat2(&self.dir, path.as_bytes(), flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
+            // Kernels before 5.12 don't know the flag.
+            Err(Errno::INVAL | Errno::INTR) => Err(Errno::AGAIN),
+            other => other,
+        }
+    }
+
+    fn resolve(&self) -> ResolveFlags {
+        let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        match self.links {
+            Links::Beneath => beneath,
+            Links::Never => beneath | ResolveFlags::NO_SYMLINKS,
+        }
+    }
+
+    fn open_with_openat2(&self, octets: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+        let resolve = self.resolve();
         let mut last = Errno::AGAIN;
         for _ in 0..RACE_ATTEMPTS_MAX {
             match openat2(&self.dir, octets, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {

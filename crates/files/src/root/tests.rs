@@ -189,3 +189,23 @@ fn receiving_creates_renames_and_sets_metadata() {
     }
     assert_eq!(std::fs::read_to_string(temp.path().join("secret")).unwrap(), "secret");
 }
+
+#[test]
+fn what_is_in_the_cache_of_names_opens_by_the_same_rules() {
+    let temp = tree();
+    let [root, without_openat2] = both_ways(&temp, Links::Beneath);
+    let cached = |name: &str| root.open_cached_file(&path(name));
+    for name in ["a", "sub/b", "link", "linked/b"] {
+        // Its names are in the cache from here on, unless the system is short of memory, which it isn't for long.
+        let opened = (0..1000).find_map(|_| {
+            content(&root, name).unwrap();
+            cached(name).unwrap()
+        });
+        let (file, _) = opened.unwrap();
+        assert_eq!(std::io::read_to_string(file).unwrap(), content(&root, name).unwrap());
+    }
+    for name in ["out", "absolute", "up/secret", "loop", "sub", "missing"] {
+        assert!(!matches!(cached(name), Ok(Some(_))), "{name}");
+    }
+    assert!(without_openat2.open_cached_file(&path("a")).unwrap().is_none());
+}

@@ -159,7 +159,11 @@ impl Clients {
         let workers = &self.workers;
         match job {
             Job::Prepare { ticket, request, from, open_max } => workers.prepare(asker(ticket), request, from, open_max),
-            Job::Open { ticket, path } => workers.open(asker(ticket), path),
+            Job::Open { ticket, path } => {
+                if let Some(result) = workers.open(asker(ticket), path.as_deref()) {
+                    client.session.opened(result);
+                }
+            }
             Job::Load { ticket, slot, file, offset, length, how } => {
                 if let Some(result) = workers.load(asker(ticket), slot, file, offset, length, how) {
                     client.session.loaded(ticket, slot, result);

@@ -173,14 +173,11 @@ fn unless_digest(file: &FetchFile) -> Option<Digest> {
     }
 }
 
-/// Opens the file of a request in the plain dialect: the one that there is, or the one that is named. Blocks.
-pub(super) fn open_plain(root: &Root, path: Option<&[u8]>) -> Result<(Source, u64), Failure> {
-    let path = match (path, root.only_file()) {
-        (Some(path), _) => RelPath::new(path).map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string()))?,
-        (None, Some(only)) => only.clone(),
-        (None, None) => return Err(Failure::new(ErrorCode::BadRequest, "a directory is served: name a file in it")),
-    };
-    let source = Source::open(root, &path)?;
-    let size = source.stat.size;
-    Ok((source, size))
+/// The file of a request in the plain dialect: the one that there is, or the one that is named.
+pub(super) fn plain_path(root: &Root, path: Option<&[u8]>) -> Result<RelPath, Failure> {
+    match (path, root.only_file()) {
+        (Some(path), _) => RelPath::new(path).map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string())),
+        (None, Some(only)) => Ok(only.clone()),
+        (None, None) => Err(Failure::new(ErrorCode::BadRequest, "a directory is served: name a file in it")),
+    }
 }

@@ -22,6 +22,12 @@ impl Source {
         Ok(Source { file: Arc::new(file), stat })
     }
 
+    /// The same where it needs no disk; `None` where it does.
+    pub(super) fn open_cached(root: &Root, path: &RelPath) -> Result<Option<Source>, Failure> {
+        let opened = root.open_cached_file(path)?;
+        Ok(opened.map(|(file, stat)| Source { file: Arc::new(file), stat }))
+    }
+
     /// Whether the open file still is the version that it was at opening, so far as its times and size tell. Doesn't block on
     /// local file systems: what fstat(2) needs of an open file is in memory.
     pub(super) fn check(&self) -> Result<(), Failure> {

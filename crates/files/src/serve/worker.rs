@@ -4,7 +4,7 @@ use super::Failure;
 use super::budget::Budget;
 use super::listing::{Lister, Listing};
 use super::pool::{Lane, LaneLimits};
-use super::prepare::{Preparing, ZSTD_LEVEL, open_plain};
+use super::prepare::{Preparing, ZSTD_LEVEL, plain_path};
 use super::session::{LeavesAnswer, LoadHow, Loaded, Page, Prepared, Slot, Ticket};
 use super::source::Source;
 use super::warm::{Residency, Storage};
@@ -13,7 +13,6 @@ use crate::limits::LEAVES_PAGE_MAX;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{FetchRequest, LeavesReply, LeavesRequest, ListRequest};
 use crate::root::Root;
-use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -110,10 +109,22 @@ impl Workers {
         });
     }
 
-    pub(super) fn open(&self, asker: Asker, path: Option<Bytes>) {
+    /// Opens a file: at once, if the names on its path are in memory. Small files are asked for one by one in the plain
+    /// dialect, and two changes of threads would take longer than all the rest.
+    pub(super) fn open(&self, asker: Asker, path: Option<&[u8]>) -> Option<Result<(Source, u64), Failure>> {
+        let with_size = |source: Source| (source.clone(), source.stat.size);
+        let path = match plain_path(&self.shared.root, path) {
+            Ok(path) => path,
+            Err(failure) => return Some(Err(failure)),
+        };
+        match Source::open_cached(&self.shared.root, &path) {
+            Ok(None) => {}
+            opened => return opened.map(|source| source.map(with_size)).transpose(),
+        }
         self.run(&self.files, asker.key, asker, move |shared| {
-            Outcome::Opened(open_plain(&shared.root, path.as_deref()))
+            Outcome::Opened(Source::open(&shared.root, &path).map(with_size))
         });
+        None
     }
 
     /// Makes a piece ready: at once, with None, if it is in memory and needn't be compressed.
