@@ -1,0 +1,170 @@
+//! A disk in memory that does its work in any order that is allowed.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use super::world::Draw;
+use crate::digest::{Digest, Leaf, LeafHasher};
+use crate::protocol::control::Range;
+use crate::receive::ranges::RangeSet;
+use crate::receive::transfer::{ContentKey, ContentSpec, DiskCommand, DiskError, DiskReport, Found, SmallOutcome};
+
+#[derive(Default)]
+pub struct SimDisk {
+    pub commands: VecDeque<DiskCommand>,
+    pub installed: HashMap<Vec<u8>, Vec<u8>>,
+    /// What inspecting finds; nothing where there is no entry.
+    pub found: HashMap<Vec<u8>, Found>,
+    pub free: Option<u64>,
+    /// Writing this file fails.
+    pub broken: Option<Vec<u8>>,
+    left: HashMap<Vec<u8>, Open>,
+    open: HashMap<ContentKey, (ContentSpec, Open)>,
+    abandoned: HashSet<ContentKey>,
+}
+
+#[derive(Clone, Default)]
+struct Open {
+    content: Vec<u8>,
+    written: RangeSet,
+    values: HashMap<u64, Leaf>,
+}
+
+impl SimDisk {
+    /// Leaves part of a file, as an earlier transfer would have.
+    pub fn leave(&mut self, local: &[u8], content: &[u8], whole: &[(u64, Leaf)], tail: Option<Range>) {
+        let mut open = Open { content: vec![0; content.len()], ..Open::default() };
+        let ranges = whole.iter().map(|(leaf, _)| (leaf * (1 << 20), 1 << 20));
+        for (offset, length) in ranges.chain(tail.map(|tail| (tail.offset, tail.length))) {
+            let range = offset as usize..(offset + length) as usize;
+            open.content[range.clone()].copy_from_slice(&content[range]);
+            open.written.insert(offset, length);
+        }
+        open.values = whole.iter().copied().collect();
+        self.left.insert(local.to_vec(), open);
+    }
+
+    /// Carries out one of the commands that wait.
+    pub fn step(&mut self, draw: &mut Draw) -> Option<DiskReport> {
+        if self.commands.is_empty() {
+            return None;
+        }
+        // Those of the same content stay in order, so that leaves are written from their beginning and nothing is installed
+        // before it is written; all others may overtake one another.
+        let chosen = content_of(&self.commands[draw.below(self.commands.len())]);
+        let index = match chosen {
+            Some(content) => self.commands.iter().position(|command| content_of(command) == Some(content)).unwrap(),
+            None => self.commands.iter().position(|command| content_of(command).is_none()).unwrap(),
+        };
+        let command = self.commands.remove(index).unwrap();
+        self.work(command)
+    }
+
+    fn work(&mut self, command: DiskCommand) -> Option<DiskReport> {
+        Some(match command {
+            DiskCommand::Inspect { file, local, .. } => {
+                let found = self.found.get(local.as_bytes()).cloned().unwrap_or(Found::Nothing);
+                DiskReport::Inspected { file, found: Ok(found) }
+            }
+            DiskCommand::CheckSpace { .. } => DiskReport::Space { free: self.free },
+            DiskCommand::MakeDir { local }
+            | DiskCommand::MakeLink { local, .. }
+            | DiskCommand::FinishDir { local, .. } => DiskReport::Entry { local, result: Ok(()) },
+            DiskCommand::Touch { file, local, .. } => {
+                // The right content was there, says what inspecting found.
+                let _ = local;
+                DiskReport::Installed { file, result: Ok(()) }
+            }
+            DiskCommand::Small(small) => {
+                let result = if self.broken.as_deref() == Some(small.local.as_bytes()) {
+                    Err(broken())
+                } else if small.digest.is_some_and(|digest| digest != Digest::of(&small.data)) {
+                    Ok(SmallOutcome::Mismatch)
+                } else {
+                    assert_eq!(small.data.len() as u64, small.version.size);
+                    self.installed.insert(small.local.as_bytes().to_vec(), small.data.to_vec());
+                    Ok(SmallOutcome::Installed)
+                };
+                DiskReport::Small { file: small.file, credit: small.credit, result }
+            }
+            DiskCommand::Begin(spec) => {
+                let left = self.left.remove(spec.local.as_bytes()).filter(|_| spec.resume);
+                assert_eq!(left.is_some(), spec.resume, "resumes what is not there");
+                let mut open = left.unwrap_or_default();
+                open.content.resize(spec.version.size as usize, 0);
+                let former = self.open.insert(spec.content, (spec, open));
+                assert!(former.is_none(), "begun twice");
+                return None;
+            }
+            DiskCommand::NoteDigest { content, .. } => {
+                assert!(self.open.contains_key(&content) || self.abandoned.contains(&content));
+                return None;
+            }
+            DiskCommand::Write { content, leaf, offset, data, credit } => {
+                let result = self.write(content, leaf, offset, &data);
+                DiskReport::Written { content, offset, length: data.len() as u64, credit, result }
+            }
+            DiskCommand::Zeros { content, leaf, offset, length, credit } => {
+                let result = self.write(content, leaf, offset, &vec![0; length as usize]);
+                DiskReport::Written { content, offset, length, credit, result }
+            }
+            DiskCommand::Install { file, content } => {
+                let (spec, open) = self.open.remove(&content).unwrap();
+                assert!(open.written.covers(spec.version.size), "installs what is not whole");
+                self.installed.insert(spec.local.as_bytes().to_vec(), open.content);
+                DiskReport::Installed { file, result: Ok(()) }
+            }
+            DiskCommand::Abandon { content } | DiskCommand::Leave { content } => {
+                self.abandoned.insert(content);
+                self.open.remove(&content).unwrap();
+                return None;
+            }
+        })
+    }
+
+    fn write(
+        &mut self,
+        content: ContentKey,
+        leaf: u64,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Vec<(u64, Leaf)>, DiskError> {
+        let (spec, open) = self.open.get_mut(&content).unwrap();
+        if self.broken.as_deref() == Some(spec.local.as_bytes()) {
+            return Err(broken());
+        }
+        let (start, length) = spec.leaves.range(leaf).unwrap();
+        assert!(start <= offset && offset < start + length, "not in that leaf");
+        open.content[offset as usize..offset as usize + data.len()].copy_from_slice(data);
+        open.written.insert(offset, data.len() as u64);
+        let end = offset + data.len() as u64;
+        let mut whole = Vec::new();
+        for leaf in leaf..spec.leaves.count() {
+            let (start, length) = spec.leaves.range(leaf).unwrap();
+            if start + length > end {
+                break;
+            }
+            let mut hasher = LeafHasher::new(spec.leaves, leaf).unwrap();
+            hasher.update(&open.content[start as usize..(start + length) as usize]).unwrap();
+            whole.push((leaf, hasher.finish().unwrap()));
+        }
+        open.values.extend(whole.iter().copied());
+        Ok(whole)
+    }
+}
+
+fn broken() -> DiskError {
+    DiskError { full: false, message: "broken".to_owned() }
+}
+
+fn content_of(command: &DiskCommand) -> Option<ContentKey> {
+    match command {
+        DiskCommand::Begin(spec) => Some(spec.content),
+        DiskCommand::NoteDigest { content, .. }
+        | DiskCommand::Write { content, .. }
+        | DiskCommand::Zeros { content, .. }
+        | DiskCommand::Install { content, .. }
+        | DiskCommand::Abandon { content }
+        | DiskCommand::Leave { content } => Some(*content),
+        _ => None,
+    }
+}

@@ -1,0 +1,290 @@
+//! Servers that do not keep to the protocol: the transfer ends with a clear error, or the file does, and nothing panics.
+
+use bytes::Bytes;
+use proptest::prelude::*;
+
+use super::super::{DiskCommand, Output, Placement, Transfer, TransferError};
+use super::world::World;
+use crate::digest::Digest;
+use crate::protocol::control::*;
+use crate::protocol::data::{Body, DataEntry, DataHeader};
+use crate::receive::inbound::Inbound;
+use crate::root::Timestamp;
+use std::time::Instant;
+
+const LIST_ID: u32 = 1;
+
+fn entry(path: &str, kind: EntryKind) -> ListEntry {
+    ListEntry {
+        path: path.as_bytes().to_vec().into(),
+        kind,
+        size: 100,
+        mtime: Timestamp::default(),
+        mode: 0o644,
+        target: (kind == EntryKind::Link).then(|| b"x".to_vec().into()),
+        digest: None,
+        message: None,
+    }
+}
+
+/// A transfer of directory `d` that has asked for its listing.
+struct Session {
+    transfer: Transfer,
+    commands: Vec<DiskCommand>,
+    requests: Vec<Request>,
+    warnings: Vec<String>,
+    finished: bool,
+    now: Instant,
+}
+
+impl Session {
+    fn begin() -> Self {
+        let now = Instant::now();
+        let mut options = World::new(1).options;
+        options.source = super::super::Source::Path("d".parse().unwrap());
+        let mut transfer = Transfer::new(options, now);
+        transfer.connected(now);
+        let (commands, requests, warnings) = (Vec::new(), Vec::new(), Vec::new());
+        let mut session = Self { transfer, commands, requests, warnings, finished: false, now };
+        session.outputs();
+        session
+    }
+
+    /// One file `d/f` of 100 octets, asked for and announced.
+    fn receiving() -> Self {
+        let mut session = Self::begin();
+        session.list(vec![entry("d/f", EntryKind::File)]);
+        session.transfer.disk(super::super::DiskReport::Space { free: None }, session.now);
+        session.outputs();
+        session.reply(&session.metadata(100));
+        session
+    }
+
+    fn fetch_id(&self) -> u32 {
+        let id = |request: &Request| if let Request::Fetch(fetch) = request { Some(fetch.id) } else { None };
+        self.requests.iter().find_map(id).expect("something was fetched")
+    }
+
+    fn metadata(&self, size: u64) -> Reply {
+        let (mtime, digest) = (Timestamp::default(), Some(Digest::of(&[0; 100])));
+        let metadata = FileMetadata { n: 0, size, mtime, mode: 0o644, digest, leaf_bytes: 1 << 20, sparse: false };
+        Reply::Files(FilesReply { id: self.fetch_id(), files: vec![FileAnswer::Metadata(metadata)] })
+    }
+
+    fn outputs(&mut self) {
+        while let Some(output) = self.transfer.next_output() {
+            match output {
+                Output::Send(request) => self.requests.push(request),
+                Output::OpenDestination { .. } => self.transfer.destination(Placement::Below, true),
+                Output::Disk(command) => self.commands.push(command),
+                Output::Warn(text) => self.warnings.push(text),
+                Output::Finished => self.finished = true,
+            }
+        }
+    }
+
+    fn give(&mut self, inbound: Inbound) {
+        self.transfer.inbound(inbound, self.now);
+        self.outputs();
+    }
+
+    fn reply(&mut self, reply: &Reply) {
+        self.give(Inbound::Control { json: reply.encode().into(), attachment: None });
+    }
+
+    fn list(&mut self, entries: Vec<ListEntry>) {
+        self.reply(&Reply::List(ListPage { id: LIST_ID, base: Base::Dir, entries, more: false }));
+    }
+
+    fn piece(&mut self, id: u32, entry: DataEntry) {
+        self.give(Inbound::Header(DataHeader { id, entries: vec![entry] }));
+        self.give(Inbound::Body(entry));
+    }
+
+    fn protocol_error(self) -> String {
+        assert!(self.finished);
+        match self.transfer.into_outcome().1 {
+            Some(TransferError::Protocol(message)) => message,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+const PIECE: DataEntry = DataEntry { n: 0, end: true, body: Body::Plain, offset: 0, length: 100, body_length: 100 };
+
+#[test]
+fn paths_that_lead_out_are_refused_one_by_one() {
+    let mut session = Session::begin();
+    let paths =
+        ["d/../../x", "/etc/passwd", "d//x", "x", "d", "", "d/.", "dd/x", "d/\0", &format!("d/{}", "x".repeat(256))];
+    session.list(paths.iter().map(|path| entry(path, EntryKind::File)).collect());
+    assert_eq!(session.commands, vec![DiskCommand::CheckSpace { bytes: 0 }]);
+    assert_eq!(session.transfer.totals.failed, paths.len() as u64);
+    assert!(session.requests.iter().all(|request| !matches!(request, Request::Fetch(_))));
+}
+
+#[test]
+fn links_that_lead_out_and_partial_files_are_left_out() {
+    let mut session = Session::begin();
+    let mut out = entry("d/a/link", EntryKind::Link);
+    out.target = Some(b"../../x".to_vec().into());
+    session.list(vec![out, entry("d/.tow-0123456789abcdef.part", EntryKind::File), entry("d/pipe", EntryKind::Other)]);
+    assert_eq!(session.warnings.len(), 3, "{:?}", session.warnings);
+    assert!(session.commands.iter().all(|command| matches!(command, DiskCommand::CheckSpace { .. })));
+}
+
+#[test]
+fn listings_without_end_are_refused() {
+    let mut session = Session::begin();
+    session.reply(&Reply::List(ListPage { id: LIST_ID, base: Base::Dir, entries: vec![], more: true }));
+    assert!(session.protocol_error().contains("empty page"));
+    let mut session = Session::begin();
+    session.reply(&Reply::List(ListPage { id: 77, base: Base::Dir, entries: vec![], more: false }));
+    assert!(session.protocol_error().contains("not asked for"));
+}
+
+#[test]
+fn a_path_that_comes_twice_is_taken_once() {
+    let mut session = Session::begin();
+    session.list(vec![entry("d/f", EntryKind::File), entry("d/f", EntryKind::File)]);
+    assert_eq!(session.transfer.totals.listed_files, 1);
+}
+
+#[test]
+fn pieces_that_were_not_asked_for_are_refused() {
+    let lies = [
+        DataEntry { n: 1, ..PIECE },
+        DataEntry { offset: 1, length: 99, body_length: 99, ..PIECE },
+        DataEntry { length: 101, body_length: 101, ..PIECE },
+        DataEntry { length: 10, body_length: 10, ..PIECE },
+        DataEntry { length: 1 << 20, body_length: 1 << 20, ..PIECE },
+        DataEntry { body: Body::Hole, body_length: 0, length: 1 << 60, ..PIECE },
+    ];
+    for lie in lies {
+        let mut session = Session::receiving();
+        session.piece(session.fetch_id(), lie);
+        if !session.finished {
+            // Too short: found out at its end.
+            session.give(Inbound::BodyData(Bytes::from(vec![0; lie.body_length as usize])));
+            session.give(Inbound::BodyEnd);
+        }
+        session.protocol_error();
+    }
+    let mut session = Session::receiving();
+    session.piece(99, PIECE);
+    assert!(session.protocol_error().contains("not open"));
+}
+
+#[test]
+fn metadata_and_ends_out_of_order_are_refused() {
+    let mut twice = Session::receiving();
+    twice.reply(&twice.metadata(100));
+    assert!(twice.protocol_error().contains("twice"));
+    let mut early = Session::receiving();
+    early.reply(&Reply::End { id: early.fetch_id(), n: 0 });
+    early.protocol_error();
+    let mut done = Session::receiving();
+    done.reply(&Reply::Done { id: done.fetch_id() });
+    done.protocol_error();
+    let mut same = Session::begin();
+    same.list(vec![entry("d/f", EntryKind::File)]);
+    same.transfer.disk(super::super::DiskReport::Space { free: None }, same.now);
+    same.outputs();
+    same.reply(&Reply::Files(FilesReply { id: same.fetch_id(), files: vec![FileAnswer::Same { n: 0 }] }));
+    assert!(same.protocol_error().contains("same"));
+}
+
+#[test]
+fn more_than_there_is_credit_for_is_refused() {
+    let mut session = Session::receiving();
+    let id = session.fetch_id();
+    session.transfer.credit.take();
+    let left = session.transfer.credit.unspent();
+    session.transfer.credit.spend(left - 50).unwrap();
+    session.piece(id, PIECE);
+    assert!(session.protocol_error().contains("credit"));
+}
+
+#[test]
+fn a_bomb_is_no_longer_than_it_says() {
+    let mut session = Session::receiving();
+    let bomb = zstd::bulk::compress(&vec![0; 4 << 20], 1).unwrap();
+    let packed = DataEntry { body: Body::Zstd, body_length: bomb.len() as u64, length: 100, ..PIECE };
+    // Not refused by its header here, which would say that a body must not be longer than its piece.
+    session.piece(session.fetch_id(), packed);
+    session.give(Inbound::BodyData(bomb.into()));
+    session.give(Inbound::BodyEnd);
+    let writes = |command: &DiskCommand| matches!(command, DiskCommand::Small(_) | DiskCommand::Write { .. });
+    assert!(!session.commands.iter().any(writes), "{:?}", session.commands);
+}
+
+fn replies() -> impl Strategy<Value = Reply> {
+    let (id, n) = (0u32..4, 0u32..3);
+    let kinds = prop::sample::select(vec![EntryKind::File, EntryKind::Dir, EntryKind::Link, EntryKind::Error]);
+    let listed = ("d/[a-c]{0,2}", kinds).prop_map(|(path, kind)| entry(&path, kind));
+    let page = (id.clone(), proptest::collection::vec(listed, 0..5), any::<bool>())
+        .prop_map(|(id, entries, more)| Reply::List(ListPage { id, base: Base::Dir, entries, more }));
+    let digest = Digest::of(&[0; 100]);
+    let metadata = (n.clone(), 0u64..3 << 20, any::<bool>()).prop_map(move |(n, size, told)| {
+        let digest = told.then_some(digest);
+        let mtime = Timestamp::default();
+        FileAnswer::Metadata(FileMetadata { n, size, mtime, mode: 0o644, digest, leaf_bytes: 1 << 20, sparse: false })
+    });
+    let answers = prop_oneof![
+        4 => metadata,
+        1 => n.clone().prop_map(|n| FileAnswer::Same { n }),
+    ];
+    prop_oneof![
+        page,
+        (id.clone(), proptest::collection::vec(answers, 0..3))
+            .prop_map(|(id, files)| Reply::Files(FilesReply { id, files })),
+        (id.clone(), n.clone()).prop_map(|(id, n)| Reply::End { id, n }),
+        (id.clone(), n.clone()).prop_map(move |(id, n)| Reply::Digest(DigestReply {
+            id,
+            n,
+            digest,
+            leaf_bytes: 1 << 20
+        })),
+        (id.clone(), n).prop_map(|(id, n)| {
+            let (code, message) = (crate::protocol::ErrorCode::Changed, String::new());
+            Reply::Void(VoidReply { id, n, code, message })
+        }),
+        id.clone().prop_map(|id| Reply::Done { id }),
+        (id.clone(), 0u32..3, 0u32..3)
+            .prop_map(|(id, from, count)| { Reply::Leaves(LeavesReply { id, from, count, total: from + count }) }),
+        id.prop_map(|id| {
+            let (code, message) = (crate::protocol::ErrorCode::Io, String::new());
+            Reply::Error(ErrorReply { id: Some(id), code, message })
+        }),
+    ]
+}
+
+proptest! {
+    /// Messages that are each well formed, in any order.
+    #[test]
+    fn any_order_of_messages_is_survived(
+        steps in proptest::collection::vec((replies(), 0u8..6, 0u64..3, 0u64..200_000, any::<bool>()), 0..60),
+    ) {
+        let mut session = Session::receiving();
+        for (reply, kind, chunk, length, end) in steps {
+            let id = session.fetch_id();
+            match kind {
+                0 | 1 => session.reply(&reply),
+                2 => {
+                    let offset = chunk * 100;
+                    let piece = DataEntry { n: 0, end, body: Body::Plain, offset, length, body_length: length };
+                    session.piece(id, piece);
+                    session.give(Inbound::BodyData(Bytes::from(vec![0; length as usize])));
+                    session.give(Inbound::BodyEnd);
+                }
+                3 => session.give(Inbound::BodyEnd),
+                4 => session.give(Inbound::BodyData(Bytes::from_static(b"octets"))),
+                _ => {
+                    session.transfer.disconnected();
+                    session.transfer.connected(session.now);
+                    session.outputs();
+                }
+            }
+        }
+    }
+}
