@@ -43,7 +43,7 @@ impl Session {
         let mut options = World::new(1).options;
         options.source = super::super::Source::Path("d".parse().unwrap());
         let mut transfer = Transfer::new(options, now);
-        transfer.connected(now);
+        transfer.connected();
         let (commands, requests, warnings) = (Vec::new(), Vec::new(), Vec::new());
         let mut session = Self { transfer, commands, requests, warnings, finished: false, now };
         session.outputs();
@@ -281,7 +281,7 @@ proptest! {
                 4 => session.give(Inbound::BodyData(Bytes::from_static(b"octets"))),
                 _ => {
                     session.transfer.disconnected();
-                    session.transfer.connected(session.now);
+                    session.transfer.connected();
                     session.outputs();
                 }
             }

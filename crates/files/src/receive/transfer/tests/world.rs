@@ -102,7 +102,7 @@ impl World {
         self.server.window_bytes = self.options.window_bytes;
         let mut transfer = Transfer::new(self.options.clone(), self.now);
         let mut to_client: VecDeque<Inbound> = VecDeque::new();
-        transfer.connected(self.now);
+        transfer.connected();
         for _ in 0..STEPS_MAX {
             while let Some(output) = transfer.next_output() {
                 match output {
@@ -138,7 +138,7 @@ impl World {
             for _ in 0..self.draw.below(5) {
                 self.disk_step(transfer);
             }
-            transfer.connected(self.now);
+            transfer.connected();
             return;
         }
         if self.faults.changes > 0 && self.draw.one_in(60) {
