@@ -265,7 +265,8 @@ fn lies_about_lengths_end_the_transfer() {
         let server = liar(lie);
         let result = fetch(&server.endpoint, "", destination.path());
         // What even ZMTP's own limits forbid ends the connection, time and again.
-        let refused = matches!(result, Err(GetError::Transfer(TransferError::Protocol(_)) | GetError::Connect { .. }));
+        let refused =
+            matches!(result, Err(GetError::Transfer(TransferError::Protocol(_) | TransferError::Breaking { .. })));
         assert!(refused, "{name}: {result:?}");
         assert!(!destination.path().join("f").exists(), "{name}");
     }
