@@ -160,3 +160,7 @@ fn rewrite(dir: &Dir, state_name: &[u8], state: &State) -> Result<(), DiskError>
     let file = dir.create_file(state_name, PARTIAL_MODE).map_err(failed)?;
     file.write_all_at(&state.encode(), 0).map_err(|error| io_error("cannot write the state of a partial file", &error))
 }
+
+#[cfg(test)]
+#[path = "inspect_tests.rs"]
+mod tests;

@@ -1,0 +1,126 @@
+//! What is made of a partial file after a crash of the machine, and without one.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use super::super::state::{BootId, Header, State, boot_id};
+use super::*;
+use crate::digest::Leaf;
+use crate::root::Timestamp;
+
+const MIB: usize = 1 << 20;
+const MODIFIED: Timestamp = Timestamp { seconds: 1_700_000_000, nanoseconds: 7 };
+
+struct Partly {
+    temp: tempfile::TempDir,
+    content: Vec<u8>,
+    leaves: LeafSize,
+}
+
+impl Partly {
+    /// Of a file of 4 MiB and 100 octets: leaves 0 and 2 are whole, and 1,000 octets of leaf 3 are there.
+    fn new(boot: BootId, verified: bool) -> Self {
+        let temp = tempfile::tempdir().unwrap();
+        let mut content = vec![0; 4 * MIB + 100];
+        blake3::Hasher::new().finalize_xof().fill(&mut content);
+        let leaves = LeafSize::for_file(content.len() as u64);
+        let value = |leaf: u64| (leaf, if verified { hash(leaves, leaf, &content) } else { [0; 32] });
+        let path = Digest::of(b"f").0;
+        let header = Header { verified, sparse: false, modified: MODIFIED, leaves, boot, path };
+        let whole = BTreeMap::from([value(0), value(2)]);
+        let state = State { header, digest: Some(Digest([5; 32])), whole, length: 0 };
+        let (part, state_name) = names(temp.path());
+        let mut there = content[..3 * MIB + 1000].to_vec();
+        there[MIB..2 * MIB].fill(0);
+        fs::write(part, there).unwrap();
+        fs::write(state_name, state.encode()).unwrap();
+        Self { temp, content, leaves }
+    }
+
+    fn inspect(&self, verify: bool) -> Option<Partial> {
+        let size = self.content.len() as u64;
+        self.inspect_as(Version { size, modified: MODIFIED, mode: 0o644, sparse: false }, verify)
+    }
+
+    fn inspect_as(&self, listed: Version, verify: bool) -> Option<Partial> {
+        let destination = Destination::new(self.temp.path(), false).unwrap();
+        match inspect(&destination, &"f".parse().unwrap(), &listed, verify).unwrap() {
+            Found::Partial(partial) => Some(partial),
+            Found::Nothing => None,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn value(&self, leaf: u64) -> (u64, Leaf) {
+        (leaf, hash(self.leaves, leaf, &self.content))
+    }
+}
+
+fn hash(leaves: LeafSize, leaf: u64, content: &[u8]) -> Leaf {
+    let (offset, length) = leaves.range(leaf).unwrap();
+    let mut hasher = LeafHasher::new(leaves, leaf).unwrap();
+    hasher.update(&content[offset as usize..(offset + length) as usize]).unwrap();
+    hasher.finish().unwrap()
+}
+
+fn names(directory: &Path) -> (std::path::PathBuf, std::path::PathBuf) {
+    let (part, state) = partial_names(b"f");
+    (directory.join(String::from_utf8(part).unwrap()), directory.join(String::from_utf8(state).unwrap()))
+}
+
+#[test]
+fn within_a_boot_all_is_trusted() {
+    let partly = Partly::new(boot_id(), true);
+    // Not even read: this octet is not noticed before the digest of the whole is checked.
+    let (part, _) = names(partly.temp.path());
+    let file = fs::OpenOptions::new().write(true).open(part).unwrap();
+    file.write_all_at(b"x", 5).unwrap();
+    let partial = partly.inspect(true).unwrap();
+    assert_eq!(partial.whole, vec![partly.value(0), partly.value(2)]);
+    assert_eq!(partial.tail, Some(Range { offset: 3 * MIB as u64, length: 1000 }));
+    assert_eq!(partial.digest, Some(Digest([5; 32])));
+}
+
+#[test]
+fn after_a_crash_of_the_machine_only_what_hashes_right_is_taken() {
+    for boot in [[1; 16], [0; 16]] {
+        let partly = Partly::new(boot, true);
+        let (part, state) = names(partly.temp.path());
+        let file = fs::OpenOptions::new().write(true).open(part).unwrap();
+        file.write_all_at(b"x", 2 * MIB as u64 + 5).unwrap();
+        let partial = partly.inspect(true).unwrap();
+        assert_eq!((partial.whole, partial.tail), (vec![partly.value(0)], None));
+        // What was found out is written down, so that the next time is as quick as any.
+        let state = state::read(&fs::File::open(state).unwrap()).unwrap().unwrap();
+        assert_eq!((state.header.boot, state.whole.len()), (boot_id(), 1));
+    }
+}
+
+#[test]
+fn what_was_not_verified_is_hashed_before_it_is_taken() {
+    let partly = Partly::new(boot_id(), false);
+    assert_eq!(partly.inspect(false).unwrap().whole, vec![(0, [0; 32]), (2, [0; 32])]);
+    assert_eq!(partly.inspect(true).unwrap().whole, vec![partly.value(0), partly.value(2)]);
+}
+
+#[test]
+fn of_another_version_nothing_is_taken() {
+    let partly = Partly::new(boot_id(), true);
+    let size = partly.content.len() as u64;
+    let other_time = Timestamp { seconds: 1, nanoseconds: 0 };
+    for listed in [
+        Version { size: size + 1, modified: MODIFIED, mode: 0o644, sparse: false },
+        Version { size, modified: other_time, mode: 0o644, sparse: false },
+    ] {
+        assert_eq!(partly.inspect_as(listed, true), None);
+    }
+}
+
+#[test]
+fn a_leaf_that_is_there_but_was_not_noted_is_sent_again() {
+    let partly = Partly::new(boot_id(), true);
+    let (part, _) = names(partly.temp.path());
+    fs::OpenOptions::new().write(true).open(part).unwrap().set_len(4 * MIB as u64).unwrap();
+    assert_eq!(partly.inspect(true).unwrap().tail, None);
+}
