@@ -48,10 +48,4 @@ impl Credit {
     pub(in crate::receive) fn take_if_worthwhile(&mut self) -> Option<u64> {
         (self.owed >= (self.window / 4).max(1)).then(|| self.take())
     }
-
-    /// Given, and not used yet.
-    #[cfg(test)]
-    pub(in crate::receive) fn unspent(&self) -> u64 {
-        self.unspent
-    }
 }
