@@ -97,10 +97,7 @@ impl Inbox {
             return Ok(Some(Item::BodyData(input.split_to(now as usize).freeze())));
         }
         loop {
-            let Some((header, header_bytes)) = Header::decode(input) else {
-                self.wanted = 0;
-                return Ok(None);
-            };
+            let Some((header, header_bytes)) = Header::decode(input) else { return Ok(None) };
             if header.command {
                 return Ok(self.whole(input, header, header_bytes, COMMAND_BYTES_MAX)?.map(Item::Command));
             }
