@@ -333,3 +333,39 @@ fn too_much_and_nonsense_is_refused_and_changes_nothing() {
     client.request(&Request::Hello);
     assert!(matches!(client.reply(), Reply::Hello(_)));
 }
+
+#[test]
+fn many_clients_are_served_side_by_side() {
+    const CLIENTS: usize = 50;
+    let content = octets(3 << 20);
+    let temp = root_with(&[("a", &content), ("b", b"small")]);
+    let server = TestServer::start(temp.path());
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| (server.client(), Fetched::default(), false)).collect();
+    for (client, ..) in &mut clients {
+        client.request(&Request::Fetch(FetchRequest { credit_bytes: 1 << 20, ..fetch_of(7, &["a", "b"]) }));
+    }
+    let until = Instant::now() + DEADLINE;
+    let mut given = [1u64 << 20; CLIENTS];
+    while !clients.iter().all(|(.., done)| *done) {
+        assert!(Instant::now() < until);
+        for ((client, fetched, done), given) in clients.iter_mut().zip(&mut given) {
+            client.hub.turn(Some(Duration::ZERO)).unwrap();
+            while let Some(event) = client.hub.next_event() {
+                if let Event::Message { frames, .. } = event {
+                    *done |= fetched.take(7, frames.into_iter().collect());
+                }
+            }
+            assert!(fetched.spent <= *given);
+            if fetched.spent == *given {
+                *given += 1 << 20;
+                client.request(&Request::Credit { bytes: 1 << 20 });
+            }
+        }
+    }
+    for (_, fetched, _) in &clients {
+        assert!(fetched.bodies[&0] == content);
+        assert_eq!(fetched.bodies[&1], b"small");
+        let told = fetched.metadata(0).digest.or(fetched.digests.get(&0).copied());
+        assert_eq!(told, Some(Digest::of(&content)));
+    }
+}
