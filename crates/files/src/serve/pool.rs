@@ -7,7 +7,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 
 /// A job, run once on one of the lane's threads.
 type Job = Box<dyn FnOnce() + Send>;
@@ -27,7 +26,6 @@ pub(super) struct LaneLimits {
 #[derive(Debug)]
 pub(super) struct Lane {
     shared: Arc<Shared>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 #[derive(Debug)]
@@ -69,7 +67,7 @@ struct Group {
 impl Lane {
     pub(super) fn new(limits: LaneLimits) -> Lane {
         let shared = Shared { limits, state: Mutex::default(), work: Condvar::new() };
-        Lane { shared: Arc::new(shared), threads: Mutex::default() }
+        Lane { shared: Arc::new(shared) }
     }
 
     /// Queues a job behind those of the same group and asker. Never waits. Fails only if the system gives no first thread.
@@ -77,24 +75,14 @@ impl Lane {
         let mut state = self.shared.lock();
         state.groups.entry(group).or_default().push(asker, Box::new(job));
         state.update(group, &self.shared.limits);
-        if state.idle < state.ready.len() && state.threads < self.shared.limits.threads_max {
-            let shared = Arc::clone(&self.shared);
-            match std::thread::Builder::new().name(self.shared.limits.name.into()).spawn(move || shared.run()) {
-                Ok(thread) => {
-                    state.threads += 1;
-                    self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
-                }
-                // With fewer threads it is slower, no more than that.
-                Err(error) if state.threads == 0 => {
-                    state.groups.clear();
-                    state.ready.clear();
-                    return Err(error);
-                }
-                Err(_) => {}
+        if let Err(error) = self.shared.staff(&mut state) {
+            // With fewer threads it is slower, no more than that; without any, nothing would ever be done.
+            if state.threads == 0 {
+                state.groups.clear();
+                state.ready.clear();
+                return Err(error);
             }
         }
-        drop(state);
-        self.shared.work.notify_one();
         Ok(())
     }
 }
@@ -118,7 +106,21 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn run(&self) {
+    /// Sees to it that somebody takes what is ready: wakes a thread, or starts one if all are busy and there may be more.
+    fn staff(self: &Arc<Self>, state: &mut State) -> std::io::Result<()> {
+        if state.ready.is_empty() {
+            return Ok(());
+        }
+        self.work.notify_one();
+        if state.idle < state.ready.len() && state.threads < self.limits.threads_max {
+            let shared = Arc::clone(self);
+            std::thread::Builder::new().name(self.limits.name.into()).spawn(move || shared.run())?;
+            state.threads += 1;
+        }
+        Ok(())
+    }
+
+    fn run(self: Arc<Self>) {
         let mut state = self.lock();
         while !state.closed {
             let Some(group) = state.ready.pop_front() else {
@@ -128,6 +130,8 @@ impl Shared {
                 continue;
             };
             let Some(job) = state.take(group, &self.limits) else { continue };
+            // The group may have more that can run beside this one. If no thread can be had for it, this one comes back to it.
+            let _ = self.staff(&mut state);
             drop(state);
             // A job that panics fails its own request by never reporting; the lane goes on.
             if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
@@ -244,6 +248,25 @@ mod tests {
             }
             drop(gate);
             assert_eq!(finished.iter().take(6).collect::<Vec<_>>(), [1, 2, 3, 1, 2, 1]);
+        }
+    }
+
+    #[test]
+    fn jobs_of_a_group_run_side_by_side_as_far_as_allowed() {
+        for _ in 0..100 {
+            let lane = Lane::new(LaneLimits { name: "test", threads_max: 3, per_group_max: 2 });
+            // Each of the two waits for the other: one after the other, they would never end.
+            let barrier = Arc::new(std::sync::Barrier::new(2));
+            let (done, finished) = mpsc::channel();
+            for _ in 0..4 {
+                let (barrier, done) = (Arc::clone(&barrier), done.clone());
+                lane.submit(1, 0, move || {
+                    barrier.wait();
+                    done.send(()).unwrap();
+                })
+                .unwrap();
+            }
+            assert_eq!(finished.iter().take(4).count(), 4);
         }
     }
 
