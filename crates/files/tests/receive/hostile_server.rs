@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
-use towpath_files::digest::Digest;
+use towpath_files::digest::{Digest, LeafSize, TreeHasher};
 use towpath_files::protocol::control::*;
 use towpath_files::protocol::data::{Body, DataEntry, DataHeader};
 use towpath_files::receive::{Destination, GetError, TransferError};
@@ -343,6 +343,55 @@ fn a_bomb_is_not_unpacked() {
     });
     let result = fetch(&server.endpoint, "", destination.path());
     assert!(matches!(result, Err(GetError::Transfer(TransferError::Protocol(_)))), "{result:?}");
+}
+
+#[test]
+fn a_leaf_that_is_bad_once_is_sent_again_to_a_writer() {
+    const SIZE: usize = 3 * MIB + 9;
+    let content = noise(SIZE, 1);
+    let leaf_size = LeafSize::for_file(SIZE as u64);
+    let mut tree = TreeHasher::new(leaf_size);
+    tree.update(&content).unwrap();
+    let (_, leaves) = tree.finish().unwrap();
+    let (served, mut bad_once) = (content.clone(), true);
+    let server = HostileServer::start(move |request| match request {
+        Request::List(list) => {
+            let entries = vec![entry("f", EntryKind::File, SIZE as u64)];
+            vec![reply(&Reply::List(ListPage { id: list.id, base: Base::File, entries, more: false }))]
+        }
+        Request::Leaves(request) => {
+            let counts = LeavesReply { id: request.id, from: 0, count: 4, total: 4 };
+            let mut frames = reply(&Reply::Leaves(counts));
+            frames.push(leaves.concat().into());
+            vec![frames]
+        }
+        Request::Fetch(fetch) => {
+            let files = vec![metadata(0, &served)];
+            let mut answer = vec![reply(&Reply::Files(FilesReply { id: fetch.id, files }))];
+            for range in fetch.files[0].ranges.clone().unwrap() {
+                let (mut at, end) = (range.offset, range.offset + range.length);
+                while at < end {
+                    let now = (end - at).min(fetch.chunk_bytes);
+                    let mut body = served[at as usize..(at + now) as usize].to_vec();
+                    if at == MIB as u64 && std::mem::take(&mut bad_once) {
+                        body[77] ^= 1;
+                    }
+                    answer.push(data(fetch.id, piece(0, at, now, false), &body));
+                    at += now;
+                }
+            }
+            answer.push(reply(&Reply::End { id: fetch.id, n: 0 }));
+            answer.push(reply(&Reply::Done { id: fetch.id }));
+            answer
+        }
+        _ => Vec::new(),
+    });
+    let output = Shared::default();
+    let mut to_writer = options(&server.endpoint, path_source("f"), Path::new("."));
+    to_writer.destination = Destination::Writer(Box::new(output.clone()));
+    let summary = run(to_writer).unwrap();
+    assert!(output.content() == content, "the output differs");
+    assert!(summary.verified && summary.received_bytes > summary.bytes, "{summary:?}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use towpath_files::receive::{CancelHandle, GetError, Progress, TransferError, get};
+use towpath_files::receive::{CancelHandle, Destination, GetError, Progress, TransferError, get};
 use towpath_sockets::Endpoint;
 
 use crate::support::*;
@@ -64,6 +64,21 @@ fn a_connection_that_is_cut_again_and_again_loses_little() {
     assert_eq!(describe(destination.path()), describe(source.path()));
     // What was on its way when a connection went is sent again: the window at most, each time.
     assert!(summary.received_bytes <= summary.bytes + cuts.iter().sum::<usize>() as u64, "{summary:?}");
+}
+
+#[test]
+fn a_writer_gets_every_octet_once_however_often_the_connection_is_cut() {
+    let source = tempfile::tempdir().unwrap();
+    let content = noise(9 * MIB + 5, 12);
+    write(&source.path().join("f"), &content);
+    let server = TestServer::start(source.path());
+    let (endpoint, connections) = cutting_proxy(&server.endpoint, vec![100, 700, 1_500_000, 900, 3_000_000, 2_000_000]);
+    let output = Shared::default();
+    let mut to_writer = options(&endpoint, path_source("f"), source.path());
+    to_writer.destination = Destination::Writer(Box::new(output.clone()));
+    let summary = run(to_writer).unwrap();
+    assert!(output.content() == content, "the output differs");
+    assert!(connections.load(Ordering::Acquire) > 6 && summary.verified, "{summary:?}");
 }
 
 #[test]

@@ -1,11 +1,9 @@
 //! What people do: files, trees, patterns, again and again, from the real server.
 
-use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
-use std::rc::Rc;
 
 use towpath_files::protocol::ErrorCode;
 use towpath_files::protocol::control::{Base, Compression, ListTarget};
@@ -174,20 +172,6 @@ fn without_verifying_and_to_nowhere() {
     assert_eq!((summary.files, summary.bytes), (2, 4 * MIB as u64 + 5));
 }
 
-/// A writer whose content a test can see afterwards.
-#[derive(Clone, Default)]
-struct Shared(Rc<RefCell<Vec<u8>>>);
-
-impl std::io::Write for Shared {
-    fn write(&mut self, octets: &[u8]) -> std::io::Result<usize> {
-        self.0.borrow_mut().write(octets)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[test]
 fn a_file_to_a_writer() {
     let source = tempfile::tempdir().unwrap();
@@ -205,7 +189,7 @@ fn a_file_to_a_writer() {
             options.verify = verify;
             let summary = run(options).unwrap();
             let content = fs::read(source.path().join(name)).unwrap();
-            assert!(*output.0.borrow() == content, "{name} differs");
+            assert!(output.content() == content, "{name} differs");
             assert_eq!((summary.bytes, summary.verified), (content.len() as u64, verify));
         }
     }
