@@ -111,6 +111,8 @@ pub(crate) struct Peer {
     pub(crate) connected_at: Instant,
     /// Octets read that the state machine has not taken yet.
     pub(crate) input: BytesMut,
+    /// A buffer of the pool that octets of a body are being read into, and how many there are.
+    pub(crate) partial: Option<(Box<[u8]>, usize)>,
     /// How much to read ahead of a header; see `read.rs`.
     pub(crate) read_ahead: usize,
     /// connect(2) is under way.
@@ -157,6 +159,7 @@ impl Peer {
             user: None,
             connected_at: now,
             input: BytesMut::new(),
+            partial: None,
             read_ahead: crate::read::READ_AHEAD_BYTES_MAX,
             connecting: false,
             readable: false,

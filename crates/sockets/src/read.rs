@@ -4,6 +4,7 @@ use crate::buffer_pool::{BUFFER_BYTES, BufferPool};
 use crate::event::Event;
 use crate::hub::EVENTS_MAX;
 use crate::peer::{End, Peer};
+use bytes::Bytes;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::collections::VecDeque;
@@ -34,25 +35,11 @@ impl Peer {
         // Two octets make an empty message, and each costs an event: the turn's octets alone would not bound memory.
         while self.wants_to_read() && taken < turn_bytes && events.len() < EVENTS_MAX {
             let remaining = self.connection.body_remaining();
-            let direct = self.input.is_empty() && remaining >= DIRECT_BYTES_MIN;
-            let octets = if direct {
-                let Some(mut buffer) = pool.take() else {
+            let octets = if self.input.is_empty() && (remaining >= DIRECT_BYTES_MIN || self.has_partial(remaining)) {
+                let Some(octets) = self.receive_body(remaining, pool, events)? else {
                     self.starved = true;
                     break;
                 };
-                let most = BUFFER_BYTES.min(usize::try_from(remaining).unwrap_or(BUFFER_BYTES));
-                let octets = match self.receive(&mut buffer[..most]) {
-                    Ok(octets) if octets > 0 => octets,
-                    other => {
-                        pool.put(buffer);
-                        other?;
-                        break;
-                    }
-                };
-                let data = pool.lend(buffer, octets);
-                events.push_back(Event::BodyData { peer: self.id, data });
-                self.connection.body_advance(octets as u64);
-                self.read_ahead = READ_AHEAD_BYTES_MIN;
                 octets
             } else {
                 let most = self.read_ahead.min(scratch.len()).min(turn_bytes - taken);
@@ -69,13 +56,68 @@ impl Peer {
             taken += octets;
             self.bytes_in += octets as u64;
             self.connection.heard(now);
-            self.decode(events, now)?;
+            self.decode(pool, events, now)?;
         }
         if self.input.is_empty() {
             // An idle peer holds no buffer.
             self.input = Default::default();
         }
         Ok(())
+    }
+
+    fn has_partial(&self, remaining: u64) -> bool {
+        remaining > 0 && self.partial.is_some()
+    }
+
+    /// Reads into a pooled buffer, and hands it over when it is full or the body is at its end: a file is then written in
+    /// pieces that begin and end on pages. `None`: the pool is empty.
+    fn receive_body(
+        &mut self,
+        remaining: u64,
+        pool: &BufferPool,
+        events: &mut VecDeque<Event>,
+    ) -> Result<Option<usize>, End> {
+        let Some((mut buffer, filled)) = self.partial.take().or_else(|| Some((pool.take()?, 0))) else {
+            return Ok(None);
+        };
+        let space = buffer.len().saturating_sub(filled);
+        let most = filled + space.min(usize::try_from(remaining).unwrap_or(space));
+        let received = self.receive(&mut buffer[filled..most]);
+        let octets = received.as_ref().copied().unwrap_or(0);
+        self.partial = Some((buffer, filled + octets));
+        self.connection.body_advance(octets as u64);
+        self.read_ahead = READ_AHEAD_BYTES_MIN;
+        let is_over = filled + octets == BUFFER_BYTES || octets as u64 == remaining;
+        if is_over || received.is_err() {
+            self.hand_over(pool, events);
+        }
+        received.map(Some)
+    }
+
+    /// Hands over what has been read of a body so far.
+    pub(crate) fn hand_over(&mut self, pool: &BufferPool, events: &mut VecDeque<Event>) {
+        match self.partial.take() {
+            Some((buffer, 0)) => pool.put(buffer),
+            Some((buffer, filled)) => {
+                events.push_back(Event::BodyData { peer: self.id, data: pool.lend(buffer, filled) });
+            }
+            None => {}
+        }
+    }
+
+    /// What of a body came with its header, before the buffer that the rest will be read into.
+    fn begin_body(&mut self, data: Bytes, pool: &BufferPool, events: &mut VecDeque<Event>) {
+        let begins = self.partial.is_none() && data.len() <= READ_AHEAD_BYTES_MIN;
+        if begins
+            && self.connection.body_remaining() > 0
+            && let Some(mut buffer) = pool.take()
+        {
+            buffer[..data.len()].copy_from_slice(&data);
+            self.partial = Some((buffer, data.len()));
+        } else {
+            self.hand_over(pool, events);
+            events.push_back(Event::BodyData { peer: self.id, data });
+        }
     }
 
     /// One recv: 0 if there is nothing now.
@@ -102,7 +144,7 @@ impl Peer {
     }
 
     /// Turns what has been read into events.
-    pub(crate) fn decode(&mut self, events: &mut VecDeque<Event>, now: Instant) -> Result<(), End> {
+    pub(crate) fn decode(&mut self, pool: &BufferPool, events: &mut VecDeque<Event>, now: Instant) -> Result<(), End> {
         let peer = self.id;
         if self.input.is_empty() && !self.connection.event_is_due() {
             return Ok(());
@@ -122,8 +164,12 @@ impl Peer {
                     Event::Message { peer, frames, continued }
                 }
                 Wire::BodyStart { head, length, .. } => Event::BodyStart { peer, head, length },
-                Wire::BodyData(data) => Event::BodyData { peer, data },
+                Wire::BodyData(data) => {
+                    self.begin_body(data, pool, events);
+                    continue;
+                }
                 Wire::BodyEnd { more } => {
+                    self.hand_over(pool, events);
                     self.messages_in += u64::from(!more);
                     Event::BodyEnd { peer, more }
                 }

@@ -78,6 +78,7 @@ impl Hub {
     /// Removes a peer, whatever state it is in.
     pub(crate) fn end(&mut self, id: PeerId, end: End) {
         let Some(mut peer) = self.peers.remove(id) else { return };
+        peer.hand_over(&self.pool, &mut self.events);
         if peer.writable && !peer.connecting {
             // What is left to say (an ERROR command) leaves now or never.
             let _ = peer.write(&mut self.scratch, &mut self.events);

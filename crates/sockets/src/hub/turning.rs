@@ -60,6 +60,7 @@ impl Hub {
 
     /// Gives every peer that has something to do one turn.
     pub(super) fn run(&mut self, reading: bool) {
+        let mut starving = false;
         for _ in 0..self.runnable.len() {
             let Some(id) = self.runnable.pop_front() else { break };
             let Some(peer) = self.peers.find_mut(id) else { continue };
@@ -74,6 +75,7 @@ impl Hub {
                 self.now,
                 self.options.read_turn_bytes,
             );
+            starving |= peer.starved;
             if reading && let Some(deadline) = peer.connection.deadline() {
                 self.next_timer = Some(self.next_timer.map_or(deadline, |at| at.min(deadline)));
             }
@@ -89,6 +91,12 @@ impl Hub {
             }
             if let Err(end) = outcome {
                 self.end(id, end);
+            }
+        }
+        if starving {
+            // Peers that are slow to fill their buffers must not keep others from having one.
+            for peer in self.peers.iter_mut() {
+                peer.hand_over(&self.pool, &mut self.events);
             }
         }
     }

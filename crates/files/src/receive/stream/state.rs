@@ -102,7 +102,7 @@ impl Stream {
             verify: options.verify,
             phase: Phase::Listing,
             id: 0,
-            credit: Credit::new(window_bytes),
+            credit: Credit::new(window_bytes, options.chunk_bytes),
             listed_bytes: 0,
             version: None,
             values: Vec::new(),

@@ -4,6 +4,8 @@
 #[derive(Debug)]
 pub(in crate::receive) struct Credit {
     window: u64,
+    /// Largest piece that the server may send, in octets.
+    chunk: u64,
     /// Given, and not used by the server yet.
     unspent: u64,
     /// Used, and not written yet.
@@ -13,8 +15,8 @@ pub(in crate::receive) struct Credit {
 }
 
 impl Credit {
-    pub(in crate::receive) fn new(window: u64) -> Self {
-        Self { window, unspent: 0, held: 0, owed: window }
+    pub(in crate::receive) fn new(window: u64, chunk: u64) -> Self {
+        Self { window, chunk: chunk.max(1), unspent: 0, held: 0, owed: window }
     }
 
     /// A new connection: the server knows of no credit.
@@ -44,8 +46,16 @@ impl Credit {
         grant
     }
 
-    /// The same, once it is worth a message.
+    /// The same, once it is worth a message. Whole chunks where the window has room for several: the server would cut a piece
+    /// to what a crooked grant leaves, and files would be written in pieces that don't end on pages.
     pub(in crate::receive) fn take_if_worthwhile(&mut self) -> Option<u64> {
-        (self.owed >= (self.window / 4).max(1)).then(|| self.take())
+        if self.owed < (self.window / 4).max(1) {
+            return None;
+        }
+        let crooked = if self.window >= 4 * self.chunk { self.owed % self.chunk } else { 0 };
+        let grant = self.owed - crooked;
+        self.owed = crooked;
+        self.unspent += grant;
+        Some(grant)
     }
 }

@@ -153,7 +153,7 @@ impl Transfer {
             fetches: HashMap::new(),
             leaves_wanted: Vec::new(),
             leaf_requests: HashMap::new(),
-            credit: Credit::new(options.window_bytes),
+            credit: Credit::new(options.window_bytes, options.chunk_bytes),
             inspecting: 0,
             space: None,
             data_id: 0,

@@ -18,6 +18,16 @@ use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+/// Where a piece that credit cuts short should end, if it can: receivers write whole pages faster.
+const CUT_ALIGNMENT: u64 = 64 << 10;
+
+/// How much of `available` to use from `offset` so that the piece ends well.
+fn aligned(offset: u64, available: u64) -> u64 {
+    let end = offset.saturating_add(available);
+    let well = end - end % CUT_ALIGNMENT;
+    if well > offset { well - offset } else { available }
+}
+
 #[derive(Debug)]
 pub(super) struct Fetch<F> {
     ticket: Ticket,
@@ -269,8 +279,8 @@ impl<F: Clone> Fetch<F> {
                 {
                     break;
                 }
-                piece.length = available;
-                cost = available;
+                piece.length = aligned(piece.offset, available);
+                cost = piece.length.max(PIECE_COST_MIN);
                 shared.credit.take(cost);
             }
             large.cursor.advance(piece.length);
