@@ -1,5 +1,7 @@
 //! Getting files from real and from hostile servers over loopback, into real directories.
 
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping")]
+
 mod hostile_server;
 mod interrupted;
 mod real_server;
