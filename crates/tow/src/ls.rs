@@ -1,5 +1,7 @@
 //! `tow ls`: what a server has.
 
+#![allow(rustdoc::broken_intra_doc_links, reason = "brackets in the help of arguments are no links")]
+
 use crate::exit::Failure;
 use crate::get::{ConnectArguments, end_on_interrupt, failure_at, source_of};
 use crate::location::Location;

@@ -1,5 +1,7 @@
 //! `tow serve`: a directory or a file for everybody who asks.
 
+#![allow(rustdoc::broken_intra_doc_links, reason = "brackets in the help of arguments are no links")]
+
 use crate::exit::Failure;
 use std::collections::HashMap;
 use std::io::Write;
