@@ -1,12 +1,12 @@
 //! All clients: their sessions, and the jobs that run for them.
 
 use super::Failure;
-use super::session::{Job, Outgoing, Session, Ticket};
+use super::session::{Job, News, Outgoing, Session, Ticket};
 use super::source::Source;
 use super::worker::{Asker, Done, Outcome, Workers};
 use crate::digest::FileKey;
 use crate::path::Escaped;
-use crate::protocol::control::{Confirm, Request};
+use crate::protocol::control::Request;
 use crate::protocol::envelope::{Opening, opening};
 use crate::protocol::plain::PlainRequest;
 use crate::protocol::{Dialect, WireError};
@@ -104,9 +104,6 @@ impl Clients {
             Some(source) => source.check(),
             None => Ok(()),
         };
-        if let Err(failure) = &result {
-            tracing::warn!(address = %client.address, reason = %failure.message, "void");
-        }
         client.session.sent(slot, result);
     }
 
@@ -190,7 +187,7 @@ impl Clients {
                 }
             }
             Job::Leaves { ticket, request } => workers.leaves(asker(ticket), request, client.flag(ticket)),
-            Job::Confirmed(confirm) => log_confirmed(&client.address, &confirm),
+            Job::Tell(news) => log_news(&client.address, &news),
             Job::Release { ticket, take_back: wants_back } => {
                 client.listings.remove(&ticket);
                 if let Some(flag) = client.given_up.remove(&ticket) {
@@ -269,10 +266,22 @@ fn log_plain(address: &str, request: &Result<PlainRequest, WireError>) {
     }
 }
 
-fn log_confirmed(address: &str, confirm: &Confirm) {
-    for file in &confirm.files {
-        let digest = file.digest.map_or_else(|| "unverified".into(), |digest| digest.to_string());
-        let path = Escaped(file.path.as_bytes());
-        tracing::info!(durable = file.durable, "confirmed {path} {digest} by {address}");
+fn log_news(address: &str, news: &News) {
+    match news {
+        News::Confirmed(confirm) => {
+            for file in &confirm.files {
+                let digest = file.digest.map_or_else(|| "unverified".into(), |digest| digest.to_string());
+                let path = Escaped(file.path.as_bytes());
+                tracing::info!(durable = file.durable, "confirmed {path} {digest} by {address}");
+            }
+        }
+        News::Void { path, failure } => {
+            let path = Escaped(path.as_bytes());
+            tracing::warn!(%address, %path, code = %failure.code, reason = %failure.message, "void");
+        }
+        News::Refused { count, path, failure } => {
+            let path = Escaped(path.as_bytes());
+            tracing::info!(%address, files = count, %path, code = %failure.code, reason = %failure.message, "refused");
+        }
     }
 }

@@ -1,11 +1,11 @@
 //! One fetch: its files are looked at in batches, announced, and sent one after the other, in their order.
 
 use super::pipeline::Pipeline;
-use super::{Envelope, IfShort, Job, LoadHow, Loaded, Outgoing, Part, Prepared, Shared, Slot, Ticket};
+use super::{Envelope, IfShort, Job, LoadHow, Loaded, News, Outgoing, Part, Prepared, Shared, Slot, Ticket};
 use crate::digest::Digest;
 use crate::limits::{CHUNK_BYTES_MAX, DATA_ENTRIES_MAX, PIECE_COST_MIN};
 use crate::protocol::control::{
-    DigestReply, DigestWish, FetchRequest, FileAnswer, FileMetadata, FilesReply, Reply, VoidReply,
+    DigestReply, DigestWish, FetchRequest, FileAnswer, FileMetadata, FilesReply, Reply, VoidReply, WirePath,
 };
 use crate::protocol::data::{Body, DataEntry, DataHeader};
 use crate::serve::Failure;
@@ -27,6 +27,11 @@ fn aligned(offset: u64, available: u64) -> u64 {
     let well = end - end % CUT_ALIGNMENT;
     if well > offset { well - offset } else { available }
 }
+
+/// So many pieces of a file in a row that don't shrink, and compression is given up for most of the next.
+const UNSHRUNK_MAX: u32 = 4;
+/// One piece in so many is compressed all the same, to see whether the file has become different.
+const COMPRESS_AGAIN_AFTER: u32 = 16;
 
 #[derive(Debug)]
 pub(super) struct Fetch<F> {
@@ -59,12 +64,17 @@ struct Large<F> {
     digest: DigestState,
     cursor: PieceCursor,
     pipeline: Pipeline<DataPiece>,
+    /// Pieces in a row that compression didn't make smaller.
+    unshrunk: u32,
+    /// Pieces begun.
+    begun: u32,
     failed: Option<Failure>,
 }
 
 #[derive(Debug)]
 struct DataPiece {
     piece: Piece,
+    how: LoadHow,
     packed: Option<Bytes>,
     /// Taken from the credit when it was begun.
     cost: u64,
@@ -124,7 +134,17 @@ impl<F: Clone> Fetch<F> {
                     };
                     let cursor = PieceCursor::new(wanted, metadata.size, extents, self.chunk_bytes);
                     let pipeline = Pipeline::default();
-                    FileState::Large(Box::new(Large { metadata, file, unless, digest, cursor, pipeline, failed: None }))
+                    FileState::Large(Box::new(Large {
+                        metadata,
+                        file,
+                        unless,
+                        digest,
+                        cursor,
+                        pipeline,
+                        unshrunk: 0,
+                        begun: 0,
+                        failed: None,
+                    }))
                 }
             };
             self.files.push_back(state);
@@ -164,8 +184,10 @@ impl<F: Clone> Fetch<F> {
         // Nothing of this number: it belonged to a file that has been declared void meanwhile.
         let Some(piece) = large.pipeline.ready(slot) else { return };
         match result {
+            Ok(Loaded::InPlace) if piece.how == LoadHow::Compressed => large.unshrunk += 1,
             Ok(Loaded::InPlace) => {}
             Ok(Loaded::Packed(octets)) => {
+                large.unshrunk = 0;
                 let cost = (octets.len() as u64).max(PIECE_COST_MIN);
                 shared.credit.add(piece.cost.saturating_sub(cost));
                 piece.cost = cost;
@@ -245,8 +267,24 @@ impl<F: Clone> Fetch<F> {
         }
         if !answers.is_empty() {
             self.announced += answers.len();
+            self.tell_refused(&answers, shared);
             shared.reply(&self.envelope, &Reply::Files(FilesReply { id: self.id(), files: answers }));
         }
+    }
+
+    fn tell_refused(&self, answers: &[FileAnswer], shared: &mut Shared<F>) {
+        let mut errors = answers.iter().filter_map(|answer| match answer {
+            FileAnswer::Error { n, code, message } => Some((*n, Failure::new(*code, message.clone()))),
+            _ => None,
+        });
+        if let Some((n, failure)) = errors.next() {
+            let count = 1 + errors.count();
+            shared.jobs.push_back(Job::Tell(News::Refused { count, path: self.path(n), failure }));
+        }
+    }
+
+    fn path(&self, n: u32) -> WirePath {
+        self.request.files.get(n as usize).map(|file| file.path.clone()).unwrap_or_default()
     }
 
     fn hash_ahead(&mut self, shared: &mut Shared<F>) {
@@ -286,7 +324,8 @@ impl<F: Clone> Fetch<F> {
             large.cursor.advance(piece.length);
             let slot = shared.slot();
             let length = if piece.hole { 0 } else { piece.length };
-            large.pipeline.begin(slot, length, DataPiece { piece, packed: None, cost });
+            let how = if self.request.compress.is_some() { large.how_to_compress() } else { LoadHow::Unchanged };
+            large.pipeline.begin(slot, length, DataPiece { piece, how, packed: None, cost });
             if piece.hole {
                 large.pipeline.ready(slot);
             } else {
@@ -296,7 +335,7 @@ impl<F: Clone> Fetch<F> {
                     file: large.file.clone(),
                     offset: piece.offset,
                     length: piece.length,
-                    how: if self.request.compress.is_some() { LoadHow::Compressed } else { LoadHow::Unchanged },
+                    how,
                 });
             }
         }
@@ -310,8 +349,11 @@ impl<F: Clone> Fetch<F> {
                 Some(FileState::Answered(_)) => {}
                 Some(FileState::Large(large)) => {
                     let n = large.metadata.n;
-                    if let Some(Failure { code, message }) = large.failed.take() {
+                    if let Some(failure) = large.failed.take() {
                         large.refund(shared);
+                        let path = self.path(n);
+                        shared.jobs.push_back(Job::Tell(News::Void { path, failure: failure.clone() }));
+                        let Failure { code, message } = failure;
                         shared.reply(&self.envelope, &Reply::Void(VoidReply { id, n, code, message }));
                     } else if large.is_through() {
                         if let DigestState::Found(digest) = large.digest {
@@ -347,7 +389,7 @@ impl<F: Clone> Fetch<F> {
         if shared.in_socket_bytes > 0 && shared.in_socket_bytes + length > PIPELINE_BYTES_MAX {
             return None;
         }
-        let DataPiece { piece, packed, cost } = piece;
+        let DataPiece { piece, packed, cost, .. } = piece;
         let (piece, cost, packed) = (*piece, *cost, packed.take());
         let (body, body_length) = match &packed {
             _ if piece.hole => (Body::Hole, 0),
@@ -451,6 +493,13 @@ impl<F> Large<F> {
     fn must_wait(&self, wish: DigestWish) -> bool {
         let unknown = matches!(self.digest, DigestState::Wanted | DigestState::Hashing);
         unknown && (wish == DigestWish::Now || self.unless.is_some())
+    }
+
+    /// A file whose pieces don't shrink, as most media and archives, is tried again only now and then.
+    fn how_to_compress(&mut self) -> LoadHow {
+        self.begun = self.begun.wrapping_add(1);
+        let is_hopeless = self.unshrunk >= UNSHRUNK_MAX && self.begun % COMPRESS_AGAIN_AFTER != 0;
+        if is_hopeless { LoadHow::Unchanged } else { LoadHow::Compressed }
     }
 
     fn is_through(&self) -> bool {

@@ -13,7 +13,7 @@ mod tests;
 mod types;
 
 pub(super) use types::{
-    Envelope, IfShort, Job, LeavesAnswer, LoadHow, Loaded, Outgoing, Page, Part, Prepared, Slot, Ticket,
+    Envelope, IfShort, Job, LeavesAnswer, LoadHow, Loaded, News, Outgoing, Page, Part, Prepared, Slot, Ticket,
 };
 
 use super::Failure;
@@ -106,7 +106,7 @@ impl<F: Clone> Session<F> {
                 self.shared.credit.add(bytes);
             }
             Request::Cancel { id } => self.cancel(&envelope, id),
-            Request::Confirm(confirm) => self.shared.jobs.push_back(Job::Confirmed(confirm)),
+            Request::Confirm(confirm) => self.shared.jobs.push_back(Job::Tell(News::Confirmed(confirm))),
             Request::More { id } => self.more(&envelope, id),
             Request::List(list) => {
                 if let Some(ticket) = self.admit(&envelope, list.id) {

@@ -212,7 +212,7 @@ impl Simulation {
                         self.session.taken_back(ticket, taken);
                     }
                 }
-                Job::Confirmed(_) => {}
+                Job::Tell(_) => {}
                 job => {
                     if let Job::Prepare { ticket, request, .. } = &job {
                         self.tickets.insert(*ticket, request.id);
@@ -265,7 +265,7 @@ impl Simulation {
                 let file = FakeFile { kind: Kind::Large, size: 1000 };
                 self.session.opened(Ok((file, 1000)));
             }
-            Job::Release { .. } | Job::Confirmed(_) => unreachable!("done when they were asked for"),
+            Job::Release { .. } | Job::Tell(_) => unreachable!("done when they were asked for"),
         }
     }
 
@@ -576,4 +576,57 @@ fn a_client_that_reads_nothing_is_not_read_from() {
         taken += 1;
         assert!(taken <= PLAIN_WAITING_MAX + 1);
     }
+}
+
+#[test]
+fn compression_is_given_up_where_nothing_shrinks() {
+    let mut session: Session<FakeFile> = Session::new();
+    let file = FakeFile { kind: Kind::Large, size: 4 << 20 };
+    let wanted = FetchFile { path: WirePath::default(), ranges: None, unless: None };
+    let request = FetchRequest {
+        id: 0,
+        chunk_bytes: 4096,
+        compress: Some(Compression::Zstd),
+        digest: DigestWish::None,
+        credit_bytes: 1 << 30,
+        files: vec![wanted],
+    };
+    session.request(Vec::new(), Ok(Request::Fetch(request)));
+    let (mut compressed, mut pieces) = (0, 0);
+    loop {
+        if let Some(job) = session.next_job() {
+            match job {
+                Job::Prepare { ticket, .. } => {
+                    let metadata = FileMetadata {
+                        n: 0,
+                        size: file.size,
+                        mtime: Default::default(),
+                        mode: 0,
+                        digest: None,
+                        leaf_bytes: 1 << 20,
+                        sparse: false,
+                    };
+                    let (file, extents) = (file.clone(), Vec::new());
+                    session.prepared(ticket, vec![Prepared::Large { metadata, file, extents, unless: None }]);
+                }
+                Job::Load { ticket, slot, how, .. } => {
+                    pieces += 1;
+                    compressed += usize::from(how == LoadHow::Compressed);
+                    session.loaded(ticket, slot, Ok(Loaded::InPlace));
+                }
+                _ => {}
+            }
+        } else if let Some(message) = session.next_message() {
+            for part in message.parts {
+                if let Part::File { slot, .. } = part {
+                    session.sent(slot, Ok(()));
+                }
+            }
+        } else {
+            break;
+        }
+    }
+    assert_eq!(pieces, 1024);
+    // The pipeline's worth before anything is known, then one in sixteen.
+    assert!((64..64 + 70).contains(&compressed), "{compressed}");
 }

@@ -3,7 +3,7 @@
 use crate::digest::Digest;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{
-    Confirm, FetchRequest, FileAnswer, FileMetadata, LeavesReply, LeavesRequest, ListRequest,
+    Confirm, FetchRequest, FileAnswer, FileMetadata, LeavesReply, LeavesRequest, ListRequest, WirePath,
 };
 use crate::serve::Failure;
 use crate::serve::pieces::Extent;
@@ -40,8 +40,19 @@ pub(in crate::serve) enum Job<F> {
     /// Nothing of this request is wanted any more; take back its data that the socket hasn't begun to send, and tell
     /// [`Session::taken_back`](super::Session::taken_back) how many messages that were.
     Release { ticket: Ticket, take_back: bool },
+    /// Tell the operator.
+    Tell(News),
+}
+
+/// What an operator wants to know.
+#[derive(Debug)]
+pub(in crate::serve) enum News {
     /// The client has files whole.
     Confirmed(Confirm),
+    /// What was sent of a file was declared void.
+    Void { path: WirePath, failure: Failure },
+    /// Files of a fetch can't be had: how many at once, and of one of them why.
+    Refused { count: usize, path: WirePath, failure: Failure },
 }
 
 /// A file of a fetch, looked at.
