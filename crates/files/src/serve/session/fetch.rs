@@ -498,7 +498,7 @@ impl<F> Large<F> {
     /// A file whose pieces don't shrink, as most media and archives, is tried again only now and then.
     fn how_to_compress(&mut self) -> LoadHow {
         self.begun = self.begun.wrapping_add(1);
-        let is_hopeless = self.unshrunk >= UNSHRUNK_MAX && self.begun % COMPRESS_AGAIN_AFTER != 0;
+        let is_hopeless = self.unshrunk >= UNSHRUNK_MAX && !self.begun.is_multiple_of(COMPRESS_AGAIN_AFTER);
         if is_hopeless { LoadHow::Unchanged } else { LoadHow::Compressed }
     }
 
