@@ -1,0 +1,86 @@
+//! Single rules of a session, each on its own.
+
+use super::*;
+
+#[test]
+fn credit_saturates() {
+    let mut credit = Credit::default();
+    credit.add(CREDIT_BYTES_MAX);
+    credit.add(5);
+    assert_eq!(credit.available(), CREDIT_BYTES_MAX);
+    assert!(!credit.take(CREDIT_BYTES_MAX + 1));
+    assert!(credit.take(CREDIT_BYTES_MAX));
+}
+
+#[test]
+fn a_client_that_reads_nothing_is_not_read_from() {
+    let mut session: Session<FakeFile> = Session::new();
+    let mut taken = 0;
+    while !session.is_congested() {
+        session.request(Vec::new(), Err(WireError::bad("nonsense")));
+        taken += 1;
+        assert!(taken <= REPLIES_WAITING_MAX);
+    }
+    while session.next_message().is_some() {}
+    assert!(!session.is_congested());
+    let mut taken = 0;
+    while !session.is_congested() {
+        let range = PlainRange { offset: 0, size: 1 };
+        session.plain_request(Vec::new(), Ok(PlainRequest { path: None, range: Some(range) }));
+        taken += 1;
+        assert!(taken <= PLAIN_WAITING_MAX + 1);
+    }
+}
+
+#[test]
+fn compression_is_given_up_where_nothing_shrinks() {
+    let mut session: Session<FakeFile> = Session::new();
+    let file = FakeFile { kind: Kind::Large, size: 4 << 20 };
+    let wanted = FetchFile { path: WirePath::default(), ranges: None, unless: None };
+    let request = FetchRequest {
+        id: 0,
+        chunk_bytes: 4096,
+        compress: Some(Compression::Zstd),
+        digest: DigestWish::None,
+        credit_bytes: 1 << 30,
+        files: vec![wanted],
+    };
+    session.request(Vec::new(), Ok(Request::Fetch(request)));
+    let (mut compressed, mut pieces) = (0, 0);
+    loop {
+        if let Some(job) = session.next_job() {
+            match job {
+                Job::Prepare { ticket, .. } => {
+                    let metadata = FileMetadata {
+                        n: 0,
+                        size: file.size,
+                        mtime: Default::default(),
+                        mode: 0,
+                        digest: None,
+                        leaf_bytes: 1 << 20,
+                        sparse: false,
+                    };
+                    let (file, extents) = (file.clone(), Vec::new());
+                    session.prepared(ticket, vec![Prepared::Large { metadata, file, extents, unless: None }]);
+                }
+                Job::Load { ticket, slot, how, .. } => {
+                    pieces += 1;
+                    compressed += usize::from(how == LoadHow::Compressed);
+                    session.loaded(ticket, slot, Ok(Loaded::InPlace));
+                }
+                _ => {}
+            }
+        } else if let Some(message) = session.next_message() {
+            for part in message.parts {
+                if let Part::File { slot, .. } = part {
+                    session.sent(slot, Ok(()));
+                }
+            }
+        } else {
+            break;
+        }
+    }
+    assert_eq!(pieces, 1024);
+    // The pipeline's worth before anything is known, then one in sixteen.
+    assert!((64..64 + 70).contains(&compressed), "{compressed}");
+}
