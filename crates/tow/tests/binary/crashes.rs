@@ -7,10 +7,10 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tempfile::tempdir;
 
-use crate::support::process::{Process, Server, get, get_command};
+use crate::support::process::{Process, Server, get, get_command, run, tow};
 use crate::support::proxy::Proxy;
 use crate::support::random::Random;
-use crate::support::tree::{assert_same, digest, mixed, random_file};
+use crate::support::tree::{assert_same, digest, mixed, random_file, write};
 use crate::support::{DEADLINE, wait_until};
 
 /// What may be moved twice around an interruption: pieces under way, and what wasn't recorded yet.
@@ -157,6 +157,35 @@ fn fifty_kills_of_either_side_end_in_the_same_tree() {
     }
     println!("{completed} gets were completed between the kills");
     assert_same(&served, &copy);
+}
+
+/// TCP's checksum is weak, disks and memory fail: what arrives is not always what was sent.
+#[test]
+fn a_bad_chunk_is_asked_for_again() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    // One leaf, and several.
+    for (name, size) in [("small", 300_000), ("large", 12 << 20)] {
+        write(&served.join(name), &vec![b'a'; size]);
+        let server = Server::start(&served);
+        let proxy = Proxy::start(server.port());
+        proxy.corrupt_among(b'a');
+        let copy = folder.path().join(name);
+        let outcome = get(&proxy.url(name), &copy).expect_code(0);
+        assert!(proxy.has_corrupted(), "nothing was corrupted: the test did not test anything");
+        assert_eq!(digest(&copy), digest(&served.join(name)));
+        assert!(outcome.stderr.contains("digest"), "it doesn't say so: {}", outcome.stderr);
+        let received = outcome.number("received_bytes");
+        assert!(received > size as u64 && received <= size as u64 + (2 << 20), "{}", outcome.summary());
+    }
+    // To a pipe nothing can be taken back: the bad chunk is asked for again before it is written.
+    let server = Server::start(&served);
+    let proxy = Proxy::start(server.port());
+    proxy.corrupt_among(b'a');
+    let outcome = run(&mut tow(["get", &proxy.url("large"), "-"]));
+    assert!(proxy.has_corrupted());
+    assert!(outcome.stdout.iter().all(|octet| *octet == b'a'), "wrong octets were written");
+    assert_eq!(outcome.status.success(), outcome.stdout.len() == 12 << 20, "{}", outcome.stderr);
 }
 
 /// The cost of resuming doesn't grow with what is there: nothing is read again, nor asked for.

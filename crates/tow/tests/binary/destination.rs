@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -161,6 +161,41 @@ fn a_file_does_not_replace_a_directory() {
     assert!(outcome.stderr.contains("a/b"), "{}", outcome.stderr);
     assert_eq!(fs::read(copy.join("a/b/precious")).expect("read"), b"do not touch");
     assert_eq!(fs::read(copy.join("z")).expect("read"), b"last", "the others arrive");
+}
+
+/// Between two gets, each kind of name has become each other kind.
+#[test]
+fn names_that_change_their_kind_are_followed_but_no_full_directory_is_replaced() {
+    let folder = tempdir().expect("a folder");
+    let (served, copy) = (folder.path().join("served"), folder.path().join("copy"));
+    for name in ["file-to-directory", "file-to-link", "directory-to-file/x", "directory-to-link/x"] {
+        write(&served.join(name), b"before");
+    }
+    fs::create_dir(served.join("empty-to-file")).expect("mkdir");
+    for name in ["link-to-file", "link-to-directory"] {
+        symlink("file-to-directory", served.join(name)).expect("link");
+    }
+    let server = Server::start(&served);
+    get(&server.url(""), &copy).expect_code(0);
+    assert_same(&served, &copy);
+
+    fs::remove_dir_all(&served).expect("remove");
+    for name in ["file-to-directory/y", "link-to-directory/y", "link-to-file", "directory-to-file", "empty-to-file"] {
+        write(&served.join(name), b"after");
+    }
+    for name in ["file-to-link", "directory-to-link"] {
+        symlink("link-to-file", served.join(name)).expect("link");
+    }
+    // The folder that is served is another one now.
+    let server = Server::start(&served);
+    let outcome = get(&server.url(""), &copy).expect_code(1);
+    for name in ["directory-to-file", "directory-to-link"] {
+        assert!(outcome.stderr.contains(name), "{}", outcome.stderr);
+        assert_eq!(fs::read(copy.join(name).join("x")).expect("read"), b"before");
+        fs::remove_dir_all(copy.join(name)).expect("remove");
+    }
+    get(&server.url(""), &copy).expect_code(0);
+    assert_same(&served, &copy);
 }
 
 #[test]

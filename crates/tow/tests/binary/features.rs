@@ -191,6 +191,22 @@ fn a_second_get_moves_nothing() {
 }
 
 #[test]
+fn many_small_files_and_deep_folders_arrive() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    // More than one page of a listing, and more than one fetch, may hold.
+    for index in 0..6000_u32 {
+        write(&served.join(format!("{}/{index}", index % 10)), &index.to_be_bytes());
+    }
+    write(&served.join("level/".repeat(250)).join("deep"), b"down here");
+    let server = Server::start(&served);
+    let copy = folder.path().join("copy");
+    let outcome = get(&server.url(""), &copy).expect_code(0);
+    assert_eq!(outcome.number("files"), 6001);
+    assert_same(&served, &copy);
+}
+
+#[test]
 fn a_shorter_new_version_leaves_no_tail() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");

@@ -19,6 +19,8 @@ struct Rules {
     /// Each new connection takes one: it is cut after so many octets.
     cuts: VecDeque<u64>,
     octets_per_second: Option<u64>,
+    /// The next piece that is this octet only gets one other octet.
+    corrupt: Option<u8>,
     connections: u64,
     open: Vec<TcpStream>,
     stopped: bool,
@@ -45,6 +47,17 @@ impl Shared {
         rules.passed += granted;
         Some(granted)
     }
+
+    fn corrupt(&self, piece: &mut [u8]) {
+        let mut rules = self.rules();
+        if let Some(octet) = rules.corrupt
+            && piece.len() > 4096
+            && piece.iter().all(|one| *one == octet)
+        {
+            piece[2048] ^= 1;
+            rules.corrupt = None;
+        }
+    }
 }
 
 /// The proxy. It listens on a port of its own, and stops when dropped.
@@ -64,6 +77,7 @@ impl Proxy {
             passed: 0,
             cuts: VecDeque::new(),
             octets_per_second: None,
+            corrupt: None,
             connections: 0,
             open: Vec::new(),
             stopped: false,
@@ -123,6 +137,16 @@ impl Proxy {
         self.shared.rules().cuts.extend(octets);
     }
 
+    /// Changes one octet on the way, in the middle of many that are all `octet`: in a body, then, and in no header.
+    pub fn corrupt_among(&self, octet: u8) {
+        self.shared.rules().corrupt = Some(octet);
+    }
+
+    /// Whether what [`Self::corrupt_among`] asked for has been done.
+    pub fn has_corrupted(&self) -> bool {
+        self.shared.rules().corrupt.is_none()
+    }
+
     /// Octets that passed from the server to the client so far.
     pub fn passed(&self) -> u64 {
         self.shared.rules().passed
@@ -174,6 +198,7 @@ fn accept(shared: &Arc<Shared>, client: TcpStream) -> bool {
     let mut until_cut = cut.unwrap_or(u64::MAX);
     std::thread::spawn(move || {
         forward(&server, &client, |piece| {
+            shared.corrupt(piece);
             let wanted = (piece.len() as u64).min(until_cut);
             let granted = if wanted == 0 {
                 return None;
@@ -192,15 +217,15 @@ fn accept(shared: &Arc<Shared>, client: TcpStream) -> bool {
 }
 
 /// Copies from one stream to the other as `permit` allows: the next so many octets, or no more at all. Then closes both.
-fn forward(mut from: &TcpStream, mut to: &TcpStream, mut permit: impl FnMut(&[u8]) -> Option<usize>) {
+fn forward(mut from: &TcpStream, mut to: &TcpStream, mut permit: impl FnMut(&mut [u8]) -> Option<usize>) {
     let mut buffer = vec![0; 16_384];
     'reading: while let Ok(count @ 1..) = from.read(&mut buffer) {
-        let mut rest = &buffer[..count];
+        let mut rest = &mut buffer[..count];
         while !rest.is_empty() {
             let Some(granted) = permit(rest) else {
                 break 'reading;
             };
-            let (now, later) = rest.split_at(granted);
+            let (now, later) = rest.split_at_mut(granted);
             if to.write_all(now).is_err() {
                 break 'reading;
             }
