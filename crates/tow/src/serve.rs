@@ -28,6 +28,9 @@ pub struct Arguments {
     /// Lets in only users named in this file, one USER:PASSWORD a line, by ZMTP's PLAIN. The wire is not encrypted.
     #[arg(long, value_name = "FILE")]
     plain_passwords: Option<PathBuf>,
+    /// Remembers digests in this file across restarts; without it they are remembered as long as the server runs.
+    #[arg(long, value_name = "FILE")]
+    digest_file: Option<PathBuf>,
     /// TCP congestion control: auto (cubic for peers on this machine, else the system's), system, or a name.
     #[arg(long, default_value = "auto")]
     congestion: Congestion,
@@ -43,6 +46,7 @@ pub struct Arguments {
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let mut options = ServerOptions::new(&arguments.path);
     options.endpoints = arguments.endpoints;
+    options.digest_file = arguments.digest_file;
     options.hub.heartbeat = Some(HEARTBEAT);
     options.hub.congestion = arguments.congestion;
     options.hub.max_peers = arguments.max_clients;
