@@ -44,6 +44,9 @@ impl RangeSet {
     pub fn remove(&mut self, offset: u64, length: u64) -> u64 {
         let before = self.total;
         let (start, end) = (offset, offset.saturating_add(length));
+        if start == end {
+            return 0;
+        }
         while let Some((&other_start, &other_end)) = self.ends.range(..end).next_back() {
             if other_end <= start {
                 break;
@@ -127,6 +130,14 @@ mod tests {
                 prop_assert!(rest.iter().all(|flag| *flag));
             }
         }
+    }
+
+    #[test]
+    fn removing_nothing_splits_no_range() {
+        let mut set = RangeSet::default();
+        set.insert(0, 10);
+        assert_eq!(set.remove(5, 0), 0);
+        assert!(set.covers(10));
     }
 
     #[test]
