@@ -3,22 +3,21 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::steps::{check, in_ci};
+use crate::steps::{Outcome, check, in_ci};
 use crate::{cargo, workspace};
 
 const REQUIREMENTS: &str = "interop/python/requirements.txt";
 
-/// Runs pytest on `interop/python` with the `tow` binary of this workspace, which it builds first. `arguments` are passed on: folders or files, and
-/// options.
-/// Without Python the step is skipped, but in CI that is a failure.
-pub fn pytest(arguments: &[&str]) -> Result<(), String> {
+/// Runs pytest with the `tow` binary of this workspace, which it builds first. `arguments` are passed on: folders or files,
+/// and options. Without Python the step is skipped, but in CI that is a failure.
+pub fn pytest(arguments: &[&str]) -> Result<Outcome, String> {
     check(cargo().args(["build", "--package", "towpath", "--bin", "tow"]))?;
     let python = match environment() {
         Ok(python) => python,
         Err(why) if in_ci() => return Err(why),
         Err(why) => {
             println!("skipped: {why}");
-            return Ok(());
+            return Ok(Outcome::Skipped);
         }
     };
     check(
@@ -27,7 +26,8 @@ pub fn pytest(arguments: &[&str]) -> Result<(), String> {
             .args(arguments)
             .current_dir(workspace())
             .env("TOW", target().join("debug/tow")),
-    )
+    )?;
+    Ok(Outcome::Passed)
 }
 
 /// The interpreter of the virtual environment in the target folder, which is made, and filled, when it isn't as the

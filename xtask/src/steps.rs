@@ -56,8 +56,10 @@ impl Step {
         }
     }
 
-    fn run(self) -> Result<(), String> {
+    fn run(self) -> Result<Outcome, String> {
         match self {
+            Self::Python => return python::pytest(&["interop/python", "--ignore=interop/python/test_other_stacks.py"]),
+            Self::Stacks => return python::pytest(&["interop/python/test_other_stacks.py"]),
             Self::Fmt => check(cargo().args(["fmt", "--all", "--", "--check"])),
             Self::Clippy => check(
                 cargo().args(["clippy", "--workspace", "--all-targets"]).args(locked()).args(["--", "-D", "warnings"]),
@@ -70,10 +72,18 @@ impl Step {
                 check(cargo().args(["test", "--package", "towpath", "--bins"]).args(locked()))
             }
             Self::Integration => check(cargo().args(["test", "--package", "towpath", "--test", "*"]).args(locked())),
-            Self::Python => python::pytest(&["interop/python", "--ignore=interop/python/test_other_stacks.py"]),
-            Self::Stacks => python::pytest(&["interop/python/test_other_stacks.py"]),
-        }
+        }?;
+        Ok(Outcome::Passed)
     }
+}
+
+/// How a step ended that did not fail.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// All of it ran and passed.
+    Passed,
+    /// What it needs isn't here; it has said what.
+    Skipped,
 }
 
 /// In CI the lock file decides, as it was committed.
@@ -98,10 +108,10 @@ pub fn check(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// Runs the steps in order and prints a summary. Stops at the first that fails, unless told to keep going. Tells whether all
-/// passed.
+/// Runs the steps in order and prints a summary. Stops at the first that fails, unless told to keep going. Tells whether none
+/// failed.
 pub fn run(steps: &[Step], keep_going: bool) -> bool {
-    let mut results: Vec<(Step, Duration, Result<(), String>)> = Vec::new();
+    let mut results: Vec<(Step, Duration, Result<Outcome, String>)> = Vec::new();
     for (position, step) in steps.iter().enumerate() {
         println!("\n==== {}/{} {}: {}", position + 1, steps.len(), step.name(), step.about());
         let start = Instant::now();
@@ -118,16 +128,21 @@ pub fn run(steps: &[Step], keep_going: bool) -> bool {
     summarize(steps, &results)
 }
 
-fn summarize(steps: &[Step], results: &[(Step, Duration, Result<(), String>)]) -> bool {
+fn summarize(steps: &[Step], results: &[(Step, Duration, Result<Outcome, String>)]) -> bool {
     println!("\n==== summary");
     for (step, took, result) in results {
-        let word = if result.is_ok() { "passed" } else { "FAILED" };
+        let word = match result {
+            Ok(Outcome::Passed) => "passed",
+            Ok(Outcome::Skipped) => "skipped",
+            Err(_) => "FAILED",
+        };
         println!("{:<12} {word} in {:.0} s", step.name(), took.as_secs_f64());
     }
     for step in steps.iter().skip(results.len()) {
         println!("{:<12} not run", step.name());
     }
     let failed = results.iter().filter(|(_, _, result)| result.is_err()).count();
-    println!("steps: {} passed, {failed} failed", results.len() - failed);
+    let passed = results.iter().filter(|(_, _, result)| matches!(result, Ok(Outcome::Passed))).count();
+    println!("steps: {passed} passed, {failed} failed, {} skipped", results.len() - passed - failed);
     failed == 0
 }
