@@ -68,9 +68,12 @@ enum Turn {
 }
 
 impl Socket {
-    /// A socket, driven by a task on the current tokio runtime.
-    pub fn new(options: HubOptions) -> Result<Socket, SocketError> {
+    /// A socket, driven by a task on the current tokio runtime. Every message comes whole, so `stream_over_bytes` is left out
+    /// of account; in the server's role of PLAIN all users are refused, since nobody can be asked (a [`Hub`] can).
+    pub fn new(mut options: HubOptions) -> Result<Socket, SocketError> {
         let socket_type = options.socket_type;
+        // A streamed body would have nowhere to go here, and nothing may be dropped in silence.
+        options.stream_over_bytes = None;
         let hub = Hub::new(options)?;
         let fd = rustix::io::fcntl_dupfd_cloexec(hub.as_fd(), 0)?;
         #[expect(deprecated, reason = "its successor is unsafe; an OwnedFd keeps what that one asks for")]

@@ -34,7 +34,8 @@ pub fn own_usage() -> Usage {
     usage_of(std::process::id())
 }
 
-/// Lets this process open as many files as the system allows it: a server of thousands of clients needs them.
+/// Lets this process open as many files as the system allows it: clients take a descriptor each, and one for each file that is
+/// sent. The soft limit is made for programs that use select(2).
 pub fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };

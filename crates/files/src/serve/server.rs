@@ -138,7 +138,6 @@ impl Server {
     pub(super) fn bind_with(options: ServerOptions, storage: Box<dyn Storage>) -> Result<Server, ServeError> {
         let ServerOptions { root: path, endpoints, mut hub, admit, .. } = options;
         let root = Root::serve(&path).map_err(|source| ServeError::Root { path, source })?;
-        raise_descriptor_limit();
         hub.socket_type = SocketType::Router;
         hub.max_message_bytes = MESSAGE_BYTES_MAX;
         hub.max_frames = MESSAGE_FRAMES_MAX;
@@ -269,14 +268,4 @@ fn message(outgoing: Outgoing<Source>) -> Message {
     };
     let message: Message = parts.into_iter().map(frame).collect();
     message.tagged(ticket.map_or(0, |Ticket(number)| number))
-}
-
-/// Clients take a descriptor each, and one for each file that is sent: the soft limit is made for programs that use select(2).
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::debug!(%error, "the limit of open files stays as it is");
-    }
 }
