@@ -1,0 +1,237 @@
+//! The body of a request or reply, whichever way it came.
+
+use bytes::Bytes;
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+/// Bodies of no more octets than this are kept in place, without an allocation.
+pub(crate) const INLINE_BYTES_MAX: usize = 54;
+
+/// A body that isn't in memory, such as a file. Whoever made it knows what it is.
+pub trait LargeBody: Any + Send + Sync + fmt::Debug {
+    /// Its octets.
+    fn length(&self) -> u64;
+}
+
+/// The body of a request or reply: one frame or several, or something large elsewhere. Cheap to clone.
+#[derive(Clone)]
+pub struct Body(Kind);
+
+#[derive(Clone)]
+enum Kind {
+    Inline { length: u8, octets: [u8; INLINE_BYTES_MAX] },
+    One(Bytes),
+    Many(Arc<[Bytes]>),
+    Large(Arc<dyn LargeBody>),
+}
+
+impl Body {
+    /// A body of one frame that is copied out of `octets`, so that a small body doesn't keep a large buffer alive.
+    #[inline]
+    pub fn copied(octets: &[u8]) -> Body {
+        match u8::try_from(octets.len()) {
+            Ok(length) if octets.len() <= INLINE_BYTES_MAX => {
+                let mut inline = [0; INLINE_BYTES_MAX];
+                inline[..octets.len()].copy_from_slice(octets);
+                Body(Kind::Inline { length, octets: inline })
+            }
+            _ => Body(Kind::One(Bytes::copy_from_slice(octets))),
+        }
+    }
+
+    /// A body of several frames. None is the same as one that is empty.
+    pub fn of_frames(frames: impl IntoIterator<Item = Bytes>) -> Body {
+        let mut frames = frames.into_iter();
+        match (frames.next(), frames.next()) {
+            (None, _) => Body::default(),
+            (Some(only), None) => Body::from(only),
+            (Some(first), Some(second)) => Body(Kind::Many([first, second].into_iter().chain(frames).collect())),
+        }
+    }
+
+    /// A body that isn't in memory.
+    pub fn large(body: Arc<dyn LargeBody>) -> Body {
+        Body(Kind::Large(body))
+    }
+
+    /// Its frames; `None` if it isn't in memory.
+    pub fn frames(&self) -> Option<impl ExactSizeIterator<Item = &[u8]>> {
+        let (one, many): (Option<&[u8]>, &[Bytes]) = match &self.0 {
+            Kind::Inline { length, octets } => (octets.get(..usize::from(*length)), &[]),
+            Kind::One(bytes) => (Some(bytes), &[]),
+            Kind::Many(frames) => (None, frames),
+            Kind::Large(_) => return None,
+        };
+        Some(Slices { one, many: many.iter() })
+    }
+
+    /// Its octets, if it is in memory and of one frame.
+    #[inline]
+    pub fn single(&self) -> Option<&[u8]> {
+        match &self.0 {
+            Kind::Inline { length, octets } => octets.get(..usize::from(*length)),
+            Kind::One(bytes) => Some(bytes),
+            Kind::Many(_) | Kind::Large(_) => None,
+        }
+    }
+
+    /// Its frames as they can be sent, shared where they are large; `None` if it isn't in memory.
+    pub fn to_frames(&self) -> Option<smallvec::SmallVec<[Bytes; 2]>> {
+        Some(match &self.0 {
+            Kind::Inline { length, octets } => {
+                smallvec::smallvec![Bytes::copy_from_slice(octets.get(..usize::from(*length)).unwrap_or_default())]
+            }
+            Kind::One(bytes) => smallvec::smallvec![bytes.clone()],
+            Kind::Many(frames) => frames.iter().cloned().collect(),
+            Kind::Large(_) => return None,
+        })
+    }
+
+    /// What it is if it isn't in memory.
+    pub fn as_large(&self) -> Option<&Arc<dyn LargeBody>> {
+        match &self.0 {
+            Kind::Large(body) => Some(body),
+            _ => None,
+        }
+    }
+
+    /// Octets of all its frames, wherever they are.
+    pub fn length(&self) -> u64 {
+        match &self.0 {
+            Kind::Inline { length, .. } => u64::from(*length),
+            Kind::One(bytes) => bytes.len() as u64,
+            Kind::Many(frames) => frames.iter().map(|frame| frame.len() as u64).sum(),
+            Kind::Large(body) => body.length(),
+        }
+    }
+
+    /// Octets of memory that it holds beside itself.
+    #[inline]
+    pub fn memory_bytes(&self) -> usize {
+        match &self.0 {
+            Kind::Inline { .. } => 0,
+            Kind::One(bytes) => bytes.len(),
+            Kind::Many(frames) => frames.iter().map(|frame| size_of::<Bytes>() + frame.len()).sum(),
+            Kind::Large(_) => 256,
+        }
+    }
+}
+
+struct Slices<'a> {
+    one: Option<&'a [u8]>,
+    many: std::slice::Iter<'a, Bytes>,
+}
+
+impl<'a> Iterator for Slices<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        self.one.take().or_else(|| self.many.next().map(|frame| &frame[..]))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = usize::from(self.one.is_some()) + self.many.len();
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for Slices<'_> {}
+
+impl Default for Body {
+    /// One empty frame.
+    fn default() -> Body {
+        Body(Kind::Inline { length: 0, octets: [0; INLINE_BYTES_MAX] })
+    }
+}
+
+impl From<Bytes> for Body {
+    /// A body of one frame. Up to a few octets are copied, more are shared.
+    fn from(bytes: Bytes) -> Body {
+        if bytes.len() <= INLINE_BYTES_MAX { Body::copied(&bytes) } else { Body(Kind::One(bytes)) }
+    }
+}
+
+impl From<Vec<u8>> for Body {
+    fn from(octets: Vec<u8>) -> Body {
+        Body::from(Bytes::from(octets))
+    }
+}
+
+impl From<&[u8]> for Body {
+    fn from(octets: &[u8]) -> Body {
+        Body::copied(octets)
+    }
+}
+
+impl From<&str> for Body {
+    fn from(text: &str) -> Body {
+        Body::copied(text.as_bytes())
+    }
+}
+
+impl From<String> for Body {
+    fn from(text: String) -> Body {
+        Body::from(text.into_bytes())
+    }
+}
+
+impl PartialEq for Body {
+    /// The same frames; what isn't in memory is equal only to itself.
+    fn eq(&self, other: &Body) -> bool {
+        match (&self.0, &other.0) {
+            (Kind::Large(one), Kind::Large(two)) => Arc::ptr_eq(one, two),
+            _ => match (self.frames(), other.frames()) {
+                (Some(one), Some(two)) => one.eq(two),
+                _ => false,
+            },
+        }
+    }
+}
+
+impl Eq for Body {}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Large(body) => write!(f, "Body({body:?})"),
+            _ => {
+                write!(f, "Body(")?;
+                for frame in self.frames().into_iter().flatten() {
+                    let shown = &frame[..frame.len().min(32)];
+                    write!(
+                        f,
+                        "{:?}{}",
+                        Bytes::copy_from_slice(shown),
+                        if shown.len() < frame.len() { "... " } else { " " }
+                    )?;
+                }
+                write!(f, "{} octets)", self.length())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_body_keeps_its_frames_whatever_their_size() {
+        for length in [0, 1, INLINE_BYTES_MAX, INLINE_BYTES_MAX + 1, 5000] {
+            let octets = vec![b'x'; length];
+            for body in [Body::copied(&octets), Body::from(octets.clone()), Body::of_frames([octets.clone().into()])] {
+                assert_eq!(body.single(), Some(&octets[..]));
+                assert_eq!(body.frames().unwrap().collect::<Vec<_>>(), [&octets[..]]);
+                assert_eq!(body.length(), length as u64);
+            }
+            let two = Body::of_frames([Bytes::from(octets.clone()), Bytes::from_static(b"more")]);
+            assert_eq!(two.single(), None);
+            assert_eq!(two.frames().unwrap().collect::<Vec<_>>(), [&octets[..], b"more"]);
+            assert_ne!(two, Body::copied(&octets));
+        }
+        assert_eq!(Body::of_frames([]), Body::default());
+        assert!(size_of::<Body>() <= 64);
+    }
+}

@@ -1,0 +1,8 @@
+//! Requests over ZeroMQ's wire protocol: an asynchronous Majordomo broker that survives its own death.
+//!
+//! docs/requests-protocol.md specifies what is spoken and what is promised.
+
+mod body;
+pub mod limits;
+
+pub use body::{Body, LargeBody};
