@@ -4,5 +4,6 @@
 
 mod body;
 pub mod limits;
+pub mod wire;
 
 pub use body::{Body, LargeBody};

@@ -1,0 +1,221 @@
+//! The fields of records, and the bodies in them.
+
+use crate::body::Body;
+use crate::limits::{BODY_FRAMES_MAX, SERVICE_BYTES_MAX};
+use bytes::Bytes;
+
+/// The body is a list of frames, each behind its length in four octets.
+pub(super) const MANY: u8 = 1;
+/// The body is in the message's next frame.
+pub(super) const ATTACHED: u8 = 2;
+/// A reply that others of the same number will follow; a part's number follows the status.
+pub(super) const PARTIAL: u8 = 4;
+/// The request needn't be journalled.
+pub(super) const VOLATILE: u8 = 8;
+
+/// Bodies of more octets than this are attached instead of copied into the block.
+pub(super) const ATTACH_OVER_BYTES: u64 = 4 * 1024;
+
+/// A slice of a block keeps the whole block alive: smaller bodies are copied out of it.
+const SHARE_OVER_BYTES: usize = 16 * 1024;
+
+/// What is wrong with a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// It ends in the middle of a record.
+    #[error("a record ends too early")]
+    Truncated,
+    /// A record of a kind that isn't known.
+    #[error("a record of the unknown kind {0:#04x}")]
+    UnknownKind(u8),
+    /// A service's name is empty or too long.
+    #[error("a service's name has {0} octets; it must have 1 to {SERVICE_BYTES_MAX}")]
+    BadService(usize),
+    /// A record says that its body is attached, and there is no frame for it; or the other way round.
+    #[error("a body is attached that no record announces, or announced and not attached")]
+    Attachment,
+    /// A list of frames doesn't add up, or has too many.
+    #[error("the frames of a body don't add up, or are more than {BODY_FRAMES_MAX}")]
+    BadFrames,
+}
+
+/// The body of a record as it came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Content<'a> {
+    /// One frame.
+    One(&'a [u8]),
+    /// Several, in the form of the wire. The decoder has checked them.
+    Many(&'a [u8]),
+    /// It is in the message's next frame.
+    Attached {
+        /// Whether that frame is a list of frames.
+        many: bool,
+    },
+}
+
+impl Content<'_> {
+    /// Takes the body out of its block, or from the frame behind it.
+    pub fn to_body(&self, block: &Bytes, attached: Option<Body>) -> Result<Body, WireError> {
+        match self {
+            Content::One(octets) if octets.len() > SHARE_OVER_BYTES => Ok(Body::from(block.slice_ref(octets))),
+            Content::One(octets) => Ok(Body::copied(octets)),
+            Content::Many(octets) => Ok(Body::of_frames(frames(octets).map(Bytes::copy_from_slice))),
+            Content::Attached { many: false } => attached.ok_or(WireError::Attachment),
+            Content::Attached { many: true } => {
+                let body = attached.ok_or(WireError::Attachment)?;
+                let octets = body.single().ok_or(WireError::BadFrames)?;
+                check_frames(octets)?;
+                let whole = Bytes::copy_from_slice(octets);
+                Ok(Body::of_frames(frames(&whole).map(|frame| whole.slice_ref(frame))))
+            }
+        }
+    }
+}
+
+/// The frames of a checked list.
+fn frames(mut octets: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let (length, rest) = octets.split_first_chunk::<4>()?;
+        let (frame, rest) = rest.split_at_checked(u32::from_be_bytes(*length) as usize)?;
+        octets = rest;
+        Some(frame)
+    })
+}
+
+fn check_frames(octets: &[u8]) -> Result<(), WireError> {
+    let (mut count, mut sum) = (0_usize, 0);
+    for frame in frames(octets) {
+        count += 1;
+        sum += 4 + frame.len();
+    }
+    if sum == octets.len() && (1..=BODY_FRAMES_MAX).contains(&count) { Ok(()) } else { Err(WireError::BadFrames) }
+}
+
+/// Takes fields off the front of a block.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Fields<'a>(pub &'a [u8]);
+
+impl<'a> Fields<'a> {
+    #[inline]
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
+        let (array, rest) = self.0.split_first_chunk::<N>().ok_or(WireError::Truncated)?;
+        self.0 = rest;
+        Ok(*array)
+    }
+
+    #[inline]
+    pub fn u8(&mut self) -> Result<u8, WireError> {
+        self.array::<1>().map(|[octet]| octet)
+    }
+
+    #[inline]
+    pub fn u16(&mut self) -> Result<u16, WireError> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    #[inline]
+    pub fn u32(&mut self) -> Result<u32, WireError> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    #[inline]
+    pub fn u64(&mut self) -> Result<u64, WireError> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    #[inline]
+    pub fn octets(&mut self, length: usize) -> Result<&'a [u8], WireError> {
+        let (octets, rest) = self.0.split_at_checked(length).ok_or(WireError::Truncated)?;
+        self.0 = rest;
+        Ok(octets)
+    }
+
+    #[inline]
+    pub fn service(&mut self) -> Result<&'a [u8], WireError> {
+        match self.u8()? {
+            0 => Err(WireError::BadService(0)),
+            length => self.octets(usize::from(length)),
+        }
+    }
+
+    /// A body of at most four gigabytes behind its length; larger ones are attached.
+    #[inline]
+    pub fn content(&mut self, flags: u8) -> Result<Content<'a>, WireError> {
+        let length = self.u32()? as usize;
+        let octets = self.octets(length)?;
+        if flags & ATTACHED != 0 {
+            // Only the last record of a block can have its body behind the block.
+            let fits = length == 0 && self.0.is_empty();
+            return if fits { Ok(Content::Attached { many: flags & MANY != 0 }) } else { Err(WireError::Attachment) };
+        }
+        if flags & MANY != 0 {
+            check_frames(octets)?;
+            return Ok(Content::Many(octets));
+        }
+        Ok(Content::One(octets))
+    }
+}
+
+/// How a body goes into a record.
+pub(super) enum Form<'a> {
+    One(&'a [u8]),
+    Many { length: usize },
+    Attached { many: bool },
+}
+
+impl Form<'_> {
+    #[inline]
+    pub fn of(body: &Body) -> Form<'_> {
+        if let Some(octets) = body.single()
+            && octets.len() as u64 <= ATTACH_OVER_BYTES
+        {
+            return Form::One(octets);
+        }
+        match body.frames() {
+            Some(frames) if frames.len() > 1 => {
+                let length: usize = frames.map(|frame| 4 + frame.len()).sum();
+                if length as u64 <= ATTACH_OVER_BYTES { Form::Many { length } } else { Form::Attached { many: true } }
+            }
+            _ => Form::Attached { many: false },
+        }
+    }
+
+    pub fn flags(&self) -> u8 {
+        match self {
+            Form::One(_) => 0,
+            Form::Many { .. } => MANY,
+            Form::Attached { many } => ATTACHED | if *many { MANY } else { 0 },
+        }
+    }
+
+    /// Appends the length and the octets, if they belong here.
+    #[inline]
+    pub fn put(&self, out: &mut Vec<u8>, body: &Body) {
+        match self {
+            Form::One(octets) => {
+                out.extend_from_slice(&(octets.len() as u32).to_be_bytes());
+                out.extend_from_slice(octets);
+            }
+            Form::Many { length } => {
+                out.extend_from_slice(&(*length as u32).to_be_bytes());
+                put_frames(out, body);
+            }
+            Form::Attached { .. } => out.extend_from_slice(&[0; 4]),
+        }
+    }
+}
+
+/// Appends the frames of a body as a list.
+pub(super) fn put_frames(out: &mut Vec<u8>, body: &Body) {
+    for frame in body.frames().into_iter().flatten() {
+        out.extend_from_slice(&(frame.len() as u32).to_be_bytes());
+        out.extend_from_slice(frame);
+    }
+}
+
+/// Appends a service's name behind its length.
+pub(super) fn put_service(out: &mut Vec<u8>, service: &[u8]) {
+    let service = &service[..service.len().min(SERVICE_BYTES_MAX)];
+    out.push(service.len() as u8);
+    out.extend_from_slice(service);
+}

@@ -1,0 +1,84 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::body::Body;
+use bytes::Bytes;
+use proptest::prelude::*;
+
+fn body() -> impl Strategy<Value = Body> {
+    prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..200).prop_map(Body::from),
+        prop::collection::vec(any::<u8>(), 4000..20_000).prop_map(Body::from),
+        prop::collection::vec(prop::collection::vec(any::<u8>(), 0..3000), 2..5)
+            .prop_map(|frames| Body::of_frames(frames.into_iter().map(Bytes::from))),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever is said is heard, in order, however it was divided into messages.
+    #[test]
+    fn requests_come_back_as_they_were_sent(
+        requests in prop::collection::vec((any::<u64>(), any::<u32>(), any::<bool>(), "[a-z.]{1,30}", body()), 1..20),
+    ) {
+        let mut block = Block::default();
+        for (number, ttl_ms, volatile, service, body) in &requests {
+            FromClient::request(&mut block, *number, *ttl_ms, *volatile, service.as_bytes(), body);
+            FromClient::cancel(&mut block, *number);
+        }
+        let mut heard = Vec::new();
+        for message in block.drain() {
+            let mut rest = &message.block[..];
+            while !rest.is_empty() {
+                match FromClient::decode(&mut rest).unwrap() {
+                    FromClient::Request { number, ttl_ms, volatile, service, content } => {
+                        let body = content.to_body(&message.block, message.attached.clone()).unwrap();
+                        heard.push((number, ttl_ms, volatile, String::from_utf8(service.to_vec()).unwrap(), body));
+                    }
+                    FromClient::Cancel { number } => prop_assert_eq!(number, heard.last().unwrap().0),
+                    other => prop_assert!(false, "{:?}", other),
+                }
+            }
+        }
+        prop_assert_eq!(heard, requests);
+        prop_assert!(block.is_empty());
+    }
+
+    /// A block that ends early, or is damaged, is an error or something else: never a panic.
+    #[test]
+    fn damaged_blocks_are_errors(damage in any::<(usize, u8)>(), cut in any::<usize>(), parts in body()) {
+        let mut block = Block::default();
+        FromWorker::ready(&mut block, 7, b"echo");
+        FromWorker::reply(&mut block, Token([3; 16]), Status::OK, Some(4), &parts);
+        ToWorker::request(&mut block, Token([3; 16]), 1, 0, &parts);
+        ToClient::refused(&mut block, 1, Status::UNAVAILABLE, 100, "full");
+        FromClient::hello(&mut block, ClientId([9; 16]), 1);
+        let octets: Vec<u8> = block.drain().flat_map(|message| message.block.to_vec()).collect();
+        let mut damaged = octets.clone();
+        let at = damage.0 % damaged.len();
+        damaged[at] ^= damage.1;
+        damaged.truncate(cut % (octets.len() + 1));
+        let damaged = Bytes::from(damaged);
+        for start in 0..damaged.len().min(64) {
+            let _ = ToWorker::decode(&mut &damaged[start..]);
+            let _ = FromWorker::decode(&mut &damaged[start..]);
+            let _ = ToClient::decode(&mut &damaged[start..]);
+            if let Ok(FromClient::Request { content, .. }) = FromClient::decode(&mut &damaged[start..]) {
+                let _ = content.to_body(&damaged, None);
+            }
+        }
+    }
+}
+
+/// The example of the documentation.
+#[test]
+fn the_octets_of_a_request() {
+    let mut block = Block::default();
+    FromClient::request(&mut block, 1, 30_000, false, b"echo", &Body::from("hello"));
+    let messages: Vec<_> = block.drain().collect();
+    assert_eq!(
+        messages[0].block[..],
+        *b"\x02\x00\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x75\x30\x04echo\x00\x00\x00\x05hello"
+    );
+}
