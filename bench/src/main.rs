@@ -23,7 +23,6 @@ use anyhow::{Context, Result};
 use clap::Parser;
 
 use folder::Folder;
-use machine::Machine;
 use programs::{Programs, workspace};
 use tables::TableId;
 
@@ -113,18 +112,17 @@ fn run(options: Options) -> Result<()> {
 fn measure(options: &Options, results: &std::path::Path) -> Result<()> {
     let scratch = options.scratch.clone().unwrap_or_else(|| workspace().join("target"));
     let bench = Bench {
-        programs: Programs::prepare(options.tow.clone()),
+        programs: Programs::new(options.tow.clone()),
         folder: Folder::create(&scratch)?,
         rounds: options.runs.unwrap_or(if options.quick { QUICK_ROUNDS } else { ROUNDS }),
         size: options.size.unwrap_or(if options.quick { QUICK_SIZE } else { SIZE }),
         quick: options.quick,
     };
     std::fs::create_dir_all(results)?;
-    let machine = Machine::look(&bench.programs, bench.folder.path());
     let chosen = if options.tables.is_empty() { TableId::ALL.to_vec() } else { options.tables.clone() };
     for id in chosen {
         eprintln!("bench: {}", id.name());
-        let table = tables::measure(&bench, id, &machine, SEED)?;
+        let table = tables::measure(&bench, id, SEED)?;
         let json = serde_json::to_vec_pretty(&table)?;
         std::fs::write(results.join(format!("{}.json", id.name())), json)?;
     }

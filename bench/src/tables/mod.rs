@@ -129,7 +129,7 @@ struct Plan<'a> {
 }
 
 /// Measures a table.
-pub fn measure(bench: &Bench, id: TableId, machine: &Machine, seed: u64) -> Result<Table> {
+pub fn measure(bench: &Bench, id: TableId, seed: u64) -> Result<Table> {
     let (date, load, begin) = (machine::now(), machine::load(), Instant::now());
     let plan = match id {
         TableId::Models => models::plan(bench)?,
@@ -147,7 +147,7 @@ pub fn measure(bench: &Bench, id: TableId, machine: &Machine, seed: u64) -> Resu
         seconds: begin.elapsed().as_secs_f64(),
         rounds: bench.rounds,
         quick: bench.quick,
-        machine: machine.clone(),
+        machine: Machine::look(&bench.programs, bench.folder.path()),
         content: plan.content,
         targets: (plan.targets)(&Rows(&rows)),
         rows,
