@@ -127,6 +127,17 @@ void prepare_process(void) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
 }
 
+void prepare_thread(void) { prctl(PR_SET_TIMERSLACK, 1UL); }
+
+void sleep_us(uint64_t us) {
+    struct timespec left = {.tv_sec = (time_t)(us / 1000000), .tv_nsec = (long)(us % 1000000 * 1000)};
+    while (nanosleep(&left, &left) != 0 && errno == EINTR) {}
+}
+
+void work(uint64_t us) {
+    if (us > 0) sleep_us(us);
+}
+
 void allow_many_descriptors(void) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;

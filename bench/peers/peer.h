@@ -35,6 +35,11 @@ uint64_t take_u64(const unsigned char *from);
 
 /* The server ends when the program that started it does, and a peer that goes away is not fatal. */
 void prepare_process(void);
+/* A thread's sleeps end when they should. */
+void prepare_thread(void);
+void sleep_us(uint64_t us);
+/* What a worker does for a request: nothing but time passes, so that a few workers don't need as many cores. */
+void work(uint64_t us);
 /* As many descriptors as the system allows: many receivers live in one process. */
 void allow_many_descriptors(void);
 
