@@ -1,0 +1,53 @@
+/* Connections with buffers for programs with one thread and epoll: octets in, octets out, and messages of ZMTP 3.1 frames
+ * in them. All that a turn writes leaves together. */
+#ifndef STREAM_H
+#define STREAM_H
+
+#include "mdp.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct buffer {
+    unsigned char *data;
+    size_t begin, end, room;
+};
+
+/* Room for so many octets behind the end. */
+unsigned char *buffer_reserve(struct buffer *buffer, size_t size);
+void buffer_append(struct buffer *buffer, const void *data, size_t size);
+
+struct stream {
+    int fd;
+    bool greeted, ready; /* ZMTP's handshake; ready means that messages may be sent */
+    bool awaits_room;    /* epoll tells when more can be written */
+    struct buffer in, out;
+};
+
+/* Connections of a program, and what they wait for. */
+int poller_open(void);
+void stream_watch(struct stream *stream, int poller, void *tag);
+
+/* Connects to a port of the loopback, without a handshake. */
+void stream_connect(struct stream *stream, uint16_t port);
+/* A connection that was accepted. */
+void stream_accept(struct stream *stream, int fd);
+/* The same with ZMTP's: greeting and READY of a DEALER with the NULL mechanism leave at once. */
+void stream_connect_zmtp(struct stream *stream, uint16_t port);
+
+/* Takes what has arrived, up to a bound. False: the other side has closed. */
+bool stream_read(struct stream *stream);
+/* Writes what it can; the rest when there is room. */
+void stream_flush(struct stream *stream, int poller, void *tag);
+
+/* Appends a short or long frame. */
+void stream_put(struct stream *stream, const void *data, size_t size, bool more);
+
+enum { MESSAGE_FRAMES_MOST = 16 };
+
+/* The next whole message that has been read, and how many frames it has; 0 if there is none. Greeting and commands are seen
+ * to in passing. The frames last until the next call. */
+size_t stream_next(struct stream *stream, struct frame *frames);
+
+#endif
