@@ -1,0 +1,330 @@
+//! What clients say.
+
+use super::requests::{Envelope, Request, State};
+use super::session::Session;
+use super::settings::{Millis, NEVER};
+use super::{Action, Core, Peer, Role, ServiceKey, SessionKey, StockEnvelope};
+use crate::body::Body;
+use crate::wire::{ClientId, Status};
+
+/// Why a request is not taken, and when it would be worth another try.
+struct Refusal {
+    status: Status,
+    retry_ms: u32,
+    reason: &'static str,
+}
+
+const fn not_now(retry_ms: u32, reason: &'static str) -> Result<(), Refusal> {
+    Err(Refusal { status: Status::UNAVAILABLE, retry_ms, reason })
+}
+
+/// Whether the broker itself answers for a service.
+pub(super) fn is_built_in(service: &[u8]) -> bool {
+    service.starts_with(b"mmi.") || service.starts_with(b"titanic.")
+}
+
+impl Core {
+    /// A numbered client says who it is, and which of its numbers are settled.
+    pub fn client_hello(&mut self, now: Millis, peer: Peer, client: ClientId, first: u64) {
+        match self.role(peer) {
+            Role::None => {}
+            Role::Client(_) => return self.disconnect(now, peer, "a client says who it is once a connection"),
+            Role::Worker(_) => return self.disconnect(now, peer, "a worker can't be a client too"),
+        }
+        let key = match self.session_by_client.get(&client) {
+            Some(&key) => key,
+            None => {
+                let session = Session::new(Some(client), None, self.settings.secret[1]);
+                let key = self.sessions.insert(session) as SessionKey;
+                self.session_by_client.insert(client, key);
+                key
+            }
+        };
+        let session = &mut self.sessions[key as usize];
+        let former = session.peer.replace(peer);
+        session.blocked = false;
+        if let Some(former) = former {
+            self.set_role(former, Role::None);
+            self.actions
+                .push(Action::Disconnect { peer: former, reason: "a new connection of the same client took over" });
+        }
+        self.set_role(peer, Role::Client(key));
+        self.actions.push(Action::Welcome { peer });
+        let settled: Vec<u64> = self.sessions[key as usize].requests.keys().copied().filter(|&n| n < first).collect();
+        for number in settled {
+            self.drop_interest(now, key, number);
+        }
+        self.sessions[key as usize].confirmed.insert_below(first);
+        self.unpark(now, key);
+    }
+
+    /// A numbered client's request, or one once more. `ttl_ms` of 0 is the broker's default.
+    #[expect(clippy::too_many_arguments, reason = "the fields of one record")]
+    #[inline]
+    pub fn request(
+        &mut self,
+        now: Millis,
+        peer: Peer,
+        number: u64,
+        ttl_ms: u32,
+        volatile: bool,
+        service: &[u8],
+        body: Body,
+    ) {
+        let Some(key) = self.numbered(peer) else {
+            return self.disconnect(now, peer, "a client says who it is before its first request");
+        };
+        let session = &self.sessions[key as usize];
+        if let Some(&slot) = session.requests.get(&number) {
+            self.counters.duplicates += 1;
+            return self.tell_again(slot, peer);
+        }
+        if session.confirmed.contains(number) {
+            self.counters.duplicates += 1;
+            return;
+        }
+        if let Err(Refusal { status, retry_ms, reason }) = self.room_for(key, service, &body) {
+            self.counters.refused += 1;
+            self.actions.push(Action::Refused { peer, number, status, retry_ms, reason });
+            return;
+        }
+        let ttl_ms = if ttl_ms == 0 { self.settings.ttl_ms } else { Millis::from(ttl_ms) };
+        let journalled = self.settings.journal && !volatile && !service.starts_with(b"mmi.");
+        self.take(now, key, number, ttl_ms, journalled, service, body, Envelope::default());
+    }
+
+    /// A request of a stock client. It gets its reply as long as its connection lasts. `one_reply`: it knows no parts.
+    pub fn stock_request(
+        &mut self,
+        now: Millis,
+        peer: Peer,
+        one_reply: bool,
+        envelope: StockEnvelope,
+        service: &[u8],
+        body: Body,
+    ) {
+        let key = match self.role(peer) {
+            Role::Client(key) if self.sessions[key as usize].client.is_none() => key,
+            Role::Client(_) => return self.disconnect(now, peer, "a numbered client can't be a stock one too"),
+            Role::Worker(_) => return self.disconnect(now, peer, "a worker can't be a client too"),
+            Role::None => {
+                let session = Session::new(None, Some(peer), self.settings.secret[1]);
+                let key = self.sessions.insert(session) as SessionKey;
+                self.set_role(peer, Role::Client(key));
+                key
+            }
+        };
+        let session = &mut self.sessions[key as usize];
+        session.one_reply = one_reply;
+        let number = session.next_number;
+        session.next_number += 1;
+        let ttl_ms = self.settings.ttl_ms;
+        // There is no way to refuse it; what can be done is to stop reading before the next one.
+        let service = self.take(now, key, number, ttl_ms, false, service, body, Envelope(envelope));
+        if !self.has_room(key, service, 1) {
+            self.pause(key, service);
+        }
+    }
+
+    #[inline]
+    fn numbered(&self, peer: Peer) -> Option<SessionKey> {
+        match self.role(peer) {
+            Role::Client(key) if self.sessions[key as usize].client.is_some() => Some(key),
+            _ => None,
+        }
+    }
+
+    fn room_for(&mut self, key: SessionKey, service: &[u8], body: &Body) -> Result<(), Refusal> {
+        let settings = &self.settings;
+        if self.stopping {
+            return not_now(1_000, "the broker is stopping");
+        }
+        if self.storage_failed {
+            let reason = "the journal can't be written; see the broker's log";
+            return Err(Refusal { status: Status::NO_STORAGE, retry_ms: 1_000, reason });
+        }
+        let session = &self.sessions[key as usize];
+        if session.requests.len() >= settings.client_requests_max
+            || session.bytes + body.memory_bytes() > settings.client_bytes_max
+        {
+            return not_now(50, "this client has too much outstanding; confirm replies, or wait");
+        }
+        if self.bytes + body.memory_bytes() > settings.bytes_max || self.requests.len() >= settings.requests_max {
+            return not_now(200, "the broker has all that it can hold");
+        }
+        match self.services.find(service).map(|key| self.services.at(key)) {
+            None if self.services.len() >= settings.services_max && !is_built_in(service) => {
+                not_now(1_000, "the broker has as many services as it can hold")
+            }
+            Some(service)
+                if service.waiting.len >= settings.service_requests_max
+                    || service.waiting_bytes + body.memory_bytes() > settings.service_bytes_max =>
+            {
+                not_now(200, "the service's queue is full")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a stock client may go on, or, with a `share` under 1 as denominator, has been relieved enough to do so.
+    fn has_room(&self, key: SessionKey, service: ServiceKey, divisor: usize) -> bool {
+        let settings = &self.settings;
+        let session = &self.sessions[key as usize];
+        session.requests.len() < settings.client_requests_max / divisor
+            && session.bytes < settings.client_bytes_max / divisor
+            && self.bytes < settings.bytes_max / divisor
+            && self.requests.len() < settings.requests_max / divisor
+            && self.services.get(service).is_none_or(|service| {
+                service.waiting.len < settings.service_requests_max / divisor
+                    && service.waiting_bytes < settings.service_bytes_max / divisor
+            })
+    }
+
+    fn pause(&mut self, key: SessionKey, service: ServiceKey) {
+        let session = &mut self.sessions[key as usize];
+        if let (false, Some(peer)) = (session.paused, session.peer) {
+            session.paused = true;
+            self.paused.push_back((key, service));
+            self.actions.push(Action::Pause { peer, paused: true });
+        }
+    }
+
+    /// Lets stock clients go on whose queues have become half as long.
+    pub(super) fn resume_clients(&mut self) {
+        if !std::mem::take(&mut self.relieved) || self.paused.is_empty() || self.stopping {
+            return;
+        }
+        for _ in 0..self.paused.len() {
+            let Some((key, service)) = self.paused.pop_front() else { break };
+            // The key may be another client's by now, which is then not paused.
+            let Some(peer) = self.sessions.get(key as usize).filter(|s| s.paused).and_then(|s| s.peer) else {
+                continue;
+            };
+            if self.has_room(key, service, 2) {
+                self.sessions[key as usize].paused = false;
+                self.actions.push(Action::Pause { peer, paused: false });
+            } else {
+                self.paused.push_back((key, service));
+            }
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the fields of one record")]
+    #[inline]
+    pub(super) fn take(
+        &mut self,
+        now: Millis,
+        session: SessionKey,
+        number: u64,
+        ttl_ms: Millis,
+        journalled: bool,
+        service: &[u8],
+        body: Body,
+        envelope: Envelope,
+    ) -> ServiceKey {
+        let service = self.services.find_or_add(service);
+        let expires = now.checked_add(ttl_ms).unwrap_or(NEVER);
+        self.next_expiry = self.next_expiry.min(expires);
+        let mut request = Request::new(session, number, service, expires, body);
+        request.envelope = envelope;
+        let bytes = request.bytes();
+        let slot = self.requests.insert(request);
+        self.bytes += bytes;
+        let state = &mut self.sessions[session as usize];
+        state.bytes += bytes;
+        state.requests.insert(number, slot);
+        self.services.at_mut(service).live += 1;
+        self.counters.accepted += 1;
+        if journalled {
+            self.journal_accepted(slot);
+        }
+        if is_built_in(&self.services.at(service).name) {
+            self.requests.at_mut(slot).state = State::BuiltIn;
+            let token = self.token_of(slot);
+            let service = self.services.at(service).name.clone();
+            self.actions.push(Action::BuiltIn { token, service, body: self.requests.at(slot).body.clone() });
+        } else {
+            self.enqueue(slot, false);
+            self.dispatch(now, service);
+        }
+        service
+    }
+
+    /// Outcomes have arrived at a numbered client.
+    #[inline]
+    pub fn confirm(&mut self, now: Millis, peer: Peer, first: u64, count: u32) {
+        let Some(key) = self.numbered(peer) else {
+            return self.disconnect(now, peer, "a client says who it is before it confirms anything");
+        };
+        let end = first.saturating_add(u64::from(count));
+        let session = &self.sessions[key as usize];
+        if count as usize <= session.requests.len().saturating_mul(2) {
+            for number in first..end {
+                self.drop_interest(now, key, number);
+            }
+        } else {
+            let numbers: Vec<u64> = session.requests.keys().copied().filter(|n| (first..end).contains(n)).collect();
+            for number in numbers {
+                self.drop_interest(now, key, number);
+            }
+        }
+        let session = &mut self.sessions[key as usize];
+        session.confirmed.insert(first, end);
+        if session.confirmed.gaps() > self.settings.client_requests_max {
+            return self.disconnect(now, peer, "a client numbers its requests without gaps");
+        }
+        self.unpark(now, key);
+    }
+
+    /// A client doesn't want an outcome any more, or has it.
+    fn drop_interest(&mut self, now: Millis, key: SessionKey, number: u64) {
+        let Some(&slot) = self.sessions[key as usize].requests.get(&number) else { return };
+        if self.requests.at(slot).state != State::Settled {
+            self.withdraw(now, slot);
+        }
+        self.forget(slot);
+    }
+
+    /// A numbered client cancels a request. It has an outcome all the same.
+    pub fn cancel(&mut self, now: Millis, peer: Peer, number: u64) {
+        let Some(key) = self.numbered(peer) else {
+            return self.disconnect(now, peer, "a client says who it is before it cancels anything");
+        };
+        let Some(&slot) = self.sessions[key as usize].requests.get(&number) else { return };
+        if self.requests.at(slot).state != State::Settled {
+            self.withdraw(now, slot);
+            self.settle(slot, Status::CANCELLED, Body::from("cancelled by its client"));
+        }
+    }
+
+    /// A client's connection is gone.
+    pub(super) fn client_gone(&mut self, now: Millis, key: SessionKey) {
+        let session = &mut self.sessions[key as usize];
+        session.peer = None;
+        session.absent_since = now;
+        session.blocked = false;
+        if session.client.is_none() || session.requests.is_empty() {
+            self.remove_session(now, key);
+        } else {
+            self.unpark(now, key);
+        }
+    }
+
+    /// Forgets a client. What stock workers have of its requests they finish, and nobody hears of it.
+    pub(super) fn remove_session(&mut self, now: Millis, key: SessionKey) {
+        let mut slots: Vec<u32> = self.sessions[key as usize].requests.values().copied().collect();
+        // First what waits: a worker that becomes free must not be given more of this client's.
+        slots.sort_by_key(|&slot| matches!(self.requests.at(slot).state, State::Held(_)));
+        for slot in slots {
+            if self.requests.at(slot).state != State::Settled {
+                self.counters.given_up += 1;
+                self.withdraw(now, slot);
+            }
+            self.forget(slot);
+        }
+        let session = self.sessions.remove(key as usize);
+        if let Some(client) = session.client {
+            self.session_by_client.remove(&client);
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! What an operator may see.
+
+use super::{Core, Kind, Peer};
+use bytes::Bytes;
+
+/// What happened since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Requests taken.
+    pub accepted: u64,
+    /// Requests that came again and were recognised.
+    pub duplicates: u64,
+    /// Requests not taken, because a queue was full or the broker was stopping.
+    pub refused: u64,
+    /// Requests given to workers, again and again.
+    pub dispatched: u64,
+    /// Requests given back because their worker went.
+    pub requeued: u64,
+    /// Requests that ended with a worker's reply.
+    pub replied: u64,
+    /// Requests that ended otherwise.
+    pub failed: u64,
+    /// Replies that came when the request was over.
+    pub late_replies: u64,
+    /// Parts of replies whose client wasn't there.
+    pub lost_parts: u64,
+    /// Requests that were given up because their client was gone.
+    pub given_up: u64,
+}
+
+/// A service and its queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceInfo {
+    /// Its name.
+    pub name: Bytes,
+    /// Requests that wait for a worker.
+    pub waiting: usize,
+    /// Octets of them.
+    pub waiting_bytes: usize,
+    /// Requests that aren't confirmed, in whatever state.
+    pub live: usize,
+    /// Workers.
+    pub workers: usize,
+}
+
+/// A worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerInfo {
+    /// Its connection.
+    pub peer: Peer,
+    /// What it works for.
+    pub service: Bytes,
+    /// What it speaks.
+    pub kind: Kind,
+    /// Requests that it takes at a time.
+    pub credit: u32,
+    /// Requests that it has.
+    pub held: usize,
+}
+
+impl Core {
+    /// What happened since the start.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// All services.
+    pub fn services(&self) -> impl Iterator<Item = ServiceInfo> + '_ {
+        self.services.iter().map(|service| ServiceInfo {
+            name: service.name.clone(),
+            waiting: service.waiting.len,
+            waiting_bytes: service.waiting_bytes,
+            live: service.live,
+            workers: service.workers,
+        })
+    }
+
+    /// One service.
+    pub fn service(&self, name: &[u8]) -> Option<ServiceInfo> {
+        self.services().find(|service| service.name == name)
+    }
+
+    /// All workers.
+    pub fn workers(&self) -> impl Iterator<Item = WorkerInfo> + '_ {
+        self.workers.iter().map(|(_, worker)| WorkerInfo {
+            peer: worker.peer,
+            service: self.services.at(worker.service).name.clone(),
+            kind: worker.kind,
+            credit: worker.credit,
+            held: worker.held.len,
+        })
+    }
+
+    /// Requests that aren't confirmed, in whatever state, and the octets of memory that they hold.
+    pub fn load(&self) -> (usize, usize) {
+        (self.requests.len(), self.bytes)
+    }
+}

@@ -1,0 +1,349 @@
+//! The broker as a pure function: events and a time in, actions out. No socket, file, thread or clock.
+//!
+//! A driver tells the [`Core`] what peers say, carries out its [`Action`]s, and writes its [`Entry`]s to a journal. The core
+//! matches requests with workers by least recent use, keeps what each worker holds, gives it to another one when the worker
+//! goes, and keeps every outcome until the client that numbered the request has confirmed it.
+//!
+//! A queue that several brokers share would join here: as one more source of requests ([`Core::restore`]) and one more taker
+//! of [`Entry`]s.
+
+mod client_side;
+mod info;
+mod outcome;
+mod requests;
+mod service;
+mod session;
+mod settings;
+mod store;
+mod time;
+mod token;
+mod worker;
+mod worker_side;
+
+#[cfg(test)]
+mod tests;
+
+pub use info::{Counters, ServiceInfo, WorkerInfo};
+pub use settings::{Millis, Settings};
+pub use store::{Entry, Restored, StoredState};
+pub use worker::Kind;
+
+use crate::body::Body;
+use crate::wire::{ClientId, Status, Token};
+use bytes::Bytes;
+use foldhash::fast::FixedState;
+use requests::Requests;
+#[cfg(test)]
+use requests::State;
+use service::Services;
+use session::Session;
+use slab::Slab;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use worker::Worker;
+
+/// A connection, as the driver counts them: a small number, used again after [`Core::peer_gone`].
+pub type Peer = u32;
+
+type SessionKey = u32;
+type ServiceKey = u32;
+type WorkerKey = u32;
+
+/// What came with a stock client's request and must go back with its reply.
+pub type StockEnvelope = Option<Arc<[Bytes]>>;
+
+/// What the driver is to do, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Tell a numbered client that it is known.
+    Welcome {
+        /// Which connection.
+        peer: Peer,
+    },
+    /// Tell a numbered client an outcome, or part of one.
+    Reply {
+        /// Which connection.
+        peer: Peer,
+        /// The request's number.
+        number: u64,
+        /// How it ended.
+        status: Status,
+        /// A part, or the last.
+        part: Option<u32>,
+        /// The reply or the reason.
+        body: Body,
+    },
+    /// Tell a numbered client that requests are on the disk.
+    Accepted {
+        /// Which connection.
+        peer: Peer,
+        /// The first number.
+        first: u64,
+        /// How many.
+        count: u32,
+    },
+    /// Tell a numbered client that a request was not taken.
+    Refused {
+        /// Which connection.
+        peer: Peer,
+        /// The request's number.
+        number: u64,
+        /// Why.
+        status: Status,
+        /// When to try again; 0: never.
+        retry_ms: u32,
+        /// Why, for people.
+        reason: &'static str,
+    },
+    /// Reply to a stock client.
+    StockReply {
+        /// Which connection.
+        peer: Peer,
+        /// What came with the request.
+        envelope: StockEnvelope,
+        /// The service that replies.
+        service: Bytes,
+        /// How it ended.
+        status: Status,
+        /// Whether more will follow.
+        partial: bool,
+        /// The reply or the reason.
+        body: Body,
+    },
+    /// Give a request to a worker.
+    Dispatch {
+        /// Which connection.
+        peer: Peer,
+        /// What its reply must bring back.
+        token: Token,
+        /// From 1.
+        attempt: u16,
+        /// What is left of its time; 0: there is no limit.
+        ttl_ms: u32,
+        /// The request.
+        body: Body,
+    },
+    /// Tell a worker that nobody wants a reply any more.
+    CancelWork {
+        /// Which connection.
+        peer: Peer,
+        /// Of which request.
+        token: Token,
+    },
+    /// Answer by [`Core::built_in_reply`].
+    BuiltIn {
+        /// What the answer must bring back.
+        token: Token,
+        /// The service, which begins with `mmi.` or `titanic.`.
+        service: Bytes,
+        /// The request.
+        body: Body,
+    },
+    /// Send a stock worker a heartbeat.
+    Heartbeat {
+        /// Which connection.
+        peer: Peer,
+    },
+    /// Tell a worker that the broker is stopping.
+    Leave {
+        /// Which connection.
+        peer: Peer,
+    },
+    /// Stop or go on reading from a stock client.
+    Pause {
+        /// Which connection.
+        peer: Peer,
+        /// Stop?
+        paused: bool,
+    },
+    /// End a connection. The core has already forgotten it.
+    Disconnect {
+        /// Which connection.
+        peer: Peer,
+        /// Why, for people.
+        reason: &'static str,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    None,
+    Client(SessionKey),
+    Worker(WorkerKey),
+}
+
+/// The broker's state.
+#[derive(Debug)]
+pub struct Core {
+    settings: Settings,
+    requests: Requests,
+    sessions: Slab<Session>,
+    session_by_client: HashMap<ClientId, SessionKey, FixedState>,
+    services: Services,
+    workers: Slab<Worker>,
+    roles: Vec<Role>,
+    actions: Vec<Action>,
+    store: store::Store,
+    /// Octets of memory of all requests and replies.
+    bytes: usize,
+    /// No request expires before this.
+    next_expiry: Millis,
+    last_sweep: Millis,
+    next_heartbeat: Millis,
+    next_absence_check: Millis,
+    paused: VecDeque<(SessionKey, ServiceKey)>,
+    /// Something was freed since paused clients were last looked at.
+    relieved: bool,
+    stopping: bool,
+    storage_failed: bool,
+    counters: Counters,
+}
+
+impl Core {
+    /// A broker without peers.
+    pub fn new(settings: Settings) -> Core {
+        let seed = settings.secret[0];
+        Core {
+            requests: Requests::default(),
+            sessions: Slab::new(),
+            session_by_client: HashMap::with_hasher(FixedState::with_seed(seed)),
+            services: Services::new(seed),
+            workers: Slab::new(),
+            roles: Vec::new(),
+            actions: Vec::new(),
+            store: store::Store::default(),
+            bytes: 0,
+            next_expiry: settings::NEVER,
+            last_sweep: 0,
+            next_heartbeat: 0,
+            next_absence_check: 0,
+            paused: VecDeque::new(),
+            relieved: false,
+            stopping: false,
+            storage_failed: false,
+            counters: Counters::default(),
+            settings,
+        }
+    }
+
+    /// How it was told to behave.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Moves what is to be done to the end of `actions`, in order.
+    #[inline]
+    pub fn take_actions(&mut self, actions: &mut Vec<Action>) {
+        actions.append(&mut self.actions);
+    }
+
+    /// A connection is gone: what a worker held goes to others, what a stock client waited for is given up, what a numbered
+    /// client has here waits for it.
+    pub fn peer_gone(&mut self, now: Millis, peer: Peer) {
+        match self.role(peer) {
+            Role::None => {}
+            Role::Client(session) => {
+                self.set_role(peer, Role::None);
+                self.client_gone(now, session);
+            }
+            Role::Worker(worker) => {
+                self.set_role(peer, Role::None);
+                self.worker_gone(now, worker);
+            }
+        }
+    }
+
+    /// The driver can't take more output for a connection, or can again.
+    pub fn peer_blocked(&mut self, now: Millis, peer: Peer, blocked: bool) {
+        match self.role(peer) {
+            Role::None => {}
+            Role::Client(session) => {
+                if let Some(state) = self.sessions.get_mut(session as usize) {
+                    state.blocked = blocked;
+                    self.unpark(now, session);
+                }
+            }
+            Role::Worker(worker) => self.worker_blocked(now, worker, blocked),
+        }
+    }
+
+    /// Stops taking requests. What has been taken still goes to workers.
+    pub fn stop(&mut self) {
+        self.stopping = true;
+        for (_, worker) in &self.workers {
+            self.actions.push(Action::Leave { peer: worker.peer });
+        }
+        for (_, session) in &mut self.sessions {
+            if let (None, Some(peer), false) = (session.client, session.peer, session.paused) {
+                session.paused = true;
+                self.actions.push(Action::Pause { peer, paused: true });
+            }
+        }
+    }
+
+    /// Whether no worker holds anything and nothing that waits could be given to one.
+    pub fn is_idle(&self) -> bool {
+        self.workers.iter().all(|(_, worker)| worker.held.len == 0) && self.store.is_settled()
+    }
+
+    /// The driver's journal fails (no new request is taken), or works again.
+    pub fn storage_failed(&mut self, failed: bool) {
+        self.storage_failed = failed;
+    }
+
+    fn role(&self, peer: Peer) -> Role {
+        self.roles.get(peer as usize).copied().unwrap_or(Role::None)
+    }
+
+    fn set_role(&mut self, peer: Peer, role: Role) {
+        let index = peer as usize;
+        if index >= self.roles.len() {
+            self.roles.resize(index + 1, Role::None);
+        }
+        self.roles[index] = role;
+    }
+
+    /// Ends a connection that broke the rules, or isn't wanted any more.
+    fn disconnect(&mut self, now: Millis, peer: Peer, reason: &'static str) {
+        self.peer_gone(now, peer);
+        self.actions.push(Action::Disconnect { peer, reason });
+    }
+
+    /// Changes what a request holds, and keeps the sums true.
+    fn recharge(&mut self, slot: u32, change: impl FnOnce(&mut requests::Request)) {
+        let request = self.requests.at_mut(slot);
+        let before = request.bytes();
+        change(request);
+        let after = request.bytes();
+        let session = request.session;
+        self.bytes = self.bytes + after - before;
+        if let Some(session) = self.sessions.get_mut(session as usize) {
+            session.bytes = session.bytes + after - before;
+        }
+    }
+
+    /// The first check of all invariants, for tests.
+    #[cfg(test)]
+    pub(crate) fn check(&self) {
+        let mut bytes = 0;
+        for (slot, request) in self.requests.iter() {
+            bytes += request.bytes();
+            let session = &self.sessions[request.session as usize];
+            assert_eq!(session.requests.get(&request.number), Some(&slot));
+            match request.state {
+                State::Held(worker) => assert!(self.workers[worker as usize].held.len > 0),
+                State::Free => panic!("a free slot is listed"),
+                State::Waiting | State::Parked | State::BuiltIn | State::Settled => {}
+            }
+        }
+        assert_eq!(bytes, self.bytes, "the sum of all octets");
+        let of_sessions: usize = self.sessions.iter().map(|(_, session)| session.requests.len()).sum();
+        assert_eq!(of_sessions, self.requests.len());
+        let states = |wanted: fn(State) -> bool| self.requests.iter().filter(|(_, r)| wanted(r.state)).count();
+        let held: usize = self.workers.iter().map(|(_, worker)| worker.held.len).sum();
+        assert_eq!(held, states(|state| matches!(state, State::Held(_))));
+        assert_eq!(self.services.iter().map(|s| s.waiting.len).sum::<usize>(), states(|s| s == State::Waiting));
+        let parked: usize = self.sessions.iter().map(|(_, session)| session.parked.len).sum();
+        assert_eq!(parked, states(|state| state == State::Parked));
+    }
+}

@@ -1,0 +1,183 @@
+//! How requests wait, and how they end.
+
+use super::requests::{REQUEST_BYTES, State};
+use super::settings::{Millis, NEVER};
+use super::token::Ticket;
+use super::{Action, Core, Kind, Peer, SessionKey};
+use crate::body::Body;
+use crate::wire::{Status, Token};
+
+impl Core {
+    pub(super) fn token_of(&self, slot: u32) -> Token {
+        let request = self.requests.at(slot);
+        Ticket { slot, generation: request.generation, attempt: request.attempt }.seal(self.settings.secret)
+    }
+
+    /// Puts a request that is in no list into its service's queue.
+    #[inline]
+    pub(super) fn enqueue(&mut self, slot: u32, at_the_front: bool) {
+        let request = self.requests.at_mut(slot);
+        request.state = State::Waiting;
+        let bytes = request.body.memory_bytes();
+        let service = self.services.at_mut(request.service);
+        service.waiting_bytes += bytes;
+        if at_the_front {
+            self.requests.push_front(&mut service.waiting, slot);
+        } else {
+            self.requests.push_back(&mut service.waiting, slot);
+        }
+    }
+
+    #[inline]
+    pub(super) fn dequeue(&mut self, slot: u32) {
+        let request = self.requests.at(slot);
+        let bytes = request.body.memory_bytes();
+        let service = self.services.at_mut(request.service);
+        service.waiting_bytes -= bytes;
+        self.requests.unlink(&mut service.waiting, slot);
+        self.relieved = true;
+    }
+
+    /// Takes a request that isn't settled out of wherever it is. A worker that has it is told, or, if it can't be told, stays busy
+    /// until its reply comes.
+    pub(super) fn withdraw(&mut self, now: Millis, slot: u32) {
+        match self.requests.at(slot).state {
+            State::Waiting => self.dequeue(slot),
+            State::Parked => {
+                let session = &mut self.sessions[self.requests.at(slot).session as usize];
+                self.requests.unlink(&mut session.parked, slot);
+            }
+            State::Held(key) => {
+                let token = self.token_of(slot);
+                let worker = &mut self.workers[key as usize];
+                self.requests.unlink(&mut worker.held, slot);
+                match worker.kind {
+                    Kind::Numbered => self.actions.push(Action::CancelWork { peer: worker.peer, token }),
+                    Kind::Stock => worker.abandoned.push(token),
+                }
+                self.requests.at_mut(slot).state = State::BuiltIn;
+                let service = worker.service;
+                self.offer(key);
+                self.dispatch(now, service);
+                return;
+            }
+            State::BuiltIn | State::Settled | State::Free => return,
+        }
+        self.requests.at_mut(slot).state = State::BuiltIn;
+    }
+
+    /// Ends a request that is in no list.
+    #[inline]
+    pub(super) fn settle(&mut self, slot: u32, status: Status, body: Body) {
+        if status.is_ok() {
+            self.counters.replied += 1;
+        } else {
+            self.counters.failed += 1;
+        }
+        let body = if self.requests.at(slot).parts.is_empty() || !status.is_ok() {
+            body
+        } else {
+            let mut parts = Vec::new();
+            self.recharge(slot, |request| parts = std::mem::take(&mut request.parts));
+            Body::of_frames(parts.into_iter().chain(body.to_frames().unwrap_or_default()))
+        };
+        let request = self.requests.at_mut(slot);
+        let session = &self.sessions[request.session as usize];
+        if session.client.is_none() {
+            if let Some(peer) = session.peer {
+                let envelope = request.envelope.0.take();
+                let service = self.services.at(request.service).name.clone();
+                self.actions.push(Action::StockReply { peer, envelope, service, status, partial: false, body });
+            }
+            return self.forget(slot);
+        }
+        self.recharge(slot, |request| {
+            request.state = State::Settled;
+            request.status = status;
+            request.expires = NEVER;
+            request.parts = Vec::new();
+            request.body = body;
+        });
+        let request = self.requests.at(slot);
+        self.sessions[request.session as usize].reply_bytes += request.bytes();
+        if request.journal_id != 0 {
+            self.journal_finished(slot);
+        } else {
+            self.tell(slot);
+        }
+    }
+
+    /// Tells a numbered client an outcome, if it is there.
+    #[inline]
+    pub(super) fn tell(&mut self, slot: u32) {
+        let request = self.requests.at(slot);
+        if let Some(peer) = self.sessions[request.session as usize].peer {
+            let (number, status, body) = (request.number, request.status, request.body.clone());
+            self.actions.push(Action::Reply { peer, number, status, part: None, body });
+        }
+    }
+
+    /// A numbered client asks again for what it asked for before.
+    pub(super) fn tell_again(&mut self, slot: u32, peer: Peer) {
+        let request = self.requests.at(slot);
+        if request.state == State::Settled && request.is_tellable {
+            self.tell(slot);
+        } else if request.is_durable {
+            self.actions.push(Action::Accepted { peer, first: request.number, count: 1 });
+        }
+    }
+
+    /// Removes a request that is in no list.
+    #[inline]
+    pub(super) fn forget(&mut self, slot: u32) {
+        let request = self.requests.at(slot);
+        let bytes = request.bytes();
+        self.bytes -= bytes;
+        let session = &mut self.sessions[request.session as usize];
+        session.bytes -= bytes;
+        session.requests.remove(&request.number);
+        if request.state == State::Settled {
+            session.reply_bytes -= bytes;
+        }
+        let service = request.service;
+        if request.journal_id != 0 {
+            self.journal_forgotten(slot);
+        }
+        self.services.at_mut(service).live -= 1;
+        self.services.remove_if_unused(service);
+        self.requests.remove(slot);
+        self.relieved = true;
+    }
+
+    /// Gives what may be executed now of what a client's unread replies held back.
+    pub(super) fn unpark(&mut self, now: Millis, key: SessionKey) {
+        // Half, so that it isn't parked again at once.
+        let most = self.settings.client_bytes_max / 2;
+        if self.sessions[key as usize].parked.len == 0 || self.sessions[key as usize].is_held_back(most) {
+            return;
+        }
+        let mut services = Vec::new();
+        while let Some(slot) = self.sessions[key as usize].parked.first() {
+            self.requests.unlink(&mut self.sessions[key as usize].parked, slot);
+            self.enqueue(slot, false);
+            let service = self.requests.at(slot).service;
+            if services.last() != Some(&service) {
+                services.push(service);
+            }
+        }
+        for service in services {
+            self.dispatch(now, service);
+        }
+    }
+
+    /// Keeps a part of a reply until the last one, for a client that knows no parts. Too much fails the request.
+    pub(super) fn collect_part(&mut self, slot: u32, body: &Body) -> bool {
+        let held = self.requests.at(slot).bytes() - REQUEST_BYTES;
+        let Some(frames) = body.to_frames() else { return false };
+        if held as u64 + body.length() > crate::limits::BODY_BYTES_MAX as u64 {
+            return false;
+        }
+        self.recharge(slot, |request| request.parts.extend(frames));
+        true
+    }
+}

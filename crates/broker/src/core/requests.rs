@@ -1,0 +1,260 @@
+//! The table of requests, and the lists that run through it.
+
+use super::settings::Millis;
+use super::{ServiceKey, SessionKey, WorkerKey};
+use crate::body::Body;
+use crate::wire::Status;
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// No slot.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// What a request costs beside its body: its slot, and its entry in its session's table.
+pub(super) const REQUEST_BYTES: usize = 256;
+
+/// Where a request is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// The slot is free.
+    Free,
+    /// In its service's queue.
+    Waiting,
+    /// In its session's list: the session has to take replies first.
+    Parked,
+    /// In the list of the worker that has it.
+    Held(WorkerKey),
+    /// The broker itself answers it.
+    BuiltIn,
+    /// It has an outcome, which is kept until the client confirms it.
+    Settled,
+}
+
+/// Who waits for the outcome.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Envelope(pub Option<Arc<[Bytes]>>);
+
+#[derive(Debug)]
+pub(super) struct Request {
+    pub generation: u32,
+    pub state: State,
+    pub status: Status,
+    pub attempt: u16,
+    /// In the journal under this number; 0: it isn't.
+    pub journal_id: u64,
+    pub session: SessionKey,
+    pub number: u64,
+    pub service: ServiceKey,
+    previous: u32,
+    next: u32,
+    pub expires: Millis,
+    /// When a worker took it.
+    pub since: Millis,
+    /// The request; once settled the reply.
+    pub body: Body,
+    pub envelope: Envelope,
+    /// Parts that wait for the last one, because this client knows no parts.
+    pub parts: Vec<Bytes>,
+    /// It is in the journal, and on the disk.
+    pub is_durable: bool,
+    /// The outcome may be told: it doesn't wait for the disk.
+    pub is_tellable: bool,
+}
+
+impl Request {
+    pub fn new(session: SessionKey, number: u64, service: ServiceKey, expires: Millis, body: Body) -> Request {
+        Request {
+            generation: 0,
+            state: State::Waiting,
+            status: Status::OK,
+            attempt: 0,
+            journal_id: 0,
+            session,
+            number,
+            service,
+            previous: NONE,
+            next: NONE,
+            expires,
+            since: 0,
+            body,
+            envelope: Envelope::default(),
+            parts: Vec::new(),
+            is_durable: false,
+            is_tellable: true,
+        }
+    }
+
+    pub fn bytes(&self) -> usize {
+        REQUEST_BYTES + self.body.memory_bytes() + self.parts.iter().map(Bytes::len).sum::<usize>()
+    }
+}
+
+/// A list that runs through the table.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct List {
+    head: u32,
+    tail: u32,
+    pub len: usize,
+}
+
+impl Default for List {
+    fn default() -> List {
+        List { head: NONE, tail: NONE, len: 0 }
+    }
+}
+
+impl List {
+    pub fn first(&self) -> Option<u32> {
+        (self.head != NONE).then_some(self.head)
+    }
+
+    pub fn last(&self) -> Option<u32> {
+        (self.tail != NONE).then_some(self.tail)
+    }
+}
+
+/// All requests: slots that are used again, each time under another generation.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    slots: Vec<Request>,
+    free: Vec<u32>,
+}
+
+impl Requests {
+    pub fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub fn insert(&mut self, mut request: Request) -> u32 {
+        match self.free.pop() {
+            Some(slot) => {
+                let place = &mut self.slots[slot as usize];
+                request.generation = place.generation;
+                *place = request;
+                slot
+            }
+            None => {
+                self.slots.push(request);
+                (self.slots.len() - 1) as u32
+            }
+        }
+    }
+
+    /// Frees a slot that is in no list. Tokens of it find nothing from now on.
+    pub fn remove(&mut self, slot: u32) {
+        let request = &mut self.slots[slot as usize];
+        debug_assert_ne!(request.state, State::Free, "freed twice");
+        request.state = State::Free;
+        request.generation = request.generation.wrapping_add(1);
+        request.body = Body::default();
+        request.envelope = Envelope::default();
+        request.parts = Vec::new();
+        self.free.push(slot);
+    }
+
+    #[inline]
+    pub fn at(&self, slot: u32) -> &Request {
+        &self.slots[slot as usize]
+    }
+
+    #[inline]
+    pub fn at_mut(&mut self, slot: u32) -> &mut Request {
+        &mut self.slots[slot as usize]
+    }
+
+    /// The request of that name, if it is still there.
+    #[inline]
+    pub fn find(&self, slot: u32, generation: u32) -> Option<&Request> {
+        self.slots.get(slot as usize).filter(|request| request.generation == generation && request.state != State::Free)
+    }
+
+    /// All that are there.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &Request)> {
+        (0..).zip(&self.slots).filter(|(_, request)| request.state != State::Free)
+    }
+
+    #[inline]
+    pub fn push_back(&mut self, list: &mut List, slot: u32) {
+        let tail = list.tail;
+        let request = self.at_mut(slot);
+        (request.previous, request.next) = (tail, NONE);
+        match tail {
+            NONE => list.head = slot,
+            tail => self.at_mut(tail).next = slot,
+        }
+        list.tail = slot;
+        list.len += 1;
+    }
+
+    #[inline]
+    pub fn push_front(&mut self, list: &mut List, slot: u32) {
+        let head = list.head;
+        let request = self.at_mut(slot);
+        (request.previous, request.next) = (NONE, head);
+        match head {
+            NONE => list.tail = slot,
+            head => self.at_mut(head).previous = slot,
+        }
+        list.head = slot;
+        list.len += 1;
+    }
+
+    /// Takes a request out of the list in which it is.
+    #[inline]
+    pub fn unlink(&mut self, list: &mut List, slot: u32) {
+        let request = self.at_mut(slot);
+        let (previous, next) = (request.previous, request.next);
+        (request.previous, request.next) = (NONE, NONE);
+        match previous {
+            NONE => list.head = next,
+            previous => self.at_mut(previous).next = next,
+        }
+        match next {
+            NONE => list.tail = previous,
+            next => self.at_mut(next).previous = previous,
+        }
+        list.len -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(requests: &Requests, list: &List) -> Vec<u32> {
+        let mut slots = Vec::new();
+        let mut slot = list.head;
+        while slot != NONE {
+            slots.push(slot);
+            slot = requests.at(slot).next;
+        }
+        assert_eq!(slots.len(), list.len);
+        assert_eq!(slots.last().copied(), list.last());
+        slots
+    }
+
+    #[test]
+    fn lists_keep_their_order_and_slots_their_generation() {
+        let mut requests = Requests::default();
+        let mut list = List::default();
+        let slots: Vec<u32> =
+            (0..4).map(|number| requests.insert(Request::new(0, number, 0, 0, Body::default()))).collect();
+        for &slot in &slots[..3] {
+            requests.push_back(&mut list, slot);
+        }
+        requests.push_front(&mut list, slots[3]);
+        assert_eq!(listed(&requests, &list), [3, 0, 1, 2]);
+        requests.unlink(&mut list, 1);
+        requests.unlink(&mut list, 3);
+        requests.unlink(&mut list, 2);
+        assert_eq!(listed(&requests, &list), [0]);
+        assert!(requests.find(1, 0).is_some());
+        requests.remove(1);
+        assert!(requests.find(1, 0).is_none());
+        assert_eq!(requests.insert(Request::new(0, 9, 0, 0, Body::default())), 1);
+        assert!(requests.find(1, 0).is_none() && requests.find(1, 1).is_some());
+        assert_eq!(requests.len(), 4);
+        requests.unlink(&mut list, 0);
+        assert_eq!(listed(&requests, &list), []);
+    }
+}

@@ -1,0 +1,140 @@
+//! What the broker knows of a client: its requests by number, and the numbers that are settled.
+
+use super::Peer;
+use super::requests::List;
+use super::settings::Millis;
+use crate::wire::ClientId;
+use foldhash::fast::FixedState;
+use std::collections::{BTreeMap, HashMap};
+
+/// A client: one that says who it is, over all its connections; or a stock one, as long as its connection lasts.
+#[derive(Debug)]
+pub(super) struct Session {
+    /// Who it says it is; `None`: a stock client, whose requests are numbered here.
+    pub client: Option<ClientId>,
+    /// Its connection.
+    pub peer: Option<Peer>,
+    /// Since when it has none.
+    pub absent_since: Millis,
+    /// Its requests that aren't settled, or are and not confirmed.
+    pub requests: HashMap<u64, u32, FixedState>,
+    /// Numbers that are confirmed.
+    pub confirmed: Confirmed,
+    /// The number for the next request of a stock client.
+    pub next_number: u64,
+    /// Octets of its requests and unconfirmed replies.
+    pub bytes: usize,
+    /// Of these, octets of replies.
+    pub reply_bytes: usize,
+    /// Requests that no worker gets before it has taken replies.
+    pub parked: List,
+    /// Its output is full.
+    pub blocked: bool,
+    /// No more is read from it.
+    pub paused: bool,
+    /// It takes one reply a request: parts are collected for it.
+    pub one_reply: bool,
+    /// Some of its requests are in the journal.
+    pub is_journalled: bool,
+}
+
+impl Session {
+    pub fn new(client: Option<ClientId>, peer: Option<Peer>, seed: u64) -> Session {
+        Session {
+            client,
+            peer,
+            absent_since: 0,
+            requests: HashMap::with_hasher(FixedState::with_seed(seed)),
+            confirmed: Confirmed::default(),
+            next_number: 1,
+            bytes: 0,
+            reply_bytes: 0,
+            parked: List::default(),
+            blocked: false,
+            paused: false,
+            one_reply: false,
+            is_journalled: false,
+        }
+    }
+
+    /// Whether it must take replies before more of its requests are executed.
+    #[inline]
+    pub fn is_held_back(&self, reply_bytes_max: usize) -> bool {
+        self.blocked || self.reply_bytes > reply_bytes_max
+    }
+}
+
+/// A set of numbers that grows together: all below a mark, and ranges above it.
+#[derive(Debug, Default)]
+pub(super) struct Confirmed {
+    below: u64,
+    /// First to one past the last; they neither touch nor overlap.
+    ranges: BTreeMap<u64, u64>,
+}
+
+impl Confirmed {
+    pub fn contains(&self, number: u64) -> bool {
+        number < self.below || self.ranges.range(..=number).next_back().is_some_and(|(_, &end)| number < end)
+    }
+
+    /// Adds the numbers from `first` to one below `end`.
+    pub fn insert(&mut self, first: u64, end: u64) {
+        let (mut first, mut end) = (first.max(self.below), end);
+        if first >= end {
+            return;
+        }
+        while let Some((&from, &to)) = self.ranges.range(..=end).next_back() {
+            if to < first {
+                break;
+            }
+            (first, end) = (first.min(from), end.max(to));
+            self.ranges.remove(&from);
+        }
+        if first <= self.below {
+            self.below = end;
+        } else {
+            self.ranges.insert(first, end);
+        }
+    }
+
+    /// Adds all numbers below this one.
+    pub fn insert_below(&mut self, end: u64) {
+        self.insert(self.below, end);
+    }
+
+    /// Gaps that have to be remembered.
+    pub fn gaps(&self) -> usize {
+        self.ranges.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    proptest! {
+        #[test]
+        fn confirmed_numbers_are_a_set(
+            inserts in prop::collection::vec((0_u64..60, 0_u64..8), 0..40),
+            below in 0_u64..20,
+        ) {
+            let mut confirmed = Confirmed::default();
+            let mut model = BTreeSet::new();
+            for (index, (first, count)) in inserts.into_iter().enumerate() {
+                if index == 10 {
+                    confirmed.insert_below(below);
+                    model.extend(0..below);
+                }
+                confirmed.insert(first, first + count);
+                model.extend(first..first + count);
+            }
+            for number in 0..80 {
+                prop_assert_eq!(confirmed.contains(number), model.contains(&number), "{}", number);
+            }
+            let gaps = (1..80_u64).filter(|number| model.contains(number) && !model.contains(&(number - 1))).count();
+            prop_assert!(confirmed.gaps() <= gaps);
+        }
+    }
+}

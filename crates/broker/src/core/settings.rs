@@ -1,0 +1,73 @@
+//! What an operator may decide.
+
+/// Milliseconds since some moment before all others.
+pub type Millis = u64;
+
+/// Never.
+pub(super) const NEVER: Millis = Millis::MAX;
+
+/// How a broker behaves.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Another one after every start: what was said under an older one is out of date.
+    pub epoch: u64,
+    /// Makes tokens that nobody can invent. Random.
+    pub secret: [u64; 2],
+    /// Whether numbered requests are journalled.
+    pub journal: bool,
+    /// Requests of one service that wait for a worker.
+    pub service_requests_max: usize,
+    /// Octets of them.
+    pub service_bytes_max: usize,
+    /// Requests in all, waiting, with workers, or settled and not yet confirmed.
+    pub requests_max: usize,
+    /// Octets of memory of all requests and replies.
+    pub bytes_max: usize,
+    /// Requests that one client has here.
+    pub client_requests_max: usize,
+    /// Octets of them; and octets of replies that it has not confirmed before no more of its requests are given to workers.
+    pub client_bytes_max: usize,
+    /// Services in all.
+    pub services_max: usize,
+    /// Clients that are remembered while they aren't connected.
+    pub absent_clients_max: usize,
+    /// How long a request waits for its outcome if its client doesn't say, in milliseconds.
+    pub ttl_ms: Millis,
+    /// How often a request is given to a worker before it fails because they all died.
+    pub attempts_max: u16,
+    /// How long a worker may take for a request; `None`: as long as it is connected.
+    pub busy_timeout_ms: Option<Millis>,
+    /// How long what belongs to a client that isn't connected is kept.
+    pub absent_client_ms: Millis,
+    /// The same for what is in the journal.
+    pub journal_retention_ms: Millis,
+    /// How often stock workers are sent a heartbeat.
+    pub heartbeat_ms: Millis,
+    /// Heartbeats that an idle stock worker may miss.
+    pub liveness: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            epoch: 1,
+            secret: [0; 2],
+            journal: false,
+            service_requests_max: 1_000_000,
+            service_bytes_max: 256 << 20,
+            requests_max: 4_000_000,
+            bytes_max: 1 << 30,
+            client_requests_max: 262_144,
+            client_bytes_max: 128 << 20,
+            services_max: 100_000,
+            absent_clients_max: 100_000,
+            ttl_ms: 60_000,
+            attempts_max: 5,
+            busy_timeout_ms: None,
+            absent_client_ms: 5 * 60_000,
+            journal_retention_ms: 7 * 24 * 3_600_000,
+            heartbeat_ms: 2_500,
+            liveness: 4,
+        }
+    }
+}

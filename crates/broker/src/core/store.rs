@@ -1,0 +1,260 @@
+//! What goes into the journal, and what comes out of it after a restart; requests that are kept for clients that come again.
+
+use super::requests::{Envelope, Request, State};
+use super::session::Session;
+use super::settings::{Millis, NEVER};
+use super::{Action, Core, SessionKey};
+use crate::body::Body;
+use crate::wire::{ClientId, Status, Token};
+use bytes::Bytes;
+use std::collections::{HashMap, VecDeque};
+
+/// The number of the only request of a client of the built-in store-and-forward service.
+const STORED_NUMBER: u64 = 1;
+
+/// Something to write to the journal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Entry {
+    /// A request was taken.
+    Accepted {
+        /// Its name in the journal, never used again.
+        id: u64,
+        /// Whose it is.
+        client: ClientId,
+        /// Its number there.
+        number: u64,
+        /// For which service.
+        service: Bytes,
+        /// When it expires.
+        expires: Millis,
+        /// The request.
+        body: Body,
+    },
+    /// It has an outcome.
+    Finished {
+        /// Its name in the journal.
+        id: u64,
+        /// How it ended.
+        status: Status,
+        /// The reply or the reason.
+        body: Body,
+    },
+    /// Nothing of it is needed any more.
+    Forgotten {
+        /// Its name in the journal.
+        id: u64,
+    },
+}
+
+/// A request that came out of the journal.
+#[derive(Debug, Clone)]
+pub struct Restored {
+    /// Its name in the journal.
+    pub id: u64,
+    /// Whose it is.
+    pub client: ClientId,
+    /// Its number there.
+    pub number: u64,
+    /// For which service.
+    pub service: Bytes,
+    /// When it expires.
+    pub expires: Millis,
+    /// The request; of no use if it has an outcome.
+    pub body: Body,
+    /// Its outcome, if it has one.
+    pub outcome: Option<(Status, Body)>,
+}
+
+/// Where a stored request is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoredState {
+    /// It has no outcome yet.
+    Pending,
+    /// Its outcome.
+    Done(Status, Body),
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Awaiting {
+    Accepted(u32, u32),
+    Finished(u32, u32),
+    Nothing,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Store {
+    entries: Vec<Entry>,
+    /// One for each entry that isn't on the disk yet.
+    awaiting: VecDeque<Awaiting>,
+    written: u64,
+    last_id: u64,
+    /// Answers of the broker that wait until a request is on the disk.
+    answers: HashMap<u64, (Token, Body)>,
+}
+
+impl Store {
+    pub fn is_settled(&self) -> bool {
+        self.awaiting.is_empty()
+    }
+
+    fn push(&mut self, entry: Entry, awaiting: Awaiting) {
+        self.entries.push(entry);
+        self.awaiting.push_back(awaiting);
+    }
+}
+
+impl Core {
+    /// Moves what is to be written to the journal to the end of `entries`, in order.
+    pub fn take_entries(&mut self, entries: &mut Vec<Entry>) {
+        entries.append(&mut self.store.entries);
+    }
+
+    pub(super) fn journal_accepted(&mut self, slot: u32) {
+        self.store.last_id += 1;
+        let id = self.store.last_id;
+        let request = self.requests.at_mut(slot);
+        request.journal_id = id;
+        let session = &mut self.sessions[request.session as usize];
+        session.is_journalled = true;
+        let entry = Entry::Accepted {
+            id,
+            client: session.client.unwrap_or_default(),
+            number: request.number,
+            service: self.services.at(request.service).name.clone(),
+            expires: request.expires,
+            body: request.body.clone(),
+        };
+        self.store.push(entry, Awaiting::Accepted(slot, request.generation));
+    }
+
+    pub(super) fn journal_finished(&mut self, slot: u32) {
+        let request = self.requests.at_mut(slot);
+        request.is_tellable = false;
+        let entry = Entry::Finished { id: request.journal_id, status: request.status, body: request.body.clone() };
+        self.store.push(entry, Awaiting::Finished(slot, request.generation));
+    }
+
+    pub(super) fn journal_forgotten(&mut self, slot: u32) {
+        let id = self.requests.at(slot).journal_id;
+        self.store.push(Entry::Forgotten { id }, Awaiting::Nothing);
+    }
+
+    /// So many entries, counted from the start, are on the disk: what waited for that is told.
+    pub fn persisted(&mut self, entries: u64) {
+        let mut run: Option<(SessionKey, u64, u32)> = None;
+        while self.store.written < entries {
+            let Some(awaiting) = self.store.awaiting.pop_front() else { break };
+            self.store.written += 1;
+            match awaiting {
+                Awaiting::Accepted(slot, generation) if self.requests.find(slot, generation).is_some() => {
+                    let request = self.requests.at_mut(slot);
+                    request.is_durable = true;
+                    let (session, number, id) = (request.session, request.number, request.journal_id);
+                    match &mut run {
+                        Some((of, first, count)) if *of == session && *first + u64::from(*count) == number => {
+                            *count += 1
+                        }
+                        _ => self.tell_accepted(run.replace((session, number, 1))),
+                    }
+                    if let Some((token, answer)) = self.store.answers.remove(&id) {
+                        self.built_in_reply(&token, Status::OK, answer);
+                    }
+                }
+                Awaiting::Finished(slot, generation) if self.requests.find(slot, generation).is_some() => {
+                    self.tell_accepted(run.take());
+                    self.requests.at_mut(slot).is_tellable = true;
+                    self.tell(slot);
+                }
+                _ => {}
+            }
+        }
+        self.tell_accepted(run);
+    }
+
+    fn tell_accepted(&mut self, run: Option<(SessionKey, u64, u32)>) {
+        if let Some((session, first, count)) = run
+            && let Some(peer) = self.sessions.get(session as usize).and_then(|session| session.peer)
+        {
+            self.actions.push(Action::Accepted { peer, first, count });
+        }
+    }
+
+    /// Takes a request out of the journal of an earlier process. Before anything else.
+    pub fn restore(&mut self, now: Millis, restored: Restored) {
+        let Restored { id, client, number, service, expires, body, outcome } = restored;
+        self.store.last_id = self.store.last_id.max(id);
+        let session = self.absent_session(now, client);
+        let service = self.services.find_or_add(&service);
+        self.services.at_mut(service).live += 1;
+        let mut request = Request::new(session, number, service, expires, body);
+        request.journal_id = id;
+        request.is_durable = true;
+        // Nobody knows whether a worker had it.
+        request.attempt = 1;
+        let is_settled = outcome.is_some();
+        if let Some((status, reply)) = outcome {
+            (request.state, request.status, request.body, request.expires) = (State::Settled, status, reply, NEVER);
+        }
+        let bytes = request.bytes();
+        self.next_expiry = self.next_expiry.min(request.expires);
+        let slot = self.requests.insert(request);
+        self.bytes += bytes;
+        let state = &mut self.sessions[session as usize];
+        state.is_journalled = true;
+        state.bytes += bytes;
+        state.requests.insert(number, slot);
+        if is_settled {
+            state.reply_bytes += bytes;
+        } else {
+            self.enqueue(slot, false);
+        }
+    }
+
+    /// The last name that the journal knows, if that is greater than those of what is restored.
+    pub fn restored_up_to(&mut self, last_id: u64) {
+        self.store.last_id = self.store.last_id.max(last_id);
+    }
+
+    fn absent_session(&mut self, now: Millis, client: ClientId) -> SessionKey {
+        if let Some(&key) = self.session_by_client.get(&client) {
+            return key;
+        }
+        let mut session = Session::new(Some(client), None, self.settings.secret[1]);
+        session.absent_since = now;
+        let key = self.sessions.insert(session) as SessionKey;
+        self.session_by_client.insert(client, key);
+        key
+    }
+
+    /// Keeps a request, and later its reply, under a name that nobody can guess. When it is on the disk, the broker's own
+    /// request `token` is answered with `answer`.
+    pub fn store(&mut self, now: Millis, name: ClientId, service: &[u8], body: Body, token: Token, answer: Body) {
+        if self.session_by_client.contains_key(&name) || self.storage_failed || self.stopping {
+            let reason = Body::of_frames([Bytes::from_static(b"500")]);
+            return self.built_in_reply(&token, Status::UNAVAILABLE, reason);
+        }
+        let session = self.absent_session(now, name);
+        self.store.answers.insert(self.store.last_id + 1, (token, answer));
+        self.take(now, session, STORED_NUMBER, NEVER, true, service, body, Envelope::default());
+    }
+
+    /// Where a stored request is; `None`: there is none of that name.
+    pub fn stored(&self, name: ClientId) -> Option<StoredState> {
+        let &key = self.session_by_client.get(&name)?;
+        let &slot = self.sessions[key as usize].requests.get(&STORED_NUMBER)?;
+        let request = self.requests.at(slot);
+        Some(match request.state {
+            State::Settled if request.is_tellable => StoredState::Done(request.status, request.body.clone()),
+            _ => StoredState::Pending,
+        })
+    }
+
+    /// Forgets a stored request, if there is one of that name.
+    pub fn close_stored(&mut self, now: Millis, name: ClientId) {
+        if let Some(&key) = self.session_by_client.get(&name)
+            && self.sessions[key as usize].peer.is_none()
+        {
+            self.remove_session(now, key);
+        }
+    }
+}

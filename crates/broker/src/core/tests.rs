@@ -1,0 +1,258 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use proptest::prelude::*;
+
+const CLIENT: ClientId = ClientId([7; 16]);
+
+fn core() -> Core {
+    Core::new(Settings { secret: [3, 4], ..Settings::default() })
+}
+
+fn actions(core: &mut Core) -> Vec<Action> {
+    core.check();
+    let mut actions = Vec::new();
+    core.take_actions(&mut actions);
+    actions.retain(|action| !matches!(action, Action::Heartbeat { .. }));
+    actions
+}
+
+fn dispatched(core: &mut Core) -> Vec<(Peer, Token, u16)> {
+    let tokens = actions(core).into_iter().filter_map(|action| match action {
+        Action::Dispatch { peer, token, attempt, .. } => Some((peer, token, attempt)),
+        _ => None,
+    });
+    tokens.collect()
+}
+
+#[test]
+fn a_request_goes_to_a_worker_and_its_reply_back() {
+    let mut core = core();
+    core.client_hello(0, 1, CLIENT, 1);
+    core.request(0, 1, 1, 0, false, b"echo", Body::from("hello"));
+    assert_eq!(actions(&mut core), [Action::Welcome { peer: 1 }]);
+    core.worker_ready(1, 2, Kind::Numbered, b"echo", 10);
+    let [(2, token, 1)] = dispatched(&mut core)[..] else { panic!("not given to the worker") };
+    core.worker_reply(2, 2, &token, Status::OK, None, Body::from("there"));
+    let reply = Action::Reply { peer: 1, number: 1, status: Status::OK, part: None, body: Body::from("there") };
+    assert_eq!(actions(&mut core), [reply]);
+    // The client didn't get it: it asks again, over another connection.
+    core.client_hello(3, 5, CLIENT, 1);
+    core.request(3, 5, 1, 0, false, b"echo", Body::from("hello"));
+    let Action::Reply { peer: 5, number: 1, .. } = actions(&mut core)[2] else { panic!("not told again") };
+    core.worker_reply(4, 2, &token, Status::OK, None, Body::from("there"));
+    assert_eq!(core.counters().late_replies, 1);
+    core.confirm(5, 5, 1, 1);
+    assert_eq!(core.load(), (0, 0));
+    core.request(6, 5, 1, 0, false, b"echo", Body::from("hello"));
+    assert_eq!(core.load(), (0, 0));
+    assert_eq!(core.counters().duplicates, 2);
+}
+
+#[test]
+fn what_a_worker_held_goes_to_the_next_in_the_same_order_and_not_for_ever() {
+    let mut core = Core::new(Settings { attempts_max: 2, ..Settings::default() });
+    core.worker_ready(0, 2, Kind::Numbered, b"echo", 2);
+    core.client_hello(0, 1, CLIENT, 1);
+    for number in 1..=4 {
+        core.request(0, 1, number, 0, false, b"echo", Body::default());
+    }
+    let first = dispatched(&mut core);
+    assert_eq!(first.len(), 2);
+    core.peer_gone(1, 2);
+    core.worker_ready(2, 3, Kind::Stock, b"echo", 1);
+    let [(3, second, 2)] = dispatched(&mut core)[..] else { panic!("the first is not given first") };
+    assert_eq!(second.0[..8], first[0].1.0[..8]);
+    core.peer_gone(3, 3);
+    let failed = Action::Reply {
+        peer: 1,
+        number: 1,
+        status: Status::ATTEMPTS_USED_UP,
+        part: None,
+        body: Body::from("given up: 2 workers went while they had it"),
+    };
+    assert_eq!(actions(&mut core), [failed]);
+    // The first worker comes again, with a reply to what it was given before.
+    core.worker_ready(4, 4, Kind::Numbered, b"other", 1);
+    core.worker_reply(4, 4, &first[1].1, Status::OK, None, Body::default());
+    assert!(matches!(actions(&mut core)[..], [Action::Reply { number: 2, status: Status::OK, .. }]));
+}
+
+#[test]
+fn a_request_expires_wherever_it_is() {
+    let mut core = core();
+    core.client_hello(0, 1, CLIENT, 1);
+    core.request(0, 1, 1, 50, false, b"echo", Body::default());
+    core.worker_ready(0, 2, Kind::Stock, b"echo", 1);
+    core.request(0, 1, 2, 100, false, b"echo", Body::default());
+    let tokens = dispatched(&mut core);
+    core.tick(49);
+    assert_eq!(actions(&mut core), []);
+    core.tick(50);
+    assert!(matches!(actions(&mut core)[..], [Action::Reply { number: 1, status: Status::TIMED_OUT, .. }]));
+    core.tick(120);
+    // The stock worker couldn't be told, and is busy.
+    assert!(matches!(actions(&mut core)[..], [Action::Reply { number: 2, status: Status::EXPIRED, .. }]));
+    core.request(120, 1, 3, 0, false, b"echo", Body::default());
+    assert_eq!(actions(&mut core), []);
+    core.worker_reply(130, 2, &tokens[0].1, Status::OK, None, Body::default());
+    assert_eq!(dispatched(&mut core).len(), 1);
+}
+
+#[test]
+fn an_unread_reply_holds_back_only_its_client() {
+    let mut core = Core::new(Settings { client_bytes_max: 10_000, ..Settings::default() });
+    core.worker_ready(0, 2, Kind::Numbered, b"echo", 100);
+    core.client_hello(0, 1, CLIENT, 1);
+    core.client_hello(0, 9, ClientId([9; 16]), 1);
+    core.request(0, 1, 1, 0, false, b"echo", Body::default());
+    let [(_, token, _)] = dispatched(&mut core)[..] else { panic!("not given") };
+    core.worker_reply(0, 2, &token, Status::OK, None, Body::from(vec![1; 9_900]));
+    core.request(0, 1, 2, 0, false, b"echo", Body::default());
+    assert!(matches!(actions(&mut core)[..], [Action::Reply { .. }, Action::Refused { number: 2, .. }]));
+    core.peer_blocked(0, 9, true);
+    core.request(0, 9, 1, 0, false, b"echo", Body::default());
+    core.confirm(0, 1, 1, 1);
+    core.request(0, 1, 2, 0, false, b"echo", Body::default());
+    assert_eq!(dispatched(&mut core).len(), 1);
+    core.peer_blocked(0, 9, false);
+    assert_eq!(dispatched(&mut core).len(), 1);
+}
+
+#[test]
+fn what_is_in_the_journal_is_told_when_it_is_on_the_disk_and_survives() {
+    let settings = Settings { journal: true, ..Settings::default() };
+    let mut core = Core::new(settings.clone());
+    core.client_hello(0, 1, CLIENT, 1);
+    core.worker_ready(0, 2, Kind::Numbered, b"echo", 1);
+    for number in 1..=3 {
+        core.request(0, 1, number, 0, false, b"echo", Body::from("work"));
+    }
+    let [(_, token, _)] = dispatched(&mut core)[..] else { panic!("not given") };
+    core.worker_reply(0, 2, &token, Status::OK, None, Body::from("done"));
+    assert_eq!(dispatched(&mut core).len(), 1);
+    let mut entries = Vec::new();
+    core.take_entries(&mut entries);
+    core.persisted(4);
+    let accepted = Action::Accepted { peer: 1, first: 1, count: 3 };
+    let reply = Action::Reply { peer: 1, number: 1, status: Status::OK, part: None, body: Body::from("done") };
+    assert_eq!(actions(&mut core), [accepted, reply.clone()]);
+
+    let mut next = Core::new(settings);
+    for entry in &entries {
+        if let Entry::Accepted { id, client, number, service, expires, body } = entry.clone() {
+            let outcome = entries.iter().find_map(|entry| match entry {
+                Entry::Finished { id: of, status, body } if *of == id => Some((*status, body.clone())),
+                _ => None,
+            });
+            next.restore(0, Restored { id, client, number, service, expires, body, outcome });
+        }
+    }
+    next.client_hello(0, 3, CLIENT, 1);
+    next.request(0, 3, 1, 0, false, b"echo", Body::from("work"));
+    let told = actions(&mut next);
+    assert_eq!(told[1], Action::Reply { peer: 3, number: 1, status: Status::OK, part: None, body: Body::from("done") });
+    next.worker_ready(0, 4, Kind::Numbered, b"echo", 5);
+    assert_eq!(dispatched(&mut next).len(), 2);
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Hello(Peer, u8),
+    Ready(Peer, bool, u32),
+    Request(Peer, u64, u32, usize),
+    Stock(Peer, usize),
+    Reply(usize, Peer, Option<u32>),
+    Confirm(Peer, u64, u32),
+    Cancel(Peer, u64),
+    Gone(Peer),
+    Blocked(Peer, bool),
+    Time(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let peer = 0..6_u32;
+    prop_oneof![
+        1 => (peer.clone(), 0..3_u8).prop_map(|(peer, client)| Step::Hello(peer, client)),
+        2 => (peer.clone(), any::<bool>(), 0..4_u32).prop_map(|(peer, stock, credit)| Step::Ready(peer, stock, credit)),
+        8 => (peer.clone(), 1..30_u64, 0..90_u32, 0..3000_usize)
+            .prop_map(|(peer, number, ttl, size)| Step::Request(peer, number, ttl, size)),
+        2 => (peer.clone(), 0..3000_usize).prop_map(|(peer, size)| Step::Stock(peer, size)),
+        8 => (any::<usize>(), peer.clone(), prop::option::weighted(0.2, 0..3_u32))
+            .prop_map(|(token, peer, part)| Step::Reply(token, peer, part)),
+        3 => (peer.clone(), 1..30_u64, 0..10_u32).prop_map(|(peer, first, count)| Step::Confirm(peer, first, count)),
+        1 => (peer.clone(), 1..30_u64).prop_map(|(peer, number)| Step::Cancel(peer, number)),
+        1 => peer.clone().prop_map(Step::Gone),
+        1 => (peer, any::<bool>()).prop_map(|(peer, blocked)| Step::Blocked(peer, blocked)),
+        2 => (0..60_u64).prop_map(Step::Time),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// Whatever peers do, the sums and lists stay true, and nothing panics.
+    #[test]
+    fn any_order_of_events_keeps_the_books(steps in prop::collection::vec(step(), 0..200), journal in any::<bool>()) {
+        let mut core = Core::new(Settings {
+            journal,
+            client_bytes_max: 12_000,
+            service_requests_max: 8,
+            attempts_max: 3,
+            busy_timeout_ms: Some(200),
+            absent_client_ms: 100,
+            journal_retention_ms: 300,
+            heartbeat_ms: 25,
+            ..Settings::default()
+        });
+        let (mut now, mut given, mut entries, mut written) = (0, Vec::new(), Vec::new(), 0);
+        for step in steps {
+            match step {
+                Step::Hello(peer, client) => core.client_hello(now, peer, ClientId([client; 16]), 1),
+                Step::Ready(peer, stock, credit) => {
+                    let (kind, credit) = if stock { (Kind::Stock, 1) } else { (Kind::Numbered, credit) };
+                    core.worker_ready(now, peer, kind, b"echo", credit);
+                }
+                Step::Request(peer, number, ttl, size) => {
+                    core.request(now, peer, number, ttl, false, b"echo", Body::from(vec![0; size]));
+                }
+                Step::Stock(peer, size) => {
+                    core.stock_request(now, peer, size % 2 == 0, None, b"echo", Body::from(vec![0; size]));
+                }
+                Step::Reply(index, peer, part) if !given.is_empty() => {
+                    let (to, token) = given[index % given.len()];
+                    let peer = if index % 7 == 0 { peer } else { to };
+                    core.worker_reply(now, peer, &token, Status::OK, part, Body::from(vec![0; index % 900]));
+                }
+                Step::Reply(..) => {}
+                Step::Confirm(peer, first, count) => core.confirm(now, peer, first, count),
+                Step::Cancel(peer, number) => core.cancel(now, peer, number),
+                Step::Gone(peer) => core.peer_gone(now, peer),
+                Step::Blocked(peer, blocked) => core.peer_blocked(now, peer, blocked),
+                Step::Time(passed) => {
+                    now += passed;
+                    core.tick(now);
+                    core.take_entries(&mut entries);
+                    written += entries.drain(..).count() as u64;
+                    core.persisted(written);
+                }
+            }
+            for action in actions(&mut core) {
+                if let Action::Dispatch { peer, token, .. } = action {
+                    given.push((peer, token));
+                }
+            }
+        }
+        // When all are gone and the time is over, nothing is left.
+        for peer in 0..6 {
+            core.peer_gone(now, peer);
+        }
+        for _ in 0..1000 {
+            now += 1_000;
+            core.tick(now);
+        }
+        actions(&mut core);
+        prop_assert_eq!(core.load(), (0, 0));
+        prop_assert_eq!(core.services().count(), 0);
+    }
+}

@@ -1,0 +1,135 @@
+//! What happens because time passes.
+
+use super::requests::State;
+use super::settings::{Millis, NEVER};
+use super::{Action, Core, Kind, SessionKey};
+use crate::body::Body;
+use crate::wire::Status;
+
+/// Requests are looked through no more often than this; with many of them less often, so that it costs little.
+const SWEEP_GRAIN: Millis = 20;
+const SWEPT_PER_MILLISECOND: usize = 20_000;
+
+/// How often clients that aren't connected are looked through.
+const ABSENCE_GRAIN: Millis = 1_000;
+
+impl Core {
+    /// Does what is due. To be called after every batch of events: it costs next to nothing when nothing is due.
+    #[inline]
+    pub fn tick(&mut self, now: Millis) {
+        self.resume_clients();
+        if now >= self.next_expiry && now >= self.next_sweep() {
+            self.sweep(now);
+        }
+        if now >= self.next_heartbeat {
+            self.next_heartbeat = now + self.settings.heartbeat_ms;
+            self.heartbeats(now);
+        }
+        if now >= self.next_absence_check {
+            self.next_absence_check = now + ABSENCE_GRAIN;
+            self.check_absent(now);
+        }
+    }
+
+    /// When [`Core::tick`] has something to do next.
+    pub fn next_deadline(&self) -> Millis {
+        let sweep = if self.next_expiry == NEVER { NEVER } else { self.next_expiry.max(self.next_sweep()) };
+        sweep.min(self.next_heartbeat).min(self.next_absence_check)
+    }
+
+    fn next_sweep(&self) -> Millis {
+        self.last_sweep + SWEEP_GRAIN.max((self.requests.len() / SWEPT_PER_MILLISECOND) as Millis)
+    }
+
+    /// One look at all requests instead of a timer each: the earliest deadline tells when it is worth it.
+    fn sweep(&mut self, now: Millis) {
+        self.last_sweep = now;
+        let busy = self.settings.busy_timeout_ms;
+        let (mut expired, mut too_slow, mut next) = (Vec::new(), Vec::new(), NEVER);
+        for (slot, request) in self.requests.iter() {
+            let busy_until = match (request.state, busy) {
+                (State::Settled | State::Free, _) => continue,
+                (State::Held(worker), Some(busy)) => {
+                    let until = request.since.saturating_add(busy);
+                    if until <= now {
+                        too_slow.push((worker, self.workers[worker as usize].peer));
+                        continue;
+                    }
+                    until
+                }
+                _ => NEVER,
+            };
+            if request.expires <= now {
+                expired.push((slot, request.generation));
+            } else {
+                next = next.min(request.expires).min(busy_until);
+            }
+        }
+        self.next_expiry = next;
+        for (slot, generation) in expired {
+            // An earlier one may have taken it along.
+            let Some(request) = self.requests.find(slot, generation) else { continue };
+            let (status, reason) = match request.state {
+                State::Settled => continue,
+                State::Held(_) => (Status::TIMED_OUT, "expired while a worker had it"),
+                _ => (Status::EXPIRED, "expired: no worker took it in time"),
+            };
+            self.withdraw(now, slot);
+            self.settle(slot, status, Body::from(reason));
+        }
+        too_slow.sort_unstable();
+        too_slow.dedup();
+        for (_, peer) in too_slow {
+            self.disconnect(now, peer, "a worker took longer for a request than it may");
+        }
+        if busy.is_some() {
+            // What went to other workers has a new deadline.
+            self.next_expiry = self.next_expiry.min(now + busy.unwrap_or(NEVER - now));
+        }
+    }
+
+    /// Stock workers hear from the broker, and must be heard unless they are busy: they can't speak then.
+    fn heartbeats(&mut self, now: Millis) {
+        let patience = self.settings.heartbeat_ms * Millis::from(self.settings.liveness);
+        let mut silent = Vec::new();
+        for (_, worker) in &self.workers {
+            if worker.kind != Kind::Stock {
+                continue;
+            }
+            let is_busy = worker.held.len > 0 || !worker.abandoned.is_empty();
+            if !is_busy && now.saturating_sub(worker.last_heard) > patience {
+                silent.push(worker.peer);
+            } else {
+                self.actions.push(Action::Heartbeat { peer: worker.peer });
+            }
+        }
+        for peer in silent {
+            self.disconnect(now, peer, "a worker was silent for too long");
+        }
+    }
+
+    fn check_absent(&mut self, now: Millis) {
+        let mut absent: Vec<(Millis, SessionKey, bool)> = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| session.peer.is_none())
+            .map(|(key, session)| {
+                let kept = if session.is_journalled {
+                    self.settings.journal_retention_ms
+                } else {
+                    self.settings.absent_client_ms
+                };
+                let gone = session.requests.is_empty() || now.saturating_sub(session.absent_since) > kept;
+                (session.absent_since, key as SessionKey, gone)
+            })
+            .collect();
+        let too_many = absent.len().saturating_sub(self.settings.absent_clients_max);
+        absent.sort_unstable();
+        for (index, (_, key, gone)) in absent.into_iter().enumerate() {
+            // What is in the journal was promised: only its time ends it.
+            if gone || (index < too_many && !self.sessions[key as usize].is_journalled) {
+                self.remove_session(now, key);
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Tokens: what a worker returns so that its reply finds its request.
+
+use crate::wire::Token;
+use siphasher::sip::SipHasher13;
+use std::hash::Hasher;
+
+/// What a token names: a slot of the table, its generation, and the attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ticket {
+    pub slot: u32,
+    pub generation: u32,
+    pub attempt: u16,
+}
+
+impl Ticket {
+    fn tag(self, secret: [u64; 2]) -> [u8; 6] {
+        let mut hasher = SipHasher13::new_with_keys(secret[0], secret[1]);
+        hasher.write_u64((u64::from(self.slot) << 32) | u64::from(self.generation));
+        hasher.write_u16(self.attempt);
+        let [tag @ .., _, _] = hasher.finish().to_le_bytes();
+        tag
+    }
+
+    /// The token: the ticket, and a tag without which nobody can make one up.
+    #[inline]
+    pub fn seal(self, secret: [u64; 2]) -> Token {
+        let mut octets = [0; 16];
+        octets[..4].copy_from_slice(&self.slot.to_be_bytes());
+        octets[4..8].copy_from_slice(&self.generation.to_be_bytes());
+        octets[8..10].copy_from_slice(&self.attempt.to_be_bytes());
+        octets[10..].copy_from_slice(&self.tag(secret));
+        Token(octets)
+    }
+
+    /// What a token says, whether or not it is true.
+    #[inline]
+    pub fn read(token: &Token) -> Ticket {
+        let [s0, s1, s2, s3, g0, g1, g2, g3, a0, a1, ..] = token.0;
+        Ticket {
+            slot: u32::from_be_bytes([s0, s1, s2, s3]),
+            generation: u32::from_be_bytes([g0, g1, g2, g3]),
+            attempt: u16::from_be_bytes([a0, a1]),
+        }
+    }
+
+    /// Whether this broker made this token.
+    pub fn is_genuine(self, token: &Token, secret: [u64; 2]) -> bool {
+        token.0[10..] == self.tag(secret)
+    }
+}

@@ -1,0 +1,40 @@
+//! What the broker knows of a worker.
+
+use super::requests::List;
+use super::settings::Millis;
+use super::{Peer, ServiceKey};
+use crate::wire::Token;
+use smallvec::SmallVec;
+
+/// What a worker can be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// It speaks MDP: one request at a time, heartbeats in both directions, no cancelling.
+    Stock,
+    /// It speaks ours: credit, cancelling; whether it is alive is seen by ZMTP's heartbeats.
+    Numbered,
+}
+
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub peer: Peer,
+    pub service: ServiceKey,
+    pub kind: Kind,
+    pub credit: u32,
+    /// What it has been given and not replied to.
+    pub held: List,
+    /// Requests that are over for their clients, while a stock worker can't be told and is still busy with them.
+    pub abandoned: SmallVec<[Token; 1]>,
+    pub last_heard: Millis,
+    pub leaving: bool,
+    pub blocked: bool,
+    /// It is in its service's list of available workers.
+    pub listed: bool,
+}
+
+impl Worker {
+    #[inline]
+    pub fn has_credit(&self) -> bool {
+        !self.leaving && !self.blocked && self.held.len + self.abandoned.len() < self.credit as usize
+    }
+}

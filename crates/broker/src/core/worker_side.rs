@@ -1,0 +1,267 @@
+//! What workers say, and what they are given.
+
+use super::requests::{List, State};
+use super::settings::Millis;
+use super::token::Ticket;
+use super::worker::Worker;
+use super::{Action, Core, Kind, Peer, Role, ServiceKey, WorkerKey};
+use crate::body::Body;
+use crate::wire::{Status, Token};
+use smallvec::SmallVec;
+
+/// The most requests that one worker is given at a time, whatever it asks for.
+const CREDIT_MAX: u32 = 65_536;
+
+impl Core {
+    /// A worker is there, for one service.
+    pub fn worker_ready(&mut self, now: Millis, peer: Peer, kind: Kind, service: &[u8], credit: u32) {
+        match self.role(peer) {
+            Role::None => {}
+            Role::Client(_) => return self.disconnect(now, peer, "a client can't be a worker too"),
+            Role::Worker(_) => return self.disconnect(now, peer, "a worker says that it is ready once a connection"),
+        }
+        if super::client_side::is_built_in(service) {
+            return self.disconnect(now, peer, "names that begin with mmi. or titanic. are the broker's own");
+        }
+        if self.services.len() >= self.settings.services_max && self.services.find(service).is_none() {
+            return self.disconnect(now, peer, "the broker has as many services as it can hold");
+        }
+        let service = self.services.find_or_add(service);
+        self.services.at_mut(service).workers += 1;
+        let worker = self.workers.insert(Worker {
+            peer,
+            service,
+            kind,
+            credit: credit.min(CREDIT_MAX),
+            held: List::default(),
+            abandoned: SmallVec::new(),
+            last_heard: now,
+            leaving: false,
+            blocked: false,
+            listed: false,
+        }) as WorkerKey;
+        self.set_role(peer, Role::Worker(worker));
+        if self.stopping {
+            self.actions.push(Action::Leave { peer });
+        }
+        self.offer(worker);
+        self.dispatch(now, service);
+    }
+
+    /// Anything came from a worker.
+    pub fn worker_heard(&mut self, now: Millis, peer: Peer) {
+        if let Role::Worker(key) = self.role(peer) {
+            self.workers[key as usize].last_heard = now;
+        }
+    }
+
+    /// Whether a connection is a worker's.
+    pub fn is_worker(&self, peer: Peer) -> bool {
+        matches!(self.role(peer), Role::Worker(_))
+    }
+
+    /// How many requests a worker takes at a time from now on.
+    pub fn worker_credit(&mut self, now: Millis, peer: Peer, credit: u32) {
+        let Role::Worker(key) = self.role(peer) else {
+            return self.disconnect(now, peer, "a worker says that it is ready first");
+        };
+        self.workers[key as usize].credit = credit.min(CREDIT_MAX);
+        self.offer(key);
+        self.dispatch(now, self.workers[key as usize].service);
+    }
+
+    /// A worker takes no more requests.
+    pub fn worker_leaving(&mut self, now: Millis, peer: Peer) {
+        let Role::Worker(key) = self.role(peer) else {
+            return self.disconnect(now, peer, "a worker says that it is ready first");
+        };
+        self.workers[key as usize].leaving = true;
+    }
+
+    /// A worker's reply, or part of one.
+    #[inline]
+    pub fn worker_reply(
+        &mut self,
+        now: Millis,
+        peer: Peer,
+        token: &Token,
+        status: Status,
+        part: Option<u32>,
+        body: Body,
+    ) {
+        let Role::Worker(key) = self.role(peer) else {
+            return self.disconnect(now, peer, "a worker says that it is ready before it replies");
+        };
+        let ticket = Ticket::read(token);
+        let slot = ticket.slot;
+        let found = self.requests.find(slot, ticket.generation);
+        let is_its_own =
+            found.is_some_and(|request| request.state == State::Held(key) && request.attempt == ticket.attempt);
+        if !is_its_own {
+            return self.odd_reply(now, key, token, status, part, body);
+        }
+        if let Some(part) = part {
+            return self.part(now, slot, part, body);
+        }
+        let worker = &mut self.workers[key as usize];
+        self.requests.unlink(&mut worker.held, slot);
+        let service = worker.service;
+        self.offer(key);
+        self.settle(slot, status, body);
+        self.dispatch(now, service);
+    }
+
+    /// A reply to what this worker doesn't have, as far as the broker knows.
+    fn odd_reply(&mut self, now: Millis, key: WorkerKey, token: &Token, status: Status, part: Option<u32>, body: Body) {
+        let worker = &mut self.workers[key as usize];
+        let ticket = Ticket::read(token);
+        if let Some(index) = worker.abandoned.iter().position(|abandoned| abandoned == token) {
+            self.counters.late_replies += 1;
+            if part.is_none() {
+                worker.abandoned.swap_remove(index);
+                let service = worker.service;
+                self.offer(key);
+                self.dispatch(now, service);
+            }
+            return;
+        }
+        if !ticket.is_genuine(token, self.settings.secret) {
+            let (peer, is_numbered) = (worker.peer, worker.kind == Kind::Numbered);
+            // After a restart of the broker, workers finish what an earlier one gave them.
+            if is_numbered {
+                self.counters.late_replies += 1;
+                return;
+            }
+            return self.disconnect(now, peer, "a worker replies to a request that it wasn't given");
+        }
+        // It was given this request: on another connection, or before the request was given to another worker.
+        let slot = ticket.slot;
+        let state = self.requests.find(slot, ticket.generation).map(|request| request.state);
+        match state {
+            Some(State::Waiting | State::Parked | State::Held(_)) if part.is_none() => {
+                self.withdraw(now, slot);
+                self.settle(slot, status, body);
+            }
+            _ => self.counters.late_replies += 1,
+        }
+    }
+
+    fn part(&mut self, now: Millis, slot: u32, part: u32, body: Body) {
+        let request = self.requests.at_mut(slot);
+        request.since = now;
+        let session = &self.sessions[request.session as usize];
+        let (number, status) = (request.number, Status::OK);
+        match (session.peer, session.client) {
+            (Some(peer), Some(_)) => self.actions.push(Action::Reply { peer, number, status, part: Some(part), body }),
+            (Some(_), None) if session.one_reply => {
+                if !self.collect_part(slot, &body) {
+                    self.withdraw(now, slot);
+                    let reason = "the parts of the reply are too large for a client that takes one reply";
+                    self.settle(slot, Status::TOO_LARGE, Body::from(reason));
+                }
+            }
+            (Some(peer), None) => {
+                let envelope = request.envelope.0.clone();
+                let service = self.services.at(request.service).name.clone();
+                self.actions.push(Action::StockReply { peer, envelope, service, status, partial: true, body });
+            }
+            (None, _) => self.counters.lost_parts += 1,
+        }
+    }
+
+    /// The broker's own answer.
+    pub fn built_in_reply(&mut self, token: &Token, status: Status, body: Body) {
+        let ticket = Ticket::read(token);
+        let found = self.requests.find(ticket.slot, ticket.generation);
+        if found.is_some_and(|request| request.state == State::BuiltIn) {
+            self.settle(ticket.slot, status, body);
+        }
+    }
+
+    /// Puts a worker into the list of available ones, if it is.
+    #[inline]
+    pub(super) fn offer(&mut self, key: WorkerKey) {
+        let worker = &mut self.workers[key as usize];
+        if !worker.listed && worker.has_credit() {
+            worker.listed = true;
+            self.services.at_mut(worker.service).available.push_back(key);
+        }
+    }
+
+    /// Gives waiting requests to available workers, one each in turn.
+    #[inline]
+    pub(super) fn dispatch(&mut self, now: Millis, key: ServiceKey) {
+        loop {
+            let Some(service) = self.services.get(key) else { return };
+            let (Some(slot), Some(&first)) = (service.waiting.first(), service.available.front()) else { return };
+            let worker = &self.workers[first as usize];
+            if !worker.has_credit() {
+                self.services.at_mut(key).available.pop_front();
+                self.workers[first as usize].listed = false;
+                continue;
+            }
+            self.dequeue(slot);
+            let session = &mut self.sessions[self.requests.at(slot).session as usize];
+            if session.is_held_back(self.settings.client_bytes_max) {
+                self.requests.push_back(&mut session.parked, slot);
+                self.requests.at_mut(slot).state = State::Parked;
+                continue;
+            }
+            self.give(now, slot, first);
+            self.services.at_mut(key).available.pop_front();
+            self.workers[first as usize].listed = false;
+            self.offer(first);
+        }
+    }
+
+    #[inline]
+    fn give(&mut self, now: Millis, slot: u32, key: WorkerKey) {
+        let worker = &mut self.workers[key as usize];
+        self.requests.push_back(&mut worker.held, slot);
+        let peer = worker.peer;
+        if let Some(busy) = self.settings.busy_timeout_ms {
+            self.next_expiry = self.next_expiry.min(now + busy);
+        }
+        let request = self.requests.at_mut(slot);
+        request.state = State::Held(key);
+        request.attempt = request.attempt.saturating_add(1);
+        request.since = now;
+        let left = request.expires.saturating_sub(now).max(1);
+        let ttl_ms = u32::try_from(left).unwrap_or(0);
+        let (attempt, body) = (request.attempt, request.body.clone());
+        let token = Ticket { slot, generation: request.generation, attempt }.seal(self.settings.secret);
+        self.counters.dispatched += 1;
+        self.actions.push(Action::Dispatch { peer, token, attempt, ttl_ms, body });
+    }
+
+    /// A worker's connection is gone: what it held goes back to the front of the queue, in the order in which it was given.
+    pub(super) fn worker_gone(&mut self, now: Millis, key: WorkerKey) {
+        let service = self.workers[key as usize].service;
+        self.services.at_mut(service).available.retain(|&available| available != key);
+        while let Some(slot) = self.workers[key as usize].held.last() {
+            self.requests.unlink(&mut self.workers[key as usize].held, slot);
+            self.recharge(slot, |request| request.parts = Vec::new());
+            if self.requests.at(slot).attempt >= self.settings.attempts_max {
+                self.requests.at_mut(slot).state = State::BuiltIn;
+                let attempts = self.settings.attempts_max;
+                let reason = format!("given up: {attempts} workers went while they had it");
+                self.settle(slot, Status::ATTEMPTS_USED_UP, Body::from(reason));
+            } else {
+                self.counters.requeued += 1;
+                self.enqueue(slot, true);
+            }
+        }
+        self.workers.remove(key as usize);
+        self.services.at_mut(service).workers -= 1;
+        self.dispatch(now, service);
+        self.services.remove_if_unused(service);
+    }
+
+    pub(super) fn worker_blocked(&mut self, now: Millis, key: WorkerKey, blocked: bool) {
+        let worker = &mut self.workers[key as usize];
+        worker.blocked = blocked;
+        let service = worker.service;
+        self.offer(key);
+        self.dispatch(now, service);
+    }
+}
