@@ -47,10 +47,23 @@ impl FromStr for Digest {
     type Err = DigestParseError;
 
     fn from_str(text: &str) -> Result<Digest, DigestParseError> {
-        if text.bytes().any(|octet| octet.is_ascii_uppercase()) {
+        let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+        if pairs.len() != DIGEST_OCTETS || !rest.is_empty() {
             return Err(DigestParseError);
         }
-        blake3::Hash::from_hex(text).map(|hash| Digest(*hash.as_bytes())).map_err(|_| DigestParseError)
+        let mut digest = [0; DIGEST_OCTETS];
+        for (octet, [high, low]) in digest.iter_mut().zip(pairs) {
+            *octet = hex(*high)? << 4 | hex(*low)?;
+        }
+        Ok(Digest(digest))
+    }
+}
+
+fn hex(digit: u8) -> Result<u8, DigestParseError> {
+    match digit {
+        b'0'..=b'9' => Ok(digit - b'0'),
+        b'a'..=b'f' => Ok(digit - b'a' + 10),
+        _ => Err(DigestParseError),
     }
 }
 
@@ -62,8 +75,22 @@ impl serde::Serialize for Digest {
 
 impl<'de> serde::Deserialize<'de> for Digest {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Digest, D::Error> {
-        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
+        deserializer.deserialize_str(OfText)
+    }
+}
+
+/// Parses the text where it is: a listing has one for each file.
+struct OfText;
+
+impl serde::de::Visitor<'_> for OfText {
+    type Value = Digest;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{DigestParseError}")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Digest, E> {
+        text.parse().map_err(E::custom)
     }
 }
 

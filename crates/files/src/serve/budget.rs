@@ -1,14 +1,20 @@
 //! Memory that small files may take, of all clients together.
 
+use super::limits::BATCH_BYTES_MAX;
 use bytes::Bytes;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Buffers that are kept for the next batch: fresh memory costs a page fault for each 4 KiB that is read into it.
+const SPARE_BUFFERS_MAX: usize = 4;
 
 /// Counts what is held. Going over it by what is being read at the moment is possible, by more than that it isn't.
 #[derive(Debug)]
 pub(super) struct Budget {
     bytes_max: usize,
     held: AtomicUsize,
+    /// Empty buffers, each of room for a batch.
+    spare: Mutex<Vec<Vec<u8>>>,
 }
 
 /// Octets that count until the last slice of them is dropped, also those that the socket has.
@@ -19,7 +25,7 @@ struct Held {
 
 impl Budget {
     pub(super) fn new(bytes_max: usize) -> Arc<Budget> {
-        Arc::new(Budget { bytes_max, held: AtomicUsize::new(0) })
+        Arc::new(Budget { bytes_max, held: AtomicUsize::new(0), spare: Mutex::default() })
     }
 
     /// Whether as much is free.
@@ -27,12 +33,33 @@ impl Budget {
         self.held.load(Ordering::Relaxed).saturating_add(bytes) <= self.bytes_max
     }
 
+    /// An empty buffer to read into; what is not handed to [`Budget::hold`] doesn't count.
+    pub(super) fn buffer(&self) -> Vec<u8> {
+        self.lock().pop().unwrap_or_default()
+    }
+
     /// Counts octets from now on until all slices of them are gone.
     pub(super) fn hold(self: &Arc<Budget>, mut octets: Vec<u8>) -> Bytes {
-        // What was reserved and not filled would be held and not counted.
-        octets.shrink_to_fit();
-        self.held.fetch_add(octets.len(), Ordering::Relaxed);
+        if octets.len() < octets.capacity() / 2 {
+            // What was reserved and not filled would be held for little.
+            let exact = octets.as_slice().to_vec();
+            self.put_back(std::mem::replace(&mut octets, exact));
+        }
+        self.held.fetch_add(octets.capacity(), Ordering::Relaxed);
         Bytes::from_owner(Held { octets, budget: Arc::clone(self) })
+    }
+
+    fn put_back(&self, mut octets: Vec<u8>) {
+        let mut spare = self.lock();
+        // One that has grown beyond a batch and its last file would stay that large.
+        if spare.len() < SPARE_BUFFERS_MAX && (BATCH_BYTES_MAX..=4 * BATCH_BYTES_MAX).contains(&octets.capacity()) {
+            octets.clear();
+            spare.push(octets);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -44,7 +71,8 @@ impl AsRef<[u8]> for Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.budget.held.fetch_sub(self.octets.len(), Ordering::Relaxed);
+        self.budget.held.fetch_sub(self.octets.capacity(), Ordering::Relaxed);
+        self.budget.put_back(std::mem::take(&mut self.octets));
     }
 }
 
@@ -63,5 +91,21 @@ mod tests {
         assert!(!budget.has(21));
         drop(slice);
         assert!(budget.has(100));
+    }
+    #[test]
+    fn buffers_of_batches_are_used_again_and_no_more_of_them_than_a_few() {
+        let budget = Budget::new(100 * BATCH_BYTES_MAX);
+        let full = |octet| budget.hold(vec![octet; BATCH_BYTES_MAX]);
+        let batches: Vec<Bytes> = (0..10).map(full).collect();
+        drop(batches);
+        let buffers: Vec<Vec<u8>> = (0..10).map(|_| budget.buffer()).collect();
+        let kept = buffers.iter().filter(|buffer| buffer.capacity() >= BATCH_BYTES_MAX).count();
+        assert_eq!(kept, SPARE_BUFFERS_MAX);
+        assert!(buffers.iter().all(Vec::is_empty));
+        // A batch of little gives its buffer back at once, and holds only what it is.
+        let mut little = Vec::with_capacity(BATCH_BYTES_MAX);
+        little.push(5);
+        let held = budget.hold(little);
+        assert_eq!((&held[..], budget.buffer().capacity()), (&[5][..], BATCH_BYTES_MAX));
     }
 }

@@ -6,7 +6,7 @@ use super::source::Source;
 use super::worker::{Asker, Done, Outcome, Workers};
 use crate::digest::FileKey;
 use crate::path::Escaped;
-use crate::protocol::control::Request;
+use crate::protocol::control::{ConfirmedFile, Request};
 use crate::protocol::envelope::{Opening, opening};
 use crate::protocol::plain::PlainRequest;
 use crate::protocol::{Dialect, WireError};
@@ -266,15 +266,32 @@ fn log_plain(address: &str, request: &Result<PlainRequest, WireError>) {
     }
 }
 
-fn log_news(address: &str, news: &News) {
-    match news {
-        News::Confirmed(confirm) => {
-            for file in &confirm.files {
-                let digest = file.digest.map_or_else(|| "unverified".into(), |digest| digest.to_string());
-                let path = Escaped(file.path.as_bytes());
-                tracing::info!(durable = file.durable, "confirmed {path} {digest} by {address}");
+/// One file is told with its digest; of many each only to those who want details: a line a file would cost the event thread
+/// more than sending it.
+fn log_confirmed(address: &str, files: &[ConfirmedFile]) {
+    let digest_of = |file: &ConfirmedFile| file.digest.map_or_else(|| "unverified".into(), |digest| digest.to_string());
+    match files {
+        [] => {}
+        [file] => {
+            let (path, digest) = (Escaped(file.path.as_bytes()), digest_of(file));
+            tracing::info!(durable = file.durable, "confirmed {path} {digest} by {address}");
+        }
+        [first, ..] => {
+            let path = Escaped(first.path.as_bytes());
+            tracing::info!(durable = first.durable, "confirmed {} files from {path} on by {address}", files.len());
+            if tracing::enabled!(tracing::Level::DEBUG) {
+                for file in files {
+                    let (path, digest) = (Escaped(file.path.as_bytes()), digest_of(file));
+                    tracing::debug!(durable = file.durable, "confirmed {path} {digest} by {address}");
+                }
             }
         }
+    }
+}
+
+fn log_news(address: &str, news: &News) {
+    match news {
+        News::Confirmed(confirm) => log_confirmed(address, &confirm.files),
         News::Void { path, failure } => {
             let path = Escaped(path.as_bytes());
             tracing::warn!(%address, %path, code = %failure.code, reason = %failure.message, "void");

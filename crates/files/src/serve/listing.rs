@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const NAMES_MAX: usize = 1 << 20;
 /// Directories that stay open while a page is made; those above are opened again when the walk comes back to them.
 const OPEN_LEVELS_MAX: usize = 16;
+pub(super) const FIRST_PAGE_ENTRIES: usize = 512;
 /// A page that hashes is ended when so many octets were hashed for it, so that the client sees how it goes.
 const PAGE_HASHED_BYTES: u64 = 1 << 30;
 /// What a page's JSON takes beside its entries, and an entry beside its members.
@@ -43,6 +44,8 @@ pub(super) struct Listing {
     levels: Vec<Level>,
     /// Found, but the page was full.
     held_back: Option<ListEntry>,
+    /// Entries in the next page at most. The first is short, so that the client has something to do while the next is made.
+    page_entries: usize,
 }
 
 #[derive(Debug)]
@@ -73,6 +76,7 @@ impl Lister<'_> {
             glob: None,
             levels: Vec::new(),
             held_back: None,
+            page_entries: FIRST_PAGE_ENTRIES,
         };
         match &request.target {
             ListTarget::Glob { glob } => self.begin_glob(&mut listing, glob)?,
@@ -141,8 +145,10 @@ impl Lister<'_> {
     /// Makes the next page.
     pub(super) fn page(&self, listing: &mut Listing) -> Result<Page, Failure> {
         let mut entries: Vec<ListEntry> = Vec::new();
+        let entries_max = listing.page_entries;
+        listing.page_entries = (entries_max * 2).min(LIST_PAGE_ENTRIES_MAX);
         let (mut bytes, mut hashed) = (PAGE_OVERHEAD_BYTES, 0);
-        while entries.len() < LIST_PAGE_ENTRIES_MAX && hashed < PAGE_HASHED_BYTES {
+        while entries.len() < entries_max && hashed < PAGE_HASHED_BYTES {
             if self.given_up.load(Ordering::Relaxed) {
                 return Err(Failure::new(ErrorCode::Other, "given up"));
             }
@@ -155,7 +161,7 @@ impl Lister<'_> {
             bytes += length;
             entries.push(entry);
         }
-        if listing.held_back.is_none() && !listing.is_through() && entries.len() >= LIST_PAGE_ENTRIES_MAX {
+        if listing.held_back.is_none() && !listing.is_through() && entries.len() >= entries_max {
             // Full just at the end? Then no further page should be promised.
             listing.held_back = self.next(listing, &mut hashed);
         }

@@ -33,8 +33,8 @@ struct Failure {
 
 /// Names of the limits on what one client can make this server hold. The protocol's own are in [`crate::limits`].
 mod limits {
-    /// Files of up to this are read whole, and travel many to a message.
-    pub(super) const SMALL_FILE_BYTES_MAX: u64 = 64 << 10;
+    /// Files of up to this are read whole, and travel many to a message: those of one leaf.
+    pub(super) const SMALL_FILE_BYTES_MAX: u64 = crate::digest::LEAF_BYTES_MIN;
     /// Files that one job looks at.
     pub(super) const BATCH_FILES_MAX: usize = 512;
     /// Octets of small files that one job reads.
@@ -53,8 +53,9 @@ mod limits {
     /// these octets and this number.
     pub(super) const PIPELINE_BYTES_MAX: u64 = 4 << 20;
     pub(super) const PIPELINE_PIECES_MAX: usize = 64;
-    /// Octets of small files in one data message.
-    pub(super) const DATA_MESSAGE_BYTES: u64 = 1 << 20;
+    /// Octets of small files in one data message: as many as the client wants in a chunk, between these.
+    pub(super) const DATA_MESSAGE_BYTES_MIN: u64 = 64 << 10;
+    pub(super) const DATA_MESSAGE_BYTES_MAX: u64 = 1 << 20;
     /// Replies that wait for the socket before no more requests are read.
     pub(super) const REPLIES_WAITING_MAX: usize = 256;
     /// The same in octets.

@@ -19,6 +19,8 @@ use std::sync::Arc;
 const READ_ATTEMPTS_MAX: usize = 3;
 /// Bodies below this are not worth compressing.
 const PACK_FROM_BYTES: usize = 512;
+/// In smaller files holes are not worth a path of their own.
+const HOLES_FROM_BYTES: u64 = 64 << 10;
 /// Fast enough not to be what a transfer waits for.
 pub(super) const ZSTD_LEVEL: i32 = 3;
 
@@ -42,7 +44,7 @@ impl Preparing<'_> {
     /// Looks at files from an index on: as many as make a batch, at least one. Blocks.
     pub(super) fn batch(&self, from: usize) -> Vec<Prepared<Source>> {
         // Without budget nothing is read ahead: small files are then sent like large ones, out of the page cache.
-        let mut buffer = self.budget.has(BATCH_BYTES_MAX).then(Vec::new);
+        let mut buffer = self.budget.has(BATCH_BYTES_MAX).then(|| self.budget.buffer());
         let mut looked = Vec::new();
         let mut open = 0;
         for (n, file) in self.request.files.iter().enumerate().skip(from).take(BATCH_FILES_MAX) {
@@ -66,7 +68,7 @@ impl Preparing<'_> {
                 let begin = buffer.len();
                 for _ in 0..READ_ATTEMPTS_MAX {
                     let source = Source::open(self.root, &path)?;
-                    if source.stat.size > SMALL_FILE_BYTES_MAX.min(self.request.chunk_bytes) {
+                    if !self.is_small(&source.stat) {
                         return self.large(n, file, source);
                     }
                     if is_unchanged(&source.stat, file.unless.as_ref()) {
@@ -82,6 +84,12 @@ impl Preparing<'_> {
             }
             _ => self.large(n, file, Source::open(self.root, &path)?),
         }
+    }
+
+    /// Whether a file is read here. One with holes worth keeping isn't: they would arrive as zeros.
+    fn is_small(&self, stat: &FileStat) -> bool {
+        let keeps_holes = stat.size > HOLES_FROM_BYTES && stat.is_sparse();
+        stat.size <= SMALL_FILE_BYTES_MAX.min(self.request.chunk_bytes) && !keeps_holes
     }
 
     fn small(&self, n: u32, file: &FetchFile, stat: &FileStat, octets: Range<usize>, buffer: &[u8]) -> Looked {
@@ -136,13 +144,10 @@ impl Preparing<'_> {
 
 /// Appends the whole file. False if it wasn't the same before and after.
 fn read_whole(source: &Source, buffer: &mut Vec<u8>) -> Result<bool, Failure> {
-    let begin = buffer.len();
-    // Small, so this fits; one octet more shows whether it has grown.
+    // Small, so this fits.
     let size = usize::try_from(source.stat.size.min(CHUNK_BYTES_MAX)).unwrap_or(0);
-    buffer.resize(begin + size, 0);
-    match source.read_exact(buffer.get_mut(begin..).unwrap_or_default(), 0) {
-        Err(failure) if failure.code == ErrorCode::Changed => return Ok(false),
-        other => other?,
+    if source.append(buffer, size)? != size {
+        return Ok(false);
     }
     match source.check() {
         Err(failure) if failure.code == ErrorCode::Changed => Ok(false),

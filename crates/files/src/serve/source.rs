@@ -4,6 +4,7 @@ use super::Failure;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::root::{FileStat, Root, RootError};
+use rustix::io::Errno;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -26,6 +27,22 @@ impl Source {
     pub(super) fn open_cached(root: &Root, path: &RelPath) -> Result<Option<Source>, Failure> {
         let opened = root.open_cached_file(path)?;
         Ok(opened.map(|(file, stat)| Source { file: Arc::new(file), stat }))
+    }
+
+    /// Appends the file from its beginning, as far as this size or a little beyond; how many octets that were. Blocks.
+    pub(super) fn append(&self, buffer: &mut Vec<u8>, size: usize) -> Result<usize, Failure> {
+        let begin = buffer.len();
+        while buffer.len() - begin < size {
+            let at = buffer.len() - begin;
+            buffer.reserve(size - at);
+            // Not zeroed before: this is each octet of each small file.
+            match rustix::io::pread(&*self.file, rustix::buffer::spare_capacity(buffer), at as u64) {
+                Ok(0) => break,
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(Failure::io(&errno.into())),
+            }
+        }
+        Ok(buffer.len() - begin)
     }
 
     /// Whether the open file still is the version that it was at opening, so far as its times and size tell. Doesn't block on

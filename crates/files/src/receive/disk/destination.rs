@@ -51,6 +51,11 @@ impl Destination {
     pub(super) fn make_dir(&self, local: &RelPath) -> Result<(), DiskError> {
         let failed = |error: RootError| root_error("cannot make the directory", &error);
         let (parent, name) = self.parent_of(local)?;
+        match parent.create_dir(&name, DIR_MODE) {
+            // Mostly it is new.
+            Err(RootError::Exists) => {}
+            made => return made.map_err(failed),
+        }
         match parent.existing(&name).map_err(failed)? {
             Some(stat) if stat.kind == FileKind::Dir => {
                 if stat.mode & OWNER_MODE != OWNER_MODE {

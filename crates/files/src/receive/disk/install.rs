@@ -7,6 +7,8 @@
 use std::fs::File;
 use std::io::Write;
 
+use bytes::Bytes;
+
 use super::destination::Destination;
 use super::partial::{self, OpenPartial, io_error, root_error};
 use crate::digest::Digest;
@@ -42,7 +44,7 @@ pub(super) fn install_small(
     small: &SmallFile,
     durable: bool,
 ) -> Result<SmallOutcome, DiskError> {
-    if small.digest.is_some_and(|digest| Digest::of(&small.data) != digest) {
+    if small.digest.is_some_and(|digest| digest_of(&small.data) != digest) {
         return Ok(SmallOutcome::Mismatch);
     }
     match dir
@@ -89,8 +91,23 @@ fn install_renamed(dir: &Dir, name: &[u8], small: &SmallFile, durable: bool) -> 
 }
 
 fn write_small(mut file: &File, small: &SmallFile, durable: bool) -> Result<(), DiskError> {
-    file.write_all(&small.data).map_err(|error| io_error("cannot write", &error))?;
+    for piece in &small.data {
+        file.write_all(piece).map_err(|error| io_error("cannot write", &error))?;
+    }
     finish_file(file, &small.version, durable)
+}
+
+fn digest_of(pieces: &[Bytes]) -> Digest {
+    match pieces {
+        [piece] => Digest::of(piece),
+        pieces => {
+            let mut hasher = blake3::Hasher::new();
+            for piece in pieces {
+                hasher.update(piece);
+            }
+            Digest(*hasher.finalize().as_bytes())
+        }
+    }
 }
 
 /// Gives a file that has the right content already its mode and time.

@@ -12,7 +12,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -29,6 +29,9 @@ use crate::root::RootError;
 
 /// Small files in one job: enough that waking a worker costs nothing, few enough that all have something to do.
 const SMALL_JOB_FILES: usize = 64;
+
+/// Jobs of fewer small files that a worker is given ahead: with more, files are gathered until it comes to them.
+const SMALL_JOBS_AHEAD: usize = 2;
 
 /// What has to be known before anything is written.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +59,8 @@ pub(super) struct Disk {
     contents: HashMap<ContentKey, Arc<PartialFile>>,
     /// For each worker, small files that are not handed over yet.
     small: Vec<Vec<SmallFile>>,
+    /// For each worker, jobs of small files that it has not done.
+    small_jobs: Vec<Arc<AtomicUsize>>,
     hasher: RandomState,
     /// Octets in memory that were handed over and not written yet.
     queued_bytes: Arc<AtomicU64>,
@@ -79,11 +84,13 @@ impl Disk {
         });
         let (own_reports, reports) = channel();
         let queued_bytes = Arc::new(AtomicU64::new(0));
-        let (mut jobs, mut threads) = (Vec::new(), Vec::new());
+        let (mut jobs, mut threads, mut small_jobs) = (Vec::new(), Vec::new(), Vec::new());
         for index in 0..options.workers.max(1) {
             let (sender, receiver) = channel();
             let queued = Arc::clone(&queued_bytes);
-            let worker = Worker::new(Arc::clone(&destination), own_reports.clone(), Arc::clone(&wake), queued);
+            let small = Arc::new(AtomicUsize::new(0));
+            small_jobs.push(Arc::clone(&small));
+            let worker = Worker::new(Arc::clone(&destination), own_reports.clone(), Arc::clone(&wake), queued, small);
             let thread = std::thread::Builder::new().name(format!("disk-{index}"));
             threads.push(thread.spawn(move || worker.run(&receiver))?);
             jobs.push(sender);
@@ -100,6 +107,7 @@ impl Disk {
             awake,
             contents,
             small,
+            small_jobs,
             hasher,
             queued_bytes,
         })
@@ -121,9 +129,10 @@ impl Disk {
             DiskCommand::MakeLink { local, target, modified } => {
                 self.send(0, Job::MakeLink { local, target, modified });
             }
-            // All by one worker: in order.
+            // What is below a directory by the worker that finishes the directory itself: in order.
             DiskCommand::FinishDir { local, mode, modified } => {
-                self.send(0, Job::FinishDir { local, mode, modified });
+                let worker = self.hasher.hash_one(local.names().next());
+                self.send(worker, Job::FinishDir { local, mode, modified });
             }
             DiskCommand::Touch { file, local, version } => self.send(file.0, Job::Touch { file, local, version }),
             DiskCommand::Small(small) => self.small(small),
@@ -165,13 +174,22 @@ impl Disk {
         }
     }
 
-    /// Hands gathered small files over.
+    /// Hands gathered small files over, to workers that would soon have nothing to do. The others are handed theirs when they
+    /// report: waking a worker for each few files costs more than the files.
     pub(super) fn flush(&mut self) {
-        for (small, jobs) in self.small.iter_mut().zip(&self.jobs) {
-            if !small.is_empty() {
-                // A worker ends only with this object.
-                let _ = jobs.send(Job::Small(std::mem::take(small)));
+        for index in 0..self.small.len() {
+            if self.small_jobs.get(index).is_some_and(|jobs| jobs.load(Ordering::Acquire) < SMALL_JOBS_AHEAD) {
+                self.hand_over_small(index);
             }
+        }
+    }
+
+    fn hand_over_small(&mut self, index: usize) {
+        let (Some(small), Some(count)) = (self.small.get_mut(index), self.small_jobs.get(index)) else { return };
+        if !small.is_empty() {
+            count.fetch_add(1, Ordering::AcqRel);
+            let files = std::mem::take(small);
+            self.send(index as u64, Job::Small(files));
         }
     }
 
@@ -194,14 +212,13 @@ impl Disk {
     /// Files of the same directory go to the same worker: the kernel makes one after the other there anyhow, and the worker
     /// keeps the directory open.
     fn small(&mut self, small: SmallFile) {
-        self.queued_bytes.fetch_add(small.data.len() as u64, Ordering::Relaxed);
+        self.queued_bytes.fetch_add(small.bytes(), Ordering::Relaxed);
         let parent = small.local.parent().unwrap_or_default();
         let worker = self.index(self.hasher.hash_one(&parent));
         if let Some(gathered) = self.small.get_mut(worker) {
             gathered.push(small);
             if gathered.len() >= SMALL_JOB_FILES {
-                let files = std::mem::take(gathered);
-                self.send(worker as u64, Job::Small(files));
+                self.hand_over_small(worker);
             }
         }
     }

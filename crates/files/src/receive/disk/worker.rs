@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 
 use bytes::Bytes;
@@ -86,6 +86,8 @@ pub(super) struct Worker {
     wake: Arc<dyn Fn() + Send + Sync>,
     /// Octets in memory that wait for workers.
     queued_bytes: Arc<AtomicU64>,
+    /// Jobs of small files that wait for this worker.
+    small_jobs: Arc<AtomicUsize>,
     leaves: HashMap<(ContentKey, u64), OpenLeaf>,
     /// The directory that the last small file went to.
     dir: Option<(RelPath, Dir)>,
@@ -97,8 +99,9 @@ impl Worker {
         reports: Sender<DiskReport>,
         wake: Arc<dyn Fn() + Send + Sync>,
         queued_bytes: Arc<AtomicU64>,
+        small_jobs: Arc<AtomicUsize>,
     ) -> Self {
-        Self { destination, reports, wake, queued_bytes, leaves: HashMap::new(), dir: None }
+        Self { destination, reports, wake, queued_bytes, small_jobs, leaves: HashMap::new(), dir: None }
     }
 
     /// Works until nobody can send any more jobs, or hear of them.
@@ -118,7 +121,11 @@ impl Worker {
             Job::Inspect { file, local, listed, verify } => {
                 DiskReport::Inspected { file, found: inspect(&self.destination, &local, &listed, verify) }
             }
-            Job::Small(files) => return files.into_iter().map(|small| self.small(&small)).collect(),
+            Job::Small(files) => {
+                let reports = files.into_iter().map(|small| self.small(&small)).collect();
+                self.small_jobs.fetch_sub(1, Ordering::AcqRel);
+                return reports;
+            }
             Job::Write { content, leaf, offset, data, credit } => {
                 let result = self.write(&content, leaf, offset, &data);
                 let (length, content) = (data.len() as u64, content.spec.content);
@@ -157,7 +164,7 @@ impl Worker {
 
     fn small(&mut self, small: &SmallFile) -> DiskReport {
         let result = self.install_small(small);
-        self.queued_bytes.fetch_sub(small.data.len() as u64, Ordering::Relaxed);
+        self.queued_bytes.fetch_sub(small.bytes(), Ordering::Relaxed);
         DiskReport::Small { file: small.file, credit: small.credit, result }
     }
 

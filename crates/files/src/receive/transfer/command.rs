@@ -171,10 +171,17 @@ pub struct SmallFile {
     pub version: Version,
     /// What its content has to hash to; `None` where that need not be checked.
     pub digest: Option<Digest>,
-    /// Its content.
-    pub data: Bytes,
+    /// Its content, in the pieces in which it came.
+    pub data: Vec<Bytes>,
     /// What to report as credit that is free again.
     pub credit: u64,
+}
+
+impl SmallFile {
+    /// Octets of its content.
+    pub fn bytes(&self) -> u64 {
+        self.data.iter().map(|piece| piece.len() as u64).sum()
+    }
 }
 
 /// What is going to be written.

@@ -6,7 +6,7 @@ use super::command::{ContentKey, DiskCommand, FileKey, SmallFile, Version};
 use super::file::{LeafQuery, Phase};
 use super::outcome::TransferError;
 use super::{AGAIN_MAX, Transfer};
-use crate::digest::{Digest, LeafSize};
+use crate::digest::{Digest, LEAF_BYTES_MIN, LeafSize};
 use crate::limits::FILE_RANGES_MAX;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{
@@ -17,8 +17,8 @@ use crate::protocol::control::{
 /// Fetches open at a time: enough that the server never waits for the next one.
 const FETCHES_OPEN_MAX: usize = 4;
 /// Files up to this size are hashed by the server before they are sent, so that each arrives with its digest and is
-/// checked, written and installed at once.
-pub(super) const SMALL_FILE_BYTES: u64 = 64 << 10;
+/// checked, written and installed at once: those of one leaf, of which nothing would be kept if they were cut short.
+pub(super) const SMALL_FILE_BYTES: u64 = LEAF_BYTES_MIN;
 /// Small files in one fetch.
 const SMALL_BATCH_MAX: usize = 1024;
 /// Other files in one fetch.
@@ -313,7 +313,7 @@ impl Transfer {
             let empty = || Digest(*blake3::hash(&[]).as_bytes());
             let digest = verify.then(|| *task.digest.get_or_insert_with(empty));
             let (local, version) = (task.local.clone(), task.version);
-            let small = SmallFile { file: key, local, version, digest, data: Bytes::new(), credit: 0 };
+            let small = SmallFile { file: key, local, version, digest, data: Vec::new(), credit: 0 };
             self.command(DiskCommand::Small(small));
             return Ok(());
         }

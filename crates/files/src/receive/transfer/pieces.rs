@@ -27,6 +27,8 @@ pub(super) struct Piece {
     credit: u64,
     /// A compressed body, until it is whole.
     packed: Vec<u8>,
+    /// What came of a small file, until it is whole.
+    gathered: Vec<Bytes>,
 }
 
 fn protocol<T>(message: &str) -> Result<T, TransferError> {
@@ -62,7 +64,8 @@ impl Transfer {
         self.totals.received_bytes += entry.body_length;
         // A file that failed meanwhile, or was asked for anew: the rest of it is of no use.
         let useless = useless || self.files.get(&file).is_none_or(|task| task.asked != (id, entry.n));
-        self.piece = Some(Piece { id, entry, file, useless, passed: 0, credit, packed: Vec::new() });
+        self.piece =
+            Some(Piece { id, entry, file, useless, passed: 0, credit, packed: Vec::new(), gathered: Vec::new() });
         Ok(())
     }
 
@@ -129,36 +132,47 @@ impl Transfer {
 
     /// Hands octets of the current piece, as they are in the file, to the disk.
     fn pass(&mut self, data: Bytes) {
+        let Some((key, entry)) = self.piece.as_ref().map(|piece| (piece.file, piece.entry)) else { return };
+        let is_small = self.is_whole_small_file(key, &entry);
         let Some(piece) = &mut self.piece else { return };
         let length = data.len() as u64;
-        let offset = piece.entry.offset + piece.passed;
+        let offset = entry.offset + piece.passed;
         piece.passed += length;
-        let last = piece.passed == piece.entry.length || piece.entry.body == Body::Zstd;
+        let last = piece.passed == entry.length || entry.body == Body::Zstd;
+        if is_small && !piece.useless {
+            piece.gathered.push(data);
+            if last {
+                let (data, credit) = (std::mem::take(&mut piece.gathered), std::mem::take(&mut piece.credit));
+                self.pass_small(key, data, credit);
+            }
+            return;
+        }
         let credit = if last { piece.credit } else { length.min(piece.credit) };
         piece.credit -= credit;
-        let (file, entry, useless) = (piece.file, piece.entry, piece.useless);
-        if useless {
+        if piece.useless {
             self.credit.release(credit);
-        } else if !self.pass_small(file, &entry, &data, credit) {
-            self.pass_to_content(file, offset, data, credit);
+        } else {
+            self.pass_to_content(key, offset, data, credit);
         }
     }
 
-    /// A whole file in one go, with all that is needed to install it. False if this is not one.
-    fn pass_small(&mut self, key: FileKey, entry: &DataEntry, data: &Bytes, credit: u64) -> bool {
-        let verify = self.options.verify;
-        let Some(task) = self.files.get_mut(&key) else { return false };
+    /// Whether a piece is all of a file that is small enough to be installed in one go, with all that is needed for it. While
+    /// the piece arrives this doesn't change: what would change it comes before the piece or behind it.
+    fn is_whole_small_file(&self, key: FileKey, entry: &DataEntry) -> bool {
+        let Some(task) = self.files.get(&key) else { return false };
         let size = task.version.size;
-        let whole = entry.end && entry.offset == 0 && entry.length == size && data.len() as u64 == size;
-        let ready = task.digest.is_some() || !verify;
-        if !whole || !ready || size > SMALL_FILE_BYTES || task.content.is_some() {
-            return false;
-        }
+        let ready = task.digest.is_some() || !self.options.verify;
+        let whole = entry.end && entry.offset == 0 && entry.length == size;
+        whole && ready && size <= SMALL_FILE_BYTES && task.content.is_none()
+    }
+
+    fn pass_small(&mut self, key: FileKey, data: Vec<Bytes>, credit: u64) {
+        let verify = self.options.verify;
+        let Some(task) = self.files.get_mut(&key) else { return };
         task.phase = Phase::Installing;
         let (local, version) = (task.local.clone(), task.version);
         let digest = task.digest.filter(|_| verify);
-        self.command(DiskCommand::Small(SmallFile { file: key, local, version, digest, data: data.clone(), credit }));
-        true
+        self.command(DiskCommand::Small(SmallFile { file: key, local, version, digest, data, credit }));
     }
 
     fn pass_to_content(&mut self, key: FileKey, offset: u64, mut data: Bytes, mut credit: u64) {

@@ -10,8 +10,8 @@ use crate::protocol::control::{
 use crate::protocol::data::{Body, DataEntry, DataHeader};
 use crate::serve::Failure;
 use crate::serve::limits::{
-    BATCH_OPEN_MAX, CLIENT_OPEN_FILES_MAX, DATA_MESSAGE_BYTES, HASH_AHEAD_MAX, OPEN_FILES_MAX, PIPELINE_BYTES_MAX,
-    READY_BYTES_MAX, SMALL_FILE_BYTES_MAX,
+    BATCH_OPEN_MAX, CLIENT_OPEN_FILES_MAX, DATA_MESSAGE_BYTES_MAX, DATA_MESSAGE_BYTES_MIN, HASH_AHEAD_MAX,
+    OPEN_FILES_MAX, PIPELINE_BYTES_MAX, READY_BYTES_MAX,
 };
 use crate::serve::pieces::{Piece, PieceCursor};
 use bytes::Bytes;
@@ -418,7 +418,7 @@ impl<F: Clone> Fetch<F> {
     fn next_small(&mut self, shared: &mut Shared<F>) -> Option<Outgoing<F>> {
         let (mut entries, mut parts) = (Vec::new(), Vec::new());
         let (mut total_cost, mut complete) = (0, 0);
-        let bytes_max = self.chunk_bytes.clamp(SMALL_FILE_BYTES_MAX, DATA_MESSAGE_BYTES);
+        let bytes_max = self.chunk_bytes.clamp(DATA_MESSAGE_BYTES_MIN, DATA_MESSAGE_BYTES_MAX);
         for file in self.files.iter_mut().take(self.announced.min(DATA_ENTRIES_MAX)) {
             let FileState::Small { metadata, body, packed, sent } = file else { break };
             let (offset, rest) = (*sent as u64, body.slice((*sent).min(body.len())..));

@@ -77,11 +77,11 @@ impl SimDisk {
             DiskCommand::Small(small) => {
                 let result = if self.broken.as_deref() == Some(small.local.as_bytes()) {
                     Err(broken())
-                } else if small.digest.is_some_and(|digest| digest != Digest::of(&small.data)) {
+                } else if small.digest.is_some_and(|digest| digest != Digest::of(&small.data.concat())) {
                     Ok(SmallOutcome::Mismatch)
                 } else {
-                    assert_eq!(small.data.len() as u64, small.version.size);
-                    self.installed.insert(small.local.as_bytes().to_vec(), small.data.to_vec());
+                    assert_eq!(small.bytes(), small.version.size);
+                    self.installed.insert(small.local.as_bytes().to_vec(), small.data.concat());
                     Ok(SmallOutcome::Installed)
                 };
                 DiskReport::Small { file: small.file, credit: small.credit, result }
