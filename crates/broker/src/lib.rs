@@ -5,6 +5,7 @@
 mod body;
 pub mod core;
 pub mod limits;
+pub mod mdp;
 pub mod wire;
 
 pub use body::{Body, LargeBody};

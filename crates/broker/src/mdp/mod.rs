@@ -1,0 +1,69 @@
+//! The Majordomo protocol as stock clients and workers speak it: MDP/0.1 (RFC 7), MDP/0.2 (RFC 18), and majortomo's shape of 0.2.
+//!
+//! Pure: frames in, frames out. docs/requests-protocol.md has the tables.
+
+mod broker;
+
+pub use broker::{
+    FromPeer, MdpError, WorkerCommand, decode, disconnect, heartbeat, reply_head, request_head, token_of,
+};
+
+/// Header of MDP/0.1 clients.
+pub const CLIENT_01: &[u8] = b"MDPC01";
+/// Header of MDP/0.1 workers.
+pub const WORKER_01: &[u8] = b"MDPW01";
+/// Header of MDP/0.2 clients.
+pub const CLIENT_02: &[u8] = b"MDPC02";
+/// Header of MDP/0.2 workers.
+pub const WORKER_02: &[u8] = b"MDPW02";
+
+/// What a stock peer speaks. It is told from its first message, and answered in kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    /// MDP/0.1: an empty frame before the header; one reply a request.
+    Mdp01,
+    /// MDP/0.2: no empty frame; partial replies and a final one.
+    Mdp02,
+    /// MDP/0.2 as the majortomo library has it: an empty frame before the header, no service in replies.
+    Majortomo,
+}
+
+impl Dialect {
+    /// Whether a client of it takes one reply a request.
+    pub fn has_one_reply(self) -> bool {
+        self == Dialect::Mdp01
+    }
+}
+
+impl std::fmt::Display for Dialect {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Dialect::Mdp01 => "MDP/0.1",
+            Dialect::Mdp02 => "MDP/0.2",
+            Dialect::Majortomo => "MDP/0.2 (majortomo)",
+        })
+    }
+}
+
+/// The octets of commands between worker and broker.
+pub(crate) mod command {
+    use super::Dialect;
+
+    pub(crate) const READY: u8 = 1;
+    pub(crate) const REQUEST: u8 = 2;
+    /// MDP/0.1 has one kind of reply.
+    pub(crate) const REPLY_01: u8 = 3;
+    pub(crate) const PARTIAL: u8 = 3;
+    pub(crate) const FINAL: u8 = 4;
+
+    pub(crate) fn heartbeat(dialect: Dialect) -> u8 {
+        if dialect == Dialect::Mdp01 { 4 } else { 5 }
+    }
+
+    pub(crate) fn disconnect(dialect: Dialect) -> u8 {
+        if dialect == Dialect::Mdp01 { 5 } else { 6 }
+    }
+}
+
+#[cfg(test)]
+mod tests;
