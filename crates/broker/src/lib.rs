@@ -6,6 +6,8 @@ mod body;
 pub mod core;
 pub mod limits;
 pub mod mdp;
+mod spool;
 pub mod wire;
 
 pub use body::{Body, LargeBody};
+pub use spool::{Spool, SpoolWriter, SpooledBody};

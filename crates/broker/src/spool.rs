@@ -1,0 +1,191 @@
+//! Bodies too large for memory: files that have no name of their own.
+
+use crate::body::LargeBody;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// How files are named where the file system has none without a name.
+const PREFIX: &str = "spool-";
+
+/// A directory in which bodies are put while they arrive. What is in it is gone with the last one who holds it, or with the
+/// process.
+///
+/// Bodies that are to be kept in a journal should be spooled on the file system of its directory: there they are linked, elsewhere
+/// copied.
+#[derive(Debug)]
+pub struct Spool {
+    dir: PathBuf,
+    unnamed: AtomicBool,
+    next: AtomicU64,
+}
+
+impl Spool {
+    /// Makes the directory if it isn't there, and removes what a process that was killed has left in it.
+    pub fn new(dir: impl Into<PathBuf>) -> io::Result<Spool> {
+        let dir = dir.into();
+        std::fs::create_dir_all(&dir)?;
+        for entry in std::fs::read_dir(&dir)? {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().starts_with(PREFIX) {
+                remove_left_over(&entry.path());
+            }
+        }
+        Ok(Spool { dir, unnamed: AtomicBool::new(true), next: AtomicU64::new(0) })
+    }
+
+    /// A file to write a body to.
+    pub fn create(&self) -> io::Result<SpoolWriter> {
+        let mode = Mode::RUSR | Mode::WUSR;
+        if self.unnamed.load(Ordering::Relaxed) {
+            let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+            match rustix::fs::open(&self.dir, flags, mode) {
+                Ok(descriptor) => return Ok(SpoolWriter::new(File::from(descriptor), None)),
+                Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => self.unnamed.store(false, Ordering::Relaxed),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let path = self.dir.join(format!("{PREFIX}{}-{number}", std::process::id()));
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = File::from(rustix::fs::open(&path, flags, mode)?);
+        // Tells others that someone is using it. Without locks nobody removes what is left over.
+        let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
+        Ok(SpoolWriter::new(file, Some(Named(path))))
+    }
+}
+
+fn remove_left_over(path: &Path) {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else { return };
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+/// A name that goes with its owner.
+#[derive(Debug)]
+struct Named(PathBuf);
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A body that is being spooled.
+#[derive(Debug)]
+pub struct SpoolWriter {
+    file: File,
+    named: Option<Named>,
+    length: u64,
+}
+
+impl SpoolWriter {
+    fn new(file: File, named: Option<Named>) -> SpoolWriter {
+        SpoolWriter { file, named, length: 0 }
+    }
+
+    /// Appends octets. After an error (such as a full disk) the body is not to be used.
+    pub fn write(&mut self, octets: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(octets, self.length)?;
+        self.length += octets.len() as u64;
+        Ok(())
+    }
+
+    /// Octets so far.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// The body. It is not synced: see [`SpooledBody::sync`].
+    pub fn finish(self) -> Arc<SpooledBody> {
+        Arc::new(SpooledBody { file: Arc::new(self.file), named: self.named, length: self.length })
+    }
+}
+
+/// A body in a file.
+#[derive(Debug)]
+pub struct SpooledBody {
+    file: Arc<File>,
+    named: Option<Named>,
+    length: u64,
+}
+
+impl SpooledBody {
+    /// A body in a file that something else keeps.
+    pub(crate) fn kept(file: File, length: u64) -> SpooledBody {
+        SpooledBody { file: Arc::new(file), named: None, length }
+    }
+
+    /// Its file, from the first octet to the last. It can be read at any offset; nobody writes to it any more.
+    pub fn file(&self) -> &Arc<File> {
+        &self.file
+    }
+
+    /// Its name, where the file system has no files without one. It goes with the last owner of the body.
+    pub fn path(&self) -> Option<&Path> {
+        self.named.as_ref().map(|named| &*named.0)
+    }
+
+    /// Waits until its octets are on the disk. A journal does so before it says that a record which names the body is durable, and
+    /// all other records wait: of a large body it is better done before, on a thread that may wait.
+    pub fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+}
+
+impl LargeBody for SpooledBody {
+    fn length(&self) -> u64 {
+        self.length
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn read(body: &SpooledBody) -> Vec<u8> {
+        let mut octets = vec![0; body.length() as usize];
+        body.file().read_exact_at(&mut octets, 0).unwrap();
+        octets
+    }
+
+    #[test]
+    fn a_body_is_read_as_it_was_written_with_and_without_a_name() {
+        let dir = tempfile::tempdir().unwrap();
+        for unnamed in [true, false] {
+            let spool = Spool::new(dir.path().join("spool")).unwrap();
+            spool.unnamed.store(unnamed, Ordering::Relaxed);
+            let mut writer = spool.create().unwrap();
+            writer.write(b"one ").unwrap();
+            writer.write(b"two").unwrap();
+            let body = writer.finish();
+            assert_eq!(read(&body), b"one two");
+            if let Some(path) = body.path().map(Path::to_owned) {
+                // Another process that uses the directory leaves it alone.
+                Spool::new(dir.path().join("spool")).unwrap();
+                assert!(path.exists());
+                drop(body);
+                assert!(!path.exists());
+            }
+            assert_eq!(std::fs::read_dir(dir.path().join("spool")).unwrap().count(), 0);
+        }
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("spool-1-0"), "left").unwrap();
+        std::fs::write(dir.path().join("other"), "not ours").unwrap();
+        Spool::new(dir.path()).unwrap();
+        assert!(!dir.path().join("spool-1-0").exists());
+        assert!(dir.path().join("other").exists());
+    }
+}
