@@ -4,6 +4,7 @@
 
 mod body;
 pub mod core;
+pub mod journal;
 pub mod limits;
 pub mod mdp;
 mod spool;

@@ -11,3 +11,12 @@ pub const BODY_FRAMES_MAX: usize = 1000;
 
 /// Octets of a body on disk.
 pub const LARGE_BODY_BYTES_MAX: u64 = 1 << 40;
+
+/// Octets of one record of the journal: a body with its frames' lengths, and what is told of it.
+pub const JOURNAL_RECORD_BYTES_MAX: usize = BODY_BYTES_MAX + 4 * BODY_FRAMES_MAX + 1024;
+
+/// Octets that may wait for the journal's thread, however it is set up.
+pub const JOURNAL_PENDING_BYTES_MAX: usize = 128 * 1024 * 1024;
+
+/// Octets of the records that the journal writes at once: what waited, what is moved to free a segment, and a record to spare.
+pub const JOURNAL_BLOCK_BYTES_MAX: usize = 256 * 1024 * 1024;

@@ -1,0 +1,70 @@
+//! The journal's directory: made, locked, cleared of what a killed process left.
+
+use super::JournalError;
+use super::segments::{NEXT_NAME, SPARE_SUFFIX};
+use super::storage::Storage;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::Path;
+
+const LOCK_NAME: &str = "lock";
+
+/// Makes the directory if it isn't there.
+pub(super) fn make_dir(dir: &Path) -> Result<(), JournalError> {
+    use std::os::unix::fs::DirBuilderExt;
+    if dir.is_dir() {
+        return Ok(());
+    }
+    let cannot = || JournalError::io("make", dir);
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(cannot())?;
+    // Its own name has to last as well.
+    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(parent).and_then(|parent| parent.sync_all()).map_err(cannot())
+}
+
+/// One process at a time may write, or some may read.
+pub(super) fn lock(dir: &Path, exclusive: bool) -> Result<File, JournalError> {
+    let path = dir.join(LOCK_NAME);
+    let (access, operation) = match exclusive {
+        true => (OFlags::RDWR | OFlags::CREATE, FlockOperation::NonBlockingLockExclusive),
+        false => (OFlags::RDONLY, FlockOperation::NonBlockingLockShared),
+    };
+    let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR);
+    let mut file = File::from(opened.map_err(|errno| JournalError::io("open", &path)(errno.into()))?);
+    match flock(&file, operation) {
+        Ok(()) => {}
+        Err(Errno::AGAIN) => {
+            let mut text = String::new();
+            let _ = (&file).take(20).read_to_string(&mut text);
+            let holder = text.trim().parse::<u32>().map_or(String::new(), |process| format!(" (process {process})"));
+            return Err(JournalError::Locked { path: dir.to_owned(), holder });
+        }
+        Err(errno) => return Err(JournalError::io("lock", &path)(errno.into())),
+    }
+    if exclusive {
+        // Only for the message above: that it can't be told is no reason not to start.
+        let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+    }
+    Ok(file)
+}
+
+/// Removes what a process has left that was killed: segments that were to be, and bodies that no record names.
+pub(super) fn remove_left_over<S: Storage>(storage: &S, needed: &HashSet<String>) -> Result<(), JournalError> {
+    let names = storage.names().map_err(JournalError::io("list", storage.path("")))?;
+    for name in names.iter().filter(|name| *name == NEXT_NAME || name.ends_with(SPARE_SUFFIX)) {
+        storage.remove(name).map_err(JournalError::io("remove", storage.path(name)))?;
+    }
+    let names = storage.body_names().map_err(JournalError::io("list", storage.body_path("")))?;
+    let ours = |name: &&String| {
+        let stem = name.split('.').next().unwrap_or_default();
+        stem.len() == 16 && stem.bytes().all(|octet| octet.is_ascii_hexdigit())
+    };
+    for name in names.iter().filter(ours).filter(|name| !needed.contains(*name)) {
+        storage.remove_body(name).map_err(JournalError::io("remove", storage.body_path(name)))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! Which segment each record is in that is still needed. The journal's thread keeps it, to know what can be removed.
+
+use super::record::{Record, Stored, What};
+use foldhash::fast::RandomState;
+use std::collections::VecDeque;
+use std::collections::hash_map::{Entry, HashMap};
+
+/// The name of a file that holds a request's body, or its outcome's.
+pub(super) fn body_name(id: u64, of_outcome: bool) -> String {
+    format!("{id:016x}.{}", if of_outcome { "outcome" } else { "request" })
+}
+
+/// Where what is known of a request is. A segment of 0 is none.
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    accepted_in: u32,
+    accepted_bytes: u32,
+    /// What its record takes without the body.
+    head_bytes: u32,
+    finished_in: u32,
+    finished_bytes: u32,
+    request_file: bool,
+    outcome_file: bool,
+}
+
+/// What of a record is still needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Needed {
+    No,
+    /// A request that has its outcome.
+    WithoutBody,
+    Whole,
+}
+
+/// All requests that aren't forgotten, and how much of each segment is needed.
+#[derive(Default)]
+pub(super) struct Index {
+    slots: HashMap<u64, Slot, RandomState>,
+    /// Octets needed of each segment, from `first` on.
+    needed: VecDeque<u64>,
+    first: u32,
+    total: u64,
+}
+
+impl Index {
+    /// Takes in a record that is in a segment. `unneeded` is told the names of files that aren't needed any more.
+    pub(super) fn apply(&mut self, record: &Record, segment: u32, mut unneeded: impl FnMut(String)) {
+        let bytes = record.octets.len() as u32;
+        match record.what {
+            What::Accepted { body, .. } => {
+                let slot = self.slots.entry(record.id).or_default();
+                let (was_in, was) = (slot.accepted_in, slot.accepted_bytes);
+                let finished = slot.finished_in != 0;
+                slot.accepted_in = segment;
+                slot.head_bytes = record.bytes_without_body() as u32;
+                slot.accepted_bytes = if finished { slot.head_bytes } else { bytes };
+                slot.request_file = !finished && matches!(body, Stored::File(_));
+                let now = slot.accepted_bytes;
+                self.moved(was_in, was, segment, now);
+            }
+            What::Finished { body, .. } => {
+                let slot = self.slots.entry(record.id).or_default();
+                let (was_in, was) = (slot.finished_in, slot.finished_bytes);
+                let (accepted_in, accepted_bytes, head) = (slot.accepted_in, slot.accepted_bytes, slot.head_bytes);
+                (slot.finished_in, slot.finished_bytes) = (segment, bytes);
+                slot.outcome_file = matches!(body, Stored::File(_));
+                slot.accepted_bytes = head;
+                if std::mem::take(&mut slot.request_file) {
+                    unneeded(body_name(record.id, false));
+                }
+                self.moved(was_in, was, segment, bytes);
+                self.moved(accepted_in, accepted_bytes, accepted_in, head);
+            }
+            What::Forgotten => {
+                let Entry::Occupied(slot) = self.slots.entry(record.id) else { return };
+                let slot = slot.remove();
+                self.moved(slot.accepted_in, slot.accepted_bytes, 0, 0);
+                self.moved(slot.finished_in, slot.finished_bytes, 0, 0);
+                for (there, of_outcome) in [(slot.request_file, false), (slot.outcome_file, true)] {
+                    if there {
+                        unneeded(body_name(record.id, of_outcome));
+                    }
+                }
+            }
+        }
+    }
+
+    /// What of a record, which is in this segment, has to be kept.
+    pub(super) fn needed(&self, record: &Record, segment: u32) -> Needed {
+        let Some(slot) = self.slots.get(&record.id) else { return Needed::No };
+        match record.what {
+            What::Accepted { .. } if slot.accepted_in == segment && slot.finished_in != 0 => Needed::WithoutBody,
+            What::Accepted { .. } if slot.accepted_in == segment => Needed::Whole,
+            What::Finished { .. } if slot.finished_in == segment => Needed::Whole,
+            _ => Needed::No,
+        }
+    }
+
+    /// Octets needed of a segment.
+    pub(super) fn needed_of(&self, segment: u32) -> u64 {
+        segment.checked_sub(self.first).and_then(|index| self.needed.get(index as usize)).copied().unwrap_or(0)
+    }
+
+    /// Octets needed of all segments.
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Requests that aren't forgotten.
+    pub(super) fn requests(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Segments before this are gone.
+    pub(super) fn forget_before(&mut self, segment: u32) {
+        while self.first < segment && self.needed.pop_front().is_some() {
+            self.first += 1;
+        }
+    }
+
+    fn moved(&mut self, from: u32, was: u32, to: u32, now: u32) {
+        if let Some(count) = self.count(from) {
+            *count = count.saturating_sub(u64::from(was));
+            self.total = self.total.saturating_sub(u64::from(was));
+        }
+        if let Some(count) = self.count(to) {
+            *count += u64::from(now);
+            self.total += u64::from(now);
+        }
+    }
+
+    fn count(&mut self, segment: u32) -> Option<&mut u64> {
+        if segment == 0 {
+            return None;
+        }
+        if self.needed.is_empty() {
+            self.first = segment;
+        }
+        let index = segment.checked_sub(self.first)? as usize;
+        if index >= self.needed.len() {
+            self.needed.resize(index + 1, 0);
+        }
+        self.needed.get_mut(index)
+    }
+}

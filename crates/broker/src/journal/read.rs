@@ -1,0 +1,131 @@
+//! Reading segments block by block: at the start, when one is cleaned, and to show what is in it.
+
+use super::block::{ALIGNMENT, BLOCK_HEADER_BYTES, BlockHeader, SEGMENT_HEADER_BYTES, SegmentHeader, next_offset};
+use super::storage::StorageFile;
+use std::io;
+
+/// What is read at once if blocks are small.
+const WINDOW_BYTES: usize = 256 * 1024;
+/// A window larger than this is let go of when it isn't needed any more.
+const WINDOW_KEPT_BYTES: usize = 4 * 1024 * 1024;
+
+/// One segment, read from its first block on.
+pub(super) struct Reader<F> {
+    file: F,
+    salt: u64,
+    /// Of the next block.
+    sequence: u64,
+    /// Where the next block begins.
+    offset: u64,
+    /// Nothing is read from here on.
+    end: u64,
+    window: Vec<u8>,
+    window_at: u64,
+}
+
+/// What is at a reader's place.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next<'a> {
+    Block {
+        start: u64,
+        records: u32,
+        octets: &'a [u8],
+    },
+    /// No more blocks, as it should be.
+    End,
+    /// Something else, and what is wrong with it.
+    Bad(&'static str),
+}
+
+impl<F: StorageFile> Reader<F> {
+    /// Reads `file` as far as `end`.
+    pub(super) fn new(file: F, header: &SegmentHeader, end: u64) -> Reader<F> {
+        let (salt, sequence) = (header.salt, header.sequence);
+        let offset = SEGMENT_HEADER_BYTES as u64;
+        Reader { file, salt, sequence, offset, end, window: Vec::new(), window_at: 0 }
+    }
+
+    /// Where the next block begins or should.
+    pub(super) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Which block should be next.
+    pub(super) fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// The next block, if one is there and whole.
+    pub(super) fn next(&mut self) -> io::Result<Next<'_>> {
+        let start = self.offset;
+        let octets = self.octets(start, BLOCK_HEADER_BYTES)?;
+        // Also where the file was made shorter: to the octet, no block is cut.
+        if octets.iter().all(|octet| *octet == 0) {
+            return Ok(Next::End);
+        }
+        let salt = self.salt;
+        let Some(header) = BlockHeader::decode(self.octets(start, BLOCK_HEADER_BYTES)?, salt) else {
+            return Ok(Next::Bad("no header of a block"));
+        };
+        if header.sequence != self.sequence {
+            return Ok(Next::Bad("a block out of sequence"));
+        }
+        let (at, length) = (start + BLOCK_HEADER_BYTES as u64, u64::from(header.length));
+        // Before anything is allocated for it.
+        if at + length > self.end {
+            return Ok(Next::Bad("a block is cut off"));
+        }
+        if !header.holds(self.octets(at, header.length as usize)?) {
+            return Ok(Next::Bad("the checksum of a block is wrong"));
+        }
+        self.offset = next_offset(at, length);
+        self.sequence += 1;
+        let octets = self.octets(at, header.length as usize)?;
+        Ok(Next::Block { start, records: header.records, octets })
+    }
+
+    /// Where, behind the bad place that the reader is at, there is a block that was written later: the place was durable then.
+    pub(super) fn later_block(&mut self) -> io::Result<Option<u64>> {
+        let (salt, sequence) = (self.salt, self.sequence);
+        let mut offset = self.offset + ALIGNMENT;
+        loop {
+            let octets = self.octets(offset, WINDOW_BYTES)?;
+            let found = octets.chunks_exact(ALIGNMENT as usize).enumerate().position(|(index, chunk)| {
+                chunk.starts_with(&salt.to_le_bytes())
+                    && octets
+                        .get(index * ALIGNMENT as usize..)
+                        .and_then(|octets| BlockHeader::decode(octets, salt))
+                        .is_some_and(|header| header.sequence > sequence)
+            });
+            if let Some(index) = found {
+                return Ok(Some(offset + index as u64 * ALIGNMENT));
+            }
+            if octets.len() <= BLOCK_HEADER_BYTES {
+                return Ok(None);
+            }
+            // A header may lie across the end of what was looked at.
+            let looked_at = octets.len() - BLOCK_HEADER_BYTES;
+            offset += (looked_at as u64).next_multiple_of(ALIGNMENT).max(ALIGNMENT);
+        }
+    }
+
+    /// The octets at a place: fewer than `length` at the end.
+    fn octets(&mut self, offset: u64, length: usize) -> io::Result<&[u8]> {
+        let wanted = length.min(usize::try_from(self.end.saturating_sub(offset)).unwrap_or(usize::MAX));
+        let window_end = self.window_at + self.window.len() as u64;
+        if offset < self.window_at || offset + wanted as u64 > window_end {
+            let most = WINDOW_BYTES.min(usize::try_from(self.end.saturating_sub(offset)).unwrap_or(usize::MAX));
+            if self.window.capacity() > WINDOW_KEPT_BYTES && wanted <= WINDOW_KEPT_BYTES {
+                self.window = Vec::new();
+            }
+            self.window.resize(wanted.max(most), 0);
+            self.window_at = offset;
+            let read = self.file.read_full_at(&mut self.window, offset);
+            self.window.truncate(*read.as_ref().unwrap_or(&0));
+            read?;
+        }
+        let at = usize::try_from(offset - self.window_at).unwrap_or(usize::MAX);
+        let there = self.window.get(at..).unwrap_or_default();
+        Ok(&there[..wanted.min(there.len())])
+    }
+}

@@ -1,0 +1,147 @@
+//! What a journal holds, found at the start.
+//!
+//! Only the last block of the last segment may be torn: a block is written when the one before it is durable, and a segment is begun
+//! when all of the one before it is. So what isn't whole is a torn end exactly if no later block follows; otherwise it had been
+//! durable, and someone has to decide.
+
+use super::JournalError;
+use super::block::{BadHeader, SEGMENT_HEADER_BYTES, SegmentHeader};
+use super::read::{Next, Reader};
+use super::record::Record;
+use super::storage::{Storage, StorageFile};
+use std::path::PathBuf;
+
+/// An end that was cut off because it was torn or damaged. What was in it may never have become durable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CutTail {
+    /// The file.
+    pub path: PathBuf,
+    /// Where in it the end was cut, in octets.
+    pub offset: u64,
+    /// What was wrong there.
+    pub what: &'static str,
+    /// Requests that could not be given back because a part of what is needed was in the end that was cut.
+    pub lost_requests: u64,
+}
+
+/// A segment that is there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FoundSegment {
+    pub(super) number: u32,
+    pub(super) header: SegmentHeader,
+    /// Where its blocks end.
+    pub(super) end: u64,
+}
+
+/// All that is in the segments but the records.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) segments: Vec<FoundSegment>,
+    /// The last block, which may not be durable, and where it begins in the last segment.
+    pub(super) last_block: Option<LastBlock>,
+    /// The next block's.
+    pub(super) sequence: u64,
+    pub(super) next_id: u64,
+    pub(super) cut: Option<CutTail>,
+}
+
+#[derive(Debug)]
+pub(super) struct LastBlock {
+    pub(super) start: u64,
+    pub(super) records: u32,
+    pub(super) octets: Vec<u8>,
+}
+
+/// A segment's file name.
+pub(super) fn segment_name(number: u32) -> String {
+    format!("{number:08x}.log")
+}
+
+fn segment_number(name: &str) -> Option<u32> {
+    let digits = name.strip_suffix(".log")?;
+    let number = u32::from_str_radix(digits, 16).ok()?;
+    (segment_name(number) == name).then_some(number)
+}
+
+/// Reads all segments, and gives each record to `each` with its segment's number.
+pub(super) fn read_all<S: Storage>(storage: &S, mut each: impl FnMut(&Record, u32)) -> Result<Found, JournalError> {
+    let names = storage.names().map_err(JournalError::io("list the journal", storage.path("")))?;
+    let mut numbers: Vec<u32> = names.iter().filter_map(|name| segment_number(name)).collect();
+    numbers.sort_unstable();
+    let headers: Vec<SegmentHeader> =
+        numbers.iter().map(|number| read_header(storage, *number)).collect::<Result<_, _>>()?;
+
+    let mut found = Found { next_id: 1, sequence: 1, ..Found::default() };
+    for (index, header) in headers.iter().enumerate() {
+        let next = headers.get(index + 1);
+        let path = storage.path(&segment_name(header.number));
+        let damaged = |offset, what| JournalError::Damaged { path: path.clone(), offset, what };
+        if next.is_some_and(|next| next.number - 1 != header.number) {
+            return Err(damaged(0, "the segment behind this one is missing"));
+        }
+        if index > 0 && header.sequence != found.sequence {
+            return Err(damaged(32, "this segment does not follow the one before"));
+        }
+        let file = storage.open(&segment_name(header.number)).map_err(JournalError::io("open", &path))?;
+        let length = file.length().map_err(JournalError::io("read", &path))?;
+        let end = next.map_or(length, |next| next.previous_end);
+        found.next_id = found.next_id.max(header.next_id);
+        found.last_block = None;
+        let mut reader = Reader::new(file, header, end);
+        let bad = loop {
+            match reader.next().map_err(JournalError::io("read", &path))? {
+                Next::Block { start, records, octets } => {
+                    let mut rest = octets;
+                    let mut count = 0;
+                    while !rest.is_empty() {
+                        // Its checksum is right, so that no disk did this.
+                        let record = Record::take(&mut rest).map_err(|what| damaged(start, what))?;
+                        found.next_id = found.next_id.max(record.id.saturating_add(1));
+                        each(&record, header.number);
+                        count += 1;
+                    }
+                    if count != records {
+                        return Err(damaged(start, "a block has not as many records as it says"));
+                    }
+                    if next.is_none() {
+                        let last = found.last_block.get_or_insert(LastBlock { start, records, octets: Vec::new() });
+                        (last.start, last.records) = (start, records);
+                        last.octets.clear();
+                        last.octets.extend_from_slice(octets);
+                    }
+                }
+                Next::End => break None,
+                Next::Bad(what) => break Some(what),
+            }
+        };
+        let ended = reader.offset();
+        found.sequence = reader.sequence();
+        if next.is_some() {
+            if bad.is_some() || ended != end {
+                return Err(damaged(ended, bad.unwrap_or("it ends before its end")));
+            }
+        } else {
+            // Also if it ends well: zeros in the midst look like an end.
+            if reader.later_block().map_err(JournalError::io("read", &path))?.is_some() {
+                return Err(damaged(ended, bad.unwrap_or("blocks are missing")));
+            }
+            found.cut = bad.map(|what| CutTail { path: path.clone(), offset: ended, what, lost_requests: 0 });
+        }
+        found.segments.push(FoundSegment { number: header.number, header: *header, end: ended });
+    }
+    Ok(found)
+}
+
+fn read_header<S: Storage>(storage: &S, number: u32) -> Result<SegmentHeader, JournalError> {
+    let name = segment_name(number);
+    let path = storage.path(&name);
+    let file = storage.open(&name).map_err(JournalError::io("open", &path))?;
+    let mut octets = [0; SEGMENT_HEADER_BYTES];
+    let read = file.read_full_at(&mut octets, 0).map_err(JournalError::io("read", &path))?;
+    match SegmentHeader::decode(octets.get(..read).unwrap_or_default()) {
+        Ok(header) if header.number == number => Ok(header),
+        Ok(_) => Err(JournalError::Damaged { path, offset: 16, what: "its number is not that of its name" }),
+        Err(BadHeader::Version(version)) => Err(JournalError::UnknownVersion { path, version }),
+        Err(BadHeader::Damaged(what)) => Err(JournalError::Damaged { path, offset: 0, what }),
+    }
+}
