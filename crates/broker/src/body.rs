@@ -8,6 +8,9 @@ use std::sync::Arc;
 /// Bodies of no more octets than this are kept in place, without an allocation.
 pub(crate) const INLINE_BYTES_MAX: usize = 54;
 
+/// A slice of what was read keeps all of that alive: smaller frames are copied out of it.
+pub(crate) const SHARE_OVER_BYTES: usize = 16 * 1024;
+
 /// A body that isn't in memory, such as a file. Whoever made it knows what it is.
 pub trait LargeBody: Any + Send + Sync + fmt::Debug {
     /// Its octets.
@@ -48,6 +51,14 @@ impl Body {
             (Some(only), None) => Body::from(only),
             (Some(first), Some(second)) => Body(Kind::Many([first, second].into_iter().chain(frames).collect())),
         }
+    }
+
+    /// A body of frames that came from the wire: small ones are copied, so that they don't keep what they were read with alive.
+    pub fn owned(frames: impl IntoIterator<Item = Bytes>) -> Body {
+        Body::of_frames(frames.into_iter().map(|frame| match frame.len() {
+            0..=SHARE_OVER_BYTES => Bytes::copy_from_slice(&frame),
+            _ => frame,
+        }))
     }
 
     /// A body that isn't in memory.

@@ -3,6 +3,7 @@
 //! docs/requests-protocol.md specifies what is spoken and what is promised.
 
 mod body;
+pub mod broker;
 pub mod core;
 pub mod journal;
 pub mod limits;

@@ -38,6 +38,8 @@ pub enum Event {
         head: Frames,
         /// Its octets.
         length: u64,
+        /// Whether more frames of the message will follow it.
+        more: bool,
     },
     /// Octets of it, at most 256 KiB. Drop them when done: they hold a buffer of a bounded pool, and reading waits for one.
     BodyData {

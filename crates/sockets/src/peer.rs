@@ -16,6 +16,11 @@ pub struct PeerId {
 }
 
 impl PeerId {
+    /// A small number for tables: no two peers have the same at a time, but it is used again when a peer is gone.
+    pub fn slot(self) -> u32 {
+        self.slot
+    }
+
     pub(crate) fn token(self) -> u64 {
         (u64::from(self.generation) << 32) | u64::from(self.slot)
     }

@@ -163,7 +163,7 @@ impl Peer {
                     self.messages_in += 1;
                     Event::Message { peer, frames, continued }
                 }
-                Wire::BodyStart { head, length, .. } => Event::BodyStart { peer, head, length },
+                Wire::BodyStart { head, length, more } => Event::BodyStart { peer, head, length, more },
                 Wire::BodyData(data) => {
                     self.begin_body(data, pool, events);
                     continue;

@@ -1,5 +1,6 @@
-//! `tow`: moves files over ZeroMQ's wire protocol. A module a subcommand.
+//! `tow`: moves files and requests over ZeroMQ's wire protocol. A module a subcommand.
 
+mod broker;
 mod demo;
 mod exit;
 mod get;
@@ -8,13 +9,14 @@ mod ls;
 mod progress;
 mod resources;
 mod serve;
+mod signals;
 
 use clap::{Parser, Subcommand};
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
-/// Moves files between machines over ZeroMQ's wire protocol, ZMTP 3.1.
+/// Moves files and requests between machines over ZeroMQ's wire protocol, ZMTP 3.1.
 #[derive(Parser)]
 #[command(name = "tow", version, about, max_term_width = 110)]
 struct Arguments {
@@ -30,13 +32,16 @@ enum Command {
     Ls(ls::Arguments),
     /// Get a file, a directory with all below it, or a glob.
     Get(get::Arguments),
+    /// Take requests from clients, and give them to workers: an asynchronous Majordomo broker.
+    Broker(broker::Arguments),
     /// Show the whole thing on this machine: make a file, serve it, get it, verify it.
     Demo(demo::Arguments),
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let default_level = if matches!(arguments.command, Command::Serve(_)) { "info" } else { "error" };
+    let default_level =
+        if matches!(arguments.command, Command::Serve(_) | Command::Broker(_)) { "info" } else { "error" };
     let filter = EnvFilter::try_from_env("TOW_LOG").unwrap_or_else(|_| EnvFilter::new(default_level));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -49,6 +54,7 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Ls(arguments) => ls::run(arguments),
         Command::Get(arguments) => get::run(arguments),
+        Command::Broker(arguments) => broker::run(arguments),
         Command::Demo(arguments) => demo::run(arguments),
     };
     outcome.unwrap_or_else(|failure| {

@@ -19,7 +19,7 @@ const fn not_now(retry_ms: u32, reason: &'static str) -> Result<(), Refusal> {
 }
 
 /// Whether the broker itself answers for a service.
-pub(super) fn is_built_in(service: &[u8]) -> bool {
+pub(crate) fn is_built_in(service: &[u8]) -> bool {
     service.starts_with(b"mmi.") || service.starts_with(b"titanic.")
 }
 
@@ -91,6 +91,13 @@ impl Core {
         let ttl_ms = if ttl_ms == 0 { self.settings.ttl_ms } else { Millis::from(ttl_ms) };
         let journalled = self.settings.journal && !volatile && !service.starts_with(b"mmi.");
         self.take(now, key, number, ttl_ms, journalled, service, body, Envelope::default());
+    }
+
+    /// A numbered client's request couldn't be taken in, for want of room that may be there later.
+    pub fn refuse(&mut self, peer: Peer, number: u64, reason: &'static str) {
+        self.counters.refused += 1;
+        let (status, retry_ms) = (Status::NO_STORAGE, 1_000);
+        self.actions.push(Action::Refused { peer, number, status, retry_ms, reason });
     }
 
     /// A request of a stock client. It gets its reply as long as its connection lasts. `one_reply`: it knows no parts.

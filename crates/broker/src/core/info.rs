@@ -1,5 +1,6 @@
 //! What an operator may see.
 
+use super::service::Service;
 use super::{Core, Kind, Peer};
 use bytes::Bytes;
 
@@ -58,6 +59,18 @@ pub struct WorkerInfo {
     pub held: usize,
 }
 
+impl Service {
+    fn info(&self) -> ServiceInfo {
+        ServiceInfo {
+            name: self.name.clone(),
+            waiting: self.waiting.len,
+            waiting_bytes: self.waiting_bytes,
+            live: self.live,
+            workers: self.workers,
+        }
+    }
+}
+
 impl Core {
     /// What happened since the start.
     pub fn counters(&self) -> Counters {
@@ -66,18 +79,12 @@ impl Core {
 
     /// All services.
     pub fn services(&self) -> impl Iterator<Item = ServiceInfo> + '_ {
-        self.services.iter().map(|service| ServiceInfo {
-            name: service.name.clone(),
-            waiting: service.waiting.len,
-            waiting_bytes: service.waiting_bytes,
-            live: service.live,
-            workers: service.workers,
-        })
+        self.services.iter().map(Service::info)
     }
 
     /// One service.
     pub fn service(&self, name: &[u8]) -> Option<ServiceInfo> {
-        self.services().find(|service| service.name == name)
+        self.services.by_name(name).map(Service::info)
     }
 
     /// All workers.

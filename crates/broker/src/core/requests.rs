@@ -255,6 +255,6 @@ mod tests {
         assert!(requests.find(1, 0).is_none() && requests.find(1, 1).is_some());
         assert_eq!(requests.len(), 4);
         requests.unlink(&mut list, 0);
-        assert_eq!(listed(&requests, &list), []);
+        assert!(listed(&requests, &list).is_empty());
     }
 }

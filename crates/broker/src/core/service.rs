@@ -91,6 +91,10 @@ impl Services {
         self.slab.iter().map(|(_, service)| service)
     }
 
+    pub fn by_name(&self, name: &[u8]) -> Option<&Service> {
+        self.by_name.get(name).map(|&key| self.at(key))
+    }
+
     pub fn get(&self, key: ServiceKey) -> Option<&Service> {
         self.slab.get(key as usize)
     }

@@ -4,6 +4,7 @@
 
 mod broker;
 
+pub(crate) use broker::Head;
 pub use broker::{
     FromPeer, MdpError, WorkerCommand, decode, disconnect, heartbeat, reply_head, request_head, token_of,
 };

@@ -1,6 +1,6 @@
 //! The fields of records, and the bodies in them.
 
-use crate::body::Body;
+use crate::body::{Body, SHARE_OVER_BYTES};
 use crate::limits::{BODY_FRAMES_MAX, SERVICE_BYTES_MAX};
 use bytes::Bytes;
 
@@ -15,9 +15,6 @@ pub(super) const VOLATILE: u8 = 8;
 
 /// Bodies of more octets than this are attached instead of copied into the block.
 pub(super) const ATTACH_OVER_BYTES: u64 = 4 * 1024;
-
-/// A slice of a block keeps the whole block alive: smaller bodies are copied out of it.
-const SHARE_OVER_BYTES: usize = 16 * 1024;
 
 /// What is wrong with a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -1,0 +1,136 @@
+//! The broker's own services: MMI (RFC 8) with three of ours, and Titanic (RFC 9) on the journal.
+
+use super::Broker;
+use crate::body::Body;
+use crate::core::{ServiceInfo, StoredState};
+use crate::limits::SERVICE_BYTES_MAX;
+use crate::wire::{ClientId, Status, Token};
+use bytes::Bytes;
+use serde_json::json;
+
+/// A reply that begins with a code, as all of these do.
+fn coded(code: &'static str, more: impl IntoIterator<Item = Bytes>) -> Body {
+    Body::of_frames([Bytes::from_static(code.as_bytes())].into_iter().chain(more))
+}
+
+fn of_service(service: &ServiceInfo) -> serde_json::Value {
+    json!({
+        "service": String::from_utf8_lossy(&service.name),
+        "waiting": service.waiting,
+        "waiting_bytes": service.waiting_bytes,
+        "unconfirmed": service.live,
+        "workers": service.workers,
+    })
+}
+
+impl Broker {
+    /// Answers a request for one of them.
+    pub(super) fn answer(&mut self, token: &Token, service: &[u8], body: &Body) {
+        let argument = body.frames().and_then(|mut frames| frames.next()).unwrap_or_default().to_vec();
+        let reply = match service {
+            b"mmi.service" => {
+                let has_worker = self.core.service(&argument).is_some_and(|service| service.workers > 0);
+                coded(if has_worker { "200" } else { "404" }, [])
+            }
+            b"mmi.services" => {
+                let services = self.core.services().filter(|service| service.workers > 0);
+                let names: Vec<String> = services.map(|s| String::from_utf8_lossy(&s.name).into_owned()).collect();
+                coded("200", [json!(names).to_string().into()])
+            }
+            b"mmi.queue" => {
+                let wanted = |service: &ServiceInfo| match argument.is_empty() {
+                    true => !crate::core::is_built_in(&service.name),
+                    false => service.name[..] == argument[..],
+                };
+                let queues: Vec<_> = self.core.services().filter(wanted).map(|s| of_service(&s)).collect();
+                coded("200", [json!(queues).to_string().into()])
+            }
+            b"mmi.workers" => coded("200", [self.workers(&argument).to_string().into()]),
+            b"titanic.request" if self.keeping.is_some() => return self.titanic_request(token, body),
+            b"titanic.reply" if self.keeping.is_some() => self.titanic_reply(&argument),
+            b"titanic.close" if self.keeping.is_some() => {
+                if let Some(name) = name_of(&argument) {
+                    let now = self.now();
+                    self.core.close_stored(now, name);
+                }
+                coded("200", [])
+            }
+            _ => coded("501", []),
+        };
+        let status = if reply.single() == Some(b"501") { Status::NOT_IMPLEMENTED } else { Status::OK };
+        self.core.built_in_reply(token, status, reply);
+    }
+
+    /// Where each worker really is, and what it has.
+    fn workers(&mut self, service: &[u8]) -> serde_json::Value {
+        let workers: Vec<_> = self.core.workers().filter(|w| service.is_empty() || w.service[..] == *service).collect();
+        let shown = workers.into_iter().map(|worker| {
+            let connection = self.connections.find(worker.peer);
+            let address = connection.and_then(|connection| self.hub.peer(connection.id)).map(|peer| peer.address);
+            json!({
+                "service": String::from_utf8_lossy(&worker.service),
+                "address": address.map(|address| address.to_string()),
+                "credit": worker.credit,
+                "held": worker.held,
+                "numbered": worker.kind == crate::core::Kind::Numbered,
+            })
+        });
+        json!(shown.collect::<Vec<_>>())
+    }
+
+    /// `[service, body+]` is kept, and answered `[200, name]` when it is on the disk.
+    fn titanic_request(&mut self, token: &Token, body: &Body) {
+        let mut frames = body.to_frames().unwrap_or_default().into_iter();
+        let service = frames.next().unwrap_or_default();
+        let is_nameable = (1..=SERVICE_BYTES_MAX).contains(&service.len());
+        if !is_nameable || frames.len() == 0 || service.starts_with(b"mmi.") || service.starts_with(b"titanic.") {
+            return self.core.built_in_reply(token, Status::OK, coded("500", []));
+        }
+        let name = ClientId(super::random());
+        let answer = coded("200", [Bytes::from(text_of(name))]);
+        let now = self.now();
+        self.core.store(now, name, &service, Body::of_frames(frames), *token, answer);
+    }
+
+    fn titanic_reply(&self, argument: &[u8]) -> Body {
+        match name_of(argument).and_then(|name| self.core.stored(name)) {
+            None => coded("400", []),
+            Some(StoredState::Pending) => coded("300", []),
+            Some(StoredState::Done(Status::OK, body)) => match body.to_frames() {
+                Some(frames) => coded("200", frames),
+                None => coded("500", [Bytes::from_static(b"the reply is too large to be sent along")]),
+            },
+            Some(StoredState::Done(_, reason)) => coded("500", reason.to_frames().unwrap_or_default()),
+        }
+    }
+}
+
+/// A stored request's name as Titanic has it: 32 hexadecimal digits.
+fn text_of(name: ClientId) -> String {
+    name.0.iter().map(|octet| format!("{octet:02X}")).collect()
+}
+
+fn name_of(text: &[u8]) -> Option<ClientId> {
+    let text: &[u8; 32] = text.try_into().ok()?;
+    let mut name = [0; 16];
+    for (octet, pair) in name.iter_mut().zip(text.chunks_exact(2)) {
+        *octet = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(ClientId(name))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_name_survives_as_text() {
+        let name = ClientId([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 254, 255, 16]);
+        assert_eq!(name_of(text_of(name).as_bytes()), Some(name));
+        assert_eq!(name_of(text_of(name).to_lowercase().as_bytes()), Some(name));
+        for wrong in [&b""[..], b"00", &[b'x'; 32], &[0xFF; 32]] {
+            assert_eq!(name_of(wrong), None);
+        }
+    }
+}

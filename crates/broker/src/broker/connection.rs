@@ -1,0 +1,111 @@
+//! What the driver knows of each connection.
+
+use super::streams::Incoming;
+use crate::core::Peer;
+use crate::mdp::Dialect;
+use crate::wire::Block;
+use std::collections::VecDeque;
+use towpath_sockets::{Message, PeerId};
+
+/// What a peer turned out to be, by its first message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Speaks {
+    /// It has said nothing yet.
+    Nothing,
+    /// Numbered requests.
+    NumberedClient,
+    /// Numbered requests, from the other side.
+    NumberedWorker,
+    /// A stock client.
+    StockClient(Dialect),
+    /// A stock worker.
+    StockWorker(Dialect),
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub id: PeerId,
+    pub speaks: Speaks,
+    /// Records on their way to it.
+    pub block: Block,
+    /// It is among those to be flushed.
+    pub is_dirty: bool,
+    /// What the hub had no room for.
+    pub pending: VecDeque<Message>,
+    pub pending_bytes: u64,
+    /// The core was told that nothing more fits.
+    pub is_blocked: bool,
+    /// The core wants no more from it.
+    pub is_paused: bool,
+    /// No more is read from it while it is blocked, because it goes on asking.
+    pub asks_too_much: bool,
+    /// The parts that it has sent of the reply under way.
+    pub parts: u32,
+    /// A message with a streamed body that is under way.
+    pub incoming: Option<Incoming>,
+}
+
+impl Connection {
+    fn new(id: PeerId) -> Connection {
+        Connection {
+            id,
+            speaks: Speaks::Nothing,
+            block: Block::default(),
+            is_dirty: false,
+            pending: VecDeque::new(),
+            pending_bytes: 0,
+            is_blocked: false,
+            is_paused: false,
+            asks_too_much: false,
+            parts: 0,
+            incoming: None,
+        }
+    }
+}
+
+/// All connections, by their slot.
+#[derive(Debug, Default)]
+pub(super) struct Connections {
+    slots: Vec<Option<Box<Connection>>>,
+    /// Those with something to be flushed.
+    pub dirty: Vec<Peer>,
+}
+
+impl Connections {
+    pub fn insert(&mut self, id: PeerId) {
+        let slot = id.slot() as usize;
+        if slot >= self.slots.len() {
+            self.slots.resize_with(slot + 1, || None);
+        }
+        self.slots[slot] = Some(Box::new(Connection::new(id)));
+    }
+
+    /// Forgets a connection, unless another one has its slot by now.
+    pub fn remove(&mut self, id: PeerId) -> Option<Box<Connection>> {
+        let slot = self.slots.get_mut(id.slot() as usize)?;
+        slot.take_if(|connection| connection.id == id)
+    }
+
+    #[inline]
+    pub fn find(&mut self, peer: Peer) -> Option<&mut Connection> {
+        self.slots.get_mut(peer as usize)?.as_deref_mut()
+    }
+
+    /// The connection of that name, not a later one in its slot.
+    #[inline]
+    pub fn of(&mut self, id: PeerId) -> Option<&mut Connection> {
+        self.find(id.slot()).filter(|connection| connection.id == id)
+    }
+
+    /// The block for records to a connection, which will be flushed.
+    #[inline]
+    pub fn block(&mut self, peer: Peer) -> Option<&mut Block> {
+        let connection = self.slots.get_mut(peer as usize)?.as_deref_mut()?;
+        if !connection.is_dirty {
+            connection.is_dirty = true;
+            self.dirty.push(peer);
+        }
+        Some(&mut connection.block)
+    }
+}

@@ -1,0 +1,226 @@
+//! From what peers send to what the core is told.
+
+use super::Broker;
+use super::connection::Speaks;
+use super::streams::{Attached, body_of};
+use crate::body::Body;
+use crate::core::{Kind, Peer};
+use crate::mdp::{self, FromPeer, MdpError, WorkerCommand};
+use crate::wire::{CLIENT_HEADER, FromClient, FromWorker, Status, WORKER_HEADER, WireError};
+use bytes::Bytes;
+use towpath_sockets::{Event, PeerId};
+
+const NO_ROOM: &str = "the broker has no room on its disk for a large body";
+
+impl Broker {
+    pub(super) fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Ready { peer } => self.connections.insert(peer),
+            Event::Message { peer, frames, continued: false } => self.on_message(peer, &frames, Attached::Nothing),
+            Event::Message { peer, frames, continued: true } => self.on_rest(peer, frames),
+            Event::BodyStart { peer, head, length, more } => self.on_body_start(peer, head, length, more),
+            Event::BodyData { peer, data } => self.on_body_data(peer, data),
+            Event::BodyEnd { peer, more } => self.on_body_end(peer, more),
+            Event::Room { peer } => self.on_room(peer),
+            Event::Gone { peer, reason } => {
+                tracing::debug!(%peer, reason, "gone");
+                if self.connections.remove(peer).is_some() {
+                    let now = self.now();
+                    self.core.peer_gone(now, peer.slot());
+                    self.act();
+                }
+            }
+            // This side is no server of PLAIN, and hears of peers that never were ready from the hub's log.
+            Event::Authenticate { .. } | Event::FileSent { .. } | Event::Failed { .. } => {}
+        }
+    }
+
+    /// A whole message. `attached`: what came as a stream behind these frames.
+    pub(super) fn on_message(&mut self, id: PeerId, frames: &[Bytes], attached: Attached) {
+        let peer = id.slot();
+        let Some(connection) = self.connections.of(id) else { return };
+        let header = frames.first().map_or(&b""[..], |frame| frame);
+        match connection.speaks {
+            Speaks::Nothing if header == CLIENT_HEADER => connection.speaks = Speaks::NumberedClient,
+            Speaks::Nothing if header == WORKER_HEADER => connection.speaks = Speaks::NumberedWorker,
+            Speaks::Nothing | Speaks::StockClient(_) | Speaks::StockWorker(_) => {
+                self.on_stock(id, frames, attached);
+                return self.act();
+            }
+            Speaks::NumberedClient | Speaks::NumberedWorker => {}
+        }
+        let (block, attached) = match (frames, attached) {
+            ([_, block], attached) => (block, attached),
+            ([_, block, attached], Attached::Nothing) => (block, Attached::Body(Body::from(attached.clone()))),
+            _ => return self.reject(id, "a message of numbered requests has two or three frames"),
+        };
+        let outcome = match connection.speaks {
+            Speaks::NumberedClient if header == CLIENT_HEADER => self.on_client_block(peer, block, attached),
+            Speaks::NumberedWorker if header == WORKER_HEADER => self.on_worker_block(peer, block, attached),
+            _ => return self.reject(id, "a peer that speaks of numbered requests keeps to its header"),
+        };
+        if let Err(error) = outcome {
+            self.reject(id, &error.to_string());
+        }
+        self.act();
+    }
+
+    fn on_client_block(&mut self, peer: Peer, block: &Bytes, mut attached: Attached) -> Result<(), WireError> {
+        let now = self.now();
+        let mut rest = &block[..];
+        while !rest.is_empty() {
+            match FromClient::decode(&mut rest)? {
+                FromClient::Request { number, ttl_ms, volatile, service, content } => {
+                    match body_of(content, block, &mut attached)? {
+                        Some(body) => self.core.request(now, peer, number, ttl_ms, volatile, service, body),
+                        None => self.core.refuse(peer, number, NO_ROOM),
+                    }
+                }
+                FromClient::Confirm { first, count } => self.core.confirm(now, peer, first, count),
+                FromClient::Cancel { number } => self.core.cancel(now, peer, number),
+                FromClient::Hello { client, first } => self.core.client_hello(now, peer, client, first),
+            }
+        }
+        if matches!(attached, Attached::Nothing) { Ok(()) } else { Err(WireError::Attachment) }
+    }
+
+    fn on_worker_block(&mut self, peer: Peer, block: &Bytes, mut attached: Attached) -> Result<(), WireError> {
+        let now = self.now();
+        let mut rest = &block[..];
+        while !rest.is_empty() {
+            match FromWorker::decode(&mut rest)? {
+                FromWorker::Reply { token, status, part, content } => match body_of(content, block, &mut attached)? {
+                    Some(body) => self.core.worker_reply(now, peer, &token, status, part, body),
+                    None => self.core.worker_reply(now, peer, &token, Status::NO_STORAGE, None, NO_ROOM.into()),
+                },
+                FromWorker::Ready { credit, service } => {
+                    let epoch = self.core.settings().epoch;
+                    if let Some(block) = self.connections.block(peer) {
+                        crate::wire::ToWorker::welcome(block, epoch);
+                    }
+                    self.core.worker_ready(now, peer, Kind::Numbered, service, credit);
+                }
+                FromWorker::Credit { credit } => self.core.worker_credit(now, peer, credit),
+                FromWorker::Leaving => self.core.worker_leaving(now, peer),
+            }
+        }
+        if matches!(attached, Attached::Nothing) { Ok(()) } else { Err(WireError::Attachment) }
+    }
+
+    fn on_stock(&mut self, id: PeerId, frames: &[Bytes], attached: Attached) {
+        let now = self.now();
+        let peer = id.slot();
+        let decoded = match attached {
+            Attached::Nothing => mdp::decode(frames),
+            // Its place is taken by an empty frame.
+            _ => mdp::decode(&frames.iter().cloned().chain([Bytes::new()]).collect::<Vec<_>>()),
+        };
+        let message = match decoded {
+            Ok(message) => message,
+            Err(error) => return self.on_malformed(id, error),
+        };
+        let Some(connection) = self.connections.of(id) else { return };
+        let spoken = match &message {
+            FromPeer::Request { dialect, .. } => Speaks::StockClient(*dialect),
+            FromPeer::Worker { dialect, .. } => Speaks::StockWorker(*dialect),
+        };
+        if connection.speaks == Speaks::Nothing {
+            connection.speaks = spoken;
+            tracing::debug!(peer = %id, speaks = ?spoken, "a stock peer");
+        } else if connection.speaks != spoken {
+            return self.reject(id, "a peer keeps to the dialect and the role of its first message");
+        }
+        match message {
+            FromPeer::Request { dialect, envelope, service, body } => {
+                let body = match attached {
+                    Attached::Nothing => Body::owned(body),
+                    Attached::Body(body) => body,
+                    Attached::Lost => return self.reject(id, NO_ROOM),
+                };
+                self.core.stock_request(now, peer, dialect.has_one_reply(), envelope, &service, body);
+            }
+            FromPeer::Worker { command, .. } => {
+                self.core.worker_heard(now, peer);
+                self.on_stock_worker(id, command, attached);
+            }
+        }
+    }
+
+    fn on_stock_worker(&mut self, id: PeerId, command: WorkerCommand, attached: Attached) {
+        let now = self.now();
+        let peer = id.slot();
+        match command {
+            WorkerCommand::Ready { service } => self.core.worker_ready(now, peer, Kind::Stock, &service, 1),
+            WorkerCommand::Reply { address, partial, body } => {
+                let Some(token) = mdp::token_of(&address) else {
+                    return self.dismiss(id, "a reply to an address that this broker never gave");
+                };
+                let Some(connection) = self.connections.of(id) else { return };
+                let part = partial.then_some(connection.parts);
+                connection.parts = if partial { connection.parts.saturating_add(1) } else { 0 };
+                let (status, body) = match attached {
+                    Attached::Nothing => (Status::OK, Body::owned(body)),
+                    Attached::Body(body) => (Status::OK, body),
+                    Attached::Lost => (Status::NO_STORAGE, NO_ROOM.into()),
+                };
+                self.core.worker_reply(now, peer, &token, status, part, body);
+            }
+            WorkerCommand::Heartbeat if self.core.is_worker(peer) => {}
+            WorkerCommand::Heartbeat => self.dismiss(id, "a heartbeat of a worker that has not said that it is ready"),
+            WorkerCommand::Disconnect => {
+                self.core.peer_gone(now, peer);
+                if let Some(connection) = self.connections.of(id) {
+                    connection.speaks = Speaks::Nothing;
+                }
+            }
+        }
+    }
+
+    fn on_malformed(&mut self, id: PeerId, error: MdpError) {
+        match error {
+            // A valid header, so whoever it is will understand.
+            MdpError::Malformed { worker: Some(dialect), why } => {
+                if let Some(connection) = self.connections.of(id)
+                    && connection.speaks == Speaks::Nothing
+                {
+                    connection.speaks = Speaks::StockWorker(dialect);
+                }
+                self.dismiss(id, why);
+            }
+            // The specification: what is invalid is dropped.
+            MdpError::Malformed { worker: None, .. } => self.complain(id, &error.to_string(), "dropped"),
+            MdpError::Dialect(_) | MdpError::NotMajordomo(_) => self.reject(id, &error.to_string()),
+        }
+    }
+
+    /// Tells a stock worker to go: what it held goes to others, and it may begin again.
+    pub(super) fn dismiss(&mut self, id: PeerId, why: &str) {
+        self.complain(id, why, "told to go");
+        let now = self.now();
+        self.core.peer_gone(now, id.slot());
+        let Some(connection) = self.connections.of(id) else { return };
+        if let Speaks::StockWorker(dialect) = connection.speaks {
+            connection.speaks = Speaks::Nothing;
+            connection.parts = 0;
+            self.send(id.slot(), mdp::disconnect(dialect).into_iter().collect());
+        }
+    }
+
+    /// Ends the connection of a peer that can't be talked to.
+    pub(super) fn reject(&mut self, id: PeerId, why: &str) {
+        self.complain(id, why, "disconnected");
+        let now = self.now();
+        self.core.peer_gone(now, id.slot());
+        self.connections.remove(id);
+        self.hub.disconnect(id, why);
+        self.act();
+    }
+
+    fn complain(&mut self, id: PeerId, why: &str, done: &str) {
+        let now = self.now();
+        if let Some(unsaid) = self.complaints.may_say(now) {
+            let address = self.hub.peer(id).map(|peer| peer.address.to_string()).unwrap_or_default();
+            tracing::warn!(peer = %id, address, why, done, unsaid, "a peer misbehaves");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The broker on real sockets: one thread drives a hub, the core, and the journal.
+
+mod built_in;
+mod connection;
+mod inbound;
+mod keeping;
+mod options;
+mod outbound;
+mod streams;
+
+pub use options::{BrokerOptions, Heartbeats};
+
+use crate::core::{Action, Core, Millis, Settings};
+use crate::journal::JournalError;
+use connection::Connections;
+use keeping::Keeping;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use streams::Streams;
+use towpath_sockets::{Endpoint, Hub, SocketError, Waker};
+
+/// Why a broker can't start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum BrokerError {
+    /// The sockets.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// The journal.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The place for large bodies.
+    #[error("no place for large bodies: {0}")]
+    Spool(std::io::Error),
+}
+
+/// A broker that listens. [`Broker::run`] serves.
+pub struct Broker {
+    hub: Hub,
+    core: Core,
+    connections: Connections,
+    streams: Streams,
+    keeping: Option<Keeping>,
+    actions: Vec<Action>,
+    endpoints: Vec<Endpoint>,
+    grace: Duration,
+    started: Instant,
+    stop: Arc<AtomicBool>,
+    complaints: Complaints,
+}
+
+/// Ends a broker from another thread.
+#[derive(Clone)]
+pub struct StopHandle {
+    stop: Arc<AtomicBool>,
+    waker: Waker,
+}
+
+impl StopHandle {
+    /// Stops taking requests, lets workers finish for the grace time, and ends.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+}
+
+impl Broker {
+    /// Opens the journal, takes up what is in it, and listens.
+    pub fn bind(options: BrokerOptions) -> Result<Broker, BrokerError> {
+        let mut hub = Hub::new(options.hub())?;
+        let started = Instant::now();
+        let mut core = Core::new(Settings {
+            epoch: u64::from_be_bytes(random()),
+            secret: [u64::from_be_bytes(random()), u64::from_be_bytes(random())],
+            journal: options.journal.is_some(),
+            ..options.settings.clone()
+        });
+        let keeping = match &options.journal {
+            Some(directory) => Some(Keeping::open(directory, &mut core, &hub)?),
+            None => None,
+        };
+        let streams = Streams::start(&options, hub.waker()).map_err(BrokerError::Spool)?;
+        let endpoints =
+            options.endpoints.iter().map(|endpoint| hub.bind(endpoint)).collect::<Result<Vec<_>, SocketError>>()?;
+        Ok(Broker {
+            hub,
+            core,
+            connections: Connections::default(),
+            streams,
+            keeping,
+            actions: Vec::new(),
+            endpoints,
+            grace: options.grace,
+            started,
+            stop: Arc::new(AtomicBool::new(false)),
+            complaints: Complaints::default(),
+        })
+    }
+
+    /// Where it listens, with the real ports.
+    pub fn endpoints(&self) -> &[Endpoint] {
+        &self.endpoints
+    }
+
+    /// What ends it from another thread.
+    pub fn stop_handle(&self) -> StopHandle {
+        StopHandle { stop: self.stop.clone(), waker: self.hub.waker() }
+    }
+
+    fn now(&self) -> Millis {
+        self.started.elapsed().as_millis() as Millis
+    }
+
+    /// Serves until it is stopped.
+    pub fn run(mut self) -> Result<(), BrokerError> {
+        let mut stopping: Option<Instant> = None;
+        loop {
+            self.turn()?;
+            if stopping.is_none() && self.stop.load(Ordering::Acquire) {
+                stopping = Some(Instant::now());
+                tracing::info!("stopping: no more requests are taken, workers may finish");
+                self.core.stop();
+                self.act();
+            }
+            if let Some(since) = stopping
+                && (self.core.is_idle() || since.elapsed() >= self.grace)
+            {
+                break;
+            }
+        }
+        let (requests, _) = self.core.load();
+        if requests > 0 {
+            tracing::warn!(
+                requests,
+                "ended with requests that have no confirmed outcome; clients that number them send them again"
+            );
+        }
+        self.flush();
+        self.hub.close(Duration::from_secs(1))?;
+        if let Some(keeping) = self.keeping {
+            keeping.close()?;
+        }
+        tracing::info!("ended");
+        Ok(())
+    }
+
+    /// Waits for something to happen, and does what follows from it.
+    fn turn(&mut self) -> Result<(), BrokerError> {
+        let now = self.now();
+        let wait = self.core.next_deadline().saturating_sub(now).min(200);
+        self.hub.turn(Some(Duration::from_millis(wait)))?;
+        while let Some(event) = self.hub.next_event() {
+            self.on_event(event);
+        }
+        self.take_spooled();
+        if let Some(keeping) = &mut self.keeping {
+            keeping.take_durable(&mut self.core);
+        }
+        let now = self.now();
+        self.core.tick(now);
+        self.act();
+        self.flush();
+        Ok(())
+    }
+}
+
+/// Complaints about peers, not more than a few a second: whoever misbehaves must not fill the log.
+#[derive(Debug, Default)]
+struct Complaints {
+    second: u64,
+    said: u32,
+    unsaid: u64,
+}
+
+impl Complaints {
+    const PER_SECOND: u32 = 10;
+
+    /// Whether there is room for one more; with the number of those that were left out before.
+    fn may_say(&mut self, now: Millis) -> Option<u64> {
+        if now / 1000 != self.second {
+            (self.second, self.said) = (now / 1000, 0);
+        }
+        if self.said < Self::PER_SECOND {
+            self.said += 1;
+            Some(std::mem::take(&mut self.unsaid))
+        } else {
+            self.unsaid += 1;
+            None
+        }
+    }
+}
+
+/// Not to be guessed by peers.
+fn random<const N: usize>() -> [u8; N] {
+    let mut octets = [0; N];
+    let mut filled = 0;
+    while filled < N {
+        // It fails only where a signal comes in between.
+        if let Ok(more) = rustix::rand::getrandom(&mut octets[filled..], rustix::rand::GetRandomFlags::empty()) {
+            filled += more;
+        }
+    }
+    octets
+}

@@ -1,0 +1,78 @@
+//! How a broker is set up.
+
+use crate::core::Settings;
+use crate::wire::{PROPERTY, PROPERTY_VALUE};
+use bytes::Bytes;
+use std::path::PathBuf;
+use std::time::Duration;
+use towpath_sockets::{Endpoint, Heartbeat, HubOptions, Metadata, SocketType};
+
+/// Octets of a frame above which it goes to disk instead of into memory.
+pub(crate) const STREAM_OVER_BYTES: u64 = 1024 * 1024;
+
+/// When peers that speak ZMTP 3.1 are asked whether they are there, and given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heartbeats {
+    /// Between two PINGs.
+    pub interval: Duration,
+    /// After a PING without an answer.
+    pub timeout: Duration,
+}
+
+impl Default for Heartbeats {
+    fn default() -> Heartbeats {
+        Heartbeats { interval: Duration::from_secs(2), timeout: Duration::from_secs(10) }
+    }
+}
+
+/// How a broker is set up.
+#[derive(Debug, Clone)]
+pub struct BrokerOptions {
+    /// Where it listens.
+    pub endpoints: Vec<Endpoint>,
+    /// Where its journal is, if it has one.
+    pub journal: Option<PathBuf>,
+    /// Where large bodies are while they are here; `None`: in the journal's directory, or else where the system has temporary
+    /// files.
+    pub spool: Option<PathBuf>,
+    /// Limits and times. `epoch`, `secret` and `journal` are set by the broker itself.
+    pub settings: Settings,
+    /// PINGs to all peers.
+    pub heartbeats: Heartbeats,
+    /// How long workers may finish what they have when the broker is stopped.
+    pub grace: Duration,
+    /// Connections in all.
+    pub max_peers: usize,
+}
+
+impl BrokerOptions {
+    /// The defaults.
+    pub fn new(endpoints: Vec<Endpoint>) -> BrokerOptions {
+        BrokerOptions {
+            endpoints,
+            journal: None,
+            spool: None,
+            settings: Settings::default(),
+            heartbeats: Heartbeats::default(),
+            grace: Duration::from_secs(10),
+            max_peers: 16_384,
+        }
+    }
+
+    pub(super) fn hub(&self) -> HubOptions {
+        let mut hub = HubOptions::new(SocketType::Router);
+        hub.metadata = Metadata::new().with(PROPERTY, Bytes::from_static(PROPERTY_VALUE));
+        hub.heartbeat = Some(Heartbeat {
+            interval: self.heartbeats.interval,
+            timeout: self.heartbeats.timeout,
+            ttl: self.heartbeats.interval + self.heartbeats.timeout,
+        });
+        hub.stream_over_bytes = Some(STREAM_OVER_BYTES);
+        hub.max_frame_bytes = crate::limits::LARGE_BODY_BYTES_MAX;
+        hub.max_message_bytes = crate::limits::BODY_BYTES_MAX as u64;
+        hub.send_queue_bytes = 4 * 1024 * 1024;
+        hub.max_peers = self.max_peers;
+        hub.max_peers_per_address = self.max_peers;
+        hub
+    }
+}

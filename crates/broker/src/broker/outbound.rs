@@ -1,0 +1,247 @@
+//! From what the core wants to what peers get.
+
+use super::Broker;
+use super::connection::{Connection, Speaks};
+use crate::body::{Body, LargeBody};
+use crate::core::{Action, Peer};
+use crate::mdp;
+use crate::spool::SpooledBody;
+use crate::wire::{CLIENT_HEADER, Status, ToClient, ToWorker, WORKER_HEADER};
+use bytes::Bytes;
+use std::any::Any;
+use std::sync::Arc;
+use towpath_sockets::{FileRange, Frame, Hub, Message, PeerId, SendError};
+
+/// Octets that may wait for one peer beside what the hub holds, before it is disconnected: only replies to requests that workers
+/// have already, and parts, can come to that.
+const PENDING_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+impl Broker {
+    /// Does what the core wants, until it wants nothing more.
+    pub(super) fn act(&mut self) {
+        let mut actions = std::mem::take(&mut self.actions);
+        loop {
+            self.core.take_actions(&mut actions);
+            if actions.is_empty() {
+                break;
+            }
+            for action in actions.drain(..) {
+                self.carry_out(action);
+            }
+        }
+        self.actions = actions;
+        if let Some(keeping) = &mut self.keeping {
+            keeping.write(&mut self.core);
+        }
+    }
+
+    #[inline]
+    fn carry_out(&mut self, action: Action) {
+        match action {
+            Action::Dispatch { peer, token, attempt, ttl_ms, body } => match self.speaks(peer) {
+                Some(Speaks::StockWorker(dialect)) => {
+                    if let Some(connection) = self.connections.find(peer) {
+                        connection.parts = 0;
+                    }
+                    let message = with_body(mdp::request_head(dialect, &token), &body);
+                    self.send(peer, message);
+                }
+                Some(_) => {
+                    if let Some(block) = self.connections.block(peer) {
+                        ToWorker::request(block, token, attempt, ttl_ms, &body);
+                    }
+                }
+                None => {}
+            },
+            Action::Reply { peer, number, status, part, body } => {
+                if let Some(block) = self.connections.block(peer) {
+                    ToClient::reply(block, number, status, part, &body);
+                }
+            }
+            Action::StockReply { peer, envelope, service, status, partial, body } => {
+                if let Some(Speaks::StockClient(dialect)) = self.speaks(peer) {
+                    let head = mdp::reply_head(dialect, envelope.as_ref(), &service, partial);
+                    // What isn't implemented says so itself, as MMI has it.
+                    let is_told = status.is_ok() || status == Status::NOT_IMPLEMENTED;
+                    let body = if is_told { body } else { failure(status, &body) };
+                    self.send(peer, with_body(head, &body));
+                }
+            }
+            Action::Accepted { peer, first, count } => {
+                if let Some(block) = self.connections.block(peer) {
+                    ToClient::accepted(block, first, count);
+                }
+            }
+            Action::Refused { peer, number, status, retry_ms, reason } => {
+                if let Some(block) = self.connections.block(peer) {
+                    ToClient::refused(block, number, status, retry_ms, reason);
+                }
+                if let Some(connection) = self.connections.find(peer)
+                    && connection.is_blocked
+                    && !connection.asks_too_much
+                {
+                    connection.asks_too_much = true;
+                    set_reading(&mut self.hub, connection);
+                }
+            }
+            Action::Welcome { peer } => {
+                let settings = self.core.settings();
+                if let Some(block) = self.connections.block(peer) {
+                    let requests_max = u32::try_from(settings.client_requests_max).unwrap_or(u32::MAX);
+                    let bytes_max = settings.client_bytes_max as u64;
+                    ToClient::welcome(block, settings.epoch, requests_max, bytes_max, settings.journal);
+                }
+            }
+            Action::CancelWork { peer, token } => {
+                if let Some(block) = self.connections.block(peer) {
+                    ToWorker::cancel(block, token);
+                }
+            }
+            Action::BuiltIn { token, service, body } => self.answer(&token, &service, &body),
+            Action::Heartbeat { peer } => {
+                if let Some(Speaks::StockWorker(dialect)) = self.speaks(peer) {
+                    self.send(peer, mdp::heartbeat(dialect).into_iter().collect());
+                }
+            }
+            Action::Leave { peer } => {
+                if let (Some(Speaks::NumberedWorker), Some(block)) = (self.speaks(peer), self.connections.block(peer)) {
+                    ToWorker::leave(block);
+                }
+            }
+            Action::Pause { peer, paused } => {
+                if let Some(connection) = self.connections.find(peer) {
+                    connection.is_paused = paused;
+                    set_reading(&mut self.hub, connection);
+                }
+            }
+            Action::Disconnect { peer, reason } => {
+                let Some(connection) = self.connections.find(peer) else { return };
+                let (id, speaks) = (connection.id, connection.speaks);
+                match speaks {
+                    Speaks::StockWorker(_) => self.dismiss(id, reason),
+                    _ => self.reject(id, reason),
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn speaks(&mut self, peer: Peer) -> Option<Speaks> {
+        self.connections.find(peer).map(|connection| connection.speaks)
+    }
+
+    /// Sends a message, or keeps it until there is room.
+    pub(super) fn send(&mut self, peer: Peer, message: Message) {
+        let Some(connection) = self.connections.find(peer) else { return };
+        if push(&mut self.hub, connection, message) {
+            self.block(peer);
+        }
+    }
+
+    /// Sends the records that were collected.
+    pub(super) fn flush(&mut self) {
+        while let Some(peer) = self.connections.dirty.pop() {
+            let Some(connection) = self.connections.find(peer) else { continue };
+            connection.is_dirty = false;
+            let header = match connection.speaks {
+                Speaks::NumberedClient => CLIENT_HEADER,
+                _ => WORKER_HEADER,
+            };
+            let mut block = std::mem::take(&mut connection.block);
+            let mut is_full = false;
+            for message in block.drain() {
+                let head = [Bytes::from_static(header), message.block].into_iter().map(Frame::Bytes);
+                let attached = message.attached.as_ref().map(frames_of).into_iter().flatten();
+                is_full |= push(&mut self.hub, connection, head.chain(attached).collect());
+            }
+            connection.block = block;
+            if is_full {
+                self.block(peer);
+            }
+        }
+    }
+
+    /// Tells the core that a peer takes no more, and what of that follows.
+    fn block(&mut self, peer: Peer) {
+        let now = self.now();
+        let Some(connection) = self.connections.find(peer) else { return };
+        if connection.pending_bytes > PENDING_BYTES_MAX {
+            let id = connection.id;
+            return self.reject(id, "it doesn't read what it is sent, and too much waits for it");
+        }
+        if !std::mem::replace(&mut connection.is_blocked, true) {
+            self.core.peer_blocked(now, peer, true);
+        }
+    }
+
+    /// A peer takes more again.
+    pub(super) fn on_room(&mut self, id: PeerId) {
+        let now = self.now();
+        let Some(connection) = self.connections.of(id) else { return };
+        while let Some(message) = connection.pending.pop_front() {
+            connection.pending_bytes -= message.length();
+            match self.hub.send(id, message) {
+                Ok(()) => {}
+                Err(SendError::Full(message)) => {
+                    connection.pending_bytes += message.length();
+                    connection.pending.push_front(message);
+                    return;
+                }
+                Err(SendError::Gone(_)) => return,
+            }
+        }
+        if std::mem::take(&mut connection.is_blocked) {
+            connection.asks_too_much = false;
+            set_reading(&mut self.hub, connection);
+            self.core.peer_blocked(now, id.slot(), false);
+            self.act();
+        }
+    }
+}
+
+/// Whether the peer takes no more for now.
+#[inline]
+fn push(hub: &mut Hub, connection: &mut Connection, message: Message) -> bool {
+    if connection.pending.is_empty() {
+        match hub.send(connection.id, message) {
+            // Its end is on its way to us, and with it what becomes of the requests.
+            Ok(()) | Err(SendError::Gone(_)) => return false,
+            Err(SendError::Full(message)) => {
+                connection.pending_bytes += message.length();
+                connection.pending.push_back(message);
+            }
+        }
+    } else {
+        connection.pending_bytes += message.length();
+        connection.pending.push_back(message);
+    }
+    true
+}
+
+fn set_reading(hub: &mut Hub, connection: &Connection) {
+    hub.pause_reading(connection.id, connection.is_paused || connection.asks_too_much);
+}
+
+/// A stock client can't be told of a failure but in a body: the status, and why.
+fn failure(status: Status, reason: &Body) -> Body {
+    let reason = reason.to_frames().unwrap_or_default();
+    Body::of_frames([Bytes::from(status.0.to_string())].into_iter().chain(reason))
+}
+
+fn with_body(head: mdp::Head, body: &Body) -> Message {
+    head.into_iter().map(Frame::Bytes).chain(frames_of(body)).collect()
+}
+
+/// The frames of a body as they are sent.
+fn frames_of(body: &Body) -> impl Iterator<Item = Frame> {
+    let whole = body.to_frames().into_iter().flatten().map(Frame::Bytes);
+    let spooled = body.as_large().and_then(|large| {
+        let large: Arc<dyn Any + Send + Sync> = large.clone();
+        large.downcast::<SpooledBody>().ok()
+    });
+    // A spooled body is never written again, so it can't become shorter but by a hand from outside.
+    whole.chain(
+        spooled
+            .map(|spooled| Frame::File(FileRange::new(spooled.file().clone(), 0, spooled.length()).close_if_short())),
+    )
+}

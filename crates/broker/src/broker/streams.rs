@@ -1,0 +1,235 @@
+//! Bodies too large for memory: from the socket to a file, on a thread that may wait for the disk.
+
+use super::{Broker, BrokerOptions};
+use crate::body::Body;
+use crate::limits::BODY_BYTES_MAX;
+use crate::mdp::{self, FromPeer, WorkerCommand};
+use crate::spool::{Spool, SpoolWriter, SpooledBody};
+use crate::wire::{CLIENT_HEADER, Content, FromClient, FromWorker, WORKER_HEADER, WireError};
+use bytes::{Bytes, BytesMut};
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use towpath_sockets::{Frames, PeerId, Waker};
+
+/// A message of which a frame arrives as a stream.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    frames: Frames,
+    sink: Sink,
+}
+
+#[derive(Debug)]
+enum Sink {
+    /// Between two frames.
+    Idle,
+    /// To a file: it is the whole body.
+    Spool(Ticket),
+    /// Into memory: it is one of several frames of a body.
+    Memory(BytesMut),
+    /// The message is malformed, whatever this frame holds.
+    Nowhere,
+}
+
+/// A body on its way to a file. Dropped before it is finished, it was in vain.
+#[derive(Debug)]
+struct Ticket {
+    number: u64,
+    jobs: Sender<Job>,
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let _ = self.jobs.send(Job::Abandon(self.number));
+    }
+}
+
+enum Job {
+    Write(u64, Bytes),
+    Finish(u64),
+    Abandon(u64),
+}
+
+/// What the thread that writes has finished.
+type Finished = (u64, io::Result<Arc<SpooledBody>>);
+
+/// The thread that writes, and what it is to finish.
+pub(super) struct Streams {
+    jobs: Sender<Job>,
+    finished: Receiver<Finished>,
+    /// The messages without what goes to files.
+    awaited: HashMap<u64, (PeerId, Frames)>,
+    next: u64,
+}
+
+impl Streams {
+    pub fn start(options: &BrokerOptions, waker: Waker) -> io::Result<Streams> {
+        let directory = options.spool.clone().or_else(|| options.journal.as_ref().map(|journal| journal.join("spool")));
+        let spool = Spool::new(directory.unwrap_or_else(std::env::temp_dir))?;
+        // What the journal names must be on the disk, and only this thread may wait for that.
+        let sync = options.journal.is_some();
+        let (jobs, to_do) = channel();
+        let (done, finished) = channel();
+        std::thread::Builder::new()
+            .name("spool".to_owned())
+            .spawn(move || write(&spool, sync, &to_do, &done, &waker))?;
+        Ok(Streams { jobs, finished, awaited: HashMap::new(), next: 0 })
+    }
+
+    fn ticket(&mut self) -> Ticket {
+        self.next += 1;
+        Ticket { number: self.next, jobs: self.jobs.clone() }
+    }
+}
+
+/// Writes what arrives until nobody can send anything more.
+fn write(spool: &Spool, sync: bool, jobs: &Receiver<Job>, done: &Sender<Finished>, waker: &Waker) {
+    let mut files: HashMap<u64, io::Result<SpoolWriter>> = HashMap::new();
+    for job in jobs {
+        match job {
+            Job::Write(number, octets) => {
+                let file = files.entry(number).or_insert_with(|| spool.create());
+                if let Ok(writer) = file
+                    && let Err(error) = writer.write(&octets)
+                {
+                    *file = Err(error);
+                }
+            }
+            Job::Finish(number) => {
+                let body = match files.remove(&number) {
+                    Some(file) => file.map(SpoolWriter::finish),
+                    None => spool.create().map(SpoolWriter::finish),
+                };
+                let body = body.and_then(|body| if sync { body.sync().map(|()| body) } else { Ok(body) });
+                if done.send((number, body)).is_err() {
+                    return;
+                }
+                waker.wake();
+            }
+            Job::Abandon(number) => {
+                files.remove(&number);
+            }
+        }
+    }
+}
+
+/// What came behind a block.
+pub(super) enum Attached {
+    Nothing,
+    Body(Body),
+    /// It came, and there was no room for it on the disk.
+    Lost,
+}
+
+/// The body of a record; `None`: it is lost.
+#[inline]
+pub(super) fn body_of(content: Content<'_>, block: &Bytes, attached: &mut Attached) -> Result<Option<Body>, WireError> {
+    if !matches!(content, Content::Attached { .. }) {
+        return content.to_body(block, None).map(Some);
+    }
+    match std::mem::replace(attached, Attached::Nothing) {
+        Attached::Nothing => Err(WireError::Attachment),
+        Attached::Body(body) => content.to_body(block, Some(body)).map(Some),
+        Attached::Lost => Ok(None),
+    }
+}
+
+/// Whether the frame that follows is all of a body, so that it may go to a file.
+fn is_whole_body(frames: &[Bytes]) -> bool {
+    let many = Content::Attached { many: true };
+    match frames {
+        [header, block] if header == CLIENT_HEADER => !records(block, FromClient::decode)
+            .any(|record| matches!(record, FromClient::Request { content, .. } if content == many)),
+        [header, block] if header == WORKER_HEADER => !records(block, FromWorker::decode)
+            .any(|record| matches!(record, FromWorker::Reply { content, .. } if content == many)),
+        _ => {
+            let with_body: Vec<Bytes> = frames.iter().cloned().chain([Bytes::new()]).collect();
+            match mdp::decode(&with_body) {
+                Ok(FromPeer::Request { body, .. }) => body.len() == 1,
+                Ok(FromPeer::Worker { command: WorkerCommand::Reply { body, .. }, .. }) => body.len() == 1,
+                _ => false,
+            }
+        }
+    }
+}
+
+fn records<'a, T>(block: &'a Bytes, decode: impl Fn(&mut &'a [u8]) -> Result<T, WireError>) -> impl Iterator<Item = T> {
+    let mut rest = &block[..];
+    std::iter::from_fn(move || if rest.is_empty() { None } else { decode(&mut rest).ok() })
+}
+
+impl Broker {
+    pub(super) fn on_body_start(&mut self, id: PeerId, head: Frames, length: u64, more: bool) {
+        let Some(connection) = self.connections.of(id) else { return };
+        let incoming = connection.incoming.get_or_insert_with(|| Incoming { frames: Frames::new(), sink: Sink::Idle });
+        incoming.frames.extend(head);
+        let in_memory: usize = incoming.frames.iter().map(Bytes::len).sum();
+        incoming.sink = if !more && is_whole_body(&incoming.frames) {
+            Sink::Spool(self.streams.ticket())
+        } else if length.saturating_add(in_memory as u64) <= BODY_BYTES_MAX as u64 {
+            Sink::Memory(BytesMut::new())
+        } else {
+            Sink::Nowhere
+        };
+        if matches!(incoming.sink, Sink::Nowhere) {
+            let why = "a body of several frames, or a frame that is no body, of more than 64 MiB";
+            self.reject(id, why);
+        }
+    }
+
+    pub(super) fn on_body_data(&mut self, id: PeerId, data: Bytes) {
+        let Some(incoming) = self.connections.of(id).and_then(|connection| connection.incoming.as_mut()) else {
+            return;
+        };
+        match &mut incoming.sink {
+            Sink::Spool(ticket) => {
+                let _ = ticket.jobs.send(Job::Write(ticket.number, data));
+            }
+            Sink::Memory(octets) => octets.extend_from_slice(&data),
+            Sink::Nowhere | Sink::Idle => {}
+        }
+    }
+
+    pub(super) fn on_body_end(&mut self, id: PeerId, more: bool) {
+        let Some(connection) = self.connections.of(id) else { return };
+        let Some(mut incoming) = connection.incoming.take() else { return };
+        match std::mem::replace(&mut incoming.sink, Sink::Idle) {
+            Sink::Spool(ticket) => {
+                let _ = ticket.jobs.send(Job::Finish(ticket.number));
+                self.streams.awaited.insert(ticket.number, (id, incoming.frames));
+                return;
+            }
+            Sink::Memory(octets) => incoming.frames.push(octets.freeze()),
+            Sink::Nowhere | Sink::Idle => incoming.frames.push(Bytes::new()),
+        }
+        if more {
+            connection.incoming = Some(incoming);
+        } else {
+            self.on_message(id, &incoming.frames, Attached::Nothing);
+        }
+    }
+
+    /// The frames behind the last streamed one.
+    pub(super) fn on_rest(&mut self, id: PeerId, rest: Frames) {
+        let Some(incoming) = self.connections.of(id).and_then(|connection| connection.incoming.take()) else { return };
+        let mut frames = incoming.frames;
+        frames.extend(rest);
+        self.on_message(id, &frames, Attached::Nothing);
+    }
+
+    /// Messages whose bodies have arrived on the disk.
+    pub(super) fn take_spooled(&mut self) {
+        while let Ok((number, body)) = self.streams.finished.try_recv() {
+            let Some((id, frames)) = self.streams.awaited.remove(&number) else { continue };
+            let attached = match body {
+                Ok(body) => Attached::Body(Body::large(body)),
+                Err(error) => {
+                    tracing::error!(%error, "a large body can't be written to disk");
+                    Attached::Lost
+                }
+            };
+            self.on_message(id, &frames, attached);
+        }
+    }
+}

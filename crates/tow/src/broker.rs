@@ -1,0 +1,104 @@
+//! `tow broker`: an asynchronous Majordomo broker.
+
+#![allow(rustdoc::broken_intra_doc_links, reason = "brackets in the help of arguments are no links")]
+
+use crate::exit::Failure;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use towpath_broker::broker::{Broker, BrokerOptions, Heartbeats};
+use towpath_sockets::Endpoint;
+
+/// What `tow broker` is told.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Where to listen: tcp://IP:PORT, tcp://[IPV6]:PORT or ipc://PATH; port 0 picks one. May be given several times.
+    #[arg(long = "bind", value_name = "ENDPOINT", default_value = "tcp://127.0.0.1:5555")]
+    endpoints: Vec<Endpoint>,
+    /// Keeps numbered requests and their outcomes in this directory: they are acknowledged when they are on the disk, and
+    /// survive any crash. Stock clients get Titanic's services from it.
+    #[arg(long, value_name = "DIR")]
+    journal: Option<PathBuf>,
+    /// Where bodies of over a megabyte are while they are here [default: the journal's directory, or the system's for temporary
+    /// files].
+    #[arg(long, value_name = "DIR")]
+    spool: Option<PathBuf>,
+    /// Seconds that a request waits for its outcome, if its client doesn't say.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    request_timeout: f64,
+    /// Seconds that a worker may take for a request [default: as long as it is connected].
+    #[arg(long, value_name = "SECONDS")]
+    busy_timeout: Option<f64>,
+    /// How often a request is given to workers that die over it.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    attempts: u16,
+    /// Seconds between two heartbeats; a peer that is silent for five times as long is gone.
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
+    heartbeat: f64,
+    /// Requests of one service that may wait for a worker.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    max_waiting: usize,
+    /// Megabytes of memory for all requests and replies.
+    #[arg(long, value_name = "MB", default_value_t = 1024)]
+    max_memory: usize,
+    /// Seconds that what belongs to a numbered client is kept while the client isn't connected.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300.0)]
+    absent_timeout: f64,
+    /// Seconds that workers may finish what they have when the broker is told to end.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
+    grace: f64,
+    /// Connections in all.
+    #[arg(long, value_name = "N", default_value_t = 16_384)]
+    max_peers: usize,
+}
+
+fn seconds(name: &str, value: f64) -> Result<Duration, Failure> {
+    Duration::try_from_secs_f64(value)
+        .ok()
+        .filter(|duration| *duration >= Duration::from_millis(1) && *duration < Duration::from_secs(10 * 365 * 86_400))
+        .ok_or_else(|| Failure::usage(format!("--{name} {value}: not a number of seconds from 0.001 on")))
+}
+
+fn millis(name: &str, value: f64) -> Result<u64, Failure> {
+    Ok(seconds(name, value)?.as_millis() as u64)
+}
+
+impl Arguments {
+    fn options(self) -> Result<BrokerOptions, Failure> {
+        let mut options = BrokerOptions::new(self.endpoints);
+        options.journal = self.journal;
+        options.spool = self.spool;
+        options.grace = seconds("grace", self.grace.max(0.001))?;
+        options.max_peers = self.max_peers;
+        let interval = seconds("heartbeat", self.heartbeat)?;
+        options.heartbeats = Heartbeats { interval, timeout: interval * 4 };
+        let settings = &mut options.settings;
+        settings.heartbeat_ms = millis("heartbeat", self.heartbeat)?.max(1);
+        settings.ttl_ms = millis("request-timeout", self.request_timeout)?;
+        settings.busy_timeout_ms = self.busy_timeout.map(|busy| millis("busy-timeout", busy)).transpose()?;
+        settings.attempts_max = self.attempts.max(1);
+        settings.service_requests_max = self.max_waiting.max(1);
+        settings.bytes_max = self.max_memory.max(1) << 20;
+        settings.service_bytes_max = settings.bytes_max / 2;
+        settings.client_bytes_max = settings.client_bytes_max.min(settings.bytes_max / 2);
+        settings.absent_client_ms = millis("absent-timeout", self.absent_timeout)?;
+        Ok(options)
+    }
+}
+
+/// Serves until a signal ends it.
+pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
+    let broker = Broker::bind(arguments.options()?).map_err(Failure::failed)?;
+    let handle = broker.stop_handle();
+    crate::signals::on_end(move || handle.stop())?;
+    let mut output = std::io::stdout().lock();
+    for endpoint in broker.endpoints() {
+        // Whoever started us may have closed our output; that is no reason not to serve.
+        let _ = writeln!(output, "broker on {endpoint}");
+    }
+    let _ = output.flush();
+    drop(output);
+    broker.run().map_err(Failure::failed)?;
+    Ok(ExitCode::SUCCESS)
+}
