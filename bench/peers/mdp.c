@@ -7,9 +7,9 @@
 static const struct dialect known[] = {
     {.name = "plain"},
     {.name = "0.1", .delimiter = true, .client = "MDPC01", .worker = "MDPW01", .final = 3, .heartbeat = 4, .disconnect = 5},
-    {.name = "0.2", .client_commands = true, .client = "MDPC02", .worker = "MDPW02", .final = 4, .heartbeat = 5, .disconnect = 6,
+    {.name = "0.2", .request = 1, .client = "MDPC02", .worker = "MDPW02", .final = 4, .heartbeat = 5, .disconnect = 6,
      .reply = 3},
-    {.name = "majortomo", .delimiter = true, .client_commands = true, .client = "MDPC02", .worker = "MDPW02", .final = 4,
+    {.name = "majortomo", .delimiter = true, .request = 2, .client = "MDPC02", .worker = "MDPW02", .final = 4,
      .heartbeat = 5, .disconnect = 6, .reply = 4},
 };
 
@@ -34,7 +34,7 @@ size_t mdp_request_head(const struct dialect *dialect, const char *service, stru
     if (dialect->client == NULL) return count;
     if (dialect->delimiter) to[count++] = (struct frame){"", 0};
     to[count++] = text(dialect->client);
-    if (dialect->client_commands) to[count++] = command_frame(1);
+    if (dialect->request != 0) to[count++] = command_frame(dialect->request);
     to[count++] = text(service);
     return count;
 }
@@ -65,10 +65,10 @@ size_t mdp_reply_body(const struct dialect *dialect, const struct frame *frames,
     if (dialect->client == NULL) return 0;
     size_t at = dialect->delimiter ? 1 : 0;
     /* The header, then the service, a command, or both. */
-    size_t body = at + (dialect->client_commands && !dialect->delimiter ? 3 : 2);
+    size_t body = at + (dialect->request != 0 && !dialect->delimiter ? 3 : 2);
     if (count <= body || (at == 1 && frames[0].size != 0) || !is(&frames[at], dialect->client))
         die_because("broker", "not a reply in this dialect");
-    if (dialect->client_commands && (frames[at + 1].size != 1 || *(const char *)frames[at + 1].data != dialect->reply))
+    if (dialect->request != 0 && (frames[at + 1].size != 1 || *(const char *)frames[at + 1].data != dialect->reply))
         die_because("broker", "not a final reply");
     return body;
 }

@@ -14,7 +14,7 @@ struct frame {
 struct dialect {
     const char *name;
     bool delimiter;              /* an empty frame leads each message */
-    bool client_commands;        /* a frame with a command follows the client's header */
+    char request;                /* the command that follows a client's header; 0: none does */
     const char *client, *worker; /* headers; NULL: plain */
     char final, heartbeat, disconnect;
     char reply; /* to a client: of its only or last part */

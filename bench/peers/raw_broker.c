@@ -87,7 +87,7 @@ static void route_replies(struct peer *peer) {
 static void take(struct peer *peer) {
     struct buffer *in = &peer->stream.in;
     if (!stream_read(&peer->stream)) {
-        if (peer->role == RAW_WORKER) exit(0);
+        if (peer->role == RAW_WORKER) worker_count = 0;
         close(peer->stream.fd);
         peer->stream.fd = -1;
         return;

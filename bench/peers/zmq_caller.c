@@ -122,7 +122,7 @@ int main(int argc, char **argv) {
     }
     if (endpoint_count == 0 || requests == 0) die_because("usage", "zmq_caller --endpoint ENDPOINT --requests N ...");
     if (patience_ms >= 0 && ahead != 1) die_because("usage", "--patience-ms is for one request at a time");
-    request_socket = ahead == 1 && dialect->delimiter && !dialect->client_commands;
+    request_socket = ahead == 1 && dialect->delimiter && dialect->request == 0;
     prepare_process();
     void *context = zmq_ctx_new();
     void *socket = connect_caller(context);
