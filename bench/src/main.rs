@@ -3,6 +3,9 @@
 //! Each table is a series of its own, in which all variants run in turn. How a run is measured is in [`transfer`] and [`process`]; the
 //! programs that we are compared with are in `bench/peers`.
 
+mod brokers;
+mod ends;
+mod exchange;
 mod folder;
 mod machine;
 mod plot;
@@ -75,13 +78,18 @@ pub struct Bench {
 }
 
 impl Bench {
+    /// So many requests, or a few of them where a run need not measure anything.
+    fn requests(&self, full: u64) -> u64 {
+        if self.quick { (full / 20).max(100) } else { full }
+    }
+
     /// A command line without this machine's folders and ports.
     fn anonymous(&self, command: &str) -> String {
         command
             .replace(&*self.folder.path().to_string_lossy(), "DIR")
             .replace(&*programs::peers_folder().to_string_lossy(), "bench/peers")
             .replace("127.0.0.1:0/", "127.0.0.1:PORT/")
-            .replace("127.0.0.1:0 --size", "127.0.0.1:PORT --size")
+            .replace("127.0.0.1:0 --", "127.0.0.1:PORT --")
             .replace("--port 0 ", "--port PORT ")
             .replace("connect 0 ", "connect PORT ")
     }

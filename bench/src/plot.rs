@@ -45,23 +45,44 @@ pub struct Bar {
     pub note: String,
 }
 
-/// Horizontal bars, the shortest first.
-pub fn bars(title: &str, unit: &str, mut list: Vec<Bar>) -> String {
+/// What the bars measure.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Measure {
+    /// Less is better; the lengths can be compared.
+    Time,
+    /// More is better; the scale is logarithmic, since rates of requests lie far apart.
+    Rate,
+}
+
+/// Horizontal bars, the best first.
+pub fn bars(title: &str, unit: &str, measure: Measure, mut list: Vec<Bar>) -> String {
     const ROW: f64 = 30.0;
     const TOP: f64 = 66.0;
     const CHARACTER: f64 = 6.7;
     list.sort_by(|a, b| a.value.total_cmp(&b.value));
+    if measure == Measure::Rate {
+        list.reverse();
+    }
     let longest = list.iter().map(|bar| bar.label.chars().count()).max().unwrap_or(0) as f64;
     let left = MARGIN + longest * CHARACTER + 10.0;
     let right = WIDTH - 150.0;
     let height = TOP + ROW * list.len() as f64 + 30.0;
     let most = list.iter().map(|bar| bar.range.1.max(bar.value)).fold(0.0, f64::max);
-    let (step, top) = linear_ticks(most);
-    let x = |value: f64| left + (right - left) * (value / top);
-    let mut svg = begin(height, title, &format!("{unit}; bars are medians, whiskers the fastest and the slowest run"));
+    let ticks = match measure {
+        Measure::Time => even_ticks(most),
+        Measure::Rate => powers_of_ten(list.iter().map(|bar| bar.range.0.min(bar.value)).fold(most, f64::min), most),
+    };
+    let (first, last) = (ticks.first().copied().unwrap_or(0.0), ticks.last().copied().unwrap_or(1.0));
+    let share = |value: f64| match measure {
+        Measure::Time => value / last,
+        Measure::Rate => (value / first).ln() / (last / first).ln(),
+    };
+    let x = |value: f64| left + (right - left) * share(value);
+    let scale = if measure == Measure::Rate { " (logarithmic)" } else { "" };
+    let subtitle = format!("{unit}{scale}; bars are medians, whiskers the fastest and the slowest run");
+    let mut svg = begin(height, title, &subtitle);
     let bottom = TOP + ROW * list.len() as f64;
-    for tick in 0..=(top / step).round() as usize {
-        let value = step * tick as f64;
+    for value in ticks {
         line(&mut svg, (x(value), TOP - 6.0), (x(value), bottom), GRID, 1.0);
         text(&mut svg, (x(value), bottom + 16.0), "middle", 11.0, FAINT_INK, &number(value));
     }
@@ -233,6 +254,16 @@ fn log_ticks(least: f64, most: f64) -> Vec<f64> {
     all.get(from..=to.max(from + 1)).unwrap_or(&all).to_vec()
 }
 
+/// Powers of ten around some values.
+fn powers_of_ten(least: f64, most: f64) -> Vec<f64> {
+    if least <= 0.0 || least > most {
+        return vec![1.0, 10.0];
+    }
+    let from = (least * 0.999).log10().floor() as i32;
+    let to = (most.log10().ceil() as i32).max(from + 1);
+    (from..=to).map(|power| 10_f64.powi(power)).collect()
+}
+
 /// A number without more digits than it needs.
 fn number(value: f64) -> String {
     let text = if value >= 100.0 || value.fract() == 0.0 {
@@ -263,6 +294,8 @@ mod tests {
             let (step, top) = linear_ticks(most);
             assert!(top >= most && top / step <= 8.0, "{most}: {step} to {top}");
         }
+        assert_eq!(powers_of_ten(7_200.0, 3e6), [1e3, 1e4, 1e5, 1e6, 1e7]);
+        assert_eq!(powers_of_ten(100.0, 100.0), [10.0, 100.0]);
         assert_eq!(log_ticks(1.7, 58.0), [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0]);
     }
 
@@ -277,6 +310,6 @@ mod tests {
     fn labels_cannot_break_the_markup() {
         let bar =
             Bar { label: "a<b & c".to_owned(), tone: Tone::Peer, value: 1.0, range: (1.0, 1.0), note: String::new() };
-        assert!(bars("t", "u", vec![bar]).contains("a&lt;b &amp; c"));
+        assert!(bars("t", "u", Measure::Time, vec![bar]).contains("a&lt;b &amp; c"));
     }
 }

@@ -22,8 +22,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 const START_LIMIT: Duration = Duration::from_secs(20);
 /// How long a server may take to end when asked to.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
-/// How long a receiver may take.
-pub const RUN_LIMIT: Duration = Duration::from_secs(120);
+/// How long a program may take.
+const RUN_LIMIT: Duration = Duration::from_secs(120);
 
 /// A server under test: what to run and how it says that it accepts connections.
 pub struct ServerSpec {
@@ -37,6 +37,8 @@ pub struct ServerSpec {
 pub enum Life {
     /// It serves until it is ended.
     Long,
+    /// The same, but it takes seconds to notice that it should end: it is killed.
+    Killed,
     /// Each client gets a process of its own, whose memory can't be known when it is over.
     Forks,
     /// It ends after the first client.
@@ -49,6 +51,8 @@ pub enum Ready {
     Line,
     /// It was told this port and accepts a connection on it.
     Port(u16),
+    /// It accepts none, and says nothing.
+    Started,
 }
 
 /// A server that runs. It is killed when dropped.
@@ -78,6 +82,7 @@ impl Server {
         let ready = match spec.ready {
             Ready::Line => server.await_line(),
             Ready::Port(port) => server.await_port(port),
+            Ready::Started => Ok(0),
         };
         server.port =
             ready.map_err(|error| anyhow!("{program} did not get ready: {error:#}; its log: {}", server.log_tail()))?;
@@ -132,8 +137,8 @@ impl Server {
 
     /// Ends the server and says what it used.
     pub fn stop(mut self) -> Result<ServerUsage> {
-        let peak_bytes =
-            (self.life == Life::Long).then(|| process_tree(self.child.id()).into_iter().map(peak_bytes).sum());
+        let peak_bytes = matches!(self.life, Life::Long | Life::Killed)
+            .then(|| process_tree(self.child.id()).into_iter().map(peak_bytes).sum());
         let before = children_cpu()?;
         if self.life == Life::Once {
             wait_until(&mut self.child, STOP_LIMIT)?;
@@ -142,7 +147,8 @@ impl Server {
             Some(status) if self.life == Life::Once && status.success() => {}
             Some(status) => bail!("the server ended early with {status}: {}", self.log_tail()),
             None => {
-                kill_process(Pid::from_child(&self.child), Signal::TERM)?;
+                let signal = if self.life == Life::Killed { Signal::KILL } else { Signal::TERM };
+                kill_process(Pid::from_child(&self.child), signal)?;
                 if wait_until(&mut self.child, STOP_LIMIT)?.is_none() {
                     self.child.kill()?;
                     self.child.wait()?;
@@ -175,17 +181,22 @@ pub struct Finished {
 }
 
 /// Runs a program to its end. It must print less than a pipe holds.
-pub fn run(mut command: Command, logs: &Path) -> Result<Finished> {
+pub fn run(command: Command, logs: &Path) -> Result<Finished> {
+    run_within(command, logs, RUN_LIMIT)
+}
+
+/// The same, with another limit.
+pub fn run_within(mut command: Command, logs: &Path, limit: Duration) -> Result<Finished> {
     let log = logs.join("receiver.log");
     let shown = show(&command);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(&log)?);
     let cpu_before = children_cpu()?;
     let begin = Instant::now();
     let mut child = command.spawn().with_context(|| format!("{shown} can't be started"))?;
-    let Some(status) = wait_until(&mut child, RUN_LIMIT)? else {
+    let Some(status) = wait_until(&mut child, limit)? else {
         child.kill()?;
         child.wait()?;
-        bail!("{shown} took longer than {} s", RUN_LIMIT.as_secs());
+        bail!("{shown} took longer than {} s", limit.as_secs());
     };
     let seconds = begin.elapsed().as_secs_f64();
     let cpu_seconds = children_cpu()? - cpu_before;

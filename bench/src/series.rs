@@ -29,6 +29,35 @@ pub struct Sample {
     pub server_cpu_seconds: Option<f64>,
     pub receiver_cpu_seconds: Option<f64>,
     pub server_peak_bytes: Option<u64>,
+    /// Requests that were answered; 0 where files are moved.
+    #[serde(default)]
+    pub requests: u64,
+    #[serde(default)]
+    pub worker_cpu_seconds: Option<f64>,
+    #[serde(default)]
+    pub p50_us: Option<f64>,
+    #[serde(default)]
+    pub p99_us: Option<f64>,
+    /// Requests that were sent anew.
+    #[serde(default)]
+    pub resent: Option<u64>,
+}
+
+impl Sample {
+    /// What can be compared: the time, of one request where requests are counted, since slow peers get fewer.
+    fn pace(&self) -> f64 {
+        self.seconds / self.requests.max(1) as f64
+    }
+
+    /// Requests a second.
+    fn per_second(&self) -> Option<f64> {
+        (self.requests > 0).then(|| self.requests as f64 / self.seconds)
+    }
+
+    /// Microseconds of some CPU time for each request.
+    fn per_request_us(&self, cpu_seconds: Option<f64>) -> Option<f64> {
+        (self.requests > 0).then(|| Some(cpu_seconds? * 1e6 / self.requests as f64))?
+    }
 }
 
 /// Something to measure. A run gives a sample for each of the groups, in their order.
@@ -97,10 +126,16 @@ fn run_once(variant: &mut Variant<'_>, rows: &mut [Row], round: usize) {
     let where_it_is = format!("{} {}", variant.name, variant.groups.join(" "));
     match &outcome {
         Ok(samples) => {
-            let seconds: Vec<String> = samples.iter().map(|sample| format!("{:.3}", sample.seconds * 1e3)).collect();
+            let shown: Vec<String> = samples
+                .iter()
+                .map(|sample| match sample.per_second() {
+                    Some(rate) => format!("{rate:.0}/s"),
+                    None => format!("{:.3} ms", sample.seconds * 1e3),
+                })
+                .collect();
             eprintln!(
-                "  round {round}: {where_it_is}: {} ms ({:.1} s in all)",
-                seconds.join(" "),
+                "  round {round}: {where_it_is}: {} ({:.1} s in all)",
+                shown.join(" "),
                 begin.elapsed().as_secs_f64()
             );
         }
@@ -155,6 +190,33 @@ impl Row {
         self.median_of(|sample| Some(sample.bytes as f64 / sample.seconds))
     }
 
+    /// Requests a second.
+    pub fn per_second(&self) -> Option<f64> {
+        self.median_of(Sample::per_second)
+    }
+
+    /// The slowest and the fastest run, in requests a second.
+    pub fn rates(&self) -> Option<(f64, f64)> {
+        let mut rates = self.each(Sample::per_second);
+        rates.sort_by(f64::total_cmp);
+        Some((*rates.first()?, *rates.last()?))
+    }
+
+    /// Microseconds of the broker's CPU time for a request.
+    pub fn broker_us(&self) -> Option<f64> {
+        self.median_of(|sample| sample.per_request_us(sample.server_cpu_seconds))
+    }
+
+    /// Microseconds of the workers' CPU time for a request.
+    pub fn workers_us(&self) -> Option<f64> {
+        self.median_of(|sample| sample.per_request_us(sample.worker_cpu_seconds))
+    }
+
+    /// Microseconds of the clients' CPU time for a request.
+    pub fn clients_us(&self) -> Option<f64> {
+        self.median_of(|sample| sample.per_request_us(sample.receiver_cpu_seconds))
+    }
+
     pub fn server_cpu(&self) -> Option<f64> {
         self.median_of(|sample| sample.server_cpu_seconds)
     }
@@ -186,7 +248,7 @@ impl Row {
 
     /// How many times faster this row is than a peer.
     pub fn times_faster(&self, peer: &Self) -> Option<f64> {
-        self.times_less(peer, |sample| Some(sample.seconds))
+        self.times_less(peer, |sample| Some(sample.pace()))
     }
 }
 
@@ -220,6 +282,19 @@ mod tests {
         let slow = row(&[Some(3.0), Some(6.0), Some(100.0), None]);
         assert_eq!(fast.times_faster(&slow), Some(3.0));
         assert_eq!(fast.failures(), 1);
+    }
+
+    #[test]
+    fn requests_are_compared_by_the_time_of_one() {
+        let requests = |row: Row, requests| Row {
+            samples: row.samples.into_iter().map(|sample| Some(Sample { requests, ..sample? })).collect(),
+            ..row
+        };
+        let fast = requests(row(&[Some(1.0), Some(2.0)]), 1000);
+        let slow = requests(row(&[Some(1.0), Some(1.0)]), 100);
+        assert_eq!(fast.times_faster(&slow), Some(7.5));
+        assert_eq!(fast.per_second(), Some(750.0));
+        assert_eq!(fast.rates(), Some((500.0, 1000.0)));
     }
 
     #[test]

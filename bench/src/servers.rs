@@ -89,7 +89,7 @@ pub fn tar(programs: &Programs, root: &Path) -> Result<ServerSpec> {
 }
 
 /// A port that nothing listens on, for servers that can't choose one themselves.
-fn free_port() -> Result<u16> {
+pub fn free_port() -> Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 

@@ -129,6 +129,7 @@ impl<'a> Transfer<'a> {
             server_cpu_seconds: usage.map(|usage| usage.cpu_seconds),
             receiver_cpu_seconds: Some(finished.cpu_seconds),
             server_peak_bytes: usage.and_then(|usage| usage.peak_bytes),
+            ..Sample::default()
         })
     }
 }

@@ -1,12 +1,14 @@
 //! The report: docs/benchmarks.md and its plots, from the results that are there.
 
+mod rates;
+
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::plot::{self, Bar, Line, Tone};
+use crate::plot::{self, Bar, Line, Measure, Tone};
 use crate::series::{Kind, Row};
 use crate::tables::{Bound, Figure, Layout, Table, TableId, Target};
 
@@ -24,6 +26,9 @@ medians of the ratios within a round, and only they mean anything: absolute figu
 - Each run has a server of its own, freshly started. Sources are in the page cache; all sockets are on the loopback.
 - Our server sets the congestion control of its sockets itself where the path is local; the other servers get the system's default,
   but for *raw sendfile*, which is shown with both where that matters.
+- Where requests are counted, the time is the client's own, from its first request to the last reply (a request before that, which
+  isn't counted, shows that the way is open); *CPU* is microseconds a request, of the whole process on each side; each reply is
+  matched with its request, and a run with one missing or doubled is a failed run. Slow peers get fewer requests.
 ";
 
 /// Writes the report on all results in a folder.
@@ -114,6 +119,7 @@ fn section(text: &mut String, number: usize, table: &Table, plots: &Path) -> Res
     );
     let plots_of_table = match &content.layout {
         Layout::Full => full(text, table),
+        Layout::Rates => rates::rates(text, table),
         Layout::Grid { groups, figures, log_y } => grid(text, table, groups, figures, *log_y),
     };
     text.push('\n');
@@ -147,7 +153,7 @@ fn full(text: &mut String, table: &Table) -> Vec<Plot> {
         let bars = rows().filter_map(|row| bar(row, peer)).collect();
         let name = [table.id.as_str(), &group].join("-").trim_end_matches('-').to_owned();
         let title = title.trim_end_matches(": ").to_owned();
-        let svg = plot::bars(&title, "milliseconds", bars);
+        let svg = plot::bars(&title, "milliseconds", Measure::Time, bars);
         plots.push((name, title, svg));
     }
     plots
@@ -221,6 +227,11 @@ fn grid(text: &mut String, table: &Table, heading: &str, figures: &[Figure], log
         let ratio = find(name, group)?.times_faster(find(&table.content.peer, group)?)?;
         Some(format!("{ratio:.2}"))
     });
+    if names.iter().any(|(name, _)| table.rows.iter().any(|row| row.name == *name && row.per_second().is_some())) {
+        let _ = write!(text, "The slowest and the fastest run, requests a second:\n\n");
+        grid_block(text, &groups, &names, |name, group| find(name, group)?.rates().map(rates::range));
+        return plots;
+    }
     let _ = write!(text, "The fastest and the slowest run, ms:\n\n");
     grid_block(text, &groups, &names, |name, group| {
         let (least, most) = find(name, group)?.spread()?;
@@ -276,6 +287,8 @@ impl Figure {
             Self::MegabytesPerSecond => "rate",
             Self::ServerPeakMebibytes => "memory",
             Self::ServerCpuMilliseconds => "cpu",
+            Self::RequestsPerSecond => "requests",
+            Self::BrokerMicroseconds => "broker",
         }
     }
 
@@ -286,6 +299,8 @@ impl Figure {
             Self::MegabytesPerSecond => "All receivers together, MB/s",
             Self::ServerPeakMebibytes => "The most memory that the server had, MiB",
             Self::ServerCpuMilliseconds => "The server's CPU time in ms",
+            Self::RequestsPerSecond => "Requests a second",
+            Self::BrokerMicroseconds => "The broker's CPU time for a request in us",
         }
     }
 
@@ -296,11 +311,18 @@ impl Figure {
             Self::MegabytesPerSecond => Some(row.rate()? / 1e6),
             Self::ServerPeakMebibytes => Some(row.server_peak()? / f64::from(1 << 20)),
             Self::ServerCpuMilliseconds => Some(row.server_cpu()? * 1e3),
+            Self::RequestsPerSecond => row.per_second(),
+            Self::BrokerMicroseconds => row.broker_us(),
         }
     }
 
     fn show(self, value: f64) -> String {
-        if value < 100.0 { format!("{value:.1}") } else { format!("{value:.0}") }
+        match self {
+            Self::RequestsPerSecond => rates::rate(value),
+            Self::BrokerMicroseconds => rates::microseconds(value),
+            _ if value < 100.0 => format!("{value:.1}"),
+            _ => format!("{value:.0}"),
+        }
     }
 }
 

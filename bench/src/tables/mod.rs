@@ -1,10 +1,16 @@
 //! The tables of the report, a module each.
 
 mod clients;
+mod journal;
+mod majordomo;
 mod models;
 mod one_connection;
+mod pool;
+mod scale;
+mod throughput;
 mod to_file;
 mod tree;
+mod tripping;
 mod zero_copy;
 
 use std::time::Instant;
@@ -33,11 +39,41 @@ pub enum TableId {
     OneConnection,
     /// Trees of small files to disk
     Tree,
+    /// Round trips through a broker that does nothing, and through one that does
+    Tripping,
+    /// The same service behind different Majordomo brokers
+    Majordomo,
+    /// What a broker can do with many requests ahead, and what one costs it
+    Throughput,
+    /// What a request costs with 1 to 10,000 services
+    Services,
+    /// What a request costs with 1 to 1000 workers
+    Workers,
+    /// What a request costs with 1 to 1000 clients
+    Callers,
+    /// A pool of workers that take a while
+    Pool,
+    /// Requests that are on the disk before they are confirmed
+    Journal,
 }
 
 impl TableId {
-    pub const ALL: [Self; 6] =
-        [Self::Models, Self::ToFile, Self::Clients, Self::ZeroCopy, Self::OneConnection, Self::Tree];
+    pub const ALL: [Self; 14] = [
+        Self::Models,
+        Self::ToFile,
+        Self::Clients,
+        Self::ZeroCopy,
+        Self::OneConnection,
+        Self::Tree,
+        Self::Tripping,
+        Self::Majordomo,
+        Self::Throughput,
+        Self::Services,
+        Self::Workers,
+        Self::Callers,
+        Self::Pool,
+        Self::Journal,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -47,6 +83,14 @@ impl TableId {
             Self::ZeroCopy => "zero-copy",
             Self::OneConnection => "one-connection",
             Self::Tree => "tree",
+            Self::Tripping => "tripping",
+            Self::Majordomo => "majordomo",
+            Self::Throughput => "throughput",
+            Self::Services => "services",
+            Self::Workers => "workers",
+            Self::Callers => "callers",
+            Self::Pool => "pool",
+            Self::Journal => "journal",
         }
     }
 }
@@ -56,6 +100,8 @@ impl TableId {
 pub enum Layout {
     /// A line for each row, with all figures.
     Full,
+    /// A line for each row, with all figures of requests.
+    Rates,
     /// The groups side by side, a block for each figure; the text heads the groups.
     Grid { groups: String, figures: Vec<Figure>, log_y: bool },
 }
@@ -68,6 +114,8 @@ pub enum Figure {
     MegabytesPerSecond,
     ServerPeakMebibytes,
     ServerCpuMilliseconds,
+    RequestsPerSecond,
+    BrokerMicroseconds,
 }
 
 /// What was aimed for, and what was measured.
@@ -138,6 +186,14 @@ pub fn measure(bench: &Bench, id: TableId, seed: u64) -> Result<Table> {
         TableId::ZeroCopy => zero_copy::plan(bench)?,
         TableId::OneConnection => one_connection::plan(bench)?,
         TableId::Tree => tree::plan(bench)?,
+        TableId::Tripping => tripping::plan(bench),
+        TableId::Majordomo => majordomo::plan(bench),
+        TableId::Throughput => throughput::plan(bench),
+        TableId::Services => scale::plan(bench, scale::Axis::Services),
+        TableId::Workers => scale::plan(bench, scale::Axis::Workers),
+        TableId::Callers => scale::plan(bench, scale::Axis::Clients),
+        TableId::Pool => pool::plan(bench),
+        TableId::Journal => journal::plan(bench),
     };
     let rows = series::measure(plan.variants, bench.rounds, seed);
     Ok(Table {
@@ -184,6 +240,19 @@ fn variant<'a>(kind: Kind, name: &str, group: &str, transfer: Transfer<'a>) -> V
         groups: vec![group.to_owned()],
         run: Box::new(move |check| Ok(vec![transfer.run(check)?])),
     }
+}
+
+/// A whole number with its thousands apart.
+fn count_text(count: u64) -> String {
+    let digits = count.to_string();
+    let mut shown = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            shown.push(',');
+        }
+        shown.push(digit);
+    }
+    shown
 }
 
 /// A size in the unit that suits it.

@@ -68,6 +68,7 @@ fn by_size<'a>(
                 server_cpu_seconds: Some(server.cpu_now() - cpu_before),
                 receiver_cpu_seconds: Some(finished.cpu_seconds),
                 server_peak_bytes: None,
+                ..Sample::default()
             })
         };
         // The first transfers compile, where the server is Java, and warm up the rest.

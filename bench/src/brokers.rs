@@ -1,0 +1,116 @@
+//! How each broker, proxy and store is started. All listen on 127.0.0.1.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::process::{Life, Ready, ServerSpec};
+use crate::programs::Programs;
+use crate::servers::free_port;
+
+/// What is between the clients and the workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broker {
+    /// `tow broker`, and whether it keeps a journal.
+    Tow { journal: bool },
+    /// The Majordomo broker in C on libzmq.
+    Libzmq,
+    /// majortomo's broker, in Python.
+    Majortomo,
+    /// libzmq's proxy: no protocol, no knowledge of workers.
+    Proxy,
+    /// Frames from one connection to another, nothing else.
+    Raw,
+    /// Redis with a stream that is on the disk before a record is confirmed.
+    Redis,
+    /// NATS JetStream, synchronized at each record.
+    Nats,
+    /// Clients and workers are in one program, with what joins them.
+    None,
+}
+
+impl Broker {
+    /// What the ends speak with it.
+    pub fn dialect(self) -> &'static str {
+        match self {
+            Self::Tow { .. } | Self::Libzmq => "0.1",
+            Self::Majortomo => "majortomo",
+            Self::Proxy => "plain",
+            Self::Raw => "raw",
+            Self::Redis => "redis",
+            Self::Nats => "nats",
+            Self::None => "",
+        }
+    }
+
+    /// How to start it; `back` is a free port for the workers of a proxy. What it stores goes to an empty folder below `state`.
+    pub fn spec(self, programs: &Programs, state: &Path, back: u16) -> Result<Option<ServerSpec>> {
+        let spec = match self {
+            Self::Tow { journal } => tow(programs, state, journal)?,
+            Self::Libzmq => announcing(programs, "mdp_broker", &[])?,
+            Self::Proxy => announcing(programs, "zmq_proxy", &["--workers", &format!("tcp://127.0.0.1:{back}")])?,
+            Self::Raw => announcing(programs, "raw_broker", &[])?,
+            Self::Majortomo => majortomo(programs, state)?,
+            Self::Redis => redis(programs, &emptied(state, "redis")?)?,
+            Self::Nats => nats(programs, &emptied(state, "nats")?)?,
+            Self::None => return Ok(None),
+        };
+        Ok(Some(spec))
+    }
+}
+
+/// A program that prints its port.
+fn announcing(programs: &Programs, name: &str, options: &[&str]) -> Result<ServerSpec> {
+    let mut command = programs.command(name)?;
+    command.args(options);
+    Ok(ServerSpec { command, ready: Ready::Line, life: Life::Long })
+}
+
+fn tow(programs: &Programs, state: &Path, journal: bool) -> Result<ServerSpec> {
+    let mut spec = announcing(programs, "tow", &["broker"])?;
+    if journal {
+        spec.command.arg("--journal").arg(emptied(state, "journal")?);
+    }
+    spec.command.args(["--bind", "tcp://127.0.0.1:0"]);
+    Ok(spec)
+}
+
+/// By default it logs each reply, which costs more than the reply: only what is wrong is logged here.
+fn majortomo(programs: &Programs, state: &Path) -> Result<ServerSpec> {
+    let config = state.join("majortomo.yaml");
+    fs::write(&config, "logging:\n  version: 1\n  root:\n    level: WARNING\n")?;
+    let port = free_port()?;
+    let mut command = programs.command("python")?;
+    command.args(["-m", "majortomo.broker", "--bind-url", &format!("tcp://127.0.0.1:{port}"), "--config"]).arg(config);
+    Ok(ServerSpec { command, ready: Ready::Port(port), life: Life::Killed })
+}
+
+fn redis(programs: &Programs, folder: &Path) -> Result<ServerSpec> {
+    let port = free_port()?;
+    let mut command = programs.command("redis-server")?;
+    command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"]);
+    command.args(["--appendfsync", "always", "--auto-aof-rewrite-percentage", "0", "--dir"]).arg(folder);
+    Ok(ServerSpec { command, ready: Ready::Port(port), life: Life::Long })
+}
+
+fn nats(programs: &Programs, folder: &Path) -> Result<ServerSpec> {
+    let port = free_port()?;
+    let config = folder.join("nats.conf");
+    let text = format!(
+        "listen: \"127.0.0.1:{port}\"\njetstream {{ store_dir: \"{}\", sync_interval: always }}\n",
+        folder.display()
+    );
+    fs::write(&config, text)?;
+    let mut command = programs.command("nats-server")?;
+    command.arg("--config").arg(config);
+    Ok(ServerSpec { command, ready: Ready::Port(port), life: Life::Long })
+}
+
+/// A folder of which nothing is left from before.
+fn emptied(state: &Path, name: &str) -> Result<std::path::PathBuf> {
+    let folder = state.join(name);
+    crate::folder::remove(&folder)?;
+    fs::create_dir_all(&folder)?;
+    Ok(folder)
+}

@@ -1,0 +1,179 @@
+//! How workers and clients are started, given the port of what joins them.
+
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::brokers::Broker;
+use crate::process::{Life, Ready, ServerSpec};
+use crate::programs::Programs;
+
+/// What the clients and workers are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// `tow work` and `tow call`, which number their requests and take several at once.
+    Tow,
+    /// Programs on libzmq, as stock ones are written.
+    Libzmq,
+    /// One thread with epoll a side, any number of connections: so that the ends don't hide what the broker costs.
+    Light,
+    /// A client of a store.
+    Store,
+    /// The worker pool with libzmq inside one program, over a transport.
+    LibzmqPool(&'static str),
+    /// The worker pool with plain sockets and threads.
+    ThreadPool,
+}
+
+/// Who takes part.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    pub broker: Broker,
+    pub worker_ends: Ends,
+    pub client_ends: Ends,
+    /// Workers, or what one `tow work` may have under way.
+    pub workers: u64,
+    pub clients: u64,
+    pub services: u64,
+    /// What a worker takes for a request.
+    pub work_ms: u64,
+}
+
+impl Setup {
+    pub const fn new(broker: Broker, ends: Ends) -> Self {
+        Self { broker, worker_ends: ends, client_ends: ends, workers: 1, clients: 1, services: 1, work_ms: 0 }
+    }
+
+    /// Other clients than workers.
+    pub const fn client_ends(mut self, ends: Ends) -> Self {
+        self.client_ends = ends;
+        self
+    }
+
+    pub const fn workers(mut self, workers: u64) -> Self {
+        self.workers = workers;
+        self
+    }
+
+    pub const fn clients(mut self, clients: u64) -> Self {
+        self.clients = clients;
+        self
+    }
+
+    pub const fn services(mut self, services: u64) -> Self {
+        self.services = services;
+        self
+    }
+
+    pub const fn work_ms(mut self, work_ms: u64) -> Self {
+        self.work_ms = work_ms;
+        self
+    }
+}
+
+/// What is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    pub requests: u64,
+    /// What all clients together have under way; 0: everything at once.
+    pub ahead: u64,
+    /// Octets of a body.
+    pub size: u64,
+}
+
+/// Ports of what joins clients and workers: they differ only for a proxy.
+#[derive(Clone, Copy, Debug)]
+pub struct Ports {
+    pub front: u16,
+    pub back: u16,
+}
+
+impl Setup {
+    /// The workers, in one process.
+    pub fn worker(&self, programs: &Programs, ports: Ports) -> Result<Option<ServerSpec>> {
+        let port = if self.broker == Broker::Proxy { ports.back } else { ports.front };
+        let endpoint = format!("tcp://127.0.0.1:{port}");
+        let workers = self.workers.to_string();
+        let (mut command, ready) = match self.worker_ends {
+            Ends::Tow => {
+                let mut command = programs.command("tow")?;
+                command.args(["work", "echo", "--echo", "--connect", &endpoint, "--jobs", &workers]);
+                if self.work_ms > 0 {
+                    command.args(["--work-ms", &self.work_ms.to_string()]);
+                }
+                (command, Ready::Started)
+            }
+            Ends::Libzmq => {
+                let mut command = programs.command("zmq_worker")?;
+                command.args(["--endpoint", &endpoint]);
+                (command, Ready::Line)
+            }
+            Ends::Light => {
+                let mut command = programs.command("load_worker")?;
+                command.args(["--port", &port.to_string()]);
+                (command, Ready::Line)
+            }
+            Ends::Store | Ends::LibzmqPool(_) | Ends::ThreadPool => return Ok(None),
+        };
+        if self.worker_ends != Ends::Tow {
+            command.args(["--dialect", self.broker.dialect(), "--workers", &workers]);
+            if self.services > 1 {
+                command.args(["--services", &self.services.to_string()]);
+            }
+            if self.work_ms > 0 {
+                command.args(["--work-us", &(self.work_ms * 1000).to_string()]);
+            }
+        }
+        Ok(Some(ServerSpec { command, ready, life: Life::Long }))
+    }
+
+    /// The clients, in one process.
+    pub fn client(&self, programs: &Programs, ports: Ports, load: Load) -> Result<Command> {
+        let Load { requests, ahead, size } = load;
+        let endpoint = format!("tcp://127.0.0.1:{}", ports.front);
+        let each = (ahead / self.clients).max(1).to_string();
+        let (ahead, size, requests) = (ahead.to_string(), size.to_string(), requests.to_string());
+        let mut command;
+        match self.client_ends {
+            Ends::Tow => {
+                command = programs.command("tow")?;
+                command.args(["call", "echo", "--connect", &endpoint, "--count", &requests, "--ahead", &ahead]);
+                command.args(["--size", &size, "--json"]);
+            }
+            Ends::Libzmq => {
+                command = programs.command("zmq_caller")?;
+                command.args(["--endpoint", &endpoint, "--dialect", self.broker.dialect()]);
+                command.args(["--requests", &requests, "--ahead", &ahead, "--size", &size]);
+            }
+            Ends::Light => {
+                command = programs.command("load_client")?;
+                command.args(["--port", &ports.front.to_string(), "--dialect", self.broker.dialect()]);
+                command.args(["--requests", &requests, "--ahead", &each, "--size", &size]);
+                command.args(["--clients", &self.clients.to_string()]);
+            }
+            Ends::Store => {
+                command = programs.command("journal_client")?;
+                command.args(["--port", &ports.front.to_string(), "--store", self.broker.dialect()]);
+                command.args(["--requests", &requests, "--ahead", &each, "--size", &size]);
+                command.args(["--clients", &self.clients.to_string()]);
+            }
+            Ends::LibzmqPool(_) | Ends::ThreadPool => {
+                let name = if self.client_ends == Ends::ThreadPool { "thread_pool" } else { "zmq_pool" };
+                command = programs.command(name)?;
+                if let Ends::LibzmqPool(transport) = self.client_ends {
+                    command.args(["--transport", transport]);
+                }
+                command.args(["--requests", &requests, "--clients", &self.clients.to_string(), "--size", &size]);
+                command.args(["--workers", &self.workers.to_string()]);
+                command.args(["--work-us", &(self.work_ms * 1000).to_string()]);
+            }
+        }
+        if self.services > 1 {
+            match self.client_ends {
+                Ends::Light => command.args(["--services", &self.services.to_string()]),
+                _ => bail!("these clients know one service"),
+            };
+        }
+        Ok(command)
+    }
+}

@@ -1,0 +1,129 @@
+//! One measured exchange of requests: a fresh broker, its workers, a client from its start to its end, and what all of them used.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+use crate::Bench;
+use crate::ends::{Load, Ports, Setup};
+use crate::process::{Server, run_within, show};
+use crate::series::{Kind, Sample, Variant};
+use crate::servers::free_port;
+
+/// Workers get no answer to their registration: so long after it everything is quiet.
+const SETTLE: Duration = Duration::from_millis(100);
+/// How long a client may take: many times what any of them needs.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// What a client prints when it has finished. Ours leaves out what nobody else counts.
+#[derive(Debug, Deserialize)]
+pub struct Report {
+    pub requests: u64,
+    pub replies: u64,
+    #[serde(default)]
+    pub failed: u64,
+    #[serde(default)]
+    pub resent: u64,
+    /// From the first request to the last reply.
+    pub seconds: f64,
+    pub p50_us: f64,
+    pub p99_us: f64,
+}
+
+impl Report {
+    /// Reads what was printed, and refuses it if a reply is missing.
+    pub fn read(stdout: &str, requests: u64) -> Result<Self> {
+        let report: Self = serde_json::from_str(stdout).with_context(|| format!("no report in {stdout:?}"))?;
+        if report.failed > 0 || report.replies != requests || report.requests != requests {
+            bail!("{} replies to {requests} requests, {} failed", report.replies, report.failed);
+        }
+        Ok(report)
+    }
+}
+
+/// The commands, with names in place of folders and ports.
+pub fn how(bench: &Bench, setup: Setup, load: Load) -> String {
+    let ports = Ports { front: 0, back: 0 };
+    let programs = &bench.programs;
+    let shown = [
+        setup.broker.spec(programs, bench.folder.path(), 0).map(|spec| spec.map(|spec| show(&spec.command))),
+        setup.worker(programs, ports).map(|spec| spec.map(|spec| show(&spec.command))),
+        setup.client(programs, ports, load).map(|command| Some(show(&command))),
+    ];
+    let shown: Vec<String> =
+        shown.into_iter().filter_map(|shown| shown.unwrap_or_else(|why| Some(format!("({why:#})")))).collect();
+    bench.anonymous(&shown.join(" ; "))
+}
+
+/// Runs it.
+pub fn exchange(bench: &Bench, setup: Setup, load: Load) -> Result<Sample> {
+    let (programs, logs) = (&bench.programs, bench.folder.path());
+    let back = free_port()?;
+    let mut broker = match setup.broker.spec(programs, logs, back)? {
+        Some(spec) => Some(Server::start(spec, logs)?),
+        None => None,
+    };
+    let ports = Ports { front: broker.as_ref().map_or(0, |broker| broker.port), back };
+    let mut workers = match setup.worker(programs, ports)? {
+        Some(spec) => Some(Server::start(spec, logs)?),
+        None => None,
+    };
+    if workers.is_some() {
+        thread::sleep(SETTLE);
+    }
+    for server in [&mut broker, &mut workers].into_iter().flatten() {
+        server.start_counting();
+    }
+    let finished = run_within(setup.client(programs, ports, load)?, logs, LIMIT).with_context(|| {
+        let logs = [&broker, &workers].into_iter().flatten().map(Server::log_tail).collect::<Vec<_>>();
+        format!("the logs of the others: {}", logs.join("; ").trim())
+    })?;
+    // The workers first: without a broker they would try to find it again, or give up.
+    let workers = workers.map(Server::stop).transpose()?;
+    let broker = broker.map(Server::stop).transpose()?;
+    let report = Report::read(&finished.stdout, load.requests)?;
+    Ok(Sample {
+        seconds: report.seconds,
+        requests: report.replies,
+        server_cpu_seconds: broker.map(|usage| usage.cpu_seconds),
+        worker_cpu_seconds: workers.map(|usage| usage.cpu_seconds),
+        receiver_cpu_seconds: Some(finished.cpu_seconds),
+        server_peak_bytes: broker.and_then(|usage| usage.peak_bytes),
+        p50_us: Some(report.p50_us),
+        p99_us: Some(report.p99_us),
+        resent: Some(report.resent),
+        ..Sample::default()
+    })
+}
+
+/// A row, in one group.
+pub fn variant<'a>(bench: &'a Bench, kind: Kind, name: &str, group: &str, setup: Setup, load: Load) -> Variant<'a> {
+    Variant {
+        name: name.to_owned(),
+        kind,
+        how: how(bench, setup, load),
+        groups: vec![group.to_owned()],
+        run: Box::new(move |_| Ok(vec![exchange(bench, setup, load)?])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_without_all_replies_is_refused() -> Result<()> {
+        let text = |replies, failed| {
+            format!(
+                "{{\"requests\":10,\"replies\":{replies},\"failed\":{failed},\"seconds\":1.0,\"p50_us\":1.0,\"p99_us\":2}}"
+            )
+        };
+        assert_eq!(Report::read(&text(10, 0), 10)?.replies, 10);
+        assert!(Report::read(&text(9, 0), 10).is_err());
+        assert!(Report::read(&text(10, 1), 10).is_err());
+        assert!(Report::read("", 10).is_err());
+        Ok(())
+    }
+}

@@ -1,0 +1,109 @@
+//! Tables of requests: how many a second, and what one costs.
+
+use std::fmt::Write;
+
+use super::{Plot, groups, tone};
+use crate::plot::{self, Bar, Measure};
+use crate::series::{Kind, Row};
+use crate::tables::Table;
+
+/// A line for each row; a table and a plot for each group where there are several.
+pub fn rates(text: &mut String, table: &Table) -> Vec<Plot> {
+    let mut plots = Vec::new();
+    for group in groups(table) {
+        if !group.is_empty() {
+            let _ = write!(text, "**{group}**\n\n");
+        }
+        text.push_str(
+            "| | requests/s | range | times faster | p50 us | p99 us | CPU us: broker | workers | clients | memory MiB |\n\
+             |---|---|---|---|---|---|---|---|---|---|\n",
+        );
+        let rows = || table.rows.iter().filter(|row| row.group == group && row.not_run.is_none());
+        let peer = rows().find(|row| row.name == table.content.peer);
+        for row in rows() {
+            line(text, row, peer);
+        }
+        text.push('\n');
+        let title = [table.content.title.as_str(), &group].join(": ").trim_end_matches(": ").to_owned();
+        let name = [table.id.as_str(), &group].join("-").replace([' ', ','], "-").replace("--", "-");
+        let bars = rows().filter_map(|row| bar(row, peer)).collect();
+        let svg = plot::bars(&title, "requests a second", Measure::Rate, bars);
+        plots.push((name.trim_end_matches('-').to_owned(), title, svg));
+    }
+    plots
+}
+
+fn line(text: &mut String, row: &Row, peer: Option<&Row>) {
+    let (Some(per_second), Some(spread)) = (row.per_second(), row.rates()) else {
+        return;
+    };
+    let bold = if row.kind == Kind::Ours { "**" } else { "" };
+    let shown = |value: Option<f64>| value.map_or(String::new(), microseconds);
+    let memory = row.server_peak().map_or(String::new(), |bytes| format!("{:.1}", bytes / f64::from(1 << 20)));
+    let _ = writeln!(
+        text,
+        "| {bold}{}{bold} | {} | {} | {} | {} | {} | {} | {} | {} | {memory} |",
+        row.name,
+        rate(per_second),
+        range(spread),
+        peer.and_then(|peer| row.times_faster(peer)).map_or(String::new(), |ratio| format!("{ratio:.2}")),
+        shown(row.median_of(|sample| sample.p50_us)),
+        shown(row.median_of(|sample| sample.p99_us)),
+        shown(row.broker_us()),
+        shown(row.workers_us()),
+        shown(row.clients_us()),
+    );
+}
+
+fn bar(row: &Row, peer: Option<&Row>) -> Option<Bar> {
+    let per_second = row.per_second()?;
+    let ratio = peer.and_then(|peer| row.times_faster(peer)).map_or(String::new(), |ratio| format!(" ({ratio:.2}x)"));
+    Some(Bar {
+        label: row.name.clone(),
+        tone: tone(row.kind),
+        value: per_second,
+        range: row.rates()?,
+        note: format!("{}{ratio}", rate(per_second)),
+    })
+}
+
+/// A rate with three digits that count, and its thousands apart.
+pub fn rate(per_second: f64) -> String {
+    let digits = per_second.max(1.0).log10().floor() as i32;
+    let unit = 10_f64.powi((digits - 2).max(0));
+    let mut shown = format!("{:.0}", (per_second / unit).round() * unit);
+    for from_end in [3, 7, 11] {
+        if shown.len() > from_end {
+            shown.insert(shown.len() - from_end, ',');
+        }
+    }
+    shown
+}
+
+pub fn range((least, most): (f64, f64)) -> String {
+    format!("{}-{}", rate(least), rate(most))
+}
+
+pub fn microseconds(value: f64) -> String {
+    match value {
+        value if value < 10.0 => format!("{value:.2}"),
+        value if value < 100.0 => format!("{value:.1}"),
+        value => rate(value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_have_three_digits_and_their_thousands_apart() {
+        assert_eq!(rate(7.4), "7");
+        assert_eq!(rate(987.6), "988");
+        assert_eq!(rate(9_876.0), "9,880");
+        assert_eq!(rate(1_234_567.0), "1,230,000");
+        assert_eq!(range((99_950.0, 20_080_908.0)), "100,000-20,100,000");
+        assert_eq!(microseconds(0.123), "0.12");
+        assert_eq!(microseconds(569_344.0), "569,000");
+    }
+}

@@ -1,0 +1,65 @@
+//! Requests that are on the disk before they are confirmed.
+
+use super::{Bound, Content, Figure, Layout, Plan, Rows, Target};
+use crate::Bench;
+use crate::brokers::Broker;
+use crate::ends::{Ends, Load, Setup};
+use crate::exchange::variant;
+use crate::series::{Kind, Variant};
+
+const SIZE: u64 = 30;
+const OURS: &str = "tow broker --journal";
+const REDIS: &str = "Redis Streams, appendfsync always";
+const NATS: &str = "NATS JetStream, sync_interval always";
+
+/// How many clients, how much each has unconfirmed, and how many requests that is worth.
+const GROUPS: [(u64, u64, u64); 5] = [(1, 1, 2000), (16, 1, 8000), (50, 1, 10_000), (1, 64, 10_000), (50, 64, 20_000)];
+
+pub fn plan(bench: &Bench) -> Plan<'_> {
+    let mut variants: Vec<Variant<'_>> = Vec::new();
+    for (clients, each, requests) in GROUPS {
+        let load = Load { requests: bench.requests(requests), ahead: clients * each, size: SIZE };
+        for (kind, name, setup) in [
+            (Kind::Ours, OURS, Setup::new(Broker::Tow { journal: true }, Ends::Tow).workers(clients * each)),
+            (Kind::Peer, REDIS, Setup::new(Broker::Redis, Ends::Store).clients(clients)),
+            (Kind::Peer, NATS, Setup::new(Broker::Nats, Ends::Store).clients(clients)),
+        ] {
+            variants.push(variant(bench, kind, name, &group(clients, each), setup, load));
+        }
+    }
+    Plan { content: content(), variants, targets }
+}
+
+fn group(clients: u64, each: u64) -> String {
+    format!("{clients} x {each}")
+}
+
+fn content() -> Content {
+    Content {
+        title: "Requests on the disk".to_owned(),
+        about: format!(
+            "How many requests of {SIZE} octets a second are confirmed when they have been synchronized to the disk, by clients and by what \
+             each has unconfirmed. Redis and NATS confirm a record of a stream. Our broker keeps the request, hands it to a worker \
+             and returns its reply; `tow call` is one client with as many requests under way as all clients together have. The more \
+             there are, the more of them share a synchronization."
+        ),
+        peer: REDIS.to_owned(),
+        layout: Layout::Grid {
+            groups: "clients x unconfirmed".to_owned(),
+            figures: vec![Figure::RequestsPerSecond, Figure::BrokerMicroseconds],
+            log_y: true,
+        },
+    }
+}
+
+fn targets(rows: &Rows<'_>) -> Vec<Target> {
+    let faster = |text, peer, (clients, each)| {
+        let names = (OURS, peer, group(clients, each));
+        rows.compared(text, Bound::AtLeast(1.0), (names.0, names.1, &names.2), |row, peer| row.times_faster(peer))
+    };
+    vec![
+        faster("16 clients, times faster than NATS JetStream", NATS, (16, 1)),
+        faster("50 clients, times faster than NATS JetStream", NATS, (50, 1)),
+        faster("50 clients, times faster than Redis Streams", REDIS, (50, 1)),
+    ]
+}

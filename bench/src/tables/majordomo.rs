@@ -1,0 +1,64 @@
+//! The same service behind different Majordomo brokers.
+
+use super::{Bound, Content, Layout, Plan, Rows, Target, count_text};
+use crate::Bench;
+use crate::brokers::Broker;
+use crate::ends::{Ends, Load, Setup};
+use crate::exchange::variant;
+use crate::series::Kind;
+
+const SIZE: u64 = 30;
+const SYNCHRONOUS: &str = "synchronous";
+const ONE_WORKER: &str = "asynchronous, 1 worker";
+const TEN_WORKERS: &str = "asynchronous, 10 workers";
+const LIBZMQ: &str = "broker in C on libzmq, libzmq ends";
+const OURS: &str = "tow broker, tow call and tow work";
+const OURS_STOCK: &str = "tow broker, libzmq ends";
+/// majortomo's socket drops what goes beyond its queue of 1000.
+const MAJORTOMO_AHEAD: u64 = 500;
+
+pub fn plan(bench: &Bench) -> Plan<'_> {
+    let requests = bench.requests(20_000);
+    let mut variants = Vec::new();
+    for (kind, name, broker, ends, requests) in [
+        (Kind::Peer, LIBZMQ, Broker::Libzmq, Ends::Libzmq, requests),
+        (Kind::Peer, "majortomo in Python, libzmq ends", Broker::Majortomo, Ends::Libzmq, requests / 10),
+        (Kind::Ours, OURS_STOCK, Broker::Tow { journal: false }, Ends::Libzmq, requests),
+        (Kind::Ours, OURS, Broker::Tow { journal: false }, Ends::Tow, requests * 5),
+    ] {
+        for (group, workers, ahead) in [(SYNCHRONOUS, 1, 1), (ONE_WORKER, 1, requests), (TEN_WORKERS, 10, requests)] {
+            let ahead = if broker == Broker::Majortomo { ahead.min(MAJORTOMO_AHEAD) } else { ahead };
+            let requests = if ahead == 1 { requests.min(bench.requests(5_000)) } else { requests };
+            let setup = Setup::new(broker, ends).workers(workers);
+            variants.push(variant(bench, kind, name, group, setup, Load { requests, ahead, size: SIZE }));
+        }
+    }
+    Plan { content: content(requests), variants, targets }
+}
+
+fn content(requests: u64) -> Content {
+    Content {
+        title: "Majordomo brokers".to_owned(),
+        about: format!(
+            "A service that echoes {SIZE} octets, called through a broker: one request after another, and {} at once ({} through \
+             `tow call`; {MAJORTOMO_AHEAD} ahead with majortomo, which loses replies beyond that), with one worker and with ten. \
+             libzmq's ends speak Majordomo 0.1, a worker of theirs gets one request at a time, and all ten are threads of a \
+             process; for `tow work` it is the number of requests that it may have. majortomo logs errors only.",
+            count_text(requests),
+            count_text(requests * 5),
+        ),
+        peer: LIBZMQ.to_owned(),
+        layout: Layout::Rates,
+    }
+}
+
+fn targets(rows: &Rows<'_>) -> Vec<Target> {
+    let faster = |text, ours, group| {
+        rows.compared(text, Bound::AtLeast(1.0), (ours, LIBZMQ, group), |row, peer| row.times_faster(peer))
+    };
+    vec![
+        faster("stock ends one after another, times faster than behind the broker in C", OURS_STOCK, SYNCHRONOUS),
+        faster("stock ends with 10 workers, times faster than behind the broker in C", OURS_STOCK, TEN_WORKERS),
+        faster("our own ends at once, times faster than stock ends behind the broker in C", OURS, ONE_WORKER),
+    ]
+}

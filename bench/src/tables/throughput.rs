@@ -1,0 +1,85 @@
+//! What a broker can do with many requests ahead, and what one costs it.
+
+use super::{Bound, Content, Figure, Layout, Plan, Rows, Target, count_text};
+use crate::Bench;
+use crate::brokers::Broker;
+use crate::ends::{Ends, Load, Setup};
+use crate::exchange::variant;
+use crate::series::Kind;
+
+const AHEAD: [u64; 3] = [100, 1000, 10_000];
+const SIZES: [u64; 2] = [30, 250];
+/// Stock workers take one request at a time: so many of them keep a broker busy.
+const STOCK_WORKERS: u64 = 100;
+
+const OURS: &str = "tow broker, tow call and tow work";
+const OURS_STOCK: &str = "tow broker, 100 stock workers";
+const LIBZMQ: &str = "broker in C on libzmq, 100 stock workers";
+const RAW: &str = "raw sockets";
+
+pub fn plan(bench: &Bench) -> Plan<'_> {
+    let most = bench.requests(1_000_000);
+    let tow = Broker::Tow { journal: false };
+    let mut variants = Vec::new();
+    for size in SIZES {
+        for ahead in AHEAD {
+            let group = group(size, ahead);
+            for (kind, name, setup, requests) in [
+                (Kind::Ours, OURS, Setup::new(tow, Ends::Tow).workers(ahead), most),
+                (Kind::Ours, OURS_STOCK, Setup::new(tow, Ends::Light).workers(STOCK_WORKERS), most / 10),
+                (Kind::Peer, LIBZMQ, Setup::new(Broker::Libzmq, Ends::Light).workers(STOCK_WORKERS), most / 25),
+                (Kind::Limit, RAW, Setup::new(Broker::Raw, Ends::Light), most),
+            ] {
+                variants.push(variant(bench, kind, name, &group, setup, Load { requests, ahead, size }));
+            }
+        }
+    }
+    let setup = Setup::new(Broker::Majortomo, Ends::Light).workers(STOCK_WORKERS);
+    let load = Load { requests: most / 200, ahead: 100, size: 30 };
+    variants.push(variant(bench, Kind::Peer, "majortomo, 100 stock workers", &group(30, 100), setup, load));
+    Plan { content: content(most), variants, targets }
+}
+
+fn group(size: u64, ahead: u64) -> String {
+    format!("{size} B, {}", count_text(ahead))
+}
+
+fn content(most: u64) -> Content {
+    Content {
+        title: "Throughput".to_owned(),
+        about: format!(
+            "One client with 100, 1000 and 10,000 requests under way, of 30 and 250 octets: {} requests in all to our own worker and \
+             over raw sockets, {} to stock workers behind our broker, {} behind the one on libzmq, {} behind majortomo. Stock \
+             workers take one request at a time, so there are {STOCK_WORKERS}; they and their client are epoll programs that speak \
+             Majordomo 0.1, so that the broker is what is measured. All ends are one process a side.",
+            count_text(most),
+            count_text(most / 10),
+            count_text(most / 25),
+            count_text(most / 200),
+        ),
+        peer: LIBZMQ.to_owned(),
+        layout: Layout::Grid {
+            groups: "size and requests ahead".to_owned(),
+            figures: vec![Figure::RequestsPerSecond, Figure::BrokerMicroseconds, Figure::ServerPeakMebibytes],
+            log_y: true,
+        },
+    }
+}
+
+fn targets(rows: &Rows<'_>) -> Vec<Target> {
+    let of_ours = |text, bound, group: &str, figure: fn(&crate::series::Row) -> Option<f64>| {
+        rows.compared(text, bound, (OURS, OURS, group), |row, _| figure(row))
+    };
+    let million = |row: &crate::series::Row| Some(row.per_second()? / 1e6);
+    vec![
+        of_ours("30 octets, 1000 ahead, million requests a second", Bound::AtLeast(1.0), &group(30, 1000), million),
+        of_ours("30 octets, 10,000 ahead, million requests a second", Bound::AtLeast(1.0), &group(30, 10_000), million),
+        of_ours("the broker's CPU there, us a request", Bound::AtMost(0.5), &group(30, 10_000), |row| row.broker_us()),
+        rows.compared(
+            "stock ends, 1000 ahead, times faster than behind the broker in C",
+            Bound::AtLeast(2.0),
+            (OURS_STOCK, LIBZMQ, &group(30, 1000)),
+            |row, peer| row.times_faster(peer),
+        ),
+    ]
+}
