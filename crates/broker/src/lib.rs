@@ -4,9 +4,11 @@
 
 mod body;
 pub mod broker;
+pub mod client;
 pub mod core;
 pub mod journal;
 pub mod limits;
+mod link;
 pub mod mdp;
 mod spool;
 pub mod wire;

@@ -49,6 +49,16 @@ impl Hub {
         }
     }
 
+    pub(crate) fn attempt_once(&mut self, endpoint: &Endpoint) {
+        match transport::connect(endpoint) {
+            Ok((fd, address, connecting)) => self.add_peer(fd, address, Origin::Once, connecting),
+            Err(error) => {
+                let reason = format!("connecting failed: {error}");
+                self.report(Event::Failed { address: endpoint.to_string(), reason, connecting: true });
+            }
+        }
+    }
+
     pub(crate) fn connect_later(&mut self, index: usize) {
         let backoff = self.options.reconnect;
         let now = self.now;

@@ -82,7 +82,8 @@ pub enum Event {
         address: String,
         /// Why, for people.
         reason: String,
-        /// Whether this side was connecting (it goes on trying, with backoff).
+        /// Whether this side was connecting (it goes on trying, with backoff, unless it was to connect
+        /// once).
         connecting: bool,
     },
 }

@@ -120,6 +120,13 @@ impl Hub {
         Ok(())
     }
 
+    /// Connects, and leaves it at that: whoever chooses between endpoints hears of the outcome by [`Event::Ready`], and then
+    /// [`Event::Gone`], or by [`Event::Failed`].
+    pub fn connect_once(&mut self, endpoint: &Endpoint) {
+        self.now = Instant::now();
+        self.attempt_once(endpoint);
+    }
+
     /// Ends [`Hub::turn`]'s wait from another thread.
     pub fn waker(&self) -> Waker {
         self.waker.clone()

@@ -102,6 +102,8 @@ impl From<towpath_zmtp::Error> for End {
 pub(crate) enum Origin {
     Accepted,
     Connector(usize),
+    /// Connected by this side, without a connector that would try again.
+    Once,
 }
 
 pub(crate) struct Peer {

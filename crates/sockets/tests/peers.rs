@@ -213,3 +213,27 @@ fn peers_of_other_patterns_are_refused_with_both_names() {
     let reason = failure(&mut server);
     assert!(reason.contains("PUSH") && reason.contains("ROUTER"), "{reason}");
 }
+
+#[test]
+fn connecting_once_is_one_attempt_whatever_comes_of_it() {
+    let (mut server, endpoint) = bound(options(SocketType::Router));
+    let mut client = Hub::new(options(SocketType::Dealer)).unwrap();
+    let nobody: Endpoint = "ipc:///nowhere/at/all".parse().unwrap();
+    client.connect_once(&nobody);
+    until(&mut [&mut client], |_, event| matches!(event, Event::Failed { connecting: true, .. }).then_some(()));
+
+    client.connect_once(&endpoint);
+    let peers = ready(&mut [&mut server, &mut client]);
+    server.disconnect(peers[0], "go away");
+    until(&mut [&mut server, &mut client], |index, event| {
+        (index == 1 && matches!(event, Event::Gone { .. })).then_some(())
+    });
+    // Longer than the first backoff of a connector.
+    let end = std::time::Instant::now() + Duration::from_millis(300);
+    while std::time::Instant::now() < end {
+        for hub in [&mut server, &mut client] {
+            hub.turn(Some(Duration::from_millis(5))).unwrap();
+            assert!(!matches!(hub.next_event(), Some(Event::Ready { .. } | Event::Failed { .. })));
+        }
+    }
+}

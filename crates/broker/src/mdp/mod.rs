@@ -3,6 +3,7 @@
 //! Pure: frames in, frames out. docs/requests-protocol.md has the tables.
 
 mod broker;
+pub(crate) mod peer;
 
 pub(crate) use broker::Head;
 pub use broker::{

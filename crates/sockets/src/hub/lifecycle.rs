@@ -60,7 +60,11 @@ impl Hub {
         let id = self.peers.next_id();
         let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
         if let Err(errno) = epoll::add(&self.epoll, &fd, epoll::EventData::new_u64(id.token()), flags) {
-            tracing::warn!(%address, error = %std::io::Error::from(errno), "a connection can't be watched");
+            let reason = format!("the connection can't be watched: {}", std::io::Error::from(errno));
+            tracing::warn!(%address, reason);
+            if origin == Origin::Once {
+                self.report(Event::Failed { address: address.to_string(), reason, connecting: true });
+            }
             return;
         }
         if let (Origin::Accepted, Some(ip)) = (origin, address.ip()) {
@@ -91,7 +95,7 @@ impl Hub {
                 self.per_address.remove(&ip);
             }
         }
-        let connecting = matches!(peer.origin, Origin::Connector(_));
+        let connecting = matches!(peer.origin, Origin::Connector(_) | Origin::Once);
         if peer.is_ready() {
             if self.routing.get(&peer.routing_id) == Some(&id) {
                 self.routing.remove(&peer.routing_id);

@@ -1,0 +1,130 @@
+//! What has come for callers and isn't taken yet.
+
+use super::Completed;
+use super::session::Delivery;
+use std::collections::VecDeque;
+use std::task::Waker;
+
+/// Owner 0 is whoever receives; others are places in the table of calls, from 1.
+pub(super) const RECEIVER: u32 = 0;
+
+/// A call or a stream whose caller waits.
+#[derive(Debug, Default)]
+struct Call {
+    waker: Option<Waker>,
+    /// What has come: for a call the outcome, for a stream its parts too.
+    arrived: VecDeque<Delivery>,
+    streams: bool,
+}
+
+/// Outcomes for whoever receives, and for calls.
+#[derive(Debug)]
+pub(super) struct Inbox {
+    completed: VecDeque<Completed>,
+    bytes: usize,
+    calls: Vec<Call>,
+    free: Vec<u32>,
+    parts_dropped: u64,
+    wakers: Vec<Waker>,
+}
+
+impl Inbox {
+    pub fn new() -> Inbox {
+        Inbox {
+            completed: VecDeque::new(),
+            bytes: 0,
+            // The place of whoever receives is never used.
+            calls: vec![Call::default()],
+            free: Vec::new(),
+            parts_dropped: 0,
+            wakers: Vec::new(),
+        }
+    }
+
+    /// Outcomes that wait for whoever receives.
+    #[inline]
+    pub fn completed(&self) -> usize {
+        self.completed.len()
+    }
+
+    /// Octets of memory of all that waits.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Parts of replies that nobody had asked for.
+    pub fn parts_dropped(&self) -> u64 {
+        self.parts_dropped
+    }
+
+    /// Tasks to wake.
+    pub fn wakers(&mut self) -> &mut Vec<Waker> {
+        &mut self.wakers
+    }
+
+    /// A place for a call.
+    pub fn add_call(&mut self, streams: bool) -> u32 {
+        let call = Call { streams, ..Call::default() };
+        if let Some(place) = self.free.pop() {
+            self.calls[place as usize] = call;
+            return place;
+        }
+        self.calls.push(call);
+        (self.calls.len() - 1) as u32
+    }
+
+    /// The caller is gone, or has its outcome.
+    pub fn remove_call(&mut self, place: u32) {
+        while self.take(place).is_some() {}
+        self.calls[place as usize] = Call::default();
+        self.free.push(place);
+    }
+
+    /// What has come for a call.
+    pub fn take(&mut self, place: u32) -> Option<Delivery> {
+        let delivery = self.calls[place as usize].arrived.pop_front()?;
+        self.bytes -= delivery.body.memory_bytes();
+        Some(delivery)
+    }
+
+    /// Whom to wake when something comes for a call.
+    pub fn wait(&mut self, place: u32, waker: &Waker) {
+        match &mut self.calls[place as usize].waker {
+            Some(known) => known.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+    }
+
+    /// Takes outcomes for whoever receives.
+    pub fn take_completed(&mut self, most: usize, mut take: impl FnMut(Completed)) {
+        let count = self.completed.len().min(most);
+        for completed in self.completed.drain(..count) {
+            self.bytes -= completed.body.memory_bytes();
+            take(completed);
+        }
+    }
+
+    /// Puts an outcome, or a part, where it belongs.
+    #[inline]
+    pub fn deliver(&mut self, delivery: Delivery) {
+        let bytes = delivery.body.memory_bytes();
+        if delivery.owner == RECEIVER {
+            if delivery.part.is_some() {
+                self.parts_dropped += 1;
+                return;
+            }
+            self.bytes += bytes;
+            let Delivery { number, status, body, .. } = delivery;
+            self.completed.push_back(Completed { number, status, body });
+            return;
+        }
+        let Some(call) = self.calls.get_mut(delivery.owner as usize) else { return };
+        if delivery.part.is_some() && !call.streams {
+            self.parts_dropped += 1;
+            return;
+        }
+        self.bytes += bytes;
+        self.wakers.extend(call.waker.take());
+        call.arrived.push_back(delivery);
+    }
+}

@@ -1,0 +1,379 @@
+//! What a client's callers share with its task: the session, its connection, and what waits on either side of them.
+
+use super::ClientOptions;
+use super::failover::Failover;
+use super::inbox::Inbox;
+use super::session::{Delivery, NewRequest, Session};
+use crate::body::Body;
+use crate::link::drive::{Driven, Shared};
+use crate::link::incoming::{Incoming, Piece, Pieces};
+use crate::link::{LinkOptions, Speech, outgoing};
+use crate::wire::{Block, CLIENT_HEADER, ClientId, WireError};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+use towpath_sockets::{Endpoint, Event, Hub, Message, PeerId, SendError, SocketError};
+
+/// Octets that are encoded before the hub is asked whether it has room for more.
+const PUMP_BYTES: usize = 60 * 1024;
+
+/// Where the connection stands.
+enum Connection {
+    /// Not before then.
+    Resting(Instant),
+    Connecting,
+    Ready(PeerId, Speech),
+}
+
+/// The whole of it, behind the lock.
+pub(super) struct State {
+    pub session: Session,
+    pub inbox: Inbox,
+    origin: Instant,
+    endpoints: Vec<Endpoint>,
+    link: LinkOptions,
+    received_bytes_max: usize,
+    failover: Failover,
+    connection: Connection,
+    block: Block,
+    pending: VecDeque<Message>,
+    incoming: Incoming,
+    paused: bool,
+    notices: Arc<Notices>,
+    /// Callers that wait for room.
+    pub room_wanted: usize,
+    /// Ends when all is said.
+    pub closing: bool,
+    /// Why nothing more will come.
+    pub ended: Option<String>,
+    last_service: Arc<[u8]>,
+    failure: String,
+}
+
+/// What callers wait for.
+#[derive(Debug, Default)]
+pub(super) struct Notices {
+    pub arrived: Notify,
+    pub room: Notify,
+    pub accepted: Notify,
+}
+
+impl State {
+    pub fn new(client: ClientId, endpoints: Vec<Endpoint>, options: ClientOptions, notices: Arc<Notices>) -> State {
+        let ClientOptions { outstanding_max, outstanding_bytes_max, received_bytes_max, link } = options;
+        let now = Instant::now();
+        State {
+            session: Session::new(client, outstanding_max, outstanding_bytes_max, link.heartbeat_timeout),
+            inbox: Inbox::new(),
+            origin: now,
+            failover: Failover::new(endpoints.len(), link.backoff_first, link.backoff_most),
+            endpoints,
+            received_bytes_max,
+            connection: Connection::Resting(now),
+            block: Block::default(),
+            pending: VecDeque::new(),
+            incoming: Incoming::new(link.spool_folder.clone()),
+            link,
+            paused: false,
+            notices,
+            room_wanted: 0,
+            closing: false,
+            ended: None,
+            last_service: Arc::from(&b""[..]),
+            failure: "no connection has been made yet".to_owned(),
+        }
+    }
+
+    /// Time since this client began.
+    pub fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    /// Whether a request may be added.
+    #[inline]
+    pub fn has_room(&self, body: &Body) -> bool {
+        self.session.has_room(body, self.inbox.completed())
+    }
+
+    /// Adds a request.
+    #[inline]
+    pub fn submit(&mut self, service: &str, body: Body, options: super::CallOptions, owner: u32) -> u64 {
+        if *self.last_service != *service.as_bytes() {
+            self.last_service = Arc::from(service.as_bytes());
+        }
+        let service = Arc::clone(&self.last_service);
+        // Without a deadline nobody asks what time it is.
+        let now = if options.ttl.is_some() { self.now() } else { Duration::ZERO };
+        let request = NewRequest { service, body, ttl: options.ttl, volatile: options.volatile, owner };
+        self.session.submit(request, now)
+    }
+
+    /// Whether the task has something to do because much has been taken.
+    pub fn wants_resume(&self) -> bool {
+        self.paused && self.inbox.bytes() < self.received_bytes_max / 2
+    }
+
+    /// Ends a request at its caller's wish.
+    pub fn cancel(&mut self, number: u64) -> bool {
+        let now = self.now();
+        let Some(delivery) = self.session.cancel(number, now) else { return false };
+        self.inbox.deliver(delivery);
+        self.tell();
+        true
+    }
+
+    /// Tells callers that something has changed for them.
+    fn tell(&mut self) {
+        if self.inbox.completed() > 0 {
+            self.notices.arrived.notify_waiters();
+        }
+        self.tell_room();
+        self.notices.accepted.notify_waiters();
+    }
+
+    /// Tells callers that there may be room.
+    pub fn tell_room(&self) {
+        if self.room_wanted > 0 {
+            self.notices.room.notify_waiters();
+        }
+    }
+
+    /// The endpoint that this client is connected to, and whether requests are numbered there.
+    pub fn connected(&self) -> Option<(&Endpoint, bool)> {
+        match &self.connection {
+            Connection::Ready(_, speech) => {
+                Some((self.endpoints.get(self.failover.current())?, *speech == Speech::Numbered))
+            }
+            _ => None,
+        }
+    }
+
+    /// Why there is no connection, or why the last one was lost.
+    pub fn failure(&self) -> &str {
+        &self.failure
+    }
+
+    fn lost(&mut self, reason: String, now: Instant) {
+        let endpoint = self.endpoints.get(self.failover.current()).map(ToString::to_string);
+        tracing::debug!(endpoint, reason, "no connection to a broker");
+        self.failure = reason;
+        self.forget_connection();
+        self.connection = Connection::Resting(now + self.failover.failed());
+    }
+
+    fn forget_connection(&mut self) {
+        self.session.disconnected();
+        self.block.clear();
+        self.pending.clear();
+        self.incoming.reset();
+        self.paused = false;
+    }
+
+    fn connect(&mut self, hub: &mut Hub, now: Instant) {
+        if matches!(self.connection, Connection::Resting(until) if until <= now)
+            && let Some(endpoint) = self.endpoints.get(self.failover.current())
+        {
+            self.connection = Connection::Connecting;
+            hub.connect_once(endpoint);
+        }
+    }
+
+    fn on_ready(&mut self, hub: &Hub, peer: PeerId) {
+        let Some(info) = hub.peer(peer) else { return };
+        let speech = self.link.speech(&info.metadata);
+        self.connection = Connection::Ready(peer, speech);
+        match speech {
+            Speech::Numbered => {
+                let now = self.now();
+                self.session.connected(now, &mut self.block);
+            }
+            Speech::Stock(_) => {
+                self.failover.succeeded();
+                self.session.connected_to_stock();
+            }
+        }
+    }
+
+    /// A message that is wrong beyond repair ends the connection.
+    fn on_message(&mut self, message: Pieces) -> Result<(), String> {
+        let Connection::Ready(_, speech) = self.connection else { return Ok(()) };
+        let now = self.now();
+        let (session, inbox) = (&mut self.session, &mut self.inbox);
+        let mut sink = |delivery| inbox.deliver(delivery);
+        match speech {
+            Speech::Numbered => {
+                let outcome = on_numbered(session, message, now, &mut sink);
+                if session.journal().is_some() {
+                    self.failover.succeeded();
+                }
+                outcome
+            }
+            Speech::Stock(dialect) => {
+                match dialect.client_hears(message) {
+                    Ok(heard) => session.on_stock(heard, &mut sink),
+                    Err(error) => tracing::warn!(%error, "a message of the broker is left out"),
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Encodes and hands over what the hub has room for.
+    fn send(&mut self, hub: &mut Hub, now: Duration) {
+        let Connection::Ready(peer, speech) = self.connection else { return };
+        loop {
+            while let Some(message) = self.pending.pop_front() {
+                if let Err(SendError::Full(back) | SendError::Gone(back)) = hub.send(peer, message) {
+                    self.pending.push_front(back);
+                    return;
+                }
+            }
+            if !hub.has_room(peer) {
+                return;
+            }
+            match speech {
+                Speech::Numbered => {
+                    self.session.pump(now, &mut self.block, PUMP_BYTES);
+                    if self.block.is_empty() {
+                        return;
+                    }
+                    self.pending.extend(self.block.drain().map(|message| outgoing::numbered(CLIENT_HEADER, message)));
+                }
+                Speech::Stock(dialect) => {
+                    let Some((service, body)) = self.session.pump_stock() else { return };
+                    self.pending.push_back(dialect.request(&service, &body));
+                }
+            }
+        }
+    }
+
+    fn on_event(&mut self, hub: &mut Hub, event: Event, now: Instant) {
+        let ours = match &self.connection {
+            Connection::Ready(peer, _) => Some(*peer),
+            _ => None,
+        };
+        let message = match event {
+            Event::Ready { peer } if matches!(self.connection, Connection::Connecting) => {
+                return self.on_ready(hub, peer);
+            }
+            Event::Failed { reason, .. } if matches!(self.connection, Connection::Connecting) => {
+                return self.lost(reason, now);
+            }
+            Event::Gone { peer, reason } if Some(peer) == ours => return self.lost(reason, now),
+            Event::Message { peer, frames, .. } if Some(peer) == ours => self.incoming.message(frames),
+            Event::BodyStart { peer, head, .. } if Some(peer) == ours => return self.incoming.begin(head),
+            Event::BodyData { peer, data } if Some(peer) == ours => return self.incoming.data(&data),
+            Event::BodyEnd { peer, more } if Some(peer) == ours => match self.incoming.end(more) {
+                Some(message) => message,
+                None => return,
+            },
+            _ => return,
+        };
+        if let Err(reason) = self.on_message(message)
+            && let Some(peer) = ours
+        {
+            tracing::warn!(reason, "the broker's message can't be understood");
+            // A broker that says this again and again is left for another one, and not asked too often.
+            hub.disconnect(peer, &reason);
+        }
+    }
+
+    /// A connection of which the replies can't be told apart any more is replaced by another one to the same broker.
+    fn replace_spoiled(&mut self, hub: &mut Hub, now: Instant) {
+        let Some(why) = self.session.spoiled() else { return };
+        let Connection::Ready(peer, speech) = self.connection else { return };
+        match speech {
+            Speech::Numbered => self.lost(why.to_owned(), now),
+            Speech::Stock(_) => {
+                self.forget_connection();
+                self.connection = Connection::Resting(now);
+            }
+        }
+        hub.disconnect(peer, why);
+    }
+}
+
+fn on_numbered(
+    session: &mut Session,
+    message: Pieces,
+    now: Duration,
+    sink: &mut impl FnMut(Delivery),
+) -> Result<(), String> {
+    let mut pieces = message.into_iter();
+    let (Some(Piece::Bytes(header)), Some(Piece::Bytes(block))) = (pieces.next(), pieces.next()) else {
+        return Err("a message without a header and a block".to_owned());
+    };
+    if header != CLIENT_HEADER {
+        return Err("a message with another header".to_owned());
+    }
+    let attached = pieces.next().map(Piece::into_body);
+    if pieces.next().is_some() {
+        return Err(WireError::Attachment.to_string());
+    }
+    session.on_block(&block, attached, now, sink).map_err(|error| error.to_string())
+}
+
+impl Driven for State {
+    fn turn(&mut self, hub: &mut Hub, now: Instant) -> Result<bool, SocketError> {
+        self.connect(hub, now);
+        if self.closing {
+            self.session.hurry();
+        }
+        if let (true, Connection::Ready(peer, _)) = (self.wants_resume(), &self.connection) {
+            hub.pause_reading(*peer, false);
+            self.paused = false;
+        }
+        let time = self.now();
+        self.send(hub, time);
+        hub.turn(Some(Duration::ZERO))?;
+        while let Some(event) = hub.next_event() {
+            self.on_event(hub, event, now);
+        }
+        let inbox = &mut self.inbox;
+        self.session.on_time(time, &mut |delivery| inbox.deliver(delivery));
+        self.replace_spoiled(hub, now);
+        self.connect(hub, now);
+        if let Connection::Ready(peer, _) = self.connection
+            && !self.paused
+            && self.inbox.bytes() > self.received_bytes_max
+        {
+            self.paused = true;
+            hub.pause_reading(peer, true);
+        }
+        let time = self.now();
+        self.send(hub, time);
+        self.tell();
+        Ok(hub.is_busy())
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let resting = match self.connection {
+            Connection::Resting(until) => Some(until),
+            _ => None,
+        };
+        resting.into_iter().chain(self.session.deadline().map(|at| self.origin + at)).min()
+    }
+
+    fn is_over(&self) -> bool {
+        self.closing && self.pending.is_empty() && self.block.is_empty() && self.session.is_flushed()
+    }
+
+    fn after_turn(_shared: &Arc<Shared<State>>) {}
+
+    fn ended(&mut self, reason: String) {
+        if self.ended.is_none() {
+            let inbox = &mut self.inbox;
+            self.session.end_all(&reason, &mut |delivery| inbox.deliver(delivery));
+            self.ended = Some(reason);
+        }
+        self.notices.arrived.notify_waiters();
+        self.notices.room.notify_waiters();
+        self.notices.accepted.notify_waiters();
+    }
+
+    fn wakers(&mut self) -> &mut Vec<Waker> {
+        self.inbox.wakers()
+    }
+}

@@ -1,0 +1,190 @@
+//! A hub and what belongs to it, behind a lock that callers share with the one task that drives it.
+//!
+//! The lock is never held while anything is waited for. Callers change the state and wake the task, unless it is on its way
+//! already: at full load nobody is woken, and what callers did meanwhile leaves together.
+
+use rustix::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
+use towpath_sockets::{Hub, HubOptions, SocketError};
+
+/// The longest wait of a hub that isn't told to wait for less.
+const WAIT_MOST: Duration = Duration::from_secs(3600);
+
+/// What a task drives.
+pub(crate) trait Driven: Send + Sized + 'static {
+    /// Everything that there is to do now; says whether it wants to be called again at once.
+    fn turn(&mut self, hub: &mut Hub, now: Instant) -> Result<bool, SocketError>;
+
+    /// When to be called even if nothing happens, the hub's own deadlines aside.
+    fn deadline(&self) -> Option<Instant>;
+
+    /// Whether all is said and done, so that the connection may be closed.
+    fn is_over(&self) -> bool;
+
+    /// What to do after a turn, when the lock is free again.
+    fn after_turn(shared: &Arc<Shared<Self>>);
+
+    /// Nothing will happen any more.
+    fn ended(&mut self, reason: String);
+
+    /// Tasks to wake, which is done when the lock is free again.
+    fn wakers(&mut self) -> &mut Vec<Waker>;
+}
+
+/// The state, and how its task is woken.
+pub(crate) struct Shared<S> {
+    inner: Mutex<Inner<S>>,
+    work: Notify,
+    /// Told when the task has ended and the connection is closed.
+    closed: tokio::sync::watch::Sender<bool>,
+}
+
+struct Inner<S> {
+    state: S,
+    hub: Option<Hub>,
+    /// The task looks at the state again before it waits.
+    on_its_way: bool,
+    hung_up: bool,
+}
+
+/// The locked state.
+pub(crate) struct Guard<'a, S>(MutexGuard<'a, Inner<S>>);
+
+impl<S> std::ops::Deref for Guard<'_, S> {
+    type Target = S;
+
+    fn deref(&self) -> &S {
+        &self.0.state
+    }
+}
+
+impl<S> std::ops::DerefMut for Guard<'_, S> {
+    fn deref_mut(&mut self) -> &mut S {
+        &mut self.0.state
+    }
+}
+
+impl<S: Driven> Shared<S> {
+    /// A hub with these options, driven by a task on the current tokio runtime; `prepare` is for connecting it.
+    pub fn start(
+        options: HubOptions,
+        state: S,
+        linger: Duration,
+        prepare: impl FnOnce(&mut Hub) -> Result<(), SocketError>,
+    ) -> Result<Arc<Shared<S>>, SocketError> {
+        let mut hub = Hub::new(options)?;
+        prepare(&mut hub)?;
+        let fd = rustix::io::fcntl_dupfd_cloexec(hub.as_fd(), 0)?;
+        #[expect(deprecated, reason = "its successor is unsafe; an OwnedFd keeps what that one asks for")]
+        let fd = AsyncFd::new(fd)?;
+        let shared = Arc::new(Shared {
+            inner: Mutex::new(Inner { state, hub: Some(hub), on_its_way: true, hung_up: false }),
+            work: Notify::new(),
+            closed: tokio::sync::watch::Sender::new(false),
+        });
+        tokio::spawn(drive(shared.clone(), fd, linger));
+        Ok(shared)
+    }
+
+    /// The state. Whoever gives the task something to do calls [`Shared::wake`] with the guard.
+    pub fn lock(&self) -> Guard<'_, S> {
+        Guard(self.inner.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Lets the task look at the state, if it isn't about to.
+    pub fn wake(&self, mut guard: Guard<'_, S>) {
+        if !std::mem::replace(&mut guard.0.on_its_way, true) {
+            drop(guard);
+            self.work.notify_one();
+        }
+    }
+
+    /// Lets the task end, sending what waits for a while.
+    pub fn hang_up(&self) {
+        let mut guard = self.lock();
+        guard.0.hung_up = true;
+        self.wake(guard);
+    }
+
+    /// Waits until the task has ended.
+    pub async fn closed(&self) {
+        let _ = self.closed.subscribe().wait_for(|closed| *closed).await;
+    }
+
+    fn turn(self: &Arc<Self>) -> Turn {
+        let mut guard = self.lock();
+        let inner = &mut *guard.0;
+        inner.on_its_way = true;
+        let Some(hub) = inner.hub.as_mut() else { return Turn::Over };
+        let outcome = inner.state.turn(hub, Instant::now());
+        let turn = match outcome {
+            Err(error) => {
+                tracing::error!(%error, "the driver of a connection ends");
+                inner.state.ended(error.to_string());
+                Turn::Over
+            }
+            Ok(_) if inner.hung_up || inner.state.is_over() => Turn::Over,
+            Ok(true) => Turn::Again,
+            Ok(false) => {
+                inner.on_its_way = false;
+                Turn::Wait(inner.state.deadline().into_iter().chain(hub.deadline()).min())
+            }
+        };
+        let mut wakers = std::mem::take(inner.state.wakers());
+        drop(guard);
+        wakers.drain(..).for_each(Waker::wake);
+        if wakers.capacity() > 0 {
+            // Its capacity goes back, unless somebody has been quicker.
+            let mut guard = self.lock();
+            if guard.wakers().capacity() == 0 {
+                *guard.wakers() = wakers;
+            }
+        }
+        S::after_turn(self);
+        turn
+    }
+}
+
+enum Turn {
+    Again,
+    Wait(Option<Instant>),
+    Over,
+}
+
+async fn drive<S: Driven>(shared: Arc<Shared<S>>, fd: AsyncFd<OwnedFd>, linger: Duration) {
+    loop {
+        let deadline = match shared.turn() {
+            Turn::Again => {
+                tokio::task::yield_now().await;
+                continue;
+            }
+            Turn::Wait(deadline) => deadline.unwrap_or_else(|| Instant::now() + WAIT_MOST),
+            Turn::Over => break,
+        };
+        tokio::select! {
+            ready = fd.readable() => match ready {
+                // The turn takes all that there is, so an edge that comes from here on is a new one.
+                Ok(mut guard) => guard.clear_ready(),
+                Err(_) => break,
+            },
+            () = tokio::time::sleep_until(deadline.into()) => {}
+            () = shared.work.notified() => {}
+        }
+    }
+    let (hub, wakers) = {
+        let mut guard = shared.lock();
+        guard.ended("it was closed".to_owned());
+        let wakers = std::mem::take(guard.wakers());
+        (guard.0.hub.take(), wakers)
+    };
+    wakers.into_iter().for_each(Waker::wake);
+    S::after_turn(&shared);
+    if let Some(hub) = hub {
+        let _ = tokio::task::spawn_blocking(move || hub.close(linger)).await;
+    }
+    shared.closed.send_replace(true);
+}

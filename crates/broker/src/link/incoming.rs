@@ -1,0 +1,200 @@
+//! Putting messages together: frames as they come, and large ones by way of a file.
+
+use crate::body::{Body, LargeBody};
+use crate::limits::BODY_BYTES_MAX;
+use bytes::Bytes;
+use smallvec::SmallVec;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use towpath_sockets::Frames;
+
+/// A body in a file without a name: it is gone when nobody has it any more.
+#[derive(Debug)]
+pub struct SpooledBody {
+    /// The open file. Its position is not used.
+    pub file: Arc<File>,
+    /// Octets of the body, from the file's beginning.
+    pub length: u64,
+}
+
+impl LargeBody for SpooledBody {
+    fn length(&self) -> u64 {
+        self.length
+    }
+}
+
+/// A new file without a name.
+pub(crate) fn temporary_file(folder: Option<&Path>) -> io::Result<File> {
+    match folder {
+        Some(folder) => tempfile::tempfile_in(folder),
+        None => tempfile::tempfile(),
+    }
+}
+
+/// One frame of a message.
+#[derive(Debug)]
+pub(crate) enum Piece {
+    /// In memory.
+    Bytes(Bytes),
+    /// In a file.
+    Spooled(Body),
+    /// It was there, and couldn't be kept: why.
+    Lost(String),
+}
+
+/// A whole message.
+pub(crate) type Pieces = SmallVec<[Piece; 4]>;
+
+/// The message that is coming in on a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Incoming {
+    pieces: Pieces,
+    spooling: Option<File>,
+    length: u64,
+    lost: Option<io::Error>,
+    folder: Option<PathBuf>,
+}
+
+impl Incoming {
+    /// Large frames go to files in this folder.
+    pub fn new(folder: Option<PathBuf>) -> Incoming {
+        Incoming { folder, ..Incoming::default() }
+    }
+
+    /// Nothing is coming any more: the connection is gone.
+    pub fn reset(&mut self) {
+        *self = Incoming::new(self.folder.take());
+    }
+
+    /// Takes [`towpath_sockets::Event::Message`].
+    pub fn message(&mut self, frames: Frames) -> Pieces {
+        self.pieces.extend(frames.into_iter().map(Piece::Bytes));
+        std::mem::take(&mut self.pieces)
+    }
+
+    /// Takes [`towpath_sockets::Event::BodyStart`].
+    pub fn begin(&mut self, head: Frames) {
+        self.pieces.extend(head.into_iter().map(Piece::Bytes));
+        self.length = 0;
+        match temporary_file(self.folder.as_deref()) {
+            Ok(file) => self.spooling = Some(file),
+            Err(error) => self.lost = Some(error),
+        }
+    }
+
+    /// Takes [`towpath_sockets::Event::BodyData`].
+    pub fn data(&mut self, data: &[u8]) {
+        let Some(file) = self.spooling.as_mut() else { return };
+        self.length += data.len() as u64;
+        if let Err(error) = file.write_all(data) {
+            self.lost = Some(error);
+            self.spooling = None;
+        }
+    }
+
+    /// Takes [`towpath_sockets::Event::BodyEnd`]: a message, if no frames follow.
+    pub fn end(&mut self, more: bool) -> Option<Pieces> {
+        self.pieces.push(match (self.lost.take(), self.spooling.take()) {
+            (None, Some(file)) => {
+                let spooled = SpooledBody { file: Arc::new(file), length: self.length };
+                Piece::Spooled(Body::large(Arc::new(spooled)))
+            }
+            (error, _) => Piece::Lost(on_disk(error.unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into()))),
+        });
+        (!more).then(|| std::mem::take(&mut self.pieces))
+    }
+}
+
+fn on_disk(error: io::Error) -> String {
+    format!("a large body can't be kept on disk: {error}")
+}
+
+impl Piece {
+    /// The body that this frame is, or why it is lost.
+    pub fn into_body(self) -> Result<Body, String> {
+        match self {
+            Piece::Bytes(bytes) => Ok(Body::from(bytes)),
+            Piece::Spooled(body) => Ok(body),
+            Piece::Lost(why) => Err(why),
+        }
+    }
+}
+
+/// The body that these frames are, or why it is lost. Several frames are in memory, since only a single one can be in a file.
+pub(crate) fn body_of(mut pieces: Pieces) -> Result<Body, String> {
+    if pieces.len() == 1
+        && let Some(piece) = pieces.pop()
+    {
+        return piece.into_body();
+    }
+    let mut sum = 0;
+    let mut frames = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        sum += match &piece {
+            Piece::Bytes(bytes) => bytes.len() as u64,
+            Piece::Spooled(body) => body.length(),
+            Piece::Lost(_) => 0,
+        };
+        if sum > BODY_BYTES_MAX as u64 {
+            return Err(format!("a body of several frames has over {BODY_BYTES_MAX} octets"));
+        }
+        frames.push(match piece {
+            Piece::Bytes(bytes) => bytes,
+            Piece::Spooled(body) => read_whole(&body).map_err(on_disk)?,
+            Piece::Lost(why) => return Err(why),
+        });
+    }
+    Ok(Body::of_frames(frames))
+}
+
+fn read_whole(body: &Body) -> io::Result<Bytes> {
+    let Some(spooled) = super::outgoing::as_spooled(body) else { return Ok(Bytes::new()) };
+    let mut octets = vec![0; usize::try_from(spooled.length).unwrap_or(usize::MAX)];
+    spooled.file.read_exact_at(&mut octets, 0)?;
+    Ok(Bytes::from(octets))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn frames(list: &[&'static [u8]]) -> Frames {
+        list.iter().map(|frame| Bytes::from_static(frame)).collect()
+    }
+
+    #[test]
+    fn a_large_frame_becomes_a_file_and_several_are_read_back() {
+        let mut incoming = Incoming::new(None);
+        incoming.begin(frames(&[b"head"]));
+        incoming.data(b"first ");
+        incoming.data(b"second");
+        let mut pieces = incoming.end(false).unwrap();
+        assert_eq!(pieces.len(), 2);
+        pieces.remove(0);
+        let body = body_of(pieces).unwrap();
+        assert_eq!(body.length(), 12);
+        assert_eq!(read_whole(&body).unwrap(), &b"first second"[..]);
+
+        incoming.begin(frames(&[b"head", b"a"]));
+        incoming.data(b"b");
+        assert!(incoming.end(true).is_none());
+        let mut pieces = incoming.message(frames(&[b"c"]));
+        assert_eq!(pieces.len(), 4);
+        pieces.remove(0);
+        let body = body_of(pieces).unwrap();
+        assert_eq!(body.frames().unwrap().collect::<Vec<_>>(), [b"a", b"b", b"c"]);
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_loses_the_message_and_no_other() {
+        let mut incoming = Incoming::new(Some("/nowhere/at/all".into()));
+        incoming.begin(frames(&[b"head"]));
+        incoming.data(b"lost");
+        assert!(matches!(incoming.end(false).unwrap()[1], Piece::Lost(_)));
+        assert_eq!(incoming.message(frames(&[b"fine"])).len(), 1);
+    }
+}

@@ -1,0 +1,103 @@
+//! What the client and the worker have in common: a hub that a task drives, messages put together, bodies on disk.
+
+pub(crate) mod drive;
+pub(crate) mod incoming;
+pub(crate) mod outgoing;
+
+use std::time::Duration;
+use towpath_sockets::{Heartbeat, HubOptions, Metadata, SocketType};
+
+use crate::limits::{BODY_FRAMES_MAX, LARGE_BODY_BYTES_MAX};
+use crate::{mdp, wire};
+
+/// Octets that wait in a hub's queue before no more are encoded: what is behind can still be changed.
+const QUEUE_BYTES: usize = 1024 * 1024;
+
+/// Frames of a message beside those of its body.
+const ENVELOPE_FRAMES_MAX: usize = 16;
+
+/// What to speak with a broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Dialect {
+    /// Numbered requests with a broker that has them, MDP/0.1 with any other.
+    #[default]
+    Auto,
+    /// MDP/0.1, as most Majordomo brokers do.
+    Mdp01,
+    /// MDP/0.2 as in its specification.
+    Mdp02,
+    /// MDP/0.2 in the shape of majortomo.
+    Majortomo,
+}
+
+/// How a connection to a broker behaves.
+#[derive(Debug, Clone)]
+pub struct LinkOptions {
+    /// What to speak.
+    pub dialect: Dialect,
+    /// A PING goes out this often.
+    pub heartbeat_interval: Duration,
+    /// A broker that says nothing for so long is given up, also while a connection is being made.
+    pub heartbeat_timeout: Duration,
+    /// Wait before the second attempt to connect; it doubles.
+    pub backoff_first: Duration,
+    /// The longest wait between attempts to connect.
+    pub backoff_most: Duration,
+    /// Bodies over this are spooled to an unlinked temporary file instead of being kept in memory.
+    pub spool_over_bytes: u64,
+    /// Where those files are; `None`: where the system has its temporary files.
+    pub spool_folder: Option<std::path::PathBuf>,
+}
+
+impl Default for LinkOptions {
+    fn default() -> LinkOptions {
+        LinkOptions {
+            dialect: Dialect::Auto,
+            heartbeat_interval: Duration::from_secs(1),
+            heartbeat_timeout: Duration::from_secs(3),
+            backoff_first: Duration::from_millis(20),
+            backoff_most: Duration::from_secs(1),
+            spool_over_bytes: 1024 * 1024,
+            spool_folder: None,
+        }
+    }
+}
+
+impl LinkOptions {
+    /// The hub's part of them.
+    pub(crate) fn hub_options(&self) -> HubOptions {
+        let mut options = HubOptions::new(SocketType::Dealer);
+        if self.dialect == Dialect::Auto {
+            options.metadata = Metadata::new().with(wire::PROPERTY, wire::PROPERTY_VALUE);
+        }
+        options.heartbeat =
+            Some(Heartbeat { interval: self.heartbeat_interval, timeout: self.heartbeat_timeout, ttl: Duration::ZERO });
+        options.handshake_timeout = self.heartbeat_timeout;
+        options.send_queue_bytes = QUEUE_BYTES;
+        // A list of frames that is attached to a record may have more octets than are streamed: it is a file then.
+        options.stream_over_bytes = Some(self.spool_over_bytes);
+        options.max_frames = BODY_FRAMES_MAX + ENVELOPE_FRAMES_MAX;
+        options.max_frame_bytes = LARGE_BODY_BYTES_MAX;
+        options.reconnect = towpath_sockets::Backoff { first: self.backoff_first, most: self.backoff_most };
+        options
+    }
+
+    /// What to speak to a broker that announces itself so.
+    pub(crate) fn speech(&self, metadata: &Metadata) -> Speech {
+        match self.dialect {
+            Dialect::Auto if metadata.find(wire::PROPERTY).is_some() => Speech::Numbered,
+            Dialect::Auto | Dialect::Mdp01 => Speech::Stock(mdp::Dialect::Mdp01),
+            Dialect::Mdp02 => Speech::Stock(mdp::Dialect::Mdp02),
+            Dialect::Majortomo => Speech::Stock(mdp::Dialect::Majortomo),
+        }
+    }
+}
+
+/// What is spoken on a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Speech {
+    /// Numbered requests.
+    Numbered,
+    /// One of Majordomo's dialects.
+    Stock(mdp::Dialect),
+}
