@@ -12,6 +12,7 @@ mod link;
 pub mod mdp;
 mod spool;
 pub mod wire;
+pub mod worker;
 
 pub use body::{Body, LargeBody};
 pub use spool::{Spool, SpoolWriter, SpooledBody};

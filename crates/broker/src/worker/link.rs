@@ -1,0 +1,291 @@
+//! A worker's connection to one of its brokers: made again whenever it is lost, until the worker leaves.
+
+use super::Inbox;
+use super::request::{Cancellation, Request};
+use super::session::{Arrival, Heard, Session};
+use crate::body::Body;
+use crate::link::drive::{Driven, Shared};
+use crate::link::incoming::{Incoming, Piece, Pieces};
+use crate::link::{LinkOptions, Speech, outgoing};
+use crate::wire::{Block, Status, Token, WORKER_HEADER, WireError};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+use towpath_sockets::{Endpoint, Event, Hub, Message, PeerId, SendError, SocketError};
+
+/// Octets of replies that wait before [`Request::part`] does.
+const REPLY_BYTES_MAX: usize = 1024 * 1024;
+
+/// A worker that has said that it leaves waits for so long for requests that are on their way to it.
+const LEAVE_QUIET: Duration = Duration::from_millis(50);
+
+/// And for so long for a connection, if it has replies for which there is none.
+const LEAVE_CONNECTION: Duration = Duration::from_secs(5);
+
+/// What replies at once, in the task that drives the connection.
+pub(super) type Handler = Arc<dyn Fn(&Body) -> Body + Send + Sync>;
+
+pub(super) struct LinkState {
+    session: Session,
+    endpoint: Endpoint,
+    options: LinkOptions,
+    origin: Instant,
+    peer: Option<(PeerId, Speech)>,
+    block: Block,
+    pending: VecDeque<Message>,
+    incoming: Incoming,
+    handler: Option<Handler>,
+    arrived: Vec<Arrival>,
+    cancellations: HashMap<Token, Arc<Cancellation>>,
+    inbox: Arc<Inbox>,
+    /// Tells whoever waits to give a part.
+    pub room: Arc<Notify>,
+    /// Since when it leaves, and since when nothing is held.
+    leaving: Option<Instant>,
+    quiet: Option<Instant>,
+    ended: bool,
+    wakers: Vec<Waker>,
+}
+
+impl LinkState {
+    pub fn new(
+        endpoint: Endpoint,
+        session: Session,
+        options: LinkOptions,
+        handler: Option<Handler>,
+        inbox: Arc<Inbox>,
+    ) -> LinkState {
+        LinkState {
+            session,
+            endpoint,
+            origin: Instant::now(),
+            peer: None,
+            block: Block::default(),
+            pending: VecDeque::new(),
+            incoming: Incoming::new(options.spool_folder.clone()),
+            options,
+            handler,
+            arrived: Vec::new(),
+            cancellations: HashMap::new(),
+            inbox,
+            room: Arc::new(Notify::new()),
+            leaving: None,
+            quiet: None,
+            ended: false,
+            wakers: Vec::new(),
+        }
+    }
+
+    /// The endpoint, if there is a connection to it.
+    pub fn connected(&self) -> Option<&Endpoint> {
+        self.peer.is_some().then_some(&self.endpoint)
+    }
+
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Gives a reply, or part of one.
+    pub fn reply(&mut self, token: Token, status: Status, part: Option<u32>, body: &Body) -> bool {
+        if part.is_none() {
+            self.cancellations.remove(&token);
+        }
+        self.session.reply(token, status, part, body, &mut self.block)
+    }
+
+    /// Whether replies wait for the connection, so that there should be no more parts for now.
+    pub fn is_full(&self) -> bool {
+        !self.ended && self.block.memory_bytes() + self.session.unsent_bytes() > REPLY_BYTES_MAX
+    }
+
+    /// Takes no more requests.
+    pub fn leave(&mut self) {
+        if self.leaving.is_none() {
+            self.leaving = Some(Instant::now());
+            self.session.leave(&mut self.block);
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    fn on_ready(&mut self, hub: &Hub, peer: PeerId) {
+        let Some(info) = hub.peer(peer) else { return };
+        let speech = self.options.speech(&info.metadata);
+        tracing::info!(endpoint = %self.endpoint, "connected to a broker");
+        self.peer = Some((peer, speech));
+        match speech {
+            Speech::Numbered => self.session.connected(&mut self.block),
+            Speech::Stock(dialect) => self.session.connected_to_stock(dialect, self.now()),
+        }
+    }
+
+    fn lost(&mut self, reason: &str) {
+        tracing::info!(endpoint = %self.endpoint, reason, "the connection to a broker is lost");
+        self.peer = None;
+        self.session.disconnected();
+        self.block.clear();
+        self.pending.clear();
+        self.incoming.reset();
+        if self.session.is_idle() {
+            self.cancellations.clear();
+        }
+    }
+
+    fn on_message(&mut self, speech: Speech, message: Pieces) -> Result<(), String> {
+        let now = self.now();
+        let (arrived, cancellations) = (&mut self.arrived, &mut self.cancellations);
+        let mut sink = |heard| match heard {
+            Heard::Request(arrival) => arrived.push(arrival),
+            Heard::Cancelled(token) => {
+                arrived.retain(|arrival| arrival.token != token);
+                if let Some(cancellation) = cancellations.remove(&token) {
+                    cancellation.cancel();
+                }
+            }
+        };
+        let handler = self.handler.as_deref();
+        match speech {
+            Speech::Numbered => {
+                let mut pieces = message.into_iter();
+                let (Some(Piece::Bytes(header)), Some(Piece::Bytes(block))) = (pieces.next(), pieces.next()) else {
+                    return Err("a message without a header and a block".to_owned());
+                };
+                if header != WORKER_HEADER {
+                    return Err("a message with another header".to_owned());
+                }
+                let attached = pieces.next().map(Piece::into_body);
+                if pieces.next().is_some() {
+                    return Err(WireError::Attachment.to_string());
+                }
+                let outcome = self.session.on_block(&block, attached, &mut self.block, handler, &mut sink);
+                outcome.map_err(|error| error.to_string())
+            }
+            Speech::Stock(dialect) => {
+                match dialect.worker_hears(message) {
+                    Ok(heard) => self.session.on_stock(heard, now, handler, &mut sink),
+                    Err(error) => tracing::warn!(%error, "a message of the broker is left out"),
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn send(&mut self, hub: &mut Hub) {
+        let Some((peer, speech)) = self.peer else { return };
+        loop {
+            while let Some(message) = self.pending.pop_front() {
+                if let Err(SendError::Full(back) | SendError::Gone(back)) = hub.send(peer, message) {
+                    self.pending.push_front(back);
+                    return;
+                }
+            }
+            match speech {
+                Speech::Numbered if !self.block.is_empty() => {
+                    self.pending.extend(self.block.drain().map(|message| outgoing::numbered(WORKER_HEADER, message)));
+                }
+                Speech::Numbered => return,
+                Speech::Stock(_) => {
+                    let Some(message) = self.session.pump_stock() else { return };
+                    self.pending.push_back(message);
+                }
+            }
+        }
+    }
+
+    fn on_event(&mut self, hub: &mut Hub, event: Event) {
+        let ours = self.peer;
+        let is_ours = |peer| ours.is_some_and(|(known, _)| known == peer);
+        let message = match event {
+            Event::Ready { peer } => return self.on_ready(hub, peer),
+            Event::Failed { reason, .. } => {
+                tracing::debug!(endpoint = %self.endpoint, reason, "no connection to a broker");
+                return;
+            }
+            Event::Gone { peer, reason } if is_ours(peer) => return self.lost(&reason),
+            Event::Message { peer, frames, .. } if is_ours(peer) => self.incoming.message(frames),
+            Event::BodyStart { peer, head, .. } if is_ours(peer) => return self.incoming.begin(head),
+            Event::BodyData { peer, data } if is_ours(peer) => return self.incoming.data(&data),
+            Event::BodyEnd { peer, more } if is_ours(peer) => match self.incoming.end(more) {
+                Some(message) => message,
+                None => return,
+            },
+            _ => return,
+        };
+        let Some((peer, speech)) = ours else { return };
+        if let Err(reason) = self.on_message(speech, message) {
+            tracing::warn!(reason, "the broker's message can't be understood");
+            hub.disconnect(peer, &reason);
+        }
+    }
+}
+
+impl Driven for LinkState {
+    fn turn(&mut self, hub: &mut Hub, now: Instant) -> Result<bool, SocketError> {
+        self.send(hub);
+        hub.turn(Some(Duration::ZERO))?;
+        while let Some(event) = hub.next_event() {
+            self.on_event(hub, event);
+        }
+        self.session.on_time(self.now());
+        if let (Some(why), Some((peer, _))) = (self.session.over(), self.peer) {
+            hub.disconnect(peer, why);
+            self.lost(why);
+        }
+        self.send(hub);
+        if !self.is_full() {
+            self.room.notify_waiters();
+        }
+        if self.leaving.is_some() {
+            let is_quiet = self.session.is_idle() && self.pending.is_empty() && self.block.is_empty();
+            self.quiet = if is_quiet { self.quiet.or(Some(now)) } else { None };
+        }
+        Ok(hub.is_busy())
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let session = self.session.deadline().map(|at| self.origin + at);
+        let quiet = self.quiet.map(|since| since + LEAVE_QUIET);
+        let leaving = self.leaving.filter(|_| self.peer.is_none()).map(|since| since + LEAVE_CONNECTION);
+        session.into_iter().chain(quiet).chain(leaving).min()
+    }
+
+    fn is_over(&self) -> bool {
+        let is_quiet = self.quiet.is_some_and(|since| self.peer.is_none() || since.elapsed() >= LEAVE_QUIET);
+        is_quiet || (self.peer.is_none() && self.leaving.is_some_and(|since| since.elapsed() >= LEAVE_CONNECTION))
+    }
+
+    fn after_turn(shared: &Arc<Shared<LinkState>>) {
+        let mut state = shared.lock();
+        if state.arrived.is_empty() {
+            return;
+        }
+        let inbox = Arc::clone(&state.inbox);
+        let arrived = std::mem::take(&mut state.arrived);
+        let requests: Vec<Request> = arrived
+            .into_iter()
+            .map(|arrival| {
+                let cancellation = Arc::new(Cancellation::default());
+                state.cancellations.insert(arrival.token, Arc::clone(&cancellation));
+                Request::new(Arc::clone(shared), arrival, cancellation)
+            })
+            .collect();
+        drop(state);
+        inbox.add(requests);
+    }
+
+    fn ended(&mut self, _reason: String) {
+        if !std::mem::replace(&mut self.ended, true) {
+            self.cancellations.drain().for_each(|(_, cancellation)| cancellation.cancel());
+            self.inbox.link_ended();
+        }
+        self.room.notify_waiters();
+    }
+
+    fn wakers(&mut self) -> &mut Vec<Waker> {
+        &mut self.wakers
+    }
+}

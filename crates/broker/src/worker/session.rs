@@ -1,0 +1,349 @@
+//! What a worker holds on one connection: the protocol without a socket, a thread or a clock.
+//!
+//! A request stays held over the loss of its connection, and its reply goes out on the next one: the token in it still means
+//! the same to the broker. Stock brokers have no tokens; what came on a connection of theirs ends with it.
+
+use crate::body::Body;
+use crate::mdp::Dialect;
+use crate::mdp::peer::WorkerHears;
+use crate::wire::{Block, Content, FromWorker, Status, ToWorker, Token, WireError};
+use bytes::Bytes;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+use towpath_sockets::Message;
+
+/// How often a stock broker hears from a worker.
+const HEARTBEAT: Duration = Duration::from_millis(2500);
+
+/// A stock broker is gone when it has been silent for so many heartbeats.
+const LIVENESS: u32 = 4;
+
+/// A request that came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    /// What the reply must bring back.
+    pub token: Token,
+    /// From 1: over 1, another worker may have executed it already.
+    pub attempt: u16,
+    /// Milliseconds that are left of its time; 0: there is no limit.
+    pub ttl_ms: u32,
+    /// The request.
+    pub body: Body,
+}
+
+/// What a broker's message means for the worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// Something to do.
+    Request(Arrival),
+    /// Nobody wants the reply any more.
+    Cancelled(Token),
+}
+
+/// What has been counted since the beginning.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WorkerCounters {
+    /// Requests that came.
+    pub requests: u64,
+    /// Of these, requests that were cancelled before their reply.
+    pub cancelled: u64,
+    /// Replies of which the connection to a stock broker was gone: nobody takes them.
+    pub orphaned: u64,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    /// A stock client's address; empty for numbered requests.
+    address: Bytes,
+    /// MDP/0.1 has no parts: they go in front of the reply's frames.
+    parts: Vec<Bytes>,
+    /// It came on a connection that is gone.
+    orphan: bool,
+}
+
+struct Unsent {
+    token: Token,
+    status: Status,
+    part: Option<u32>,
+    body: Body,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Link {
+    Down,
+    Numbered,
+    Stock {
+        dialect: Dialect,
+        heard: Duration,
+        beat: Duration,
+    },
+    /// The connection is to be replaced.
+    Over(&'static str),
+}
+
+/// The worker's side of one connection after the other to the same broker.
+pub(crate) struct Session {
+    service: Arc<[u8]>,
+    credit: u32,
+    link: Link,
+    held: HashMap<Token, Held>,
+    orphans: u32,
+    unsent: VecDeque<Unsent>,
+    unsent_bytes: usize,
+    stock: VecDeque<Message>,
+    leaving: bool,
+    next_token: u64,
+    counters: WorkerCounters,
+}
+
+impl Session {
+    /// A worker for that service that takes so many requests at a time.
+    pub fn new(service: &str, credit: u32) -> Session {
+        Session {
+            service: Arc::from(service.as_bytes()),
+            credit: credit.max(1),
+            link: Link::Down,
+            held: HashMap::new(),
+            orphans: 0,
+            unsent: VecDeque::new(),
+            unsent_bytes: 0,
+            stock: VecDeque::new(),
+            leaving: false,
+            next_token: 1,
+            counters: WorkerCounters::default(),
+        }
+    }
+
+    pub fn counters(&self) -> WorkerCounters {
+        self.counters
+    }
+
+    /// Whether no reply is owed, and none waits for a connection.
+    pub fn is_idle(&self) -> bool {
+        self.held.is_empty() && self.unsent.is_empty()
+    }
+
+    /// Octets of replies that wait for a connection.
+    pub fn unsent_bytes(&self) -> usize {
+        self.unsent_bytes
+    }
+
+    /// Why the connection is to be replaced, if it is.
+    pub fn over(&self) -> Option<&'static str> {
+        match self.link {
+            Link::Over(why) => Some(why),
+            _ => None,
+        }
+    }
+
+    /// What is left of the credit beside requests of former connections.
+    fn free_credit(&self) -> u32 {
+        self.credit.saturating_sub(self.orphans)
+    }
+
+    /// A connection to a broker of numbered requests is there. Appends what is said first, and replies that waited for it.
+    pub fn connected(&mut self, block: &mut Block) {
+        self.link = Link::Numbered;
+        FromWorker::ready(block, self.free_credit(), &self.service);
+        self.unsent_bytes = 0;
+        for Unsent { token, status, part, body } in self.unsent.drain(..) {
+            FromWorker::reply(block, token, status, part, &body);
+        }
+        if self.leaving {
+            FromWorker::leaving(block);
+        }
+    }
+
+    /// A connection to a stock broker is there.
+    pub fn connected_to_stock(&mut self, dialect: Dialect, now: Duration) {
+        self.link = Link::Stock { dialect, heard: now, beat: now + HEARTBEAT };
+        self.stock.push_back(dialect.ready(&self.service));
+        self.counters.orphaned += self.unsent.len() as u64;
+        self.unsent.clear();
+        self.unsent_bytes = 0;
+    }
+
+    /// The connection is gone.
+    pub fn disconnected(&mut self) {
+        self.link = Link::Down;
+        self.stock.clear();
+        let counters = &mut self.counters;
+        self.held.retain(|_, held| {
+            held.orphan = true;
+            counters.orphaned += u64::from(!held.address.is_empty());
+            held.address.is_empty()
+        });
+        self.orphans = u32::try_from(self.held.len()).unwrap_or(u32::MAX);
+    }
+
+    /// Takes a block of records, and the body behind it, or why that is lost. A request goes to the sink and is held, unless
+    /// `at_once` has a reply to it.
+    pub fn on_block(
+        &mut self,
+        block: &Bytes,
+        attached: Option<Result<Body, String>>,
+        out: &mut Block,
+        at_once: Option<&(dyn Fn(&Body) -> Body + Send + Sync)>,
+        sink: &mut impl FnMut(Heard),
+    ) -> Result<(), WireError> {
+        let mut attached = attached;
+        let mut rest = &block[..];
+        while !rest.is_empty() {
+            match ToWorker::decode(&mut rest)? {
+                ToWorker::Request { token, attempt, ttl_ms, content } => {
+                    self.counters.requests += 1;
+                    let body = match (content, attached.take()) {
+                        (Content::Attached { .. }, Some(Err(why))) => {
+                            FromWorker::reply(out, token, Status::NO_STORAGE, None, &Body::from(why));
+                            continue;
+                        }
+                        (_, attached) => content.to_body(block, attached.and_then(Result::ok))?,
+                    };
+                    if let Some(reply) = at_once {
+                        FromWorker::reply(out, token, Status::OK, None, &reply(&body));
+                        continue;
+                    }
+                    self.held.insert(token, Held::default());
+                    sink(Heard::Request(Arrival { token, attempt, ttl_ms, body }));
+                }
+                ToWorker::Cancel { token } => {
+                    if let Some(held) = self.held.remove(&token) {
+                        self.counters.cancelled += 1;
+                        self.released(&held, out);
+                        sink(Heard::Cancelled(token));
+                    }
+                }
+                // The epoch is the broker's own affair, and what is held is finished anyway.
+                ToWorker::Welcome { .. } | ToWorker::Leave => {}
+            }
+        }
+        if attached.is_some() { Err(WireError::Attachment) } else { Ok(()) }
+    }
+
+    /// Takes what a stock broker says.
+    pub fn on_stock(
+        &mut self,
+        message: WorkerHears,
+        now: Duration,
+        at_once: Option<&(dyn Fn(&Body) -> Body + Send + Sync)>,
+        sink: &mut impl FnMut(Heard),
+    ) {
+        let Link::Stock { dialect, heard, .. } = &mut self.link else { return };
+        *heard = now;
+        let dialect = *dialect;
+        match message {
+            WorkerHears::Heartbeat => {}
+            WorkerHears::Disconnect => self.link = Link::Over("the broker has sent this worker away"),
+            WorkerHears::Request { address, body } => {
+                self.counters.requests += 1;
+                match (body, at_once) {
+                    (Err(why), _) => self.stock.push_back(dialect.reply(&address, false, &Body::from(why))),
+                    (Ok(body), Some(reply)) => self.stock.push_back(dialect.reply(&address, false, &reply(&body))),
+                    (Ok(body), None) => {
+                        let mut token = Token::default();
+                        token.0[8..].copy_from_slice(&self.next_token.to_be_bytes());
+                        self.next_token += 1;
+                        self.held.insert(token, Held { address, ..Held::default() });
+                        sink(Heard::Request(Arrival { token, attempt: 1, ttl_ms: 0, body }));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives a reply, or part of one. Says whether anybody wants it: not if the request was cancelled, or has its reply.
+    pub fn reply(&mut self, token: Token, status: Status, part: Option<u32>, body: &Body, out: &mut Block) -> bool {
+        let Some(held) = self.held.get_mut(&token) else { return false };
+        if !held.address.is_empty() {
+            if let Link::Stock { dialect, .. } = self.link {
+                self.reply_to_stock(dialect, token, part, body);
+            }
+            return true;
+        }
+        match self.link {
+            Link::Numbered => FromWorker::reply(out, token, status, part, body),
+            _ => {
+                self.unsent_bytes += body.memory_bytes() + size_of::<Unsent>();
+                self.unsent.push_back(Unsent { token, status, part, body: body.clone() });
+            }
+        }
+        if part.is_none()
+            && let Some(held) = self.held.remove(&token)
+        {
+            self.released(&held, out);
+        }
+        true
+    }
+
+    fn reply_to_stock(&mut self, dialect: Dialect, token: Token, part: Option<u32>, body: &Body) {
+        let Some(held) = self.held.get_mut(&token) else { return };
+        if dialect == Dialect::Mdp01 {
+            if part.is_some() {
+                held.parts.extend(body.to_frames().into_iter().flatten());
+                return;
+            }
+            let parts = std::mem::take(&mut held.parts);
+            let whole = match body.to_frames() {
+                Some(frames) if !parts.is_empty() => &Body::of_frames(parts.into_iter().chain(frames)),
+                _ => body,
+            };
+            self.stock.push_back(dialect.reply(&held.address, false, whole));
+        } else {
+            self.stock.push_back(dialect.reply(&held.address, part.is_some(), body));
+        }
+        if part.is_none() {
+            self.held.remove(&token);
+            if self.leaving && self.held.is_empty() {
+                self.stock.push_back(dialect.disconnect());
+            }
+        }
+    }
+
+    /// A request is held no longer. Those of former connections kept credit from the broker, which is given now.
+    fn released(&mut self, held: &Held, out: &mut Block) {
+        if held.orphan {
+            self.orphans = self.orphans.saturating_sub(1);
+            if self.link == Link::Numbered && !self.leaving {
+                FromWorker::credit(out, self.free_credit());
+            }
+        }
+    }
+
+    /// Takes no more requests from now on.
+    pub fn leave(&mut self, out: &mut Block) {
+        if std::mem::replace(&mut self.leaving, true) {
+            return;
+        }
+        match self.link {
+            Link::Numbered => FromWorker::leaving(out),
+            Link::Stock { dialect, .. } if self.held.is_empty() => self.stock.push_back(dialect.disconnect()),
+            _ => {}
+        }
+    }
+
+    /// The next message to a stock broker.
+    pub fn pump_stock(&mut self) -> Option<Message> {
+        self.stock.pop_front()
+    }
+
+    /// When [`Session::on_time`] has something to do.
+    pub fn deadline(&self) -> Option<Duration> {
+        match self.link {
+            Link::Stock { heard, beat, .. } => Some(beat.min(heard + HEARTBEAT * LIVENESS)),
+            _ => None,
+        }
+    }
+
+    /// Looks at what has come due.
+    pub fn on_time(&mut self, now: Duration) {
+        let Link::Stock { dialect, heard, beat } = &mut self.link else { return };
+        if now >= *heard + HEARTBEAT * LIVENESS {
+            self.link = Link::Over("the broker has been silent for too long");
+        } else if now >= *beat {
+            *beat = now + HEARTBEAT;
+            let message = dialect.heartbeat();
+            self.stock.push_back(message);
+        }
+    }
+}
