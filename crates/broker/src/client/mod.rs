@@ -28,7 +28,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use crate::link::{Dialect, LinkOptions};
+pub use crate::link::{Dialect, LinkOptions, default_spool_folder};
 pub use call::{Call, CallError, Reply, Stream, StreamItem};
 pub use session::Counters;
 

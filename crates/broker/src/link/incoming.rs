@@ -1,38 +1,14 @@
 //! Putting messages together: frames as they come, and large ones by way of a file.
 
-use crate::body::{Body, LargeBody};
+use crate::body::Body;
 use crate::limits::BODY_BYTES_MAX;
+use crate::spool::{Spool, SpoolWriter};
 use bytes::Bytes;
 use smallvec::SmallVec;
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 use towpath_sockets::Frames;
-
-/// A body in a file without a name: it is gone when nobody has it any more.
-#[derive(Debug)]
-pub struct SpooledBody {
-    /// The open file. Its position is not used.
-    pub file: Arc<File>,
-    /// Octets of the body, from the file's beginning.
-    pub length: u64,
-}
-
-impl LargeBody for SpooledBody {
-    fn length(&self) -> u64 {
-        self.length
-    }
-}
-
-/// A new file without a name.
-pub(crate) fn temporary_file(folder: Option<&Path>) -> io::Result<File> {
-    match folder {
-        Some(folder) => tempfile::tempfile_in(folder),
-        None => tempfile::tempfile(),
-    }
-}
 
 /// One frame of a message.
 #[derive(Debug)]
@@ -49,24 +25,27 @@ pub(crate) enum Piece {
 pub(crate) type Pieces = SmallVec<[Piece; 4]>;
 
 /// The message that is coming in on a connection.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Incoming {
     pieces: Pieces,
-    spooling: Option<File>,
-    length: u64,
+    spooling: Option<SpoolWriter>,
     lost: Option<io::Error>,
-    folder: Option<PathBuf>,
+    folder: PathBuf,
+    /// Made when the first large frame comes.
+    spool: Option<Spool>,
 }
 
 impl Incoming {
     /// Large frames go to files in this folder.
-    pub fn new(folder: Option<PathBuf>) -> Incoming {
-        Incoming { folder, ..Incoming::default() }
+    pub fn new(folder: PathBuf) -> Incoming {
+        Incoming { pieces: Pieces::new(), spooling: None, lost: None, folder, spool: None }
     }
 
     /// Nothing is coming any more: the connection is gone.
     pub fn reset(&mut self) {
-        *self = Incoming::new(self.folder.take());
+        self.pieces.clear();
+        self.spooling = None;
+        self.lost = None;
     }
 
     /// Takes [`towpath_sockets::Event::Message`].
@@ -78,18 +57,24 @@ impl Incoming {
     /// Takes [`towpath_sockets::Event::BodyStart`].
     pub fn begin(&mut self, head: Frames) {
         self.pieces.extend(head.into_iter().map(Piece::Bytes));
-        self.length = 0;
-        match temporary_file(self.folder.as_deref()) {
-            Ok(file) => self.spooling = Some(file),
+        match self.create() {
+            Ok(writer) => self.spooling = Some(writer),
             Err(error) => self.lost = Some(error),
         }
     }
 
+    fn create(&mut self) -> io::Result<SpoolWriter> {
+        if self.spool.is_none() {
+            self.spool = Some(Spool::new(&self.folder)?);
+        }
+        self.spool.as_ref().ok_or(io::ErrorKind::NotFound)?.create()
+    }
+
     /// Takes [`towpath_sockets::Event::BodyData`].
     pub fn data(&mut self, data: &[u8]) {
-        let Some(file) = self.spooling.as_mut() else { return };
-        self.length += data.len() as u64;
-        if let Err(error) = file.write_all(data) {
+        if let Some(writer) = self.spooling.as_mut()
+            && let Err(error) = writer.write(data)
+        {
             self.lost = Some(error);
             self.spooling = None;
         }
@@ -98,10 +83,7 @@ impl Incoming {
     /// Takes [`towpath_sockets::Event::BodyEnd`]: a message, if no frames follow.
     pub fn end(&mut self, more: bool) -> Option<Pieces> {
         self.pieces.push(match (self.lost.take(), self.spooling.take()) {
-            (None, Some(file)) => {
-                let spooled = SpooledBody { file: Arc::new(file), length: self.length };
-                Piece::Spooled(Body::large(Arc::new(spooled)))
-            }
+            (None, Some(writer)) => Piece::Spooled(Body::large(writer.finish())),
             (error, _) => Piece::Lost(on_disk(error.unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into()))),
         });
         (!more).then(|| std::mem::take(&mut self.pieces))
@@ -152,8 +134,8 @@ pub(crate) fn body_of(mut pieces: Pieces) -> Result<Body, String> {
 
 fn read_whole(body: &Body) -> io::Result<Bytes> {
     let Some(spooled) = super::outgoing::as_spooled(body) else { return Ok(Bytes::new()) };
-    let mut octets = vec![0; usize::try_from(spooled.length).unwrap_or(usize::MAX)];
-    spooled.file.read_exact_at(&mut octets, 0)?;
+    let mut octets = vec![0; usize::try_from(body.length()).unwrap_or(usize::MAX)];
+    spooled.file().read_exact_at(&mut octets, 0)?;
     Ok(Bytes::from(octets))
 }
 
@@ -168,7 +150,8 @@ mod tests {
 
     #[test]
     fn a_large_frame_becomes_a_file_and_several_are_read_back() {
-        let mut incoming = Incoming::new(None);
+        let folder = tempfile::tempdir().unwrap();
+        let mut incoming = Incoming::new(folder.path().to_owned());
         incoming.begin(frames(&[b"head"]));
         incoming.data(b"first ");
         incoming.data(b"second");
@@ -191,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_folder_that_is_not_there_loses_the_message_and_no_other() {
-        let mut incoming = Incoming::new(Some("/nowhere/at/all".into()));
+        let mut incoming = Incoming::new("/proc/nowhere".into());
         incoming.begin(frames(&[b"head"]));
         incoming.data(b"lost");
         assert!(matches!(incoming.end(false).unwrap()[1], Piece::Lost(_)));

@@ -4,6 +4,7 @@ pub(crate) mod drive;
 pub(crate) mod incoming;
 pub(crate) mod outgoing;
 
+use std::path::PathBuf;
 use std::time::Duration;
 use towpath_sockets::{Heartbeat, HubOptions, Metadata, SocketType};
 
@@ -45,8 +46,13 @@ pub struct LinkOptions {
     pub backoff_most: Duration,
     /// Bodies over this are spooled to an unlinked temporary file instead of being kept in memory.
     pub spool_over_bytes: u64,
-    /// Where those files are; `None`: where the system has its temporary files.
-    pub spool_folder: Option<std::path::PathBuf>,
+    /// Where those files are. It is made when it is needed, and should be on a disk.
+    pub spool_folder: PathBuf,
+}
+
+/// A folder of this user's below the system's for temporary files.
+pub fn default_spool_folder() -> PathBuf {
+    std::env::temp_dir().join(format!("towpath-{}", rustix::process::geteuid().as_raw()))
 }
 
 impl Default for LinkOptions {
@@ -58,7 +64,7 @@ impl Default for LinkOptions {
             backoff_first: Duration::from_millis(20),
             backoff_most: Duration::from_secs(1),
             spool_over_bytes: 1024 * 1024,
-            spool_folder: None,
+            spool_folder: default_spool_folder(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! From records and bodies to messages of the hub.
 
-use super::incoming::SpooledBody;
-use crate::body::Body;
+use crate::body::{Body, LargeBody};
+use crate::spool::SpooledBody;
 use crate::wire;
 use bytes::Bytes;
 use std::any::Any;
@@ -13,7 +13,7 @@ pub(crate) fn append_body(message: &mut Message, body: &Body) {
     if let Some(frames) = body.to_frames() {
         message.frames.extend(frames.into_iter().map(Frame::Bytes));
     } else if let Some(spooled) = as_spooled(body) {
-        let range = FileRange::new(Arc::clone(&spooled.file), 0, spooled.length);
+        let range = FileRange::new(Arc::clone(spooled.file()), 0, spooled.length());
         message.frames.push(range.close_if_short().into());
     } else {
         // `can_be_sent` is asked before a body is taken.

@@ -19,7 +19,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 
-pub use crate::link::{Dialect, LinkOptions};
+pub use crate::link::{Dialect, LinkOptions, default_spool_folder};
 pub use request::{NotWanted, Request};
 pub use session::WorkerCounters;
 
