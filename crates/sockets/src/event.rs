@@ -2,7 +2,7 @@
 
 use crate::peer::PeerId;
 use bytes::Bytes;
-use towpath_zmtp::Frames;
+use towpath_zmtp::{Frames, Secret};
 
 /// What happened at a [`crate::Hub`].
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub enum Event {
         /// The user's name.
         user: Bytes,
         /// The password.
-        password: Bytes,
+        password: Secret,
     },
     /// A message.
     Message {

@@ -72,6 +72,6 @@ pub use message::{FileRange, Frame, IfShort, Message};
 pub use options::{Backoff, Congestion, HubOptions};
 pub use peer::{PeerId, PeerInfo};
 pub use socket::{Received, Socket};
-pub use towpath_zmtp::{Frames, Heartbeat, MechanismConfig, Metadata, Queued, SocketType};
+pub use towpath_zmtp::{Frames, Heartbeat, MechanismConfig, Metadata, Queued, Secret, SocketType};
 pub use transport::Address;
 pub use waker::Waker;

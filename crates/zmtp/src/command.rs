@@ -4,6 +4,7 @@ use crate::error::{Error, printable};
 use crate::frame;
 use crate::limits::{PING_CONTEXT_BYTES_MAX, PING_TTL_DECISECONDS_MAX};
 use crate::metadata::Metadata;
+use crate::secret::Secret;
 use bytes::{BufMut, Bytes, BytesMut};
 
 /// What a peer sent as a command, parsed.
@@ -16,7 +17,7 @@ pub enum Command {
         /// The user's name, up to 255 octets.
         user: Bytes,
         /// The password, up to 255 octets.
-        password: Bytes,
+        password: Secret,
     },
     /// PLAIN: the server takes the client.
     Welcome,
@@ -58,7 +59,7 @@ impl Command {
             b"INITIATE" => Ok(Command::Initiate(Metadata::decode("INITIATE", body)?)),
             b"HELLO" => {
                 let user = short_string("HELLO", &mut body)?;
-                let password = short_string("HELLO", &mut body)?;
+                let password = Secret::from(short_string("HELLO", &mut body)?);
                 if !body.is_empty() {
                     return Err(Error::MalformedCommand { command: "HELLO", why: "octets after the password" });
                 }
@@ -180,7 +181,7 @@ mod tests {
         assert_eq!(Command::decode(body_of(&welcome())), Ok(Command::Welcome));
         assert_eq!(
             Command::decode(body_of(&hello(b"ann", b"secret"))),
-            Ok(Command::Hello { user: "ann".into(), password: "secret".into() })
+            Ok(Command::Hello { user: "ann".into(), password: Bytes::from("secret").into() })
         );
         assert_eq!(Command::decode(body_of(&error("no"))), Ok(Command::Error { reason: "no".into() }));
         assert_eq!(

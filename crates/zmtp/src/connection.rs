@@ -8,6 +8,7 @@ use crate::limits::ROUTING_ID_BYTES_MAX;
 use crate::mechanism::{Mechanism, MechanismConfig, Step};
 use crate::metadata::Metadata;
 use crate::outbox::{Body, Outbox};
+use crate::secret::Secret;
 use crate::socket_type::SocketType;
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
@@ -76,7 +77,7 @@ pub enum Event {
         /// The user's name.
         user: Bytes,
         /// The password.
-        password: Bytes,
+        password: Secret,
     },
     /// The handshake is over.
     Ready(Box<PeerProperties>),

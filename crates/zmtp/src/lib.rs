@@ -54,6 +54,7 @@ pub mod limits;
 mod mechanism;
 mod metadata;
 mod outbox;
+mod secret;
 mod socket_type;
 
 pub use command::Command;
@@ -65,6 +66,7 @@ pub use inbox::{Frames, InboxLimits};
 pub use mechanism::{Mechanism, MechanismConfig, Step};
 pub use metadata::Metadata;
 pub use outbox::{Body, Outbox, Queued, Transmit};
+pub use secret::Secret;
 pub use socket_type::SocketType;
 
 impl Default for InboxLimits {

@@ -7,6 +7,7 @@
 use crate::command::{self, Command};
 use crate::error::{Error, printable};
 use crate::metadata::Metadata;
+use crate::secret::Secret;
 use bytes::Bytes;
 use std::fmt::{self, Debug, Formatter};
 
@@ -22,7 +23,7 @@ pub enum Step {
         /// The user's name.
         user: Bytes,
         /// The password.
-        password: Bytes,
+        password: Secret,
     },
     /// The handshake is over; send this frame first, if any.
     Done {

@@ -128,7 +128,7 @@ fn heartbeats_are_understood() {
 #[test]
 fn both_roles_of_plain_are_understood() {
     let told = understand(with(MechanismConfig::PlainServer, SocketType::Router), "plain_client.txt");
-    assert!(matches!(&told[0], Event::Authenticate { user, password } if user == "ada" && password == "lovelace"));
+    assert!(matches!(&told[0], Event::Authenticate { user, password } if user == "ada" && **password == *b"lovelace"));
     assert_eq!(peer_of(&told).0, SocketType::Dealer);
     let told = understand(with(ada(), SocketType::Dealer), "plain_server.txt");
     assert_eq!(peer_of(&told).0, SocketType::Router);

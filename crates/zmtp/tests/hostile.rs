@@ -277,7 +277,7 @@ fn the_handshake_takes_commands_in_their_order_only() {
     // Credentials are asked about once; nothing more is taken before the answer.
     let mut end = End::new(plain_server());
     end.hear(&hello, at(0)).unwrap();
-    assert!(matches!(&end.events[..], [Event::Authenticate { user, password }] if user == "a" && password == "b"));
+    assert!(matches!(&end.events[..], [Event::Authenticate { user, password }] if user == "a" && **password == *b"b"));
     let error = end.hear(&command(b"HELLO", b"\x01a\x01c"), at(0)).unwrap_err();
     assert_eq!(error, unexpected("HELLO", "nothing before WELCOME"));
 }
@@ -391,6 +391,9 @@ fn a_password_does_not_show_in_debug_output() {
     let config = plain_client();
     assert!(!format!("{config:?}").contains("pw"));
     assert!(!format!("{:?}", End::new(config).connection).contains("pw"));
+    // Nor one that a client has shown.
+    let shown = Event::Authenticate { user: "ada".into(), password: bytes::Bytes::from("pw").into() };
+    assert!(!format!("{shown:?}").contains("pw"));
 }
 
 /// Who is told to be wrong must be: our own faults, absence and settings are not misbehaviour.

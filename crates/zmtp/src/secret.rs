@@ -1,0 +1,29 @@
+//! What must not end in a log.
+
+use bytes::Bytes;
+use std::fmt;
+use std::ops::Deref;
+
+/// A password as it came from the wire: octets that don't show when they are printed for debugging.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Bytes);
+
+impl From<Bytes> for Secret {
+    fn from(octets: Bytes) -> Secret {
+        Secret(octets)
+    }
+}
+
+impl Deref for Secret {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("\"...\"")
+    }
+}
