@@ -9,11 +9,13 @@ use serde_json::json;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 use towpath_files::path::RelPath;
 use towpath_files::protocol::control::Compression;
-use towpath_files::receive::{CancelHandle, ConnectOptions, Destination, GetError, GetOptions, Source, Summary, get};
+use towpath_files::receive::{
+    CancelHandle, ConnectOptions, Destination, GetError, GetOptions, Progress, Source, Summary, get,
+};
 use towpath_sockets::{Endpoint, MechanismConfig};
 
 /// Failures of single files that are printed.
@@ -56,7 +58,7 @@ pub struct Arguments {
     /// A single file goes to this path, or into it if it is a directory; what is in a directory goes directly into it.
     /// - writes a single file to standard output. Default: the source's own name here.
     destination: Option<PathBuf>,
-    /// One JSON object at the end.
+    /// One JSON object at the end, also of a transfer that failed or was interrupted.
     #[arg(long)]
     json: bool,
     /// No progress bar.
@@ -138,10 +140,11 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     };
     let cancel = end_on_interrupt()?;
     let bar = Bar::new(arguments.quiet);
-    let mut started = false;
+    let (mut started, mut last, begun) = (false, Progress::default(), Instant::now());
     let outcome = get(
         options,
         &mut |progress| {
+            last = progress;
             if !started && progress.bytes_total > 0 {
                 // What was here before must not look like speed.
                 bar.start_at(progress.bytes_done);
@@ -156,7 +159,19 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         &cancel,
     );
     bar.finish();
-    let summary = outcome.map_err(|error| failure_at(&arguments.location, &error))?;
+    let show = |object: serde_json::Value| {
+        if arguments.json {
+            // With the file itself on standard output, the summary would be part of it.
+            if to_output { eprintln!("{object}") } else { println!("{object}") }
+        }
+    };
+    let summary = match outcome {
+        Ok(summary) => summary,
+        Err(error) => {
+            show(failure_object(&last, &error, begun.elapsed()));
+            return Err(failure_at(&arguments.location, &error));
+        }
+    };
     for warning in &summary.warnings {
         eprintln!("tow: {warning}");
     }
@@ -166,11 +181,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     if summary.failed > FAILURES_SHOWN_MAX as u64 {
         eprintln!("tow: and {} more", summary.failed - FAILURES_SHOWN_MAX as u64);
     }
-    if arguments.json {
-        let object = summary_object(&summary);
-        // With the file itself on standard output, the summary would be part of it.
-        if to_output { eprintln!("{object}") } else { println!("{object}") }
-    }
+    show(summary_object(&summary));
     Ok(ExitCode::from(u8::from(summary.failed > 0)))
 }
 
@@ -180,6 +191,24 @@ pub fn failure_at(location: &OsStr, error: &GetError) -> Failure {
         GetError::Transfer(_) => Failure::failed(format!("{}: {error}", location.display())),
         _ => Failure::failed(error),
     }
+}
+
+/// Of a transfer that ended early: how far it came, and why it ended.
+fn failure_object(progress: &Progress, error: &GetError, taken: Duration) -> serde_json::Value {
+    let usage = own_usage();
+    json!({
+        "error": error.to_string(),
+        "files": progress.files_done,
+        "bytes": progress.bytes_done,
+        "received_bytes": progress.received_bytes,
+        "resumed_bytes": progress.resumed_bytes,
+        "skipped": progress.skipped,
+        "failed": progress.failed,
+        "seconds": taken.as_secs_f64(),
+        "verified": false,
+        "cpu_seconds": usage.cpu_seconds,
+        "peak_memory_bytes": usage.peak_memory_bytes,
+    })
 }
 
 fn summary_object(summary: &Summary) -> serde_json::Value {

@@ -33,6 +33,9 @@ fn interrupted_by_ctrl_c_then_resumed() {
     client.signal(Signal::INT);
     let outcome = client.finish();
     assert!(matches!(outcome.status.code(), Some(1 | 130)), "{outcome:?}");
+    // It says how far it came.
+    assert!((1..SIZE).contains(&outcome.number("bytes")), "{}", outcome.summary());
+    assert!(outcome.number("received_bytes") >= outcome.number("bytes"), "{}", outcome.summary());
     assert!(!copy.exists());
 
     proxy.release();

@@ -140,6 +140,7 @@ impl Stream {
             bytes_total: size,
             received_bytes: self.received_bytes,
             listed: self.phase != Phase::Listing,
+            ..Progress::default()
         }
     }
 

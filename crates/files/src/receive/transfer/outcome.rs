@@ -97,6 +97,12 @@ pub struct Progress {
     pub bytes_total: u64,
     /// Octets of bodies that crossed the wire.
     pub received_bytes: u64,
+    /// Octets that an earlier transfer had left.
+    pub resumed_bytes: u64,
+    /// Files that were there already.
+    pub skipped: u64,
+    /// Files, directories and links that failed.
+    pub failed: u64,
     /// The totals are final.
     pub listed: bool,
 }
@@ -116,6 +122,9 @@ impl Totals {
             bytes_done: self.bytes + self.unfinished_bytes,
             bytes_total: self.listed_bytes,
             received_bytes: self.received_bytes,
+            resumed_bytes: self.resumed_bytes,
+            skipped: self.skipped,
+            failed: self.failed,
             listed,
         }
     }
