@@ -27,6 +27,7 @@ enum Kind {
     One(Bytes),
     Many(Arc<[Bytes]>),
     Large(Arc<dyn LargeBody>),
+    Joined(Arc<[Body]>),
 }
 
 impl Body {
@@ -66,13 +67,30 @@ impl Body {
         Body(Kind::Large(body))
     }
 
+    /// Bodies one behind the other, wherever each of them is.
+    pub fn joined(bodies: impl IntoIterator<Item = Body>) -> Body {
+        let pieces: Arc<[Body]> = bodies.into_iter().flat_map(|body| body.pieces().to_vec()).collect();
+        match pieces.iter().map(Body::to_frames).collect::<Option<Vec<_>>>() {
+            Some(frames) => Body::of_frames(frames.into_iter().flatten()),
+            None => Body(Kind::Joined(pieces)),
+        }
+    }
+
+    /// What it consists of: bodies that are in memory, and those that aren't.
+    pub fn pieces(&self) -> &[Body] {
+        match &self.0 {
+            Kind::Joined(pieces) => pieces,
+            _ => std::slice::from_ref(self),
+        }
+    }
+
     /// Its frames; `None` if it isn't in memory.
     pub fn frames(&self) -> Option<impl ExactSizeIterator<Item = &[u8]>> {
         let (one, many): (Option<&[u8]>, &[Bytes]) = match &self.0 {
             Kind::Inline { length, octets } => (octets.get(..usize::from(*length)), &[]),
             Kind::One(bytes) => (Some(bytes), &[]),
             Kind::Many(frames) => (None, frames),
-            Kind::Large(_) => return None,
+            Kind::Large(_) | Kind::Joined(_) => return None,
         };
         Some(Slices { one, many: many.iter() })
     }
@@ -83,7 +101,7 @@ impl Body {
         match &self.0 {
             Kind::Inline { length, octets } => octets.get(..usize::from(*length)),
             Kind::One(bytes) => Some(bytes),
-            Kind::Many(_) | Kind::Large(_) => None,
+            Kind::Many(_) | Kind::Large(_) | Kind::Joined(_) => None,
         }
     }
 
@@ -95,7 +113,7 @@ impl Body {
             }
             Kind::One(bytes) => smallvec::smallvec![bytes.clone()],
             Kind::Many(frames) => frames.iter().cloned().collect(),
-            Kind::Large(_) => return None,
+            Kind::Large(_) | Kind::Joined(_) => return None,
         })
     }
 
@@ -114,6 +132,7 @@ impl Body {
             Kind::One(bytes) => bytes.len() as u64,
             Kind::Many(frames) => frames.iter().map(|frame| frame.len() as u64).sum(),
             Kind::Large(body) => body.length(),
+            Kind::Joined(pieces) => pieces.iter().map(Body::length).sum(),
         }
     }
 
@@ -125,6 +144,7 @@ impl Body {
             Kind::One(bytes) => bytes.len(),
             Kind::Many(frames) => frames.iter().map(|frame| size_of::<Bytes>() + frame.len()).sum(),
             Kind::Large(_) => 256,
+            Kind::Joined(pieces) => pieces.iter().map(|piece| size_of::<Body>() + piece.memory_bytes()).sum(),
         }
     }
 }
@@ -192,6 +212,7 @@ impl PartialEq for Body {
     fn eq(&self, other: &Body) -> bool {
         match (&self.0, &other.0) {
             (Kind::Large(one), Kind::Large(two)) => Arc::ptr_eq(one, two),
+            (Kind::Joined(one), Kind::Joined(two)) => one == two,
             _ => match (self.frames(), other.frames()) {
                 (Some(one), Some(two)) => one.eq(two),
                 _ => false,
@@ -206,6 +227,7 @@ impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Kind::Large(body) => write!(f, "Body({body:?})"),
+            Kind::Joined(pieces) => write!(f, "Body({pieces:?})"),
             _ => {
                 write!(f, "Body(")?;
                 for frame in self.frames().into_iter().flatten() {
@@ -244,5 +266,25 @@ mod tests {
         }
         assert_eq!(Body::of_frames([]), Body::default());
         assert!(size_of::<Body>() <= 64);
+    }
+
+    #[test]
+    fn bodies_are_joined_wherever_they_are() {
+        #[derive(Debug)]
+        struct Elsewhere(u64);
+        impl LargeBody for Elsewhere {
+            fn length(&self) -> u64 {
+                self.0
+            }
+        }
+        let several = Body::of_frames([Bytes::from_static(b"b"), Bytes::new()]);
+        let joined = Body::joined([Body::from("a"), several]);
+        assert_eq!(joined.frames().unwrap().collect::<Vec<_>>(), [&b"a"[..], b"b", b""]);
+        let large = Body::large(Arc::new(Elsewhere(7)));
+        let joined = Body::joined([Body::joined([joined, large.clone()]), Body::from("c")]);
+        assert!(joined.frames().is_none() && joined.to_frames().is_none() && joined.as_large().is_none());
+        assert_eq!(joined.length(), 2 + 7 + 1);
+        assert_eq!(joined.pieces().len(), 3);
+        assert_eq!(joined.pieces()[1], large);
     }
 }

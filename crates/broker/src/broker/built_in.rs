@@ -96,10 +96,7 @@ impl Broker {
         match name_of(argument).and_then(|name| self.core.stored(name)) {
             None => coded("400", []),
             Some(StoredState::Pending) => coded("300", []),
-            Some(StoredState::Done(Status::OK, body)) => match body.to_frames() {
-                Some(frames) => coded("200", frames),
-                None => coded("500", [Bytes::from_static(b"the reply is too large to be sent along")]),
-            },
+            Some(StoredState::Done(Status::OK, body)) => Body::joined([coded("200", []), body]),
             Some(StoredState::Done(_, reason)) => coded("500", reason.to_frames().unwrap_or_default()),
         }
     }

@@ -1,6 +1,6 @@
 //! What the driver knows of each connection.
 
-use super::streams::Incoming;
+use super::streams::{Arrived, Incoming};
 use crate::core::Peer;
 use crate::mdp::Dialect;
 use crate::wire::Block;
@@ -44,6 +44,11 @@ pub(super) struct Connection {
     pub parts: u32,
     /// A message with a streamed body that is under way.
     pub incoming: Option<Incoming>,
+    /// A message whose body is still on its way to the disk, and what has come behind it: all is taken in its order.
+    pub behind: VecDeque<Arrived>,
+    pub behind_bytes: usize,
+    /// No more is read from it until that has become less.
+    pub is_far_behind: bool,
 }
 
 impl Connection {
@@ -60,6 +65,9 @@ impl Connection {
             asks_too_much: false,
             parts: 0,
             incoming: None,
+            behind: VecDeque::new(),
+            behind_bytes: 0,
+            is_far_behind: false,
         }
     }
 }

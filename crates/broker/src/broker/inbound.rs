@@ -16,7 +16,7 @@ impl Broker {
     pub(super) fn on_event(&mut self, event: Event) {
         match event {
             Event::Ready { peer } => self.connections.insert(peer),
-            Event::Message { peer, frames, continued: false } => self.on_message(peer, &frames, Attached::Nothing),
+            Event::Message { peer, frames, continued: false } => self.on_whole(peer, frames),
             Event::Message { peer, frames, continued: true } => self.on_rest(peer, frames),
             Event::BodyStart { peer, head, length, more } => self.on_body_start(peer, head, length, more),
             Event::BodyData { peer, data } => self.on_body_data(peer, data),

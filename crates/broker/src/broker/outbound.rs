@@ -218,8 +218,9 @@ fn push(hub: &mut Hub, connection: &mut Connection, message: Message) -> bool {
     true
 }
 
-fn set_reading(hub: &mut Hub, connection: &Connection) {
-    hub.pause_reading(connection.id, connection.is_paused || connection.asks_too_much);
+pub(super) fn set_reading(hub: &mut Hub, connection: &Connection) {
+    let is_paused = connection.is_paused || connection.asks_too_much || connection.is_far_behind;
+    hub.pause_reading(connection.id, is_paused);
 }
 
 /// A stock client can't be told of a failure but in a body: the status, and why.
@@ -234,14 +235,14 @@ fn with_body(head: mdp::Head, body: &Body) -> Message {
 
 /// The frames of a body as they are sent.
 fn frames_of(body: &Body) -> impl Iterator<Item = Frame> {
-    let whole = body.to_frames().into_iter().flatten().map(Frame::Bytes);
-    let spooled = body.as_large().and_then(|large| {
-        let large: Arc<dyn Any + Send + Sync> = large.clone();
-        large.downcast::<SpooledBody>().ok()
-    });
-    // A spooled body is never written again, so it can't become shorter but by a hand from outside.
-    whole.chain(
-        spooled
-            .map(|spooled| Frame::File(FileRange::new(spooled.file().clone(), 0, spooled.length()).close_if_short())),
-    )
+    body.pieces().iter().flat_map(|piece| {
+        let whole = piece.to_frames().into_iter().flatten().map(Frame::Bytes);
+        let spooled = piece.as_large().and_then(|large| {
+            let large: Arc<dyn Any + Send + Sync> = large.clone();
+            large.downcast::<SpooledBody>().ok()
+        });
+        // A spooled body is never written again, so it can't become shorter but by a hand from outside.
+        let file = |spooled: Arc<SpooledBody>| FileRange::new(spooled.file().clone(), 0, spooled.length());
+        whole.chain(spooled.map(|spooled| Frame::File(file(spooled).close_if_short())))
+    })
 }

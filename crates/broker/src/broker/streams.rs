@@ -1,5 +1,7 @@
 //! Bodies too large for memory: from the socket to a file, on a thread that may wait for the disk.
 
+use super::connection::Connection;
+use super::outbound::set_reading;
 use super::{Broker, BrokerOptions};
 use crate::body::Body;
 use crate::limits::BODY_BYTES_MAX;
@@ -45,6 +47,34 @@ impl Drop for Ticket {
     }
 }
 
+/// Octets of messages that may wait behind one whose body is on its way to the disk.
+const BEHIND_BYTES_MAX: usize = 1024 * 1024;
+
+/// A message that has arrived, but for what goes to a file.
+#[derive(Debug)]
+pub(super) struct Arrived {
+    frames: Frames,
+    /// `None`: it is still being written.
+    attached: Option<Attached>,
+    /// Of the ticket, if there is one.
+    number: u64,
+}
+
+impl Arrived {
+    fn bytes(&self) -> usize {
+        const EACH: usize = 256;
+        EACH + self.frames.iter().map(Bytes::len).sum::<usize>()
+    }
+}
+
+impl Connection {
+    fn put_behind(&mut self, arrived: Arrived) {
+        self.behind_bytes += arrived.bytes();
+        self.is_far_behind |= self.behind_bytes > BEHIND_BYTES_MAX;
+        self.behind.push_back(arrived);
+    }
+}
+
 enum Job {
     Write(u64, Bytes),
     Finish(u64),
@@ -58,8 +88,8 @@ type Finished = (u64, io::Result<Arc<SpooledBody>>);
 pub(super) struct Streams {
     jobs: Sender<Job>,
     finished: Receiver<Finished>,
-    /// The messages without what goes to files.
-    awaited: HashMap<u64, (PeerId, Frames)>,
+    /// Whose bodies go to files.
+    awaited: HashMap<u64, PeerId>,
     next: u64,
 }
 
@@ -115,6 +145,7 @@ fn write(spool: &Spool, sync: bool, jobs: &Receiver<Job>, done: &Sender<Finished
 }
 
 /// What came behind a block.
+#[derive(Debug)]
 pub(super) enum Attached {
     Nothing,
     Body(Body),
@@ -197,8 +228,12 @@ impl Broker {
         match std::mem::replace(&mut incoming.sink, Sink::Idle) {
             Sink::Spool(ticket) => {
                 let _ = ticket.jobs.send(Job::Finish(ticket.number));
-                self.streams.awaited.insert(ticket.number, (id, incoming.frames));
-                return;
+                self.streams.awaited.insert(ticket.number, id);
+                return connection.put_behind(Arrived {
+                    frames: incoming.frames,
+                    attached: None,
+                    number: ticket.number,
+                });
             }
             Sink::Memory(octets) => incoming.frames.push(octets.freeze()),
             Sink::Nowhere | Sink::Idle => incoming.frames.push(Bytes::new()),
@@ -206,7 +241,7 @@ impl Broker {
         if more {
             connection.incoming = Some(incoming);
         } else {
-            self.on_message(id, &incoming.frames, Attached::Nothing);
+            self.on_whole(id, incoming.frames);
         }
     }
 
@@ -215,13 +250,13 @@ impl Broker {
         let Some(incoming) = self.connections.of(id).and_then(|connection| connection.incoming.take()) else { return };
         let mut frames = incoming.frames;
         frames.extend(rest);
-        self.on_message(id, &frames, Attached::Nothing);
+        self.on_whole(id, frames);
     }
 
     /// Messages whose bodies have arrived on the disk.
     pub(super) fn take_spooled(&mut self) {
         while let Ok((number, body)) = self.streams.finished.try_recv() {
-            let Some((id, frames)) = self.streams.awaited.remove(&number) else { continue };
+            let Some(id) = self.streams.awaited.remove(&number) else { continue };
             let attached = match body {
                 Ok(body) => Attached::Body(Body::large(body)),
                 Err(error) => {
@@ -229,7 +264,36 @@ impl Broker {
                     Attached::Lost
                 }
             };
-            self.on_message(id, &frames, attached);
+            let Some(connection) = self.connections.of(id) else { continue };
+            if let Some(arrived) = connection.behind.iter_mut().find(|arrived| arrived.number == number) {
+                arrived.attached = Some(attached);
+            }
+            self.catch_up(id);
+        }
+    }
+
+    /// A message that is whole, and in memory.
+    #[inline]
+    pub(super) fn on_whole(&mut self, id: PeerId, frames: Frames) {
+        let Some(connection) = self.connections.of(id) else { return };
+        if connection.behind.is_empty() {
+            return self.on_message(id, &frames, Attached::Nothing);
+        }
+        connection.put_behind(Arrived { frames, attached: Some(Attached::Nothing), number: 0 });
+        set_reading(&mut self.hub, connection);
+    }
+
+    /// Takes the messages whose turn has come.
+    fn catch_up(&mut self, id: PeerId) {
+        while let Some(connection) = self.connections.of(id) {
+            let attached = connection.behind.front_mut().and_then(|arrived| arrived.attached.take());
+            let Some(attached) = attached else {
+                connection.is_far_behind &= connection.behind_bytes > BEHIND_BYTES_MAX / 2;
+                return set_reading(&mut self.hub, connection);
+            };
+            let Some(arrived) = connection.behind.pop_front() else { return };
+            connection.behind_bytes -= arrived.bytes();
+            self.on_message(id, &arrived.frames, attached);
         }
     }
 }

@@ -43,6 +43,7 @@ impl Core {
         let session = &mut self.sessions[key as usize];
         let former = session.peer.replace(peer);
         session.blocked = false;
+        session.one_reply = false;
         if let Some(former) = former {
             self.set_role(former, Role::None);
             self.actions

@@ -5,7 +5,11 @@ use super::settings::{Millis, NEVER};
 use super::token::Ticket;
 use super::{Action, Core, Kind, Peer, SessionKey};
 use crate::body::Body;
+use crate::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX};
 use crate::wire::{Status, Token};
+
+/// Why a reply in parts failed.
+pub(super) const TOO_MUCH_IN_PARTS: &str = "the parts of the reply are too large for a client that takes one reply";
 
 impl Core {
     pub(super) fn token_of(&self, slot: u32) -> Token {
@@ -69,18 +73,12 @@ impl Core {
     /// Ends a request that is in no list.
     #[inline]
     pub(super) fn settle(&mut self, slot: u32, status: Status, body: Body) {
+        let (status, body) = self.join_parts(slot, status, body);
         if status.is_ok() {
             self.counters.replied += 1;
         } else {
             self.counters.failed += 1;
         }
-        let body = if self.requests.at(slot).parts.is_empty() || !status.is_ok() {
-            body
-        } else {
-            let mut parts = Vec::new();
-            self.recharge(slot, |request| parts = std::mem::take(&mut request.parts));
-            Body::of_frames(parts.into_iter().chain(body.to_frames().unwrap_or_default()))
-        };
         let request = self.requests.at_mut(slot);
         let session = &self.sessions[request.session as usize];
         if session.client.is_none() {
@@ -170,14 +168,33 @@ impl Core {
         }
     }
 
-    /// Keeps a part of a reply until the last one, for a client that knows no parts. Too much fails the request.
-    pub(super) fn collect_part(&mut self, slot: u32, body: &Body) -> bool {
+    /// Keeps a part of a reply until the last one, for a client that takes one reply. Too much fails the request.
+    pub(super) fn collect_part(&mut self, slot: u32, body: Body) -> bool {
         let held = self.requests.at(slot).bytes() - REQUEST_BYTES;
-        let Some(frames) = body.to_frames() else { return false };
-        if held as u64 + body.length() > crate::limits::BODY_BYTES_MAX as u64 {
+        if held + body.memory_bytes() > BODY_BYTES_MAX || (self.is_kept(slot) && body.frames().is_none()) {
             return false;
         }
-        self.recharge(slot, |request| request.parts.extend(frames));
+        self.recharge(slot, |request| request.parts.push(body));
         true
+    }
+
+    /// Puts the parts that were collected before the last one.
+    #[inline]
+    fn join_parts(&mut self, slot: u32, status: Status, last: Body) -> (Status, Body) {
+        if self.requests.at(slot).parts.is_empty() || !status.is_ok() {
+            return (status, last);
+        }
+        let mut parts = Vec::new();
+        self.recharge(slot, |request| parts = std::mem::take(&mut request.parts));
+        let body = Body::joined(parts.into_iter().chain([last]));
+        if self.is_kept(slot) && body.frames().is_none_or(|frames| frames.len() > BODY_FRAMES_MAX) {
+            return (Status::TOO_LARGE, Body::from(TOO_MUCH_IN_PARTS));
+        }
+        (status, body)
+    }
+
+    /// Whether the outcome is kept until its client confirms it: it is one body then, in memory or in one file.
+    fn is_kept(&self, slot: u32) -> bool {
+        self.sessions[self.requests.at(slot).session as usize].client.is_some()
     }
 }

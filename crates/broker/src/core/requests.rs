@@ -54,7 +54,7 @@ pub(super) struct Request {
     pub body: Body,
     pub envelope: Envelope,
     /// Parts that wait for the last one, because this client knows no parts.
-    pub parts: Vec<Bytes>,
+    pub parts: Vec<Body>,
     /// It is in the journal, and on the disk.
     pub is_durable: bool,
     /// The outcome may be told: it doesn't wait for the disk.
@@ -85,8 +85,12 @@ impl Request {
     }
 
     pub fn bytes(&self) -> usize {
-        REQUEST_BYTES + self.body.memory_bytes() + self.parts.iter().map(Bytes::len).sum::<usize>()
+        REQUEST_BYTES + self.body.memory_bytes() + self.parts.iter().map(part_bytes).sum::<usize>()
     }
+}
+
+fn part_bytes(part: &Body) -> usize {
+    size_of::<Body>() + part.memory_bytes()
 }
 
 /// A list that runs through the table.

@@ -221,6 +221,8 @@ impl Core {
         }
         let mut session = Session::new(Some(client), None, self.settings.secret[1]);
         session.absent_since = now;
+        // Until it comes by itself, if it ever does, there is nobody to take parts.
+        session.one_reply = true;
         let key = self.sessions.insert(session) as SessionKey;
         self.session_by_client.insert(client, key);
         key

@@ -1,5 +1,6 @@
 //! What workers say, and what they are given.
 
+use super::outcome::TOO_MUCH_IN_PARTS;
 use super::requests::{List, State};
 use super::settings::Millis;
 use super::token::Ticket;
@@ -152,14 +153,13 @@ impl Core {
         let session = &self.sessions[request.session as usize];
         let (number, status) = (request.number, Status::OK);
         match (session.peer, session.client) {
-            (Some(peer), Some(_)) => self.actions.push(Action::Reply { peer, number, status, part: Some(part), body }),
-            (Some(_), None) if session.one_reply => {
-                if !self.collect_part(slot, &body) {
+            _ if session.one_reply => {
+                if !self.collect_part(slot, body) {
                     self.withdraw(now, slot);
-                    let reason = "the parts of the reply are too large for a client that takes one reply";
-                    self.settle(slot, Status::TOO_LARGE, Body::from(reason));
+                    self.settle(slot, Status::TOO_LARGE, Body::from(TOO_MUCH_IN_PARTS));
                 }
             }
+            (Some(peer), Some(_)) => self.actions.push(Action::Reply { peer, number, status, part: Some(part), body }),
             (Some(peer), None) => {
                 let envelope = request.envelope.0.clone();
                 let service = self.services.at(request.service).name.clone();
