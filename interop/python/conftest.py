@@ -1,8 +1,9 @@
-"""What the tests share: a `tow serve` that ends with the test, a zmq context, and files to serve."""
+"""What the tests share: a `tow serve` or `tow broker` that ends with the test, a zmq context, and files to serve."""
 
 import os
 import pathlib
 import random
+import signal
 import subprocess
 import time
 
@@ -15,18 +16,18 @@ DEADLINE_SECONDS = 30
 
 
 class Server:
-    """A running `tow serve`. Its log goes to a file, so that it never waits for us."""
+    """A running `tow serve` or `tow broker`. Its log goes to a file, so that it never waits for us."""
 
-    def __init__(self, path, log, *arguments, bind="tcp://127.0.0.1:0"):
+    def __init__(self, log, command, *arguments, bind="tcp://127.0.0.1:0"):
         self.log_path = log
         with open(log, "ab") as stderr:
             self.process = subprocess.Popen(
-                [TOW, "serve", path, "--bind", bind, *arguments], stdout=subprocess.PIPE, stderr=stderr
+                [TOW, command, "--bind", bind, *map(str, arguments)], stdout=subprocess.PIPE, stderr=stderr
             )
         line = self.process.stdout.readline().decode()
-        if not line.startswith("serving ") or " on " not in line:
+        if not line.startswith({"serve": "serving ", "broker": "broker "}[command]) or " on " not in line:
             self.stop()
-            raise AssertionError(f"no 'serving PATH on ENDPOINT' but {line!r}; log: {self.log()}")
+            raise AssertionError(f"no line that tells the endpoint but {line!r}; log: {self.log()}")
         self.endpoint = line.rstrip("\n").rpartition(" on ")[2]
 
     def log(self) -> str:
@@ -36,6 +37,13 @@ class Server:
         status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
         return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon:"))
 
+    def end(self) -> int:
+        """Asks it to end, as an operator does, and gives its exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        status = self.process.wait(DEADLINE_SECONDS)
+        self.process.stdout.close()
+        return status
+
     def stop(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -43,19 +51,31 @@ class Server:
 
 
 @pytest.fixture
-def serve(tmp_path):
-    """A function that starts servers: serve(path, *arguments, bind=ENDPOINT)."""
+def started(tmp_path):
+    """A function that starts servers: started(COMMAND, *arguments, bind=ENDPOINT)."""
     servers = []
 
-    def start(path, *arguments, **options) -> Server:
-        server = Server(path, tmp_path / f"server-{len(servers)}.log", *arguments, **options)
+    def start(*arguments, **options) -> Server:
+        server = Server(tmp_path / f"server-{len(servers)}.log", *arguments, **options)
         servers.append(server)
         return server
 
     yield start
     for server in servers:
-        assert server.process.poll() in (None, -9), f"the server ended by itself: {server.log()}"
+        assert server.process.poll() in (None, 0, -9), f"the server ended by itself: {server.log()}"
         server.stop()
+
+
+@pytest.fixture
+def serve(started):
+    """A function that starts `tow serve`: serve(path, *arguments, bind=ENDPOINT)."""
+    return lambda path, *arguments, **options: started("serve", path, *arguments, **options)
+
+
+@pytest.fixture
+def broker(started):
+    """A function that starts `tow broker`: broker(*arguments, bind=ENDPOINT)."""
+    return lambda *arguments, **options: started("broker", *arguments, **options)
 
 
 @pytest.fixture

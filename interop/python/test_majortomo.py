@@ -1,0 +1,94 @@
+"""The majortomo library's client and worker against `tow broker`, as they are used in programs."""
+
+import contextlib
+import threading
+
+import majortomo
+import pytest
+import zmq
+from majortomo.worker import WorkerRequestsIterator
+
+from conftest import DEADLINE_SECONDS, wait_until
+
+LARGE = 5_000_000
+
+
+@pytest.fixture
+def majortomo_worker(context):
+    """A function that starts a worker on a thread: majortomo_worker(server, service, function)."""
+
+    def start(server, service, reply):
+        worker = majortomo.Worker(server.endpoint, service, zmq_context=context, zmq_linger=0)
+        requests = WorkerRequestsIterator(worker)
+
+        def work():
+            # The end of the test closes its socket.
+            with contextlib.suppress(zmq.ZMQError):
+                for request in requests:
+                    reply(requests, request)
+
+        threading.Thread(target=work, daemon=True).start()
+
+    return start
+
+
+def ask(client, service, *body):
+    client.send(service, *body)
+    return list(client.recv_all(timeout=DEADLINE_SECONDS))
+
+
+def test_client_and_worker(broker, context, majortomo_worker):
+    server = broker()
+    majortomo_worker(server, "echo", lambda requests, body: requests.send_reply_final(body[::-1]))
+    with majortomo.Client(server.endpoint, zmq_context=context) as client:
+        for body in ([b"one"], [b""], [b"a", b"", b"b"], [b"x" * LARGE], [b"x" * LARGE, b"y" * LARGE]):
+            assert ask(client, "echo", *body) == [body[::-1]]
+        assert ask(client, "mmi.service", b"echo") == [[b"200"]]
+        assert ask(client, "mmi.service", b"nobody") == [[b"404"]]
+
+
+def test_parts(broker, context, majortomo_worker):
+    server = broker()
+    parts = [[b"1"], [b"2", b""], [b"3" * LARGE]]
+    majortomo_worker(server, "parts", lambda requests, _: requests.send_reply_from_iterable(parts, [b"last"]))
+    with majortomo.Client(server.endpoint, zmq_context=context) as client:
+        for _ in range(3):
+            assert ask(client, "parts", b"please") == [*parts, [b"last"]]
+
+
+def test_workers_share(broker, context, majortomo_worker):
+    server = broker()
+    reply = lambda requests, body: requests.send_reply_final([threading.current_thread().name.encode()])
+    for _ in range(3):
+        majortomo_worker(server, "who", reply)
+    with majortomo.Client(server.endpoint, zmq_context=context) as client:
+        seen = set()
+
+        def all_seen():
+            seen.add(ask(client, "who", b"?")[0][0])
+            return len(seen) == 3
+
+        wait_until(all_seen, "each worker has replied")
+
+
+def test_a_worker_comes_to_a_broker_that_was_started_anew(broker, context):
+    first = broker()
+    worker = majortomo.Worker(first.endpoint, "echo", heartbeat_interval=0.1, zmq_context=context, zmq_linger=0)
+    worker.connect()
+    first.stop()
+    second = broker(bind=first.endpoint)
+
+    def serve_one():
+        while True:
+            try:
+                address, request = worker.wait_for_request()
+                return worker.send_reply_final(address, request)
+            except majortomo.error.Disconnected:
+                # The new broker doesn't know it, and tells it to say once more what it works for.
+                worker.connect()
+
+    thread = threading.Thread(target=serve_one, daemon=True)
+    thread.start()
+    with majortomo.Client(second.endpoint, zmq_context=context) as client:
+        assert ask(client, "echo", b"body") == [[b"body"]]
+    thread.join(DEADLINE_SECONDS)
