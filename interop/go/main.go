@@ -1,4 +1,5 @@
-// Fetches a file from `tow serve` with go-zeromq, which announces ZMTP 3.0: ENDPOINT PATH COPY, ten requests ahead.
+// With go-zeromq, which announces ZMTP 3.0: ENDPOINT PATH COPY fetches a file from `tow serve`, ten requests ahead; request
+// ENDPOINT SERVICE and work ENDPOINT SERVICE are the two ends of `tow broker`.
 package main
 
 import (
@@ -63,7 +64,16 @@ func fetch(endpoint, path, target string) error {
 }
 
 func main() {
-	if err := fetch(os.Args[1], os.Args[2], os.Args[3]); err != nil {
+	var err error
+	switch arguments := os.Args[1:]; arguments[0] {
+	case "request":
+		err = request(arguments[1], arguments[2], 50)
+	case "work":
+		err = work(arguments[1], arguments[2])
+	default:
+		err = fetch(arguments[0], arguments[1], arguments[2])
+	}
+	if err != nil {
 		log.Fatal(err)
 	}
 }

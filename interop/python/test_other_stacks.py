@@ -1,7 +1,9 @@
-"""ZeroMQ stacks in other languages fetch files from `tow serve`. What can't be installed is skipped, with the reason."""
+"""ZeroMQ stacks in other languages fetch files from `tow serve` and are both ends of `tow broker`. What can't be installed is
+skipped, with the reason."""
 
 import shutil
 import subprocess
+import time
 
 import pytest
 
@@ -46,7 +48,7 @@ def go_zeromq():
 def zeromq_js():
     folder = INSTALLED / "node"
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("package.json", "package-lock.json", "fetch.mjs"):
+    for name in ("package.json", "package-lock.json", "fetch.mjs", "majordomo.mjs"):
         shutil.copy(SOURCES / "node" / name, folder)
     install("npm", "ci", "--no-audit", "--no-fund", folder=folder)
     # The package carries its binary; one that doesn't load here is a stack that isn't installed.
@@ -66,3 +68,32 @@ def test_a_stack_fetches_files(stack, request, serve, tree, tmp_path):
         )
         assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}; log: {server.log()}"
         assert copy.read_bytes() == contents[name], name
+
+
+@pytest.fixture(scope="session")
+def majordomo_of(request):
+    """A function that gives the command of a stack's client or worker."""
+
+    def command(stack, end):
+        of = {"zeromq_js": lambda: ["node", INSTALLED / "node/majordomo.mjs"]}
+        installed = request.getfixturevalue(stack)
+        return [*of.get(stack, lambda: installed)(), end]
+
+    return command
+
+
+@pytest.mark.parametrize("worker", ["go_zeromq", "zeromq_js"])
+@pytest.mark.parametrize("client", ["go_zeromq", "zeromq_js"])
+def test_stacks_are_both_ends_of_the_broker(client, worker, majordomo_of, broker):
+    # A short interval: their heartbeats, and ours, are exchanged meanwhile.
+    server = broker("--heartbeat", "0.2")
+    asking = [*majordomo_of(client, "request"), server.endpoint, "echo"]
+    with subprocess.Popen([*majordomo_of(worker, "work"), server.endpoint, "echo"]) as working:
+        try:
+            for _ in range(2):
+                done = subprocess.run(asking, capture_output=True, text=True, timeout=FETCH_SECONDS)
+                assert done.returncode == 0, f"{done.stdout}{done.stderr}; log: {server.log()}"
+                time.sleep(1.5)  # longer than a worker may be silent
+            assert working.poll() is None and "misbehaves" not in server.log()
+        finally:
+            working.kill()
