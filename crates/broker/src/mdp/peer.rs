@@ -7,7 +7,7 @@ use crate::link::outgoing::append_body;
 use bytes::Bytes;
 use towpath_sockets::Message;
 
-/// 0.2: the command of a client.
+/// The command of a client in the 0.2 of the specification.
 const CLIENT_REQUEST: u8 = 1;
 
 /// Why a message is left out: it isn't in this dialect.
@@ -54,8 +54,11 @@ impl Dialect {
     /// A client's request.
     pub(crate) fn request(self, service: &[u8], body: &Body) -> Message {
         let mut message = self.head(CLIENT_01, CLIENT_02);
-        if self != Dialect::Mdp01 {
-            message = message.with(&[CLIENT_REQUEST][..]);
+        match self {
+            Dialect::Mdp01 => {}
+            Dialect::Mdp02 => message = message.with(&[CLIENT_REQUEST][..]),
+            // The same commands for clients and workers.
+            Dialect::Majortomo => message = message.with(&[command::REQUEST][..]),
         }
         message = message.with(Bytes::copy_from_slice(service));
         append_body(&mut message, body);
@@ -184,7 +187,7 @@ mod tests {
         assert_eq!(octets(&Dialect::Mdp02.request(b"echo", &body)), [&b"MDPC02"[..], b"\x01", b"echo", b"one", b"two"]);
         assert_eq!(
             octets(&Dialect::Majortomo.request(b"echo", &Body::default())),
-            [&b""[..], b"MDPC02", b"\x01", b"echo", b""]
+            [&b""[..], b"MDPC02", b"\x02", b"echo", b""]
         );
     }
 

@@ -1,0 +1,338 @@
+//! Clients and workers with a real broker between them, over real sockets.
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test says what it expects by unwrapping")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use towpath_broker::broker::{Broker, BrokerOptions, StopHandle};
+use towpath_broker::client::{
+    Accepted, CallError, CallOptions, Client, ClientOptions, Completed, Dialect, LinkOptions, StreamItem, SubmitError,
+};
+use towpath_broker::wire::Status;
+use towpath_broker::worker::{Worker, WorkerOptions};
+use towpath_broker::{Body, Spool, SpooledBody};
+use towpath_sockets::Endpoint;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Running {
+    endpoint: Endpoint,
+    stop: StopHandle,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Running {
+    fn start(options: impl FnOnce(&mut BrokerOptions)) -> Running {
+        Running::at("tcp://127.0.0.1:0".parse().unwrap(), options)
+    }
+
+    fn at(endpoint: Endpoint, change: impl FnOnce(&mut BrokerOptions)) -> Running {
+        let mut options = BrokerOptions::new(vec![endpoint]);
+        options.grace = Duration::from_millis(100);
+        change(&mut options);
+        let broker = Broker::bind(options).unwrap();
+        let (endpoint, stop) = (broker.endpoints()[0].clone(), broker.stop_handle());
+        let thread = std::thread::spawn(move || broker.run().unwrap());
+        Running { endpoint, stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn client(endpoints: &[&Endpoint], dialect: Dialect) -> Client {
+    let endpoints: Vec<Endpoint> = endpoints.iter().map(|endpoint| (*endpoint).clone()).collect();
+    let link = LinkOptions { dialect, ..LinkOptions::default() };
+    Client::connect(&endpoints, ClientOptions { link, ..ClientOptions::default() }).unwrap()
+}
+
+fn options(credit: u32, dialect: Dialect) -> WorkerOptions {
+    WorkerOptions { credit, link: LinkOptions { dialect, ..LinkOptions::default() } }
+}
+
+fn echo(endpoints: &[&Endpoint], credit: u32) -> Worker {
+    let endpoints: Vec<Endpoint> = endpoints.iter().map(|endpoint| (*endpoint).clone()).collect();
+    Worker::at_once(&endpoints, "echo", options(credit, Dialect::Auto), Body::clone).unwrap()
+}
+
+/// Runs to its end on the runtime that `tow call` uses, and on one of several threads.
+fn on_both<F: Future<Output = ()>>(test: impl Fn() -> F) {
+    for runtime in [
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap(),
+    ] {
+        runtime.block_on(async {
+            tokio::time::timeout(PATIENCE, test()).await.expect("it takes too long");
+        });
+    }
+}
+
+#[test]
+fn calls_in_order_and_side_by_side() {
+    on_both(|| async {
+        let broker = Running::start(|_| ());
+        let _worker = echo(&[&broker.endpoint], 100);
+        let client = client(&[&broker.endpoint], Dialect::Auto);
+        let two = Body::of_frames(["how far?".into(), vec![7; 9000].into()]);
+        assert_eq!(client.call("echo", two.clone()).await.unwrap().body, two);
+        let calls: Vec<_> = (0..50)
+            .map(|n| {
+                let client = client.clone();
+                tokio::spawn(async move { client.call("echo", format!("{n}")).await.unwrap().body })
+            })
+            .collect();
+        for (n, call) in calls.into_iter().enumerate() {
+            assert_eq!(call.await.unwrap(), Body::from(format!("{n}")));
+        }
+        let status = client.status();
+        assert_eq!((status.outstanding, status.numbered), (0, true));
+        client.close().await;
+        assert!(matches!(client.try_send("echo", "late", CallOptions::default()), Err(SubmitError::Closed(_))));
+        assert_eq!(client.receive().await, None);
+    });
+}
+
+#[test]
+fn many_requests_ahead_each_get_their_own_reply() {
+    on_both(|| async {
+        const COUNT: u64 = 30_000;
+        let broker = Running::start(|_| ());
+        let _worker = echo(&[&broker.endpoint], 1000);
+        let link = LinkOptions::default();
+        let limits = ClientOptions { outstanding_max: 500, link, ..ClientOptions::default() };
+        let client = Client::connect(std::slice::from_ref(&broker.endpoint), limits).unwrap();
+        let sender = client.clone();
+        let sending = tokio::spawn(async move {
+            for n in 1..=COUNT {
+                let number = sender.send("echo", Body::copied(&n.to_be_bytes()), CallOptions::default()).await.unwrap();
+                assert_eq!(number, n);
+            }
+        });
+        let mut seen = vec![false; COUNT as usize + 1];
+        let (mut count, mut batch) = (0, Vec::new());
+        while count < COUNT {
+            client.receive_many(&mut batch).await;
+            assert!(client.status().outstanding <= 500);
+            for Completed { number, status, body } in batch.drain(..) {
+                assert_eq!((status, body), (Status::OK, Body::copied(&number.to_be_bytes())));
+                assert!(!std::mem::replace(&mut seen[number as usize], true));
+                count += 1;
+            }
+        }
+        sending.await.unwrap();
+        client.close().await;
+    });
+}
+
+#[test]
+fn parts_failures_and_dropped_requests() {
+    on_both(|| async {
+        let broker = Running::start(|_| ());
+        let endpoint = std::slice::from_ref(&broker.endpoint);
+        let worker = Arc::new(Worker::connect(endpoint, "odd", options(4, Dialect::Auto)).unwrap());
+        let works = Arc::clone(&worker);
+        let working = tokio::spawn(async move {
+            works
+                .run(|mut request| async move {
+                    match request.body().single().unwrap() {
+                        b"parts" => {
+                            for n in 0..5 {
+                                request.part(format!("part {n}")).await.map_err(|error| error.to_string())?;
+                            }
+                            Ok(Body::from("end"))
+                        }
+                        b"panic" => panic!("a worker that panics (this is a test)"),
+                        _ => Err("I don't want to".to_owned()),
+                    }
+                })
+                .await;
+        });
+        let client = client(&[&broker.endpoint], Dialect::Auto);
+        let mut stream = client.stream("odd", "parts", CallOptions::default()).await.unwrap();
+        for n in 0..5 {
+            let part = StreamItem::Part { number: n, body: format!("part {n}").into() };
+            assert_eq!(stream.next().await.unwrap().unwrap(), part);
+        }
+        let last = stream.next().await.unwrap().unwrap();
+        assert!(matches!(last, StreamItem::Final(reply) if reply.body == Body::from("end")));
+        assert!(stream.next().await.is_none());
+        let error = client.call("odd", "refuse").await.unwrap_err();
+        assert_eq!(error.to_string(), "500 the worker failed: I don't want to");
+        let error = client.call("odd", "panic").await.unwrap_err();
+        assert!(
+            matches!(&error, CallError::Ended { status: Status::FAILED, reason } if reason.contains("dropped")),
+            "{error}"
+        );
+        worker.leave();
+        working.await.unwrap();
+        assert_eq!(worker.status().counters.requests, 3);
+    });
+}
+
+#[test]
+fn cancelled_by_dropping_the_call() {
+    on_both(|| async {
+        let broker = Running::start(|_| ());
+        let endpoint = std::slice::from_ref(&broker.endpoint);
+        let worker = Worker::connect(endpoint, "slow", options(2, Dialect::Auto)).unwrap();
+        let client = client(&[&broker.endpoint], Dialect::Auto);
+        let call = tokio::time::timeout(Duration::from_millis(300), client.call("slow", "sleep"));
+        let (call, request) = tokio::join!(call, worker.next());
+        call.unwrap_err();
+        let request = request.unwrap();
+        request.cancelled().await;
+        assert!(request.is_cancelled());
+        request.reply("too late").unwrap_err();
+        assert_eq!(client.status().outstanding, 0);
+
+        // And by its number, and by its time.
+        let number = client.send("slow", "sleep", CallOptions::default()).await.unwrap();
+        let request = worker.next().await.unwrap();
+        assert!(client.cancel(number));
+        assert!(!client.cancel(number));
+        assert_eq!(client.receive().await.unwrap().status, Status::CANCELLED);
+        request.cancelled().await;
+        let short = CallOptions { ttl: Some(Duration::from_millis(100)), ..CallOptions::default() };
+        let error = client.call_with("slow", "sleep", short).await.unwrap_err();
+        assert!(matches!(error.status(), Some(Status::EXPIRED | Status::TIMED_OUT)), "{error}");
+    });
+}
+
+#[test]
+fn large_bodies_go_through_files_both_ways() {
+    on_both(|| async {
+        const SIZE: usize = 9 << 20;
+        let broker = Running::start(|_| ());
+        let endpoint = std::slice::from_ref(&broker.endpoint);
+        let worker = Worker::at_once(endpoint, "echo", options(2, Dialect::Auto), |body| {
+            assert!(body.as_large().is_some() == (body.length() > 1 << 20));
+            body.clone()
+        })
+        .unwrap();
+        let client = client(&[&broker.endpoint], Dialect::Auto);
+        let folder = tempfile::tempdir().unwrap();
+        let octets: Vec<u8> = (0..SIZE).map(|n| (n * 7 + n / 251) as u8).collect();
+        let mut writer = Spool::new(folder.path()).unwrap().create().unwrap();
+        writer.write(&octets).unwrap();
+        for body in [Body::large(writer.finish()), Body::from(octets.clone())] {
+            let reply = client.call("echo", body).await.unwrap().body;
+            let large: &dyn std::any::Any = &**reply.as_large().unwrap();
+            let spooled: &SpooledBody = large.downcast_ref().unwrap();
+            let mut came = vec![0; SIZE];
+            assert_eq!(reply.length(), SIZE as u64);
+            std::os::unix::fs::FileExt::read_exact_at(&**spooled.file(), &mut came, 0).unwrap();
+            assert!(came == octets);
+        }
+        assert_eq!(worker.status().counters.requests, 2);
+        assert_eq!(client.call("echo", "small").await.unwrap().body, Body::from("small"));
+    });
+}
+
+#[test]
+fn another_broker_takes_over() {
+    on_both(|| async {
+        let (one, two) = (Running::start(|_| ()), Running::start(|_| ()));
+        let _worker = echo(&[&one.endpoint, &two.endpoint], 10);
+        let client = client(&[&one.endpoint, &two.endpoint], Dialect::Auto);
+        client.call("echo", "first").await.unwrap();
+        assert_eq!(client.status().connected.as_ref(), Some(&one.endpoint));
+        // Nobody works on this, so that it is there to be sent again.
+        let number = client.send("later", "second", CallOptions::default()).await.unwrap();
+        client.call("echo", "behind it").await.unwrap();
+        drop(one);
+        let endpoint = std::slice::from_ref(&two.endpoint);
+        let _later = Worker::at_once(endpoint, "later", options(1, Dialect::Auto), |_| Body::from("done")).unwrap();
+        let completed = client.receive().await.unwrap();
+        assert_eq!((completed.number, completed.body), (number, Body::from("done")));
+        let status = client.status();
+        assert_eq!(status.connected.as_ref(), Some(&two.endpoint));
+        assert_eq!((status.counters.resent, status.counters.restarts), (1, 1));
+    });
+}
+
+#[test]
+fn a_broker_with_a_journal_says_when_a_request_is_safe() {
+    on_both(|| async {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = folder.path().join("journal");
+        let broker = Running::start(|options| options.journal = Some(journal.clone()));
+        let client = client(&[&broker.endpoint], Dialect::Auto);
+        let number = client.send("echo", "keep this", CallOptions::default()).await.unwrap();
+        assert_eq!(client.accepted(number).await, Accepted::Durable);
+        let endpoint = broker.endpoint.clone();
+        drop(broker);
+        let broker = Running::at(endpoint, |options| options.journal = Some(journal.clone()));
+        let _worker = echo(&[&broker.endpoint], 10);
+        assert_eq!(client.receive().await.unwrap().body, Body::from("keep this"));
+        assert_eq!(client.accepted(number).await, Accepted::Over);
+    });
+}
+
+#[test]
+fn stock_dialects_one_at_a_time() {
+    for dialect in [Dialect::Mdp01, Dialect::Mdp02, Dialect::Majortomo] {
+        on_both(|| async move {
+            let broker = Running::start(|_| ());
+            let endpoint = std::slice::from_ref(&broker.endpoint);
+            let worker = Arc::new(Worker::connect(endpoint, "work", options(1, dialect)).unwrap());
+            let works = Arc::clone(&worker);
+            let seen = Arc::new(AtomicU32::new(0));
+            let working = tokio::spawn(async move {
+                works
+                    .run(move |request| {
+                        let slow = seen.fetch_add(1, Ordering::Relaxed) == 0;
+                        async move {
+                            if slow {
+                                tokio::time::sleep(Duration::from_millis(500)).await;
+                            }
+                            Ok(request.body().clone())
+                        }
+                    })
+                    .await;
+            });
+            let client = client(&[&broker.endpoint], dialect);
+            // The first one's reply comes when nobody waits for it any more, and must not be taken for the second one's.
+            let short = CallOptions { ttl: Some(Duration::from_millis(200)), ..CallOptions::default() };
+            let error = client.call_with("work", "too slow", short).await.unwrap_err();
+            assert_eq!(error.status(), Some(Status::EXPIRED), "{error}");
+            for n in 0..5 {
+                let two = Body::of_frames(["frame".into(), format!("{n}").into()]);
+                assert_eq!(client.call("work", two.clone()).await.unwrap().body, two);
+            }
+            assert!(!client.status().numbered);
+            worker.leave();
+            working.await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_worker_that_leaves_finishes_what_it_holds() {
+    on_both(|| async {
+        let broker = Running::start(|_| ());
+        let endpoint = std::slice::from_ref(&broker.endpoint);
+        let worker = Worker::connect(endpoint, "slow", options(1, Dialect::Auto)).unwrap();
+        let client = client(&[&broker.endpoint], Dialect::Auto);
+        let first = client.send("slow", "first", CallOptions::default()).await.unwrap();
+        let request = worker.next().await.unwrap();
+        worker.leave();
+        let second = client.send("slow", "second", CallOptions::default()).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        request.reply("finished").unwrap();
+        let completed = client.receive().await.unwrap();
+        assert_eq!((completed.number, completed.body), (first, Body::from("finished")));
+        assert!(worker.next().await.is_none());
+        worker.closed().await;
+        // The other one waits for the next worker.
+        let next = Worker::at_once(endpoint, "slow", options(1, Dialect::Auto), Body::clone).unwrap();
+        assert_eq!(client.receive().await.unwrap().number, second);
+        drop(next);
+    });
+}
