@@ -1,15 +1,20 @@
 //! `tow`: moves files and requests over ZeroMQ's wire protocol. A module a subcommand.
 
+mod bodies;
 mod broker;
+mod brokers;
+mod call;
 mod demo;
 mod exit;
 mod get;
+mod load;
 mod location;
 mod ls;
 mod progress;
 mod resources;
 mod serve;
 mod signals;
+mod work;
 
 use clap::{Parser, Subcommand};
 use std::io::IsTerminal;
@@ -34,14 +39,21 @@ enum Command {
     Get(get::Arguments),
     /// Take requests from clients, and give them to workers: an asynchronous Majordomo broker.
     Broker(broker::Arguments),
+    /// Ask a service for something, once or as a load.
+    Call(call::Arguments),
+    /// Work for a service: each request is given to a command, or echoed.
+    Work(work::Arguments),
     /// Show the whole thing on this machine: make a file, serve it, get it, verify it.
     Demo(demo::Arguments),
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let default_level =
-        if matches!(arguments.command, Command::Serve(_) | Command::Broker(_)) { "info" } else { "error" };
+    let default_level = if matches!(arguments.command, Command::Serve(_) | Command::Broker(_) | Command::Work(_)) {
+        "info"
+    } else {
+        "error"
+    };
     let filter = EnvFilter::try_from_env("TOW_LOG").unwrap_or_else(|_| EnvFilter::new(default_level));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -55,6 +67,8 @@ fn main() -> ExitCode {
         Command::Ls(arguments) => ls::run(arguments),
         Command::Get(arguments) => get::run(arguments),
         Command::Broker(arguments) => broker::run(arguments),
+        Command::Call(arguments) => call::run(arguments),
+        Command::Work(arguments) => work::run(arguments),
         Command::Demo(arguments) => demo::run(arguments),
     };
     outcome.unwrap_or_else(|failure| {

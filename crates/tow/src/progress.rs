@@ -14,11 +14,19 @@ pub struct Bar {
 impl Bar {
     /// A bar of which the length is not known yet.
     pub fn new(quiet: bool) -> Bar {
+        Bar::with_style(quiet, "{bar:30} {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  ETA {eta}  {msg}")
+    }
+
+    /// A bar that counts something other than octets.
+    pub fn counting(quiet: bool) -> Bar {
+        Bar::with_style(quiet, "{bar:30} {human_pos}/{human_len}  {per_sec}  ETA {eta}  {msg}")
+    }
+
+    fn with_style(quiet: bool, style: &str) -> Bar {
         let visible = !quiet && std::io::stderr().is_terminal();
         let target =
             if visible { ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_SECOND) } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(0), target);
-        let style = "{bar:30} {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  ETA {eta}  {msg}";
         if let Ok(style) = ProgressStyle::with_template(style) {
             bar.set_style(style);
         }

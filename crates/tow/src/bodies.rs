@@ -1,0 +1,82 @@
+//! Bodies that come from streams and go to them: in memory as long as they are small, in a file otherwise.
+
+use std::any::Any;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use towpath_broker::{Body, Spool, SpoolWriter, SpooledBody};
+
+/// Octets that are kept in memory.
+const MEMORY_BYTES_MAX: usize = 1024 * 1024;
+
+/// Octets read at a time.
+pub const PIECE_BYTES: usize = 256 * 1024;
+
+/// A body that is coming in.
+pub struct Collector {
+    memory: Vec<u8>,
+    file: Option<SpoolWriter>,
+    folder: PathBuf,
+}
+
+impl Collector {
+    /// Nothing yet; what is large goes to a file in this folder.
+    pub fn new(folder: PathBuf) -> Collector {
+        Collector { memory: Vec::new(), file: None, folder }
+    }
+
+    /// Appends octets.
+    pub fn push(&mut self, octets: &[u8]) -> io::Result<()> {
+        if self.file.is_none() && self.memory.len() + octets.len() > MEMORY_BYTES_MAX {
+            let mut file = Spool::new(&self.folder)?.create()?;
+            file.write(&std::mem::take(&mut self.memory))?;
+            self.file = Some(file);
+        }
+        match &mut self.file {
+            Some(file) => file.write(octets),
+            None => {
+                self.memory.extend_from_slice(octets);
+                Ok(())
+            }
+        }
+    }
+
+    /// The body.
+    pub fn finish(self) -> Body {
+        match self.file {
+            Some(file) => Body::large(file.finish()),
+            None => Body::from(self.memory),
+        }
+    }
+}
+
+/// All that a stream has.
+pub fn read_body(mut from: impl Read, folder: PathBuf) -> io::Result<Body> {
+    let mut collector = Collector::new(folder);
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        match from.read(&mut piece) {
+            Ok(0) => return Ok(collector.finish()),
+            Ok(octets) => collector.push(&piece[..octets])?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A large body's file, opened anew: with a position of its own.
+pub fn open_large(body: &Body) -> Option<io::Result<File>> {
+    let large: &dyn Any = &**body.as_large()?;
+    let spooled: &SpooledBody = large.downcast_ref()?;
+    Some(File::open(format!("/proc/self/fd/{}", spooled.file().as_raw_fd())))
+}
+
+/// Writes the frames of a body one behind the other.
+pub fn write_body(body: &Body, mut to: impl Write) -> io::Result<()> {
+    match open_large(body) {
+        Some(file) => io::copy(&mut file?, &mut to).map(drop)?,
+        None => body.frames().into_iter().flatten().try_for_each(|frame| to.write_all(frame))?,
+    }
+    to.flush()
+}

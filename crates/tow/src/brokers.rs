@@ -1,0 +1,59 @@
+//! How clients and workers reach their brokers, as they are told on the command line.
+
+use crate::exit::Failure;
+use std::path::PathBuf;
+use std::time::Duration;
+use towpath_broker::client::{Dialect, LinkOptions};
+use towpath_sockets::Endpoint;
+
+/// Brokers, and what to speak with them.
+#[derive(clap::Args)]
+pub struct BrokerArguments {
+    /// A broker. May be given several times: a client uses the next one when one fails, a worker is there for all of them.
+    #[arg(long = "connect", value_name = "ENDPOINT", default_value = "tcp://127.0.0.1:5555")]
+    pub endpoints: Vec<Endpoint>,
+    /// What to speak: numbered requests with a broker that has them and MDP/0.1 with any other, or a dialect of Majordomo.
+    #[arg(long, value_enum, default_value = "auto")]
+    dialect: DialectName,
+    /// Where bodies of over a megabyte are while they are here [default: below the system's directory for temporary files].
+    #[arg(long, value_name = "DIR")]
+    spool: Option<PathBuf>,
+}
+
+/// The names of dialects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum DialectName {
+    /// Numbered requests, or else MDP/0.1.
+    Auto,
+    /// MDP/0.1.
+    Mdp01,
+    /// MDP/0.2.
+    Mdp02,
+    /// MDP/0.2 in the shape of majortomo.
+    Majortomo,
+}
+
+impl BrokerArguments {
+    /// The options of a connection.
+    pub fn link(&self) -> LinkOptions {
+        let dialect = match self.dialect {
+            DialectName::Auto => Dialect::Auto,
+            DialectName::Mdp01 => Dialect::Mdp01,
+            DialectName::Mdp02 => Dialect::Mdp02,
+            DialectName::Majortomo => Dialect::Majortomo,
+        };
+        let mut link = LinkOptions { dialect, ..LinkOptions::default() };
+        if let Some(folder) = &self.spool {
+            link.spool_folder.clone_from(folder);
+        }
+        link
+    }
+}
+
+/// Seconds as an argument, with or without a fraction.
+pub fn seconds(name: &str, value: f64) -> Result<Duration, Failure> {
+    Duration::try_from_secs_f64(value)
+        .ok()
+        .filter(|duration| *duration >= Duration::from_millis(1) && *duration < Duration::from_secs(10 * 365 * 86_400))
+        .ok_or_else(|| Failure::usage(format!("--{name} {value}: not a number of seconds from 0.001 on")))
+}

@@ -1,0 +1,164 @@
+//! `tow call`: one request and its reply, or a load of them.
+
+#![allow(rustdoc::broken_intra_doc_links, reason = "brackets in the help of arguments are no links")]
+
+use crate::bodies::{read_body, write_body};
+use crate::brokers::{BrokerArguments, seconds};
+use crate::demo::parse_size;
+use crate::exit::Failure;
+use crate::load;
+use serde_json::json;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+use towpath_broker::Body;
+use towpath_broker::client::{CallOptions, Client, ClientOptions, StreamItem};
+
+/// Seconds that one request may take, if nothing else is said.
+const TIMEOUT: f64 = 60.0;
+
+/// What `tow call` is told.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Which service.
+    service: String,
+    /// The request, several words joined by spaces [default: standard input]. The reply goes to standard output.
+    body: Vec<OsString>,
+    #[command(flatten)]
+    brokers: BrokerArguments,
+    /// Seconds that a request may take [default: 60; a load has no limit but the broker's].
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<f64>,
+    /// The broker needn't keep it in its journal.
+    #[arg(long)]
+    volatile: bool,
+    /// One JSON object at the end: on standard error, or of a load on standard output.
+    #[arg(long)]
+    json: bool,
+    /// No progress bar.
+    #[arg(long, short)]
+    quiet: bool,
+    /// A load of so many requests, for a service that echoes them. Each body begins with its number, in eight octets.
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+    /// The load: so many requests without a reply at a time, on each connection.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "count")]
+    ahead: usize,
+    /// The load: octets of a body, such as 1K.
+    #[arg(long, value_name = "OCTETS", default_value = "32", value_parser = parse_size, requires = "count")]
+    size: u64,
+    /// The load: so many requests a second, instead of as many as possible.
+    #[arg(long, value_name = "N", requires = "count")]
+    rate: Option<f64>,
+    /// The load: so many clients, each with a connection.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "count")]
+    clients: usize,
+}
+
+/// Told by the first signal to end; the second one ends at once.
+pub fn interrupted() -> Result<Arc<Notify>, Failure> {
+    let notify = Arc::new(Notify::new());
+    let told = Arc::clone(&notify);
+    let before = std::sync::atomic::AtomicBool::new(false);
+    crate::signals::on_end(move || {
+        if before.swap(true, std::sync::atomic::Ordering::Relaxed) {
+            std::process::exit(1);
+        }
+        told.notify_one();
+    })?;
+    Ok(notify)
+}
+
+/// Calls.
+pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
+    let timeout = arguments.timeout.map(|value| seconds("timeout", value)).transpose()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
+    if let Some(count) = arguments.count {
+        if !arguments.body.is_empty() {
+            return Err(Failure::usage("a load makes its own bodies"));
+        }
+        let load = load::Load {
+            service: arguments.service,
+            endpoints: arguments.brokers.endpoints.clone(),
+            link: arguments.brokers.link(),
+            options: CallOptions { ttl: timeout, volatile: arguments.volatile },
+            count,
+            ahead: arguments.ahead.max(1),
+            size: usize::try_from(arguments.size).map_err(Failure::usage)?,
+            rate: arguments.rate,
+            clients: arguments.clients.max(1),
+        };
+        return runtime.block_on(load.run(arguments.json, arguments.quiet));
+    }
+    let interrupted = interrupted()?;
+    let link = arguments.brokers.link();
+    let body = if arguments.body.is_empty() {
+        read_body(std::io::stdin().lock(), link.spool_folder.clone())
+            .map_err(|error| Failure::failed(format!("standard input: {error}")))?
+    } else {
+        let words: Vec<Vec<u8>> = arguments.body.into_iter().map(OsString::into_vec).collect();
+        Body::from(words.join(&b' '))
+    };
+    let ttl = Some(timeout.unwrap_or(Duration::from_secs_f64(TIMEOUT)));
+    let options = CallOptions { ttl, volatile: arguments.volatile };
+    runtime.block_on(async {
+        let options_of_client = ClientOptions { link, ..ClientOptions::default() };
+        let client = Client::connect(&arguments.brokers.endpoints, options_of_client).map_err(Failure::failed)?;
+        let started = Instant::now();
+        let outcome = tokio::select! {
+            outcome = call(&client, &arguments.service, body, options) => outcome,
+            () = interrupted.notified() => Err(Failure::failed("interrupted")),
+        };
+        let status = client.status();
+        if arguments.json {
+            let object = json!({
+                "replies": u64::from(outcome.is_ok()),
+                "reply_bytes": outcome.as_ref().copied().unwrap_or(0),
+                "resent": status.counters.resent,
+                "seconds": started.elapsed().as_secs_f64(),
+                "error": outcome.as_ref().err().map(ToString::to_string),
+            });
+            eprintln!("{object}");
+        }
+        // The broker may forget the reply now.
+        client.close().await;
+        match outcome {
+            Ok(_) => Ok(ExitCode::SUCCESS),
+            Err(failure) if status.connected.is_none() => {
+                Err(Failure::failed(format!("{failure} (no connection: {})", status.failure)))
+            }
+            Err(failure) => Err(failure),
+        }
+    })
+}
+
+/// One request, of which the reply is written to standard output as it comes; gives its octets.
+async fn call(client: &Client, service: &str, body: Body, options: CallOptions) -> Result<u64, Failure> {
+    let to_output = |body: &Body| {
+        write_body(body, std::io::stdout().lock()).map_err(|error| Failure::failed(format!("standard output: {error}")))
+    };
+    let mut stream = client.stream(service, body, options).await.map_err(Failure::usage)?;
+    let (mut parts, mut octets) = (0, 0);
+    while let Some(item) = stream.next().await {
+        match item.map_err(Failure::failed)? {
+            StreamItem::Part { number, body } => {
+                if number != parts {
+                    return Err(Failure::failed(
+                        "the request was executed again after part of its reply had been written: what was written is void",
+                    ));
+                }
+                parts += 1;
+                octets += body.length();
+                to_output(&body)?;
+            }
+            StreamItem::Final(reply) => {
+                octets += reply.body.length();
+                to_output(&reply.body)?;
+            }
+        }
+    }
+    Ok(octets)
+}

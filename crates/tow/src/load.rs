@@ -1,0 +1,277 @@
+//! The load of `tow call`: many requests ahead of their replies, each of which is checked.
+
+use crate::call::interrupted;
+use crate::exit::Failure;
+use crate::progress::Bar;
+use crate::resources::own_usage;
+use hdrhistogram::Histogram;
+use serde_json::json;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use towpath_broker::Body;
+use towpath_broker::client::{CallOptions, Client, ClientOptions, Completed, LinkOptions, SubmitError};
+use towpath_sockets::Endpoint;
+
+/// Octets of the number that each body begins with.
+const NUMBER_BYTES: usize = 8;
+
+/// Reasons of failures that are printed.
+const FAILURES_SHOWN_MAX: u64 = 5;
+
+/// Between two looks at the bar.
+const BAR_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The longest latency that is told apart from longer ones, in microseconds.
+const LATENCY_MOST_US: u64 = 3_600_000_000;
+
+/// What is to be done.
+pub struct Load {
+    /// Which service; it must echo.
+    pub service: String,
+    /// The brokers.
+    pub endpoints: Vec<Endpoint>,
+    /// The connections.
+    pub link: LinkOptions,
+    /// Each request.
+    pub options: CallOptions,
+    /// Requests in all.
+    pub count: u64,
+    /// Without a reply at a time, on each connection.
+    pub ahead: usize,
+    /// Octets of each body.
+    pub size: usize,
+    /// Requests a second in all.
+    pub rate: Option<f64>,
+    /// Connections.
+    pub clients: usize,
+}
+
+/// What came of it, over all clients.
+struct Tally {
+    requests: u64,
+    replies: u64,
+    failed: u64,
+    wrong: u64,
+    latency: Histogram<u64>,
+}
+
+impl Tally {
+    fn complain(&mut self, reason: impl FnOnce() -> String) {
+        self.failed += 1;
+        if self.failed <= FAILURES_SHOWN_MAX {
+            eprintln!("tow: {}", reason());
+        }
+    }
+}
+
+impl Load {
+    /// Makes the requests, and prints what came of it.
+    pub async fn run(mut self, as_json: bool, quiet: bool) -> Result<ExitCode, Failure> {
+        self.size = self.size.max(NUMBER_BYTES);
+        let latency = Histogram::new_with_bounds(1, LATENCY_MOST_US, 3).map_err(Failure::failed)?;
+        let tally = Rc::new(RefCell::new(Tally { requests: 0, replies: 0, failed: 0, wrong: 0, latency }));
+        let interrupted = interrupted()?;
+        let outstanding_bytes_max = (self.ahead + 1).saturating_mul(self.size + 1024);
+        let options = ClientOptions {
+            outstanding_max: self.ahead + 1,
+            outstanding_bytes_max,
+            link: self.link.clone(),
+            ..ClientOptions::default()
+        };
+        let clients = (0..self.clients)
+            .map(|_| Client::connect(&self.endpoints, options.clone()).map_err(Failure::failed))
+            .collect::<Result<Vec<_>, Failure>>()?;
+        let bar = Bar::counting(quiet);
+        let load = Rc::new(self);
+        let started = Instant::now();
+        let tasks = tokio::task::LocalSet::new();
+        let mut running = tokio::task::JoinSet::new();
+        for (index, client) in clients.iter().enumerate() {
+            let task = ask(Rc::clone(&load), index as u64, client.clone(), Rc::clone(&tally), started);
+            running.spawn_local_on(task, &tasks);
+        }
+        let whole = tasks
+            .run_until(async {
+                let mut look = tokio::time::interval(BAR_INTERVAL);
+                loop {
+                    tokio::select! {
+                        ended = running.join_next() => match ended {
+                            Some(Err(error)) => return Err(Failure::failed(error)),
+                            Some(Ok(())) => {}
+                            None => return Ok(true),
+                        },
+                        _ = look.tick() => bar.set(tally.borrow().replies, load.count, String::new()),
+                        () = interrupted.notified() => return Ok(false),
+                    }
+                }
+            })
+            .await?;
+        let seconds = started.elapsed().as_secs_f64();
+        bar.finish();
+        drop(running);
+        load.summarize(&clients, &tally.borrow(), seconds, as_json);
+        for client in &clients {
+            client.close().await;
+        }
+        if !whole {
+            eprintln!("tow: interrupted");
+        }
+        let good = whole && tally.borrow().replies == load.count;
+        Ok(ExitCode::from(u8::from(!good)))
+    }
+
+    fn summarize(&self, clients: &[Client], tally: &Tally, seconds: f64, as_json: bool) {
+        let (mut resent, mut retried, mut duplicates) = (0, 0, 0);
+        for client in clients {
+            let counters = client.status().counters;
+            resent += counters.resent;
+            retried += counters.retried;
+            duplicates += counters.duplicates;
+        }
+        let per_second = tally.replies as f64 / seconds.max(1e-9);
+        let us = |quantile: f64| tally.latency.value_at_quantile(quantile);
+        let usage = own_usage();
+        if as_json {
+            let object = json!({
+                "requests": tally.requests,
+                "replies": tally.replies,
+                "failed": tally.failed,
+                "wrong": tally.wrong,
+                "resent": resent,
+                "retried": retried,
+                "duplicates": duplicates,
+                "seconds": seconds,
+                "per_second": per_second,
+                "p50_us": us(0.5),
+                "p90_us": us(0.9),
+                "p99_us": us(0.99),
+                "p999_us": us(0.999),
+                "max_us": tally.latency.max(),
+                "cpu_seconds": usage.cpu_seconds,
+                "peak_memory_bytes": usage.peak_memory_bytes,
+            });
+            println!("{object}");
+        } else {
+            println!(
+                "{} of {} replies in {seconds:.2} s: {per_second:.0}/s; {} failed, {resent} sent again; \
+                 p50 {} us, p99 {} us, at most {} us",
+                tally.replies,
+                self.count,
+                tally.failed,
+                us(0.5),
+                us(0.99),
+                tally.latency.max()
+            );
+        }
+    }
+}
+
+/// When requests were made, by their number.
+#[derive(Default)]
+struct Times {
+    first: u64,
+    at: VecDeque<Duration>,
+}
+
+impl Times {
+    /// Forgets the time of a request, and gives it.
+    fn take(&mut self, number: u64) -> Option<Duration> {
+        let place = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        let at = std::mem::replace(self.at.get_mut(place)?, Duration::MAX);
+        while self.at.front() == Some(&Duration::MAX) {
+            self.at.pop_front();
+            self.first += 1;
+        }
+        (at != Duration::MAX).then_some(at)
+    }
+}
+
+/// One client's share.
+async fn ask(load: Rc<Load>, index: u64, client: Client, tally: Rc<RefCell<Tally>>, started: Instant) {
+    let clients = load.clients as u64;
+    let share = load.count / clients + u64::from(index < load.count % clients);
+    // Numbers differ between clients, so that a reply to the wrong one is seen too.
+    let base = index << 40;
+    let interval = load.rate.map(|rate| Duration::from_secs_f64(clients as f64 / rate.max(1e-3)));
+    let filler: Vec<u8> = (0..load.size).map(|place| b'a' + (place % 26) as u8).collect();
+    let mut body = filler.clone();
+    let mut times = Times { first: 1, at: VecDeque::new() };
+    let (mut sent, mut done) = (0, 0);
+    let mut batch: Vec<Completed> = Vec::new();
+    while done < share {
+        let now = started.elapsed();
+        let mut next_at = None;
+        while sent < share && sent - done < load.ahead as u64 {
+            // Latency counts from when a request should have been made: a broker that stalls must not hide it.
+            let mut due = now;
+            if let Some(interval) = interval {
+                due = interval.mul_f64(sent as f64);
+                if due > now {
+                    next_at = Some(due);
+                    break;
+                }
+            }
+            body[..NUMBER_BYTES].copy_from_slice(&(base + sent + 1).to_be_bytes());
+            match client.try_send(&load.service, &body[..], load.options) {
+                Ok(number) => {
+                    debug_assert_eq!(number, sent + 1);
+                    times.at.push_back(due);
+                    sent += 1;
+                }
+                Err(SubmitError::Full(_)) => break,
+                Err(error) => {
+                    let mut tally = tally.borrow_mut();
+                    tally.complain(|| error.to_string());
+                    return;
+                }
+            }
+        }
+        let wait = async {
+            match next_at {
+                Some(at) => tokio::time::sleep_until((started + at).into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            count = client.receive_many(&mut batch), if sent > done => {
+                if count == 0 {
+                    return;
+                }
+            }
+            () = wait => {}
+        }
+        let now = started.elapsed();
+        let mut tally = tally.borrow_mut();
+        for Completed { number, status, body } in batch.drain(..) {
+            done += 1;
+            tally.requests += 1;
+            let at = times.take(number).unwrap_or(now);
+            let octets = body.single().unwrap_or_default();
+            let (head, tail) = octets.split_at(NUMBER_BYTES.min(octets.len()));
+            let is_right = head == (base + number).to_be_bytes() && tail == &filler[NUMBER_BYTES..];
+            if status.is_ok() && (is_right || is_right_file(&body, base + number, &filler)) {
+                tally.replies += 1;
+                let us = now.saturating_sub(at).as_micros().clamp(1, u128::from(LATENCY_MOST_US));
+                tally.latency.saturating_record(us as u64);
+            } else if status.is_ok() {
+                tally.wrong += 1;
+                tally.complain(|| format!("request {number} got another reply than its own body"));
+            } else {
+                tally.complain(|| format!("request {number}: {status}: {}", String::from_utf8_lossy(octets)));
+            }
+        }
+    }
+}
+
+/// The same for a body that came as a file.
+fn is_right_file(body: &Body, number: u64, filler: &[u8]) -> bool {
+    let Some(Ok(mut file)) = crate::bodies::open_large(body) else { return false };
+    let mut octets = Vec::new();
+    std::io::Read::read_to_end(&mut file, &mut octets).is_ok()
+        && octets.len() == filler.len()
+        && octets[..NUMBER_BYTES] == number.to_be_bytes()
+        && octets[NUMBER_BYTES..] == filler[NUMBER_BYTES..]
+}

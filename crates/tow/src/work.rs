@@ -1,0 +1,250 @@
+//! `tow work`: a worker that gives each request to a command, or echoes it.
+
+#![allow(rustdoc::broken_intra_doc_links, reason = "brackets in the help of arguments are no links")]
+
+use crate::bodies::{Collector, PIECE_BYTES, open_large};
+use crate::brokers::BrokerArguments;
+use crate::exit::Failure;
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::collections::HashSet;
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{ExitCode, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, ChildStdin, Command};
+use towpath_broker::Body;
+use towpath_broker::worker::{Request, Worker, WorkerOptions};
+
+/// Requests at a time for an echo, if nothing else is said.
+const ECHO_JOBS: u32 = 4096;
+
+/// Octets of a command's complaints that go into the reason of a failure: their end.
+const COMPLAINT_BYTES: usize = 2048;
+
+/// What `tow work` is told.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Which service.
+    service: String,
+    /// The command for each request: the request is its standard input, its standard output is the reply, and an exit status
+    /// other than 0 is a failure, with the end of its standard error as the reason.
+    #[arg(last = true, required_unless_present = "echo", conflicts_with = "echo")]
+    command: Vec<OsString>,
+    #[command(flatten)]
+    brokers: BrokerArguments,
+    /// Requests at a time [default: 1; an echo: 4096].
+    #[arg(long, value_name = "N")]
+    jobs: Option<u32>,
+    /// Reply what is asked, without any command.
+    #[arg(long)]
+    echo: bool,
+    /// The echo takes so many milliseconds, of up to --jobs requests at the same time.
+    #[arg(long, value_name = "MS", requires = "echo")]
+    work_ms: Option<u64>,
+}
+
+/// Works until a signal ends it.
+pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
+    let jobs = arguments.jobs.unwrap_or(if arguments.echo { ECHO_JOBS } else { 1 }).max(1);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
+    runtime.block_on(async {
+        let link = arguments.brokers.link();
+        let spool = link.spool_folder.clone();
+        let options = WorkerOptions { credit: jobs, link };
+        let (endpoints, service) = (&arguments.brokers.endpoints, &arguments.service);
+        let at_once = arguments.echo && arguments.work_ms.is_none();
+        let worker = if at_once {
+            Worker::at_once(endpoints, service, options, Body::clone)
+        } else {
+            Worker::connect(endpoints, service, options)
+        };
+        let worker = Arc::new(worker.map_err(Failure::usage)?);
+        let commands = Arc::new(Running::default());
+        end_on_signal(&worker, &commands)?;
+        let mut output = std::io::stdout().lock();
+        // Whoever started us may have closed our output; that is no reason not to work.
+        let _ = writeln!(output, "working on {service}").and_then(|()| output.flush());
+        drop(output);
+        if let Some(ms) = arguments.work_ms {
+            let work = Duration::from_millis(ms);
+            worker
+                .run(|request| async move {
+                    tokio::time::sleep(work).await;
+                    Ok(request.body().clone())
+                })
+                .await;
+        } else if at_once {
+            worker.closed().await;
+        } else {
+            let job = Arc::new(Job { command: arguments.command.clone(), service: service.clone(), spool, commands });
+            worker
+                .run(|request| {
+                    let job = Arc::clone(&job);
+                    async move { job.run(request).await }
+                })
+                .await;
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// The first signal lets the worker leave, the second one ends it with its commands.
+fn end_on_signal(worker: &Arc<Worker>, commands: &Arc<Running>) -> Result<(), Failure> {
+    let (worker, commands) = (Arc::downgrade(worker), Arc::clone(commands));
+    let before = AtomicBool::new(false);
+    crate::signals::on_end(move || {
+        if before.swap(true, Ordering::Relaxed) {
+            commands.kill_all();
+            std::process::exit(1);
+        }
+        tracing::info!("leaving: what is held is finished; a second signal ends at once");
+        if let Some(worker) = worker.upgrade() {
+            worker.leave();
+        }
+    })
+}
+
+/// Process groups of the commands under way.
+#[derive(Default)]
+struct Running(Mutex<HashSet<Pid>>);
+
+impl Running {
+    fn change(&self, change: impl FnOnce(&mut HashSet<Pid>)) {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn kill_all(&self) {
+        self.change(|groups| {
+            for group in groups.iter() {
+                // It may just have ended.
+                let _ = kill_process_group(*group, Signal::KILL);
+            }
+        });
+    }
+}
+
+/// A command's process group. It is killed if the command hasn't ended when this is dropped: nobody wants its reply.
+struct Group<'a> {
+    running: &'a Running,
+    group: Option<Pid>,
+}
+
+impl<'a> Group<'a> {
+    fn new(running: &'a Running, child: &Child) -> Group<'a> {
+        let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+        running.change(|groups| groups.extend(group));
+        Group { running, group }
+    }
+
+    /// The command has ended, and its number may be another's from now on.
+    fn ended(&mut self) {
+        if let Some(group) = self.group.take() {
+            self.running.change(|groups| {
+                groups.remove(&group);
+            });
+        }
+    }
+}
+
+impl Drop for Group<'_> {
+    fn drop(&mut self) {
+        if let Some(group) = self.group {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        self.ended();
+    }
+}
+
+/// What is done for each request.
+struct Job {
+    command: Vec<OsString>,
+    service: String,
+    spool: PathBuf,
+    commands: Arc<Running>,
+}
+
+impl Job {
+    async fn run(&self, request: Request) -> Result<Body, String> {
+        let Some((program, rest)) = self.command.split_first() else { return Err("no command".to_owned()) };
+        let name = program.display();
+        let large = open_large(request.body()).transpose().map_err(|error| format!("the request: {error}"))?;
+        let is_large = large.is_some();
+        let mut child = Command::new(program)
+            .args(rest)
+            .env("TOW_SERVICE", &self.service)
+            .env("TOW_ATTEMPT", request.attempt().to_string())
+            .stdin(large.map_or_else(Stdio::piped, Stdio::from))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // A group of its own: signals from a terminal are for the worker, and all of it can be ended.
+            .process_group(0)
+            .spawn()
+            .map_err(|error| format!("{name}: {error}"))?;
+        let mut group = Group::new(&self.commands, &child);
+        let input = child.stdin.take();
+        let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
+            return Err(format!("{name}: it has no output"));
+        };
+        let feeding = async {
+            if !is_large && let Some(input) = input {
+                feed(input, request.body()).await;
+            }
+            std::future::pending::<Infallible>().await
+        };
+        let reading = async {
+            let reply = read_reply(stdout, self.spool.clone());
+            let (reply, complaint) = tokio::join!(reply, read_end(stderr));
+            let status = child.wait().await;
+            (reply, complaint, status)
+        };
+        // A command that doesn't read what it is given ends all the same.
+        let (reply, complaint, status) = tokio::select! {
+            ended = reading => ended,
+            never = feeding => match never {},
+        };
+        group.ended();
+        let status = status.map_err(|error| format!("{name}: {error}"))?;
+        if !status.success() {
+            let complaint = String::from_utf8_lossy(&complaint);
+            let complaint = complaint.trim();
+            tracing::info!(command = %name, %status, complaint, "a request failed");
+            return Err(format!("{name}: {status}{}{complaint}", if complaint.is_empty() { "" } else { ": " }));
+        }
+        reply.map_err(|error| format!("{name}: its output: {error}"))
+    }
+}
+
+/// Writes as much of the request as the command takes.
+async fn feed(mut input: ChildStdin, body: &Body) {
+    for frame in body.frames().into_iter().flatten() {
+        if input.write_all(frame).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn read_reply(mut from: impl AsyncReadExt + Unpin, folder: PathBuf) -> std::io::Result<Body> {
+    let mut collector = Collector::new(folder);
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        match from.read(&mut piece).await? {
+            0 => return Ok(collector.finish()),
+            octets => collector.push(&piece[..octets])?,
+        }
+    }
+}
+
+/// Reads everything, and gives the end of it.
+async fn read_end(mut from: impl AsyncReadExt + Unpin) -> Vec<u8> {
+    let (mut end, mut piece) = (Vec::new(), vec![0; COMPLAINT_BYTES]);
+    while let Ok(octets @ 1..) = from.read(&mut piece).await {
+        end.extend_from_slice(&piece[..octets]);
+        end.drain(..end.len().saturating_sub(COMPLAINT_BYTES));
+    }
+    end
+}
