@@ -133,8 +133,13 @@ impl Shared {
         }
     }
 
-    /// Says that writing failed, and waits before it is tried again. Tells whether the owner wants to close the journal.
-    pub(super) fn failed(&self, error: &super::JournalError, wait: Duration) -> bool {
+    /// Whether the owner wants the journal closed.
+    pub(super) fn is_closing(&self) -> bool {
+        self.queue().closing
+    }
+
+    /// Says that writing failed, and waits before it is tried again, unless the journal is to be closed.
+    pub(super) fn failed(&self, error: &super::JournalError, wait: Duration) {
         let text = error.to_string();
         let mut failure = self.failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if !self.failing.load(Ordering::Acquire) || *failure != text {
@@ -145,11 +150,10 @@ impl Shared {
         self.failing.store(true, Ordering::Release);
         let queue = self.queue();
         if queue.closing {
-            return true;
+            return;
         }
-        // Woken early only by a close: then it is tried once more.
+        // Woken early only by a close.
         let (_queue, _) = self.changed.wait_timeout(queue, wait).unwrap_or_else(|poisoned| poisoned.into_inner());
-        false
     }
 
     /// The last failure, unless writing works again.

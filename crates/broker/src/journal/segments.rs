@@ -121,7 +121,8 @@ impl<S: Storage> Segments<S> {
         let last = self.active.as_ref().map(|active| active.header.number);
         let number = last.or(self.sealed.back().map(|sealed| sealed.number)).unwrap_or(0).checked_add(1);
         let number = number.ok_or_else(|| JournalError::Thread("there are no more numbers for segments".to_owned()))?;
-        let salt = RandomState::new().hash_one((number, previous_end)).max(1);
+        // Odd: even the first octet of a block differs from zeros.
+        let salt = RandomState::new().hash_one((number, previous_end)) | 1;
         let header = SegmentHeader { number, salt, sequence: self.sequence, previous_end, next_id };
         let mut octets = header.encode().to_vec();
         let blocks = u64::from(batch.is_some());

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Between two attempts to write.
-const RETRY_MIN: Duration = Duration::from_millis(50);
+/// Between two attempts to write. Tests have thousands of faults to get through.
+const RETRY_MIN: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 50 });
 const RETRY_MAX: Duration = Duration::from_secs(2);
 /// At least so much of an old segment is looked at with a batch, at most so much, and else so many times the batch's own octets: what
 /// is freed has to keep ahead of what comes.
@@ -73,11 +73,14 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
     fn make_durable(&mut self, batch: &mut Batch) -> Result<(), JournalError> {
         let mut wait = RETRY_MIN;
         loop {
+            // What fails after a close has begun is not tried again.
+            let last = self.shared.is_closing();
             let written = self.keep_bodies(batch).and_then(|()| self.segments.write(batch, self.next_id));
             let Err(error) = written else { return Ok(()) };
-            if self.shared.failed(&error, wait) {
+            if last {
                 return Err(error);
             }
+            self.shared.failed(&error, wait);
             (self.wake)();
             wait = (wait * 2).min(RETRY_MAX);
         }

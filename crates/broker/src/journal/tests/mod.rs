@@ -1,6 +1,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod basics;
+mod crashes;
+mod damage;
+mod disk;
+mod model;
 
 use super::*;
 use crate::body::Body;

@@ -1,0 +1,98 @@
+//! Against a model: whatever the disk does, what was durable is there after a crash, and nothing is that wasn't appended.
+
+use super::disk::{Disk, Random};
+use super::model::{Model, apply, entry_of, model_of, random_op};
+use super::*;
+use crate::spool::Spool;
+use proptest::prelude::*;
+
+/// A journal's life over some crashes. Between two it takes what `random` gives, with faults; each time it has to come back with what
+/// was durable and a beginning of what was appended later.
+fn live(seed: u64, faults: bool, crashes: u64) {
+    let dir = tempfile::tempdir().unwrap();
+    let spool = Spool::new(dir.path()).unwrap();
+    let mut random = seed | 1;
+    let disk = Disk::new(seed ^ 0x5555);
+    let options = JournalOptions { segment_bytes: 4096, pending_bytes: 1 << 20 };
+    // What may be there: one model for each beginning that could have become durable.
+    let mut possible = vec![Model::new()];
+    let mut next_id = 1;
+    for crash in 0..crashes {
+        let opened = {
+            // Opening is a write like any other, and may meet faults and crashes.
+            disk.world().fault_in = if faults && random.chance(3) { 20 } else { 0 };
+            disk.world().crash_in = random.chance(4).then(|| random.below(12));
+            Journal::open_on(disk.clone(), &options, None, || {})
+        };
+        let (mut journal, recovered) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                assert!(matches!(error, JournalError::Io { .. }), "{crash}: {error}");
+                disk.restart();
+                continue;
+            }
+        };
+        let found = model_of(&recovered);
+        assert!(possible.contains(&found), "seed {seed}, crash {crash}: {found:?} of {} possible", possible.len());
+        assert!(recovered.next_id >= next_id, "{} {next_id}", recovered.next_id);
+        next_id = recovered.next_id;
+
+        disk.world().fault_in = if faults { 25 } else { 0 };
+        disk.world().crash_in = (crash + 1 < crashes).then(|| random.below(300));
+        let mut states = vec![found];
+        let mut given = next_id;
+        'append: for _ in 0..random.below(400) {
+            let op = random_op(&mut random, states.last().unwrap(), &mut given);
+            let body = op.body(&spool);
+            loop {
+                match journal.append(&entry_of(&op, &body)) {
+                    Ok(lsn) => {
+                        let mut next = states.last().unwrap().clone();
+                        apply(&mut next, &op);
+                        states.push(next);
+                        // So that there are blocks of one record and of many.
+                        while random.chance(5) && journal.durable() <= lsn && !disk.world().crashed {
+                            std::thread::sleep(Duration::from_micros(50));
+                        }
+                        break;
+                    }
+                    Err(JournalError::Failing(_)) if disk.world().crashed => break 'append,
+                    Err(JournalError::Failing(_)) => std::thread::sleep(Duration::from_micros(200)),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+        if random.chance(4) {
+            disk.world().crash_in = None;
+            disk.world().fault_in = 0;
+            let closed = journal.close();
+            if !disk.world().crashed {
+                closed.unwrap();
+                states.drain(..states.len() - 1);
+            }
+        } else {
+            let shared = journal.shared.clone();
+            drop(journal);
+            let durable = shared.durable.load(Ordering::Acquire);
+            // Of ids only those are promised that became durable.
+            states.drain(..usize::try_from(durable).unwrap());
+        }
+        possible = states;
+        next_id = possible[0].keys().max().map_or(next_id, |id| next_id.max(id + 1));
+        disk.restart();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 0, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_was_durable_survives_crashes(seed: u64) {
+        live(seed, false, 8);
+    }
+
+    #[test]
+    fn what_was_durable_survives_crashes_and_faults(seed: u64) {
+        live(seed, true, 8);
+    }
+}

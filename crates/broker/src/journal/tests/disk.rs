@@ -1,0 +1,347 @@
+//! A disk in memory that fails when it is told to, and that forgets, when the machine crashes, what was not synced: any part of it.
+
+use super::*;
+use crate::journal::storage::{Storage, StorageFile};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard};
+
+/// What reaches the disk or doesn't, as a whole. Smaller than a real page, so that records lie across more of them.
+const PAGE: usize = 64;
+
+#[derive(Clone, Default)]
+pub(super) struct Inode {
+    /// What the system would tell.
+    pub(super) cached: Vec<u8>,
+    durable: Vec<u8>,
+    /// Pages that differ, or are thought to.
+    dirty: std::collections::BTreeSet<usize>,
+}
+
+impl Inode {
+    fn persist(&mut self, page: usize) {
+        let (from, to) = (page * PAGE, self.cached.len().min((page + 1) * PAGE));
+        if from < to {
+            let length = self.durable.len().max(to);
+            self.durable.resize(length, 0);
+            self.durable[from..to].copy_from_slice(&self.cached[from..to]);
+        }
+    }
+}
+
+/// An operation on names that isn't durable yet.
+#[derive(Clone)]
+enum NameChange {
+    Set(String, usize),
+    /// From, to, and what is renamed: that it was made is never later than this.
+    Rename(String, String, usize),
+    Remove(String),
+}
+
+#[derive(Default)]
+pub(super) struct World {
+    random: u64,
+    inodes: Vec<Inode>,
+    names: BTreeMap<String, usize>,
+    durable_names: BTreeMap<String, usize>,
+    changes: Vec<NameChange>,
+    pub(super) bodies: BTreeMap<String, Vec<u8>>,
+    durable_bodies: BTreeMap<String, Vec<u8>>,
+    /// Operations until the machine crashes.
+    pub(super) crash_in: Option<u64>,
+    pub(super) crashed: bool,
+    /// One operation in so many fails; 0 is none.
+    pub(super) fault_in: u64,
+    /// Octets that files may have together.
+    pub(super) room: Option<usize>,
+}
+
+#[derive(Clone, Default)]
+pub(super) struct Disk(Arc<Mutex<World>>);
+
+impl Disk {
+    pub(super) fn new(seed: u64) -> Disk {
+        let disk = Disk::default();
+        disk.world().random = seed | 1;
+        disk
+    }
+
+    pub(super) fn world(&self) -> MutexGuard<'_, World> {
+        self.0.lock().unwrap()
+    }
+
+    /// What a machine finds that starts again.
+    pub(super) fn restart(&self) {
+        let mut world = self.world();
+        let world = &mut *world;
+        for change in std::mem::take(&mut world.changes) {
+            if world.random.chance(2) {
+                apply(&mut world.durable_names, &change);
+            }
+        }
+        world.names = world.durable_names.clone();
+        for inode in &mut world.inodes {
+            for page in std::mem::take(&mut inode.dirty) {
+                if world.random.chance(2) {
+                    inode.persist(page);
+                }
+            }
+            inode.cached = inode.durable.clone();
+        }
+        for (name, body) in &world.bodies {
+            if world.random.chance(2) {
+                world.durable_bodies.insert(name.clone(), body.clone());
+            }
+        }
+        world.bodies = world.durable_bodies.clone();
+        (world.crashed, world.crash_in) = (false, None);
+    }
+
+    /// The segments' names and octets.
+    pub(super) fn segments(&self) -> BTreeMap<String, Vec<u8>> {
+        let world = self.world();
+        let segment = |(name, inode): (&String, &usize)| (name.clone(), world.inodes[*inode].cached.clone());
+        world.names.iter().filter(|(name, _)| name.ends_with(".log")).map(segment).collect()
+    }
+
+    /// A disk with these files, all of them durable.
+    pub(super) fn holding(files: &BTreeMap<String, Vec<u8>>) -> Disk {
+        let disk = Disk::new(1);
+        for (name, octets) in files {
+            let mut world = disk.world();
+            let inode = world.inodes.len();
+            world.inodes.push(Inode { cached: octets.clone(), durable: octets.clone(), ..Inode::default() });
+            world.names.insert(name.clone(), inode);
+            world.durable_names.insert(name.clone(), inode);
+        }
+        disk
+    }
+}
+
+/// Numbers that only have to be different from one another.
+pub(super) trait Random {
+    fn below(&mut self, end: u64) -> u64;
+
+    fn chance(&mut self, in_: u64) -> bool {
+        self.below(in_) == 0
+    }
+}
+
+impl Random for u64 {
+    fn below(&mut self, end: u64) -> u64 {
+        *self ^= *self << 13;
+        *self ^= *self >> 7;
+        *self ^= *self << 17;
+        (*self >> 11) % end
+    }
+}
+
+fn apply(names: &mut BTreeMap<String, usize>, change: &NameChange) {
+    match change {
+        NameChange::Set(name, inode) => {
+            names.insert(name.clone(), *inode);
+        }
+        NameChange::Rename(from, to, inode) => {
+            names.remove(from);
+            names.insert(to.clone(), *inode);
+        }
+        NameChange::Remove(name) => {
+            names.remove(name);
+        }
+    }
+}
+
+fn full() -> io::Error {
+    io::Error::from_raw_os_error(Errno::NOSPC.raw_os_error())
+}
+
+impl World {
+    fn operation(&mut self) -> io::Result<()> {
+        if let Some(left) = &mut self.crash_in {
+            self.crashed |= *left == 0;
+            *left = left.saturating_sub(1);
+        }
+        if self.crashed {
+            return Err(io::Error::other("the machine is off"));
+        }
+        if self.fault_in > 0 && self.random.chance(self.fault_in) {
+            return Err(if self.random.chance(2) { full() } else { io::Error::other("a fault") });
+        }
+        Ok(())
+    }
+
+    fn change(&mut self, change: NameChange) {
+        apply(&mut self.names, &change);
+        self.changes.push(change);
+    }
+
+    fn room_for(&self, more: usize) -> io::Result<()> {
+        let used: usize = self.names.values().map(|inode| self.inodes[*inode].cached.len()).sum();
+        if self.room.is_some_and(|room| used + more > room) { Err(full()) } else { Ok(()) }
+    }
+}
+
+pub(super) struct DiskFile {
+    disk: Disk,
+    inode: usize,
+}
+
+impl StorageFile for DiskFile {
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.disk.world().inodes[self.inode].cached.len() as u64)
+    }
+
+    fn set_length(&self, length: u64) -> io::Result<()> {
+        let mut world = self.disk.world();
+        world.operation()?;
+        let inode = &mut world.inodes[self.inode];
+        inode.cached.truncate(length as usize);
+        // Durable at once, which is as good as at any time later.
+        inode.durable.truncate(length as usize);
+        Ok(())
+    }
+
+    fn read_at(&self, octets: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut world = self.disk.world();
+        let short = world.random.below(octets.len() as u64 + 1).max(1) as usize;
+        let rest = world.inodes[self.inode].cached.get(offset as usize..).unwrap_or_default();
+        let count = octets.len().min(rest.len()).min(short);
+        octets[..count].copy_from_slice(&rest[..count]);
+        Ok(count)
+    }
+
+    fn write_at(&self, octets: &[u8], offset: u64) -> io::Result<usize> {
+        let mut world = self.disk.world();
+        let written = octets.len().min(1 + world.random.below(octets.len() as u64 * 2) as usize);
+        world.operation()?;
+        let end = offset as usize + written;
+        let length = world.inodes[self.inode].cached.len();
+        world.room_for(end.saturating_sub(length))?;
+        let inode = &mut world.inodes[self.inode];
+        inode.cached.resize(length.max(end), 0);
+        inode.cached[offset as usize..end].copy_from_slice(&octets[..written]);
+        inode.dirty.extend(offset as usize / PAGE..end.div_ceil(PAGE));
+        Ok(written)
+    }
+
+    fn allocate(&self, length: u64) -> io::Result<()> {
+        let mut world = self.disk.world();
+        world.operation()?;
+        let old = world.inodes[self.inode].cached.len();
+        world.room_for((length as usize).saturating_sub(old))?;
+        let inode = &mut world.inodes[self.inode];
+        inode.cached.resize(length as usize, 0);
+        inode.dirty.extend(old / PAGE..(length as usize).div_ceil(PAGE));
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut world = self.disk.world();
+        let done = world.operation();
+        let mut random = world.random;
+        let inode = &mut world.inodes[self.inode];
+        // Pages count as clean also after a failure: what of them didn't reach the disk is lost, and may be read for a while.
+        for page in std::mem::take(&mut inode.dirty) {
+            if done.is_ok() || random.chance(2) {
+                inode.persist(page);
+            }
+        }
+        if done.is_err() && random.chance(2) {
+            inode.cached = inode.durable.clone();
+        }
+        world.random = random;
+        done
+    }
+}
+
+impl Storage for Disk {
+    type File = DiskFile;
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        Ok(self.world().names.keys().cloned().collect())
+    }
+
+    fn open(&self, name: &str) -> io::Result<DiskFile> {
+        let inode = *self.world().names.get(name).ok_or(io::ErrorKind::NotFound)?;
+        Ok(DiskFile { disk: self.clone(), inode })
+    }
+
+    fn create(&self, name: &str) -> io::Result<DiskFile> {
+        let mut world = self.world();
+        world.operation()?;
+        let inode = world.inodes.len();
+        world.inodes.push(Inode::default());
+        world.change(NameChange::Set(name.to_owned(), inode));
+        Ok(DiskFile { disk: self.clone(), inode })
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut world = self.world();
+        world.operation()?;
+        let inode = *world.names.get(from).ok_or(io::ErrorKind::NotFound)?;
+        world.change(NameChange::Rename(from.to_owned(), to.to_owned(), inode));
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let mut world = self.world();
+        world.operation()?;
+        if !world.names.contains_key(name) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        world.change(NameChange::Remove(name.to_owned()));
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut world = self.world();
+        world.operation()?;
+        world.changes.clear();
+        world.durable_names = world.names.clone();
+        Ok(())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        PathBuf::from("/disk").join(name)
+    }
+
+    fn body_names(&self) -> io::Result<Vec<String>> {
+        Ok(self.world().bodies.keys().cloned().collect())
+    }
+
+    fn keep_body(&self, name: &str, body: &SpooledBody, _: bool) -> io::Result<()> {
+        let mut octets = vec![0; crate::LargeBody::length(body) as usize];
+        std::os::unix::fs::FileExt::read_exact_at(&**body.file(), &mut octets, 0)?;
+        let mut world = self.world();
+        world.operation()?;
+        world.bodies.insert(name.to_owned(), octets);
+        Ok(())
+    }
+
+    fn sync_bodies(&self) -> io::Result<()> {
+        let mut world = self.world();
+        world.operation()?;
+        world.durable_bodies = world.bodies.clone();
+        Ok(())
+    }
+
+    fn open_body(&self, name: &str) -> io::Result<File> {
+        let world = self.world();
+        let body = world.bodies.get(name).ok_or(io::ErrorKind::NotFound)?;
+        let file = tempfile::tempfile()?;
+        std::os::unix::fs::FileExt::write_all_at(&file, body, 0)?;
+        Ok(file)
+    }
+
+    fn remove_body(&self, name: &str) -> io::Result<()> {
+        let mut world = self.world();
+        world.operation()?;
+        world.bodies.remove(name).map(drop).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn body_path(&self, name: &str) -> PathBuf {
+        PathBuf::from("/disk/bodies").join(name)
+    }
+}
