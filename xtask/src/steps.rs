@@ -52,7 +52,9 @@ impl Step {
             Self::Unit => "unit and property tests of all crates",
             Self::Integration => "tests of the real tow binary: features, bad input, faults",
             Self::Python => "pyzmq against tow serve and tow broker",
-            Self::Stacks => "JeroMQ, go-zeromq and zeromq.js against tow serve and tow broker, as far as they can be installed",
+            Self::Stacks => {
+                "JeroMQ, go-zeromq and zeromq.js against tow serve and tow broker, as far as they can be installed"
+            }
         }
     }
 

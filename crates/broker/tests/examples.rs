@@ -1,0 +1,43 @@
+//! The examples do what they say.
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test says what it expects by unwrapping")]
+
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::time::Duration;
+use towpath_broker::broker::{Broker, BrokerOptions};
+
+/// Cargo puts them beside the tests.
+fn example(name: &str) -> Command {
+    let tests = std::env::current_exe().unwrap();
+    let folder: PathBuf = tests.parent().and_then(|deps| deps.parent()).unwrap().join("examples");
+    Command::new(folder.join(name))
+}
+
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_client_and_a_worker_of_a_few_lines() {
+    let mut options = BrokerOptions::new(vec!["tcp://127.0.0.1:0".parse().unwrap()]);
+    options.grace = Duration::from_millis(100);
+    let broker = Broker::bind(options).unwrap();
+    let (endpoint, stop) = (broker.endpoints()[0].to_string(), broker.stop_handle());
+    let running = std::thread::spawn(move || broker.run().unwrap());
+    let _worker = Killed(example("worker").args([&endpoint, "upper"]).spawn().unwrap());
+    let output = example("client").args([&endpoint, "upper"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.remove(0), "ONE THING, AND ITS REPLY");
+    lines.sort_by_key(|line| line.len());
+    assert_eq!(lines.len(), 10);
+    assert!(lines.contains(&"11: 200 done: THING 10"), "{lines:?}");
+    stop.stop();
+    running.join().unwrap();
+}
