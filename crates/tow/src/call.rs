@@ -7,6 +7,7 @@ use crate::brokers::{BrokerArguments, seconds};
 use crate::demo::parse_size;
 use crate::exit::Failure;
 use crate::load;
+use crate::resources::own_usage;
 use serde_json::json;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -119,6 +120,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
                 "reply_bytes": outcome.as_ref().copied().unwrap_or(0),
                 "resent": status.counters.resent,
                 "seconds": started.elapsed().as_secs_f64(),
+                "peak_memory_bytes": own_usage().peak_memory_bytes,
                 "error": outcome.as_ref().err().map(ToString::to_string),
             });
             eprintln!("{object}");

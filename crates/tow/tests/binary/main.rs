@@ -3,6 +3,7 @@
 
 mod support;
 
+mod calls;
 mod changing_files;
 mod connections;
 mod crashes;

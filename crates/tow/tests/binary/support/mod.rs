@@ -1,6 +1,7 @@
 //! What the tests of the binary stand on: processes with deadlines, raw ZMTP written by hand, a proxy that holds and
 //! cuts, and trees of files.
 
+pub mod broker;
 pub mod process;
 pub mod proxy;
 pub mod random;

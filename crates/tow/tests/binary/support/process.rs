@@ -106,6 +106,11 @@ impl Process {
         String::from_utf8_lossy(&self.stderr.so_far()).into_owned()
     }
 
+    /// Standard output so far.
+    pub fn output(&self) -> String {
+        String::from_utf8_lossy(&self.stdout.so_far()).into_owned()
+    }
+
     /// Waits until it ends by itself.
     pub fn finish(mut self) -> Outcome {
         let start = Instant::now();

@@ -1,0 +1,221 @@
+//! Requests through `tow broker`, `tow work` and `tow call`: replies, failures, and what happens when one of them dies.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, test_kill_process};
+use tempfile::tempdir;
+
+use crate::support::broker::{Broker, call, work};
+use crate::support::process::{Process, run, tow};
+use crate::support::tree::{digest, random_file};
+use crate::support::wait_until;
+
+#[test]
+fn a_command_works_on_each_request() {
+    let broker = Broker::start();
+    let _upper = work(&[&broker], &["upper", "--jobs", "2", "--", "tr", "a-z", "A-Z"]);
+    let outcome = run(&mut call(&[&broker], &["upper", "how", "far?"])).expect_code(0);
+    assert_eq!(outcome.stdout, b"HOW FAR?");
+
+    let folder = tempdir().expect("a folder");
+    let question = folder.path().join("question");
+    std::fs::write(&question, "from standard input\n").expect("write");
+    let mut command = call(&[&broker], &["upper"]);
+    let outcome = run(command.stdin(File::open(&question).expect("open"))).expect_code(0);
+    assert_eq!(outcome.stdout, b"FROM STANDARD INPUT\n");
+}
+
+#[test]
+fn failures_say_why() {
+    let broker = Broker::start();
+    let _bad = work(&[&broker], &["bad", "--", "sh", "-c", "echo oops >&2; exit 3"]);
+    let outcome = run(&mut call(&[&broker], &["bad", "x"])).expect_code(1);
+    assert!(outcome.stdout.is_empty());
+    assert!(outcome.stderr.contains("exit status: 3: oops"), "{}", outcome.stderr);
+
+    let _missing = work(&[&broker], &["missing", "--", "/nowhere/at/all"]);
+    let outcome = run(&mut call(&[&broker], &["missing", "x"])).expect_code(1);
+    assert!(outcome.stderr.contains("/nowhere/at/all: No such file"), "{}", outcome.stderr);
+
+    let outcome = run(&mut call(&[&broker], &["nobody", "x", "--timeout", "0.3"])).expect_code(1);
+    assert!(outcome.stderr.contains("408"), "{}", outcome.stderr);
+
+    let nobody = ["call", "echo", "x", "--connect", "ipc:///nowhere/at/all", "--timeout", "0.3"];
+    let outcome = run(&mut tow(nobody)).expect_code(1);
+    assert!(outcome.stderr.contains("connecting failed"), "{}", outcome.stderr);
+    run(&mut tow(["call", "echo", "--ahead", "3"])).expect_code(2);
+    run(&mut tow(["work", "echo"])).expect_code(2);
+}
+
+#[test]
+fn a_command_that_does_not_read_still_replies() {
+    let broker = Broker::start();
+    let _lazy = work(&[&broker], &["lazy", "--", "echo", "done"]);
+    let folder = tempdir().expect("a folder");
+    for size in [100, 900 << 10, 5 << 20] {
+        let path = folder.path().join("question");
+        random_file(&path, size, 1);
+        let mut command = call(&[&broker], &["lazy"]);
+        let outcome = run(command.stdin(File::open(&path).expect("open"))).expect_code(0);
+        assert_eq!(outcome.stdout, b"done\n");
+    }
+}
+
+#[test]
+fn large_bodies_in_flat_memory() {
+    const SIZE: usize = 192 << 20;
+    let broker = Broker::start();
+    let _cat = work(&[&broker], &["cat", "--", "cat"]);
+    let folder = tempdir().expect("a folder");
+    let (question, answer) = (folder.path().join("question"), folder.path().join("answer"));
+    random_file(&question, SIZE, 3);
+    let mut child = call(&[&broker], &["cat", "--json"])
+        .stdin(File::open(&question).expect("open"))
+        .stdout(File::create(&answer).expect("create"))
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("start");
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut child.stderr.take().expect("piped"), &mut said).expect("read");
+    assert!(child.wait().expect("wait").success(), "{said}");
+    assert_eq!(digest(&answer), digest(&question));
+    let object: serde_json::Value = serde_json::from_str(&said).expect("an object");
+    assert_eq!(object["reply_bytes"], SIZE);
+    let peak = object["peak_memory_bytes"].as_u64().expect("a number");
+    assert!(peak < 64 << 20, "{peak} octets of memory");
+}
+
+#[test]
+fn a_load_checks_every_reply() {
+    let broker = Broker::start();
+    let _echo = work(&[&broker], &["echo", "--echo"]);
+    let arguments = ["echo", "--count", "20000", "--ahead", "200", "--clients", "3", "--json"];
+    let outcome = run(&mut call(&[&broker], &arguments)).expect_code(0);
+    for (member, value) in [("requests", 20_000), ("replies", 20_000), ("failed", 0), ("resent", 0)] {
+        assert_eq!(outcome.number(member), value, "{member}");
+    }
+    assert!(outcome.number("p50_us") <= outcome.number("p99_us"));
+    // Bodies that are attached, and bodies that become files.
+    for size in ["10K", "2M"] {
+        run(&mut call(&[&broker], &["echo", "--count", "20", "--ahead", "5", "--size", size])).expect_code(0);
+    }
+    let started = Instant::now();
+    run(&mut call(&[&broker], &["echo", "--count", "50", "--rate", "100", "--ahead", "10"])).expect_code(0);
+    assert!(started.elapsed() >= Duration::from_millis(450));
+
+    let _upper = work(&[&broker], &["upper", "--", "tr", "a-z", "A-Z"]);
+    let outcome = run(&mut call(&[&broker], &["upper", "--count", "3", "--json"])).expect_code(1);
+    assert_eq!((outcome.number("wrong"), outcome.number("failed")), (3, 3));
+}
+
+#[test]
+fn work_of_a_killed_worker_is_done_by_another() {
+    let broker = Broker::start();
+    let one = work(&[&broker], &["echo", "--echo", "--work-ms", "20", "--jobs", "10"]);
+    let _two = work(&[&broker], &["echo", "--echo", "--work-ms", "20", "--jobs", "10"]);
+    let load = Process::start(&mut call(&[&broker], &["echo", "--count", "1000", "--ahead", "50", "--json"]));
+    std::thread::sleep(Duration::from_millis(300));
+    drop(one);
+    let outcome = load.finish().expect_code(0);
+    assert_eq!((outcome.number("replies"), outcome.number("failed")), (1000, 0));
+}
+
+/// What a client does about a broker that is there no more, or is there and says nothing.
+fn takes_over_after(signal: Signal) {
+    let (one, two) = (Broker::start(), Broker::start());
+    let _echo = work(&[&one, &two], &["echo", "--echo", "--work-ms", "5", "--jobs", "10"]);
+    let load = Process::start(&mut call(&[&one, &two], &["echo", "--count", "1000", "--ahead", "20", "--json"]));
+    std::thread::sleep(Duration::from_millis(200));
+    one.signal(signal);
+    let outcome = load.finish().expect_code(0);
+    assert_eq!((outcome.number("replies"), outcome.number("failed")), (1000, 0));
+    assert!(outcome.number("resent") > 0, "{}", outcome.summary());
+    // So that it can be killed.
+    one.signal(Signal::CONT);
+}
+
+#[test]
+fn another_broker_takes_over_from_one_that_is_killed() {
+    takes_over_after(Signal::KILL);
+}
+
+#[test]
+fn another_broker_takes_over_from_one_that_hangs() {
+    takes_over_after(Signal::STOP);
+}
+
+fn is_running(pid_file: &Path) -> Option<Pid> {
+    let pid = std::fs::read_to_string(pid_file).ok()?.trim().parse().ok().and_then(Pid::from_raw)?;
+    test_kill_process(pid).is_ok().then_some(pid)
+}
+
+#[test]
+fn a_cancelled_request_ends_its_command_and_all_that_it_started() {
+    let broker = Broker::start();
+    let folder = tempdir().expect("a folder");
+    let pid_file = folder.path().join("pid");
+    let script = format!("sleep 1000 & echo $! > {}; wait", pid_file.display());
+    let _slow = work(&[&broker], &["slow", "--", "sh", "-c", &script]);
+    let caller = Process::start(&mut call(&[&broker], &["slow", "x"]));
+    wait_until("the command runs", || is_running(&pid_file).is_some());
+    caller.signal(Signal::INT);
+    let outcome = caller.finish().expect_code(1);
+    assert!(outcome.stderr.contains("interrupted"), "{}", outcome.stderr);
+    wait_until("the command is gone", || is_running(&pid_file).is_none());
+}
+
+#[test]
+fn a_worker_finishes_what_it_holds_and_a_second_signal_ends_it() {
+    let broker = Broker::start();
+    let folder = tempdir().expect("a folder");
+    let (flag, pid_file) = (folder.path().join("flag"), folder.path().join("pid"));
+    let script =
+        format!("echo $$ > {}; while [ ! -e {} ]; do sleep 0.05; done; cat", pid_file.display(), flag.display());
+    let slow = work(&[&broker], &["slow", "--", "sh", "-c", &script]);
+    let caller = Process::start(&mut call(&[&broker], &["slow", "finish this"]));
+    wait_until("the command runs", || is_running(&pid_file).is_some());
+    slow.signal(Signal::TERM);
+    wait_until("the worker leaves", || slow.log().contains("leaving"));
+    std::fs::write(&flag, "").expect("write");
+    assert_eq!(caller.finish().expect_code(0).stdout, b"finish this");
+    slow.finish().expect_code(0);
+
+    std::fs::remove_file(&flag).expect("remove");
+    let slow = work(&[&broker], &["slow", "--", "sh", "-c", &script]);
+    let _caller = Process::start(&mut call(&[&broker], &["slow", "never"]));
+    wait_until("the command runs", || is_running(&pid_file).is_some());
+    slow.signal(Signal::TERM);
+    wait_until("the worker leaves", || slow.log().contains("leaving"));
+    slow.signal(Signal::TERM);
+    slow.finish().expect_code(1);
+    wait_until("the command is gone", || is_running(&pid_file).is_none());
+}
+
+#[test]
+fn an_interrupted_load_says_how_far_it_came() {
+    let broker = Broker::start();
+    let _echo = work(&[&broker], &["echo", "--echo", "--work-ms", "10", "--jobs", "5"]);
+    let load = Process::start(&mut call(&[&broker], &["echo", "--count", "1000000", "--ahead", "10", "--json"]));
+    std::thread::sleep(Duration::from_millis(500));
+    load.signal(Signal::INT);
+    let outcome = load.finish().expect_code(1);
+    assert!((1..1_000_000).contains(&outcome.number("replies")), "{}", outcome.summary());
+    assert_eq!(outcome.number("failed"), 0);
+}
+
+#[test]
+fn stock_dialects_work_on_both_sides() {
+    let broker = Broker::start();
+    for dialect in ["mdp01", "mdp02", "majortomo"] {
+        let upper = work(&[&broker], &["upper", "--dialect", dialect, "--", "tr", "a-z", "A-Z"]);
+        for other in ["mdp01", "mdp02", "majortomo", "auto"] {
+            let outcome = run(&mut call(&[&broker], &["upper", "stock", "--dialect", other])).expect_code(0);
+            assert_eq!(outcome.stdout, b"STOCK");
+        }
+        upper.signal(Signal::TERM);
+        upper.finish().expect_code(0);
+    }
+}

@@ -1,0 +1,64 @@
+//! Running `tow broker`, `tow work` and `tow call`.
+
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use super::process::{Process, tow};
+use super::wait_until;
+
+/// A running `tow broker`.
+pub struct Broker {
+    process: Process,
+    endpoint: String,
+}
+
+impl Broker {
+    /// On a port that the system picks.
+    pub fn start() -> Self {
+        Self::with(&["--bind", "tcp://127.0.0.1:0"])
+    }
+
+    /// With these arguments.
+    pub fn with(arguments: &[&str]) -> Self {
+        let process = Process::start(tow(["broker", "--grace", "0.1"]).args(arguments));
+        let line =
+            || process.output().lines().next().and_then(|line| Some(line.strip_prefix("broker on ")?.to_owned()));
+        wait_until("the broker listens", || process.output().contains('\n'));
+        let endpoint = line().unwrap_or_else(|| panic!("no 'broker on ENDPOINT' but {:?}", process.output()));
+        Self { process, endpoint }
+    }
+
+    /// As its line says.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) {
+        self.process.signal(signal);
+    }
+}
+
+fn connecting(subcommand: &str, brokers: &[&Broker]) -> Command {
+    let mut command = tow([subcommand]);
+    for broker in brokers {
+        command.args(["--connect", broker.endpoint()]);
+    }
+    command
+}
+
+/// `tow work SERVICE` with these arguments, connected to all of these brokers.
+pub fn work(brokers: &[&Broker], arguments: &[&str]) -> Process {
+    let worker = Process::start(connecting("work", brokers).args(arguments));
+    let connected = || worker.log().matches("connected to a broker").count();
+    wait_until("the worker is connected", || connected() >= brokers.len());
+    worker
+}
+
+/// `tow call SERVICE` with these arguments, not yet started.
+pub fn call(brokers: &[&Broker], arguments: &[&str]) -> Command {
+    let mut command = connecting("call", brokers);
+    command.args(arguments);
+    command
+}
