@@ -96,8 +96,10 @@ impl Core {
         let ticket = Ticket::read(token);
         let slot = ticket.slot;
         let found = self.requests.find(slot, ticket.generation);
-        let is_its_own =
-            found.is_some_and(|request| request.state == State::Held(key) && request.attempt == ticket.attempt);
+        // An earlier broker may have used the same slot: its tokens have another tag.
+        let is_its_own = found
+            .is_some_and(|request| request.state == State::Held(key) && request.attempt == ticket.attempt)
+            && ticket.is_genuine(token, self.settings.secret);
         if !is_its_own {
             return self.odd_reply(now, key, token, status, part, body);
         }
