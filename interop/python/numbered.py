@@ -24,6 +24,7 @@ def hello(client: bytes, first=1) -> bytes:
 
 
 def request(number, service, body=b"", flags=0, ttl_ms=0) -> bytes:
+    flags, body = flattened(flags, body)
     return struct.pack(">BBQIB", 0x02, flags, number, ttl_ms, len(service)) + service + octets(body)
 
 
@@ -40,7 +41,7 @@ def ready(credit, service) -> bytes:
 
 
 def reply(token, body=b"", status=200, part=None, flags=0) -> bytes:
-    flags |= 0 if part is None else PARTIAL
+    flags, body = flattened(flags | (0 if part is None else PARTIAL), body)
     head = struct.pack(">BB16sH", 0x82, flags, token, status)
     return head + (b"" if part is None else struct.pack(">I", part)) + octets(body)
 
@@ -54,6 +55,11 @@ LEAVING = b"\x84"
 
 def octets(body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + body
+
+
+def flattened(flags, body) -> tuple[int, bytes]:
+    """A body of several frames as the list of them that goes into a record."""
+    return (flags | MANY, b"".join(map(octets, body))) if isinstance(body, list) else (flags, body)
 
 
 def frames(body: bytes) -> list[bytes]:
