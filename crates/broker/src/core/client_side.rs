@@ -8,7 +8,7 @@ use crate::body::Body;
 use crate::wire::{ClientId, Status};
 
 /// Why a request is not taken, and when it would be worth another try.
-struct Refusal {
+pub(super) struct Refusal {
     status: Status,
     retry_ms: u32,
     reason: &'static str,
@@ -84,13 +84,14 @@ impl Core {
             self.counters.duplicates += 1;
             return;
         }
-        if let Err(Refusal { status, retry_ms, reason }) = self.room_for(key, service, &body) {
+        if let Err(Refusal { status, retry_ms, reason }) = self.room_for(Some(key), service, &body) {
             self.counters.refused += 1;
             self.actions.push(Action::Refused { peer, number, status, retry_ms, reason });
             return;
         }
         let ttl_ms = if ttl_ms == 0 { self.settings.ttl_ms } else { Millis::from(ttl_ms) };
-        let journalled = self.settings.journal && !volatile && !service.starts_with(b"mmi.");
+        // The broker answers for its own services at once, and after a restart nobody else would.
+        let journalled = self.settings.journal && !volatile && !is_built_in(service);
         self.take(now, key, number, ttl_ms, journalled, service, body, Envelope::default());
     }
 
@@ -142,8 +143,14 @@ impl Core {
         }
     }
 
-    fn room_for(&mut self, key: SessionKey, service: &[u8], body: &Body) -> Result<(), Refusal> {
+    /// Whether a request is taken; `None`: of a client that isn't there yet.
+    pub(super) fn room_for(&mut self, key: Option<SessionKey>, service: &[u8], body: &Body) -> Result<(), Refusal> {
         let settings = &self.settings;
+        let bytes = body.memory_bytes();
+        if bytes > settings.client_bytes_max.min(settings.bytes_max).min(settings.service_bytes_max) {
+            let reason = "larger than all that the broker holds for a client or a service";
+            return Err(Refusal { status: Status::TOO_LARGE, retry_ms: 0, reason });
+        }
         if self.stopping {
             return not_now(1_000, "the broker is stopping");
         }
@@ -151,13 +158,13 @@ impl Core {
             let reason = "the journal can't be written; see the broker's log";
             return Err(Refusal { status: Status::NO_STORAGE, retry_ms: 1_000, reason });
         }
-        let session = &self.sessions[key as usize];
-        if session.requests.len() >= settings.client_requests_max
-            || session.bytes + body.memory_bytes() > settings.client_bytes_max
+        if let Some(session) = key.map(|key| &self.sessions[key as usize])
+            && (session.requests.len() >= settings.client_requests_max
+                || session.bytes + bytes > settings.client_bytes_max)
         {
             return not_now(50, "this client has too much outstanding; confirm replies, or wait");
         }
-        if self.bytes + body.memory_bytes() > settings.bytes_max || self.requests.len() >= settings.requests_max {
+        if self.bytes + bytes > settings.bytes_max || self.requests.len() >= settings.requests_max {
             return not_now(200, "the broker has all that it can hold");
         }
         match self.services.find(service).map(|key| self.services.at(key)) {
@@ -166,7 +173,7 @@ impl Core {
             }
             Some(service)
                 if service.waiting.len >= settings.service_requests_max
-                    || service.waiting_bytes + body.memory_bytes() > settings.service_bytes_max =>
+                    || service.waiting_bytes + bytes > settings.service_bytes_max =>
             {
                 not_now(200, "the service's queue is full")
             }
@@ -174,17 +181,19 @@ impl Core {
         }
     }
 
-    /// Whether a stock client may go on, or, with a `share` under 1 as denominator, has been relieved enough to do so.
+    /// Whether a stock client may go on; with a divisor over 1, whether it has been relieved enough to do so.
     fn has_room(&self, key: SessionKey, service: ServiceKey, divisor: usize) -> bool {
         let settings = &self.settings;
         let session = &self.sessions[key as usize];
-        session.requests.len() < settings.client_requests_max / divisor
-            && session.bytes < settings.client_bytes_max / divisor
-            && self.bytes < settings.bytes_max / divisor
-            && self.requests.len() < settings.requests_max / divisor
+        // A bound of one request has no half.
+        let below = |length: usize, most: usize| length < (most / divisor).max(1);
+        below(session.requests.len(), settings.client_requests_max)
+            && below(session.bytes, settings.client_bytes_max)
+            && below(self.bytes, settings.bytes_max)
+            && below(self.requests.len(), settings.requests_max)
             && self.services.get(service).is_none_or(|service| {
-                service.waiting.len < settings.service_requests_max / divisor
-                    && service.waiting_bytes < settings.service_bytes_max / divisor
+                below(service.waiting.len, settings.service_requests_max)
+                    && below(service.waiting_bytes, settings.service_bytes_max)
             })
     }
 

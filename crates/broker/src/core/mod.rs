@@ -34,7 +34,6 @@ use crate::wire::{ClientId, Status, Token};
 use bytes::Bytes;
 use foldhash::fast::FixedState;
 use requests::Requests;
-#[cfg(test)]
 use requests::State;
 use service::Services;
 use session::Session;
@@ -323,9 +322,9 @@ impl Core {
         }
     }
 
-    /// The first check of all invariants, for tests.
-    #[cfg(test)]
-    pub(crate) fn check(&self) {
+    /// Whether all lists and sums agree with each other; panics if they don't. For tests: it looks at every request.
+    #[doc(hidden)]
+    pub fn check(&self) {
         let mut bytes = 0;
         for (slot, request) in self.requests.iter() {
             bytes += request.bytes();

@@ -55,6 +55,8 @@ pub(super) struct Request {
     pub envelope: Envelope,
     /// Parts that wait for the last one, because this client knows no parts.
     pub parts: Vec<Body>,
+    /// Some worker has replied in parts.
+    pub has_parts: bool,
     /// It is in the journal, and on the disk.
     pub is_durable: bool,
     /// The outcome may be told: it doesn't wait for the disk.
@@ -79,6 +81,7 @@ impl Request {
             body,
             envelope: Envelope::default(),
             parts: Vec::new(),
+            has_parts: false,
             is_durable: false,
             is_tellable: true,
         }

@@ -136,6 +136,9 @@ impl Core {
 
     pub(super) fn journal_forgotten(&mut self, slot: u32) {
         let id = self.requests.at(slot).journal_id;
+        if !self.store.answers.is_empty() {
+            self.store.answers.remove(&id);
+        }
         self.store.push(Entry::Forgotten { id }, Awaiting::Nothing);
     }
 
@@ -231,7 +234,8 @@ impl Core {
     /// Keeps a request, and later its reply, under a name that nobody can guess. When it is on the disk, the broker's own
     /// request `token` is answered with `answer`.
     pub fn store(&mut self, now: Millis, name: ClientId, service: &[u8], body: Body, token: Token, answer: Body) {
-        if self.session_by_client.contains_key(&name) || self.storage_failed || self.stopping {
+        // It is bounded as what clients hold themselves, since nobody may ever ask for it.
+        if self.session_by_client.contains_key(&name) || self.room_for(None, service, &body).is_err() {
             let reason = Body::of_frames([Bytes::from_static(b"500")]);
             return self.built_in_reply(&token, Status::UNAVAILABLE, reason);
         }

@@ -256,3 +256,124 @@ proptest! {
         prop_assert_eq!(core.services().count(), 0);
     }
 }
+
+fn stock_replies(core: &mut Core) -> Vec<(Status, Body)> {
+    let replies = actions(core).into_iter().filter_map(|action| match action {
+        Action::StockReply { status, body, .. } => Some((status, body)),
+        _ => None,
+    });
+    replies.collect()
+}
+
+#[test]
+fn the_end_of_a_reply_whose_parts_are_lost_is_not_the_reply() {
+    let mut core = core();
+    core.worker_ready(0, 2, Kind::Numbered, b"echo", 1);
+    core.stock_request(0, 1, true, None, b"echo", Body::from("work"));
+    let [(_, first, 1)] = dispatched(&mut core)[..] else { panic!("not given") };
+    core.worker_reply(1, 2, &first, Status::OK, Some(0), Body::from("part"));
+    core.peer_gone(2, 2);
+    core.worker_ready(3, 3, Kind::Numbered, b"other", 1);
+    core.worker_reply(4, 3, &first, Status::OK, None, Body::from("end"));
+    assert_eq!(actions(&mut core), []);
+    // Nor is it so if the broker has seen parts on the wrong connection only.
+    core.worker_ready(5, 4, Kind::Numbered, b"echo", 1);
+    let [(_, second, 2)] = dispatched(&mut core)[..] else { panic!("not given again") };
+    core.worker_reply(6, 4, &second, Status::OK, Some(0), Body::from("p"));
+    core.worker_reply(6, 4, &second, Status::OK, None, Body::from("e"));
+    let whole = Body::of_frames(["p", "e"].map(|frame| Bytes::from_static(frame.as_bytes())));
+    assert_eq!(stock_replies(&mut core), [(Status::OK, whole)]);
+}
+
+#[test]
+fn a_client_that_comes_in_the_middle_of_a_reply_in_parts_gets_all_of_it_at_once() {
+    let mut core = Core::new(Settings { journal: true, ..Settings::default() });
+    let (service, body) = (Bytes::from_static(b"echo"), Body::default());
+    core.restore(0, Restored { id: 1, client: CLIENT, number: 1, service, expires: 9_000, body, outcome: None });
+    core.worker_ready(0, 2, Kind::Numbered, b"echo", 1);
+    let [(_, token, _)] = dispatched(&mut core)[..] else { panic!("not given") };
+    core.worker_reply(1, 2, &token, Status::OK, Some(0), Body::from("a"));
+    core.client_hello(2, 1, CLIENT, 1);
+    core.worker_reply(3, 2, &token, Status::OK, Some(1), Body::from("b"));
+    core.worker_reply(4, 2, &token, Status::OK, None, Body::from("c"));
+    core.persisted(1);
+    let whole = Body::of_frames(["a", "b", "c"].map(|frame| Bytes::from_static(frame.as_bytes())));
+    let reply = Action::Reply { peer: 1, number: 1, status: Status::OK, part: None, body: whole };
+    assert_eq!(actions(&mut core), [Action::Welcome { peer: 1 }, reply]);
+}
+
+#[test]
+fn a_request_that_a_slow_worker_had_expires_in_its_time() {
+    let mut core = Core::new(Settings { busy_timeout_ms: Some(1_000), ..Settings::default() });
+    core.client_hello(0, 1, CLIENT, 1);
+    core.worker_ready(0, 2, Kind::Numbered, b"echo", 5);
+    core.worker_ready(0, 3, Kind::Numbered, b"echo", 5);
+    for number in 1..=2 {
+        core.request(0, 1, number, 1_100, false, b"echo", Body::default());
+    }
+    assert_eq!(dispatched(&mut core).len(), 2);
+    core.tick(1_000);
+    // Both workers are too slow; neither gets what the other had.
+    let done = actions(&mut core);
+    assert!(done.iter().all(|action| matches!(action, Action::Disconnect { .. })), "{done:?}");
+    assert_eq!(done.len(), 2);
+    assert!(core.next_deadline() <= 1_100);
+    core.tick(1_100);
+    let done = actions(&mut core);
+    assert!(matches!(done[..], [Action::Reply { status: Status::EXPIRED, .. }, Action::Reply { .. }]), "{done:?}");
+}
+
+#[test]
+fn a_stock_client_goes_on_under_a_bound_of_one_request() {
+    let mut core = Core::new(Settings { client_requests_max: 1, ..Settings::default() });
+    core.worker_ready(0, 2, Kind::Numbered, b"echo", 1);
+    core.stock_request(0, 1, true, None, b"echo", Body::default());
+    let [(_, token, _)] = dispatched(&mut core)[..] else { panic!("not given") };
+    core.worker_reply(1, 2, &token, Status::OK, None, Body::default());
+    core.tick(1);
+    assert_eq!(actions(&mut core).last(), Some(&Action::Pause { peer: 1, paused: false }));
+}
+
+#[test]
+fn what_can_never_be_taken_is_refused_for_ever_and_what_is_stored_is_bounded() {
+    let mut core =
+        Core::new(Settings { journal: true, client_bytes_max: 1_000, requests_max: 3, ..Settings::default() });
+    core.client_hello(0, 1, CLIENT, 1);
+    core.request(0, 1, 1, 0, false, b"echo", Body::from(vec![0; 1_001]));
+    let refused = actions(&mut core);
+    assert!(matches!(refused[1], Action::Refused { status: Status::TOO_LARGE, retry_ms: 0, .. }), "{refused:?}");
+    for name in 1..=4 {
+        core.stock_request(0, 2, true, None, b"titanic.request", Body::default());
+        let Some(Action::BuiltIn { token, .. }) =
+            actions(&mut core).into_iter().find(|action| matches!(action, Action::BuiltIn { .. }))
+        else {
+            panic!("the broker isn't asked");
+        };
+        core.store(0, ClientId([100 + name; 16]), b"echo", Body::from("work"), token, Body::from("200"));
+        let mut entries = Vec::new();
+        core.take_entries(&mut entries);
+        core.persisted(u64::from(name));
+        let expected = if name < 3 { Status::OK } else { Status::UNAVAILABLE };
+        assert!(matches!(stock_replies(&mut core)[..], [(status, _)] if status == expected), "{name}");
+    }
+    assert_eq!(core.load().0, 2);
+}
+
+#[test]
+fn a_reply_to_what_an_earlier_process_gave_is_no_reply() {
+    let tokens: Vec<(Core, Token)> = [1, 2]
+        .map(|secret| {
+            let mut core = Core::new(Settings { secret: [secret, 0], ..Settings::default() });
+            core.client_hello(0, 1, CLIENT, 1);
+            core.worker_ready(0, 2, Kind::Numbered, b"echo", 1);
+            core.request(0, 1, secret, 0, false, b"echo", Body::default());
+            let [(_, token, _)] = dispatched(&mut core)[..] else { panic!("not given") };
+            (core, token)
+        })
+        .into();
+    let [(_, earlier), (mut core, token)] = <[_; 2]>::try_from(tokens).unwrap();
+    core.worker_reply(1, 2, &earlier, Status::OK, None, Body::from("wrong"));
+    assert_eq!(actions(&mut core), []);
+    core.worker_reply(1, 2, &token, Status::OK, None, Body::from("right"));
+    assert!(matches!(&actions(&mut core)[..], [Action::Reply { body, .. }] if *body == Body::from("right")));
+}

@@ -53,9 +53,8 @@ impl Core {
                     let until = request.since.saturating_add(busy);
                     if until <= now {
                         too_slow.push((worker, self.workers[worker as usize].peer));
-                        continue;
                     }
-                    until
+                    if until <= now { NEVER } else { until }
                 }
                 _ => NEVER,
             };
@@ -66,6 +65,12 @@ impl Core {
             }
         }
         self.next_expiry = next;
+        too_slow.sort_unstable();
+        too_slow.dedup();
+        for &(worker, _) in &too_slow {
+            // Nor are they given what others of them had, or what takes the place of an expired one.
+            self.workers[worker as usize].leaving = true;
+        }
         for (slot, generation) in expired {
             // An earlier one may have taken it along.
             let Some(request) = self.requests.find(slot, generation) else { continue };
@@ -77,14 +82,12 @@ impl Core {
             self.withdraw(now, slot);
             self.settle(slot, status, Body::from(reason));
         }
-        too_slow.sort_unstable();
-        too_slow.dedup();
         for (_, peer) in too_slow {
             self.disconnect(now, peer, "a worker took longer for a request than it may");
         }
-        if busy.is_some() {
+        if let Some(busy) = busy {
             // What went to other workers has a new deadline.
-            self.next_expiry = self.next_expiry.min(now + busy.unwrap_or(NEVER - now));
+            self.next_expiry = self.next_expiry.min(now.saturating_add(busy));
         }
     }
 

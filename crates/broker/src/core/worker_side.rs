@@ -139,23 +139,33 @@ impl Core {
         }
         // It was given this request: on another connection, or before the request was given to another worker.
         let slot = ticket.slot;
-        let state = self.requests.find(slot, ticket.generation).map(|request| request.state);
-        match state {
-            Some(State::Waiting | State::Parked | State::Held(_)) if part.is_none() => {
+        let found = self.requests.find(slot, ticket.generation);
+        let is_open = found.is_some_and(|r| matches!(r.state, State::Waiting | State::Parked | State::Held(_)));
+        let has_parts = found.is_some_and(|request| request.has_parts);
+        match part {
+            None if is_open && !has_parts => {
                 self.withdraw(now, slot);
                 self.settle(slot, status, body);
             }
-            _ => self.counters.late_replies += 1,
+            _ => {
+                // What comes after parts that are lost, or among those of another worker, is not the reply.
+                if is_open && part.is_some() {
+                    self.requests.at_mut(slot).has_parts = true;
+                }
+                self.counters.late_replies += 1;
+            }
         }
     }
 
     fn part(&mut self, now: Millis, slot: u32, part: u32, body: Body) {
         let request = self.requests.at_mut(slot);
         request.since = now;
+        request.has_parts = true;
         let session = &self.sessions[request.session as usize];
         let (number, status) = (request.number, Status::OK);
         match (session.peer, session.client) {
-            _ if session.one_reply => {
+            // What was begun while nobody could take parts is ended so.
+            _ if session.one_reply || !request.parts.is_empty() => {
                 if !self.collect_part(slot, body) {
                     self.withdraw(now, slot);
                     self.settle(slot, Status::TOO_LARGE, Body::from(TOO_MUCH_IN_PARTS));
@@ -222,7 +232,7 @@ impl Core {
         self.requests.push_back(&mut worker.held, slot);
         let peer = worker.peer;
         if let Some(busy) = self.settings.busy_timeout_ms {
-            self.next_expiry = self.next_expiry.min(now + busy);
+            self.next_expiry = self.next_expiry.min(now.saturating_add(busy));
         }
         let request = self.requests.at_mut(slot);
         request.state = State::Held(key);
