@@ -1,0 +1,62 @@
+//! What clients and workers have in common.
+
+use crate::history::History;
+use crate::link::Frames;
+use crate::rng::Rng;
+use bytes::Bytes;
+use towpath_broker::Body;
+use towpath_broker::core::Millis;
+use towpath_broker::wire::Block;
+
+pub const SERVICES: [&str; 2] = ["echo", "other"];
+
+/// What an end sees of the world.
+pub struct Io<'a> {
+    pub now: Millis,
+    pub rng: &'a mut Rng,
+    pub history: &'a mut History,
+    /// The bad time is over: nothing new is asked, and what is held is finished.
+    pub calm: bool,
+    /// Its connection takes more.
+    pub has_room: bool,
+    pub out: Vec<Frames>,
+    /// It lets its connection go.
+    pub close: bool,
+}
+
+impl Io<'_> {
+    /// Sends records.
+    pub fn send(&mut self, header: &'static [u8], block: &mut Block) {
+        for message in block.drain() {
+            let frames = [Bytes::from_static(header), message.block].into_iter();
+            let attached = message.attached.iter().flat_map(crate::node::frames_of);
+            self.out.push(frames.chain(attached).collect());
+        }
+    }
+}
+
+/// A client or a worker, without its connection.
+pub trait End {
+    fn connected(&mut self, io: &mut Io);
+    fn disconnected(&mut self, io: &mut Io);
+    fn receive(&mut self, io: &mut Io, frames: &[Bytes]);
+    /// Does what is due, and says when it wants to be called again.
+    fn wake(&mut self, io: &mut Io) -> Millis;
+    /// Its process dies, and another one takes its place; the connection goes first.
+    fn restart(&mut self, io: &mut Io);
+    /// Whether it waits for nothing.
+    fn is_done(&self) -> bool;
+}
+
+/// The attached body of a message, if it has one.
+pub fn attached(frames: &[Bytes]) -> Option<Body> {
+    frames.get(2).map(|frame| Body::from(frame.clone()))
+}
+
+/// A body that names its request, of any size and number of frames.
+pub fn request_body(rng: &mut Rng, of: &str, client: usize, number: u64) -> Body {
+    let name = Bytes::from(format!("{of} {client} {number}"));
+    let length = if rng.percent(8) { rng.between(3_000, 6_000) } else { rng.below(120) };
+    let padding = Bytes::from(vec![b'.'; length as usize]);
+    if rng.percent(60) { Body::of_frames([name]) } else { Body::of_frames([name, padding]) }
+}

@@ -1,0 +1,191 @@
+//! What happened, and whether it may happen.
+//!
+//! The promises: (1) every request ends in exactly one outcome; (2) a reply is that of its request, whole; (3) a number never
+//! has two different replies, on the wire of a broker with a journal not even across its deaths; (4) what was acknowledged by
+//! ACCEPTED is never lost.
+
+use std::collections::BTreeMap;
+use towpath_broker::Body;
+use towpath_broker::core::Millis;
+use towpath_broker::wire::Status;
+
+/// A request of a client, by its number.
+pub type Key = (usize, u64);
+
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// A client has asked.
+    Submitted { key: Key, body: Body, volatile: bool },
+    /// A client has lost all but its numbers. Asking again, it says this.
+    Forgot { key: Key, ghost: Body },
+    /// A broker says that a request is on its disk.
+    Acknowledged { node: usize, key: Key },
+    /// A broker says how a request ended.
+    Told { node: usize, life: u64, key: Key, status: Status, body: Body },
+    /// A client takes an outcome.
+    Outcome { key: Key, status: Status, body: Body },
+    /// A stock client asks, over a connection.
+    StockAsked { key: Key, body: Body },
+    /// It has a reply.
+    StockGot { key: Key, body: Body },
+    /// Its connection is gone, and it waits no longer.
+    StockGaveUp { key: Key },
+}
+
+#[derive(Debug, Default)]
+pub struct History {
+    pub events: Vec<(Millis, Event)>,
+    /// Whether the brokers have journals.
+    pub journal: bool,
+}
+
+/// The frame that a worker puts before what it was asked: the execution, and how many parts came before.
+pub fn reply_frame(execution: u64, parts: u32) -> String {
+    format!("reply {execution} after {parts}")
+}
+
+/// One part of a reply.
+pub fn part_frame(execution: u64, part: u32) -> String {
+    format!("part {execution} {part}")
+}
+
+/// Whether a reply is the whole one to a request: `[part]*[reply][request]`, all parts of one execution or none.
+fn answers(reply: &Body, request: &Body, with_parts: bool) -> bool {
+    let frames: Vec<&[u8]> = reply.frames().into_iter().flatten().collect();
+    let Some(at) = frames.iter().position(|frame| frame.starts_with(b"reply ")) else { return false };
+    let head = String::from_utf8_lossy(frames[at]).into_owned();
+    let mut words = head.split(' ').filter_map(|word| word.parse::<u64>().ok());
+    let (Some(execution), Some(parts)) = (words.next(), words.next()) else { return false };
+    let told: Vec<Vec<u8>> = frames[..at].iter().map(|frame| frame.to_vec()).collect();
+    let made: Vec<Vec<u8>> = (0..parts).map(|part| part_frame(execution, part as u32).into_bytes()).collect();
+    let wanted: Vec<&[u8]> = request.frames().into_iter().flatten().collect();
+    frames[at + 1..] == wanted && (told.is_empty() && !with_parts || told == made)
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    body: Option<Body>,
+    volatile: bool,
+    ghost: Option<Body>,
+    outcomes: Vec<(Status, Body)>,
+    acknowledged: Vec<usize>,
+    /// Who had acknowledged it when its client forgot it.
+    must_know: Vec<usize>,
+    told: BTreeMap<(usize, u64), (Status, Body)>,
+}
+
+impl History {
+    pub fn add(&mut self, now: Millis, event: Event) {
+        self.events.push((now, event));
+    }
+
+    /// All promises; the first that is broken is the error.
+    pub fn check(&self) -> Result<(), String> {
+        self.check_numbered()?;
+        self.check_stock()
+    }
+
+    fn check_numbered(&self) -> Result<(), String> {
+        let mut requests: BTreeMap<Key, Known> = BTreeMap::new();
+        for (now, event) in &self.events {
+            let wrong = |what: &str| Err(format!("at {now}: {what}: {event:?}"));
+            match event {
+                Event::Submitted { key, body, volatile } => {
+                    let known = requests.entry(*key).or_default();
+                    (known.body, known.volatile) = (Some(body.clone()), *volatile);
+                }
+                Event::Forgot { key, ghost } => {
+                    let known = requests.entry(*key).or_default();
+                    // Only what was acknowledged before the first time was surely said in the old words.
+                    if known.ghost.is_none() {
+                        known.must_know.clone_from(&known.acknowledged);
+                        known.ghost = Some(ghost.clone());
+                    }
+                }
+                Event::Acknowledged { node, key } => requests.entry(*key).or_default().acknowledged.push(*node),
+                Event::Told { node, life, key, status, body } => {
+                    let Some(known) = requests.get_mut(key) else { return wrong("a reply to nothing") };
+                    let Some(asked) = &known.body else { return wrong("a reply to nothing") };
+                    if status.is_ok() && !answers(body, asked, false) {
+                        let is_ghost = known.ghost.as_ref().is_some_and(|ghost| answers(body, ghost, false));
+                        if !is_ghost {
+                            return wrong("(2) the reply is another request's");
+                        }
+                        if known.must_know.contains(node) {
+                            return wrong("(4) what was acknowledged had been lost");
+                        }
+                    }
+                    // With the journal it must be the same one after a death, too.
+                    let life = if self.journal && !known.volatile { 0 } else { *life };
+                    let first = known.told.entry((*node, life)).or_insert_with(|| (*status, body.clone()));
+                    if *first != (*status, body.clone()) {
+                        let first = format!("{first:?}");
+                        return wrong(&format!("(3) a second, different reply, after {first}"));
+                    }
+                }
+                Event::Outcome { key, status, body } => {
+                    let Some(known) = requests.get_mut(key) else { return wrong("an outcome of nothing") };
+                    if !known.told.values().any(|told| *told == (*status, body.clone())) {
+                        return wrong("an outcome that nobody told");
+                    }
+                    known.outcomes.push((*status, body.clone()));
+                    if known.outcomes.len() > 1 {
+                        return wrong("(1) a second outcome");
+                    }
+                }
+                Event::StockAsked { .. } | Event::StockGot { .. } | Event::StockGaveUp { .. } => {}
+            }
+        }
+        match requests.iter().find(|(_, known)| known.body.is_some() && known.outcomes.is_empty()) {
+            Some((key, known)) => Err(format!("(1) no outcome for {key:?}: {known:?}")),
+            None => Ok(()),
+        }
+    }
+
+    fn check_stock(&self) -> Result<(), String> {
+        let mut asked: BTreeMap<Key, (Body, bool)> = BTreeMap::new();
+        for (now, event) in &self.events {
+            match event {
+                Event::StockAsked { key, body } => {
+                    asked.insert(*key, (body.clone(), false));
+                }
+                Event::StockGaveUp { key } => {
+                    asked.remove(key);
+                }
+                Event::StockGot { key, body } => {
+                    let Some((request, is_answered)) = asked.get_mut(key) else {
+                        return Err(format!("at {now}: a reply to nothing, or after the end: {event:?}"));
+                    };
+                    if std::mem::replace(is_answered, true) {
+                        return Err(format!("at {now}: (1) a second reply: {event:?}"));
+                    }
+                    let mut frames = body.frames().into_iter().flatten();
+                    let is_failure = frames.next().is_some_and(|code| code.len() == 3 && code[0] != b'2');
+                    if !is_failure && !answers(body, request, true) {
+                        return Err(format!("at {now}: (2) not the whole reply to {request:?}: {event:?}"));
+                    }
+                }
+                _ => {}
+            }
+        }
+        match asked.iter().find(|(_, (_, is_answered))| !is_answered) {
+            Some((key, _)) => Err(format!("(1) no reply to the stock client's {key:?}")),
+            None => Ok(()),
+        }
+    }
+
+    /// What happened to one request, for people.
+    pub fn of(&self, wanted: Key) -> Vec<String> {
+        let is_of = |event: &Event| match event {
+            Event::Submitted { key, .. }
+            | Event::Forgot { key, .. }
+            | Event::Acknowledged { key, .. }
+            | Event::Told { key, .. }
+            | Event::Outcome { key, .. }
+            | Event::StockAsked { key, .. }
+            | Event::StockGot { key, .. }
+            | Event::StockGaveUp { key } => *key == wanted,
+        };
+        self.events.iter().filter(|(_, event)| is_of(event)).map(|event| format!("{event:?}")).collect()
+    }
+}

@@ -1,0 +1,370 @@
+//! The world: who is there, what goes wrong, and the order of it all, decided by one seed.
+
+mod trouble;
+
+use crate::client::Client;
+use crate::ends::{End, Io, SERVICES};
+use crate::history::History;
+use crate::link::{LANE_BYTES, LinkId, Net, Packet};
+use crate::node::{Fault, Node, World};
+use crate::rng::Rng;
+use crate::stock::{StockClient, StockWorker};
+use crate::worker::Worker;
+use towpath_broker::core::{Millis, Settings};
+
+/// What kind of world it is.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub seed: u64,
+    pub nodes: usize,
+    pub journal: bool,
+    pub fault: Fault,
+    /// Whether anything goes wrong at all.
+    pub chaos: bool,
+    /// Milliseconds of it.
+    pub length: Millis,
+}
+
+/// A client or worker, and its connection.
+struct Seat {
+    end: Box<dyn End>,
+    link: Option<LinkId>,
+    connect_at: Millis,
+    away_until: Millis,
+    wake_at: Millis,
+    nodes: Vec<usize>,
+}
+
+/// What came of it.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Tally {
+    pub steps: u64,
+    pub accepted: u64,
+    pub refused: u64,
+    pub requeued: u64,
+    pub late: u64,
+    pub replied: u64,
+    pub failed: u64,
+    pub crashes: u64,
+}
+
+pub struct Sim {
+    plan: Plan,
+    rng: Rng,
+    pub net: Net,
+    pub nodes: Vec<Node>,
+    seats: Vec<Seat>,
+    pub history: History,
+    pub now: Millis,
+    chaos_at: Millis,
+    /// How likely each kind of trouble is in this world.
+    weights: [u64; 8],
+    pace: Millis,
+    pub tally: Tally,
+}
+
+fn settings(plan: &Plan, rng: &mut Rng) -> Settings {
+    Settings {
+        journal: plan.journal,
+        service_requests_max: 12,
+        service_bytes_max: 20_000,
+        requests_max: 60,
+        bytes_max: 70_000,
+        client_requests_max: 16,
+        client_bytes_max: 16_000,
+        services_max: 6,
+        ttl_ms: [800, 3_000, 20_000][rng.index(3)],
+        attempts_max: rng.between(2, 6) as u16,
+        busy_timeout_ms: rng.percent(40).then(|| rng.between(200, 700)),
+        absent_client_ms: 120_000,
+        journal_retention_ms: 600_000,
+        heartbeat_ms: 100,
+        liveness: 3,
+        ..Settings::default()
+    }
+}
+
+impl Sim {
+    pub fn new(plan: Plan) -> Sim {
+        let mut rng = Rng::new(plan.seed);
+        let settings = settings(&plan, &mut rng);
+        let nodes = (0..plan.nodes).map(|index| Node::new(index, settings.clone(), plan.fault)).collect();
+        let all: Vec<usize> = (0..plan.nodes).collect();
+        let mut seats = Vec::new();
+        let mut sit = |end: Box<dyn End>, nodes: &[usize]| {
+            seats.push(Seat { end, link: None, connect_at: 0, away_until: 0, wake_at: 0, nodes: nodes.to_vec() });
+        };
+        for index in 1..=3 {
+            let requests = rng.between(20, 60);
+            sit(Box::new(Client::new(index, requests)), &all);
+        }
+        for index in 11..=12 {
+            sit(Box::new(StockClient::new(index, index == 12, 30)), &all);
+        }
+        for (index, node) in (0..plan.nodes).enumerate() {
+            for (of, service) in SERVICES.into_iter().enumerate() {
+                let credit = rng.between(1, 5) as u32;
+                let worker = 20 + 10 * index + of;
+                sit(Box::new(Worker::new(worker, service, credit)), &[node]);
+                sit(Box::new(StockWorker::new(worker + 5, service, of == index % 2)), &[node]);
+            }
+        }
+        sit(Box::new(Worker::new(15, SERVICES[0], 2)), &[0]);
+        let weights = [25, 15, 12, 8, 6, 5, 8, 8].map(|weight| if rng.percent(70) { weight } else { 0 });
+        let pace = [15, 60, 250][rng.index(3)];
+        let history = History { journal: plan.journal, ..History::default() };
+        let net = Net::new(Rng::new(rng.next()));
+        let tally = Tally::default();
+        Sim { plan, rng, net, nodes, seats, history, now: 0, chaos_at: 0, weights, pace, tally }
+    }
+
+    /// Runs it to its end; the error says which promise was broken.
+    pub fn run(&mut self) -> Result<(), String> {
+        for node in &mut self.nodes {
+            node.start(0);
+        }
+        while self.now < self.plan.length {
+            self.step(false)?;
+        }
+        self.heal();
+        let patience = self.now + 90_000;
+        while !self.is_done() {
+            self.step(true)?;
+            if self.now > patience {
+                break;
+            }
+        }
+        self.history.check()?;
+        // What was said last arrives, too.
+        let end = self.now + 3_000;
+        while self.now < end {
+            self.step(true)?;
+        }
+        self.history.check()?;
+        self.check_empty()
+    }
+
+    fn is_done(&self) -> bool {
+        self.seats.iter().all(|seat| seat.end.is_done()) && self.net.links.values().all(|link| link.end_open)
+    }
+
+    fn check_empty(&mut self) -> Result<(), String> {
+        for index in 0..self.nodes.len() {
+            // A client leaves what it has asked of one broker to its time, once it has the outcome from another.
+            if self.nodes.len() > 1 {
+                for link in self.net.links.keys().copied().collect::<Vec<_>>() {
+                    let mut world = World { now: self.now, net: &mut self.net, history: &mut self.history };
+                    self.nodes[index].on_close(&mut world, link);
+                }
+                self.now += 700_000;
+                for _ in 0..3 {
+                    self.now += 1_000;
+                    self.turn(index);
+                }
+            }
+            let node = &mut self.nodes[index];
+            let core = node.core.as_mut().expect("it is alive");
+            core.check();
+            if core.load() != (0, 0) {
+                return Err(format!("something is left in the broker: {:?} {core:#?}", core.load()));
+            }
+            let (left, _) = node.disk.restore();
+            if !left.is_empty() && self.nodes.len() == 1 {
+                return Err(format!("something is left in the journal: {left:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn heal(&mut self) {
+        for index in 0..self.nodes.len() {
+            self.nodes[index].away_until = self.now;
+            self.nodes[index].disk.failing = false;
+            if self.nodes[index].core.is_none() {
+                self.nodes[index].start(self.now);
+            }
+        }
+        for seat in &mut self.seats {
+            (seat.away_until, seat.wake_at) = (self.now, self.now);
+        }
+    }
+
+    /// The next moment at which anything happens, and all that happens then.
+    fn step(&mut self, calm: bool) -> Result<(), String> {
+        self.tally.steps += 1;
+        let mut next = if calm { self.now + 500 } else { self.chaos_at };
+        for node in self.nodes.iter() {
+            let deadline = node.core.as_ref().map_or(0, |core| core.next_deadline().saturating_sub(node.ahead));
+            let soon = if node.core.is_none() { node.away_until } else { deadline };
+            let soon = if node.has_more() { self.now + 1 } else { soon };
+            next = next.min(soon.min(node.disk.due().unwrap_or(Millis::MAX)).max(node.away_until));
+        }
+        for link in self.net.links.values() {
+            if link.node_open && !link.paused {
+                let away = self.nodes[link.node].away_until;
+                next = next.min(link.up.due().map_or(Millis::MAX, |due| due.max(away)));
+            }
+            if link.end_open {
+                let away = self.seats[link.end].away_until;
+                next = next.min(link.down.due().map_or(Millis::MAX, |due| due.max(away)));
+            }
+        }
+        for seat in &self.seats {
+            let due = if seat.link.is_some() { seat.wake_at } else { seat.connect_at.min(seat.wake_at) };
+            next = next.min(due.max(seat.away_until));
+        }
+        self.now = next.max(self.now + 1);
+
+        if !calm && self.plan.chaos && self.now >= self.chaos_at {
+            self.trouble();
+            self.chaos_at = self.now + 1 + self.rng.below(2 * self.pace);
+        }
+        self.chaos_at = self.chaos_at.max(self.now + 1);
+        for index in 0..self.nodes.len() {
+            if self.nodes[index].away_until <= self.now {
+                if self.nodes[index].core.is_none() {
+                    self.nodes[index].start(self.now);
+                }
+                self.deliver_up(index);
+                self.turn(index);
+            }
+        }
+        for index in 0..self.seats.len() {
+            if self.seats[index].away_until <= self.now {
+                self.live(index, calm);
+            }
+        }
+        self.check_bounds()
+    }
+
+    fn world(&mut self, index: usize) -> (&mut Node, World<'_>) {
+        (&mut self.nodes[index], World { now: self.now, net: &mut self.net, history: &mut self.history })
+    }
+
+    fn turn(&mut self, index: usize) {
+        let (node, mut world) = self.world(index);
+        node.turn(&mut world);
+    }
+
+    fn deliver_up(&mut self, index: usize) {
+        let mut links: Vec<LinkId> =
+            self.net.links.iter().filter(|(_, l)| l.node == index).map(|(id, _)| *id).collect();
+        // Connections have no order among each other.
+        for last in (1..links.len()).rev() {
+            let with = self.rng.index(last + 1);
+            links.swap(last, with);
+        }
+        for id in links {
+            loop {
+                let now = self.now;
+                let Some(link) = self.net.links.get_mut(&id).filter(|link| link.node_open && !link.paused) else {
+                    break;
+                };
+                let Some(packet) = link.up.pop(now) else { break };
+                let (node, mut world) = self.world(index);
+                match packet {
+                    Packet::Open => node.on_open(id),
+                    Packet::Frames(frames) => node.on_frames(&mut world, id, &frames),
+                    Packet::Close => {
+                        node.on_close(&mut world, id);
+                        if let Some(link) = self.net.links.get_mut(&id) {
+                            link.node_open = false;
+                        }
+                        self.net.tidy(id);
+                    }
+                }
+            }
+        }
+    }
+
+    /// One client or worker does what it has to do.
+    fn live(&mut self, index: usize, calm: bool) {
+        let now = self.now;
+        if self.seats[index].link.is_none() && self.seats[index].connect_at <= now {
+            let choices = &self.seats[index].nodes;
+            let node = choices[self.rng.index(choices.len())];
+            if self.nodes[node].core.is_some() {
+                self.seats[index].link = Some(self.net.connect(now, node, index));
+                self.with(index, calm, |end, io| end.connected(io));
+                self.seats[index].wake_at = now;
+            } else {
+                self.seats[index].connect_at = now + self.rng.between(5, 100);
+            }
+        }
+        while let Some(id) = self.seats[index].link {
+            let Some(packet) = self.net.links.get_mut(&id).and_then(|link| link.down.pop(now)) else { break };
+            self.seats[index].wake_at = now;
+            match packet {
+                Packet::Open => {}
+                Packet::Frames(frames) => self.with(index, calm, |end, io| end.receive(io, &frames)),
+                Packet::Close => self.let_go(index, calm),
+            }
+        }
+        if self.seats[index].wake_at <= now {
+            let mut next = Millis::MAX;
+            self.with(index, calm, |end, io| next = end.wake(io));
+            self.seats[index].wake_at = next.max(now + 1);
+        }
+    }
+
+    /// Calls an end, sends what it says, and lets go of its connection if it says so.
+    fn with(&mut self, index: usize, calm: bool, call: impl FnOnce(&mut dyn End, &mut Io)) {
+        let seat = &mut self.seats[index];
+        let open = seat.link.and_then(|id| self.net.links.get(&id)).filter(|link| link.end_open);
+        let has_room = open.is_some_and(|link| link.up.bytes < LANE_BYTES);
+        let (now, rng, history) = (self.now, &mut self.rng, &mut self.history);
+        let mut io = Io { now, rng, history, calm, has_room, out: Vec::new(), close: false };
+        call(&mut *seat.end, &mut io);
+        let Io { out, close, .. } = io;
+        if let Some(id) = seat.link {
+            for frames in out {
+                self.net.send_up(now, id, frames);
+            }
+            if close {
+                self.let_go(index, calm);
+            }
+        }
+    }
+
+    fn let_go(&mut self, index: usize, calm: bool) {
+        if let Some(id) = self.seats[index].link.take() {
+            self.net.close_by_end(self.now, id);
+            let soon = if self.rng.percent(50) { 0 } else { self.rng.between(1, 300) };
+            self.seats[index].connect_at = self.now + soon;
+            self.with(index, calm, |end, io| end.disconnected(io));
+        }
+    }
+
+    fn count(&mut self, node: usize) {
+        if let Some(core) = &self.nodes[node].core {
+            let counters = core.counters();
+            self.tally.accepted += counters.accepted;
+            self.tally.refused += counters.refused;
+            self.tally.requeued += counters.requeued;
+            self.tally.late += counters.late_replies;
+            self.tally.replied += counters.replied;
+            self.tally.failed += counters.failed;
+        }
+    }
+
+    /// Adds up what the brokers have counted.
+    pub fn totals(&mut self) -> Tally {
+        for node in 0..self.nodes.len() {
+            self.count(node);
+        }
+        self.tally
+    }
+}
+
+impl Tally {
+    pub fn add(&mut self, other: &Tally) {
+        self.steps += other.steps;
+        self.accepted += other.accepted;
+        self.refused += other.refused;
+        self.requeued += other.requeued;
+        self.late += other.late;
+        self.replied += other.replied;
+        self.failed += other.failed;
+        self.crashes += other.crashes;
+    }
+}

@@ -1,0 +1,68 @@
+//! What goes wrong, and what holds all the same.
+
+use super::Sim;
+
+impl Sim {
+    /// Something goes wrong.
+    pub(super) fn trouble(&mut self) {
+        let (seat, node) = (self.rng.index(self.seats.len()), self.rng.index(self.nodes.len()));
+        let mut at = self.rng.below(self.weights.iter().sum());
+        let kind = self.weights.iter().position(|&weight| {
+            let hit = at < weight;
+            at = at.saturating_sub(weight);
+            hit
+        });
+        match kind {
+            Some(0) => {
+                if let Some(id) = self.seats[seat].link {
+                    self.net.cut(self.now, id);
+                }
+            }
+            Some(1) => self.let_go(seat, false),
+            Some(2) => self.seats[seat].away_until = self.now + self.rng.between(20, 1_500),
+            Some(3) => self.nodes[node].away_until = self.now + self.rng.between(20, 900),
+            Some(4) => self.nodes[node].ahead += if self.rng.percent(5) { 30_000 } else { self.rng.between(1, 400) },
+            Some(5) if self.nodes[node].core.is_some() => {
+                self.tally.crashes += 1;
+                self.count(node);
+                let (dying, mut world) = self.world(node);
+                dying.crash(&mut world);
+                self.nodes[node].away_until = self.now + self.rng.between(10, 600);
+            }
+            Some(6) => self.nodes[node].disk.failing ^= true,
+            Some(7) => {
+                self.let_go(seat, false);
+                self.with(seat, false, |end, io| end.restart(io));
+            }
+            _ => {}
+        }
+    }
+
+    /// Bounds hold at every moment, each with what may come on top of it.
+    pub(super) fn check_bounds(&self) -> Result<(), String> {
+        for node in &self.nodes {
+            let Some(core) = &node.core else { continue };
+            core.check();
+            let settings = core.settings();
+            // A stock client can't be refused: it stops being read after the request that was one too many.
+            let stock = 2;
+            let held: usize = core.workers().map(|worker| worker.credit as usize + 1).sum();
+            // What workers held, and what was parked for a client that reads again, goes back into the queue.
+            let back = held.max(16) + 3 * settings.client_requests_max;
+            for service in core.services() {
+                if service.waiting > settings.service_requests_max + stock + back {
+                    return Err(format!("at {}: a queue over its bound: {service:?}", self.now));
+                }
+            }
+            let (requests, bytes) = core.load();
+            if requests > settings.requests_max + stock + settings.client_requests_max {
+                return Err(format!("at {}: {requests} requests", self.now));
+            }
+            // Replies take the place of requests, and are as large here, with a frame in front; parts are collected.
+            if bytes > settings.bytes_max + requests * 600 + stock * 8_000 {
+                return Err(format!("at {}: {bytes} octets for {requests} requests", self.now));
+            }
+        }
+        Ok(())
+    }
+}
