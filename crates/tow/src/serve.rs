@@ -8,8 +8,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
-use towpath_files::serve::{Server, ServerOptions, ShutdownHandle};
+use towpath_files::serve::{Server, ServerOptions};
 use towpath_sockets::{Congestion, Endpoint, Heartbeat, MechanismConfig};
 
 /// Clients that announce ZMTP 3.1 are asked this often whether they are there. The timeout is generous: libzmq does not even read
@@ -59,8 +58,8 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         }));
     }
     let server = Server::bind(options).map_err(Failure::failed)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
-    end_on_signals(&runtime, server.shutdown_handle())?;
+    let handle = server.shutdown_handle();
+    crate::signals::on_end(move || handle.shut_down())?;
     let mut output = std::io::stdout().lock();
     for endpoint in server.endpoints() {
         // Whoever started us may have closed our output; that is no reason not to serve.
@@ -68,29 +67,9 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     }
     let _ = output.flush();
     drop(output);
-    std::thread::scope(|scope| {
-        let (ended, end) = tokio::sync::oneshot::channel::<()>();
-        scope.spawn(move || runtime.block_on(async { end.await.ok() }));
-        let served = server.run().map_err(Failure::failed);
-        let _ = ended.send(());
-        served
-    })?;
+    server.run().map_err(Failure::failed)?;
     tracing::info!("ended");
     Ok(ExitCode::SUCCESS)
-}
-
-fn end_on_signals(runtime: &tokio::runtime::Runtime, handle: ShutdownHandle) -> Result<(), Failure> {
-    let _context = runtime.enter();
-    for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
-        let mut signals = signal(kind).map_err(Failure::failed)?;
-        let handle = handle.clone();
-        runtime.spawn(async move {
-            if signals.recv().await.is_some() {
-                handle.shut_down();
-            }
-        });
-    }
-    Ok(())
 }
 
 fn read_passwords(path: &Path) -> Result<HashMap<Vec<u8>, Vec<u8>>, Failure> {

@@ -1,74 +1,35 @@
-//! `tow demo`: the whole thing on this machine, in one command.
+//! The first half: a file is made, served, got and compared, beside a plain copy.
 
+use super::{Running, this_program};
 use crate::exit::Failure;
 use crate::progress::{Bar, human_bytes};
 use crate::resources::{Usage, usage_of};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::Stdio;
 use std::time::Instant;
 
-/// What `tow demo` is told.
-#[derive(clap::Args)]
-pub struct Arguments {
-    /// How much data, such as 64M or 2G.
-    #[arg(long, default_value = "1G", value_parser = parse_size)]
-    size: u64,
-    /// Where to make the temporary folder.
-    #[arg(long)]
-    folder: Option<PathBuf>,
-}
-
-/// Reads a size: digits, then K, M, G or T for powers of 1024.
-pub fn parse_size(text: &str) -> Result<u64, String> {
-    let (digits, shift) = match text.char_indices().last() {
-        Some((at, 'k' | 'K')) => (&text[..at], 10),
-        Some((at, 'm' | 'M')) => (&text[..at], 20),
-        Some((at, 'g' | 'G')) => (&text[..at], 30),
-        Some((at, 't' | 'T')) => (&text[..at], 40),
-        _ => (text, 0),
-    };
-    let number: u64 = digits.parse().map_err(|_| "a size is a number, then K, M, G or T if need be".to_owned())?;
-    number.checked_mul(1 << shift).ok_or_else(|| "that is more than 64 bits can count".to_owned())
-}
-
-/// A child process that doesn't outlive this one.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Runs the demo.
-pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
-    let folder = match &arguments.folder {
-        Some(folder) => tempfile::tempdir_in(folder),
-        None => tempfile::tempdir(),
-    };
-    let folder = folder.map_err(|error| Failure::failed(format!("no temporary folder: {error}")))?;
-    let size = arguments.size;
-    let free = free_bytes(folder.path())?;
+/// Moves a file of `size` octets in `folder`.
+pub fn run(folder: &Path, size: u64) -> Result<(), Failure> {
+    let free = free_bytes(folder)?;
     // The file, a plain copy of it, and what was got.
     if free < size.saturating_mul(3).saturating_add(64 << 20) {
         return Err(Failure::failed(format!(
             "{} has {} free, and the demo needs three times {}; use --size or --folder",
-            folder.path().display(),
+            folder.display(),
             human_bytes(free),
             human_bytes(size)
         )));
     }
 
-    println!("1. {} of random data in {}", human_bytes(size), folder.path().display());
-    let served = folder.path().join("served");
+    println!("1. {} of random data in {}", human_bytes(size), folder.display());
+    let served = folder.join("served");
     std::fs::create_dir(&served).map_err(Failure::failed)?;
     make_noise(&served.join("data.bin"), size).map_err(|error| Failure::failed(format!("cannot write it: {error}")))?;
 
     println!("2. a plain copy of it on this disk");
-    let copy = folder.path().join("copy.bin");
+    let copy = folder.join("copy.bin");
     let started = Instant::now();
     std::fs::copy(served.join("data.bin"), &copy).map_err(|error| Failure::failed(format!("cannot copy: {error}")))?;
     let copy_seconds = started.elapsed().as_secs_f64();
@@ -79,7 +40,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     println!("   serving on {endpoint}");
 
     println!("4. tow get {endpoint}/data.bin, verified against its BLAKE3 digest");
-    let got = folder.path().join("got.bin");
+    let got = folder.join("got.bin");
     let summary = get(&format!("{endpoint}/data.bin"), &got)?;
     let server_usage = usage_of(server.0.id());
     drop(server);
@@ -87,7 +48,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     println!("5. compared octet by octet");
     compare(&served.join("data.bin"), &got)?;
     report(size, copy_seconds, &summary, server_usage);
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn free_bytes(folder: &Path) -> Result<u64, Failure> {
@@ -112,22 +73,10 @@ fn make_noise(path: &Path, size: u64) -> std::io::Result<()> {
     Ok(())
 }
 
-fn this_program() -> Result<Command, Failure> {
-    Ok(Command::new(std::env::current_exe().map_err(Failure::failed)?))
-}
-
 fn start_server(folder: &Path) -> Result<(Running, String), Failure> {
     let mut server = this_program()?;
     server.arg("serve").arg(folder).args(["--bind", "tcp://127.0.0.1:0"]);
-    server.env("TOW_LOG", "warn").stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut server =
-        Running(server.spawn().map_err(|error| Failure::failed(format!("cannot start a server: {error}")))?);
-    let output = server.0.stdout.take().ok_or_else(|| Failure::failed("the server has no output"))?;
-    let mut line = String::new();
-    BufReader::new(output).read_line(&mut line).map_err(Failure::failed)?;
-    let endpoint = line.trim().rsplit_once(" on ").map(|(_, endpoint)| endpoint.to_owned());
-    let endpoint = endpoint.ok_or_else(|| Failure::failed(format!("the server did not start: {line:?}")))?;
-    Ok((server, endpoint))
+    Running::listening(server)
 }
 
 fn get(location: &str, destination: &Path) -> Result<serde_json::Value, Failure> {
@@ -188,21 +137,4 @@ fn report(size: u64, copy_seconds: f64, summary: &serde_json::Value, server: Usa
     println!(
         "The server's CPU time includes hashing the file once; it remembers the digest for everybody who comes after."
     );
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes() {
-        assert_eq!(parse_size("0"), Ok(0));
-        assert_eq!(parse_size("10"), Ok(10));
-        assert_eq!(parse_size("3k"), Ok(3 << 10));
-        assert_eq!(parse_size("64M"), Ok(64 << 20));
-        assert_eq!(parse_size("1G"), Ok(1 << 30));
-        for wrong in ["", "G", "-1", "1.5G", "1é", "99999999T"] {
-            assert!(parse_size(wrong).is_err(), "{wrong}");
-        }
-    }
 }

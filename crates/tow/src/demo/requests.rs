@@ -1,0 +1,166 @@
+//! The second half: requests through a broker and four workers, while one of them and the broker are killed.
+
+use super::{Running, this_program};
+use crate::exit::Failure;
+use crate::progress::human_bytes;
+use crate::resources::usage_of;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+use towpath_broker::client::{CallOptions, Client, ClientOptions, Completed};
+use towpath_broker::wire::Status;
+
+const SERVICE: &str = "echo";
+const WORKERS: usize = 4;
+
+/// Requests without an outcome.
+const AHEAD: u64 = 1_000;
+
+/// All of it is given up when no reply came for so long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Sends so many requests, and accounts for every reply.
+pub fn run(folder: &Path, requests: u64) -> Result<(), Failure> {
+    let journal = folder.join("journal");
+    println!("1. tow broker --journal {}", journal.display());
+    let (broker, endpoint) = start_broker(&journal, "tcp://127.0.0.1:0")?;
+    println!("   broker on {endpoint}");
+    println!("2. {WORKERS} times tow work {SERVICE} --echo --connect {endpoint}");
+    let workers = (0..WORKERS).map(|_| start_worker(&endpoint)).collect::<Result<Vec<_>, _>>()?;
+    println!(
+        "3. {requests} requests, {AHEAD} ahead; a worker is killed after a third of them, the broker after a half"
+    );
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
+    let mut load = Load {
+        replied: vec![false; usize::try_from(requests).map_err(Failure::failed)?],
+        requests,
+        journal: &journal,
+        endpoint: &endpoint,
+        broker,
+        workers,
+        gone: None,
+    };
+    let outcome = runtime.block_on(load.run())?;
+    report(&load, &outcome);
+    Ok(())
+}
+
+fn start_broker(journal: &Path, endpoint: &str) -> Result<(Running, String), Failure> {
+    let mut broker = this_program()?;
+    broker.args(["broker", "--bind", endpoint, "--journal"]).arg(journal);
+    Running::listening(broker)
+}
+
+fn start_worker(endpoint: &str) -> Result<Running, Failure> {
+    let mut worker = this_program()?;
+    worker.args(["work", SERVICE, "--echo", "--jobs", "64", "--connect", endpoint]);
+    worker.env("TOW_LOG", "error").stdin(Stdio::null()).stdout(Stdio::null());
+    worker.spawn().map(Running).map_err(|error| Failure::failed(format!("cannot start a worker: {error}")))
+}
+
+struct Load<'a> {
+    replied: Vec<bool>,
+    requests: u64,
+    journal: &'a Path,
+    endpoint: &'a str,
+    broker: Running,
+    workers: Vec<Running>,
+    /// When the broker was killed, and how long no reply came after that.
+    gone: Option<(Instant, Option<Duration>)>,
+}
+
+struct Outcome {
+    seconds: f64,
+    resent: u64,
+}
+
+impl Load<'_> {
+    async fn run(&mut self) -> Result<Outcome, Failure> {
+        let endpoint = self.endpoint.parse().map_err(Failure::failed)?;
+        let client = Client::connect(&[endpoint], ClientOptions::default()).map_err(Failure::failed)?;
+        let bar = ProgressBar::new(self.requests);
+        if let Ok(style) = ProgressStyle::with_template("   {wide_bar} {pos}/{len} {per_sec}") {
+            bar.set_style(style);
+        }
+        let started = Instant::now();
+        let (mut sent, mut done, mut completed) = (0, 0, Vec::new());
+        while done < self.requests {
+            while sent < self.requests && sent - done < AHEAD {
+                client.send(SERVICE, sent.to_string(), CallOptions::default()).await.map_err(Failure::failed)?;
+                sent += 1;
+            }
+            match tokio::time::timeout(PATIENCE, client.receive_many(&mut completed)).await {
+                Ok(received) if received > 0 => {}
+                _ => return Err(Failure::failed(format!("no reply for {PATIENCE:?}: {}", client.status().failure))),
+            }
+            if let Some((since, None)) = self.gone {
+                self.gone = Some((since, Some(since.elapsed())));
+            }
+            for Completed { status, body, .. } in completed.drain(..) {
+                self.account(status, body.single().unwrap_or_default())?;
+                done += 1;
+                self.harm(&bar, done)?;
+            }
+            bar.set_position(done);
+        }
+        bar.finish_and_clear();
+        let seconds = started.elapsed().as_secs_f64();
+        let resent = client.status().counters.resent;
+        client.close().await;
+        Ok(Outcome { seconds, resent })
+    }
+
+    /// Each request has a reply of its own, and one only.
+    fn account(&mut self, status: Status, body: &[u8]) -> Result<(), Failure> {
+        if !status.is_ok() {
+            return Err(Failure::failed(format!("a request failed: {status}: {}", String::from_utf8_lossy(body))));
+        }
+        let number = std::str::from_utf8(body).ok().and_then(|text| text.parse::<usize>().ok());
+        let Some(replied) = number.and_then(|number| self.replied.get_mut(number)) else {
+            return Err(Failure::failed("a reply that is nobody's"));
+        };
+        if std::mem::replace(replied, true) {
+            return Err(Failure::failed("a request was replied to twice"));
+        }
+        Ok(())
+    }
+
+    /// What is killed after so many replies.
+    fn harm(&mut self, bar: &ProgressBar, done: u64) -> Result<(), Failure> {
+        if done == self.requests / 3 {
+            bar.suspend(|| println!("   after {done} replies a worker is killed, and another one started"));
+            if let Some(worker) = self.workers.first_mut() {
+                worker.crash();
+                *worker = start_worker(self.endpoint)?;
+            }
+        }
+        if done == self.requests / 2 {
+            bar.suspend(|| println!("   after {done} replies the broker is killed, and started again on its journal"));
+            self.broker.crash();
+            (self.broker, _) = start_broker(self.journal, self.endpoint)?;
+            self.gone = Some((Instant::now(), None));
+        }
+        Ok(())
+    }
+}
+
+fn report(load: &Load<'_>, outcome: &Outcome) {
+    let broker = usage_of(load.broker.0.id());
+    let accounted = load.replied.iter().filter(|replied| **replied).count();
+    println!();
+    println!("{accounted} of {} requests have their reply, each exactly one", load.requests);
+    println!(
+        "{:.0} a second, each in the journal before it was replied to; {} were sent again",
+        load.requests as f64 / outcome.seconds,
+        outcome.resent
+    );
+    if let Some((_, Some(silence))) = load.gone {
+        println!("the first reply came {:.0} ms after the new broker was there", silence.as_secs_f64() * 1e3);
+    }
+    println!(
+        "the new broker took {:.2} s of CPU and at most {} of memory",
+        broker.cpu_seconds,
+        human_bytes(broker.peak_memory_bytes)
+    );
+}
