@@ -25,39 +25,57 @@ pub(super) fn make_dir(dir: &Path) -> Result<(), JournalError> {
     File::open(parent).and_then(|parent| parent.sync_all()).map_err(cannot())
 }
 
-/// One process at a time may write, or some may read.
-pub(super) fn lock(dir: &Path, exclusive: bool) -> Result<File, JournalError> {
+/// One process at a time may write.
+pub(super) fn lock(dir: &Path) -> Result<File, JournalError> {
     let path = dir.join(LOCK_NAME);
-    let (access, operation) = match exclusive {
-        true => (OFlags::RDWR | OFlags::CREATE, FlockOperation::NonBlockingLockExclusive),
-        false => (OFlags::RDONLY, FlockOperation::NonBlockingLockShared),
-    };
-    let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR);
     let mut file = File::from(opened.map_err(|errno| JournalError::io("open", &path)(errno.into()))?);
-    match flock(&file, operation) {
-        Ok(()) => {}
-        Err(Errno::AGAIN) => {
-            let mut text = String::new();
-            let _ = (&file).take(20).read_to_string(&mut text);
-            let holder = text.trim().parse::<u32>().map_or(String::new(), |process| format!(" (process {process})"));
-            return Err(JournalError::Locked { path: dir.to_owned(), holder });
-        }
-        Err(errno) => return Err(JournalError::io("lock", &path)(errno.into())),
-    }
-    if exclusive {
-        // Only for the message above: that it can't be told is no reason not to start.
-        let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
-    }
+    take_lock(dir, &file, FlockOperation::NonBlockingLockExclusive)?;
+    // Only for the message of whoever comes second: that it can't be told is no reason not to start.
+    let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
     Ok(file)
 }
 
-/// Removes what a process has left that was killed: segments that were to be, and bodies that no record names.
-pub(super) fn remove_left_over<S: Storage>(storage: &S, needed: &HashSet<String>) -> Result<(), JournalError> {
+/// Or some may read. A copy of a journal may be without the file that is locked: nobody writes to that.
+pub(super) fn lock_to_read(dir: &Path) -> Result<Option<File>, JournalError> {
+    let path = dir.join(LOCK_NAME);
+    match rustix::fs::open(&path, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(descriptor) => {
+            let file = File::from(descriptor);
+            take_lock(dir, &file, FlockOperation::NonBlockingLockShared)?;
+            Ok(Some(file))
+        }
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(JournalError::io("open", &path)(errno.into())),
+    }
+}
+
+fn take_lock(dir: &Path, mut file: &File, operation: FlockOperation) -> Result<(), JournalError> {
+    match flock(file, operation) {
+        Ok(()) => Ok(()),
+        Err(Errno::AGAIN) => {
+            let mut text = String::new();
+            let _ = Read::by_ref(&mut file).take(20).read_to_string(&mut text);
+            let holder = text.trim().parse::<u32>().map_or(String::new(), |process| format!(" (process {process})"));
+            Err(JournalError::Locked { path: dir.to_owned(), holder })
+        }
+        Err(errno) => Err(JournalError::io("lock", dir.join(LOCK_NAME))(errno.into())),
+    }
+}
+
+/// Removes segments that were to be, and those that were to be used again: a process has left them that was killed.
+pub(super) fn remove_spares<S: Storage>(storage: &S) -> Result<(), JournalError> {
     let names = storage.names().map_err(JournalError::io("list", storage.path("")))?;
     for name in names.iter().filter(|name| *name == NEXT_NAME || name.ends_with(SPARE_SUFFIX)) {
         storage.remove(name).map_err(JournalError::io("remove", storage.path(name)))?;
     }
+    Ok(())
+}
+
+/// Removes bodies that no record names. All records have to be durable: of a request that has its outcome only in the system's
+/// memory, the body may still be needed.
+pub(super) fn remove_bodies<S: Storage>(storage: &S, needed: &HashSet<String>) -> Result<(), JournalError> {
     let names = storage.body_names().map_err(JournalError::io("list", storage.body_path("")))?;
     let ours = |name: &&String| {
         let stem = name.split('.').next().unwrap_or_default();

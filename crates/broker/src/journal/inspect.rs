@@ -69,7 +69,7 @@ pub fn inspect(
     dir: &Path,
     mut each: impl FnMut(Inspected),
 ) -> Result<(Vec<InspectedSegment>, Option<CutTail>), JournalError> {
-    let _lock = super::dir::lock(dir, false)?;
+    let _lock = super::dir::lock_to_read(dir)?;
     let mut index = Index::default();
     let found = recover::read_all(&DirStorage::new(dir, false), |record, segment| {
         index.apply(record, segment, |_| {});

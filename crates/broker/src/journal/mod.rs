@@ -68,7 +68,7 @@ impl Journal {
         wake: impl Fn() + Send + 'static,
     ) -> Result<(Journal, Recovered), JournalError> {
         dir::make_dir(dir)?;
-        let lock = dir::lock(dir, true)?;
+        let lock = dir::lock(dir)?;
         std::fs::create_dir_all(dir.join("bodies")).map_err(JournalError::io("make", dir.join("bodies")))?;
         Journal::open_on(DirStorage::new(dir, true), &options, Some(lock), wake)
     }
@@ -90,7 +90,7 @@ impl Journal {
             tracing::warn!(file = %cut.path.display(), offset = cut.offset, what = cut.what, "the journal's end is cut off");
         }
         let (requests, files) = loading.replay.finish(&storage, found.cut.as_mut())?;
-        dir::remove_left_over(&storage, &files)?;
+        dir::remove_spares(&storage)?;
 
         // What was written last may be in the system's memory only, or not even there if syncing it had failed. It is written again, as
         // the first block of a new segment; so it doesn't matter what was found of it behind the end of the old one.
@@ -118,6 +118,8 @@ impl Journal {
                 .map_err(JournalError::io("shorten", storage.path(&name)))?;
         }
 
+        dir::remove_bodies(&segments.storage, &files)?;
+
         let shared = Arc::new(Shared::default());
         let mut writer =
             writer::Writer::new(segments, loading.index, shared.clone(), segment_bytes, found.next_id, wake);
@@ -127,11 +129,10 @@ impl Journal {
         writer.remove_unneeded();
         writer.tell_figures();
         let thread = {
-            let shared = shared.clone();
+            let ended = Ended(shared.clone());
             let run = move || {
-                let ended = writer.run();
-                shared.ended("it is closed");
-                ended
+                let _ended = ended;
+                writer.run()
             };
             let builder = std::thread::Builder::new().name("journal".to_owned());
             builder.spawn(run).map_err(|error| JournalError::Thread(error.to_string()))?
@@ -216,6 +217,15 @@ impl Drop for Journal {
         if let Err(error) = self.end() {
             tracing::error!(%error, "the journal was not closed well");
         }
+    }
+}
+
+/// Says that the thread has ended, however it did.
+struct Ended(Arc<Shared>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.ended(if std::thread::panicking() { "its thread has failed" } else { "it is closed" });
     }
 }
 

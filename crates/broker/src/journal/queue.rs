@@ -127,6 +127,7 @@ impl Shared {
     /// Says that all records below `upto` are durable.
     pub(super) fn publish(&self, upto: u64) {
         self.queue().in_flight = 0;
+        self.commits.fetch_add(1, Ordering::Relaxed);
         self.durable.store(upto, Ordering::Release);
         if self.failing.swap(false, Ordering::AcqRel) {
             tracing::info!("the journal can be written again");

@@ -182,6 +182,5 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
         shared.needed_bytes.store(self.index.total(), Ordering::Relaxed);
         shared.requests.store(self.index.requests() as u64, Ordering::Relaxed);
         shared.written_bytes.store(segments.written_bytes, Ordering::Relaxed);
-        shared.commits.fetch_add(1, Ordering::Relaxed);
     }
 }

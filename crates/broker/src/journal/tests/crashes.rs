@@ -28,7 +28,7 @@ fn live(seed: u64, faults: bool, crashes: u64) {
             Ok(opened) => opened,
             Err(error) => {
                 assert!(matches!(error, JournalError::Io { .. }), "{crash}: {error}");
-                disk.restart();
+                start_again(&disk, &mut random);
                 continue;
             }
         };
@@ -79,8 +79,13 @@ fn live(seed: u64, faults: bool, crashes: u64) {
         }
         possible = states;
         next_id = possible[0].keys().max().map_or(next_id, |id| next_id.max(id + 1));
-        disk.restart();
+        start_again(&disk, &mut random);
     }
+}
+
+/// After the machine has crashed, or only the process.
+fn start_again(disk: &Disk, random: &mut u64) {
+    if random.chance(3) { disk.kill() } else { disk.restart() }
 }
 
 proptest! {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::journal::storage::{Storage, StorageFile};
 use rustix::io::Errno;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
@@ -17,7 +17,7 @@ pub(super) struct Inode {
     pub(super) cached: Vec<u8>,
     durable: Vec<u8>,
     /// Pages that differ, or are thought to.
-    dirty: std::collections::BTreeSet<usize>,
+    dirty: BTreeSet<usize>,
 }
 
 impl Inode {
@@ -72,6 +72,12 @@ impl Disk {
         self.0.lock().unwrap()
     }
 
+    /// What a process finds that starts again: the system still has everything in its memory.
+    pub(super) fn kill(&self) {
+        let mut world = self.world();
+        (world.crashed, world.crash_in) = (false, None);
+    }
+
     /// What a machine finds that starts again.
     pub(super) fn restart(&self) {
         let mut world = self.world();
@@ -90,9 +96,11 @@ impl Disk {
             }
             inode.cached = inode.durable.clone();
         }
-        for (name, body) in &world.bodies {
-            if world.random.chance(2) {
-                world.durable_bodies.insert(name.clone(), body.clone());
+        let named: BTreeSet<String> = world.bodies.keys().chain(world.durable_bodies.keys()).cloned().collect();
+        for name in named.into_iter().filter(|_| world.random.chance(2)) {
+            match world.bodies.get(&name) {
+                Some(body) => drop(world.durable_bodies.insert(name, body.clone())),
+                None => drop(world.durable_bodies.remove(&name)),
             }
         }
         world.bodies = world.durable_bodies.clone();
