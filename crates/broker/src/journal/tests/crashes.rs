@@ -101,3 +101,35 @@ proptest! {
         live(seed, true, 8);
     }
 }
+
+/// An outcome is written, but not synced, when the process is killed; the machine crashes while the next one starts. The request's body
+/// has to be there still if the outcome isn't.
+#[test]
+fn a_body_is_not_removed_for_an_outcome_that_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let spool = Spool::new(dir.path()).unwrap();
+    let mut lost = 0;
+    for seed in 1..400_u64 {
+        let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let disk = Disk::new(random);
+        let open = || Journal::open_on(disk.clone(), &small(), None, || {});
+        let (mut journal, _) = open().unwrap();
+        let mut writer = spool.create().unwrap();
+        writer.write(b"the request").unwrap();
+        let lsn = journal.append(&accepted(1, &Body::large(writer.finish()))).unwrap();
+        wait_for(&journal, lsn);
+        disk.world().crash_in = Some(random.below(6));
+        let outcome = Body::from("the outcome");
+        let _ = journal.append(&Entry::Finished { id: 1, status: 200, body: &outcome });
+        drop(journal);
+        disk.kill();
+        disk.world().crash_in = Some(random.below(8));
+        drop(open());
+        disk.restart();
+        let (_, recovered) = open().unwrap();
+        let request = &recovered.requests[0];
+        lost += u64::from(request.outcome.is_none());
+        assert!(request.outcome.is_some() || request.body.length() == 11);
+    }
+    assert!(lost > 20, "{lost}");
+}
