@@ -1,0 +1,197 @@
+//! What the broker says, and what ends a request.
+
+use super::super::table::{Entry, State};
+use super::{Delivery, ENTRY_BYTES, Link, RETRY_MOST, Session};
+use crate::body::Body;
+use crate::mdp::peer::ClientHears;
+use crate::wire::{Content, Status, ToClient, WireError};
+use bytes::Bytes;
+use std::cmp::Reverse;
+use std::time::Duration;
+
+impl Session {
+    /// Takes a block of records, and the body behind it, or why that is lost.
+    pub fn on_block(
+        &mut self,
+        block: &Bytes,
+        attached: Option<Result<Body, String>>,
+        now: Duration,
+        sink: &mut impl FnMut(Delivery),
+    ) -> Result<(), WireError> {
+        let mut attached = attached;
+        let mut rest = &block[..];
+        while !rest.is_empty() {
+            match ToClient::decode(&mut rest)? {
+                ToClient::Reply { number, status, part, content } => {
+                    let (status, body) = match (content, attached.take()) {
+                        (Content::Attached { .. }, Some(Err(why))) => (Status::NO_STORAGE, Body::from(why)),
+                        (_, attached) => (status, content.to_body(block, attached.and_then(Result::ok))?),
+                    };
+                    self.on_reply(number, status, part, body, now, sink);
+                }
+                ToClient::Welcome { epoch, requests_max, bytes_max, journal } => {
+                    self.on_welcome(epoch, requests_max, bytes_max, journal, now);
+                }
+                ToClient::Accepted { first, count } => {
+                    for entry in self.table.range_mut(first, u64::from(count)) {
+                        entry.accepted = true;
+                    }
+                }
+                ToClient::Refused { number, status, retry_ms, reason } => {
+                    self.on_refused(number, status, retry_ms, reason, now, sink);
+                }
+            }
+        }
+        if attached.is_some() { Err(WireError::Attachment) } else { Ok(()) }
+    }
+
+    fn on_welcome(&mut self, epoch: u64, requests_max: u32, bytes_max: u64, journal: bool, now: Duration) {
+        let same = self.epoch.replace(epoch).is_none_or(|before| before == epoch);
+        if matches!(self.link, Link::Greeting(_)) {
+            // The broker may have lost what was confirmed last, or be another one. What was given up is among these: it has
+            // its outcome, and confirming it ends it there.
+            for (first, count) in self.table.done_ranges() {
+                self.confirms.add_range(first, count, now);
+            }
+        }
+        if !same {
+            self.counters.restarts += 1;
+            // What was durable there is known again when this broker says so.
+            self.table.iter_mut().for_each(|(_, entry)| entry.accepted = false);
+        }
+        self.link = Link::Numbered { requests_max: requests_max.max(1) as usize, bytes_max, journal };
+    }
+
+    #[inline]
+    fn on_reply(
+        &mut self,
+        number: u64,
+        status: Status,
+        part: Option<u32>,
+        body: Body,
+        now: Duration,
+        sink: &mut impl FnMut(Delivery),
+    ) {
+        if let Some(part) = part {
+            if let Some(entry) = self.table.find(number)
+                && (part >= entry.next_part || part == 0)
+            {
+                entry.next_part = part.saturating_add(1);
+                sink(Delivery { number, owner: entry.owner, status, part: Some(part), body });
+            }
+            return;
+        }
+        if let Some(entry) = self.finish(number) {
+            self.confirms.add(number, now);
+            sink(Delivery { number, owner: entry.owner, status, part: None, body });
+        } else if number < self.table.next_number() {
+            self.counters.duplicates += 1;
+            self.confirms.add(number, now);
+            if let Some(length) = self.abandoned.remove(&number) {
+                self.in_flight = self.in_flight.saturating_sub(1);
+                self.in_flight_bytes = self.in_flight_bytes.saturating_sub(length);
+            }
+        } else {
+            tracing::warn!(number, "a reply to a request that was never made is left out");
+        }
+    }
+
+    fn on_refused(
+        &mut self,
+        number: u64,
+        status: Status,
+        retry_ms: u32,
+        reason: &[u8],
+        now: Duration,
+        sink: &mut impl FnMut(Delivery),
+    ) {
+        let Some(entry) = self.table.find(number).filter(|entry| entry.state == State::Sent) else {
+            if let Some(length) = self.abandoned.remove(&number) {
+                self.in_flight = self.in_flight.saturating_sub(1);
+                self.in_flight_bytes = self.in_flight_bytes.saturating_sub(length);
+            }
+            return;
+        };
+        entry.known = false;
+        if retry_ms == 0 {
+            if let Some(entry) = self.finish(number) {
+                // The broker doesn't know it, and mustn't wait for its number either.
+                self.confirms.add(number, now);
+                sink(Delivery { number, owner: entry.owner, status, part: None, body: Body::copied(reason) });
+            }
+            return;
+        }
+        entry.state = State::Held;
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.in_flight_bytes = self.in_flight_bytes.saturating_sub(entry.body.length());
+        let wait = Duration::from_millis(u64::from(retry_ms)).min(RETRY_MOST);
+        self.held.push(Reverse((now + wait, number)));
+    }
+
+    /// Removes a request, which has its outcome now.
+    #[inline]
+    fn finish(&mut self, number: u64) -> Option<Entry> {
+        let entry = self.table.take(number)?;
+        self.bytes -= ENTRY_BYTES + entry.body.memory_bytes();
+        if entry.state == State::Sent {
+            self.in_flight = self.in_flight.saturating_sub(1);
+            self.in_flight_bytes = self.in_flight_bytes.saturating_sub(entry.body.length());
+        }
+        Some(entry)
+    }
+
+    /// Ends a request from this side: the broker is told that its outcome isn't wanted any more.
+    pub fn cancel(&mut self, number: u64, now: Duration) -> Option<Delivery> {
+        self.abandon(number, now, Status::CANCELLED, "cancelled")
+    }
+
+    pub(super) fn abandon(&mut self, number: u64, now: Duration, status: Status, reason: &str) -> Option<Delivery> {
+        let entry = self.finish(number)?;
+        match self.link {
+            Link::Stock(Some(out)) if out == number => {
+                self.link = Link::Spoiled("a reply that nobody waits for could be taken for another's");
+            }
+            Link::Numbered { .. } if entry.state == State::Sent => {
+                let length = entry.body.length();
+                self.abandoned.insert(number, length);
+                self.in_flight += 1;
+                self.in_flight_bytes += length;
+                self.cancels.push(number);
+            }
+            // The broker mustn't wait for a number that never comes.
+            Link::Numbered { .. } => self.confirms.add(number, now),
+            // It is confirmed, or its number is passed over, when the next connection begins.
+            _ => {}
+        }
+        Some(Delivery { number, owner: entry.owner, status, part: None, body: Body::from(reason) })
+    }
+
+    /// Takes a reply of a stock broker.
+    pub fn on_stock(&mut self, heard: ClientHears, sink: &mut impl FnMut(Delivery)) {
+        let Link::Stock(out) = &mut self.link else { return };
+        let Some(number) = *out else {
+            tracing::warn!("a reply that answers no request is left out");
+            return;
+        };
+        let Some(entry) = self.table.find(number) else { return };
+        if heard.service.is_some_and(|service| *service != *entry.service) {
+            tracing::warn!("a reply of another service is left out");
+            return;
+        }
+        let owner = entry.owner;
+        let (status, body) = match heard.body {
+            Ok(body) => (Status::OK, body),
+            Err(why) => (Status::NO_STORAGE, Body::from(why)),
+        };
+        if heard.partial {
+            let part = entry.next_part;
+            entry.next_part = part.saturating_add(1);
+            sink(Delivery { number, owner, status, part: Some(part), body });
+            return;
+        }
+        *out = None;
+        if self.finish(number).is_some() {
+            sink(Delivery { number, owner, status, part: None, body });
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What is said to the broker, and when.
+
+use super::super::table::State;
+use super::{Delivery, HELD_MAX, Link, Session};
+use crate::body::Body;
+use crate::wire::{Block, FromClient, Status};
+use std::cmp::Reverse;
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Session {
+    /// The next request to a stock broker, if one may be sent now.
+    pub fn pump_stock(&mut self) -> Option<(Arc<[u8]>, Body)> {
+        let Link::Stock(None) = self.link else { return None };
+        let number = self.table.next_waiting(self.cursor)?;
+        self.cursor = number + 1;
+        self.link = Link::Stock(Some(number));
+        let entry = self.table.find(number)?;
+        self.counters.resent += u64::from(entry.known);
+        (entry.state, entry.sent_before, entry.known, entry.next_part) = (State::Sent, true, true, 0);
+        self.in_flight += 1;
+        self.in_flight_bytes += entry.body.length();
+        Some((Arc::clone(&entry.service), entry.body.clone()))
+    }
+
+    /// Appends what may be sent now, up to about so many octets; says whether there is more.
+    pub fn pump(&mut self, now: Duration, block: &mut Block, bytes: usize) -> bool {
+        let Link::Numbered { requests_max, bytes_max, .. } = self.link else { return false };
+        for number in self.cancels.drain(..) {
+            FromClient::cancel(block, number);
+        }
+        // Before requests: what is confirmed makes room for them there.
+        let sends = !block.is_empty() || !self.again.is_empty() || self.cursor < self.table.next_number();
+        if self.confirms.due().is_some_and(|due| due <= now || sends) {
+            self.confirms.put(block);
+        }
+        let mut more = false;
+        loop {
+            if block.memory_bytes() >= bytes {
+                more = true;
+                break;
+            }
+            if self.in_flight >= requests_max {
+                break;
+            }
+            let fits = |in_flight: u64, body: &Body| in_flight == 0 || in_flight + body.length() <= bytes_max;
+            let number = if let Some(&number) = self.again.front() {
+                number
+            } else if self.held.len() >= HELD_MAX {
+                break;
+            } else if let Some(number) = self.table.next_waiting(self.cursor) {
+                number
+            } else {
+                self.cursor = self.table.next_number();
+                break;
+            };
+            let Some(entry) = self.table.find(number).filter(|entry| entry.state == State::Waiting) else {
+                self.again.pop_front();
+                continue;
+            };
+            if !fits(self.in_flight_bytes, &entry.body) {
+                break;
+            }
+            if self.again.pop_front().is_none() {
+                self.cursor = number + 1;
+            }
+            let left = entry.deadline.map_or(0, |at| at.saturating_sub(now).as_millis().clamp(1, u128::from(u32::MAX)));
+            FromClient::request(block, number, left as u32, entry.volatile, &entry.service, &entry.body);
+            if entry.known {
+                self.counters.resent += 1;
+            } else if entry.sent_before {
+                self.counters.retried += 1;
+            }
+            (entry.state, entry.sent_before, entry.known) = (State::Sent, true, true);
+            self.in_flight += 1;
+            self.in_flight_bytes += entry.body.length();
+        }
+        more
+    }
+
+    /// Tells the broker at the next opportunity what it may forget.
+    pub fn hurry(&mut self) {
+        self.confirms.hurry();
+    }
+
+    /// Whether the broker has been told all that there is to tell, or can't be told.
+    pub fn is_flushed(&self) -> bool {
+        !matches!(self.link, Link::Numbered { .. }) || (self.confirms.due().is_none() && self.cancels.is_empty())
+    }
+
+    /// When [`Session::on_time`], or else [`Session::pump`], has something to do.
+    pub fn deadline(&self) -> Option<Duration> {
+        let (welcome, confirms) = match self.link {
+            Link::Greeting(until) => (Some(until), None),
+            Link::Numbered { .. } => (None, self.confirms.due()),
+            _ => (None, None),
+        };
+        let held = self.held.peek().map(|Reverse((at, _))| *at);
+        let deadline = self.deadlines.next().map(|(at, _)| at);
+        welcome.into_iter().chain(confirms).chain(held).chain(deadline).min()
+    }
+
+    /// Looks at what has come due.
+    pub fn on_time(&mut self, now: Duration, sink: &mut impl FnMut(Delivery)) {
+        if matches!(self.link, Link::Greeting(until) if until <= now) {
+            self.link = Link::Spoiled("the broker doesn't answer");
+        }
+        while let Some((at, number)) = self.deadlines.next().filter(|(at, _)| *at <= now) {
+            self.deadlines.pop();
+            let due = self.table.find(number).is_some_and(|entry| entry.deadline == Some(at));
+            if due && let Some(delivery) = self.abandon(number, now, Status::EXPIRED, "no outcome came within its time")
+            {
+                sink(delivery);
+            }
+        }
+        while let Some(Reverse((_, number))) = self.held.peek().copied().filter(|Reverse((at, _))| *at <= now) {
+            self.held.pop();
+            if let Some(entry) = self.table.find(number).filter(|entry| entry.state == State::Held) {
+                entry.state = State::Waiting;
+                self.again.push_back(number);
+            }
+        }
+    }
+}
