@@ -276,6 +276,23 @@ fn a_broker_with_a_journal_says_when_a_request_is_safe() {
 }
 
 #[test]
+fn a_panic_ends_one_request_and_nothing_else() {
+    on_both(|| async {
+        let broker = Running::start(|_| ());
+        let endpoint = std::slice::from_ref(&broker.endpoint);
+        let _worker = Worker::at_once(endpoint, "odd", options(4, Dialect::Auto), |body| match body.single() {
+            Some(b"panic") => panic!("a worker that panics (this is a test)"),
+            _ => body.clone(),
+        })
+        .unwrap();
+        let client = client(&[&broker.endpoint], Dialect::Auto);
+        let error = client.call("odd", "panic").await.unwrap_err();
+        assert_eq!(error.to_string(), "500 the worker failed: the worker panicked");
+        assert_eq!(client.call("odd", "fine").await.unwrap().body, Body::from("fine"));
+    });
+}
+
+#[test]
 fn stock_dialects_one_at_a_time() {
     for dialect in [Dialect::Mdp01, Dialect::Mdp02, Dialect::Majortomo] {
         on_both(|| async move {

@@ -2,7 +2,7 @@
 
 use super::Inbox;
 use super::request::{Cancellation, Request};
-use super::session::{Arrival, Heard, Session};
+use super::session::{Arrival, AtOnce, Heard, Session};
 use crate::body::Body;
 use crate::link::drive::{Driven, Shared};
 use crate::link::incoming::{Incoming, Piece, Pieces};
@@ -25,7 +25,7 @@ const LEAVE_QUIET: Duration = Duration::from_millis(50);
 const LEAVE_CONNECTION: Duration = Duration::from_secs(5);
 
 /// What replies at once, in the task that drives the connection.
-pub(super) type Handler = Arc<dyn Fn(&Body) -> Body + Send + Sync>;
+pub(super) type Handler = Arc<AtOnce>;
 
 pub(super) struct LinkState {
     session: Session,

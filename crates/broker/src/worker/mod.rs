@@ -30,6 +30,7 @@ use link::{Handler, LinkState};
 use session::Session;
 use std::collections::VecDeque;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -146,6 +147,10 @@ impl Worker {
         options: WorkerOptions,
         reply: impl Fn(&Body) -> Body + Send + Sync + 'static,
     ) -> Result<Worker, WorkerError> {
+        let reply = move |body: &Body| {
+            // A panic ends one request, not the connection.
+            catch_unwind(AssertUnwindSafe(|| reply(body))).map_err(|_| "the worker panicked".to_owned())
+        };
         Worker::start(endpoints, service, options, Some(Arc::new(reply)))
     }
 

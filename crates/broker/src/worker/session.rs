@@ -19,6 +19,9 @@ const HEARTBEAT: Duration = Duration::from_millis(2500);
 /// A stock broker is gone when it has been silent for so many heartbeats.
 const LIVENESS: u32 = 4;
 
+/// What replies at once, or says why it can't.
+pub(super) type AtOnce = dyn Fn(&Body) -> Result<Body, String> + Send + Sync;
+
 /// A request that came.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Arrival {
@@ -184,7 +187,7 @@ impl Session {
         block: &Bytes,
         attached: Option<Result<Body, String>>,
         out: &mut Block,
-        at_once: Option<&(dyn Fn(&Body) -> Body + Send + Sync)>,
+        at_once: Option<&AtOnce>,
         sink: &mut impl FnMut(Heard),
     ) -> Result<(), WireError> {
         let mut attached = attached;
@@ -201,7 +204,10 @@ impl Session {
                         (_, attached) => content.to_body(block, attached.and_then(Result::ok))?,
                     };
                     if let Some(reply) = at_once {
-                        FromWorker::reply(out, token, Status::OK, None, &reply(&body));
+                        match reply(&body) {
+                            Ok(body) => FromWorker::reply(out, token, Status::OK, None, &body),
+                            Err(why) => FromWorker::reply(out, token, Status::FAILED, None, &Body::from(why)),
+                        }
                         continue;
                     }
                     self.held.insert(token, Held::default());
@@ -226,7 +232,7 @@ impl Session {
         &mut self,
         message: WorkerHears,
         now: Duration,
-        at_once: Option<&(dyn Fn(&Body) -> Body + Send + Sync)>,
+        at_once: Option<&AtOnce>,
         sink: &mut impl FnMut(Heard),
     ) {
         let Link::Stock { dialect, heard, .. } = &mut self.link else { return };
@@ -237,9 +243,17 @@ impl Session {
             WorkerHears::Disconnect => self.link = Link::Over("the broker has sent this worker away"),
             WorkerHears::Request { address, body } => {
                 self.counters.requests += 1;
-                match (body, at_once) {
-                    (Err(why), _) => self.stock.push_back(dialect.reply(&address, false, &Body::from(why))),
-                    (Ok(body), Some(reply)) => self.stock.push_back(dialect.reply(&address, false, &reply(&body))),
+                let reply = match (&body, at_once) {
+                    (Ok(body), Some(reply)) => Some(reply(body)),
+                    (Err(why), _) => Some(Err(why.clone())),
+                    (Ok(_), None) => None,
+                };
+                match (body, reply) {
+                    (_, Some(reply)) => {
+                        let body = reply.unwrap_or_else(Body::from);
+                        self.stock.push_back(dialect.reply(&address, false, &body));
+                    }
+                    (Err(_), None) => {}
                     (Ok(body), None) => {
                         let mut token = Token::default();
                         token.0[8..].copy_from_slice(&self.next_token.to_be_bytes());
