@@ -62,6 +62,14 @@ impl Body {
         }))
     }
 
+    /// Gives up what it holds beside itself; what is left means nothing.
+    #[inline]
+    pub(crate) fn release(&mut self) {
+        if !matches!(self.0, Kind::Inline { .. }) {
+            *self = Body::default();
+        }
+    }
+
     /// A body that isn't in memory.
     pub fn large(body: Arc<dyn LargeBody>) -> Body {
         Body(Kind::Large(body))

@@ -10,6 +10,9 @@ use crate::wire::{CLIENT_HEADER, FromClient, FromWorker, Status, WORKER_HEADER, 
 use bytes::Bytes;
 use towpath_sockets::{Event, PeerId};
 
+/// Records of a block after which the core's actions are carried out: as many as the processor's cache holds.
+const RECORDS_AT_ONCE: usize = 64;
+
 const NO_ROOM: &str = "the broker has no room on its disk for a large body";
 
 impl Broker {
@@ -68,7 +71,12 @@ impl Broker {
     fn on_client_block(&mut self, peer: Peer, block: &Bytes, mut attached: Attached) -> Result<(), WireError> {
         let now = self.now();
         let mut rest = &block[..];
+        let mut records = 0_usize;
         while !rest.is_empty() {
+            records += 1;
+            if records.is_multiple_of(RECORDS_AT_ONCE) {
+                self.act();
+            }
             match FromClient::decode(&mut rest)? {
                 FromClient::Request { number, ttl_ms, volatile, service, content } => {
                     match body_of(content, block, &mut attached)? {
@@ -87,7 +95,12 @@ impl Broker {
     fn on_worker_block(&mut self, peer: Peer, block: &Bytes, mut attached: Attached) -> Result<(), WireError> {
         let now = self.now();
         let mut rest = &block[..];
+        let mut records = 0_usize;
         while !rest.is_empty() {
+            records += 1;
+            if records.is_multiple_of(RECORDS_AT_ONCE) {
+                self.act();
+            }
             match FromWorker::decode(&mut rest)? {
                 FromWorker::Reply { token, status, part, content } => match body_of(content, block, &mut attached)? {
                     Some(body) => self.core.worker_reply(now, peer, &token, status, part, body),

@@ -1,11 +1,12 @@
 //! What clients say.
 
-use super::requests::{Envelope, Request, State};
+use super::requests::{Envelope, State};
 use super::session::Session;
 use super::settings::{Millis, NEVER};
 use super::{Action, Core, Peer, Role, ServiceKey, SessionKey, StockEnvelope};
 use crate::body::Body;
 use crate::wire::{ClientId, Status};
+use std::collections::hash_map::Entry;
 
 /// Why a request is not taken, and when it would be worth another try.
 pub(super) struct Refusal {
@@ -55,7 +56,9 @@ impl Core {
         for number in settled {
             self.drop_interest(now, key, number);
         }
-        self.sessions[key as usize].confirmed.insert_below(first);
+        let session = &mut self.sessions[key as usize];
+        session.confirmed.insert_below(first);
+        session.highest = session.highest.max(first.saturating_sub(1));
         self.unpark(now, key);
     }
 
@@ -76,13 +79,15 @@ impl Core {
             return self.disconnect(now, peer, "a client says who it is before its first request");
         };
         let session = &self.sessions[key as usize];
-        if let Some(&slot) = session.requests.get(&number) {
-            self.counters.duplicates += 1;
-            return self.tell_again(slot, peer);
-        }
-        if session.confirmed.contains(number) {
-            self.counters.duplicates += 1;
-            return;
+        if number <= session.highest {
+            if let Some(&slot) = session.requests.get(&number) {
+                self.counters.duplicates += 1;
+                return self.tell_again(slot, peer);
+            }
+            if session.confirmed.contains(number) {
+                self.counters.duplicates += 1;
+                return;
+            }
         }
         if let Err(Refusal { status, retry_ms, reason }) = self.room_for(Some(key), service, &body) {
             self.counters.refused += 1;
@@ -242,14 +247,17 @@ impl Core {
         let service = self.services.find_or_add(service);
         let expires = now.checked_add(ttl_ms).unwrap_or(NEVER);
         self.next_expiry = self.next_expiry.min(expires);
-        let mut request = Request::new(session, number, service, expires, body);
-        request.envelope = envelope;
+        let slot = self.requests.insert(session, number, service, expires, body);
+        let request = self.requests.at_mut(slot);
+        if envelope.0.is_some() {
+            request.envelope = envelope;
+        }
         let bytes = request.bytes();
-        let slot = self.requests.insert(request);
         self.bytes += bytes;
         let state = &mut self.sessions[session as usize];
         state.bytes += bytes;
         state.requests.insert(number, slot);
+        state.highest = state.highest.max(number);
         self.services.at_mut(service).live += 1;
         self.counters.accepted += 1;
         if journalled {
@@ -277,7 +285,15 @@ impl Core {
         let session = &self.sessions[key as usize];
         if count as usize <= session.requests.len().saturating_mul(2) {
             for number in first..end {
-                self.drop_interest(now, key, number);
+                // What every confirmed outcome costs: one look at the table.
+                match self.sessions[key as usize].requests.entry(number) {
+                    Entry::Occupied(entry) if self.requests.at(*entry.get()).state == State::Settled => {
+                        let slot = entry.remove();
+                        self.forget_unlisted(slot);
+                    }
+                    Entry::Occupied(_) => self.drop_interest(now, key, number),
+                    Entry::Vacant(_) => {}
+                }
             }
         } else {
             let numbers: Vec<u64> = session.requests.keys().copied().filter(|n| (first..end).contains(n)).collect();
@@ -287,6 +303,7 @@ impl Core {
         }
         let session = &mut self.sessions[key as usize];
         session.confirmed.insert(first, end);
+        session.highest = session.highest.max(end.saturating_sub(1));
         if session.confirmed.gaps() > self.settings.client_requests_max {
             return self.disconnect(now, peer, "a client numbers its requests without gaps");
         }

@@ -129,11 +129,18 @@ impl Core {
     #[inline]
     pub(super) fn forget(&mut self, slot: u32) {
         let request = self.requests.at(slot);
+        self.sessions[request.session as usize].requests.remove(&request.number);
+        self.forget_unlisted(slot);
+    }
+
+    /// The same for a request that its session doesn't know any more.
+    #[inline]
+    pub(super) fn forget_unlisted(&mut self, slot: u32) {
+        let request = self.requests.at(slot);
         let bytes = request.bytes();
         self.bytes -= bytes;
         let session = &mut self.sessions[request.session as usize];
         session.bytes -= bytes;
-        session.requests.remove(&request.number);
         if request.state == State::Settled {
             session.reply_bytes -= bytes;
         }

@@ -18,6 +18,8 @@ pub(super) struct Session {
     pub absent_since: Millis,
     /// Its requests that aren't settled, or are and not confirmed.
     pub requests: HashMap<u64, u32, FixedState>,
+    /// No greater number was requested or confirmed.
+    pub highest: u64,
     /// Numbers that are confirmed.
     pub confirmed: Confirmed,
     /// The number for the next request of a stock client.
@@ -45,6 +47,7 @@ impl Session {
             peer,
             absent_since: 0,
             requests: HashMap::with_hasher(FixedState::with_seed(seed)),
+            highest: 0,
             confirmed: Confirmed::default(),
             next_number: 1,
             bytes: 0,

@@ -1,6 +1,6 @@
 //! What goes into the journal, and what comes out of it after a restart; requests that are kept for clients that come again.
 
-use super::requests::{Envelope, Request, State};
+use super::requests::{Envelope, State};
 use super::session::Session;
 use super::settings::{Millis, NEVER};
 use super::{Action, Core, SessionKey};
@@ -189,7 +189,8 @@ impl Core {
         let session = self.absent_session(now, client);
         let service = self.services.find_or_add(&service);
         self.services.at_mut(service).live += 1;
-        let mut request = Request::new(session, number, service, expires, body);
+        let slot = self.requests.insert(session, number, service, expires, body);
+        let request = self.requests.at_mut(slot);
         request.journal_id = id;
         request.is_durable = true;
         // Nobody knows whether a worker had it.
@@ -200,12 +201,12 @@ impl Core {
         }
         let bytes = request.bytes();
         self.next_expiry = self.next_expiry.min(request.expires);
-        let slot = self.requests.insert(request);
         self.bytes += bytes;
         let state = &mut self.sessions[session as usize];
         state.is_journalled = true;
         state.bytes += bytes;
         state.requests.insert(number, slot);
+        state.highest = state.highest.max(number);
         if is_settled {
             state.reply_bytes += bytes;
         } else {

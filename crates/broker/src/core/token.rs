@@ -2,7 +2,6 @@
 
 use crate::wire::Token;
 use siphasher::sip::SipHasher13;
-use std::hash::Hasher;
 
 /// What a token names: a slot of the table, its generation, and the attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,10 +13,9 @@ pub(super) struct Ticket {
 
 impl Ticket {
     fn tag(self, secret: [u64; 2]) -> [u8; 6] {
-        let mut hasher = SipHasher13::new_with_keys(secret[0], secret[1]);
-        hasher.write_u64((u64::from(self.slot) << 32) | u64::from(self.generation));
-        hasher.write_u16(self.attempt);
-        let [tag @ .., _, _] = hasher.finish().to_le_bytes();
+        let name = (u128::from(self.slot) << 64) | (u128::from(self.generation) << 32) | u128::from(self.attempt);
+        let hash = SipHasher13::new_with_keys(secret[0], secret[1]).hash(&name.to_le_bytes());
+        let [tag @ .., _, _] = hash.to_le_bytes();
         tag
     }
 
