@@ -52,7 +52,9 @@ impl Core {
         }
         self.set_role(peer, Role::Client(key));
         self.actions.push(Action::Welcome { peer });
-        let settled: Vec<u64> = self.sessions[key as usize].requests.keys().copied().filter(|&n| n < first).collect();
+        let session = &self.sessions[key as usize];
+        let mut settled: Vec<u64> = session.requests.keys().copied().filter(|&n| n < first).collect();
+        settled.sort_unstable();
         for number in settled {
             self.drop_interest(now, key, number);
         }
@@ -296,7 +298,8 @@ impl Core {
                 }
             }
         } else {
-            let numbers: Vec<u64> = session.requests.keys().copied().filter(|n| (first..end).contains(n)).collect();
+            let mut numbers: Vec<u64> = session.requests.keys().copied().filter(|n| (first..end).contains(n)).collect();
+            numbers.sort_unstable();
             for number in numbers {
                 self.drop_interest(now, key, number);
             }
@@ -348,7 +351,10 @@ impl Core {
     pub(super) fn remove_session(&mut self, now: Millis, key: SessionKey) {
         let mut slots: Vec<u32> = self.sessions[key as usize].requests.values().copied().collect();
         // First what waits: a worker that becomes free must not be given more of this client's.
-        slots.sort_by_key(|&slot| matches!(self.requests.at(slot).state, State::Held(_)));
+        slots.sort_unstable_by_key(|&slot| {
+            let request = self.requests.at(slot);
+            (matches!(request.state, State::Held(_)), request.number)
+        });
         for slot in slots {
             if self.requests.at(slot).state != State::Settled {
                 self.counters.given_up += 1;

@@ -52,12 +52,12 @@ impl Core {
                 self.requests.unlink(&mut session.parked, slot);
             }
             State::Held(key) => {
-                let token = self.token_of(slot);
+                let (token, since) = (self.token_of(slot), self.requests.at(slot).since);
                 let worker = &mut self.workers[key as usize];
                 self.requests.unlink(&mut worker.held, slot);
                 match worker.kind {
                     Kind::Numbered => self.actions.push(Action::CancelWork { peer: worker.peer, token }),
-                    Kind::Stock => worker.abandoned.push(token),
+                    Kind::Stock => worker.abandoned.push((token, since)),
                 }
                 self.requests.at_mut(slot).state = State::BuiltIn;
                 let service = worker.service;

@@ -156,6 +156,26 @@ fn what_is_in_the_journal_is_told_when_it_is_on_the_disk_and_survives() {
     assert_eq!(dispatched(&mut next).len(), 2);
 }
 
+#[test]
+fn what_expires_at_once_goes_to_no_worker_and_a_stuck_one_is_given_up() {
+    let mut core = Core::new(Settings { busy_timeout_ms: Some(1_000), heartbeat_ms: 50, ..Settings::default() });
+    core.client_hello(0, 1, CLIENT, 1);
+    core.worker_ready(0, 2, Kind::Numbered, b"echo", 1);
+    core.worker_ready(0, 3, Kind::Stock, b"stuck", 1);
+    for (number, service) in [(1, &b"echo"[..]), (2, b"echo"), (3, b"stuck")] {
+        core.request(0, 1, number, 100, false, service, Body::default());
+    }
+    assert_eq!(dispatched(&mut core).len(), 2);
+    core.tick(100);
+    assert_eq!(dispatched(&mut core), []);
+    assert_eq!(core.counters().failed, 3);
+    core.worker_heard(900, 3);
+    core.tick(999);
+    assert_eq!(actions(&mut core), []);
+    core.tick(1_050);
+    assert!(matches!(actions(&mut core)[..], [Action::Disconnect { peer: 3, .. }]));
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Hello(Peer, u8),

@@ -13,6 +13,8 @@ const SWEPT_PER_MILLISECOND: usize = 20_000;
 /// How often clients that aren't connected are looked through.
 const ABSENCE_GRAIN: Millis = 1_000;
 
+const TOO_SLOW: &str = "a worker took longer for a request than it may";
+
 impl Core {
     /// Does what is due. To be called after every batch of events: it costs next to nothing when nothing is due.
     #[inline]
@@ -59,7 +61,7 @@ impl Core {
                 _ => NEVER,
             };
             if request.expires <= now {
-                expired.push((slot, request.generation));
+                expired.push((matches!(request.state, State::Held(_)), slot, request.generation));
             } else {
                 next = next.min(request.expires).min(busy_until);
             }
@@ -71,7 +73,9 @@ impl Core {
             // Nor are they given what others of them had, or what takes the place of an expired one.
             self.workers[worker as usize].leaving = true;
         }
-        for (slot, generation) in expired {
+        // First what waits: a worker that becomes free must not be given what has expired too.
+        expired.sort_unstable();
+        for (_, slot, generation) in expired {
             // An earlier one may have taken it along.
             let Some(request) = self.requests.find(slot, generation) else { continue };
             let (status, reason) = match request.state {
@@ -83,7 +87,7 @@ impl Core {
             self.settle(slot, status, Body::from(reason));
         }
         for (_, peer) in too_slow {
-            self.disconnect(now, peer, "a worker took longer for a request than it may");
+            self.disconnect(now, peer, TOO_SLOW);
         }
         if let Some(busy) = busy {
             // What went to other workers has a new deadline.
@@ -94,20 +98,25 @@ impl Core {
     /// Stock workers hear from the broker, and must be heard unless they are busy: they can't speak then.
     fn heartbeats(&mut self, now: Millis) {
         let patience = self.settings.heartbeat_ms * Millis::from(self.settings.liveness);
-        let mut silent = Vec::new();
+        let busy = self.settings.busy_timeout_ms;
+        let mut gone = Vec::new();
         for (_, worker) in &self.workers {
             if worker.kind != Kind::Stock {
                 continue;
             }
             let is_busy = worker.held.len > 0 || !worker.abandoned.is_empty();
+            let is_stuck = |since: Millis| busy.is_some_and(|busy| now.saturating_sub(since) >= busy);
             if !is_busy && now.saturating_sub(worker.last_heard) > patience {
-                silent.push(worker.peer);
+                gone.push((worker.peer, "a worker was silent for too long"));
+            } else if worker.abandoned.iter().any(|&(_, since)| is_stuck(since)) {
+                // The request isn't there any more to be looked at.
+                gone.push((worker.peer, TOO_SLOW));
             } else {
                 self.actions.push(Action::Heartbeat { peer: worker.peer });
             }
         }
-        for peer in silent {
-            self.disconnect(now, peer, "a worker was silent for too long");
+        for (peer, reason) in gone {
+            self.disconnect(now, peer, reason);
         }
     }
 

@@ -23,8 +23,8 @@ pub(super) struct Worker {
     pub credit: u32,
     /// What it has been given and not replied to.
     pub held: List,
-    /// Requests that are over for their clients, while a stock worker can't be told and is still busy with them.
-    pub abandoned: SmallVec<[Token; 1]>,
+    /// Requests that are over for their clients, while a stock worker can't be told and is still busy with them; since when.
+    pub abandoned: SmallVec<[(Token, Millis); 1]>,
     pub last_heard: Millis,
     pub leaving: bool,
     pub blocked: bool,

@@ -118,7 +118,7 @@ impl Core {
     fn odd_reply(&mut self, now: Millis, key: WorkerKey, token: &Token, status: Status, part: Option<u32>, body: Body) {
         let worker = &mut self.workers[key as usize];
         let ticket = Ticket::read(token);
-        if let Some(index) = worker.abandoned.iter().position(|abandoned| abandoned == token) {
+        if let Some(index) = worker.abandoned.iter().position(|(abandoned, _)| abandoned == token) {
             self.counters.late_replies += 1;
             if part.is_none() {
                 worker.abandoned.swap_remove(index);

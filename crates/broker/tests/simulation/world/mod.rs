@@ -76,7 +76,8 @@ fn settings(plan: &Plan, rng: &mut Rng) -> Settings {
         ttl_ms: [800, 3_000, 20_000][rng.index(3)],
         attempts_max: rng.between(2, 6) as u16,
         busy_timeout_ms: rng.percent(40).then(|| rng.between(200, 700)),
-        absent_client_ms: 120_000,
+        // Longer than all jumps of a clock together.
+        absent_client_ms: 600_000,
         journal_retention_ms: 600_000,
         heartbeat_ms: 100,
         liveness: 3,

@@ -21,7 +21,13 @@ impl Sim {
             Some(1) => self.let_go(seat, false),
             Some(2) => self.seats[seat].away_until = self.now + self.rng.between(20, 1_500),
             Some(3) => self.nodes[node].away_until = self.now + self.rng.between(20, 900),
-            Some(4) => self.nodes[node].ahead += if self.rng.percent(5) { 30_000 } else { self.rng.between(1, 400) },
+            Some(4) => {
+                self.nodes[node].ahead += if self.nodes[node].ahead < 120_000 && self.rng.percent(5) {
+                    30_000
+                } else {
+                    self.rng.between(1, 400)
+                }
+            }
             Some(5) if self.nodes[node].core.is_some() => {
                 self.tally.crashes += 1;
                 self.count(node);
