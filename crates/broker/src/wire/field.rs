@@ -51,6 +51,11 @@ pub enum Content<'a> {
 }
 
 impl Content<'_> {
+    /// Whether the frame behind the block belongs to this record: those before it have none.
+    pub fn is_attached(&self) -> bool {
+        matches!(self, Content::Attached { .. })
+    }
+
     /// Takes the body out of its block, or from the frame behind it.
     pub fn to_body(&self, block: &Bytes, attached: Option<Body>) -> Result<Body, WireError> {
         match self {

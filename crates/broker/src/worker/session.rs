@@ -51,7 +51,8 @@ pub struct WorkerCounters {
     pub requests: u64,
     /// Of these, requests that were cancelled before their reply.
     pub cancelled: u64,
-    /// Replies of which the connection to a stock broker was gone: nobody takes them.
+    /// Replies that nobody takes, since the connection of their request is gone: to a stock broker, or in the middle of a reply in
+    /// parts.
     pub orphaned: u64,
 }
 
@@ -61,6 +62,8 @@ struct Held {
     address: Bytes,
     /// MDP/0.1 has no parts: they go in front of the reply's frames.
     parts: Vec<Bytes>,
+    /// Parts of its reply were given for a numbered request.
+    has_parts: bool,
     /// It came on a connection that is gone.
     orphan: bool,
 }
@@ -174,8 +177,10 @@ impl Session {
         let counters = &mut self.counters;
         self.held.retain(|_, held| {
             held.orphan = true;
-            counters.orphaned += u64::from(!held.address.is_empty());
-            held.address.is_empty()
+            // What is lost of a reply in parts nobody can tell: the broker has it executed again, and takes no end of it.
+            let is_kept = held.address.is_empty() && !held.has_parts;
+            counters.orphaned += u64::from(!is_kept);
+            is_kept
         });
         self.orphans = u32::try_from(self.held.len()).unwrap_or(u32::MAX);
     }
@@ -196,7 +201,7 @@ impl Session {
             match ToWorker::decode(&mut rest)? {
                 ToWorker::Request { token, attempt, ttl_ms, content } => {
                     self.counters.requests += 1;
-                    let body = match (content, attached.take()) {
+                    let body = match (content, attached.take_if(|_| content.is_attached())) {
                         (Content::Attached { .. }, Some(Err(why))) => {
                             FromWorker::reply(out, token, Status::NO_STORAGE, None, &Body::from(why));
                             continue;
@@ -275,6 +280,7 @@ impl Session {
             }
             return true;
         }
+        held.has_parts |= part.is_some();
         match self.link {
             Link::Numbered => FromWorker::reply(out, token, status, part, body),
             _ => {

@@ -296,3 +296,41 @@ fn what_came_on_a_stock_connection_ends_with_it() {
     session.on_stock(WorkerHears::Disconnect, Duration::ZERO, None, &mut |_| ());
     assert!(session.over().is_some());
 }
+
+#[test]
+fn a_reply_in_parts_ends_with_its_connection() {
+    let (mut session, mut block) = (Session::new("echo", 2), Block::default());
+    session.connected(&mut block);
+    let mut requests = Block::default();
+    for number in 1..=2 {
+        ToWorker::request(&mut requests, token(number), 1, 0, &"work".into());
+    }
+    for message in requests.drain() {
+        session.on_block(&message.block, None, &mut block, None, &mut |_| ()).unwrap();
+    }
+    assert!(session.reply(token(1), Status::OK, Some(0), &"part".into(), &mut block));
+    session.disconnected();
+    block.clear();
+    session.connected(&mut block);
+    assert!(!session.reply(token(1), Status::OK, None, &"end".into(), &mut block));
+    assert!(session.reply(token(2), Status::OK, None, &"whole".into(), &mut block));
+    assert_eq!((session.is_idle(), session.counters().orphaned), (true, 1));
+}
+
+#[test]
+fn a_large_body_belongs_to_the_last_record_of_its_block() {
+    let (mut session, mut block) = (Session::new("echo", 2), Block::default());
+    session.connected(&mut block);
+    let (mut requests, mut arrived) = (Block::default(), Vec::new());
+    let bodies = [Body::from("small"), Body::from(vec![1; 5000])];
+    for (number, body) in (1..).zip(&bodies) {
+        ToWorker::request(&mut requests, token(number), 1, 0, body);
+    }
+    for Message { block: records, attached } in requests.drain() {
+        session.on_block(&records, attached.map(Ok), &mut block, None, &mut |heard| arrived.push(heard)).unwrap();
+    }
+    let expected = (1..)
+        .zip(bodies)
+        .map(|(number, body)| Heard::Request(Arrival { token: token(number), attempt: 1, ttl_ms: 0, body }));
+    assert_eq!(arrived, expected.collect::<Vec<_>>());
+}

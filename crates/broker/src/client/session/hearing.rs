@@ -23,7 +23,7 @@ impl Session {
         while !rest.is_empty() {
             match ToClient::decode(&mut rest)? {
                 ToClient::Reply { number, status, part, content } => {
-                    let (status, body) = match (content, attached.take()) {
+                    let (status, body) = match (content, attached.take_if(|_| content.is_attached())) {
                         (Content::Attached { .. }, Some(Err(why))) => (Status::NO_STORAGE, Body::from(why)),
                         (_, attached) => (status, content.to_body(block, attached.and_then(Result::ok))?),
                     };
