@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "stream.h"
 #include "peer.h"
 
@@ -11,7 +12,7 @@
 #include <netinet/tcp.h>
 #include <unistd.h>
 
-enum { READ_BYTES = 256 << 10, ROOM_AT_FIRST = 16 << 10 };
+enum { LINE_MOST = 4096, READ_BYTES = 256 << 10, ROOM_AT_FIRST = 16 << 10 };
 enum { FLAG_MORE = 1, FLAG_LONG = 2, FLAG_COMMAND = 4, GREETING_BYTES = 64, SHORT_HEADER = 2, LONG_HEADER = 9, SHORT_MOST = 255 };
 
 unsigned char *buffer_reserve(struct buffer *buffer, size_t size) {
@@ -96,6 +97,20 @@ void stream_flush(struct stream *stream, int poller, void *tag) {
         stream->awaits_room = awaits_room;
         control(stream, poller, EPOLL_CTL_MOD, EPOLLIN | (awaits_room ? EPOLLOUT : 0), tag);
     }
+}
+
+void stream_say(struct stream *stream, const char *text) { buffer_append(&stream->out, text, strlen(text)); }
+
+const char *stream_line(const struct stream *stream, size_t from, size_t *after) {
+    static char text[LINE_MOST];
+    const struct buffer *in = &stream->in;
+    const unsigned char *begin = in->data + from, *end;
+    if (in->data == NULL || (end = memmem(begin, in->end - from, "\r\n", 2)) == NULL) return NULL;
+    size_t size = (size_t)(end - begin) < LINE_MOST - 1 ? (size_t)(end - begin) : LINE_MOST - 1;
+    memcpy(text, begin, size);
+    text[size] = '\0';
+    *after = from + (size_t)(end - begin) + 2;
+    return text;
 }
 
 static void put(struct stream *stream, int flags, const void *data, size_t size) {

@@ -44,6 +44,11 @@ void stream_flush(struct stream *stream, int poller, void *tag);
 /* Appends a short or long frame. */
 void stream_put(struct stream *stream, const void *data, size_t size, bool more);
 
+/* For protocols of lines: appends text, and finds the next line that was read whole, from an octet on; NULL if there is none. It lasts
+ * until the next call; `after` is where the octets behind it begin. */
+void stream_say(struct stream *stream, const char *text);
+const char *stream_line(const struct stream *stream, size_t from, size_t *after);
+
 enum { MESSAGE_FRAMES_MOST = 16 };
 
 /* The next whole message that has been read, and how many frames it has; 0 if there is none. Greeting and commands are seen

@@ -1,10 +1,11 @@
 /* A stock client on libzmq: one request at a time (a REQ socket in dialect 0.1, otherwise a DEALER), some ahead, or all at once.
  *
  * usage: zmq_caller --endpoint ENDPOINT [--endpoint ANOTHER]... --requests N [--ahead N] [--dialect plain|0.1|0.2|majortomo]
- *                   [--service NAME] [--size BYTES] [--patience-ms N]
+ *                   [--service NAME] [--size BYTES] [--patience-ms N] [--milliseconds N]
  *
  * --ahead 0 sends all requests before it takes a reply. With --patience-ms and one request at a time, a reply that doesn't come
- * in that time makes it close the socket and send the request anew, to the next endpoint. */
+ * in that time makes it close the socket and send the request anew, to the next endpoint. After --milliseconds it asks
+ * nothing more. */
 #include "peer.h"
 #include "ledger.h"
 #include "zmq_frames.h"
@@ -21,6 +22,7 @@ static const char *service = "echo";
 static size_t body_size = 30;
 static uint64_t ahead = 1;
 static int patience_ms = -1;
+static double limit_seconds = 0; /* 0: none */
 static bool request_socket; /* REQ adds and takes the delimiter itself */
 static unsigned char body[BODY_MOST];
 
@@ -71,7 +73,10 @@ static void *run_patiently(void *context, void *socket, struct ledger *ledger) {
     struct message message;
     struct frame reply;
     while (!ledger_done(ledger)) {
-        uint32_t number = ledger_send(ledger, now_seconds());
+        double now = now_seconds();
+        if (limit_seconds > 0 && now - ledger->begin > limit_seconds) ledger->requests = ledger->sent;
+        if (ledger_done(ledger)) break;
+        uint32_t number = ledger_send(ledger, now);
         call(socket, number);
         while (!take(socket, &message, &reply)) {
             zmq_close(socket);
@@ -101,7 +106,8 @@ int main(int argc, char **argv) {
         {"endpoint", required_argument, NULL, 'e'}, {"dialect", required_argument, NULL, 'd'},
         {"service", required_argument, NULL, 's'},  {"requests", required_argument, NULL, 'n'},
         {"ahead", required_argument, NULL, 'a'},    {"size", required_argument, NULL, 'b'},
-        {"patience-ms", required_argument, NULL, 'p'}, {NULL, 0, NULL, 0},
+        {"patience-ms", required_argument, NULL, 'p'}, {"milliseconds", required_argument, NULL, 'm'},
+        {NULL, 0, NULL, 0},
     };
     uint64_t requests = 0;
     dialect = dialect_named("0.1");
@@ -116,6 +122,7 @@ int main(int argc, char **argv) {
         case 'n': requests = parse_count(optarg, REQUESTS_MOST); break;
         case 'a': ahead = parse_count(optarg, REQUESTS_MOST); break;
         case 'b': body_size = parse_count(optarg, BODY_MOST); break;
+        case 'm': limit_seconds = (double)parse_count(optarg, 3600000) / 1e3; break;
         case 'p': patience_ms = (int)parse_count(optarg, 3600000); break;
         default: return 2;
         }
