@@ -1,7 +1,7 @@
 //! How each broker, proxy and store is started. All listen on 127.0.0.1.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
@@ -26,6 +26,8 @@ pub enum Broker {
     Redis,
     /// NATS JetStream, synchronized at each record.
     Nats,
+    /// NATS without a store.
+    NatsCore,
     /// Clients and workers are in one program, with what joins them.
     None,
 }
@@ -39,7 +41,7 @@ impl Broker {
             Self::Proxy => "plain",
             Self::Raw => "raw",
             Self::Redis => "redis",
-            Self::Nats => "nats",
+            Self::Nats | Self::NatsCore => "nats",
             Self::None => "",
         }
     }
@@ -53,7 +55,8 @@ impl Broker {
             Self::Raw => announcing(programs, "raw_broker", &[])?,
             Self::Majortomo => majortomo(programs, state)?,
             Self::Redis => redis(programs, &emptied(state, "redis")?)?,
-            Self::Nats => nats(programs, &emptied(state, "nats")?)?,
+            Self::Nats => nats(programs, &emptied(state, "nats")?, true)?,
+            Self::NatsCore => nats(programs, &emptied(state, "nats")?, false)?,
             Self::None => return Ok(None),
         };
         Ok(Some(spec))
@@ -94,13 +97,13 @@ fn redis(programs: &Programs, folder: &Path) -> Result<ServerSpec> {
     Ok(ServerSpec { command, ready: Ready::Port(port), life: Life::Long })
 }
 
-fn nats(programs: &Programs, folder: &Path) -> Result<ServerSpec> {
+fn nats(programs: &Programs, folder: &Path, store: bool) -> Result<ServerSpec> {
     let port = free_port()?;
     let config = folder.join("nats.conf");
-    let text = format!(
-        "listen: \"127.0.0.1:{port}\"\njetstream {{ store_dir: \"{}\", sync_interval: always }}\n",
-        folder.display()
-    );
+    let mut text = format!("listen: \"127.0.0.1:{port}\"\n");
+    if store {
+        text.push_str(&format!("jetstream {{ store_dir: \"{}\", sync_interval: always }}\n", folder.display()));
+    }
     fs::write(&config, text)?;
     let mut command = programs.command("nats-server")?;
     command.arg("--config").arg(config);
@@ -108,7 +111,7 @@ fn nats(programs: &Programs, folder: &Path) -> Result<ServerSpec> {
 }
 
 /// A folder of which nothing is left from before.
-fn emptied(state: &Path, name: &str) -> Result<std::path::PathBuf> {
+pub fn emptied(state: &Path, name: &str) -> Result<PathBuf> {
     let folder = state.join(name);
     crate::folder::remove(&folder)?;
     fs::create_dir_all(&folder)?;

@@ -13,12 +13,18 @@ use crate::programs::Programs;
 pub enum Ends {
     /// `tow work` and `tow call`, which number their requests and take several at once.
     Tow,
+    /// A worker on our library whose work takes exactly as long as it should, with `tow call`.
+    Library,
+    /// Clients on our library for which a request is over when it is durable, and no worker.
+    Durable,
     /// Programs on libzmq, as stock ones are written.
     Libzmq,
     /// One thread with epoll a side, any number of connections: so that the ends don't hide what the broker costs.
     Light,
     /// A client of a store.
     Store,
+    /// Programs that speak NATS.
+    Nats,
     /// The worker pool with libzmq inside one program, over a transport.
     LibzmqPool(&'static str),
     /// The worker pool with plain sockets and threads.
@@ -31,7 +37,7 @@ pub struct Setup {
     pub broker: Broker,
     pub worker_ends: Ends,
     pub client_ends: Ends,
-    /// Workers, or what one `tow work` may have under way.
+    /// Workers, or what one `tow work` may have under way; 0 leaves that to it.
     pub workers: u64,
     pub clients: u64,
     pub services: u64,
@@ -97,11 +103,17 @@ impl Setup {
         let (mut command, ready) = match self.worker_ends {
             Ends::Tow => {
                 let mut command = programs.command("tow")?;
-                command.args(["work", "echo", "--echo", "--connect", &endpoint, "--jobs", &workers]);
-                if self.work_ms > 0 {
-                    command.args(["--work-ms", &self.work_ms.to_string()]);
+                command.args(["work", "echo", "--echo", "--connect", &endpoint]);
+                if self.workers > 0 {
+                    command.args(["--jobs", &workers]);
                 }
-                (command, Ready::Started)
+                (command, Ready::Said)
+            }
+            Ends::Library => {
+                let mut command = programs.command("tow_ends")?;
+                command.args(["work", "--connect", &endpoint, "--jobs", &workers]);
+                command.args(["--work-ms", &self.work_ms.to_string()]);
+                (command, Ready::Line)
             }
             Ends::Libzmq => {
                 let mut command = programs.command("zmq_worker")?;
@@ -113,9 +125,14 @@ impl Setup {
                 command.args(["--port", &port.to_string()]);
                 (command, Ready::Line)
             }
-            Ends::Store | Ends::LibzmqPool(_) | Ends::ThreadPool => return Ok(None),
+            Ends::Nats => {
+                let mut command = programs.command("nats_ends")?;
+                command.args(["work", "--port", &port.to_string()]);
+                (command, Ready::Line)
+            }
+            Ends::Durable | Ends::Store | Ends::LibzmqPool(_) | Ends::ThreadPool => return Ok(None),
         };
-        if self.worker_ends != Ends::Tow {
+        if matches!(self.worker_ends, Ends::Libzmq | Ends::Light) {
             command.args(["--dialect", self.broker.dialect(), "--workers", &workers]);
             if self.services > 1 {
                 command.args(["--services", &self.services.to_string()]);
@@ -135,10 +152,15 @@ impl Setup {
         let (ahead, size, requests) = (ahead.to_string(), size.to_string(), requests.to_string());
         let mut command;
         match self.client_ends {
-            Ends::Tow => {
+            Ends::Tow | Ends::Library => {
                 command = programs.command("tow")?;
-                command.args(["call", "echo", "--connect", &endpoint, "--count", &requests, "--ahead", &ahead]);
-                command.args(["--size", &size, "--json"]);
+                command.args(["call", "echo", "--connect", &endpoint, "--count", &requests, "--ahead", &each]);
+                command.args(["--clients", &self.clients.to_string(), "--size", &size, "--json"]);
+            }
+            Ends::Durable => {
+                command = programs.command("tow_ends")?;
+                command.args(["call", "--durable", "--connect", &endpoint, "--requests", &requests, "--ahead", &each]);
+                command.args(["--clients", &self.clients.to_string(), "--size", &size]);
             }
             Ends::Libzmq => {
                 command = programs.command("zmq_caller")?;
@@ -150,6 +172,11 @@ impl Setup {
                 command.args(["--port", &ports.front.to_string(), "--dialect", self.broker.dialect()]);
                 command.args(["--requests", &requests, "--ahead", &each, "--size", &size]);
                 command.args(["--clients", &self.clients.to_string()]);
+            }
+            Ends::Nats => {
+                command = programs.command("nats_ends")?;
+                command.args(["call", "--port", &ports.front.to_string()]);
+                command.args(["--requests", &requests, "--ahead", &each, "--size", &size]);
             }
             Ends::Store => {
                 command = programs.command("journal_client")?;

@@ -8,14 +8,14 @@ use serde::Deserialize;
 
 use crate::Bench;
 use crate::ends::{Load, Ports, Setup};
-use crate::process::{Server, run_within, show};
+use crate::process::{Running, Server, show};
 use crate::series::{Kind, Sample, Variant};
 use crate::servers::free_port;
 
 /// Workers get no answer to their registration: so long after it everything is quiet.
-const SETTLE: Duration = Duration::from_millis(100);
+pub const SETTLE: Duration = Duration::from_millis(100);
 /// How long a client may take: many times what any of them needs.
-const LIMIT: Duration = Duration::from_secs(20);
+pub const LIMIT: Duration = Duration::from_secs(20);
 
 /// What a client prints when it has finished. Ours leaves out what nobody else counts.
 #[derive(Debug, Deserialize)]
@@ -30,6 +30,8 @@ pub struct Report {
     pub seconds: f64,
     pub p50_us: f64,
     pub p99_us: f64,
+    /// The longest time between two replies.
+    pub longest_pause_ms: Option<f64>,
 }
 
 impl Report {
@@ -76,7 +78,8 @@ pub fn exchange(bench: &Bench, setup: Setup, load: Load) -> Result<Sample> {
     for server in [&mut broker, &mut workers].into_iter().flatten() {
         server.start_counting();
     }
-    let finished = run_within(setup.client(programs, ports, load)?, logs, LIMIT).with_context(|| {
+    let client = setup.client(programs, ports, load)?;
+    let finished = Running::start(client, logs)?.finish(LIMIT).with_context(|| {
         let logs = [&broker, &workers].into_iter().flatten().map(Server::log_tail).collect::<Vec<_>>();
         format!("the logs of the others: {}", logs.join("; ").trim())
     })?;

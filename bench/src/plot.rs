@@ -50,7 +50,9 @@ pub struct Bar {
 pub enum Measure {
     /// Less is better; the lengths can be compared.
     Time,
-    /// More is better; the scale is logarithmic, since rates of requests lie far apart.
+    /// Less is better; they lie so far apart that the scale is logarithmic.
+    Pause,
+    /// More is better, on the same scale.
     Rate,
 }
 
@@ -70,15 +72,17 @@ pub fn bars(title: &str, unit: &str, measure: Measure, mut list: Vec<Bar>) -> St
     let most = list.iter().map(|bar| bar.range.1.max(bar.value)).fold(0.0, f64::max);
     let ticks = match measure {
         Measure::Time => even_ticks(most),
-        Measure::Rate => powers_of_ten(list.iter().map(|bar| bar.range.0.min(bar.value)).fold(most, f64::min), most),
+        Measure::Pause | Measure::Rate => {
+            powers_of_ten(list.iter().map(|bar| bar.range.0.min(bar.value)).fold(most, f64::min), most)
+        }
     };
     let (first, last) = (ticks.first().copied().unwrap_or(0.0), ticks.last().copied().unwrap_or(1.0));
     let share = |value: f64| match measure {
         Measure::Time => value / last,
-        Measure::Rate => (value / first).ln() / (last / first).ln(),
+        Measure::Pause | Measure::Rate => (value / first).ln() / (last / first).ln(),
     };
     let x = |value: f64| left + (right - left) * share(value);
-    let scale = if measure == Measure::Rate { " (logarithmic)" } else { "" };
+    let scale = if measure == Measure::Time { "" } else { " (logarithmic)" };
     let subtitle = format!("{unit}{scale}; bars are medians, whiskers the fastest and the slowest run");
     let mut svg = begin(height, title, &subtitle);
     let bottom = TOP + ROW * list.len() as f64;

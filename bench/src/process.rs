@@ -51,8 +51,8 @@ pub enum Ready {
     Line,
     /// It was told this port and accepts a connection on it.
     Port(u16),
-    /// It accepts none, and says nothing.
-    Started,
+    /// It accepts none, and prints a line.
+    Said,
 }
 
 /// A server that runs. It is killed when dropped.
@@ -80,9 +80,9 @@ impl Server {
         let child = spec.command.spawn().with_context(|| format!("{program} can't be started"))?;
         let mut server = Self { child, port: 0, life: spec.life, cpu_at_start: 0.0, log };
         let ready = match spec.ready {
-            Ready::Line => server.await_line(),
+            Ready::Line => server.await_line().and_then(|line| port_in(&line)),
             Ready::Port(port) => server.await_port(port),
-            Ready::Started => Ok(0),
+            Ready::Said => server.await_line().map(|_| 0),
         };
         server.port =
             ready.map_err(|error| anyhow!("{program} did not get ready: {error:#}; its log: {}", server.log_tail()))?;
@@ -90,7 +90,7 @@ impl Server {
         Ok(server)
     }
 
-    fn await_line(&mut self) -> Result<u16> {
+    fn await_line(&mut self) -> Result<String> {
         let stdout = self.child.stdout.take().context("no standard output")?;
         let (sender, receiver) = mpsc::channel();
         // Reads to the end, so that a server that prints more never blocks; ends with the server.
@@ -99,9 +99,7 @@ impl Server {
                 let _ = sender.send(line);
             }
         });
-        let line = receiver.recv_timeout(START_LIMIT).map_err(|_| anyhow!("no line on standard output"))?;
-        let port = line.rsplit([':', ' ']).next().unwrap_or_default();
-        port.trim().parse().with_context(|| format!("no port in {line:?}"))
+        receiver.recv_timeout(START_LIMIT).map_err(|_| anyhow!("no line on standard output"))
     }
 
     fn await_port(&mut self, port: u16) -> Result<u16> {
@@ -159,6 +157,15 @@ impl Server {
     }
 }
 
+impl Server {
+    /// Ends the server without a warning.
+    pub fn kill(mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
@@ -182,33 +189,49 @@ pub struct Finished {
 
 /// Runs a program to its end. It must print less than a pipe holds.
 pub fn run(command: Command, logs: &Path) -> Result<Finished> {
-    run_within(command, logs, RUN_LIMIT)
+    Running::start(command, logs)?.finish(RUN_LIMIT)
 }
 
-/// The same, with another limit.
-pub fn run_within(mut command: Command, logs: &Path, limit: Duration) -> Result<Finished> {
-    let log = logs.join("receiver.log");
-    let shown = show(&command);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(&log)?);
-    let cpu_before = children_cpu()?;
-    let begin = Instant::now();
-    let mut child = command.spawn().with_context(|| format!("{shown} can't be started"))?;
-    let Some(status) = wait_until(&mut child, limit)? else {
-        child.kill()?;
-        child.wait()?;
-        bail!("{shown} took longer than {} s", limit.as_secs());
-    };
-    let seconds = begin.elapsed().as_secs_f64();
-    let cpu_seconds = children_cpu()? - cpu_before;
-    let mut stdout = String::new();
-    if let Some(mut output) = child.stdout.take() {
-        output.read_to_string(&mut stdout)?;
+/// A program that is waited for.
+pub struct Running {
+    child: Child,
+    shown: String,
+    log: PathBuf,
+    begin: Instant,
+    cpu_before: f64,
+}
+
+impl Running {
+    pub fn start(mut command: Command, logs: &Path) -> Result<Self> {
+        let log = logs.join("receiver.log");
+        let shown = show(&command);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(&log)?);
+        let (cpu_before, begin) = (children_cpu()?, Instant::now());
+        let child = command.spawn().with_context(|| format!("{shown} can't be started"))?;
+        Ok(Self { child, shown, log, begin, cpu_before })
     }
-    if !status.success() {
-        let log = fs::read_to_string(&log).unwrap_or_default();
-        bail!("{shown} ended with {status}: {}", log.trim());
+
+    /// Waits for its end; kills it after the limit. Its CPU time has that of all other children in it that have been waited for since
+    /// it was started.
+    pub fn finish(mut self, limit: Duration) -> Result<Finished> {
+        let shown = &self.shown;
+        let Some(status) = wait_until(&mut self.child, limit)? else {
+            self.child.kill()?;
+            self.child.wait()?;
+            bail!("{shown} took longer than {} s", limit.as_secs());
+        };
+        let seconds = self.begin.elapsed().as_secs_f64();
+        let cpu_seconds = children_cpu()? - self.cpu_before;
+        let mut stdout = String::new();
+        if let Some(mut output) = self.child.stdout.take() {
+            output.read_to_string(&mut stdout)?;
+        }
+        if !status.success() {
+            let log = fs::read_to_string(&self.log).unwrap_or_default();
+            bail!("{shown} ended with {status}: {}", log.trim());
+        }
+        Ok(Finished { seconds, cpu_seconds, stdout })
     }
-    Ok(Finished { seconds, cpu_seconds, stdout })
 }
 
 /// A command as one would type it, programs by their names.
@@ -219,6 +242,12 @@ pub fn show(command: &Command) -> String {
         shown.push_str(&argument.to_string_lossy());
     }
     shown
+}
+
+/// The port that a line ends in.
+fn port_in(line: &str) -> Result<u16> {
+    let port = line.rsplit([':', ' ']).next().unwrap_or_default();
+    port.trim().parse().with_context(|| format!("no port in {line:?}"))
 }
 
 fn show_program(command: &Command) -> String {

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 type Found = Result<PathBuf, String>;
 
 /// A peer written in C: its name, its sources, and whether it needs libzmq.
-const PEERS: [(&str, &[&str], bool); 16] = [
+const PEERS: [(&str, &[&str], bool); 17] = [
     ("raw_server", &["raw_server.c", "peer.c"], false),
     ("receiver", &["receiver.c", "wire.c", "peer.c"], false),
     ("file_receiver", &["file_receiver.c", "peer.c"], false),
@@ -30,6 +30,7 @@ const PEERS: [(&str, &[&str], bool); 16] = [
     ("load_client", &["load_client.c", "load.c", "mdp.c", "stream.c", "ledger.c", "peer.c"], false),
     ("zmq_pool", &["zmq_pool.c", "pool.c", "ledger.c", "zmq_frames.c", "peer.c"], true),
     ("thread_pool", &["thread_pool.c", "pool.c", "ledger.c", "peer.c"], false),
+    ("nats_ends", &["nats_ends.c", "stream.c", "ledger.c", "peer.c"], false),
     ("journal_client", &["journal_client.c", "journal.c", "stream.c", "ledger.c", "peer.c"], false),
 ];
 
@@ -95,7 +96,9 @@ impl Programs {
         } else if PYTHON.contains(&name) {
             Ok(python_environment()?.join("bin").join(name))
         } else if name == "tow" {
-            self.tow.clone().map_or_else(build_tow, Ok)
+            self.tow.clone().map_or_else(|| build("towpath", "tow"), Ok)
+        } else if name == "tow_ends" {
+            build("bench", "tow_ends")
         } else {
             Err(format!("{name} is not known here"))
         }
@@ -246,16 +249,16 @@ fn requirement(package: &str) -> Option<String> {
     text.lines().find_map(|line| Some(line.strip_prefix(package)?.strip_prefix("==")?.to_owned()))
 }
 
-fn build_tow() -> Found {
+/// Builds a program of this workspace as this one was built.
+fn build(package: &str, name: &str) -> Found {
     let built = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .current_dir(workspace())
-        .args(["build", "--release", "--quiet", "--package", "towpath"])
+        .args(["build", "--release", "--quiet", "--package", package, "--bin", name])
         .status();
     match built {
         Ok(status) if status.success() => {}
-        _ => return Err("tow could not be built".to_owned()),
+        _ => return Err(format!("{name} could not be built")),
     }
-    let program = env::current_exe().map_err(|error| error.to_string())?;
-    let tow = program.with_file_name("tow");
-    if tow.is_file() { Ok(tow) } else { Err("cargo built no tow".to_owned()) }
+    let program = env::current_exe().map_err(|error| error.to_string())?.with_file_name(name);
+    if program.is_file() { Ok(program) } else { Err(format!("cargo built no {name}")) }
 }

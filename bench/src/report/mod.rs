@@ -120,6 +120,7 @@ fn section(text: &mut String, number: usize, table: &Table, plots: &Path) -> Res
     let plots_of_table = match &content.layout {
         Layout::Full => full(text, table),
         Layout::Rates => rates::rates(text, table),
+        Layout::Pauses => rates::pauses(text, table),
         Layout::Grid { groups, figures, log_y } => grid(text, table, groups, figures, *log_y),
     };
     text.push('\n');

@@ -67,6 +67,30 @@ fn bar(row: &Row, peer: Option<&Row>) -> Option<Bar> {
     })
 }
 
+/// How long nothing was answered.
+pub fn pauses(text: &mut String, table: &Table) -> Vec<Plot> {
+    text.push_str("| | ms | range | times shorter | requests resent |\n|---|---|---|---|---|\n");
+    let rows = || table.rows.iter().filter(|row| row.not_run.is_none());
+    let peer = rows().find(|row| row.name == table.content.peer);
+    let mut bars = Vec::new();
+    for row in rows() {
+        let (Some(seconds), Some((least, most))) = (row.seconds(), row.spread()) else {
+            continue;
+        };
+        let bold = if row.kind == Kind::Ours { "**" } else { "" };
+        let ratio = peer.and_then(|peer| row.times_faster(peer)).map_or(String::new(), |ratio| format!("{ratio:.1}"));
+        let resent =
+            row.median_of(|sample| Some(sample.resent? as f64)).map_or(String::new(), |count| count.to_string());
+        let (ms, least, most) = (seconds * 1e3, least * 1e3, most * 1e3);
+        let _ = writeln!(text, "| {bold}{}{bold} | {ms:.1} | {least:.1}-{most:.1} | {ratio} | {resent} |", row.name);
+        let note = format!("{ms:.0} ms");
+        bars.push(Bar { label: row.name.clone(), tone: tone(row.kind), value: ms, range: (least, most), note });
+    }
+    let title = table.content.title.clone();
+    let svg = plot::bars(&title, "milliseconds", Measure::Pause, bars);
+    vec![(table.id.clone(), title, svg)]
+}
+
 /// A rate with three digits that count, and its thousands apart.
 pub fn rate(per_second: f64) -> String {
     let digits = per_second.max(1.0).log10().floor() as i32;

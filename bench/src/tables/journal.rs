@@ -8,7 +8,8 @@ use crate::exchange::variant;
 use crate::series::{Kind, Variant};
 
 const SIZE: u64 = 30;
-const OURS: &str = "tow broker --journal";
+const OURS: &str = "tow broker --journal, confirmed";
+const OURS_REPLIED: &str = "tow broker --journal, replied to";
 const REDIS: &str = "Redis Streams, appendfsync always";
 const NATS: &str = "NATS JetStream, sync_interval always";
 
@@ -16,11 +17,13 @@ const NATS: &str = "NATS JetStream, sync_interval always";
 const GROUPS: [(u64, u64, u64); 5] = [(1, 1, 2000), (16, 1, 8000), (50, 1, 10_000), (1, 64, 10_000), (50, 64, 20_000)];
 
 pub fn plan(bench: &Bench) -> Plan<'_> {
+    let tow = Broker::Tow { journal: true };
     let mut variants: Vec<Variant<'_>> = Vec::new();
     for (clients, each, requests) in GROUPS {
         let load = Load { requests: bench.requests(requests), ahead: clients * each, size: SIZE };
         for (kind, name, setup) in [
-            (Kind::Ours, OURS, Setup::new(Broker::Tow { journal: true }, Ends::Tow).workers(clients * each)),
+            (Kind::Ours, OURS, Setup::new(tow, Ends::Durable).clients(clients)),
+            (Kind::Ours, OURS_REPLIED, Setup::new(tow, Ends::Tow).clients(clients).workers(clients * each)),
             (Kind::Peer, REDIS, Setup::new(Broker::Redis, Ends::Store).clients(clients)),
             (Kind::Peer, NATS, Setup::new(Broker::Nats, Ends::Store).clients(clients)),
         ] {
@@ -39,9 +42,9 @@ fn content() -> Content {
         title: "Requests on the disk".to_owned(),
         about: format!(
             "How many requests of {SIZE} octets a second are confirmed when they have been synchronized to the disk, by clients and by what \
-             each has unconfirmed. Redis and NATS confirm a record of a stream. Our broker keeps the request, hands it to a worker \
-             and returns its reply; `tow call` is one client with as many requests under way as all clients together have. The more \
-             there are, the more of them share a synchronization."
+             each has unconfirmed. Redis and NATS confirm a record of a stream, and our broker confirms a request that waits for a \
+             worker. In the row *replied to* there is a worker too, and what counts is its reply, which has to be on the disk before it is told. All clients are one process. The \
+             more requests there are at a time, the more of them share a synchronization."
         ),
         peer: REDIS.to_owned(),
         layout: Layout::Grid {

@@ -13,6 +13,7 @@ const ONE_WORKER: &str = "asynchronous, 1 worker";
 const TEN_WORKERS: &str = "asynchronous, 10 workers";
 const LIBZMQ: &str = "broker in C on libzmq, libzmq ends";
 const OURS: &str = "tow broker, tow call and tow work";
+const OURS_LIMITED: &str = "tow broker, tow call and tow work --jobs 1 or 10";
 const OURS_STOCK: &str = "tow broker, libzmq ends";
 /// majortomo's socket drops what goes beyond its queue of 1000.
 const MAJORTOMO_AHEAD: u64 = 500;
@@ -24,7 +25,7 @@ pub fn plan(bench: &Bench) -> Plan<'_> {
         (Kind::Peer, LIBZMQ, Broker::Libzmq, Ends::Libzmq, requests),
         (Kind::Peer, "majortomo in Python, libzmq ends", Broker::Majortomo, Ends::Libzmq, requests / 10),
         (Kind::Ours, OURS_STOCK, Broker::Tow { journal: false }, Ends::Libzmq, requests),
-        (Kind::Ours, OURS, Broker::Tow { journal: false }, Ends::Tow, requests * 5),
+        (Kind::Ours, OURS_LIMITED, Broker::Tow { journal: false }, Ends::Tow, requests),
     ] {
         for (group, workers, ahead) in [(SYNCHRONOUS, 1, 1), (ONE_WORKER, 1, requests), (TEN_WORKERS, 10, requests)] {
             let ahead = if broker == Broker::Majortomo { ahead.min(MAJORTOMO_AHEAD) } else { ahead };
@@ -33,6 +34,11 @@ pub fn plan(bench: &Bench) -> Plan<'_> {
             variants.push(variant(bench, kind, name, group, setup, Load { requests, ahead, size: SIZE }));
         }
     }
+    for (group, ahead, requests) in [(SYNCHRONOUS, 1, bench.requests(10_000)), (ONE_WORKER, requests * 5, requests * 5)]
+    {
+        let setup = Setup::new(Broker::Tow { journal: false }, Ends::Tow).workers(0);
+        variants.push(variant(bench, Kind::Ours, OURS, group, setup, Load { requests, ahead, size: SIZE }));
+    }
     Plan { content: content(requests), variants, targets }
 }
 
@@ -40,10 +46,11 @@ fn content(requests: u64) -> Content {
     Content {
         title: "Majordomo brokers".to_owned(),
         about: format!(
-            "A service that echoes {SIZE} octets, called through a broker: one request after another, and {} at once ({} through \
-             `tow call`; {MAJORTOMO_AHEAD} ahead with majortomo, which loses replies beyond that), with one worker and with ten. \
-             libzmq's ends speak Majordomo 0.1, a worker of theirs gets one request at a time, and all ten are threads of a \
-             process; for `tow work` it is the number of requests that it may have. majortomo logs errors only.",
+            "A service that echoes {SIZE} octets, called through a broker: one request after another, and {} at once \
+             ({MAJORTOMO_AHEAD} ahead with majortomo, which loses replies beyond that), with one worker and with ten. libzmq's ends \
+             speak Majordomo 0.1, a worker of theirs gets one request at a time, and all ten are threads of a process. `tow work` \
+             is one worker that takes 4096 requests at a time (here {} at once), or with --jobs as many as there are workers in \
+             the other rows. majortomo logs errors only.",
             count_text(requests),
             count_text(requests * 5),
         ),

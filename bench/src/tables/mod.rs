@@ -1,6 +1,7 @@
 //! The tables of the report, a module each.
 
 mod clients;
+mod failover;
 mod journal;
 mod majordomo;
 mod models;
@@ -55,10 +56,12 @@ pub enum TableId {
     Pool,
     /// Requests that are on the disk before they are confirmed
     Journal,
+    /// What a client notices when its broker is killed
+    Failover,
 }
 
 impl TableId {
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Models,
         Self::ToFile,
         Self::Clients,
@@ -73,6 +76,7 @@ impl TableId {
         Self::Callers,
         Self::Pool,
         Self::Journal,
+        Self::Failover,
     ];
 
     pub fn name(self) -> &'static str {
@@ -91,6 +95,7 @@ impl TableId {
             Self::Callers => "callers",
             Self::Pool => "pool",
             Self::Journal => "journal",
+            Self::Failover => "failover",
         }
     }
 }
@@ -102,6 +107,8 @@ pub enum Layout {
     Full,
     /// A line for each row, with all figures of requests.
     Rates,
+    /// A line for each row: how long nothing was answered.
+    Pauses,
     /// The groups side by side, a block for each figure; the text heads the groups.
     Grid { groups: String, figures: Vec<Figure>, log_y: bool },
 }
@@ -194,6 +201,7 @@ pub fn measure(bench: &Bench, id: TableId, seed: u64) -> Result<Table> {
         TableId::Callers => scale::plan(bench, scale::Axis::Clients),
         TableId::Pool => pool::plan(bench),
         TableId::Journal => journal::plan(bench),
+        TableId::Failover => failover::plan(bench),
     };
     let rows = series::measure(plan.variants, bench.rounds, seed);
     Ok(Table {

@@ -15,7 +15,7 @@ const SIZE: u64 = 1024;
 const IDEAL: f64 = 1e3 / WORK_MS as f64 * WORKERS as f64;
 
 const SOCKETS: &str = "plain sockets, a thread a connection";
-const OURS: &str = "tow broker, tow call and tow work";
+const OURS: &str = "tow broker, tow call, worker on our library";
 const OURS_STOCK: &str = "tow broker, libzmq workers";
 
 pub fn plan(bench: &Bench) -> Plan<'_> {
@@ -31,7 +31,7 @@ pub fn plan(bench: &Bench) -> Plan<'_> {
         (Kind::Peer, "Majordomo broker in C, libzmq workers", stock(Broker::Libzmq)),
         (Kind::Peer, "majortomo, libzmq workers", stock(Broker::Majortomo)),
         (Kind::Ours, OURS_STOCK, stock(tow)),
-        (Kind::Ours, OURS, setup(tow, Ends::Tow)),
+        (Kind::Ours, OURS, setup(tow, Ends::Library)),
     ]
     .into_iter()
     .map(|(kind, name, setup)| variant(bench, kind, name, "", setup, Load { requests, ahead: CLIENTS, size: SIZE }))
@@ -45,8 +45,8 @@ fn content(requests: u64) -> Content {
         about: format!(
             "{CLIENTS} clients ask {WORKERS} workers, which take {WORK_MS} ms for each request of {SIZE} octets: {} requests, and {IDEAL:.0} a second \
              if the workers never had to wait. Plain sockets and libzmq's proxy are one process with a thread for each client and \
-             worker; with a broker, the clients are connections of an epoll program that ask one thing at a time, and `tow call` \
-             has {CLIENTS} requests under way.",
+             worker; with a broker, the clients are connections of an epoll program that ask one thing at a time, and so are \
+             those of `tow call`. Work is a thread that sleeps.",
             count_text(requests)
         ),
         peer: SOCKETS.to_owned(),

@@ -28,6 +28,7 @@ pub fn plan(bench: &Bench) -> Plan<'_> {
                 (Kind::Ours, OURS, Setup::new(tow, Ends::Tow).workers(ahead), most),
                 (Kind::Ours, OURS_STOCK, Setup::new(tow, Ends::Light).workers(STOCK_WORKERS), most / 10),
                 (Kind::Peer, LIBZMQ, Setup::new(Broker::Libzmq, Ends::Light).workers(STOCK_WORKERS), most / 25),
+                (Kind::Peer, "NATS", Setup::new(Broker::NatsCore, Ends::Nats), most / 10),
                 (Kind::Limit, RAW, Setup::new(Broker::Raw, Ends::Light), most),
             ] {
                 variants.push(variant(bench, kind, name, &group, setup, Load { requests, ahead, size }));
@@ -49,7 +50,7 @@ fn content(most: u64) -> Content {
         title: "Throughput".to_owned(),
         about: format!(
             "One client with 100, 1000 and 10,000 requests under way, of 30 and 250 octets: {} requests in all to our own worker and \
-             over raw sockets, {} to stock workers behind our broker, {} behind the one on libzmq, {} behind majortomo. Stock \
+             over raw sockets, {} to stock workers behind our broker and through NATS (whose server has no queue of requests), {} behind the one on libzmq, {} behind majortomo. Stock \
              workers take one request at a time, so there are {STOCK_WORKERS}; they and their client are epoll programs that speak \
              Majordomo 0.1, so that the broker is what is measured. All ends are one process a side.",
             count_text(most),

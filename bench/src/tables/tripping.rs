@@ -27,7 +27,7 @@ pub fn plan(bench: &Bench) -> Plan<'_> {
         (Kind::Ours, OURS_STOCK, Broker::Tow { journal: false }, Ends::Libzmq, at_once / 5),
         (Kind::Limit, RAW, Broker::Raw, Ends::Light, at_once),
     ] {
-        let setup = Setup::new(broker, ends);
+        let setup = Setup::new(broker, ends).workers(if ends == Ends::Tow { 0 } else { 1 });
         let load = Load { requests: one_by_one, ahead: 1, size: SIZE };
         variants.push(variant(bench, kind, name, SYNCHRONOUS, setup, load));
         let load = Load { requests: asynchronous, ahead: asynchronous, size: SIZE };
@@ -42,7 +42,7 @@ fn content(one_by_one: u64, at_once: u64) -> Content {
         about: format!(
             "A client, something in the middle, and one worker that echoes, each a process: {} requests of {SIZE} octets one after \
              another, and {} at once. The proxy passes on whatever comes. The Majordomo brokers know services and workers, and \
-             give a stock worker one request at a time (for them it is {} at once); `tow work` takes as many as it asks for. *Raw \
+             give a stock worker one request at a time (for them it is {} at once); `tow work` takes as many as it asks for, and `tow call` sends 8 octets. *Raw \
              sockets* are epoll programs with frames but no protocol.",
             count_text(one_by_one),
             count_text(at_once),
