@@ -26,7 +26,11 @@ impl Broker {
             Event::BodyEnd { peer, more } => self.on_body_end(peer, more),
             Event::Room { peer } => self.on_room(peer),
             Event::Gone { peer, reason } => {
-                tracing::debug!(%peer, reason, "gone");
+                if self.core.is_worker(peer.slot()) && self.connections.of(peer).is_some() {
+                    tracing::info!(%peer, reason, "a worker is gone");
+                } else {
+                    tracing::debug!(%peer, reason, "gone");
+                }
                 if self.connections.remove(peer).is_some() {
                     let now = self.now();
                     self.core.peer_gone(now, peer.slot());
@@ -112,6 +116,7 @@ impl Broker {
                         crate::wire::ToWorker::welcome(block, epoch);
                     }
                     self.core.worker_ready(now, peer, Kind::Numbered, service, credit);
+                    self.greet(peer, service, credit);
                 }
                 FromWorker::Credit { credit } => self.core.worker_credit(now, peer, credit),
                 FromWorker::Leaving => self.core.worker_leaving(now, peer),
@@ -163,7 +168,10 @@ impl Broker {
         let now = self.now();
         let peer = id.slot();
         match command {
-            WorkerCommand::Ready { service } => self.core.worker_ready(now, peer, Kind::Stock, &service, 1),
+            WorkerCommand::Ready { service } => {
+                self.core.worker_ready(now, peer, Kind::Stock, &service, 1);
+                self.greet(peer, &service, 1);
+            }
             WorkerCommand::Reply { address, partial, body } => {
                 let Some(token) = mdp::token_of(&address) else {
                     return self.dismiss(id, "a reply to an address that this broker never gave");
@@ -186,6 +194,15 @@ impl Broker {
                     connection.speaks = Speaks::Nothing;
                 }
             }
+        }
+    }
+
+    /// Tells the operator of a worker that was taken on.
+    fn greet(&mut self, peer: Peer, service: &[u8], credit: u32) {
+        let Some(id) = self.connections.find(peer).map(|connection| connection.id) else { return };
+        if self.core.is_worker(peer) {
+            let address = self.hub.peer(id).map(|peer| peer.address.to_string()).unwrap_or_default();
+            tracing::info!(peer = %id, service = %String::from_utf8_lossy(service), address, credit, "a worker is there");
         }
     }
 

@@ -96,7 +96,7 @@ pub(super) struct Streams {
 impl Streams {
     pub fn start(options: &BrokerOptions, waker: Waker) -> io::Result<Streams> {
         let directory = options.spool.clone().or_else(|| options.journal.as_ref().map(|journal| journal.join("spool")));
-        let spool = Spool::new(directory.unwrap_or_else(std::env::temp_dir))?;
+        let spool = Spool::new(directory.unwrap_or_else(crate::link::default_spool_folder))?;
         // What the journal names must be on the disk, and only this thread may wait for that.
         let sync = options.journal.is_some();
         let (jobs, to_do) = channel();
