@@ -11,6 +11,9 @@ pub(crate) const INLINE_BYTES_MAX: usize = 54;
 /// A slice of what was read keeps all of that alive: smaller frames are copied out of it.
 pub(crate) const SHARE_OVER_BYTES: usize = 16 * 1024;
 
+/// Up to so many octets, a copy costs no more than sharing does.
+const COPY_AGAIN_BYTES_MAX: usize = 1024;
+
 /// A body that isn't in memory, such as a file. Whoever made it knows what it is.
 pub trait LargeBody: Any + Send + Sync + fmt::Debug {
     /// Its octets.
@@ -23,7 +26,12 @@ pub struct Body(Kind);
 
 #[derive(Clone)]
 enum Kind {
-    Inline { length: u8, octets: [u8; INLINE_BYTES_MAX] },
+    Inline {
+        length: u8,
+        octets: [u8; INLINE_BYTES_MAX],
+    },
+    /// Copied out of what was read. Not [`Bytes`], which allocate twice to be shared.
+    Copied(Arc<[u8]>),
     One(Bytes),
     Many(Arc<[Bytes]>),
     Large(Arc<dyn LargeBody>),
@@ -40,7 +48,7 @@ impl Body {
                 inline[..octets.len()].copy_from_slice(octets);
                 Body(Kind::Inline { length, octets: inline })
             }
-            _ => Body(Kind::One(Bytes::copy_from_slice(octets))),
+            _ => Body(Kind::Copied(octets.into())),
         }
     }
 
@@ -55,11 +63,18 @@ impl Body {
     }
 
     /// A body of frames that came from the wire: small ones are copied, so that they don't keep what they were read with alive.
-    pub fn owned(frames: impl IntoIterator<Item = Bytes>) -> Body {
-        Body::of_frames(frames.into_iter().map(|frame| match frame.len() {
-            0..=SHARE_OVER_BYTES => Bytes::copy_from_slice(&frame),
-            _ => frame,
-        }))
+    pub fn owned(frames: impl IntoIterator<Item = Bytes, IntoIter: ExactSizeIterator>) -> Body {
+        let mut frames = frames.into_iter();
+        match frames.len() {
+            1 => frames.next().map_or_else(Body::default, |frame| match frame.len() {
+                0..=SHARE_OVER_BYTES => Body::copied(&frame),
+                _ => Body::from(frame),
+            }),
+            _ => Body::of_frames(frames.map(|frame| match frame.len() {
+                0..=SHARE_OVER_BYTES => Bytes::copy_from_slice(&frame),
+                _ => frame,
+            })),
+        }
     }
 
     /// Gives up what it holds beside itself; what is left means nothing.
@@ -96,6 +111,7 @@ impl Body {
     pub fn frames(&self) -> Option<impl ExactSizeIterator<Item = &[u8]>> {
         let (one, many): (Option<&[u8]>, &[Bytes]) = match &self.0 {
             Kind::Inline { length, octets } => (octets.get(..usize::from(*length)), &[]),
+            Kind::Copied(octets) => (Some(octets), &[]),
             Kind::One(bytes) => (Some(bytes), &[]),
             Kind::Many(frames) => (None, frames),
             Kind::Large(_) | Kind::Joined(_) => return None,
@@ -108,6 +124,7 @@ impl Body {
     pub fn single(&self) -> Option<&[u8]> {
         match &self.0 {
             Kind::Inline { length, octets } => octets.get(..usize::from(*length)),
+            Kind::Copied(octets) => Some(octets),
             Kind::One(bytes) => Some(bytes),
             Kind::Many(_) | Kind::Large(_) | Kind::Joined(_) => None,
         }
@@ -119,6 +136,10 @@ impl Body {
             Kind::Inline { length, octets } => {
                 smallvec::smallvec![Bytes::copy_from_slice(octets.get(..usize::from(*length)).unwrap_or_default())]
             }
+            Kind::Copied(octets) if octets.len() <= COPY_AGAIN_BYTES_MAX => {
+                smallvec::smallvec![Bytes::copy_from_slice(octets)]
+            }
+            Kind::Copied(octets) => smallvec::smallvec![Bytes::from_owner(Arc::clone(octets))],
             Kind::One(bytes) => smallvec::smallvec![bytes.clone()],
             Kind::Many(frames) => frames.iter().cloned().collect(),
             Kind::Large(_) | Kind::Joined(_) => return None,
@@ -137,6 +158,7 @@ impl Body {
     pub fn length(&self) -> u64 {
         match &self.0 {
             Kind::Inline { length, .. } => u64::from(*length),
+            Kind::Copied(octets) => octets.len() as u64,
             Kind::One(bytes) => bytes.len() as u64,
             Kind::Many(frames) => frames.iter().map(|frame| frame.len() as u64).sum(),
             Kind::Large(body) => body.length(),
@@ -149,6 +171,7 @@ impl Body {
     pub fn memory_bytes(&self) -> usize {
         match &self.0 {
             Kind::Inline { .. } => 0,
+            Kind::Copied(octets) => octets.len(),
             Kind::One(bytes) => bytes.len(),
             Kind::Many(frames) => frames.iter().map(|frame| size_of::<Bytes>() + frame.len()).sum(),
             Kind::Large(_) => 256,

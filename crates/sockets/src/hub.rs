@@ -27,8 +27,9 @@ use towpath_zmtp::{Body, Config, Queued};
 /// No more peers are read in a turn once this many events wait for the application.
 pub(crate) const EVENTS_MAX: usize = 16 * 1024;
 
-/// Deadlines are looked through no more often than this.
+/// Deadlines are looked through no more often than this, and with many peers less often, so that it costs little.
 const TIMER_GRAIN: Duration = Duration::from_millis(10);
+const TIMER_GRAIN_PER_PEER: Duration = Duration::from_micros(5);
 
 const WAKER_TOKEN: u64 = u64::MAX;
 const LISTENER_TOKENS: u64 = u64::MAX - 1_000_000;
@@ -141,7 +142,7 @@ impl Hub {
             if !self.events.is_empty() || !self.runnable.is_empty() || self.listeners.iter().any(|l| l.pending) {
                 Some(Duration::ZERO)
             } else {
-                let timer = self.next_timer.map(|at| at.saturating_duration_since(self.now) + TIMER_GRAIN);
+                let timer = self.next_timer.map(|at| at.saturating_duration_since(self.now) + self.timer_grain());
                 timeout.into_iter().chain(timer).min()
             };
         self.wait(timeout)?;
@@ -164,7 +165,12 @@ impl Hub {
 
     /// When a turn is wanted even if nothing happens: for a caller that waits on the hub's descriptor itself.
     pub fn deadline(&self) -> Option<Instant> {
-        self.next_timer.map(|at| at + TIMER_GRAIN)
+        self.next_timer.map(|at| at + self.timer_grain())
+    }
+
+    fn timer_grain(&self) -> Duration {
+        let peers = u32::try_from(self.peers.len()).unwrap_or(u32::MAX);
+        TIMER_GRAIN.saturating_add(TIMER_GRAIN_PER_PEER.saturating_mul(peers))
     }
 
     /// The next event of the past turn.

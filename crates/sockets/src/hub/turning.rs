@@ -1,6 +1,6 @@
 //! What a hub does in a turn: wait, give every peer that has something to do its share, look at the deadlines.
 
-use super::{EVENTS_MAX, Hub, LISTENER_TOKENS, TIMER_GRAIN, WAKER_TOKEN, schedule};
+use super::{EVENTS_MAX, Hub, LISTENER_TOKENS, WAKER_TOKEN, schedule};
 use crate::buffer_pool::BufferPool;
 use crate::error::SocketError;
 use crate::event::Event;
@@ -103,7 +103,7 @@ impl Hub {
 
     pub(super) fn on_time(&mut self) {
         let now = self.now;
-        if self.next_timer.is_none_or(|at| now < at) || now < self.last_scan + TIMER_GRAIN {
+        if self.next_timer.is_none_or(|at| now < at) || now < self.last_scan + self.timer_grain() {
             return;
         }
         self.last_scan = now;
