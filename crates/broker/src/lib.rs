@@ -10,6 +10,8 @@ pub mod journal;
 pub mod limits;
 mod link;
 pub mod mdp;
+#[doc(hidden)]
+pub mod pure;
 mod spool;
 pub mod wire;
 pub mod worker;

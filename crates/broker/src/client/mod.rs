@@ -22,7 +22,7 @@ mod confirms;
 mod deadlines;
 mod failover;
 mod inbox;
-mod session;
+pub(crate) mod session;
 mod state;
 mod table;
 #[cfg(test)]

@@ -384,3 +384,24 @@ fn a_request_that_is_waited_for_long_does_not_keep_the_others() {
     assert_eq!((confirmed, asked), (99_999, vec![1]));
     assert_eq!(session.counters().resent, 1);
 }
+
+#[test]
+fn what_ends_while_the_broker_is_greeted_is_confirmed() {
+    let at = Duration::from_millis;
+    let mut session = Session::new(ClientId([7; 16]), 10, usize::MAX, at(5_000));
+    let (service, body) = (b"echo"[..].into(), Body::default());
+    session.submit(NewRequest { service, body, ttl: Some(at(1_000)), volatile: false, owner: 0 }, at(0));
+    let (mut block, mut say, mut ended) = (Block::default(), Block::default(), Vec::new());
+    session.connected(at(900), &mut block);
+    session.on_time(at(1_000), &mut |delivery| ended.push(delivery.status));
+    assert_eq!(ended, [Status::EXPIRED]);
+    ToClient::welcome(&mut say, 2, 1000, 1 << 20, true);
+    let welcome = say.drain().next().unwrap();
+    session.on_block(&welcome.block, None, at(1_100), &mut |_| {}).unwrap();
+    session.pump(at(1_200), &mut block, usize::MAX);
+    // HELLO has said that number 1 is open: the broker keeps what an earlier connection left there.
+    let heard: Vec<Message> = block.drain().collect();
+    let mut rest = &heard[0].block[..];
+    assert!(matches!(FromClient::decode(&mut rest).unwrap(), FromClient::Hello { first: 1, .. }));
+    assert_eq!(FromClient::decode(&mut rest).unwrap(), FromClient::Confirm { first: 1, count: 1 });
+}

@@ -15,7 +15,7 @@
 
 mod link;
 mod request;
-mod session;
+pub(crate) mod session;
 #[cfg(test)]
 mod tests;
 

@@ -94,7 +94,7 @@ impl Client {
     fn on_outcome(&mut self, io: &mut Io, number: u64, status: Status, body: Body) {
         assert!(number < self.next, "a reply to a number that was never used");
         if self.asked.remove(&number).is_some() {
-            io.history.add(io.now, Event::Outcome { key: (self.index, number), status, body });
+            io.history.add(io.now, Event::Outcome { key: (self.index, number), status, body, own: false });
         }
         self.done.insert(number);
         self.unconfirmed.insert(number);

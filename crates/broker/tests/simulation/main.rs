@@ -9,6 +9,7 @@ mod ends;
 mod history;
 mod link;
 mod node;
+mod real;
 mod rng;
 mod stock;
 mod worker;

@@ -158,8 +158,8 @@ impl Session {
                 self.in_flight_bytes += length;
                 self.cancels.push(number);
             }
-            // The broker mustn't wait for a number that never comes.
-            Link::Numbered { .. } => self.confirms.add(number, now),
+            // The broker mustn't wait for a number that never comes, nor keep what HELLO has just said to be open.
+            Link::Numbered { .. } | Link::Greeting(_) => self.confirms.add(number, now),
             // It is confirmed, or its number is passed over, when the next connection begins.
             _ => {}
         }

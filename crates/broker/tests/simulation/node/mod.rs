@@ -192,7 +192,7 @@ impl Node {
         while !rest.is_empty() {
             match FromClient::decode(&mut rest)? {
                 FromClient::Request { number, ttl_ms, volatile, service, content } => {
-                    let body = content.to_body(block, attached.take_if(|_| is_attached(&content)))?;
+                    let body = content.to_body(block, attached.take_if(|_| content.is_attached()))?;
                     self.core().request(now, peer, number, ttl_ms, volatile, service, body);
                 }
                 FromClient::Confirm { first, count } => self.core().confirm(now, peer, first, count),
@@ -220,7 +220,7 @@ impl Node {
         while !rest.is_empty() {
             match FromWorker::decode(&mut rest)? {
                 FromWorker::Reply { token, status, part, content } => {
-                    let body = content.to_body(block, attached.take_if(|_| is_attached(&content)))?;
+                    let body = content.to_body(block, attached.take_if(|_| content.is_attached()))?;
                     self.core().worker_reply(now, peer, &token, status, part, body);
                 }
                 FromWorker::Ready { credit, service } => {
@@ -325,10 +325,6 @@ impl Node {
 
 fn conn_parts(conn: Option<&mut Conn>) -> u32 {
     conn.map_or(0, |conn| conn.parts)
-}
-
-fn is_attached(content: &towpath_broker::wire::Content) -> bool {
-    matches!(content, towpath_broker::wire::Content::Attached { .. })
 }
 
 pub fn frames_of(body: &Body) -> Vec<Bytes> {

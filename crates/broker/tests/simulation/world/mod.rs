@@ -7,6 +7,7 @@ use crate::ends::{End, Io, SERVICES};
 use crate::history::History;
 use crate::link::{LANE_BYTES, LinkId, Net, Packet};
 use crate::node::{Fault, Node, World};
+use crate::real::{RealClient, RealWorker};
 use crate::rng::Rng;
 use crate::stock::{StockClient, StockWorker};
 use crate::worker::Worker;
@@ -97,7 +98,11 @@ impl Sim {
         };
         for index in 1..=3 {
             let requests = rng.between(20, 60);
-            sit(Box::new(Client::new(index, requests)), &all);
+            if index == 1 || rng.percent(30) {
+                sit(Box::new(RealClient::new(index, requests)), &all);
+            } else {
+                sit(Box::new(Client::new(index, requests)), &all);
+            }
         }
         for index in 11..=12 {
             sit(Box::new(StockClient::new(index, index == 12, 30)), &all);
@@ -106,7 +111,11 @@ impl Sim {
             for (of, service) in SERVICES.into_iter().enumerate() {
                 let credit = rng.between(1, 5) as u32;
                 let worker = 20 + 10 * index + of;
-                sit(Box::new(Worker::new(worker, service, credit)), &[node]);
+                if rng.percent(50) {
+                    sit(Box::new(RealWorker::new(worker, service, credit)), &[node]);
+                } else {
+                    sit(Box::new(Worker::new(worker, service, credit)), &[node]);
+                }
                 sit(Box::new(StockWorker::new(worker + 5, service, of == index % 2)), &[node]);
             }
         }
