@@ -18,12 +18,11 @@ DEADLINE_SECONDS = 30
 class Server:
     """A running `tow serve` or `tow broker`. Its log goes to a file, so that it never waits for us."""
 
-    def __init__(self, log, command, *arguments, bind="tcp://127.0.0.1:0"):
+    def __init__(self, log, command, *arguments, bind="tcp://127.0.0.1:0", within=()):
         self.log_path = log
+        words = [*within, TOW, command, "--bind", bind, *map(str, arguments)]
         with open(log, "ab") as stderr:
-            self.process = subprocess.Popen(
-                [TOW, command, "--bind", bind, *map(str, arguments)], stdout=subprocess.PIPE, stderr=stderr
-            )
+            self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=stderr)
         line = self.process.stdout.readline().decode()
         if not line.startswith({"serve": "serving ", "broker": "broker "}[command]) or " on " not in line:
             self.stop()
@@ -63,7 +62,27 @@ def started(tmp_path):
     yield start
     for server in servers:
         assert server.process.poll() in (None, 0, -9), f"the server ended by itself: {server.log()}"
+        assert "panicked" not in server.log()
         server.stop()
+
+
+@pytest.fixture
+def end(tmp_path):
+    """A function that starts `tow work` or `tow call`: end("work", SERVICE, servers, *arguments)."""
+    processes = []
+
+    def start(command, service, servers, *arguments) -> subprocess.Popen:
+        connect = [word for server in servers for word in ("--connect", server.endpoint)]
+        with open(tmp_path / f"{command}-{len(processes)}.log", "wb") as log:
+            words = [TOW, command, service, *connect, *map(str, arguments)]
+            processes.append(subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+        process.stdout.close()
 
 
 @pytest.fixture

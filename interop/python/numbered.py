@@ -137,6 +137,10 @@ class Peer:
     def send(self, *records, attached=()) -> None:
         self.socket.send_multipart([self.header, b"".join(records), *attached])
 
+    def has_more(self, ms: int) -> bool:
+        """Whether a record is there, or comes within so many milliseconds."""
+        return bool(self.records) or bool(self.socket.poll(ms))
+
     def next(self):
         """The next record."""
         while not self.records:

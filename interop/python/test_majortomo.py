@@ -1,14 +1,18 @@
 """The majortomo library's client and worker against `tow broker`, as they are used in programs."""
 
 import contextlib
+import json
+import subprocess
+import sys
 import threading
+import types
 
 import majortomo
 import pytest
 import zmq
 from majortomo.worker import WorkerRequestsIterator
 
-from conftest import DEADLINE_SECONDS, wait_until
+from conftest import DEADLINE_SECONDS, TOW, wait_until
 
 LARGE = 5_000_000
 
@@ -92,3 +96,41 @@ def test_a_worker_comes_to_a_broker_that_was_started_anew(broker, context):
     with majortomo.Client(second.endpoint, zmq_context=context) as client:
         assert ask(client, "echo", b"body") == [[b"body"]]
     thread.join(DEADLINE_SECONDS)
+
+
+@pytest.fixture
+def their_broker(tmp_path):
+    """The library's broker, at a place in the file system."""
+    endpoint = f"ipc://{tmp_path}/broker"
+    program = f"from majortomo.broker import Broker; Broker({endpoint!r}, heartbeat_interval=0.5).run()"
+    process = subprocess.Popen([sys.executable, "-c", program])
+    wait_until((tmp_path / "broker").exists, "it listens")
+    yield types.SimpleNamespace(endpoint=endpoint)
+    process.kill()
+    process.wait()
+
+
+def test_our_ends_at_their_broker(their_broker, end, context, majortomo_worker, tmp_path):
+    worker = end("work", "shout", [their_broker], "--dialect", "majortomo", "--", "tr", "a-z", "A-Z")
+    for body in (b"hello", b"x" * 300_000, b"y" * LARGE):
+        question = tmp_path / "question"
+        question.write_bytes(body)
+        words = [TOW, "call", "shout", "--connect", their_broker.endpoint, "--dialect", "majortomo"]
+        with open(question, "rb") as file:
+            done = subprocess.run(words, stdin=file, capture_output=True, timeout=DEADLINE_SECONDS)
+        assert (done.returncode, done.stdout) == (0, body.upper()), done.stderr
+    with majortomo.Client(their_broker.endpoint, zmq_context=context) as client:
+        assert ask(client, "shout", b"theirs") == [[b"THEIRS"]]
+    # Longer than its broker waits for a heartbeat, if nothing came.
+    end("work", "echo", [their_broker], "--dialect", "majortomo", "--echo")
+    load = end("call", "echo", [their_broker], "--dialect", "majortomo", "--count", 500, "--rate", 200, "--json", "-q")
+    summary = json.loads(load.communicate(timeout=DEADLINE_SECONDS)[0])
+    assert (load.returncode, summary["replies"], summary["wrong"]) == (0, 500, 0)
+    assert worker.poll() is None
+    # Their worker, our client; parts come as they are.
+    majortomo_worker(their_broker, "parts", lambda requests, _: requests.send_reply_from_iterable([[b"1"], [b"2"]], [b"3"]))
+    done = subprocess.run([*words[:2], "parts", "?", *words[3:]], capture_output=True, timeout=DEADLINE_SECONDS)
+    assert (done.returncode, done.stdout) == (0, b"123"), done.stderr
+    # Without being told what it speaks, our client tries, and says that it was in vain.
+    words = [TOW, "call", "shout", "x", "--connect", their_broker.endpoint, "--timeout", "1"]
+    assert subprocess.run(words, capture_output=True, timeout=DEADLINE_SECONDS).returncode == 1

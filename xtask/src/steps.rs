@@ -51,7 +51,7 @@ impl Step {
             Self::Docs => "the API's documentation; a warning is an error",
             Self::Unit => "unit and property tests of all crates",
             Self::Integration => "tests of the real tow binary: features, bad input, faults",
-            Self::Python => "pyzmq against tow serve and tow broker",
+            Self::Python => "pyzmq against tow serve and tow broker; bad input to the broker, and faults",
             Self::Stacks => {
                 "JeroMQ, go-zeromq and zeromq.js against tow serve and tow broker, as far as they can be installed"
             }

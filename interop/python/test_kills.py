@@ -1,0 +1,190 @@
+"""Brokers and workers that are killed again and again under load. `tow call` checks every reply: none is lost, none is wrong."""
+
+import json
+import os
+import pathlib
+import random
+import tempfile
+import threading
+import time
+
+import pytest
+import zmq
+
+import numbered
+from conftest import DEADLINE_SECONDS, Server
+from numbered import Reply, Request, reply, request
+
+KILLS = 50
+SEED = 20
+COUNT = 3000
+
+
+class Loads:
+    """`tow call` with a load, again and again until the block ends; each must end well."""
+
+    def __init__(self, end, servers, *arguments):
+        self.start = lambda: end("call", "echo", servers, "--count", COUNT, "--json", "-q", *arguments)
+        self.done, self.resent, self.is_over, self.failure = 0, 0, False, None
+        self.thread = threading.Thread(target=self.run)
+
+    def run(self) -> None:
+        try:
+            while not self.is_over:
+                self.one()
+        except BaseException as failure:
+            self.failure = failure
+
+    def one(self) -> None:
+        load = self.start()
+        output, _ = load.communicate(timeout=2 * DEADLINE_SECONDS)
+        assert load.returncode == 0, output
+        summary = json.loads(output)
+        wanted = {"requests": COUNT, "replies": COUNT, "failed": 0, "wrong": 0}
+        assert {member: summary[member] for member in wanted} == wanted
+        self.done += summary["replies"]
+        self.resent += summary["resent"]
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.is_over = True
+        self.thread.join()
+        if self.failure:
+            raise self.failure
+
+
+class Again:
+    """A broker that can be killed, and comes again where it was."""
+
+    def __init__(self, log, *arguments):
+        self.log, self.arguments = log, arguments
+        self.server = Server(log, "broker", *arguments)
+        self.endpoint = self.server.endpoint
+
+    def kill(self) -> None:
+        self.server.stop()
+        assert "panicked" not in self.server.log()
+
+    def come_again(self) -> None:
+        self.server = Server(self.log, "broker", *self.arguments, bind=self.endpoint)
+
+
+@pytest.fixture
+def journal_path():
+    """In memory, where there is such a place: a process that is killed loses nothing there, and disks differ in speed."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=memory) as path:
+        yield pathlib.Path(path) / "journal"
+
+
+@pytest.fixture
+def again(tmp_path):
+    brokers = []
+
+    def start(*arguments) -> Again:
+        brokers.append(Again(tmp_path / f"broker-{len(brokers)}.log", *arguments))
+        return brokers[-1]
+
+    yield start
+    for broker in brokers:
+        broker.server.stop()
+
+
+def test_workers_are_killed_a_hundred_times(broker, end):
+    rng = random.Random(SEED)
+    server = broker("--attempts", 100)
+    work = lambda dialect: end("work", "echo", [server], "--echo", "--work-ms", 3, "--jobs", 20, "--dialect", dialect)
+    dialects = ["auto", "auto", "mdp01"]
+    workers = [work(dialect) for dialect in dialects]
+    with Loads(end, [server], "--ahead", 60):
+        for _ in range(2 * KILLS):
+            time.sleep(rng.uniform(0, 0.1))
+            killed = rng.randrange(len(workers))
+            workers[killed].kill()
+            workers[killed].wait()
+            workers[killed] = work(dialects[killed])
+
+
+@pytest.mark.parametrize("journal", [False, True], ids=["memory", "journal"])
+def test_the_broker_is_killed_fifty_times(again, end, journal_path, journal):
+    rng = random.Random(SEED)
+    broker = again(*(["--journal", journal_path] if journal else []))
+    for _ in range(2):
+        end("work", "echo", [broker], "--echo", "--work-ms", 1, "--jobs", 50)
+    with Loads(end, [broker], "--ahead", 50, "--clients", 2) as loads:
+        # With a journal the other half is below: it has much to read when it comes again.
+        for _ in range(KILLS // 2 if journal else KILLS):
+            time.sleep(rng.uniform(0, 0.3))
+            broker.kill()
+            broker.come_again()
+    assert loads.resent > 0
+
+
+def test_one_broker_of_two_is_always_there(again, end):
+    rng = random.Random(SEED)
+    brokers = [again(), again()]
+    for _ in range(2):
+        end("work", "echo", brokers, "--echo", "--work-ms", 1, "--jobs", 50)
+    with Loads(end, brokers, "--ahead", 50, "--clients", 2) as loads:
+        for kill in range(KILLS // 2):
+            time.sleep(rng.uniform(0.1, 0.4))
+            brokers[kill % 2].kill()
+            time.sleep(rng.uniform(0, 0.2))
+            brokers[kill % 2].come_again()
+    assert loads.resent > 0
+
+
+def test_a_number_has_one_outcome_over_crashes(again, connected, journal_path):
+    """Each execution replies something else. What a client has once been told it is told again, whatever happened since."""
+    rng = random.Random(SEED)
+    broker = again("--journal", journal_path)
+    is_over = threading.Event()
+
+    def work():
+        # Again and again on a new connection: a broker that has come again doesn't know the old one.
+        while not is_over.is_set():
+            with zmq.Context.instance().socket(zmq.DEALER) as socket:
+                socket.linger, socket.rcvtimeo = 0, 100
+                socket.connect(broker.endpoint)
+                try:
+                    worker = numbered.Worker(socket, b"dice", credit=20)
+                    while True:
+                        match worker.next():
+                            case Request(token=token):
+                                worker.send(reply(token, os.urandom(8)))
+                except zmq.Again:
+                    pass
+
+    workers = [threading.Thread(target=work) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    name, outcomes, told_again = os.urandom(16), {}, 0
+    numbers = range(1, 1001)
+    try:
+        for turn in range(KILLS // 2):
+            socket = connected(broker)
+            client = numbered.Client(socket, name=name)
+            client.send(*(request(number, b"dice") for number in numbers))
+            # The last turn waits for everything.
+            until = time.monotonic() + (DEADLINE_SECONDS if turn == KILLS // 2 - 1 else rng.uniform(0.02, 0.3))
+            seen = set()
+            while len(seen) < len(numbers) and (left := until - time.monotonic()) > 0:
+                if not client.has_more(int(left * 1000) + 1):
+                    break
+                match client.next():
+                    case Reply(number=number, status=status, body=body):
+                        assert status == 200
+                        told_again += number in outcomes
+                        assert outcomes.setdefault(number, body) == body, f"{number} has two outcomes"
+                        seen.add(number)
+            socket.close(linger=0)
+            broker.kill()
+            broker.come_again()
+    finally:
+        is_over.set()
+        for worker in workers:
+            worker.join()
+    assert seen == set(numbers) and told_again > len(numbers)
