@@ -27,6 +27,8 @@ pub enum Ends {
     Nats,
     /// The worker pool with libzmq inside one program, over a transport.
     LibzmqPool(&'static str),
+    /// The same on our library.
+    OwnPool(&'static str),
     /// The worker pool with plain sockets and threads.
     ThreadPool,
 }
@@ -130,7 +132,7 @@ impl Setup {
                 command.args(["work", "--port", &port.to_string()]);
                 (command, Ready::Line)
             }
-            Ends::Durable | Ends::Store | Ends::LibzmqPool(_) | Ends::ThreadPool => return Ok(None),
+            Ends::Durable | Ends::Store | Ends::LibzmqPool(_) | Ends::OwnPool(_) | Ends::ThreadPool => return Ok(None),
         };
         if matches!(self.worker_ends, Ends::Libzmq | Ends::Light) {
             command.args(["--dialect", self.broker.dialect(), "--workers", &workers]);
@@ -184,10 +186,14 @@ impl Setup {
                 command.args(["--requests", &requests, "--ahead", &each, "--size", &size]);
                 command.args(["--clients", &self.clients.to_string()]);
             }
-            Ends::LibzmqPool(_) | Ends::ThreadPool => {
-                let name = if self.client_ends == Ends::ThreadPool { "thread_pool" } else { "zmq_pool" };
+            Ends::LibzmqPool(_) | Ends::OwnPool(_) | Ends::ThreadPool => {
+                let name = match self.client_ends {
+                    Ends::ThreadPool => "thread_pool",
+                    Ends::OwnPool(_) => "tow_pool",
+                    _ => "zmq_pool",
+                };
                 command = programs.command(name)?;
-                if let Ends::LibzmqPool(transport) = self.client_ends {
+                if let Ends::LibzmqPool(transport) | Ends::OwnPool(transport) = self.client_ends {
                     command.args(["--transport", transport]);
                 }
                 command.args(["--requests", &requests, "--clients", &self.clients.to_string(), "--size", &size]);

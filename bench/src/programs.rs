@@ -97,8 +97,8 @@ impl Programs {
             Ok(python_environment()?.join("bin").join(name))
         } else if name == "tow" {
             self.tow.clone().map_or_else(|| build("towpath", "tow"), Ok)
-        } else if name == "tow_ends" {
-            build("bench", "tow_ends")
+        } else if name == "tow_ends" || name == "tow_pool" {
+            build("bench", name)
         } else {
             Err(format!("{name} is not known here"))
         }

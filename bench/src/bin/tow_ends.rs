@@ -6,6 +6,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::error::Error;
+use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -91,7 +92,11 @@ async fn work(arguments: WorkArguments) -> Outcome<()> {
     let work = Duration::from_millis(arguments.work_ms);
     worker
         .run(move |request| async move {
-            let worked = tokio::task::spawn_blocking(move || std::thread::sleep(work)).await;
+            let worked = tokio::task::spawn_blocking(move || {
+                let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+                std::thread::sleep(work);
+            })
+            .await;
             worked.map(|()| request.body().clone()).map_err(|error| error.to_string())
         })
         .await;

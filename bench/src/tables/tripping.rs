@@ -57,7 +57,7 @@ fn targets(rows: &Rows<'_>) -> Vec<Target> {
     let faster =
         |text, bound, group| rows.compared(text, bound, (OURS, PROXY, group), |row, peer| row.times_faster(peer));
     vec![
-        faster("one after another, times faster than libzmq's proxy", Bound::AtLeast(1.0), SYNCHRONOUS),
-        faster("at once, times faster than libzmq's proxy", Bound::AtLeast(1.0), ASYNCHRONOUS),
+        faster("one after another, times faster than libzmq's proxy", Bound::AtLeast(1.5), SYNCHRONOUS),
+        faster("at once, times faster than libzmq's proxy", Bound::AtLeast(2.0), ASYNCHRONOUS),
     ]
 }
