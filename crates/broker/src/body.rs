@@ -155,6 +155,7 @@ impl Body {
     }
 
     /// Octets of all its frames, wherever they are.
+    #[inline]
     pub fn length(&self) -> u64 {
         match &self.0 {
             Kind::Inline { length, .. } => u64::from(*length),

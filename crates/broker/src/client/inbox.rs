@@ -21,6 +21,7 @@ struct Call {
 #[derive(Debug)]
 pub(super) struct Inbox {
     completed: VecDeque<Completed>,
+    completed_bytes: usize,
     bytes: usize,
     calls: Vec<Call>,
     free: Vec<u32>,
@@ -32,6 +33,7 @@ impl Inbox {
     pub fn new() -> Inbox {
         Inbox {
             completed: VecDeque::new(),
+            completed_bytes: 0,
             bytes: 0,
             // The place of whoever receives is never used.
             calls: vec![Call::default()],
@@ -95,13 +97,27 @@ impl Inbox {
         }
     }
 
-    /// Takes outcomes for whoever receives.
-    pub fn take_completed(&mut self, most: usize, mut take: impl FnMut(Completed)) {
-        let count = self.completed.len().min(most);
-        for completed in self.completed.drain(..count) {
-            self.bytes -= completed.body.memory_bytes();
-            take(completed);
+    /// Takes one outcome for whoever receives.
+    pub fn take_completed(&mut self) -> Option<Completed> {
+        let completed = self.completed.pop_front()?;
+        let bytes = completed.body.memory_bytes();
+        self.bytes -= bytes;
+        self.completed_bytes -= bytes;
+        Some(completed)
+    }
+
+    /// Takes all outcomes for whoever receives; gives their number.
+    pub fn take_all_completed(&mut self, out: &mut Vec<Completed>) -> usize {
+        let count = self.completed.len();
+        self.bytes -= std::mem::take(&mut self.completed_bytes);
+        if out.is_empty() {
+            // Both keep their memory, and nothing is copied.
+            let empty = VecDeque::from(std::mem::take(out));
+            *out = std::mem::replace(&mut self.completed, empty).into();
+        } else {
+            out.extend(self.completed.drain(..));
         }
+        count
     }
 
     /// Puts an outcome, or a part, where it belongs.
@@ -114,6 +130,7 @@ impl Inbox {
                 return;
             }
             self.bytes += bytes;
+            self.completed_bytes += bytes;
             let Delivery { number, status, body, .. } = delivery;
             self.completed.push_back(Completed { number, status, body });
             return;

@@ -37,7 +37,7 @@ use crate::limits::SERVICE_BYTES_MAX;
 use crate::link::drive::Shared;
 use crate::link::outgoing::can_be_sent;
 use crate::wire::{ClientId, Status};
-use inbox::RECEIVER;
+use inbox::{Inbox, RECEIVER};
 use state::{Notices, State};
 use std::sync::Arc;
 use std::time::Duration;
@@ -293,36 +293,30 @@ impl Client {
     /// The next outcome of a request made by [`Client::send`], in the order in which they come; `None`: the client is closed.
     /// Cancel-safe.
     pub async fn receive(&self) -> Option<Completed> {
-        let mut next = None;
-        self.receive_most(1, |completed| next = Some(completed)).await;
-        next
+        self.receive_by(Inbox::take_completed).await
     }
 
-    /// Appends all outcomes that are here, at least one; gives their number, which is 0 only if the client is closed.
-    /// Cancel-safe.
+    /// Appends all outcomes that are here, at least one; gives their number, which is 0 only if the client is closed. An empty
+    /// vector is filled without copying anything. Cancel-safe.
     pub async fn receive_many(&self, out: &mut Vec<Completed>) -> usize {
-        self.receive_most(usize::MAX, |completed| out.push(completed)).await
+        let take = |inbox: &mut Inbox| Some(inbox.take_all_completed(out)).filter(|count| *count > 0);
+        self.receive_by(take).await.unwrap_or(0)
     }
 
-    async fn receive_most(&self, most: usize, mut take: impl FnMut(Completed)) -> usize {
+    async fn receive_by<T>(&self, mut take: impl FnMut(&mut Inbox) -> Option<T>) -> Option<T> {
         loop {
             let arrived = self.owner.notices.arrived.notified();
             {
                 let mut state = self.shared().lock();
-                let mut count = 0;
-                state.inbox.take_completed(most, |completed| {
-                    count += 1;
-                    take(completed);
-                });
-                if count > 0 {
+                if let Some(taken) = take(&mut state.inbox) {
                     state.tell_room();
                     if state.wants_resume() {
                         self.shared().wake(state);
                     }
-                    return count;
+                    return Some(taken);
                 }
                 if state.ended.is_some() {
-                    return 0;
+                    return None;
                 }
             }
             arrived.await;

@@ -51,18 +51,11 @@ pub(super) struct Table {
     ring: VecDeque<Entry>,
     stragglers: BTreeMap<u64, Entry>,
     outstanding: usize,
-    nothing: Arc<[u8]>,
 }
 
 impl Table {
     pub fn new() -> Table {
-        Table {
-            base: 1,
-            ring: VecDeque::new(),
-            stragglers: BTreeMap::new(),
-            outstanding: 0,
-            nothing: Arc::from(&b""[..]),
-        }
+        Table { base: 1, ring: VecDeque::new(), stragglers: BTreeMap::new(), outstanding: 0 }
     }
 
     /// Requests without an outcome.
@@ -115,54 +108,43 @@ impl Table {
         (entry.state != State::Done).then_some(entry)
     }
 
-    /// Removes a request, which is done.
+    /// Ends a request: its body and its place are given back. `look` sees it for the last time.
     #[inline]
-    pub fn take(&mut self, number: u64) -> Option<Entry> {
+    pub fn finish<T>(&mut self, number: u64, look: impl FnOnce(&Entry) -> T) -> Option<T> {
         let Some(place) = number.checked_sub(self.base) else {
             let entry = self.stragglers.remove(&number)?;
             self.outstanding -= 1;
-            return Some(entry);
+            return Some(look(&entry));
         };
-        if place == 0 {
-            let entry = self.ring.pop_front()?;
-            self.base += 1;
-            self.outstanding -= 1;
-            self.trim();
-            return Some(entry);
-        }
-        let entry = self.ring.get_mut(usize::try_from(place).ok()?)?;
-        if entry.state == State::Done {
-            return None;
-        }
-        let done = Entry {
-            body: Body::default(),
-            service: Arc::clone(&self.nothing),
-            deadline: None,
-            owner: 0,
-            next_part: 0,
-            state: State::Done,
-            volatile: false,
-            accepted: false,
-            sent_before: true,
-            known: false,
-        };
+        let entry = self.ring.get_mut(usize::try_from(place).ok()?).filter(|entry| entry.state != State::Done)?;
+        let seen = look(entry);
         self.outstanding -= 1;
-        Some(std::mem::replace(entry, done))
+        if place == 0 {
+            self.ring.pop_front();
+            self.base += 1;
+            self.trim();
+        } else {
+            entry.state = State::Done;
+            entry.body = Body::default();
+        }
+        Some(seen)
     }
 
     /// The first request from this number on that waits to be sent.
     #[inline]
-    pub fn next_waiting(&self, from: u64) -> Option<u64> {
-        let aside = || self.stragglers.range(from..).find(|(_, entry)| entry.state == State::Waiting);
-        if from < self.base
-            && let Some((number, _)) = aside()
-        {
-            return Some(*number);
+    pub fn next_waiting(&mut self, from: u64) -> Option<(u64, &mut Entry)> {
+        if from < self.base {
+            let waits = |(_, entry): &(&u64, &Entry)| entry.state == State::Waiting;
+            if let Some(number) = self.stragglers.range(from..).find(waits).map(|(number, _)| *number) {
+                return self.stragglers.get_mut(&number).map(|entry| (number, entry));
+            }
         }
-        let start = usize::try_from(from.saturating_sub(self.base)).ok()?;
-        let range = start.min(self.ring.len())..;
-        let ahead = self.ring.range(range).position(|entry| entry.state == State::Waiting)?;
-        Some(self.base + (start + ahead) as u64)
+        let mut place = usize::try_from(from.saturating_sub(self.base)).ok()?;
+        while self.ring.get(place)?.state != State::Waiting {
+            place += 1;
+        }
+        let base = self.base;
+        self.ring.get_mut(place).map(|entry| (base + place as u64, entry))
     }
 
     /// All requests without an outcome, in the order of their numbers.

@@ -405,3 +405,59 @@ fn what_ends_while_the_broker_is_greeted_is_confirmed() {
     assert!(matches!(FromClient::decode(&mut rest).unwrap(), FromClient::Hello { first: 1, .. }));
     assert_eq!(FromClient::decode(&mut rest).unwrap(), FromClient::Confirm { first: 1, count: 1 });
 }
+
+fn record() -> impl Strategy<Value = Block> {
+    let number = || prop_oneof![4 => 0_u64..12, 1 => any::<u64>()];
+    let make = |write: &mut dyn FnMut(&mut Block)| {
+        let mut block = Block::default();
+        write(&mut block);
+        block
+    };
+    prop_oneof![
+        (number(), any::<u16>(), prop::option::of(any::<u32>())).prop_map(move |(number, status, part)| {
+            make(&mut |block| ToClient::reply(block, number, Status(status), part, &Body::default()))
+        }),
+        (number(), any::<u32>())
+            .prop_map(move |(first, count)| make(&mut |block| ToClient::accepted(block, first, count))),
+        (number(), any::<u32>()).prop_map(move |(number, retry_ms)| {
+            make(&mut |block| ToClient::refused(block, number, Status::UNAVAILABLE, retry_ms, "no"))
+        }),
+        (any::<u64>(), any::<u32>(), any::<u64>()).prop_map(move |(epoch, requests, bytes)| {
+            make(&mut |block| ToClient::welcome(block, epoch, requests, bytes, true))
+        }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// A broker that says anything at all makes nothing happen twice, and nothing overflow.
+    #[test]
+    fn a_hostile_broker_is_no_danger(records in prop::collection::vec(record(), 0..60)) {
+        let mut session = Session::new(ClientId::default(), 100, 1 << 20, Duration::from_secs(3));
+        let mut out = Block::default();
+        let mut ended = BTreeSet::new();
+        for _ in 0..8 {
+            let service = Arc::from(&b"echo"[..]);
+            let ttl = Some(Duration::from_secs(30));
+            session.submit(NewRequest { service, body: "x".into(), ttl, volatile: false, owner: 0 }, Duration::ZERO);
+        }
+        session.connected(Duration::ZERO, &mut out);
+        let mut now = Duration::ZERO;
+        for mut block in records {
+            now += Duration::from_millis(100);
+            let mut once = |delivery: Delivery| {
+                if delivery.part.is_none() {
+                    assert!(ended.insert(delivery.number), "twice");
+                }
+            };
+            for message in block.drain() {
+                session.on_block(&message.block, None, now, &mut once).unwrap();
+            }
+            session.on_time(now, &mut once);
+            session.pump(now, &mut out, 10_000);
+            out.drain().for_each(drop);
+        }
+        prop_assert_eq!(session.outstanding(), 8 - ended.len());
+    }
+}

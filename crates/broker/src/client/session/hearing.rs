@@ -1,6 +1,6 @@
 //! What the broker says, and what ends a request.
 
-use super::super::table::{Entry, State};
+use super::super::table::State;
 use super::{Delivery, ENTRY_BYTES, Link, RETRY_MOST, Session};
 use crate::body::Body;
 use crate::mdp::peer::ClientHears;
@@ -8,6 +8,15 @@ use crate::wire::{Content, Status, ToClient, WireError};
 use bytes::Bytes;
 use std::cmp::Reverse;
 use std::time::Duration;
+
+/// What is left of a request that has its outcome.
+struct Finished {
+    owner: u32,
+    /// It takes a place at the broker.
+    was_sent: bool,
+    length: u64,
+    memory_bytes: usize,
+}
 
 impl Session {
     /// Takes a block of records, and the body behind it, or why that is lost.
@@ -128,16 +137,21 @@ impl Session {
         self.held.push(Reverse((now + wait, number)));
     }
 
-    /// Removes a request, which has its outcome now.
+    /// Ends a request, which has its outcome now.
     #[inline]
-    fn finish(&mut self, number: u64) -> Option<Entry> {
-        let entry = self.table.take(number)?;
-        self.bytes -= ENTRY_BYTES + entry.body.memory_bytes();
-        if entry.state == State::Sent {
+    fn finish(&mut self, number: u64) -> Option<Finished> {
+        let finished = self.table.finish(number, |entry| Finished {
+            owner: entry.owner,
+            was_sent: entry.state == State::Sent,
+            length: entry.body.length(),
+            memory_bytes: entry.body.memory_bytes(),
+        })?;
+        self.bytes -= ENTRY_BYTES + finished.memory_bytes;
+        if finished.was_sent {
             self.in_flight = self.in_flight.saturating_sub(1);
-            self.in_flight_bytes = self.in_flight_bytes.saturating_sub(entry.body.length());
+            self.in_flight_bytes = self.in_flight_bytes.saturating_sub(finished.length);
         }
-        Some(entry)
+        Some(finished)
     }
 
     /// Ends a request from this side: the broker is told that its outcome isn't wanted any more.
@@ -151,8 +165,8 @@ impl Session {
             Link::Stock(Some(out)) if out == number => {
                 self.link = Link::Spoiled("a reply that nobody waits for could be taken for another's");
             }
-            Link::Numbered { .. } if entry.state == State::Sent => {
-                let length = entry.body.length();
+            Link::Numbered { .. } if entry.was_sent => {
+                let length = entry.length;
                 self.abandoned.insert(number, length);
                 self.in_flight += 1;
                 self.in_flight_bytes += length;

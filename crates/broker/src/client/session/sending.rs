@@ -12,10 +12,9 @@ impl Session {
     /// The next request to a stock broker, if one may be sent now.
     pub fn pump_stock(&mut self) -> Option<(Arc<[u8]>, Body)> {
         let Link::Stock(None) = self.link else { return None };
-        let number = self.table.next_waiting(self.cursor)?;
+        let (number, entry) = self.table.next_waiting(self.cursor)?;
         self.cursor = number + 1;
         self.link = Link::Stock(Some(number));
-        let entry = self.table.find(number)?;
         self.counters.resent += u64::from(entry.known);
         (entry.state, entry.sent_before, entry.known, entry.next_part) = (State::Sent, true, true, 0);
         self.in_flight += 1;
@@ -43,22 +42,23 @@ impl Session {
             if self.in_flight >= requests_max {
                 break;
             }
-            let fits = |in_flight: u64, body: &Body| in_flight == 0 || in_flight + body.length() <= bytes_max;
-            let number = if let Some(&number) = self.again.front() {
-                number
-            } else if self.held.len() >= HELD_MAX {
-                break;
-            } else if let Some(number) = self.table.next_waiting(self.cursor) {
-                number
-            } else {
+            let next = match self.again.front() {
+                Some(&number) => match self.table.find(number) {
+                    Some(entry) if entry.state == State::Waiting => Some((number, entry)),
+                    _ => {
+                        self.again.pop_front();
+                        continue;
+                    }
+                },
+                None if self.held.len() >= HELD_MAX => break,
+                None => self.table.next_waiting(self.cursor),
+            };
+            let Some((number, entry)) = next else {
                 self.cursor = self.table.next_number();
                 break;
             };
-            let Some(entry) = self.table.find(number).filter(|entry| entry.state == State::Waiting) else {
-                self.again.pop_front();
-                continue;
-            };
-            if !fits(self.in_flight_bytes, &entry.body) {
+            let length = entry.body.length();
+            if self.in_flight > 0 && self.in_flight_bytes + length > bytes_max {
                 break;
             }
             if self.again.pop_front().is_none() {
@@ -73,7 +73,7 @@ impl Session {
             }
             (entry.state, entry.sent_before, entry.known) = (State::Sent, true, true);
             self.in_flight += 1;
-            self.in_flight_bytes += entry.body.length();
+            self.in_flight_bytes += length;
         }
         more
     }
