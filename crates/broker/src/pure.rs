@@ -51,7 +51,7 @@ impl Client {
         ttl: Option<Millis>,
         volatile: bool,
     ) -> Option<u64> {
-        let (service, ttl) = (service.as_bytes().into(), ttl.map(Duration::from_millis));
+        let (service, ttl) = (service.as_bytes(), ttl.map(Duration::from_millis));
         let room = self.0.has_room(&body, 0);
         room.then(|| self.0.submit(NewRequest { service, body, ttl, volatile, owner: 0 }, Duration::from_millis(now)))
     }

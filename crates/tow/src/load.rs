@@ -204,6 +204,8 @@ async fn ask(load: Rc<Load>, index: u64, client: Client, tally: Rc<RefCell<Tally
     while done < share {
         let now = started.elapsed();
         let mut next_at = None;
+        let mut lost = None;
+        let mut requests = client.batch();
         while sent < share && sent - done < load.ahead as u64 {
             // Latency counts from when a request should have been made: a broker that stalls must not hide it.
             let mut due = now;
@@ -215,7 +217,7 @@ async fn ask(load: Rc<Load>, index: u64, client: Client, tally: Rc<RefCell<Tally
                 }
             }
             body[..NUMBER_BYTES].copy_from_slice(&(base + sent + 1).to_be_bytes());
-            match client.try_send(&load.service, &body[..], load.options) {
+            match requests.try_send(&load.service, &body[..], load.options) {
                 Ok(number) => {
                     debug_assert_eq!(number, sent + 1);
                     times.at.push_back(due);
@@ -223,11 +225,14 @@ async fn ask(load: Rc<Load>, index: u64, client: Client, tally: Rc<RefCell<Tally
                 }
                 Err(SubmitError::Full(_)) => break,
                 Err(error) => {
-                    let mut tally = tally.borrow_mut();
-                    tally.complain(|| error.to_string());
-                    return;
+                    lost = Some(error);
+                    break;
                 }
             }
+        }
+        drop(requests);
+        if let Some(error) = lost {
+            return tally.borrow_mut().complain(|| error.to_string());
         }
         let wait = async {
             match next_at {

@@ -17,11 +17,13 @@
 //! # }
 //! ```
 
+mod batch;
 mod call;
 mod confirms;
 mod deadlines;
 mod failover;
 mod inbox;
+mod services;
 pub(crate) mod session;
 mod state;
 mod table;
@@ -29,13 +31,13 @@ mod table;
 mod tests;
 
 pub use crate::link::{Dialect, LinkOptions, default_spool_folder};
+pub use batch::Batch;
 pub use call::{Call, CallError, Reply, Stream, StreamItem};
 pub use session::Counters;
 
 use crate::body::Body;
 use crate::limits::SERVICE_BYTES_MAX;
 use crate::link::drive::Shared;
-use crate::link::outgoing::can_be_sent;
 use crate::wire::{ClientId, Status};
 use inbox::{Inbox, RECEIVER};
 use state::{Notices, State};
@@ -259,21 +261,8 @@ impl Client {
         options: CallOptions,
         owner: impl FnOnce(&mut State) -> u32,
     ) -> Result<u64, SubmitError> {
-        if service.is_empty() || service.len() > SERVICE_BYTES_MAX {
-            return Err(SubmitError::BadService(service.len()));
-        }
-        if !can_be_sent(&body) {
-            return Err(SubmitError::BadBody);
-        }
         let mut state = self.shared().lock();
-        if let Some(why) = &state.ended {
-            return Err(SubmitError::Closed(why.clone()));
-        }
-        if !state.has_room(&body) {
-            return Err(SubmitError::Full(body));
-        }
-        let owner = owner(&mut state);
-        let number = state.submit(service, body, options, owner);
+        let number = state.submit(service, body, options, owner)?;
         self.shared().wake(state);
         Ok(number)
     }
@@ -288,6 +277,11 @@ impl Client {
     #[inline]
     pub fn try_send(&self, service: &str, body: impl Into<Body>, options: CallOptions) -> Result<u64, SubmitError> {
         self.submit_now(service, body.into(), options, |_| RECEIVER)
+    }
+
+    /// Many requests like those of [`Client::try_send`] at less cost for each.
+    pub fn batch(&self) -> Batch<'_> {
+        Batch::new(self)
     }
 
     /// The next outcome of a request made by [`Client::send`], in the order in which they come; `None`: the client is closed.

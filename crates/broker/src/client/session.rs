@@ -8,12 +8,12 @@ mod sending;
 
 use super::confirms::Confirms;
 use super::deadlines::Deadlines;
+use super::services::Services;
 use super::table::{Entry, State, Table};
 use crate::body::Body;
 use crate::wire::{Block, ClientId, FromClient, Status};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Refused requests that wait for their time; while there are so many, no new ones are sent.
@@ -27,9 +27,9 @@ const ENTRY_BYTES: usize = size_of::<Entry>();
 
 /// A request to be.
 #[derive(Debug, Clone)]
-pub(crate) struct NewRequest {
+pub(crate) struct NewRequest<'a> {
     /// Which service.
-    pub service: Arc<[u8]>,
+    pub service: &'a [u8],
     /// The body.
     pub body: Body,
     /// How long it may take.
@@ -91,6 +91,7 @@ pub(crate) struct Session {
     bytes_max: usize,
     welcome_timeout: Duration,
     table: Table,
+    services: Services,
     link: Link,
     epoch: Option<u64>,
     /// From here on, requests have not been looked at on this connection.
@@ -118,6 +119,7 @@ impl Session {
             bytes_max,
             welcome_timeout,
             table: Table::new(),
+            services: Services::default(),
             link: Link::Down,
             epoch: None,
             cursor: 1,
@@ -158,12 +160,12 @@ impl Session {
 
     /// Takes a request, which must have been asked for room; gives its number.
     #[inline]
-    pub fn submit(&mut self, request: NewRequest, now: Duration) -> u64 {
+    pub fn submit(&mut self, request: NewRequest<'_>, now: Duration) -> u64 {
         self.bytes += ENTRY_BYTES + request.body.memory_bytes();
         let deadline = request.ttl.map(|ttl| now.saturating_add(ttl));
         let number = self.table.push(Entry {
             body: request.body,
-            service: request.service,
+            service: self.services.refer(request.service),
             deadline,
             owner: request.owner,
             next_part: 0,

@@ -1,10 +1,11 @@
 //! What a client's callers share with its task: the session, its connection, and what waits on either side of them.
 
-use super::ClientOptions;
 use super::failover::Failover;
 use super::inbox::Inbox;
 use super::session::{Delivery, NewRequest, Session};
+use super::{CallOptions, ClientOptions, SubmitError};
 use crate::body::Body;
+use crate::limits::SERVICE_BYTES_MAX;
 use crate::link::drive::{Driven, Shared};
 use crate::link::incoming::{Incoming, Piece, Pieces};
 use crate::link::{LinkOptions, Speech, outgoing};
@@ -48,7 +49,6 @@ pub(super) struct State {
     pub closing: bool,
     /// Why nothing more will come.
     pub ended: Option<String>,
-    last_service: Arc<[u8]>,
     failure: String,
 }
 
@@ -81,7 +81,6 @@ impl State {
             room_wanted: 0,
             closing: false,
             ended: None,
-            last_service: Arc::from(&b""[..]),
             failure: "no connection has been made yet".to_owned(),
         }
     }
@@ -97,17 +96,33 @@ impl State {
         self.session.has_room(body, self.inbox.completed())
     }
 
-    /// Adds a request.
+    /// Adds a request, if it can be taken.
     #[inline]
-    pub fn submit(&mut self, service: &str, body: Body, options: super::CallOptions, owner: u32) -> u64 {
-        if *self.last_service != *service.as_bytes() {
-            self.last_service = Arc::from(service.as_bytes());
+    pub fn submit(
+        &mut self,
+        service: &str,
+        body: Body,
+        options: CallOptions,
+        owner: impl FnOnce(&mut State) -> u32,
+    ) -> Result<u64, SubmitError> {
+        let service = service.as_bytes();
+        if service.is_empty() || service.len() > SERVICE_BYTES_MAX {
+            return Err(SubmitError::BadService(service.len()));
         }
-        let service = Arc::clone(&self.last_service);
+        if !outgoing::can_be_sent(&body) {
+            return Err(SubmitError::BadBody);
+        }
+        if let Some(why) = &self.ended {
+            return Err(SubmitError::Closed(why.clone()));
+        }
+        if !self.has_room(&body) {
+            return Err(SubmitError::Full(body));
+        }
+        let owner = owner(self);
+        let CallOptions { ttl, volatile } = options;
         // Without a deadline nobody asks what time it is.
-        let now = if options.ttl.is_some() { self.now() } else { Duration::ZERO };
-        let request = NewRequest { service, body, ttl: options.ttl, volatile: options.volatile, owner };
-        self.session.submit(request, now)
+        let now = if ttl.is_some() { self.now() } else { Duration::ZERO };
+        Ok(self.session.submit(NewRequest { service, body, ttl, volatile, owner }, now))
     }
 
     /// Whether the task has something to do because much has been taken.
@@ -243,7 +258,7 @@ impl State {
                 }
                 Speech::Stock(dialect) => {
                     let Some((service, body)) = self.session.pump_stock() else { return };
-                    self.pending.push_back(dialect.request(&service, &body));
+                    self.pending.push_back(dialect.request(service, &body));
                 }
             }
         }

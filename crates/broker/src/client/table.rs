@@ -2,7 +2,6 @@
 
 use crate::body::Body;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// The ring may be so many times as long as there are requests in it, beside a constant, before one that others overtook is
@@ -27,8 +26,9 @@ pub(super) enum State {
 #[derive(Debug)]
 pub(super) struct Entry {
     pub body: Body,
-    pub service: Arc<[u8]>,
     pub deadline: Option<Duration>,
+    /// The number of its service's name.
+    pub service: u32,
     /// Who is told.
     pub owner: u32,
     /// The number that the next part of the reply has, unless they begin again.

@@ -7,7 +7,6 @@ use crate::mdp::peer::ClientHears;
 use crate::wire::{Block, ClientId, FromClient, Message, Status, ToClient};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
 const BYTES_MAX: usize = 8_000;
@@ -185,8 +184,8 @@ impl World {
                     return;
                 }
                 let ttl = ttl_ms.map(Duration::from_millis);
-                let service = Arc::from(&b"echo"[..]);
-                let request = NewRequest { service, body, ttl, volatile: false, owner: (number % 1000) as u32 };
+                let request =
+                    NewRequest { service: b"echo", body, ttl, volatile: false, owner: (number % 1000) as u32 };
                 assert_eq!(self.session.submit(request, self.now), number);
                 self.asked.insert(number, octets);
             }
@@ -299,8 +298,7 @@ proptest! {
                     asked += 1;
                     let ttl = (step == 1).then_some(Duration::from_millis(50));
                     let body = Body::from(format!("request {asked}"));
-                    let service = Arc::from(&b"echo"[..]);
-                    session.submit(NewRequest { service, body, ttl, volatile: false, owner: 0 }, now);
+                    session.submit(NewRequest { service: b"echo", body, ttl, volatile: false, owner: 0 }, now);
                 }
                 2 => {
                     now += Duration::from_millis(20);
@@ -347,8 +345,7 @@ fn a_request_that_is_waited_for_long_does_not_keep_the_others() {
     let mut say = Block::default();
     ToClient::welcome(&mut say, 1, 1000, 1 << 20, false);
     for number in 1..=100_000_u64 {
-        let service = Arc::from(&b"echo"[..]);
-        let request = NewRequest { service, body: Body::default(), ttl: None, volatile: false, owner: 0 };
+        let request = NewRequest { service: b"echo", body: Body::default(), ttl: None, volatile: false, owner: 0 };
         assert_eq!(session.submit(request, Duration::ZERO), number);
         if number > 1 {
             ToClient::reply(&mut say, number, Status::OK, None, &Body::default());
@@ -389,8 +386,8 @@ fn a_request_that_is_waited_for_long_does_not_keep_the_others() {
 fn what_ends_while_the_broker_is_greeted_is_confirmed() {
     let at = Duration::from_millis;
     let mut session = Session::new(ClientId([7; 16]), 10, usize::MAX, at(5_000));
-    let (service, body) = (b"echo"[..].into(), Body::default());
-    session.submit(NewRequest { service, body, ttl: Some(at(1_000)), volatile: false, owner: 0 }, at(0));
+    let body = Body::default();
+    session.submit(NewRequest { service: b"echo", body, ttl: Some(at(1_000)), volatile: false, owner: 0 }, at(0));
     let (mut block, mut say, mut ended) = (Block::default(), Block::default(), Vec::new());
     session.connected(at(900), &mut block);
     session.on_time(at(1_000), &mut |delivery| ended.push(delivery.status));
@@ -438,9 +435,8 @@ proptest! {
         let mut out = Block::default();
         let mut ended = BTreeSet::new();
         for _ in 0..8 {
-            let service = Arc::from(&b"echo"[..]);
             let ttl = Some(Duration::from_secs(30));
-            session.submit(NewRequest { service, body: "x".into(), ttl, volatile: false, owner: 0 }, Duration::ZERO);
+            session.submit(NewRequest { service: b"echo", body: "x".into(), ttl, volatile: false, owner: 0 }, Duration::ZERO);
         }
         session.connected(Duration::ZERO, &mut out);
         let mut now = Duration::ZERO;

@@ -12,6 +12,7 @@ use std::time::Duration;
 /// What is left of a request that has its outcome.
 struct Finished {
     owner: u32,
+    service: u32,
     /// It takes a place at the broker.
     was_sent: bool,
     length: u64,
@@ -142,10 +143,12 @@ impl Session {
     fn finish(&mut self, number: u64) -> Option<Finished> {
         let finished = self.table.finish(number, |entry| Finished {
             owner: entry.owner,
+            service: entry.service,
             was_sent: entry.state == State::Sent,
             length: entry.body.length(),
             memory_bytes: entry.body.memory_bytes(),
         })?;
+        self.services.release(finished.service);
         self.bytes -= ENTRY_BYTES + finished.memory_bytes;
         if finished.was_sent {
             self.in_flight = self.in_flight.saturating_sub(1);
@@ -188,7 +191,7 @@ impl Session {
             return;
         };
         let Some(entry) = self.table.find(number) else { return };
-        if heard.service.is_some_and(|service| *service != *entry.service) {
+        if heard.service.is_some_and(|service| *service != *self.services.name(entry.service)) {
             tracing::warn!("a reply of another service is left out");
             return;
         }

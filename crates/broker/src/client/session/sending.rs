@@ -5,12 +5,11 @@ use super::{Delivery, HELD_MAX, Link, Session};
 use crate::body::Body;
 use crate::wire::{Block, FromClient, Status};
 use std::cmp::Reverse;
-use std::sync::Arc;
 use std::time::Duration;
 
 impl Session {
     /// The next request to a stock broker, if one may be sent now.
-    pub fn pump_stock(&mut self) -> Option<(Arc<[u8]>, Body)> {
+    pub fn pump_stock(&mut self) -> Option<(&[u8], Body)> {
         let Link::Stock(None) = self.link else { return None };
         let (number, entry) = self.table.next_waiting(self.cursor)?;
         self.cursor = number + 1;
@@ -19,7 +18,7 @@ impl Session {
         (entry.state, entry.sent_before, entry.known, entry.next_part) = (State::Sent, true, true, 0);
         self.in_flight += 1;
         self.in_flight_bytes += entry.body.length();
-        Some((Arc::clone(&entry.service), entry.body.clone()))
+        Some((self.services.name(entry.service), entry.body.clone()))
     }
 
     /// Appends what may be sent now, up to about so many octets; says whether there is more.
@@ -65,7 +64,14 @@ impl Session {
                 self.cursor = number + 1;
             }
             let left = entry.deadline.map_or(0, |at| at.saturating_sub(now).as_millis().clamp(1, u128::from(u32::MAX)));
-            FromClient::request(block, number, left as u32, entry.volatile, &entry.service, &entry.body);
+            FromClient::request(
+                block,
+                number,
+                left as u32,
+                entry.volatile,
+                self.services.name(entry.service),
+                &entry.body,
+            );
             if entry.known {
                 self.counters.resent += 1;
             } else if entry.sent_before {
