@@ -8,6 +8,10 @@ use crate::body::Body;
 use crate::wire::{ClientId, Status};
 use std::collections::hash_map::Entry;
 
+/// Gaps between confirmed numbers that are remembered for one client. It may hold more requests than it may have here, so the
+/// bound on these is none on the gaps: it would be disconnected over and over.
+const GAPS_MAX: usize = 262_144;
+
 /// Why a request is not taken, and when it would be worth another try.
 pub(super) struct Refusal {
     status: Status,
@@ -307,7 +311,7 @@ impl Core {
         let session = &mut self.sessions[key as usize];
         session.confirmed.insert(first, end);
         session.highest = session.highest.max(end.saturating_sub(1));
-        if session.confirmed.gaps() > self.settings.client_requests_max {
+        if session.confirmed.gaps() > self.settings.client_requests_max.max(GAPS_MAX) {
             return self.disconnect(now, peer, "a client numbers its requests without gaps");
         }
         self.unpark(now, key);

@@ -84,11 +84,13 @@ pub struct Net {
     pub links: BTreeMap<LinkId, Link>,
     next: LinkId,
     pub rng: Rng,
+    /// Whether everything that is said is shown.
+    pub trace: bool,
 }
 
 impl Net {
     pub fn new(rng: Rng) -> Net {
-        Net { links: BTreeMap::new(), next: 1, rng }
+        Net { links: BTreeMap::new(), next: 1, rng, trace: std::env::var_os("TOWPATH_SIM_TRACE").is_some() }
     }
 
     pub fn connect(&mut self, now: Millis, node: usize, end: usize) -> LinkId {

@@ -1,6 +1,7 @@
 //! A world with brokers, clients, workers, and everything that goes wrong between them, in virtual time: one seed decides it
 //! all. What happened is checked against what is promised (history.rs). A failure names its seed; TOWPATH_SIM_SEED runs it
-//! again, TOWPATH_SIM_SEEDS runs so many.
+//! again (with all that is said if there is TOWPATH_SIM_TRACE, and the history of one request by TOWPATH_SIM_CLIENT and
+//! TOWPATH_SIM_NUMBER), TOWPATH_SIM_SEEDS runs so many, from TOWPATH_SIM_FIRST on.
 #![allow(clippy::unwrap_used)]
 
 mod client;

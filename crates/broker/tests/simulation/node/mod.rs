@@ -190,7 +190,12 @@ impl Node {
         let now = world.now + self.ahead;
         let mut rest = &block[..];
         while !rest.is_empty() {
-            match FromClient::decode(&mut rest)? {
+            let record = FromClient::decode(&mut rest)?;
+            if world.net.trace {
+                let client = self.conn(peer).map_or(0, |conn| client_index(conn.client));
+                println!("{} node {} peer {peer} client {client}: {record:?}", world.now, self.index);
+            }
+            match record {
                 FromClient::Request { number, ttl_ms, volatile, service, content } => {
                     let body = content.to_body(block, attached.take_if(|_| content.is_attached()))?;
                     self.core().request(now, peer, number, ttl_ms, volatile, service, body);
@@ -218,7 +223,11 @@ impl Node {
         let now = world.now + self.ahead;
         let mut rest = &block[..];
         while !rest.is_empty() {
-            match FromWorker::decode(&mut rest)? {
+            let record = FromWorker::decode(&mut rest)?;
+            if world.net.trace {
+                println!("{} node {} peer {peer}: {record:?}", world.now, self.index);
+            }
+            match record {
                 FromWorker::Reply { token, status, part, content } => {
                     let body = content.to_body(block, attached.take_if(|_| content.is_attached()))?;
                     self.core().worker_reply(now, peer, &token, status, part, body);

@@ -37,6 +37,9 @@ impl Node {
     }
 
     fn carry_out(&mut self, world: &mut World, action: Action) {
+        if world.net.trace && !matches!(action, Action::Heartbeat { .. }) {
+            println!("{} node {}: {action:?}", world.now, self.index);
+        }
         match action {
             Action::Dispatch { peer, token, attempt, ttl_ms, body } => {
                 let Some(conn) = self.conn(peer) else { return };

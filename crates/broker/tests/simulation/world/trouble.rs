@@ -12,6 +12,9 @@ impl Sim {
             at = at.saturating_sub(weight);
             hit
         });
+        if self.net.trace {
+            println!("{} trouble {kind:?} for node {node} or end {seat}", self.now);
+        }
         match kind {
             Some(0) => {
                 if let Some(id) = self.seats[seat].link {

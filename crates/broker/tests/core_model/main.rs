@@ -1,0 +1,245 @@
+//! The core beside a model of it that is as simple as can be: after every step both have done and counted the same.
+#![allow(clippy::unwrap_used)]
+
+mod model;
+
+use model::{Model, Seen};
+use proptest::prelude::*;
+use std::collections::HashMap;
+use towpath_broker::Body;
+use towpath_broker::core::{Action, Core, Entry, Kind, Peer, Settings};
+use towpath_broker::wire::{ClientId, Status, Token};
+
+#[derive(Debug, Clone)]
+enum Step {
+    Hello { peer: Peer, client: u8, first: u64 },
+    Ready { peer: Peer, stock: bool, service: u8, credit: usize },
+    Request { peer: Peer, number: u64, ttl: u32, volatile: bool, service: u8, length: usize },
+    Stock { peer: Peer, service: u8, length: usize },
+    Reply { which: usize, other: Option<Peer>, ok: bool, part: Option<u32>, length: usize },
+    Confirm { peer: Peer, first: u64, count: u64 },
+    Cancel { peer: Peer, number: u64 },
+    Credit { peer: Peer, credit: Option<usize> },
+    Heard(Peer),
+    Blocked { peer: Peer, blocked: bool },
+    Gone(Peer),
+    Persisted(usize),
+    Time(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    // Clients, stock clients and workers, mostly each on their own connections.
+    let (client, stock, worker) = (0..4_u32, 4..6_u32, 6..11_u32);
+    let any_peer = 0..11_u32;
+    let one_of = |peers: std::ops::Range<u32>| prop_oneof![30 => peers, 1 => 0..11_u32];
+    let length = prop_oneof![4 => 8..60_usize, 2 => 60..700_usize, 1 => 700..2_500_usize];
+    let (service, number) = (0..2_u8, 1..24_u64);
+    prop_oneof![
+        3 => (one_of(client.clone()), 0..3_u8, prop_oneof![5 => Just(1), 1 => 1..12_u64])
+            .prop_map(|(peer, client, first)| Step::Hello { peer, client, first }),
+        4 => (one_of(worker.clone()), any::<bool>(), service.clone(), 0..4_usize)
+            .prop_map(|(peer, stock, service, credit)| Step::Ready { peer, stock, service, credit }),
+        16 => (one_of(client.clone()), number.clone(), prop_oneof![Just(0), 1..150_u32], any::<bool>(),
+            service.clone(), length.clone())
+            .prop_map(|(peer, number, ttl, volatile, service, length)| {
+                Step::Request { peer, number, ttl, volatile, service, length }
+            }),
+        5 => (one_of(stock), service, length.clone())
+            .prop_map(|(peer, service, length)| Step::Stock { peer, service, length }),
+        16 => (any::<usize>(), prop::option::weighted(0.15, worker.clone()), prop::bool::weighted(0.9),
+            prop::option::weighted(0.15, 0..3_u32), length)
+            .prop_map(|(which, other, ok, part, length)| Step::Reply { which, other, ok, part, length }),
+        4 => (one_of(client.clone()), number.clone(), 0..6_u64)
+            .prop_map(|(peer, first, count)| Step::Confirm { peer, first, count }),
+        2 => (one_of(client), number).prop_map(|(peer, number)| Step::Cancel { peer, number }),
+        2 => (one_of(worker.clone()), prop::option::weighted(0.8, 0..4_usize))
+            .prop_map(|(peer, credit)| Step::Credit { peer, credit }),
+        3 => worker.prop_map(Step::Heard),
+        2 => (any_peer.clone(), any::<bool>()).prop_map(|(peer, blocked)| Step::Blocked { peer, blocked }),
+        2 => any_peer.prop_map(Step::Gone),
+        4 => (0..6_usize).prop_map(Step::Persisted),
+        4 => (21..120_u64).prop_map(Step::Time),
+    ]
+}
+
+/// A body that says what it is.
+fn body(what: u64, length: usize) -> Body {
+    let mut octets = what.to_be_bytes().to_vec();
+    octets.resize(length.max(8), 0);
+    Body::from(octets)
+}
+
+fn what(body: &Body) -> u64 {
+    let octets = body.single().unwrap_or_default();
+    octets.first_chunk::<8>().map_or(0, |first| u64::from_be_bytes(*first))
+}
+
+/// The core, and what it gave to workers.
+struct Real {
+    core: Core,
+    given: Vec<(Peer, Token, (u64, u16))>,
+    names: HashMap<Token, (u64, u16)>,
+    entries: Vec<Entry>,
+    taken: usize,
+    persisted: usize,
+}
+
+impl Real {
+    fn seen(&mut self) -> Vec<Seen> {
+        self.core.check();
+        let mut actions = Vec::new();
+        self.core.take_actions(&mut actions);
+        self.core.take_entries(&mut self.entries);
+        self.taken += self.entries.drain(..).count();
+        let mut seen = Vec::new();
+        for action in actions {
+            let said = |status: Status, body: &Body| if matches!(status.0, 200 | 500) { what(body) } else { 0 };
+            seen.push(match action {
+                Action::Welcome { peer } => Seen::Welcome(peer),
+                Action::Reply { peer, number, status, part, body } => {
+                    Seen::Reply { peer, number, status: status.0, part, what: said(status, &body) }
+                }
+                Action::StockReply { peer, status, partial, body, .. } => {
+                    Seen::StockReply { peer, status: status.0, partial, what: said(status, &body) }
+                }
+                Action::Refused { peer, number, .. } => Seen::Refused { peer, number },
+                Action::Accepted { peer, first, count } => {
+                    let numbers = first..first + u64::from(count);
+                    seen.extend(numbers.map(|number| Seen::Accepted { peer, number }));
+                    continue;
+                }
+                Action::Dispatch { peer, token, attempt, body, .. } => {
+                    let name = (what(&body), attempt);
+                    self.given.push((peer, token, name));
+                    self.names.insert(token, name);
+                    Seen::Dispatch { peer, request: name.0, attempt }
+                }
+                Action::CancelWork { peer, token } => {
+                    let (request, attempt) = self.names[&token];
+                    Seen::CancelWork { peer, request, attempt }
+                }
+                Action::Pause { peer, paused } => Seen::Pause { peer, paused },
+                Action::Disconnect { peer, .. } => Seen::Disconnect(peer),
+                Action::Heartbeat { .. } | Action::Leave { .. } | Action::BuiltIn { .. } => continue,
+            });
+        }
+        seen
+    }
+}
+
+const SERVICES: [&[u8]; 2] = [b"one", b"two"];
+
+fn run(steps: Vec<Step>, journal: bool) -> Result<(), TestCaseError> {
+    let settings = Settings {
+        journal,
+        secret: [5, 6],
+        service_requests_max: 6,
+        service_bytes_max: 5_000,
+        requests_max: 20,
+        bytes_max: 14_000,
+        client_requests_max: 12,
+        client_bytes_max: 6_000,
+        ttl_ms: 400,
+        attempts_max: 3,
+        absent_client_ms: 500,
+        journal_retention_ms: 1_500,
+        heartbeat_ms: 100,
+        liveness: 3,
+        ..Settings::default()
+    };
+    let mut model = Model::new(settings.clone());
+    let mut real = Real {
+        core: Core::new(settings),
+        given: Vec::new(),
+        names: HashMap::new(),
+        entries: Vec::new(),
+        taken: 0,
+        persisted: 0,
+    };
+    let mut now = 0;
+    for (name, step) in (1_u64..).zip(steps) {
+        let core = &mut real.core;
+        match step.clone() {
+            Step::Hello { peer, client, first } => {
+                core.client_hello(now, peer, ClientId([client; 16]), first);
+                model.hello(now, peer, client, first);
+            }
+            Step::Ready { peer, stock, service, credit } => {
+                let (kind, credit) = if stock { (Kind::Stock, 1) } else { (Kind::Numbered, credit) };
+                core.worker_ready(now, peer, kind, SERVICES[usize::from(service)], credit as u32);
+                model.ready(now, peer, kind, service, credit);
+            }
+            Step::Request { peer, number, ttl, volatile, service, length } => {
+                let of = SERVICES[usize::from(service)];
+                core.request(now, peer, number, ttl, volatile, of, body(name, length));
+                model.request(now, peer, number, u64::from(ttl), volatile, service, name, length);
+            }
+            Step::Stock { peer, service, length } => {
+                core.stock_request(now, peer, false, None, SERVICES[usize::from(service)], body(name, length));
+                model.stock_request(now, peer, service, name, length);
+            }
+            Step::Reply { which, other, ok, part, length } => {
+                // Mostly to what was given last.
+                let Some(&(to, token, given)) = real.given.iter().rev().nth(which % 8) else { continue };
+                let (peer, status) = (other.unwrap_or(to), if ok { Status::OK } else { Status::FAILED });
+                core.worker_reply(now, peer, &token, status, part, body(name, length));
+                model.reply(now, peer, given, ok, part, name, length);
+            }
+            Step::Confirm { peer, first, count } => {
+                core.confirm(now, peer, first, count as u32);
+                model.confirm(now, peer, first, count);
+            }
+            Step::Cancel { peer, number } => {
+                core.cancel(now, peer, number);
+                model.cancel(now, peer, number);
+            }
+            Step::Credit { peer, credit } => {
+                match credit {
+                    Some(credit) => core.worker_credit(now, peer, credit as u32),
+                    None => core.worker_leaving(now, peer),
+                }
+                model.change_worker(now, peer, credit);
+            }
+            Step::Heard(peer) => {
+                core.worker_heard(now, peer);
+                model.heard(now, peer);
+            }
+            Step::Blocked { peer, blocked } => {
+                core.peer_blocked(now, peer, blocked);
+                model.blocked(peer, blocked);
+            }
+            Step::Gone(peer) => {
+                core.peer_gone(now, peer);
+                model.gone(now, peer);
+            }
+            Step::Persisted(count) => {
+                let count = count.min(real.taken - real.persisted);
+                real.persisted += count;
+                core.persisted(real.persisted as u64);
+                model.persisted(count);
+            }
+            Step::Time(passed) => {
+                now += passed;
+                core.tick(now);
+                model.tick(now);
+            }
+        }
+        prop_assert_eq!(real.seen(), std::mem::take(&mut model.seen), "after step {}, {:?}", name, step);
+        prop_assert_eq!(real.core.counters(), model.counters, "after step {}, {:?}", name, step);
+        prop_assert_eq!(real.core.load(), model.load(), "after step {}, {:?}", name, step);
+    }
+    Ok(())
+}
+
+fn cases() -> u32 {
+    std::env::var("TOWPATH_MODEL_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(300)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { max_shrink_iters: 20_000, ..ProptestConfig::with_cases(cases()) })]
+
+    #[test]
+    fn the_core_does_what_its_model_does(steps in prop::collection::vec(step(), 1..250), journal in any::<bool>()) {
+        run(steps, journal)?;
+    }
+}

@@ -1,0 +1,344 @@
+//! What the core does, as simply as it can be said: vectors, and a look at all of them.
+
+mod requests;
+mod workers;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use towpath_broker::core::{Counters, Kind, Millis, Peer, Settings};
+
+/// What can be seen from outside. Requests are told apart by what is in their bodies.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Seen {
+    Welcome(Peer),
+    Reply { peer: Peer, number: u64, status: u16, part: Option<u32>, what: u64 },
+    StockReply { peer: Peer, status: u16, partial: bool, what: u64 },
+    Refused { peer: Peer, number: u64 },
+    Accepted { peer: Peer, number: u64 },
+    Dispatch { peer: Peer, request: u64, attempt: u16 },
+    CancelWork { peer: Peer, request: u64, attempt: u16 },
+    Pause { peer: Peer, paused: bool },
+    Disconnect(Peer),
+}
+
+/// What a request costs beside its body.
+const REQUEST_BYTES: usize = 256;
+
+/// Small bodies cost nothing more.
+pub fn memory_bytes(length: usize) -> usize {
+    if length <= 54 { 0 } else { length }
+}
+
+/// Places that are used again, the last one freed first: the order in which the core looks at things.
+#[derive(Debug)]
+struct Places<T> {
+    all: Vec<Option<T>>,
+    free: Vec<usize>,
+}
+
+impl<T> Places<T> {
+    fn put(&mut self, one: T) -> usize {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.all.push(None);
+            self.all.len() - 1
+        });
+        self.all[place] = Some(one);
+        place
+    }
+
+    fn take(&mut self, place: usize) -> T {
+        self.free.push(place);
+        self.all[place].take().expect("it is there")
+    }
+
+    fn at(&mut self, place: usize) -> &mut T {
+        self.all[place].as_mut().expect("it is there")
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
+        self.all.iter().enumerate().filter_map(|(place, one)| Some((place, one.as_ref()?)))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Waiting,
+    Parked,
+    Held(usize),
+    Ended,
+    Settled,
+}
+
+#[derive(Debug)]
+struct Request {
+    name: u64,
+    session: usize,
+    number: u64,
+    service: u8,
+    expires: Millis,
+    bytes: usize,
+    state: State,
+    attempt: u16,
+    has_parts: bool,
+    outcome: (u16, u64),
+    is_journalled: bool,
+    is_durable: bool,
+    is_tellable: bool,
+}
+
+#[derive(Debug)]
+struct Session {
+    client: Option<u8>,
+    peer: Option<Peer>,
+    absent_since: Millis,
+    confirmed: BTreeSet<u64>,
+    blocked: bool,
+    paused: bool,
+    is_journalled: bool,
+    parked: Vec<usize>,
+    next_number: u64,
+}
+
+#[derive(Debug)]
+struct Worker {
+    peer: Peer,
+    service: u8,
+    kind: Kind,
+    credit: usize,
+    held: Vec<usize>,
+    abandoned: Vec<(u64, u16)>,
+    last_heard: Millis,
+    leaving: bool,
+    blocked: bool,
+    /// Since when it could take one: the lowest is the least recently used.
+    available: Option<u64>,
+}
+
+impl Worker {
+    fn has_credit(&self) -> bool {
+        !self.leaving && !self.blocked && self.held.len() + self.abandoned.len() < self.credit
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Role {
+    Client(usize),
+    Worker(usize),
+}
+
+#[derive(Debug)]
+enum Awaiting {
+    Accepted(u64),
+    Finished(u64),
+    Nothing,
+}
+
+#[derive(Debug)]
+pub struct Model {
+    settings: Settings,
+    pub seen: Vec<Seen>,
+    pub counters: Counters,
+    requests: Places<Request>,
+    sessions: Places<Session>,
+    workers: Places<Worker>,
+    queues: BTreeMap<u8, Vec<usize>>,
+    roles: BTreeMap<Peer, Role>,
+    awaiting: VecDeque<Awaiting>,
+    paused: VecDeque<(usize, u8)>,
+    relieved: bool,
+    turns: u64,
+    next_heartbeat: Millis,
+    next_absence: Millis,
+}
+
+impl Model {
+    pub fn new(settings: Settings) -> Model {
+        Model {
+            settings,
+            seen: Vec::new(),
+            counters: Counters::default(),
+            requests: Places { all: Vec::new(), free: Vec::new() },
+            sessions: Places { all: Vec::new(), free: Vec::new() },
+            workers: Places { all: Vec::new(), free: Vec::new() },
+            queues: BTreeMap::new(),
+            roles: BTreeMap::new(),
+            awaiting: VecDeque::new(),
+            paused: VecDeque::new(),
+            relieved: false,
+            turns: 0,
+            next_heartbeat: 0,
+            next_absence: 0,
+        }
+    }
+
+    fn find(&self, request: u64) -> Option<usize> {
+        self.requests.iter().find(|(_, r)| r.name == request).map(|(place, _)| place)
+    }
+
+    fn numbered(&self, session: usize, number: u64) -> Option<usize> {
+        self.requests.iter().find(|(_, r)| r.session == session && r.number == number).map(|(place, _)| place)
+    }
+
+    fn of_session(&self, session: usize) -> impl Iterator<Item = &Request> {
+        self.requests.iter().map(|(_, request)| request).filter(move |request| request.session == session)
+    }
+
+    pub fn load(&self) -> (usize, usize) {
+        (self.requests.iter().count(), self.requests.iter().map(|(_, request)| request.bytes).sum())
+    }
+
+    fn disconnect(&mut self, now: Millis, peer: Peer) {
+        self.gone(now, peer);
+        self.seen.push(Seen::Disconnect(peer));
+    }
+
+    pub fn gone(&mut self, now: Millis, peer: Peer) {
+        match self.roles.remove(&peer) {
+            None => {}
+            Some(Role::Client(key)) => {
+                let is_empty = self.of_session(key).next().is_none();
+                let session = self.sessions.at(key);
+                (session.peer, session.absent_since, session.blocked) = (None, now, false);
+                if session.client.is_none() || is_empty {
+                    self.remove_session(key);
+                } else {
+                    self.unpark(key);
+                }
+            }
+            Some(Role::Worker(key)) => {
+                let service = self.workers.at(key).service;
+                self.workers.at(key).available = None;
+                while let Some(place) = self.workers.at(key).held.pop() {
+                    if self.requests.at(place).attempt >= self.settings.attempts_max {
+                        self.settle(place, 502, 0, 80);
+                    } else {
+                        self.counters.requeued += 1;
+                        self.requests.at(place).state = State::Waiting;
+                        self.queues.entry(service).or_default().insert(0, place);
+                    }
+                }
+                self.workers.take(key);
+                self.dispatch(service);
+            }
+        }
+    }
+
+    fn remove_session(&mut self, key: usize) {
+        let mut all: Vec<(bool, u64)> =
+            self.of_session(key).map(|r| (matches!(r.state, State::Held(_)), r.number)).collect();
+        all.sort_unstable();
+        for (_, number) in all {
+            let place = self.numbered(key, number).expect("it is there");
+            if self.requests.at(place).state != State::Settled {
+                self.counters.given_up += 1;
+                self.withdraw(place);
+            }
+            self.forget(place);
+        }
+        self.sessions.take(key);
+    }
+
+    pub fn hello(&mut self, now: Millis, peer: Peer, client: u8, first: u64) {
+        if self.roles.contains_key(&peer) {
+            return self.disconnect(now, peer);
+        }
+        let known = self.sessions.iter().find(|(_, session)| session.client == Some(client)).map(|(key, _)| key);
+        let key = known.unwrap_or_else(|| self.add_session(Some(client), None));
+        let session = self.sessions.at(key);
+        session.blocked = false;
+        if let Some(former) = session.peer.replace(peer) {
+            self.roles.remove(&former);
+            self.seen.push(Seen::Disconnect(former));
+        }
+        self.roles.insert(peer, Role::Client(key));
+        self.seen.push(Seen::Welcome(peer));
+        (0..first).for_each(|number| self.drop_interest(key, number));
+        self.sessions.at(key).confirmed.extend(0..first);
+        self.unpark(key);
+    }
+
+    fn add_session(&mut self, client: Option<u8>, peer: Option<Peer>) -> usize {
+        self.sessions.put(Session {
+            client,
+            peer,
+            absent_since: 0,
+            confirmed: BTreeSet::new(),
+            blocked: false,
+            paused: false,
+            is_journalled: false,
+            parked: Vec::new(),
+            next_number: 1,
+        })
+    }
+
+    fn drop_interest(&mut self, key: usize, number: u64) {
+        if let Some(place) = self.numbered(key, number) {
+            if self.requests.at(place).state != State::Settled {
+                self.withdraw(place);
+            }
+            self.forget(place);
+        }
+    }
+
+    fn client(&mut self, now: Millis, peer: Peer) -> Option<usize> {
+        match self.roles.get(&peer) {
+            Some(&Role::Client(key)) if self.sessions.at(key).client.is_some() => Some(key),
+            _ => {
+                self.disconnect(now, peer);
+                None
+            }
+        }
+    }
+
+    pub fn tick(&mut self, now: Millis) {
+        self.resume();
+        let due = self.requests.iter().filter(|(_, request)| request.expires <= now);
+        let mut due: Vec<(bool, usize)> = due.map(|(at, r)| (matches!(r.state, State::Held(_)), at)).collect();
+        due.sort_unstable();
+        for (is_held, place) in due {
+            self.withdraw(place);
+            self.settle(place, if is_held { 504 } else { 408 }, 0, 0);
+        }
+        if now >= self.next_heartbeat {
+            self.next_heartbeat = now + self.settings.heartbeat_ms;
+            let patience = self.settings.heartbeat_ms * Millis::from(self.settings.liveness);
+            let silent = self.workers.iter().filter(|(_, w)| {
+                w.kind == Kind::Stock
+                    && w.held.is_empty()
+                    && w.abandoned.is_empty()
+                    && now.saturating_sub(w.last_heard) > patience
+            });
+            let silent: Vec<Peer> = silent.map(|(_, worker)| worker.peer).collect();
+            silent.into_iter().for_each(|peer| self.disconnect(now, peer));
+        }
+        if now >= self.next_absence {
+            self.next_absence = now + 1_000;
+            let absent = self.sessions.iter().filter(|(_, session)| session.peer.is_none());
+            let mut absent: Vec<(Millis, usize)> = absent.map(|(key, s)| (s.absent_since, key)).collect();
+            absent.sort_unstable();
+            for (since, key) in absent {
+                let settings = &self.settings;
+                let is_journalled = self.sessions.all[key].as_ref().is_some_and(|session| session.is_journalled);
+                let kept = if is_journalled { settings.journal_retention_ms } else { settings.absent_client_ms };
+                if now - since > kept || self.of_session(key).next().is_none() {
+                    self.remove_session(key);
+                }
+            }
+        }
+    }
+
+    fn resume(&mut self) {
+        if !std::mem::take(&mut self.relieved) {
+            return;
+        }
+        for (key, service) in std::mem::take(&mut self.paused) {
+            let Some(session) = self.sessions.all.get(key).and_then(Option::as_ref) else { continue };
+            let (true, Some(peer)) = (session.paused, session.peer) else { continue };
+            if self.may_go_on(key, service, 2) {
+                self.sessions.at(key).paused = false;
+                self.seen.push(Seen::Pause { peer, paused: false });
+            } else {
+                self.paused.push_back((key, service));
+            }
+        }
+    }
+}

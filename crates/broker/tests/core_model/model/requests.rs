@@ -1,0 +1,260 @@
+//! What becomes of a request.
+
+use super::{Awaiting, Model, REQUEST_BYTES, Request, Role, Seen, State, memory_bytes};
+use towpath_broker::core::{Kind, Millis, Peer};
+
+impl Model {
+    #[expect(clippy::too_many_arguments, reason = "the fields of one record")]
+    pub fn request(
+        &mut self,
+        now: Millis,
+        peer: Peer,
+        number: u64,
+        ttl: Millis,
+        volatile: bool,
+        service: u8,
+        name: u64,
+        length: usize,
+    ) {
+        let Some(key) = self.client(now, peer) else { return };
+        if let Some(place) = self.numbered(key, number) {
+            self.counters.duplicates += 1;
+            let request = self.requests.at(place);
+            let is_durable = request.is_durable;
+            if request.state == State::Settled && request.is_tellable {
+                self.tell(place);
+            } else if is_durable {
+                self.seen.push(Seen::Accepted { peer, number });
+            }
+        } else if self.sessions.at(key).confirmed.contains(&number) {
+            self.counters.duplicates += 1;
+        } else if !self.has_room_for(key, service, memory_bytes(length)) {
+            self.counters.refused += 1;
+            self.seen.push(Seen::Refused { peer, number });
+        } else {
+            let ttl = if ttl == 0 { self.settings.ttl_ms } else { ttl };
+            let is_journalled = self.settings.journal && !volatile;
+            self.take(now, key, number, ttl, is_journalled, service, name, length);
+        }
+    }
+
+    pub(super) fn queued(&self, service: u8) -> (usize, usize) {
+        let queue = self.queues.get(&service).map_or(&[][..], |queue| queue);
+        let of = |place: &usize| self.requests.all[*place].as_ref().map_or(0, |request| request.bytes - REQUEST_BYTES);
+        (queue.len(), queue.iter().map(of).sum())
+    }
+
+    pub(super) fn has_room_for(&self, key: usize, service: u8, bytes: usize) -> bool {
+        let settings = &self.settings;
+        let of_client: usize = self.of_session(key).map(|request| request.bytes).sum();
+        let (all, all_bytes) = self.load();
+        let (waiting, waiting_bytes) = self.queued(service);
+        bytes <= settings.client_bytes_max.min(settings.bytes_max).min(settings.service_bytes_max)
+            && self.of_session(key).count() < settings.client_requests_max
+            && of_client + bytes <= settings.client_bytes_max
+            && all < settings.requests_max
+            && all_bytes + bytes <= settings.bytes_max
+            && waiting < settings.service_requests_max
+            && waiting_bytes + bytes <= settings.service_bytes_max
+    }
+
+    pub fn stock_request(&mut self, now: Millis, peer: Peer, service: u8, name: u64, length: usize) {
+        let key = match self.roles.get(&peer) {
+            Some(&Role::Client(key)) if self.sessions.at(key).client.is_none() => key,
+            Some(_) => return self.disconnect(now, peer),
+            None => {
+                let key = self.add_session(None, Some(peer));
+                self.roles.insert(peer, Role::Client(key));
+                key
+            }
+        };
+        let number = self.sessions.at(key).next_number;
+        self.sessions.at(key).next_number += 1;
+        self.take(now, key, number, self.settings.ttl_ms, false, service, name, length);
+        if !self.may_go_on(key, service, 1) && !self.sessions.at(key).paused {
+            self.sessions.at(key).paused = true;
+            self.paused.push_back((key, service));
+            self.seen.push(Seen::Pause { peer, paused: true });
+        }
+    }
+
+    pub(super) fn may_go_on(&self, key: usize, service: u8, divisor: usize) -> bool {
+        let settings = &self.settings;
+        let below = |length: usize, most: usize| length < most / divisor;
+        let (all, all_bytes) = self.load();
+        let (waiting, waiting_bytes) = self.queued(service);
+        below(self.of_session(key).count(), settings.client_requests_max)
+            && below(self.of_session(key).map(|request| request.bytes).sum(), settings.client_bytes_max)
+            && below(all, settings.requests_max)
+            && below(all_bytes, settings.bytes_max)
+            && below(waiting, settings.service_requests_max)
+            && below(waiting_bytes, settings.service_bytes_max)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the fields of one record")]
+    pub(super) fn take(
+        &mut self,
+        now: Millis,
+        session: usize,
+        number: u64,
+        ttl: Millis,
+        is_journalled: bool,
+        service: u8,
+        name: u64,
+        length: usize,
+    ) {
+        self.counters.accepted += 1;
+        let place = self.requests.put(Request {
+            name,
+            session,
+            number,
+            service,
+            expires: now + ttl,
+            bytes: REQUEST_BYTES + memory_bytes(length),
+            state: State::Waiting,
+            attempt: 0,
+            has_parts: false,
+            outcome: (0, 0),
+            is_journalled,
+            is_durable: false,
+            is_tellable: true,
+        });
+        if is_journalled {
+            self.sessions.at(session).is_journalled = true;
+            self.awaiting.push_back(Awaiting::Accepted(name));
+        }
+        self.queues.entry(service).or_default().push(place);
+        self.dispatch(service);
+    }
+
+    pub fn confirm(&mut self, now: Millis, peer: Peer, first: u64, count: u64) {
+        let Some(key) = self.client(now, peer) else { return };
+        (first..first + count).for_each(|number| self.drop_interest(key, number));
+        self.sessions.at(key).confirmed.extend(first..first + count);
+        self.unpark(key);
+    }
+
+    pub fn cancel(&mut self, now: Millis, peer: Peer, number: u64) {
+        let Some(key) = self.client(now, peer) else { return };
+        if let Some(place) = self.numbered(key, number)
+            && self.requests.at(place).state != State::Settled
+        {
+            self.withdraw(place);
+            self.settle(place, 499, 0, 0);
+        }
+    }
+
+    pub(super) fn is_held_back(&mut self, key: usize, most: usize) -> bool {
+        let settled = self.of_session(key).filter(|request| request.state == State::Settled);
+        let bytes: usize = settled.map(|request| request.bytes).sum();
+        self.sessions.at(key).blocked || bytes > most
+    }
+
+    pub(super) fn unpark(&mut self, key: usize) {
+        if self.is_held_back(key, self.settings.client_bytes_max / 2) {
+            return;
+        }
+        let mut services = Vec::new();
+        for place in std::mem::take(&mut self.sessions.at(key).parked) {
+            let request = self.requests.at(place);
+            request.state = State::Waiting;
+            services.push(request.service);
+            self.queues.entry(request.service).or_default().push(place);
+        }
+        services.dedup();
+        services.into_iter().for_each(|service| self.dispatch(service));
+    }
+
+    pub(super) fn withdraw(&mut self, place: usize) {
+        let request = self.requests.at(place);
+        let (state, service, session) = (request.state, request.service, request.session);
+        let (name, attempt) = (request.name, request.attempt);
+        if state != State::Settled {
+            request.state = State::Ended;
+        }
+        match state {
+            State::Waiting => {
+                self.queues.entry(service).or_default().retain(|&other| other != place);
+                self.relieved = true;
+            }
+            State::Parked => self.sessions.at(session).parked.retain(|&other| other != place),
+            State::Held(key) => {
+                let worker = self.workers.at(key);
+                worker.held.retain(|&other| other != place);
+                match worker.kind {
+                    Kind::Stock => worker.abandoned.push((name, attempt)),
+                    Kind::Numbered => {
+                        self.seen.push(Seen::CancelWork { peer: worker.peer, request: name, attempt });
+                    }
+                }
+                self.offer(key);
+                self.dispatch(service);
+            }
+            State::Ended | State::Settled => {}
+        }
+    }
+
+    pub(super) fn settle(&mut self, place: usize, status: u16, what: u64, length: usize) {
+        if status == 200 {
+            self.counters.replied += 1;
+        } else {
+            self.counters.failed += 1;
+        }
+        let (session, name) = (self.requests.at(place).session, self.requests.at(place).name);
+        if self.sessions.at(session).client.is_none() {
+            if let Some(peer) = self.sessions.at(session).peer {
+                self.seen.push(Seen::StockReply { peer, status, partial: false, what });
+            }
+            return self.forget(place);
+        }
+        let request = self.requests.at(place);
+        (request.state, request.outcome) = (State::Settled, (status, what));
+        request.bytes = REQUEST_BYTES + if what > 0 { memory_bytes(length) } else { 0 };
+        request.expires = Millis::MAX;
+        if request.is_journalled {
+            request.is_tellable = false;
+            self.awaiting.push_back(Awaiting::Finished(name));
+        } else {
+            self.tell(place);
+        }
+    }
+
+    pub(super) fn tell(&mut self, place: usize) {
+        let request = self.requests.at(place);
+        let (session, number, (status, what)) = (request.session, request.number, request.outcome);
+        if let Some(peer) = self.sessions.at(session).peer {
+            self.seen.push(Seen::Reply { peer, number, status, part: None, what });
+        }
+    }
+
+    pub(super) fn forget(&mut self, place: usize) {
+        if self.requests.at(place).is_journalled {
+            self.awaiting.push_back(Awaiting::Nothing);
+        }
+        self.requests.take(place);
+        self.relieved = true;
+    }
+
+    /// So many more entries are on the disk.
+    pub fn persisted(&mut self, count: usize) {
+        for _ in 0..count.min(self.awaiting.len()) {
+            match self.awaiting.pop_front() {
+                Some(Awaiting::Accepted(name)) => {
+                    let Some(place) = self.find(name) else { continue };
+                    let request = self.requests.at(place);
+                    request.is_durable = true;
+                    let (session, number) = (request.session, request.number);
+                    if let Some(peer) = self.sessions.at(session).peer {
+                        self.seen.push(Seen::Accepted { peer, number });
+                    }
+                }
+                Some(Awaiting::Finished(name)) => {
+                    let Some(place) = self.find(name) else { continue };
+                    self.requests.at(place).is_tellable = true;
+                    self.tell(place);
+                }
+                _ => {}
+            }
+        }
+    }
+}

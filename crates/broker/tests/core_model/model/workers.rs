@@ -1,0 +1,158 @@
+//! What workers say and are given.
+
+use super::{Model, Role, Seen, State, Worker};
+use towpath_broker::core::{Kind, Millis, Peer};
+
+impl Model {
+    pub fn ready(&mut self, now: Millis, peer: Peer, kind: Kind, service: u8, credit: usize) {
+        if self.roles.contains_key(&peer) {
+            return self.disconnect(now, peer);
+        }
+        let key = self.workers.put(Worker {
+            peer,
+            service,
+            kind,
+            credit,
+            held: Vec::new(),
+            abandoned: Vec::new(),
+            last_heard: now,
+            leaving: false,
+            blocked: false,
+            available: None,
+        });
+        self.roles.insert(peer, Role::Worker(key));
+        self.offer(key);
+        self.dispatch(service);
+    }
+
+    pub fn change_worker(&mut self, now: Millis, peer: Peer, credit: Option<usize>) {
+        let Some(&Role::Worker(key)) = self.roles.get(&peer) else { return self.disconnect(now, peer) };
+        match credit {
+            None => self.workers.at(key).leaving = true,
+            Some(credit) => {
+                self.workers.at(key).credit = credit;
+                self.offer(key);
+                self.dispatch(self.workers.all[key].as_ref().expect("it is there").service);
+            }
+        }
+    }
+
+    pub fn heard(&mut self, now: Millis, peer: Peer) {
+        if let Some(&Role::Worker(key)) = self.roles.get(&peer) {
+            self.workers.at(key).last_heard = now;
+        }
+    }
+
+    pub fn blocked(&mut self, peer: Peer, blocked: bool) {
+        match self.roles.get(&peer) {
+            None => {}
+            Some(&Role::Client(key)) => {
+                self.sessions.at(key).blocked = blocked;
+                self.unpark(key);
+            }
+            Some(&Role::Worker(key)) => {
+                self.workers.at(key).blocked = blocked;
+                let service = self.workers.at(key).service;
+                self.offer(key);
+                self.dispatch(service);
+            }
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the fields of one record")]
+    pub fn reply(
+        &mut self,
+        now: Millis,
+        peer: Peer,
+        (request, attempt): (u64, u16),
+        ok: bool,
+        part: Option<u32>,
+        what: u64,
+        length: usize,
+    ) {
+        let Some(&Role::Worker(key)) = self.roles.get(&peer) else { return self.disconnect(now, peer) };
+        let place = self.find(request);
+        let state = place.map(|place| self.requests.at(place).state);
+        let status = if ok { 200 } else { 500 };
+        let is_own = place.is_some_and(|p| self.requests.at(p).attempt == attempt) && state == Some(State::Held(key));
+        if let Some(index) = self.workers.at(key).abandoned.iter().position(|given| *given == (request, attempt)) {
+            self.counters.late_replies += 1;
+            if part.is_none() {
+                self.workers.at(key).abandoned.remove(index);
+                let service = self.workers.at(key).service;
+                self.offer(key);
+                self.dispatch(service);
+            }
+            return;
+        }
+        let is_open = matches!(state, Some(State::Waiting | State::Parked | State::Held(_)));
+        let Some(place) = place.filter(|_| is_open) else {
+            self.counters.late_replies += 1;
+            return;
+        };
+        if let Some(part) = part {
+            self.requests.at(place).has_parts = true;
+            let (session, number) = (self.requests.at(place).session, self.requests.at(place).number);
+            let session = self.sessions.at(session);
+            match (session.peer, session.client) {
+                _ if !is_own => self.counters.late_replies += 1,
+                (Some(peer), Some(_)) => {
+                    self.seen.push(Seen::Reply { peer, number, status: 200, part: Some(part), what })
+                }
+                (Some(peer), None) => self.seen.push(Seen::StockReply { peer, status: 200, partial: true, what }),
+                (None, _) => self.counters.lost_parts += 1,
+            }
+        } else if is_own {
+            let service = self.workers.at(key).service;
+            self.workers.at(key).held.retain(|&held| held != place);
+            self.offer(key);
+            self.settle(place, status, what, length);
+            self.dispatch(service);
+        } else if self.requests.at(place).has_parts {
+            self.counters.late_replies += 1;
+        } else {
+            self.withdraw(place);
+            self.settle(place, status, what, length);
+        }
+    }
+
+    pub(super) fn offer(&mut self, key: usize) {
+        self.turns += 1;
+        let turn = self.turns;
+        let worker = self.workers.at(key);
+        if worker.available.is_none() && worker.has_credit() {
+            worker.available = Some(turn);
+        }
+    }
+
+    pub(super) fn dispatch(&mut self, service: u8) {
+        loop {
+            let of_service = self.workers.iter().filter(|(_, w)| w.service == service && w.available.is_some());
+            let first = of_service.min_by_key(|(_, worker)| worker.available).map(|(key, _)| key);
+            let queue = self.queues.entry(service).or_default();
+            let (Some(key), Some(&place)) = (first, queue.first()) else { return };
+            if !self.workers.at(key).has_credit() {
+                self.workers.at(key).available = None;
+                continue;
+            }
+            queue.remove(0);
+            self.relieved = true;
+            let session = self.requests.at(place).session;
+            if self.is_held_back(session, self.settings.client_bytes_max) {
+                self.sessions.at(session).parked.push(place);
+                self.requests.at(place).state = State::Parked;
+                continue;
+            }
+            let worker = self.workers.at(key);
+            worker.held.push(place);
+            worker.available = None;
+            let peer = worker.peer;
+            let request = self.requests.at(place);
+            (request.state, request.attempt) = (State::Held(key), request.attempt + 1);
+            let (request, attempt) = (request.name, request.attempt);
+            self.counters.dispatched += 1;
+            self.seen.push(Seen::Dispatch { peer, request, attempt });
+            self.offer(key);
+        }
+    }
+}
