@@ -60,6 +60,9 @@ fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
+        // It would complain on standard error that standard error can't be written (a full disk, a pipe that nobody reads), and
+        // that is a panic.
+        .log_internal_errors(false)
         .init();
     resources::raise_file_limit();
     let outcome = match arguments.command {
