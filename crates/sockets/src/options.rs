@@ -47,6 +47,9 @@ pub struct HubOptions {
     pub socket_type: SocketType,
     /// This side's routing id, 1 to 255 octets that don't begin with 0; or empty.
     pub routing_id: Bytes,
+    /// Of two peers with the same routing id a ROUTER ends the older connection. Otherwise both stay, and the newcomer gets a
+    /// routing id that was made up: for who doesn't address peers by it.
+    pub routing_ids_are_unique: bool,
     /// Properties for READY, names beginning with `X-`.
     pub metadata: Metadata,
     /// Security mechanism and role.
@@ -88,6 +91,7 @@ impl HubOptions {
         HubOptions {
             socket_type,
             routing_id: Bytes::new(),
+            routing_ids_are_unique: true,
             metadata: Metadata::new(),
             mechanism: MechanismConfig::Null,
             heartbeat: None,

@@ -126,6 +126,12 @@ impl Broker {
     }
 
     fn on_stock(&mut self, id: PeerId, frames: &[Bytes], attached: Attached) {
+        // What libzmq sends on every connection with ZMQ_PROBE_ROUTER.
+        if let ([probe], Attached::Nothing) = (frames, &attached)
+            && probe.is_empty()
+        {
+            return;
+        }
         let now = self.now();
         let peer = id.slot();
         let decoded = match attached {

@@ -61,6 +61,8 @@ impl BrokerOptions {
 
     pub(super) fn hub(&self) -> HubOptions {
         let mut hub = HubOptions::new(SocketType::Router);
+        // Programs that were copied have the same, and each is to have its replies.
+        hub.routing_ids_are_unique = false;
         hub.metadata = Metadata::new().with(PROPERTY, Bytes::from_static(PROPERTY_VALUE));
         hub.heartbeat = Some(Heartbeat {
             interval: self.heartbeats.interval,

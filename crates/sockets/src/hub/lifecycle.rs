@@ -125,7 +125,8 @@ impl Hub {
             connector.succeeded();
         }
         let own = peer.properties.as_ref().map(|properties| properties.routing_id.clone()).unwrap_or_default();
-        let routing_id = if own.is_empty() {
+        let is_taken = !self.options.routing_ids_are_unique && self.routing.contains_key(&own);
+        let routing_id = if own.is_empty() || is_taken {
             let mut made_up = BytesMut::with_capacity(5);
             made_up.put_u8(0);
             made_up.put_u32(self.next_routing_id);
