@@ -14,7 +14,7 @@ from raw import GREETING, MORE, Raw, connections, frame, header, message, ready
 SILENCE_MS = 30
 
 NOT_REQUESTS = {
-    "only an empty frame": [b""],
+    "only empty frames": [b"", b""],
     "empty frames": [b""] * 5,
     "no service": [b"", b"MDPC01"],
     "an empty service": [b"", b"MDPC01", b"", b"x"],

@@ -1,0 +1,187 @@
+"""What runs out or is left over: descriptors, memory, the room for the log; and names that two peers give themselves."""
+
+import os
+import pathlib
+import subprocess
+import time
+
+import pytest
+import zmq
+
+import mdp
+import numbered
+from conftest import DEADLINE_SECONDS, TOW, wait_until
+from good_peers import good  # noqa: F401
+from numbered import ATTACHED, reply, request
+from raw import MORE, Raw, connections, frame, header
+
+
+def descriptors(server) -> int:
+    return len(list(pathlib.Path(f"/proc/{server.process.pid}/fd").iterdir()))
+
+
+def processor_seconds(server) -> float:
+    fields = pathlib.Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize("log", ["full", "closed"])
+def test_a_log_that_can_not_be_written_ends_nothing(connected, tmp_path, log):
+    if log == "full":
+        stderr = open("/dev/full", "wb")
+    else:
+        reading, writing = os.pipe()
+        os.close(reading)
+        stderr = os.fdopen(writing, "wb")
+    words = [TOW, "broker", "--bind", "tcp://127.0.0.1:0", "--journal", tmp_path / "journal"]
+    with stderr, subprocess.Popen(words, stdout=subprocess.PIPE, stderr=stderr) as process:
+        endpoint = process.stdout.readline().decode().rstrip("\n").rpartition(" on ")[2]
+        assert endpoint
+        for _ in range(3):
+            bad = connected(endpoint, LINGER=DEADLINE_SECONDS * 1000)
+            bad.send(b"something to complain of")
+            bad.close()
+            assert mdp.Client(connected(endpoint, zmq.REQ)).ask(b"mmi.service", b"x") == [b"404"]
+            assert process.poll() is None
+        process.terminate()
+        assert process.wait(DEADLINE_SECONDS) == 0
+
+
+def test_descriptors_run_out(broker, good):  # noqa: F811
+    peers = good(broker(within=["prlimit", "--nofile=48:48"]))
+    peers.work()
+    raws = [Raw(peers.server) for _ in range(100)]
+    wait_until(lambda: descriptors(peers.server) > 40, "it has taken what it can")
+    peers.work()
+    # Waiting for some to come back costs nothing.
+    before = processor_seconds(peers.server)
+    time.sleep(0.5)
+    assert processor_seconds(peers.server) - before < 0.25
+    # There is nothing left for a body that goes to a file: it is refused, and no more than that.
+    peers.numbered_client.send(request(next(peers.numbers), b"good", flags=ATTACHED), attached=[bytes(2_000_000)])
+    if isinstance(peers.numbered_client.next(), numbered.Reply):
+        pytest.fail("a descriptor was left")
+    peers.work()
+    for raw in raws:
+        raw.close()
+    wait_until(lambda: descriptors(peers.server) < 30, "they are closed")
+    with connections(peers.server, 10):
+        peers.work()
+
+
+def test_clients_come_and_go(broker, good, connected):  # noqa: F811
+    peers = good(broker())
+    server = peers.server
+
+    def churn(times):
+        for _ in range(times):
+            req = connected(server, zmq.REQ)
+            mdp.Client(req).ask(b"mmi.service", b"x")
+            req.close()
+            raw = Raw(server).handshake()
+            raw.send(frame(numbered.CLIENT, MORE) + frame(numbered.hello(os.urandom(16)) + request(1, b"mmi.service", b"x")))
+            raw.receive(1)
+            raw.close()
+        wait_until(lambda: descriptors(server) <= before, "all are gone")
+
+    before = descriptors(server)
+    churn(200)
+    kib = server.resident_kib()
+    churn(600)
+    assert server.resident_kib() < kib + 2_000
+    peers.work()
+
+
+def test_bodies_that_never_end_leave_nothing(broker, good):  # noqa: F811
+    peers = good(broker("--heartbeat", "0.2"))
+    server = peers.server
+    before = descriptors(server)
+    begun = b"".join(frame(body, MORE) for body in (b"", b"MDPC01", b"good")) + header(1 << 40)
+    raws = [Raw(server).handshake() for _ in range(20)]
+    for raw in raws:
+        raw.send(begun + bytes(300_000))
+    wait_until(lambda: descriptors(server) > before + 30, "each has a file")
+    peers.stock_worker.heartbeat()
+    for raw in raws[:10]:
+        raw.close()
+    # The others say nothing more, and are given up.
+    wait_until(lambda: descriptors(server) <= before, "their files are closed")
+
+
+@pytest.mark.parametrize("kind", ["stock", "numbered"])
+def test_parts_without_an_end(broker, good, connected, kind):  # noqa: F811
+    """A worker sends parts that the client doesn't take: 640 MB of them."""
+    peers = good(broker())
+    server = peers.server
+    client = mdp.Client(connected(server, RCVHWM=1, RCVBUF=65_536), mdp.MDP02)
+    client.send(b"parts", b"please")
+    body, most = b"p" * 64_000, 0
+    if kind == "stock":
+        worker = mdp.Worker(connected(server, SNDTIMEO=3000), b"parts", mdp.MDP02)
+        address, _ = worker.request()
+        part = lambda _: worker.part(address, body)
+    else:
+        worker = numbered.Worker(connected(server, SNDTIMEO=3000), b"parts")
+        token = worker.request().token
+        part = lambda number: worker.send(reply(token, flags=ATTACHED, part=number), attached=[body])
+    try:
+        for number in range(10_000):
+            part(number)
+            if number % 100 == 0:
+                most = max(most, server.resident_kib())
+                peers.work()
+    except zmq.Again:
+        pass
+    assert most < 200_000
+    peers.work()
+
+
+@pytest.mark.parametrize("dialect", [mdp.MDP01, mdp.MDP02], ids=str)
+def test_parts_for_a_client_that_takes_one_reply(broker, good, connected, dialect):  # noqa: F811
+    """They are collected, up to a limit; then the request fails, and the worker goes on."""
+    peers = good(broker())
+    client = mdp.Client(connected(peers.server), dialect)
+    worker = mdp.Worker(connected(peers.server), b"parts", mdp.MDP02)
+    client.send(b"parts", b"please")
+    address, _ = worker.request()
+    for _ in range(90):
+        worker.part(address, b"p" * 900_000)
+    worker.reply(address, b"the end")
+    received = client.receive(b"parts")
+    if dialect == mdp.MDP01:
+        assert received[0][0] == b"413"
+    else:
+        assert len(received) == 91
+    client.send(b"parts", b"once more")
+    worker.serve(1)
+    assert client.receive(b"parts") == [[b"once more"]]
+    peers.work()
+
+
+def test_peers_with_one_name(broker, good, connected):  # noqa: F811
+    """Routing ids are nothing to the broker: programs that were copied have the same."""
+    peers = good(broker())
+    clients = [mdp.Client(connected(peers.server, IDENTITY=b"client-1"), mdp.MDP02) for _ in range(3)]
+    for turn in range(20):
+        for index, client in enumerate(clients):
+            client.send(b"good", b"%d of %d" % (turn, index))
+        peers.stock_worker.serve(3)
+        for index, client in enumerate(clients):
+            assert client.receive(b"good") == [[b"%d of %d" % (turn, index)]]
+    peers.work()
+
+
+def test_a_probe_is_no_message(broker, good, connected):  # noqa: F811
+    """libzmq's ZMQ_PROBE_ROUTER sends an empty message on every connection."""
+    peers = good(broker())
+    for kind, dialect in ((zmq.REQ, mdp.MDP01), (zmq.DEALER, mdp.MDP02)):
+        client = mdp.Client(connected(peers.server, kind, PROBE_ROUTER=1, RECONNECT_IVL=-1), dialect)
+        client.send(b"good", b"body")
+        peers.stock_worker.serve(1)
+        assert client.receive(b"good") == [[b"body"]]
+    worker = mdp.Worker(connected(peers.server, PROBE_ROUTER=1, RECONNECT_IVL=-1), b"probing")
+    peers.stock_client.send(b"probing", b"body")
+    worker.serve(1)
+    assert peers.stock_client.receive(b"probing") == [[b"body"]]
+    assert "misbehaves" not in peers.server.log()
+    peers.work()
