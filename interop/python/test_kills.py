@@ -23,8 +23,9 @@ COUNT = 3000
 class Loads:
     """`tow call` with a load, again and again until the block ends; each must end well."""
 
-    def __init__(self, end, servers, *arguments):
-        self.start = lambda: end("call", "echo", servers, "--count", COUNT, "--json", "-q", *arguments)
+    def __init__(self, end, servers, *arguments, count=COUNT):
+        self.start = lambda: end("call", "echo", servers, "--count", count, "--json", "-q", *arguments)
+        self.count = count
         self.done, self.resent, self.is_over, self.failure = 0, 0, False, None
         self.thread = threading.Thread(target=self.run)
 
@@ -40,7 +41,7 @@ class Loads:
         output, _ = load.communicate(timeout=2 * DEADLINE_SECONDS)
         assert load.returncode == 0, output
         summary = json.loads(output)
-        wanted = {"requests": COUNT, "replies": COUNT, "failed": 0, "wrong": 0}
+        wanted = {"requests": self.count, "replies": self.count, "failed": 0, "wrong": 0}
         assert {member: summary[member] for member in wanted} == wanted
         self.done += summary["replies"]
         self.resent += summary["resent"]

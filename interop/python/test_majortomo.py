@@ -128,7 +128,8 @@ def test_our_ends_at_their_broker(their_broker, end, context, majortomo_worker, 
     assert (load.returncode, summary["replies"], summary["wrong"]) == (0, 500, 0)
     assert worker.poll() is None
     # Their worker, our client; parts come as they are.
-    majortomo_worker(their_broker, "parts", lambda requests, _: requests.send_reply_from_iterable([[b"1"], [b"2"]], [b"3"]))
+    reply = lambda requests, _: requests.send_reply_from_iterable([[b"1"], [b"2"]], [b"3"])
+    majortomo_worker(their_broker, "parts", reply)
     done = subprocess.run([*words[:2], "parts", "?", *words[3:]], capture_output=True, timeout=DEADLINE_SECONDS)
     assert (done.returncode, done.stdout) == (0, b"123"), done.stderr
     # Without being told what it speaks, our client tries, and says that it was in vain.

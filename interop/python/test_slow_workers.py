@@ -38,7 +38,8 @@ def test_a_worker_has_a_time_for_a_request(broker, connected, worker, kind):
 
 @pytest.mark.parametrize("gone", ["client gone", "expired"])
 def test_a_stock_worker_that_is_busy_for_nobody_has_a_time_too(broker, connected, worker, gone):
-    server = broker("--busy-timeout", "0.5", "--heartbeat", "0.1", *(["--request-timeout", "0.2"] * (gone == "expired")))
+    expiry = 0.2 if gone == "expired" else 60
+    server = broker("--busy-timeout", 0.5, "--heartbeat", 0.1, "--request-timeout", expiry)
     client = mdp.Client(connected(server))
     slow = worker(server, "stock")
     client.send(b"slow", b"body")

@@ -1,0 +1,68 @@
+"""More of what test_kills.py does: brokers that are ended in good order, large bodies over crashes, and what stock clients get when
+workers die."""
+
+import random
+import time
+
+import pytest
+
+import mdp
+from conftest import DEADLINE_SECONDS, wait_until
+from test_kills import SEED, Loads, again, journal_path  # noqa: F401
+
+RESTARTS = 10
+
+
+@pytest.mark.parametrize("journal", [False, True], ids=["memory", "journal"])
+def test_restarts_in_good_order_are_not_noticed(again, end, journal_path, journal):  # noqa: F811
+    rng = random.Random(SEED)
+    broker = again("--grace", 2, *(["--journal", journal_path] if journal else []))
+    for _ in range(2):
+        end("work", "echo", [broker], "--echo", "--work-ms", 2, "--jobs", 50)
+    with Loads(end, [broker], "--ahead", 50, "--clients", 2):
+        for _ in range(RESTARTS):
+            time.sleep(rng.uniform(0.1, 0.4))
+            assert broker.server.end() == 0
+            broker.come_again()
+
+
+def test_large_bodies_over_crashes(again, end, journal_path):  # noqa: F811
+    rng = random.Random(SEED)
+    broker = again("--journal", journal_path)
+    end("work", "echo", [broker], "--echo", "--jobs", 3)
+    with Loads(end, [broker], "--size", "1500K", "--ahead", 6, count=60) as loads:
+        for _ in range(RESTARTS):
+            time.sleep(rng.uniform(0.1, 0.5))
+            broker.kill()
+            broker.come_again()
+    assert loads.done > 0
+    # What is confirmed leaves nothing.
+    left = lambda: [path for name in ("bodies", "spool") for path in (journal_path / name).rglob("*") if path.is_file()]
+    wait_until(lambda: not left(), "all files are removed")
+
+
+@pytest.mark.parametrize("dialect", ["auto", "mdp01", "mdp02"])
+def test_stock_clients_get_one_reply_each_when_workers_die(broker, end, connected, dialect):
+    rng = random.Random(SEED)
+    server = broker("--attempts", 100)
+    start = lambda: end("work", "echo", [server], "--echo", "--work-ms", 2, "--jobs", 20, "--dialect", dialect)
+    workers = [start() for _ in range(3)]
+    clients = [mdp.Client(connected(server, RCVHWM=0, SNDHWM=0), dialect) for dialect in mdp.DIALECTS]
+    count = 400
+    for number in range(count):
+        for client in clients:
+            client.send(b"echo", b"%d" % number, b"")
+    received = {client: [] for client in clients}
+    until = time.monotonic() + DEADLINE_SECONDS
+    while any(len(replies) < count for replies in received.values()):
+        assert time.monotonic() < until, {client.dialect.name: len(replies) for client, replies in received.items()}
+        killed = rng.randrange(len(workers))
+        workers[killed].kill()
+        workers[killed].wait()
+        workers[killed] = start()
+        for client in clients:
+            while client.socket.poll(rng.randrange(30)):
+                received[client] += client.receive(b"echo")
+    for client, replies in received.items():
+        assert sorted(replies) == sorted([b"%d" % number, b""] for number in range(count))
+        assert not client.socket.poll(50)
