@@ -94,6 +94,8 @@ pub(crate) struct Session {
     services: Services,
     link: Link,
     epoch: Option<u64>,
+    /// The lowest number without an outcome when this connection began.
+    greeted_with: u64,
     /// From here on, requests have not been looked at on this connection.
     cursor: u64,
     again: VecDeque<u64>,
@@ -122,6 +124,7 @@ impl Session {
             services: Services::default(),
             link: Link::Down,
             epoch: None,
+            greeted_with: 1,
             cursor: 1,
             again: VecDeque::new(),
             held: BinaryHeap::new(),
@@ -187,7 +190,8 @@ impl Session {
     pub fn connected(&mut self, now: Duration, block: &mut Block) {
         self.begin();
         self.link = Link::Greeting(now + self.welcome_timeout);
-        FromClient::hello(block, self.client, self.table.lowest());
+        self.greeted_with = self.table.lowest();
+        FromClient::hello(block, self.client, self.greeted_with);
     }
 
     /// A connection to a stock broker is there.

@@ -387,7 +387,10 @@ fn what_ends_while_the_broker_is_greeted_is_confirmed() {
     let at = Duration::from_millis;
     let mut session = Session::new(ClientId([7; 16]), 10, usize::MAX, at(5_000));
     let body = Body::default();
-    session.submit(NewRequest { service: b"echo", body, ttl: Some(at(1_000)), volatile: false, owner: 0 }, at(0));
+    let request = NewRequest { service: b"echo", body, ttl: Some(at(1_000)), volatile: false, owner: 0 };
+    session.submit(request.clone(), at(0));
+    let other = session.submit(request, at(0));
+    assert!(session.cancel(other, at(0)).is_some());
     let (mut block, mut say, mut ended) = (Block::default(), Block::default(), Vec::new());
     session.connected(at(900), &mut block);
     session.on_time(at(1_000), &mut |delivery| ended.push(delivery.status));
@@ -396,11 +399,11 @@ fn what_ends_while_the_broker_is_greeted_is_confirmed() {
     let welcome = say.drain().next().unwrap();
     session.on_block(&welcome.block, None, at(1_100), &mut |_| {}).unwrap();
     session.pump(at(1_200), &mut block, usize::MAX);
-    // HELLO has said that number 1 is open: the broker keeps what an earlier connection left there.
+    // HELLO has said that number 1 is open: the broker keeps what earlier connections left from there on.
     let heard: Vec<Message> = block.drain().collect();
     let mut rest = &heard[0].block[..];
     assert!(matches!(FromClient::decode(&mut rest).unwrap(), FromClient::Hello { first: 1, .. }));
-    assert_eq!(FromClient::decode(&mut rest).unwrap(), FromClient::Confirm { first: 1, count: 1 });
+    assert_eq!(FromClient::decode(&mut rest).unwrap(), FromClient::Confirm { first: 1, count: 2 });
 }
 
 fn record() -> impl Strategy<Value = Block> {

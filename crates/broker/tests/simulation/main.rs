@@ -25,7 +25,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 fn plan(seed: u64, nodes: usize, journal: bool) -> Plan {
-    Plan { seed, nodes, journal, fault: Fault::None, chaos: true, length: 1_500 + seed % 2_000 }
+    Plan { seed, nodes, journal, fault: Fault::None, chaos: true, length: 1_500 + seed % 2_000, first_stops: None }
 }
 
 /// Runs a world; a panic is an error too.
@@ -83,6 +83,17 @@ fn promises_hold_with_two_brokers() {
 #[test]
 fn nothing_goes_wrong_where_nothing_is_wrong() {
     run_all(5, |seed| Plan { chaos: false, ..plan(seed, 1, true) });
+}
+
+/// One client that reads nothing, while its requests are executed, doesn't keep the others from theirs.
+#[test]
+fn a_client_that_stops_reading_stops_only_itself() {
+    let of_others = |first_stops: Option<u64>| -> u64 {
+        let runs = (1..=12).map(|seed| run(Plan { chaos: false, first_stops, ..plan(seed, 1, true) }));
+        runs.map(|tally| tally.unwrap().of_others).sum()
+    };
+    let (all, beside) = (of_others(None), of_others(Some(60)));
+    assert!(beside * 10 >= all * 9, "{beside} outcomes instead of {all}");
 }
 
 /// The checker finds what it is there to find.

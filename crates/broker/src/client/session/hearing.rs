@@ -63,6 +63,10 @@ impl Session {
             for (first, count) in self.table.done_ranges() {
                 self.confirms.add_range(first, count, now);
             }
+            // HELLO has said that this was open, but it has ended meanwhile.
+            if let Some(count) = self.table.lowest().checked_sub(self.greeted_with).filter(|count| *count > 0) {
+                self.confirms.add_range(self.greeted_with, count, now);
+            }
         }
         if !same {
             self.counters.restarts += 1;
@@ -175,8 +179,8 @@ impl Session {
                 self.in_flight_bytes += length;
                 self.cancels.push(number);
             }
-            // The broker mustn't wait for a number that never comes, nor keep what HELLO has just said to be open.
-            Link::Numbered { .. } | Link::Greeting(_) => self.confirms.add(number, now),
+            // The broker mustn't wait for a number that never comes.
+            Link::Numbered { .. } => self.confirms.add(number, now),
             // It is confirmed, or its number is passed over, when the next connection begins.
             _ => {}
         }

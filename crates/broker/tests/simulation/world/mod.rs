@@ -4,7 +4,7 @@ mod trouble;
 
 use crate::client::Client;
 use crate::ends::{End, Io, SERVICES};
-use crate::history::History;
+use crate::history::{Event, History};
 use crate::link::{LANE_BYTES, LinkId, Net, Packet};
 use crate::node::{Fault, Node, World};
 use crate::real::{RealClient, RealWorker};
@@ -24,6 +24,8 @@ pub struct Plan {
     pub chaos: bool,
     /// Milliseconds of it.
     pub length: Millis,
+    /// From when on the first client reads nothing.
+    pub first_stops: Option<Millis>,
 }
 
 /// A client or worker, and its connection.
@@ -47,6 +49,8 @@ pub struct Tally {
     pub replied: u64,
     pub failed: u64,
     pub crashes: u64,
+    /// Outcomes of all but the first client, before everything was healed.
+    pub of_others: u64,
 }
 
 pub struct Sim {
@@ -135,7 +139,15 @@ impl Sim {
         }
         while self.now < self.plan.length {
             self.step(false)?;
+            if self.plan.first_stops.is_some_and(|at| at <= self.now) {
+                self.seats[0].away_until = self.plan.length;
+            }
         }
+        let of_others = self.history.events.iter().filter(|(_, event)| match event {
+            Event::Outcome { key, .. } | Event::StockGot { key, .. } => key.0 != 1,
+            _ => false,
+        });
+        self.tally.of_others = of_others.count() as u64;
         self.heal();
         let patience = self.now + 90_000;
         while !self.is_done() {
@@ -376,5 +388,6 @@ impl Tally {
         self.replied += other.replied;
         self.failed += other.failed;
         self.crashes += other.crashes;
+        self.of_others += other.of_others;
     }
 }
