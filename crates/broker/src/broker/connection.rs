@@ -49,6 +49,8 @@ pub(super) struct Connection {
     pub behind_bytes: usize,
     /// No more is read from it until that has become less.
     pub is_far_behind: bool,
+    /// It has ended, and is here until that has been taken.
+    pub is_gone: bool,
 }
 
 impl Connection {
@@ -68,6 +70,7 @@ impl Connection {
             behind: VecDeque::new(),
             behind_bytes: 0,
             is_far_behind: false,
+            is_gone: false,
         }
     }
 }

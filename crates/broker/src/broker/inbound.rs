@@ -18,7 +18,13 @@ const NO_ROOM: &str = "the broker has no room on its disk for a large body";
 impl Broker {
     pub(super) fn on_event(&mut self, event: Event) {
         match event {
-            Event::Ready { peer } => self.connections.insert(peer),
+            Event::Ready { peer } => {
+                // The one that had its place may still have had something to be taken.
+                if let Some(former) = self.connections.find(peer.slot()).map(|connection| connection.id) {
+                    self.forget(former);
+                }
+                self.connections.insert(peer);
+            }
             Event::Message { peer, frames, continued: false } => self.on_whole(peer, frames),
             Event::Message { peer, frames, continued: true } => self.on_rest(peer, frames),
             Event::BodyStart { peer, head, length, more } => self.on_body_start(peer, head, length, more),
@@ -31,14 +37,26 @@ impl Broker {
                 } else {
                     tracing::debug!(%peer, reason, "gone");
                 }
-                if self.connections.remove(peer).is_some() {
-                    let now = self.now();
-                    self.core.peer_gone(now, peer.slot());
-                    self.act();
+                match self.connections.of(peer) {
+                    // A worker that replies at length and ends has replied.
+                    Some(connection) if !connection.behind.is_empty() => {
+                        connection.is_gone = true;
+                        connection.incoming = None;
+                    }
+                    _ => self.forget(peer),
                 }
             }
             // This side is no server of PLAIN, and hears of peers that never were ready from the hub's log.
             Event::Authenticate { .. } | Event::FileSent { .. } | Event::Failed { .. } => {}
+        }
+    }
+
+    /// A connection is gone, and everything that came from it was taken.
+    pub(super) fn forget(&mut self, id: PeerId) {
+        if self.connections.remove(id).is_some() {
+            let now = self.now();
+            self.core.peer_gone(now, id.slot());
+            self.act();
         }
     }
 

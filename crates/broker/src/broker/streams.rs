@@ -288,6 +288,9 @@ impl Broker {
         while let Some(connection) = self.connections.of(id) {
             let attached = connection.behind.front_mut().and_then(|arrived| arrived.attached.take());
             let Some(attached) = attached else {
+                if connection.is_gone && connection.behind.is_empty() {
+                    return self.forget(id);
+                }
                 connection.is_far_behind &= connection.behind_bytes > BEHIND_BYTES_MAX / 2;
                 return set_reading(&mut self.hub, connection);
             };
