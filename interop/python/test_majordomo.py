@@ -285,6 +285,20 @@ def test_a_worker_that_replies_at_length_and_leaves_has_replied(broker, mdp_clie
         assert client.receive(b"echo") == [[body]]
 
 
+def test_a_worker_that_replies_at_length_and_ends_has_replied(broker, mdp_client, mdp_worker):
+    server = broker()
+    client = mdp_client(server)
+    body = b"r" * LARGE
+    for _ in range(5):
+        worker = mdp_worker(server)
+        client.send(b"echo", b"body")
+        address, _ = worker.request()
+        worker.reply(address, body)
+        worker.socket.close(linger=DEADLINE_SECONDS * 1000)
+        assert client.receive(b"echo") == [[body]]
+    assert client.ask(b"mmi.service", b"echo") == [b"404"]
+
+
 def test_large_requests_keep_their_order(broker, mdp_client, mdp_worker):
     server = broker()
     client = mdp_client(server, "0.2-dealer")
