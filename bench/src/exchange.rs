@@ -80,7 +80,7 @@ pub fn exchange(bench: &Bench, setup: Setup, load: Load) -> Result<Sample> {
     }
     let client = setup.client(programs, ports, load)?;
     let finished = Running::start(client, logs)?.finish(LIMIT).with_context(|| {
-        let logs = [&broker, &workers].into_iter().flatten().map(Server::log_tail).collect::<Vec<_>>();
+        let logs = [&broker, &workers].into_iter().flatten().map(last_line).collect::<Vec<_>>();
         format!("the logs of the others: {}", logs.join("; ").trim())
     })?;
     // The workers first: without a broker they would try to find it again, or give up.
@@ -99,6 +99,10 @@ pub fn exchange(bench: &Bench, setup: Setup, load: Load) -> Result<Sample> {
         resent: Some(report.resent),
         ..Sample::default()
     })
+}
+
+fn last_line(server: &Server) -> String {
+    server.log_tail().lines().last().unwrap_or_default().to_owned()
 }
 
 /// A row, in one group.

@@ -49,7 +49,7 @@ impl Axis {
 }
 
 pub fn plan(bench: &Bench, axis: Axis) -> Plan<'_> {
-    let requests = bench.requests(50_000);
+    let requests = bench.requests(30_000);
     let mut variants = Vec::new();
     for &count in axis.counts() {
         for (kind, name, broker, requests) in [
@@ -70,7 +70,7 @@ fn content(axis: Axis) -> Content {
     let others = match axis {
         Axis::Services => "one client asks the services in turn; there are 100 workers, or one a service",
         Axis::Workers => "one client, one service",
-        Axis::Clients => "100 workers, one service",
+        Axis::Clients => "100 workers, one service (that the clients connect is in the CPU time too)",
     };
     Content {
         title: format!("A request's cost, by {}", axis.name()),

@@ -18,16 +18,17 @@ const LIBZMQ: &str = "broker in C on libzmq, 100 stock workers";
 const RAW: &str = "raw sockets";
 
 pub fn plan(bench: &Bench) -> Plan<'_> {
-    let most = bench.requests(1_000_000);
     let tow = Broker::Tow { journal: false };
     let mut variants = Vec::new();
     for size in SIZES {
+        // Large ones take longer.
+        let most = if size > 100 { bench.requests(500_000) } else { bench.requests(1_000_000) };
         for ahead in AHEAD {
             let group = group(size, ahead);
             for (kind, name, setup, requests) in [
                 (Kind::Ours, OURS, Setup::new(tow, Ends::Tow).workers(ahead), most),
-                (Kind::Ours, OURS_STOCK, Setup::new(tow, Ends::Light).workers(STOCK_WORKERS), most / 10),
-                (Kind::Peer, LIBZMQ, Setup::new(Broker::Libzmq, Ends::Light).workers(STOCK_WORKERS), most / 25),
+                (Kind::Ours, OURS_STOCK, Setup::new(tow, Ends::Light).workers(STOCK_WORKERS), most / 20),
+                (Kind::Peer, LIBZMQ, Setup::new(Broker::Libzmq, Ends::Light).workers(STOCK_WORKERS), most / 50),
                 (Kind::Peer, "NATS", Setup::new(Broker::NatsCore, Ends::Nats), most / 10),
                 (Kind::Limit, RAW, Setup::new(Broker::Raw, Ends::Light), most),
             ] {
@@ -36,27 +37,30 @@ pub fn plan(bench: &Bench) -> Plan<'_> {
         }
     }
     let setup = Setup::new(Broker::Majortomo, Ends::Light).workers(STOCK_WORKERS);
-    let load = Load { requests: most / 200, ahead: 100, size: 30 };
+    let load = Load { requests: bench.requests(5000), ahead: 100, size: 30 };
     variants.push(variant(bench, Kind::Peer, "majortomo, 100 stock workers", &group(30, 100), setup, load));
-    Plan { content: content(most), variants, targets }
+    Plan { content: content(bench), variants, targets }
 }
 
 fn group(size: u64, ahead: u64) -> String {
     format!("{size} B, {}", count_text(ahead))
 }
 
-fn content(most: u64) -> Content {
+fn content(bench: &Bench) -> Content {
+    let most = bench.requests(1_000_000);
     Content {
         title: "Throughput".to_owned(),
         about: format!(
             "One client with 100, 1000 and 10,000 requests under way, of 30 and 250 octets: {} requests in all to our own worker and \
-             over raw sockets, {} to stock workers behind our broker and through NATS (whose server has no queue of requests), {} behind the one on libzmq, {} behind majortomo. Stock \
-             workers take one request at a time, so there are {STOCK_WORKERS}; they and their client are epoll programs that speak \
-             Majordomo 0.1, so that the broker is what is measured. All ends are one process a side.",
+             over raw sockets, {} through NATS (whose server keeps no queue of requests), {} to stock workers behind our broker, {} \
+             behind the one on libzmq, {} behind majortomo; half as many of the large ones. Stock workers take one request at a time, \
+             so there are {STOCK_WORKERS}; they and their client are epoll programs that speak Majordomo 0.1, so that the broker is \
+             what is measured. All ends are one process a side.",
             count_text(most),
             count_text(most / 10),
-            count_text(most / 25),
-            count_text(most / 200),
+            count_text(most / 20),
+            count_text(most / 50),
+            count_text(bench.requests(5000)),
         ),
         peer: LIBZMQ.to_owned(),
         layout: Layout::Grid {
