@@ -112,9 +112,12 @@ fn section(text: &mut String, number: usize, table: &Table, plots: &Path) -> Res
     let Table { content, .. } = table;
     let _ = write!(text, "\n## {number}. {}\n\n{}\n\n", content.title, content.about);
     let quick = if table.quick { " **A quick run, to see that it works: not a measurement.**" } else { "" };
+    // Figures of a run that shared the cores are no use to anybody, but ratios may be.
+    let is_busy = table.load > 1.5 * table.machine.cores as f64;
+    let busy = if is_busy { " **The machine was busy with other work: to be measured again.**" } else { "" };
     let _ = write!(
         text,
-        "{} rounds on {}, in {:.0} s, with a load of {:.1} before it.{quick} Compared with: *{}*.\n\n",
+        "{} rounds on {}, in {:.0} s, with a load of {:.1} before it.{busy}{quick} Compared with: *{}*.\n\n",
         table.rounds, table.date, table.seconds, table.load, content.peer
     );
     let plots_of_table = match &content.layout {

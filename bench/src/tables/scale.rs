@@ -73,7 +73,7 @@ fn content(axis: Axis) -> Content {
         Axis::Clients => "100 workers, one service (that the clients connect is in the CPU time too)",
     };
     Content {
-        title: format!("A request's cost, by {}", axis.name()),
+        title: format!("A request's cost with more {}", axis.name()),
         about: format!(
             "Requests of {SIZE} octets, {} under way in all; {others}. All workers are connections of one epoll program, and so are all \
              clients; they speak Majordomo 0.1.",
