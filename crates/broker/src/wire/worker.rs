@@ -129,7 +129,7 @@ pub enum ToWorker<'a> {
         /// The request's token.
         token: Token,
     },
-    /// The broker is stopping: no more requests will come, replies to those held are awaited for a while.
+    /// The broker is stopping: what it has taken still comes, and replies are awaited for a while.
     Leave,
 }
 
