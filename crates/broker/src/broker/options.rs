@@ -75,6 +75,8 @@ impl BrokerOptions {
         hub.send_queue_bytes = 4 * 1024 * 1024;
         hub.max_peers = self.max_peers;
         hub.max_peers_per_address = self.max_peers;
+        // When a broker comes back, all its peers do so at once: none of them may push another out.
+        hub.max_handshakes = self.max_peers;
         hub
     }
 }
