@@ -133,7 +133,8 @@ def test_parts_without_an_end(broker, good, connected, kind):  # noqa: F811
                 peers.work()
     except zmq.Again:
         pass
-    assert most < 200_000
+    # 128 MiB may wait for a client; they are held in larger pieces than they came in.
+    assert most < 280_000
     peers.work()
 
 

@@ -12,8 +12,8 @@ use std::any::Any;
 use std::sync::Arc;
 use towpath_sockets::{FileRange, Frame, Hub, Message, PeerId, SendError};
 
-/// Octets that may wait for one peer, beside what the hub holds and all that a client may have outstanding, before it is
-/// disconnected: only replies to requests that workers have already, and parts, can come to that.
+/// Octets that may wait for one peer beside what the hub holds, or as many as a client may have outstanding if that is more,
+/// before it is disconnected: only replies to requests that workers have already, and parts, can come to that.
 const PENDING_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 impl Broker {
@@ -165,7 +165,7 @@ impl Broker {
     fn block(&mut self, peer: Peer) {
         let now = self.now();
         let Some(connection) = self.connections.find(peer) else { return };
-        let most = PENDING_BYTES_MAX + self.core.settings().client_bytes_max as u64;
+        let most = PENDING_BYTES_MAX.max(self.core.settings().client_bytes_max as u64);
         if connection.pending_bytes > most {
             let id = connection.id;
             return self.reject(id, "it doesn't read what it is sent, and too much waits for it");
