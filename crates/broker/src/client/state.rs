@@ -195,8 +195,9 @@ impl State {
         }
     }
 
-    fn on_ready(&mut self, hub: &Hub, peer: PeerId) {
-        let Some(info) = hub.peer(peer) else { return };
+    fn on_ready(&mut self, hub: &Hub, peer: PeerId, now: Instant) {
+        // It may have come and gone in one turn, and nothing else would tell of that.
+        let Some(info) = hub.peer(peer) else { return self.lost("the broker went at once".to_owned(), now) };
         let speech = self.link.speech(&info.metadata);
         self.connection = Connection::Ready(peer, speech);
         match speech {
@@ -271,7 +272,7 @@ impl State {
         };
         let message = match event {
             Event::Ready { peer } if matches!(self.connection, Connection::Connecting) => {
-                return self.on_ready(hub, peer);
+                return self.on_ready(hub, peer, now);
             }
             Event::Failed { reason, .. } if matches!(self.connection, Connection::Connecting) => {
                 return self.lost(reason, now);
