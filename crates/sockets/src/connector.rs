@@ -37,7 +37,7 @@ impl Hub {
     pub(crate) fn start_connecting(&mut self, index: usize) {
         let Some(connector) = self.connectors.get_mut(index) else { return };
         connector.retry_at = None;
-        match transport::connect(&connector.endpoint) {
+        match transport::connect(&connector.endpoint, &self.options.congestion) {
             Ok((fd, address, connecting)) => self.add_peer(fd, address, Origin::Connector(index), connecting),
             Err(error) => {
                 let address = connector.endpoint.to_string();
@@ -50,7 +50,7 @@ impl Hub {
     }
 
     pub(crate) fn attempt_once(&mut self, endpoint: &Endpoint) {
-        match transport::connect(endpoint) {
+        match transport::connect(endpoint, &self.options.congestion) {
             Ok((fd, address, connecting)) => self.add_peer(fd, address, Origin::Once, connecting),
             Err(error) => {
                 let reason = format!("connecting failed: {error}");

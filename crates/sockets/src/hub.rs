@@ -99,7 +99,7 @@ impl Hub {
 
     /// Listens; gives the endpoint with the real port. May be called several times.
     pub fn bind(&mut self, endpoint: &Endpoint) -> Result<Endpoint, SocketError> {
-        let (listener, endpoint) = Listener::bind(endpoint, &self.waker)?;
+        let (listener, endpoint) = Listener::bind(endpoint, &self.waker, &self.options.congestion)?;
         if let Some(fd) = listener.fd() {
             let token = LISTENER_TOKENS + self.listeners.len() as u64;
             epoll::add(

@@ -49,6 +49,7 @@
 //! ```
 
 mod buffer_pool;
+mod congestion;
 mod connector;
 mod endpoint;
 mod error;

@@ -2,6 +2,7 @@
 //!
 //! inproc is a socket pair within the process: the same octets, queues and back-pressure as everywhere else.
 
+use crate::congestion::{self, SystemDefault};
 use crate::endpoint::Endpoint;
 use crate::error::SocketError;
 use crate::options::Congestion;
@@ -70,21 +71,25 @@ static INPROC: Mutex<Option<Listening>> = Mutex::new(None);
 /// A place where peers arrive.
 #[derive(Debug)]
 pub(crate) enum Listener {
-    Tcp(OwnedFd),
+    Tcp(OwnedFd, Option<SystemDefault>),
     Ipc(OwnedFd, PathBuf),
     Inproc(Receiver<OwnedFd>, String),
 }
 
 impl Listener {
     /// Listens, and tells the endpoint with its real port.
-    pub(crate) fn bind(endpoint: &Endpoint, waker: &Waker) -> Result<(Listener, Endpoint), SocketError> {
+    pub(crate) fn bind(
+        endpoint: &Endpoint,
+        waker: &Waker,
+        congestion: &Congestion,
+    ) -> Result<(Listener, Endpoint), SocketError> {
         let failed = |source| SocketError::Bind { endpoint: endpoint.to_string(), source };
         match endpoint {
             Endpoint::Tcp { host, port } => {
                 let host = if host == "*" { "0.0.0.0" } else { host };
                 let address = resolve(host, *port).map_err(failed)?;
-                let (fd, port) = bind_tcp(address).map_err(failed)?;
-                Ok((Listener::Tcp(fd), Endpoint::Tcp { host: host.to_owned(), port }))
+                let (fd, port, system) = bind_tcp(address, congestion).map_err(failed)?;
+                Ok((Listener::Tcp(fd, system), Endpoint::Tcp { host: host.to_owned(), port }))
             }
             Endpoint::Ipc(path) => {
                 let fd = bind_ipc(path).map_err(failed)?;
@@ -106,7 +111,7 @@ impl Listener {
     /// The descriptor to wait on; inproc arrivals come with a wake-up instead.
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
-            Listener::Tcp(fd) | Listener::Ipc(fd, _) => Some(fd.as_fd()),
+            Listener::Tcp(fd, _) | Listener::Ipc(fd, _) => Some(fd.as_fd()),
             Listener::Inproc(..) => None,
         }
     }
@@ -115,10 +120,11 @@ impl Listener {
     pub(crate) fn accept(&self) -> io::Result<Option<(OwnedFd, Address)>> {
         let flags = rustix::net::SocketFlags::NONBLOCK | rustix::net::SocketFlags::CLOEXEC;
         match self {
-            Listener::Tcp(fd) => match rustix::net::acceptfrom_with(fd, flags) {
+            Listener::Tcp(fd, system) => match rustix::net::acceptfrom_with(fd, flags) {
                 Ok((peer, address)) => {
                     let address = address.and_then(|address| SocketAddr::try_from(address).ok());
                     let address = address.ok_or_else(|| io::Error::other("a TCP peer without an address"))?;
+                    congestion::accepted(&peer, address, system.as_ref());
                     Ok(Some((peer, Address::Tcp(address))))
                 }
                 Err(rustix::io::Errno::AGAIN) => Ok(None),
@@ -140,7 +146,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         match self {
-            Listener::Tcp(_) => {}
+            Listener::Tcp(..) => {}
             Listener::Ipc(_, path) => {
                 let _ = std::fs::remove_file(path);
             }
@@ -160,13 +166,14 @@ fn resolve(host: &str, port: u16) -> io::Result<SocketAddr> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address"))
 }
 
-fn bind_tcp(address: SocketAddr) -> io::Result<(OwnedFd, u16)> {
+fn bind_tcp(address: SocketAddr, congestion: &Congestion) -> io::Result<(OwnedFd, u16, Option<SystemDefault>)> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
+    let system = congestion::before_listening(&socket, congestion);
     socket.listen(BACKLOG)?;
     let port = socket.local_addr()?.as_socket().map_or(address.port(), |address| address.port());
-    Ok((socket.into(), port))
+    Ok((socket.into(), port, system))
 }
 
 fn bind_ipc(path: &Path) -> io::Result<OwnedFd> {
@@ -200,12 +207,13 @@ fn ipc_address(peer: &OwnedFd) -> Address {
 }
 
 /// Begins to connect: the socket, where it goes, and whether the connection is still under way.
-pub(crate) fn connect(endpoint: &Endpoint) -> io::Result<(OwnedFd, Address, bool)> {
+pub(crate) fn connect(endpoint: &Endpoint, congestion: &Congestion) -> io::Result<(OwnedFd, Address, bool)> {
     let (socket, address, target) = match endpoint {
         Endpoint::Tcp { host, port } => {
             let target = resolve(host, *port)?;
             let kind = Type::STREAM.nonblocking().cloexec();
             let socket = Socket::new(Domain::for_address(target), kind, Some(Protocol::TCP))?;
+            congestion::before_connecting(&socket, target, congestion);
             (socket, Address::Tcp(target), SockAddr::from(target))
         }
         Endpoint::Ipc(path) => {
@@ -233,21 +241,9 @@ pub(crate) fn connect(endpoint: &Endpoint) -> io::Result<(OwnedFd, Address, bool
 
 /// Sets what a TCP connection needs. What the kernel refuses is logged, not fatal.
 pub(crate) fn tune(fd: &OwnedFd, address: &Address, congestion: &Congestion) {
-    let Address::Tcp(peer) = address else { return };
-    let local = || match rustix::net::getsockname(fd).ok().and_then(|name| SocketAddr::try_from(name).ok()) {
-        Some(own) => own.ip() == peer.ip(),
-        None => false,
-    };
-    let is_local = peer.ip().is_loopback() || local();
-    let congested = match congestion {
-        Congestion::Auto if is_local => {
-            sockopt::set_tcp_congestion(fd, "cubic").or_else(|_| sockopt::set_tcp_congestion(fd, "reno"))
-        }
-        Congestion::Auto | Congestion::System => Ok(()),
-        Congestion::Named(name) => sockopt::set_tcp_congestion(fd, name),
-    };
-    let tuned = congested
-        .and(sockopt::set_tcp_nodelay(fd, true))
+    let Address::Tcp(_) = address else { return };
+    congestion::connected(fd, address, congestion);
+    let tuned = sockopt::set_tcp_nodelay(fd, true)
         .and(sockopt::set_socket_keepalive(fd, true))
         .and(sockopt::set_tcp_keepidle(fd, KEEPALIVE_IDLE));
     if let Err(errno) = tuned {
