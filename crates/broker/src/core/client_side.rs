@@ -1,12 +1,12 @@
 //! What clients say.
 
+use super::numbers::Walk;
 use super::requests::{Envelope, State};
 use super::session::Session;
 use super::settings::{Millis, NEVER};
 use super::{Action, Core, Peer, Role, ServiceKey, SessionKey, StockEnvelope};
 use crate::body::Body;
 use crate::wire::{ClientId, Status};
-use std::collections::hash_map::Entry;
 
 /// Gaps between confirmed numbers that are remembered for one client. It may hold more requests than it may have here, so the
 /// bound on these is none on the gaps: it would be disconnected over and over.
@@ -56,12 +56,7 @@ impl Core {
         }
         self.set_role(peer, Role::Client(key));
         self.actions.push(Action::Welcome { peer });
-        let session = &self.sessions[key as usize];
-        let mut settled: Vec<u64> = session.requests.keys().copied().filter(|&n| n < first).collect();
-        settled.sort_unstable();
-        for number in settled {
-            self.drop_interest(now, key, number);
-        }
+        self.drop_interest(now, key, 0, first);
         let session = &mut self.sessions[key as usize];
         session.confirmed.insert_below(first);
         session.highest = session.highest.max(first.saturating_sub(1));
@@ -86,7 +81,7 @@ impl Core {
         };
         let session = &self.sessions[key as usize];
         if number <= session.highest {
-            if let Some(&slot) = session.requests.get(&number) {
+            if let Some(slot) = session.requests.get(number) {
                 self.counters.duplicates += 1;
                 return self.tell_again(slot, peer);
             }
@@ -288,26 +283,7 @@ impl Core {
             return self.disconnect(now, peer, "a client says who it is before it confirms anything");
         };
         let end = first.saturating_add(u64::from(count));
-        let session = &self.sessions[key as usize];
-        if count as usize <= session.requests.len().saturating_mul(2) {
-            for number in first..end {
-                // What every confirmed outcome costs: one look at the table.
-                match self.sessions[key as usize].requests.entry(number) {
-                    Entry::Occupied(entry) if self.requests.at(*entry.get()).state == State::Settled => {
-                        let slot = entry.remove();
-                        self.forget_unlisted(slot);
-                    }
-                    Entry::Occupied(_) => self.drop_interest(now, key, number),
-                    Entry::Vacant(_) => {}
-                }
-            }
-        } else {
-            let mut numbers: Vec<u64> = session.requests.keys().copied().filter(|n| (first..end).contains(n)).collect();
-            numbers.sort_unstable();
-            for number in numbers {
-                self.drop_interest(now, key, number);
-            }
-        }
+        self.drop_interest(now, key, first, end);
         let session = &mut self.sessions[key as usize];
         session.confirmed.insert(first, end);
         session.highest = session.highest.max(end.saturating_sub(1));
@@ -317,13 +293,16 @@ impl Core {
         self.unpark(now, key);
     }
 
-    /// A client doesn't want an outcome any more, or has it.
-    fn drop_interest(&mut self, now: Millis, key: SessionKey, number: u64) {
-        let Some(&slot) = self.sessions[key as usize].requests.get(&number) else { return };
-        if self.requests.at(slot).state != State::Settled {
-            self.withdraw(now, slot);
+    /// A client doesn't want some outcomes any more, or has them.
+    #[inline]
+    fn drop_interest(&mut self, now: Millis, key: SessionKey, first: u64, end: u64) {
+        let mut walk = Walk::new(first, end);
+        while let Some(slot) = self.sessions[key as usize].requests.take_next(&mut walk) {
+            if self.requests.at(slot).state != State::Settled {
+                self.withdraw(now, slot);
+            }
+            self.forget_unlisted(slot);
         }
-        self.forget(slot);
     }
 
     /// A numbered client cancels a request. It has an outcome all the same.
@@ -331,7 +310,7 @@ impl Core {
         let Some(key) = self.numbered(peer) else {
             return self.disconnect(now, peer, "a client says who it is before it cancels anything");
         };
-        let Some(&slot) = self.sessions[key as usize].requests.get(&number) else { return };
+        let Some(slot) = self.sessions[key as usize].requests.get(number) else { return };
         if self.requests.at(slot).state != State::Settled {
             self.withdraw(now, slot);
             self.settle(slot, Status::CANCELLED, Body::from("cancelled by its client"));
@@ -353,7 +332,7 @@ impl Core {
 
     /// Forgets a client. What stock workers have of its requests they finish, and nobody hears of it.
     pub(super) fn remove_session(&mut self, now: Millis, key: SessionKey) {
-        let mut slots: Vec<u32> = self.sessions[key as usize].requests.values().copied().collect();
+        let mut slots: Vec<u32> = self.sessions[key as usize].requests.slots().copied().collect();
         // First what waits: a worker that becomes free must not be given more of this client's.
         slots.sort_unstable_by_key(|&slot| {
             let request = self.requests.at(slot);

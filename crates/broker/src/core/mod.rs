@@ -9,6 +9,7 @@
 
 mod client_side;
 mod info;
+mod numbers;
 mod outcome;
 mod requests;
 mod service;
@@ -329,7 +330,7 @@ impl Core {
         for (slot, request) in self.requests.iter() {
             bytes += request.bytes();
             let session = &self.sessions[request.session as usize];
-            assert_eq!(session.requests.get(&request.number), Some(&slot));
+            assert_eq!(session.requests.get(request.number), Some(slot));
             match request.state {
                 State::Held(worker) => assert!(self.workers[worker as usize].held.len > 0),
                 State::Free => panic!("a free slot is listed"),

@@ -129,7 +129,7 @@ impl Core {
     #[inline]
     pub(super) fn forget(&mut self, slot: u32) {
         let request = self.requests.at(slot);
-        self.sessions[request.session as usize].requests.remove(&request.number);
+        self.sessions[request.session as usize].requests.remove(request.number);
         self.forget_unlisted(slot);
     }
 

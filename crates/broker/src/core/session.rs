@@ -1,11 +1,11 @@
 //! What the broker knows of a client: its requests by number, and the numbers that are settled.
 
 use super::Peer;
+use super::numbers::Numbers;
 use super::requests::List;
 use super::settings::Millis;
 use crate::wire::ClientId;
-use foldhash::fast::FixedState;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 /// A client: one that says who it is, over all its connections; or a stock one, as long as its connection lasts.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(super) struct Session {
     /// Since when it has none.
     pub absent_since: Millis,
     /// Its requests that aren't settled, or are and not confirmed.
-    pub requests: HashMap<u64, u32, FixedState>,
+    pub requests: Numbers,
     /// No greater number was requested or confirmed.
     pub highest: u64,
     /// Numbers that are confirmed.
@@ -46,7 +46,7 @@ impl Session {
             client,
             peer,
             absent_since: 0,
-            requests: HashMap::with_hasher(FixedState::with_seed(seed)),
+            requests: Numbers::new(seed),
             highest: 0,
             confirmed: Confirmed::default(),
             next_number: 1,

@@ -248,7 +248,7 @@ impl Core {
     /// Where a stored request is; `None`: there is none of that name.
     pub fn stored(&self, name: ClientId) -> Option<StoredState> {
         let &key = self.session_by_client.get(&name)?;
-        let &slot = self.sessions[key as usize].requests.get(&STORED_NUMBER)?;
+        let slot = self.sessions[key as usize].requests.get(STORED_NUMBER)?;
         let request = self.requests.at(slot);
         Some(match request.state {
             State::Settled if request.is_tellable => StoredState::Done(request.status, request.body.clone()),

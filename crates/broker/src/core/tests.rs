@@ -187,6 +187,27 @@ fn a_client_that_holds_more_than_it_may_have_here_isn_t_sent_away() {
     assert_eq!(actions(&mut core), [Action::Welcome { peer: 1 }]);
 }
 
+#[test]
+fn a_record_of_a_few_octets_keeps_the_broker_no_longer_than_others() {
+    const HELD: u64 = 20_000;
+    let mut core = core();
+    core.client_hello(0, 1, CLIENT, 1);
+    for index in 1..=HELD {
+        core.request(0, 1, 10 * index, 0, false, b"echo", Body::default());
+    }
+    let before = core.sessions[0].requests.steps;
+    // What each names is much, and hardly any of it is there.
+    for record in 0..10_000 {
+        core.confirm(0, 1, 11 + 10 * record, 9);
+        core.confirm(0, 1, 1_000_000 + record, 39_000);
+        core.confirm(0, 1, 1 + record, u32::MAX >> (record % 3));
+    }
+    let steps = core.sessions[0].requests.steps - before;
+    assert!(steps < 1_000_000, "{steps} steps");
+    core.confirm(0, 1, 0, u32::MAX);
+    assert_eq!(core.load(), (0, 0));
+}
+
 fn stock_replies(core: &mut Core) -> Vec<(Status, Body)> {
     let replies = actions(core).into_iter().filter_map(|action| match action {
         Action::StockReply { status, body, .. } => Some((status, body)),
