@@ -14,6 +14,7 @@ from conftest import DEADLINE_SECONDS, TOW, wait_until
 from good_peers import good  # noqa: F401
 from numbered import ATTACHED, reply, request
 from raw import MORE, Raw, connections, frame, header
+from test_plain_dialect import whole_at_once
 
 
 def descriptors(server) -> int:
@@ -107,6 +108,94 @@ def test_bodies_that_never_end_leave_nothing(broker, good):  # noqa: F811
         raw.close()
     # The others say nothing more, and are given up.
     wait_until(lambda: descriptors(server) <= before, "their files are closed")
+
+
+@pytest.mark.parametrize("frame_bytes", [900_000, 1_200_000])
+def test_messages_that_never_end_are_bounded_together(broker, good, frame_bytes):  # noqa: F811
+    """Ten peers that each send what a message may have, 640 MB in all, in frames that are taken whole and in streamed ones."""
+    peers = good(broker("--max-memory", 100, "--heartbeat", 100))
+    server = peers.server
+    raws = {Raw(server).handshake() for _ in range(10)}
+    begun = b"".join(frame(body, MORE) for body in (b"", b"MDPC01", b"good"))
+    for raw in raws:
+        raw.send(begun)
+    piece, most, ended = frame(bytes(frame_bytes), MORE), 0, 0
+    for _ in range(64_000_000 // frame_bytes):
+        for raw in list(raws):
+            try:
+                raw.send(piece)
+            except OSError:
+                raws.remove(raw)
+                ended += 1
+        most = max(most, server.resident_kib())
+        peers.work()
+    # At 100 MB, all that is on its way may have 64 MiB: a message of the largest size.
+    assert most < 200_000
+    assert ended >= 8
+    assert "this peer's was the largest" in server.log() or "most of it in one of this peer" in server.log()
+    for raw in raws:
+        raw.close()
+    # A message of the largest size still passes.
+    raw = Raw(server).handshake()
+    raw.send(begun + piece * (50_000_000 // frame_bytes) + frame(b"the end"))
+    address, body = peers.stock_worker.request()
+    assert sum(map(len, body)) > 45_000_000
+    peers.stock_worker.reply(address, b"")
+    raw.close()
+    peers.work()
+
+
+def test_whole_requests_that_nobody_takes_are_bounded_together(broker, good):  # noqa: F811
+    """Ten stock clients that each send a request of 60 MB to a service without a worker: a client can't be told to wait."""
+    peers = good(broker("--max-memory", 100, "--heartbeat", 100))
+    server = peers.server
+    raws, refused, most = [Raw(server).handshake() for _ in range(10)], 0, 0
+    for raw in raws:
+        raw.send(b"".join(frame(body, MORE) for body in (b"", b"MDPC01", b"nobody")))
+        for _ in range(60):
+            raw.send(frame(bytes(1_000_000), MORE))
+        raw.send(frame(b""))
+        most = max(most, server.resident_kib())
+    for raw in raws:
+        raw.socket.settimeout(0.5)
+        try:
+            answer = raw.receive(2)
+        except TimeoutError:
+            continue
+        assert answer == b"\1\0" and b"MDPC01\1\6nobody\1\003503" in raw.receive(40)
+        refused += 1
+    # 100 MB, the last request beyond them, and one that is on its way.
+    assert most < 280_000
+    assert refused >= 7
+    for raw in raws:
+        raw.close()
+    peers.work()
+
+
+def test_requests_to_the_file_server_that_never_end(serve, connected, tree):
+    """Three hundred clients that each send most of the largest request: 270 MB."""
+    root, contents = tree
+    server = serve(root)
+    dealer, most, ended = connected(server), 0, 0
+    with connections(server, 300) as raws:
+        for raw in raws:
+            raw.send(header(1_000_000) + bytes(900_000))
+            dealer.send_multipart([b"fetch", b"one", b"0", b"1"])
+            assert dealer.recv() == contents["one"]
+            most = max(most, server.resident_kib())
+        for raw in raws:
+            raw.socket.setblocking(False)
+            try:
+                # What is left of the handshake is read above; an end comes with a reason.
+                ended += bool(raw.socket.recv(1000))
+            except BlockingIOError:
+                pass
+            except ConnectionError:
+                ended += 1
+    # 128 MiB are allowed for.
+    assert most < 200_000
+    assert 120 < ended < 180
+    assert whole_at_once(dealer, b"big") == contents["big"]
 
 
 @pytest.mark.parametrize("kind", ["stock", "numbered"])

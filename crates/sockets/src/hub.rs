@@ -60,6 +60,9 @@ pub struct Hub {
     next_routing_id: u32,
     per_address: HashMap<IpAddr, usize>,
     handshakes: usize,
+    /// The sum over all peers, and what it may come to.
+    unfinished_bytes: usize,
+    unfinished_limit: usize,
     pool: BufferPool,
     scratch: Box<[u8]>,
     pub(crate) next_timer: Option<Instant>,
@@ -77,7 +80,6 @@ impl Hub {
         Ok(Hub {
             config: Arc::new(options.connection_config()),
             pool: BufferPool::new(options.body_buffers, waker.clone()),
-            options,
             epoll,
             waker,
             more_ready: false,
@@ -90,10 +92,13 @@ impl Hub {
             next_routing_id: 1,
             per_address: HashMap::new(),
             handshakes: 0,
+            unfinished_bytes: 0,
+            unfinished_limit: options.unfinished_limit(),
             scratch: vec![0; READ_AHEAD_BYTES_MAX].into_boxed_slice(),
             next_timer: None,
             last_scan: now,
             now,
+            options,
         })
     }
 

@@ -67,6 +67,9 @@ pub struct HubOptions {
     pub max_message_bytes: u64,
     /// Frames of a message.
     pub max_frames: usize,
+    /// Octets of messages that have begun and aren't whole, over all peers. Over that, the peer with the largest is disconnected:
+    /// otherwise some that never end theirs would each hold as much as a message may have. Less than that for one peer alone is no limit.
+    pub unfinished_bytes_max: usize,
     /// Frames over this are streamed ([`crate::Event::BodyStart`]).
     pub stream_over_bytes: Option<u64>,
     /// Octets of a streamed frame.
@@ -100,6 +103,7 @@ impl HubOptions {
             read_turn_bytes: 1024 * 1024,
             max_message_bytes: towpath_zmtp::limits::MESSAGE_BYTES_DEFAULT,
             max_frames: towpath_zmtp::limits::MESSAGE_FRAMES_DEFAULT,
+            unfinished_bytes_max: 4 * towpath_zmtp::limits::MESSAGE_BYTES_DEFAULT as usize,
             stream_over_bytes: None,
             max_frame_bytes: towpath_zmtp::limits::STREAMED_FRAME_BYTES_DEFAULT,
             body_buffers: 32,
@@ -109,6 +113,15 @@ impl HubOptions {
             congestion: Congestion::Auto,
             reconnect: Backoff { first: Duration::from_millis(100), most: Duration::from_secs(5) },
         }
+    }
+
+    /// Octets of messages that aren't whole, so many that one peer alone never comes to more.
+    pub(crate) fn unfinished_limit(&self) -> usize {
+        let frames = self.max_frames.saturating_mul(towpath_zmtp::limits::FRAME_OVERHEAD_BYTES);
+        let message = usize::try_from(self.max_message_bytes).unwrap_or(usize::MAX);
+        // Two of what is read ahead: a command or a header may be cut anywhere.
+        let one = message.saturating_add(frames).saturating_add(2 * crate::read::READ_AHEAD_BYTES_MAX);
+        self.unfinished_bytes_max.max(one)
     }
 
     pub(crate) fn connection_config(&self) -> Config {

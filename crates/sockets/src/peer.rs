@@ -118,6 +118,8 @@ pub(crate) struct Peer {
     pub(crate) connected_at: Instant,
     /// Octets read that the state machine has not taken yet.
     pub(crate) input: BytesMut,
+    /// What it has begun to say, as the hub has counted it.
+    pub(crate) unfinished_bytes: usize,
     /// A buffer of the pool that octets of a body are being read into, and how many there are.
     pub(crate) partial: Option<(Box<[u8]>, usize)>,
     /// How much to read ahead of a header; see `read.rs`.
@@ -166,6 +168,7 @@ impl Peer {
             user: None,
             connected_at: now,
             input: BytesMut::new(),
+            unfinished_bytes: 0,
             partial: None,
             read_ahead: crate::read::READ_AHEAD_BYTES_MAX,
             connecting: false,
@@ -191,6 +194,11 @@ impl Peer {
 
     pub(crate) fn wants_to_read(&self) -> bool {
         self.readable && !self.paused && !self.starved && !self.connecting
+    }
+
+    /// Memory that it costs to hold what isn't whole yet.
+    pub(crate) fn begun_bytes(&self) -> usize {
+        self.input.len() + self.connection.unfinished_bytes()
     }
 
     pub(crate) fn wants_to_write(&self) -> bool {

@@ -307,6 +307,12 @@ impl<F> Connection<F> {
         self.inbox.wanted()
     }
 
+    /// Memory that the frames cost which are held here until their message is whole, beside the driver's own buffer: one message is
+    /// bounded by [`InboxLimits`], all peers together by whoever drives their connections.
+    pub fn unfinished_bytes(&self) -> usize {
+        self.inbox.held_bytes()
+    }
+
     /// Whether the handshake is over.
     pub fn is_ready(&self) -> bool {
         matches!(self.phase, Phase::Traffic)

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::frame::Header;
-use crate::limits::{COMMAND_BYTES_MAX, FRAME_BYTES_MAX, HANDSHAKE_COMMAND_BYTES_MAX};
+use crate::limits::{COMMAND_BYTES_MAX, FRAME_BYTES_MAX, FRAME_OVERHEAD_BYTES, HANDSHAKE_COMMAND_BYTES_MAX};
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
@@ -173,6 +173,13 @@ impl Inbox {
         self.frame_count = 0;
         self.message_bytes = 0;
         self.continued = false;
+    }
+
+    /// What the frames cost that are held until their message is whole.
+    pub(crate) fn held_bytes(&self) -> usize {
+        usize::try_from(self.message_bytes)
+            .unwrap_or(usize::MAX)
+            .saturating_add(self.frames.len() * FRAME_OVERHEAD_BYTES)
     }
 
     /// Octets left of the body that is being streamed: the driver may take them past this decoder.

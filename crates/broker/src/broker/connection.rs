@@ -47,6 +47,8 @@ pub(super) struct Connection {
     /// A message whose body is still on its way to the disk, and what has come behind it: all is taken in its order.
     pub behind: VecDeque<Arrived>,
     pub behind_bytes: usize,
+    /// What it holds of messages that can't be taken yet, as [`Connections`] has counted it.
+    held_bytes: usize,
     /// No more is read from it until that has become less.
     pub is_far_behind: bool,
     /// It has ended, and is here until that has been taken.
@@ -69,6 +71,7 @@ impl Connection {
             incoming: None,
             behind: VecDeque::new(),
             behind_bytes: 0,
+            held_bytes: 0,
             is_far_behind: false,
             is_gone: false,
         }
@@ -81,6 +84,8 @@ pub(super) struct Connections {
     slots: Vec<Option<Box<Connection>>>,
     /// Those with something to be flushed.
     pub dirty: Vec<Peer>,
+    /// What all hold of messages that can't be taken yet.
+    held_bytes: usize,
 }
 
 impl Connections {
@@ -95,7 +100,25 @@ impl Connections {
     /// Forgets a connection, unless another one has its slot by now.
     pub fn remove(&mut self, id: PeerId) -> Option<Box<Connection>> {
         let slot = self.slots.get_mut(id.slot() as usize)?;
-        slot.take_if(|connection| connection.id == id)
+        let connection = slot.take_if(|connection| connection.id == id)?;
+        self.held_bytes -= connection.held_bytes;
+        Some(connection)
+    }
+
+    /// Counts what a connection holds of messages that can't be taken yet, and tells what all of them do.
+    pub fn recount(&mut self, id: PeerId) -> usize {
+        if let Some(connection) = self.of(id) {
+            let counted = connection.behind_bytes + connection.incoming.as_ref().map_or(0, Incoming::bytes);
+            let before = std::mem::replace(&mut connection.held_bytes, counted);
+            self.held_bytes = self.held_bytes - before + counted;
+        }
+        self.held_bytes
+    }
+
+    /// The one that holds the most.
+    pub fn largest(&self) -> Option<PeerId> {
+        let connections = self.slots.iter().flatten();
+        connections.max_by_key(|connection| connection.held_bytes).map(|connection| connection.id)
     }
 
     #[inline]

@@ -42,6 +42,7 @@ impl Broker {
                     Some(connection) if !connection.behind.is_empty() => {
                         connection.is_gone = true;
                         connection.incoming = None;
+                        self.connections.recount(peer);
                     }
                     _ => self.forget(peer),
                 }

@@ -47,6 +47,7 @@ pub struct Broker {
     started: Instant,
     stop: Arc<AtomicBool>,
     complaints: Complaints,
+    held_bytes_max: usize,
 }
 
 /// Ends a broker from another thread.
@@ -94,6 +95,7 @@ impl Broker {
             started,
             stop: Arc::new(AtomicBool::new(false)),
             complaints: Complaints::default(),
+            held_bytes_max: options.settings.unfinished_bytes_max(),
         })
     }
 

@@ -19,8 +19,38 @@ use towpath_sockets::{Frames, PeerId, Waker};
 #[derive(Debug)]
 pub(super) struct Incoming {
     frames: Frames,
+    /// What they cost.
+    frames_bytes: usize,
     sink: Sink,
 }
+
+/// What a frame costs beside its octets.
+const FRAME_BYTES: usize = 64;
+
+impl Incoming {
+    fn new() -> Incoming {
+        Incoming { frames: Frames::new(), frames_bytes: 0, sink: Sink::Idle }
+    }
+
+    fn extend(&mut self, frames: Frames) {
+        self.frames_bytes += frames.iter().map(|frame| FRAME_BYTES + frame.len()).sum::<usize>();
+        self.frames.extend(frames);
+    }
+
+    /// Octets of memory.
+    pub fn bytes(&self) -> usize {
+        let sink = if let Sink::Memory(octets) = &self.sink { octets.len() } else { 0 };
+        self.frames_bytes + sink
+    }
+
+    /// Whether so many octets more are too many for a body of several frames, which is held in memory.
+    fn is_too_large_with(&self, length: u64) -> bool {
+        let in_memory: usize = self.frames.iter().map(Bytes::len).sum();
+        length.saturating_add(in_memory as u64) > BODY_BYTES_MAX as u64
+    }
+}
+
+const TOO_LARGE: &str = "a body of several frames, or a frame that is no body, of more than 64 MiB";
 
 #[derive(Debug)]
 enum Sink {
@@ -30,8 +60,6 @@ enum Sink {
     Spool(Ticket),
     /// Into memory: it is one of several frames of a body.
     Memory(BytesMut),
-    /// The message is malformed, whatever this frame holds.
-    Nowhere,
 }
 
 /// A body on its way to a file. Dropped before it is finished, it was in vain.
@@ -193,19 +221,28 @@ fn records<'a, T>(block: &'a Bytes, decode: impl Fn(&mut &'a [u8]) -> Result<T, 
 impl Broker {
     pub(super) fn on_body_start(&mut self, id: PeerId, head: Frames, length: u64, more: bool) {
         let Some(connection) = self.connections.of(id) else { return };
-        let incoming = connection.incoming.get_or_insert_with(|| Incoming { frames: Frames::new(), sink: Sink::Idle });
-        incoming.frames.extend(head);
-        let in_memory: usize = incoming.frames.iter().map(Bytes::len).sum();
+        let incoming = connection.incoming.get_or_insert_with(Incoming::new);
+        incoming.extend(head);
         incoming.sink = if !more && is_whole_body(&incoming.frames) {
             Sink::Spool(self.streams.ticket())
-        } else if length.saturating_add(in_memory as u64) <= BODY_BYTES_MAX as u64 {
+        } else if !incoming.is_too_large_with(length) {
             Sink::Memory(BytesMut::new())
         } else {
-            Sink::Nowhere
+            return self.reject(id, TOO_LARGE);
         };
-        if matches!(incoming.sink, Sink::Nowhere) {
-            let why = "a body of several frames, or a frame that is no body, of more than 64 MiB";
-            self.reject(id, why);
+        self.hold(id);
+    }
+
+    /// Counts what a connection holds of messages that can't be taken yet. Whoever sends in parts and never comes to an end holds as
+    /// much as a message may have; where there are too many of them, the one that holds the most is sent away.
+    fn hold(&mut self, id: PeerId) {
+        if self.connections.recount(id) > self.held_bytes_max
+            && let Some(largest) = self.connections.largest()
+        {
+            self.reject(
+                largest,
+                "too much memory is in messages that have not come whole, and this peer's was the largest",
+            );
         }
     }
 
@@ -217,8 +254,11 @@ impl Broker {
             Sink::Spool(ticket) => {
                 let _ = ticket.jobs.send(Job::Write(ticket.number, data));
             }
-            Sink::Memory(octets) => octets.extend_from_slice(&data),
-            Sink::Nowhere | Sink::Idle => {}
+            Sink::Memory(octets) => {
+                octets.extend_from_slice(&data);
+                self.hold(id);
+            }
+            Sink::Idle => {}
         }
     }
 
@@ -229,18 +269,17 @@ impl Broker {
             Sink::Spool(ticket) => {
                 let _ = ticket.jobs.send(Job::Finish(ticket.number));
                 self.streams.awaited.insert(ticket.number, id);
-                return connection.put_behind(Arrived {
-                    frames: incoming.frames,
-                    attached: None,
-                    number: ticket.number,
-                });
+                connection.put_behind(Arrived { frames: incoming.frames, attached: None, number: ticket.number });
+                return self.hold(id);
             }
-            Sink::Memory(octets) => incoming.frames.push(octets.freeze()),
-            Sink::Nowhere | Sink::Idle => incoming.frames.push(Bytes::new()),
+            Sink::Memory(octets) => incoming.extend([octets.freeze()].into_iter().collect()),
+            Sink::Idle => incoming.extend([Bytes::new()].into_iter().collect()),
         }
         if more {
             connection.incoming = Some(incoming);
+            self.hold(id);
         } else {
+            self.connections.recount(id);
             self.on_whole(id, incoming.frames);
         }
     }
@@ -248,6 +287,10 @@ impl Broker {
     /// The frames behind the last streamed one.
     pub(super) fn on_rest(&mut self, id: PeerId, rest: Frames) {
         let Some(incoming) = self.connections.of(id).and_then(|connection| connection.incoming.take()) else { return };
+        self.connections.recount(id);
+        if incoming.is_too_large_with(rest.iter().map(|frame| frame.len() as u64).sum()) {
+            return self.reject(id, TOO_LARGE);
+        }
         let mut frames = incoming.frames;
         frames.extend(rest);
         self.on_whole(id, frames);
@@ -281,6 +324,7 @@ impl Broker {
         }
         connection.put_behind(Arrived { frames, attached: Some(Attached::Nothing), number: 0 });
         set_reading(&mut self.hub, connection);
+        self.hold(id);
     }
 
     /// Takes the messages whose turn has come.
@@ -296,6 +340,7 @@ impl Broker {
             };
             let Some(arrived) = connection.behind.pop_front() else { return };
             connection.behind_bytes -= arrived.bytes();
+            self.connections.recount(id);
             self.on_message(id, &arrived.frames, attached);
         }
     }

@@ -7,6 +7,7 @@ use super::settings::{Millis, NEVER};
 use super::{Action, Core, Peer, Role, ServiceKey, SessionKey, StockEnvelope};
 use crate::body::Body;
 use crate::wire::{ClientId, Status};
+use bytes::Bytes;
 
 /// Gaps between confirmed numbers that are remembered for one client. It may hold more requests than it may have here, so the
 /// bound on these is none on the gaps: it would be disconnected over and over.
@@ -129,12 +130,20 @@ impl Core {
                 key
             }
         };
+        if self.bytes + body.memory_bytes() > self.settings.bytes_max + self.settings.unfinished_bytes_max() {
+            self.counters.refused += 1;
+            let (service, body) = (Bytes::copy_from_slice(service), Body::from("the broker has all that it can hold"));
+            let status = Status::UNAVAILABLE;
+            self.actions.push(Action::StockReply { peer, envelope, service, status, partial: false, body });
+            return;
+        }
         let session = &mut self.sessions[key as usize];
         session.one_reply = one_reply;
         let number = session.next_number;
         session.next_number += 1;
         let ttl_ms = self.settings.ttl_ms;
-        // There is no way to refuse it; what can be done is to stop reading before the next one.
+        // It isn't told to come again, as numbered clients are. What is done is to stop reading before the next one; many clients
+        // may each have one beyond the bound, but not more together than the broker was prepared to hold while they came.
         let service = self.take(now, key, number, ttl_ms, false, service, body, Envelope(envelope));
         if !self.has_room(key, service, 1) {
             self.pause(key, service);

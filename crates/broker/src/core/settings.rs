@@ -1,5 +1,7 @@
 //! What an operator may decide.
 
+use crate::limits::BODY_BYTES_MAX;
+
 /// Milliseconds since some moment before all others.
 pub type Millis = u64;
 
@@ -45,6 +47,13 @@ pub struct Settings {
     pub heartbeat_ms: Millis,
     /// Heartbeats that an idle stock worker may miss.
     pub liveness: u32,
+}
+
+impl Settings {
+    /// Octets of messages that have begun and aren't whole: a quarter of all memory, but at least a message's.
+    pub fn unfinished_bytes_max(&self) -> usize {
+        (self.bytes_max / 4).max(BODY_BYTES_MAX)
+    }
 }
 
 impl Default for Settings {

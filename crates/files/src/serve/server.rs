@@ -25,6 +25,8 @@ const SEND_QUEUE_BYTES: usize = 2 << 20;
 /// Requests are small, and each is answered at more length than it was asked: a client that asks without reading the answers is
 /// paused after so many octets of requests.
 const READ_TURN_BYTES: usize = 16 << 10;
+/// Octets of requests that have begun and not ended, of all clients.
+const UNFINISHED_BYTES_MAX: usize = 128 << 20;
 const DIGEST_CACHE_BYTES: usize = 64 << 20;
 const SMALL_FILES_BYTES: usize = 64 << 20;
 
@@ -56,6 +58,7 @@ impl ServerOptions {
         let mut hub = HubOptions::new(SocketType::Router);
         hub.send_queue_bytes = SEND_QUEUE_BYTES;
         hub.read_turn_bytes = READ_TURN_BYTES;
+        hub.unfinished_bytes_max = UNFINISHED_BYTES_MAX;
         ServerOptions {
             root: root.into(),
             endpoints: Vec::new(),

@@ -86,11 +86,17 @@ impl Hub {
             if peer.wants_to_read() || peer.wants_to_write() {
                 schedule(&mut self.runnable, peer);
             }
+            let unfinished = peer.begun_bytes();
+            self.unfinished_bytes = self.unfinished_bytes - peer.unfinished_bytes + unfinished;
+            peer.unfinished_bytes = unfinished;
             if !was_ready && peer.is_ready() {
                 self.on_ready(id);
             }
             if let Err(end) = outcome {
                 self.end(id, end);
+            }
+            if self.unfinished_bytes > self.unfinished_limit {
+                self.end_largest();
             }
         }
         if starving {
