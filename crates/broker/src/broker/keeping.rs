@@ -2,9 +2,9 @@
 
 use super::BrokerError;
 use crate::core::{Core, Entry, Millis, Restored};
-use crate::journal::{self, Journal, JournalError, JournalOptions};
+use crate::journal::{self, Journal, JournalError, JournalOptions, Recovered};
 use crate::wire::{ClientId, Status};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use towpath_sockets::Hub;
@@ -15,9 +15,14 @@ pub(super) struct Keeping {
     /// What the journal has not taken yet.
     entries: VecDeque<Entry>,
     taken: Vec<Entry>,
-    /// The position of each entry that isn't known to be on the disk.
-    positions: VecDeque<journal::Lsn>,
-    durable: u64,
+    /// The position of each entry that isn't known to be on the disk; `None`: the journal doesn't take it, and never will.
+    positions: VecDeque<Option<journal::Lsn>>,
+    /// How many of those the core hasn't been told of.
+    refused: usize,
+    /// Requests whose acceptance isn't in the journal, as long as the core may think that it is. An outcome of one would be damage.
+    unknown: HashSet<u64>,
+    /// Entries that are on the disk, or never will be.
+    done: u64,
     failing: bool,
     started: Instant,
     started_unix_ms: u64,
@@ -28,6 +33,12 @@ impl Keeping {
     pub fn open(directory: &Path, core: &mut Core, hub: &Hub) -> Result<Keeping, BrokerError> {
         let waker = hub.waker();
         let (journal, recovered) = Journal::open(directory, JournalOptions::default(), move || waker.wake())?;
+        let keeping = Keeping::new(journal, recovered, core);
+        tracing::info!(directory = %directory.display(), "the journal is open");
+        Ok(keeping)
+    }
+
+    fn new(journal: Journal, recovered: Recovered, core: &mut Core) -> Keeping {
         let started_unix_ms = unix_ms();
         let (mut waiting, mut settled) = (0, 0);
         for request in recovered.requests {
@@ -52,17 +63,19 @@ impl Keeping {
             );
         }
         core.restored_up_to(recovered.next_id.saturating_sub(1));
-        tracing::info!(waiting, settled, directory = %directory.display(), "the journal is open");
-        Ok(Keeping {
+        tracing::info!(waiting, settled, "requests of the journal");
+        Keeping {
             journal,
             entries: VecDeque::new(),
             taken: Vec::new(),
             positions: VecDeque::new(),
-            durable: 0,
+            refused: 0,
+            unknown: HashSet::new(),
+            done: 0,
             failing: false,
             started: Instant::now(),
             started_unix_ms,
-        })
+        }
     }
 
     /// Gives the journal what the core wants to keep.
@@ -70,6 +83,12 @@ impl Keeping {
         core.take_entries(&mut self.taken);
         self.entries.extend(self.taken.drain(..));
         while let Some(entry) = self.entries.front() {
+            let (Entry::Accepted { id, .. } | Entry::Finished { id, .. } | Entry::Forgotten { id }) = *entry;
+            if self.unknown.contains(&id) {
+                self.refuse();
+                continue;
+            }
+            let is_accepted = matches!(entry, Entry::Accepted { .. });
             let entry = match entry {
                 Entry::Accepted { id, client, number, service, expires, body } => journal::Entry::Accepted {
                     id: *id,
@@ -87,28 +106,49 @@ impl Keeping {
             };
             match self.journal.append(&entry) {
                 Ok(position) => {
-                    self.positions.push_back(position);
+                    self.positions.push_back(Some(position));
                     self.entries.pop_front();
                 }
                 Err(JournalError::Full | JournalError::Failing(_)) => break,
                 Err(error) => {
-                    // It will never be taken: the promise to keep it can't be held.
-                    tracing::error!(%error, "something isn't kept in the journal");
-                    self.positions.push_back(journal::Lsn(0));
-                    self.entries.pop_front();
+                    // It will never be taken: nobody may be told that it is kept.
+                    tracing::error!(%error, id, "something can't be kept in the journal, and fails");
+                    if is_accepted {
+                        self.unknown.insert(id);
+                    }
+                    self.refuse();
                 }
             }
         }
+        if self.refused == 0 && self.entries.is_empty() {
+            self.unknown.clear();
+        }
     }
 
-    /// Tells the core what is on the disk by now, and whether the journal works.
-    pub fn take_durable(&mut self, core: &mut Core) {
+    /// The first of the entries isn't going to be in the journal.
+    fn refuse(&mut self) {
+        self.positions.push_back(None);
+        self.refused += 1;
+        self.entries.pop_front();
+    }
+
+    /// Tells the core what is on the disk by now, what never will be, and whether the journal works.
+    pub fn take_durable(&mut self, now: Millis, core: &mut Core) {
         let durable = self.journal.durable();
-        while self.positions.front().is_some_and(|position| *position < durable) {
+        while let Some(position) = self.positions.front() {
+            match position {
+                Some(position) if *position < durable => {}
+                Some(_) => break,
+                None => {
+                    core.persisted(self.done);
+                    core.not_kept(now);
+                    self.refused -= 1;
+                }
+            }
             self.positions.pop_front();
-            self.durable += 1;
+            self.done += 1;
         }
-        core.persisted(self.durable);
+        core.persisted(self.done);
         if !self.entries.is_empty() {
             self.write(core);
         }
@@ -137,4 +177,106 @@ impl Keeping {
 fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::body::Body;
+    use crate::core::{Action, Kind, Settings, StoredState};
+    use crate::journal::tests::on_faulty_disk;
+    use crate::limits::BODY_BYTES_MAX;
+    use bytes::Bytes;
+
+    const CLIENT: ClientId = ClientId([7; 16]);
+    const STORED: ClientId = ClientId([8; 16]);
+
+    fn core() -> Core {
+        Core::new(Settings { journal: true, ..Settings::default() })
+    }
+
+    /// Until everything is on the disk or never will be: what the core wants meanwhile.
+    fn settle(keeping: &mut Keeping, core: &mut Core) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let start = Instant::now();
+        loop {
+            keeping.write(core);
+            if keeping.entries.is_empty() && keeping.positions.is_empty() {
+                break;
+            }
+            assert!(start.elapsed() < Duration::from_secs(20), "{:?}", keeping.journal.status());
+            keeping.take_durable(0, core);
+            core.take_actions(&mut actions);
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        core.check();
+        actions
+    }
+
+    fn too_large() -> Body {
+        Body::from(Bytes::from(vec![0; BODY_BYTES_MAX + 1]))
+    }
+
+    fn is_failure(action: &Action, of: u64) -> bool {
+        matches!(action, Action::Reply { number, status: Status::TOO_LARGE, .. } if *number == of)
+    }
+
+    #[test]
+    fn what_the_journal_never_takes_is_not_acknowledged_and_fails() {
+        let open = on_faulty_disk(20);
+        let mut core = core();
+        let (journal, recovered) = open();
+        let mut keeping = Keeping::new(journal, recovered, &mut core);
+        core.client_hello(0, 1, CLIENT, 1);
+        for number in 1..=5 {
+            let body = if number == 2 { too_large() } else { Body::from("small") };
+            core.request(0, 1, number, 0, false, b"echo", body);
+        }
+        core.store(0, STORED, b"echo", too_large(), crate::wire::Token([0; 16]), Body::default());
+        let actions = settle(&mut keeping, &mut core);
+        let acknowledged = |number: u64| {
+            let is_of = |first: u64, count: u32| (first..first + u64::from(count)).contains(&number);
+            actions.iter().any(|a| matches!(a, Action::Accepted { first, count, .. } if is_of(*first, *count)))
+        };
+        assert_eq!((1..=5).map(acknowledged).collect::<Vec<_>>(), [true, false, true, true, true]);
+        assert!(actions.iter().any(|action| is_failure(action, 2)));
+        assert_eq!(core.stored(STORED), None::<StoredState>);
+
+        // An outcome that isn't taken is none: its request ends with one that is. One of what wasn't taken itself is too late.
+        core.worker_ready(1, 2, Kind::Numbered, b"echo", 10);
+        core.request(1, 1, 6, 0, false, b"echo", too_large());
+        let mut given = Vec::new();
+        core.take_actions(&mut given);
+        let tokens = given.iter().filter_map(|action| match action {
+            Action::Dispatch { token, .. } => Some(*token),
+            _ => None,
+        });
+        let tokens: Vec<_> = tokens.collect();
+        assert_eq!(tokens.len(), 5);
+        for (token, body) in tokens.iter().zip([Body::from("fine"), too_large(), Body::from("fine")]) {
+            core.worker_reply(2, 2, token, Status::OK, None, body);
+        }
+        core.worker_reply(2, 2, &tokens[4], Status::OK, None, Body::from("fine"));
+        let actions = settle(&mut keeping, &mut core);
+        let told: Vec<_> = actions
+            .iter()
+            .filter_map(|action| match action {
+                Action::Reply { number, status, .. } => Some((*number, *status)),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(told, [(6, Status::TOO_LARGE), (1, Status::OK), (4, Status::OK), (3, Status::TOO_LARGE)]);
+        assert!(!actions.iter().any(|action| matches!(action, Action::Accepted { .. })));
+        core.confirm(3, 1, 6, 1);
+        core.confirm(3, 1, 2, 1);
+        settle(&mut keeping, &mut core);
+        assert!(keeping.unknown.is_empty() && keeping.positions.is_empty());
+
+        // The next process finds what was promised, and a journal that isn't damaged.
+        let _ = keeping.close();
+        let found: Vec<_> = open().1.requests.into_iter().map(|r| (r.number, r.outcome.map(|o| Status(o.0)))).collect();
+        let (done, failed) = (Some(Status::OK), Some(Status::TOO_LARGE));
+        assert_eq!(found, [(1, done), (3, failed), (4, done), (5, None)]);
+    }
 }

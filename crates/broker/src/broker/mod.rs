@@ -155,10 +155,10 @@ impl Broker {
             self.on_event(event);
         }
         self.take_spooled();
-        if let Some(keeping) = &mut self.keeping {
-            keeping.take_durable(&mut self.core);
-        }
         let now = self.now();
+        if let Some(keeping) = &mut self.keeping {
+            keeping.take_durable(now, &mut self.core);
+        }
         self.core.tick(now);
         self.act();
         self.flush();

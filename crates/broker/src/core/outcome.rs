@@ -194,7 +194,11 @@ impl Core {
         let mut parts = Vec::new();
         self.recharge(slot, |request| parts = std::mem::take(&mut request.parts));
         let body = Body::joined(parts.into_iter().chain([last]));
-        if self.is_kept(slot) && body.frames().is_none_or(|frames| frames.len() > BODY_FRAMES_MAX) {
+        let is_too_large = || {
+            let frames = body.frames().map(|frames| frames.len());
+            frames.is_none_or(|frames| frames > BODY_FRAMES_MAX) || body.length() > BODY_BYTES_MAX as u64
+        };
+        if self.is_kept(slot) && is_too_large() {
             return (Status::TOO_LARGE, Body::from(TOO_MUCH_IN_PARTS));
         }
         (status, body)

@@ -12,6 +12,9 @@ use std::collections::{HashMap, VecDeque};
 /// The number of the only request of a client of the built-in store-and-forward service.
 const STORED_NUMBER: u64 = 1;
 
+/// Why a request failed.
+const NOT_KEPT: &str = "larger than what the journal takes";
+
 /// Something to write to the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
@@ -163,7 +166,9 @@ impl Core {
                         self.built_in_reply(&token, Status::OK, answer);
                     }
                 }
-                Awaiting::Finished(slot, generation) if self.requests.find(slot, generation).is_some() => {
+                Awaiting::Finished(slot, generation)
+                    if self.requests.find(slot, generation).is_some_and(|request| request.journal_id != 0) =>
+                {
                     self.tell_accepted(run.take());
                     self.requests.at_mut(slot).is_tellable = true;
                     self.tell(slot);
@@ -172,6 +177,51 @@ impl Core {
             }
         }
         self.tell_accepted(run);
+    }
+
+    /// The entry behind those that [`Core::persisted`] counts is never going to be on the disk, because the journal takes nothing like
+    /// it: what was to be promised by it fails, and its client is told so. It counts as one of them from now on.
+    pub fn not_kept(&mut self, now: Millis) {
+        let Some(awaiting) = self.store.awaiting.pop_front() else { return };
+        self.store.written += 1;
+        match awaiting {
+            Awaiting::Accepted(slot, generation) if self.requests.find(slot, generation).is_some() => {
+                let request = self.requests.at_mut(slot);
+                let id = std::mem::take(&mut request.journal_id);
+                request.is_tellable = true;
+                let session = request.session;
+                if let Some((token, _)) = self.store.answers.remove(&id) {
+                    // Nobody was told its name.
+                    self.built_in_reply(&token, Status::TOO_LARGE, Body::of_frames([Bytes::from_static(b"500")]));
+                    return self.remove_session(now, session);
+                }
+                if request.state == State::Settled {
+                    return self.fail_again(slot);
+                }
+                self.withdraw(now, slot);
+                self.settle(slot, Status::TOO_LARGE, Body::from(NOT_KEPT));
+            }
+            Awaiting::Finished(slot, generation)
+                if self.requests.find(slot, generation).is_some_and(|request| request.journal_id != 0) =>
+            {
+                self.fail_again(slot);
+            }
+            _ => {}
+        }
+    }
+
+    /// Puts a failure in the place of an outcome that nobody was told.
+    fn fail_again(&mut self, slot: u32) {
+        let before = self.requests.at(slot).bytes();
+        self.recharge(slot, |request| (request.status, request.body) = (Status::TOO_LARGE, Body::from(NOT_KEPT)));
+        let request = self.requests.at(slot);
+        let session = &mut self.sessions[request.session as usize];
+        session.reply_bytes = session.reply_bytes - before + request.bytes();
+        if request.journal_id != 0 {
+            self.journal_finished(slot);
+        } else {
+            self.tell(slot);
+        }
     }
 
     fn tell_accepted(&mut self, run: Option<(SessionKey, u64, u32)>) {

@@ -254,6 +254,20 @@ fn a_client_that_comes_in_the_middle_of_a_reply_in_parts_gets_all_of_it_at_once(
 }
 
 #[test]
+fn parts_that_are_kept_as_one_body_are_no_larger_than_one() {
+    let mut core = core();
+    core.worker_ready(0, 2, Kind::Stock, b"echo", 1);
+    core.store(0, CLIENT, b"echo", Body::default(), Token([0; 16]), Body::default());
+    let [(2, token, _)] = dispatched(&mut core)[..] else { panic!("not given to the worker") };
+    let large = || Body::from(Bytes::from(vec![0; 40 << 20]));
+    core.worker_reply(1, 2, &token, Status::OK, Some(0), large());
+    core.worker_reply(1, 2, &token, Status::OK, None, large());
+    core.persisted(2);
+    assert!(matches!(core.stored(CLIENT), Some(StoredState::Done(Status::TOO_LARGE, _))));
+    core.check();
+}
+
+#[test]
 fn a_request_that_a_slow_worker_had_expires_in_its_time() {
     let mut core = Core::new(Settings { busy_timeout_ms: Some(1_000), ..Settings::default() });
     core.client_hello(0, 1, CLIENT, 1);

@@ -18,7 +18,7 @@ mod replay;
 mod segments;
 mod storage;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod types;
 mod writer;
 
