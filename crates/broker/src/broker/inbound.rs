@@ -91,32 +91,58 @@ impl Broker {
         self.act();
     }
 
-    fn on_client_block(&mut self, peer: Peer, block: &Bytes, mut attached: Attached) -> Result<(), WireError> {
+    fn on_client_block(&mut self, peer: Peer, block: &Bytes, attached: Attached) -> Result<(), WireError> {
         let now = self.now();
-        let mut rest = &block[..];
-        let mut records = 0_usize;
-        while !rest.is_empty() {
-            records += 1;
-            if records.is_multiple_of(RECORDS_AT_ONCE) {
-                self.act();
-            }
-            match FromClient::decode(&mut rest)? {
+        self.each_record(block, attached, FromClient::decode, |broker, record, attached| {
+            let core = &mut broker.core;
+            match record {
                 FromClient::Request { number, ttl_ms, volatile, service, content } => {
-                    match body_of(content, block, &mut attached)? {
-                        Some(body) => self.core.request(now, peer, number, ttl_ms, volatile, service, body),
-                        None => self.core.refuse(peer, number, NO_ROOM),
+                    match body_of(content, block, attached)? {
+                        Some(body) => core.request(now, peer, number, ttl_ms, volatile, service, body),
+                        None => core.refuse(peer, number, NO_ROOM),
                     }
                 }
-                FromClient::Confirm { first, count } => self.core.confirm(now, peer, first, count),
-                FromClient::Cancel { number } => self.core.cancel(now, peer, number),
-                FromClient::Hello { client, first } => self.core.client_hello(now, peer, client, first),
+                FromClient::Confirm { first, count } => core.confirm(now, peer, first, count),
+                FromClient::Cancel { number } => core.cancel(now, peer, number),
+                FromClient::Hello { client, first } => core.client_hello(now, peer, client, first),
             }
-        }
-        if matches!(attached, Attached::Nothing) { Ok(()) } else { Err(WireError::Attachment) }
+            Ok(())
+        })
     }
 
-    fn on_worker_block(&mut self, peer: Peer, block: &Bytes, mut attached: Attached) -> Result<(), WireError> {
+    fn on_worker_block(&mut self, peer: Peer, block: &Bytes, attached: Attached) -> Result<(), WireError> {
         let now = self.now();
+        self.each_record(block, attached, FromWorker::decode, |broker, record, attached| {
+            let core = &mut broker.core;
+            match record {
+                FromWorker::Reply { token, status, part, content } => match body_of(content, block, attached)? {
+                    Some(body) => core.worker_reply(now, peer, &token, status, part, body),
+                    None => core.worker_reply(now, peer, &token, Status::NO_STORAGE, None, NO_ROOM.into()),
+                },
+                FromWorker::Ready { credit, service } => {
+                    let epoch = core.settings().epoch;
+                    if let Some(block) = broker.connections.block(peer) {
+                        crate::wire::ToWorker::welcome(block, epoch);
+                    }
+                    core.worker_ready(now, peer, Kind::Numbered, service, credit);
+                    broker.greet(peer, service, credit);
+                }
+                FromWorker::Credit { credit } => core.worker_credit(now, peer, credit),
+                FromWorker::Leaving => core.worker_leaving(now, peer),
+            }
+            Ok(())
+        })
+    }
+
+    /// Takes the records of a block one by one, and what came behind it with one of them.
+    #[inline]
+    fn each_record<'a, T>(
+        &mut self,
+        block: &'a Bytes,
+        mut attached: Attached,
+        decode: impl Fn(&mut &'a [u8]) -> Result<T, WireError>,
+        take: impl Fn(&mut Broker, T, &mut Attached) -> Result<(), WireError>,
+    ) -> Result<(), WireError> {
         let mut rest = &block[..];
         let mut records = 0_usize;
         while !rest.is_empty() {
@@ -124,22 +150,7 @@ impl Broker {
             if records.is_multiple_of(RECORDS_AT_ONCE) {
                 self.act();
             }
-            match FromWorker::decode(&mut rest)? {
-                FromWorker::Reply { token, status, part, content } => match body_of(content, block, &mut attached)? {
-                    Some(body) => self.core.worker_reply(now, peer, &token, status, part, body),
-                    None => self.core.worker_reply(now, peer, &token, Status::NO_STORAGE, None, NO_ROOM.into()),
-                },
-                FromWorker::Ready { credit, service } => {
-                    let epoch = self.core.settings().epoch;
-                    if let Some(block) = self.connections.block(peer) {
-                        crate::wire::ToWorker::welcome(block, epoch);
-                    }
-                    self.core.worker_ready(now, peer, Kind::Numbered, service, credit);
-                    self.greet(peer, service, credit);
-                }
-                FromWorker::Credit { credit } => self.core.worker_credit(now, peer, credit),
-                FromWorker::Leaving => self.core.worker_leaving(now, peer),
-            }
+            take(self, decode(&mut rest)?, &mut attached)?;
         }
         if matches!(attached, Attached::Nothing) { Ok(()) } else { Err(WireError::Attachment) }
     }
