@@ -11,8 +11,9 @@ use super::warm::{Residency, Storage};
 use crate::digest::{Digest, DigestCache, Digested, FileKey, HashError, hash_file, wall_clock};
 use crate::limits::LEAVES_PAGE_MAX;
 use crate::protocol::ErrorCode;
-use crate::protocol::control::{FetchRequest, LeavesReply, LeavesRequest, ListRequest};
+use crate::protocol::control::{FetchRequest, FileAnswer, LeavesReply, LeavesRequest, ListRequest};
 use crate::root::Root;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -103,7 +104,12 @@ impl Workers {
     }
 
     pub(super) fn prepare(&self, asker: Asker, request: Arc<FetchRequest>, from: usize, open_max: usize) {
-        self.run(&self.files, asker.key, asker, move |shared| {
+        // What is behind the first file is asked for again, in a job of its own.
+        let failed = move |Failure { code, message }| {
+            let answer = FileAnswer::Error { n: u32::try_from(from).unwrap_or(u32::MAX), code, message };
+            Outcome::Prepared(vec![Prepared::Answer(answer)])
+        };
+        self.run(&self.files, asker.key, asker, failed, move |shared| {
             let Shared { root, cache, budget, .. } = shared;
             Outcome::Prepared(Preparing { root, cache, budget, request: &request, open_max }.batch(from))
         });
@@ -121,9 +127,13 @@ impl Workers {
             Ok(None) => {}
             opened => return opened.map(|source| source.map(with_size)).transpose(),
         }
-        self.run(&self.files, asker.key, asker, move |shared| {
-            Outcome::Opened(Source::open(&shared.root, &path).map(with_size))
-        });
+        self.run(
+            &self.files,
+            asker.key,
+            asker,
+            |failure| Outcome::Opened(Err(failure)),
+            move |shared| Outcome::Opened(Source::open(&shared.root, &path).map(with_size)),
+        );
         None
     }
 
@@ -137,8 +147,10 @@ impl Workers {
         length: u64,
         how: LoadHow,
     ) -> Option<Result<Loaded, Failure>> {
+        let failed = move |failure| Outcome::Loaded(slot, Err(failure));
         if how == LoadHow::Compressed {
-            self.run(&self.compress, asker.key, asker, move |_| Outcome::Loaded(slot, pack(&source, offset, length)));
+            let pack = move |_: &Shared| Outcome::Loaded(slot, pack(&source, offset, length));
+            self.run(&self.compress, asker.key, asker, failed, pack);
             return None;
         }
         if how == LoadHow::Unchanged
@@ -149,7 +161,7 @@ impl Workers {
         if self.shared.storage.probe(&source, offset, length) == Residency::Resident {
             return Some(Ok(Loaded::InPlace));
         }
-        self.run(&self.warm, source.stat.device, asker, move |shared| {
+        self.run(&self.warm, source.stat.device, asker, failed, move |shared| {
             let warmed = shared.storage.warm(&source, offset, length);
             Outcome::Loaded(slot, warmed.map(|()| Loaded::InPlace))
         });
@@ -157,8 +169,9 @@ impl Workers {
     }
 
     pub(super) fn hash(&self, asker: Asker, run: u64, source: Source, given_up: Arc<AtomicBool>) {
-        self.run(&self.hash, source.stat.device, asker, move |shared| {
-            let key = FileKey::from(&source.stat);
+        let key = FileKey::from(&source.stat);
+        let failed = move |failure| Outcome::Hashed { key, run, result: Err(failure) };
+        self.run(&self.hash, source.stat.device, asker, failed, move |shared| {
             let result = shared.digested(&source, &given_up).map(|digested| digested.digest);
             Outcome::Hashed { key, run, result }
         });
@@ -166,38 +179,72 @@ impl Workers {
 
     pub(super) fn list(&self, asker: Asker, request: ListRequest, given_up: Arc<AtomicBool>) {
         let lane = if request.digest { &self.hash } else { &self.list };
-        self.run(lane, asker.key, asker, move |shared| {
-            let lister = Lister { root: &shared.root, cache: &shared.cache, given_up: &given_up };
-            let listed = lister.begin(&request).and_then(|listing| {
-                let mut listing = Box::new(listing);
-                Ok((lister.page(&mut listing)?, listing))
-            });
-            Outcome::Listed(listed)
-        });
+        self.run(
+            lane,
+            asker.key,
+            asker,
+            |failure| Outcome::Listed(Err(failure)),
+            move |shared| {
+                let lister = Lister { root: &shared.root, cache: &shared.cache, given_up: &given_up };
+                let listed = lister.begin(&request).and_then(|listing| {
+                    let mut listing = Box::new(listing);
+                    Ok((lister.page(&mut listing)?, listing))
+                });
+                Outcome::Listed(listed)
+            },
+        );
     }
 
     pub(super) fn list_more(&self, asker: Asker, mut listing: Box<Listing>, given_up: Arc<AtomicBool>) {
         let lane = if listing.hashes() { &self.hash } else { &self.list };
-        self.run(lane, asker.key, asker, move |shared| {
-            let lister = Lister { root: &shared.root, cache: &shared.cache, given_up: &given_up };
-            Outcome::Listed(lister.page(&mut listing).map(|page| (page, listing)))
-        });
+        self.run(
+            lane,
+            asker.key,
+            asker,
+            |failure| Outcome::Listed(Err(failure)),
+            move |shared| {
+                let lister = Lister { root: &shared.root, cache: &shared.cache, given_up: &given_up };
+                Outcome::Listed(lister.page(&mut listing).map(|page| (page, listing)))
+            },
+        );
     }
 
     pub(super) fn leaves(&self, asker: Asker, request: LeavesRequest, given_up: Arc<AtomicBool>) {
-        self.run(&self.hash, asker.key, asker, move |shared| Outcome::Leaves(shared.leaves(&request, &given_up)));
+        self.run(
+            &self.hash,
+            asker.key,
+            asker,
+            |failure| Outcome::Leaves(Err(failure)),
+            move |shared| Outcome::Leaves(shared.leaves(&request, &given_up)),
+        );
     }
 
-    fn run(&self, lane: &Lane, group: u64, asker: Asker, job: impl FnOnce(&Shared) -> Outcome + Send + 'static) {
+    /// Has a job done in a lane. One that panics, or for which there is no thread, is a `failed` one: nobody waits for ever.
+    fn run(
+        &self,
+        lane: &Lane,
+        group: u64,
+        asker: Asker,
+        failed: impl FnOnce(Failure) -> Outcome + Send + Clone + 'static,
+        job: impl FnOnce(&Shared) -> Outcome + Send + 'static,
+    ) {
         let (shared, sender) = (Arc::clone(&self.shared), self.sender.clone());
-        let submitted = lane.submit(group, asker.key, move || {
-            let outcome = job(&shared);
+        let if_refused = failed.clone();
+        let Asker { peer, ticket, key } = asker;
+        let submitted = lane.submit(group, key, move || {
+            let outcome = catch_unwind(AssertUnwindSafe(|| job(&shared))).unwrap_or_else(|_| {
+                tracing::error!("a job panicked, and fails");
+                failed(Failure::new(ErrorCode::Io, "the server failed over it; its log has more"))
+            });
             // The server may have ended meanwhile: then nobody wants to know.
-            let _ = sender.send(Done { peer: asker.peer, ticket: asker.ticket, outcome });
+            let _ = sender.send(Done { peer, ticket, outcome });
             shared.waker.wake();
         });
         if let Err(error) = submitted {
-            tracing::error!(%error, "no thread for a job: its request will not be answered");
+            tracing::error!(%error, "no thread for a job");
+            let outcome = if_refused(Failure::io(&error));
+            let _ = self.sender.send(Done { peer, ticket, outcome });
+            self.shared.waker.wake();
         }
     }
 }

@@ -127,3 +127,35 @@ fn without_probing_everything_is_warmed_and_arrives() {
     }
     assert!(received == content);
 }
+
+/// A storage with a mistake in it, for files of one size.
+struct BrokenStorage(u64);
+
+impl Storage for BrokenStorage {
+    fn probe(&self, _: &Source, _: u64, _: u64) -> Residency {
+        Residency::Cold
+    }
+
+    fn warm(&self, source: &Source, _: u64, _: u64) -> Result<(), Failure> {
+        if source.stat.size == self.0 {
+            // As a panic does, but for the message.
+            std::panic::resume_unwind(Box::new(()));
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_job_that_panics_is_answered_and_fails_nothing_else() {
+    let (broken, fine) = (octets(2_000_001), octets(2_000_000));
+    let temp = root_with(&[("broken", &broken), ("fine", &fine)]);
+    let server = TestServer::start_with(temp.path(), Box::new(BrokenStorage(2_000_001)));
+    let mut client = server.client();
+    let fetched = client.fetch(fetch_of(1, &["broken", "fine"]));
+    assert!(fetched.void[&0].contains("its log has more"), "{:?}", fetched.void);
+    assert!(fetched.bodies[&1] == fine);
+    // The plain dialect has no word for it but the end of the connection; others go on.
+    client.send(&[b"fetch", b"broken"]);
+    let mut other = server.client();
+    assert!(other.fetch(fetch_of(1, &["fine"])).bodies[&0] == fine);
+}
