@@ -91,6 +91,9 @@ impl Journal {
         }
         let (requests, files) = loading.replay.finish(&storage, found.cut.as_mut())?;
         dir::remove_spares(&storage)?;
+        // The last segment may have its name in the system's memory only, if the process before was killed then: a crash of the machine
+        // must not take it away and leave the next one.
+        storage.sync().map_err(JournalError::io("sync", storage.path("")))?;
 
         // What was written last may be in the system's memory only, or not even there if syncing it had failed. It is written again, as
         // the first block of a new segment; so it doesn't matter what was found of it behind the end of the old one.

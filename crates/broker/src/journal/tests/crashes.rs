@@ -133,3 +133,28 @@ fn a_body_is_not_removed_for_an_outcome_that_is_lost() {
     }
     assert!(lost > 20, "{lost}");
 }
+
+/// The process is killed, or fails, while it opens the journal, and the machine crashes while the next one does: whichever of the names
+/// in the directory are on the disk then, no segment is missing among the others.
+#[test]
+fn opening_may_be_interrupted_time_and_again() {
+    let body = Body::from("body");
+    let open = |disk: &Disk| Journal::open_on(disk.clone(), &small(), None, || {});
+    for (first, second, seed) in
+        (0..25).flat_map(|first| (0..25).flat_map(move |second| (0..4).map(move |s| (first, second, s))))
+    {
+        let disk = Disk::new(seed * 0x9E37_79B9 + first * 100 + second);
+        let (mut journal, _) = open(&disk).unwrap();
+        let lsn = journal.append(&accepted(1, &body)).unwrap();
+        wait_for(&journal, lsn);
+        journal.close().unwrap();
+        for operations in [first, second] {
+            disk.kill();
+            disk.world().crash_in = Some(operations);
+            drop(open(&disk));
+        }
+        disk.restart();
+        let (_journal, recovered) = open(&disk).unwrap_or_else(|error| panic!("{first}, {second}, {seed}: {error}"));
+        assert_eq!(ids(&recovered), [1]);
+    }
+}
