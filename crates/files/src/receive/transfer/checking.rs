@@ -298,7 +298,7 @@ impl Transfer {
         let (id, n) = task.asked;
         if id != 0 {
             let file = ConfirmedFile { n, path: (&task.remote).into(), digest, durable: self.options.durable };
-            self.confirmations.entry(id).or_default().push(file);
+            self.confirmations.over(id, Some(file));
         }
     }
 }

@@ -165,6 +165,8 @@ impl Transfer {
             json_bytes += 64 + task.remote.as_bytes().len() * 2 + ranges.as_ref().map_or(0, |ranges| ranges.len() * 24);
             let unless = task.local_digest.map(|digest| Unless::Digest { digest });
             task.phase = Phase::Requested;
+            self.confirmations.over(task.asked.0, None);
+            self.confirmations.asked(id);
             task.asked = (id, u32::try_from(files.len()).unwrap_or(u32::MAX));
             task.digest_may_come = true;
             files.push(FetchFile { path: (&task.remote).into(), ranges: ranges.clone(), unless });
@@ -399,6 +401,7 @@ impl Transfer {
     /// A file cannot be transferred; the rest goes on.
     pub(super) fn file_failed(&mut self, key: FileKey, reason: String) -> Result<(), TransferError> {
         if let Some(mut task) = self.files.remove(&key) {
+            self.confirmations.over(task.asked.0, None);
             if let Some(content) = task.content.take() {
                 self.totals.unfinished_bytes -= content.written.total();
                 self.contents.remove(&content.key);

@@ -7,9 +7,11 @@
 
 mod checking;
 mod command;
+mod confirming;
 mod credit;
 mod fetching;
 mod file;
+mod keys;
 mod listing;
 mod outcome;
 mod pieces;
@@ -25,9 +27,11 @@ pub use outcome::{FileFailure, Progress, Totals, TransferError};
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use confirming::Confirmations;
 pub(in crate::receive) use credit::Credit;
 use fetching::{Fetch, Space};
 use file::{FileTask, Phase};
+use keys::Counted;
 use listing::Listing;
 use pieces::Piece;
 
@@ -35,14 +39,12 @@ use super::breaks::Breaks;
 use super::inbound::Inbound;
 use crate::path::RelPath;
 use crate::protocol::WireError;
-use crate::protocol::control::{Compression, Confirm, ConfirmedFile, Reply, Request};
+use crate::protocol::control::{Compression, Reply, Request};
 
 /// How often a file is asked for again, because it changed, and how often because its content was wrong.
 const AGAIN_MAX: u32 = 3;
 /// Files that are under way at a time; the listing waits for them.
 const FILES_UNDER_WAY_MAX: usize = 16_384;
-/// Confirmations that are gathered into one message.
-const CONFIRMED_FILES_MAX: usize = 256;
 /// What a server is given for hashing a file before it counts as stalled, in octets a second.
 const HASH_BYTES_PER_SECOND_MIN: u64 = 200 << 20;
 
@@ -103,14 +105,14 @@ pub struct Transfer {
     placement: Option<Placement>,
     /// Nothing is at the destination, so that nothing need be inspected.
     fresh: bool,
-    files: HashMap<FileKey, FileTask>,
-    contents: HashMap<ContentKey, FileKey>,
+    files: HashMap<FileKey, FileTask, Counted>,
+    contents: HashMap<ContentKey, FileKey, Counted>,
     waiting: VecDeque<FileKey>,
-    fetches: HashMap<u32, Fetch>,
+    fetches: HashMap<u32, Fetch, Counted>,
     /// Files whose leaves are to be asked for.
     leaves_wanted: Vec<FileKey>,
     /// Requests for leaves under way.
-    leaf_requests: HashMap<u32, FileKey>,
+    leaf_requests: HashMap<u32, FileKey, Counted>,
     credit: Credit,
     /// Files that the disk is asked about.
     inspecting: usize,
@@ -120,7 +122,7 @@ pub struct Transfer {
     piece: Option<Piece>,
     /// Directories and links that the disk is making.
     entries_pending: usize,
-    confirmations: HashMap<u32, Vec<ConfirmedFile>>,
+    confirmations: Confirmations,
     outputs: VecDeque<Output>,
     totals: Totals,
     failure: Option<TransferError>,
@@ -147,19 +149,19 @@ impl Transfer {
             listing: Listing::default(),
             placement: None,
             fresh: false,
-            files: HashMap::new(),
-            contents: HashMap::new(),
+            files: HashMap::default(),
+            contents: HashMap::default(),
             waiting: VecDeque::new(),
-            fetches: HashMap::new(),
+            fetches: HashMap::default(),
             leaves_wanted: Vec::new(),
-            leaf_requests: HashMap::new(),
+            leaf_requests: HashMap::default(),
             credit: Credit::new(options.window_bytes, options.chunk_bytes),
             inspecting: 0,
             space: None,
             data_id: 0,
             piece: None,
             entries_pending: 0,
-            confirmations: HashMap::new(),
+            confirmations: Confirmations::default(),
             outputs: VecDeque::new(),
             totals: Totals::default(),
             failure: None,
@@ -328,21 +330,14 @@ impl Transfer {
             {
                 self.send(Request::Credit { bytes });
             }
-            self.pump_confirmations(false);
+            self.pump_confirmations();
         }
         self.pump_end();
     }
 
-    fn pump_confirmations(&mut self, all: bool) {
-        let worthwhile = |id: &u32, files: &Vec<ConfirmedFile>| {
-            all || files.len() >= CONFIRMED_FILES_MAX || !self.fetches.contains_key(id)
-        };
-        let ids: Vec<u32> =
-            self.confirmations.iter().filter(|(id, files)| worthwhile(id, files)).map(|(id, _)| *id).collect();
-        for id in ids {
-            if let Some(files) = self.confirmations.remove(&id) {
-                self.send(Request::Confirm(Confirm { id, files }));
-            }
+    fn pump_confirmations(&mut self) {
+        for confirm in self.confirmations.take_due() {
+            self.send(Request::Confirm(confirm));
         }
     }
 
@@ -353,7 +348,6 @@ impl Transfer {
         }
         if self.stage == Stage::Running {
             self.stage = Stage::FinishingDirs;
-            self.pump_confirmations(true);
             // The deepest first: a directory's time changes when something below it is finished.
             for dir in self.listing.take_dirs().into_iter().rev() {
                 self.entries_pending += 1;

@@ -1,0 +1,91 @@
+//! What the server is told of files that are in place: gathered, since a message for each file would cost both sides more than a small
+//! file does.
+
+use std::collections::HashMap;
+
+use super::keys::Counted;
+use crate::protocol::control::{Confirm, ConfirmedFile};
+
+/// Files in one message.
+const FILES_MAX: usize = 256;
+
+/// Files of each fetch: those that were asked for and those that are in place and not told.
+#[derive(Debug, Default)]
+pub(super) struct Confirmations {
+    fetches: HashMap<u32, Fetched, Counted>,
+    /// Fetches of which something is worth a message.
+    due: Vec<u32>,
+}
+
+#[derive(Debug, Default)]
+struct Fetched {
+    under_way: usize,
+    in_place: Vec<ConfirmedFile>,
+}
+
+impl Confirmations {
+    /// A file was asked for with this fetch.
+    pub(super) fn asked(&mut self, id: u32) {
+        self.fetches.entry(id).or_default().under_way += 1;
+    }
+
+    /// A file that was asked for with this fetch is in place, or will not come of it: it failed, or is asked for with another one.
+    pub(super) fn over(&mut self, id: u32, in_place: Option<ConfirmedFile>) {
+        let Some(fetched) = self.fetches.get_mut(&id) else { return };
+        fetched.under_way = fetched.under_way.saturating_sub(1);
+        fetched.in_place.extend(in_place);
+        if fetched.under_way == 0 || fetched.in_place.len() == FILES_MAX {
+            self.due.push(id);
+        }
+    }
+
+    /// Messages that are due: full ones, and the last ones of their fetches.
+    pub(super) fn take_due(&mut self) -> Vec<Confirm> {
+        let due = std::mem::take(&mut self.due);
+        due.into_iter().filter_map(|id| self.take(id)).collect()
+    }
+
+    fn take(&mut self, id: u32) -> Option<Confirm> {
+        let fetched = self.fetches.get_mut(&id)?;
+        let files = std::mem::take(&mut fetched.in_place);
+        if fetched.under_way == 0 {
+            self.fetches.remove(&id);
+        }
+        (!files.is_empty()).then_some(Confirm { id, files })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(n: u32) -> ConfirmedFile {
+        ConfirmedFile { n, path: Vec::new().into(), digest: None, durable: false }
+    }
+
+    fn told(confirmations: &mut Confirmations) -> Vec<(u32, usize)> {
+        confirmations.take_due().iter().map(|confirm| (confirm.id, confirm.files.len())).collect()
+    }
+
+    #[test]
+    fn full_messages_and_a_last_one_for_each_fetch() {
+        let mut confirmations = Confirmations::default();
+        (0..600).for_each(|_| confirmations.asked(1));
+        confirmations.asked(2);
+        let mut messages = Vec::new();
+        for n in 0..599 {
+            confirmations.over(1, Some(file(n)));
+            messages.extend(told(&mut confirmations));
+        }
+        assert_eq!(messages, [(1, 256), (1, 256)]);
+        // One of them is asked for again, with another fetch.
+        confirmations.asked(2);
+        confirmations.over(1, None);
+        assert_eq!(told(&mut confirmations), [(1, 87)]);
+        confirmations.over(2, None);
+        assert_eq!(told(&mut confirmations), []);
+        confirmations.over(2, Some(file(0)));
+        assert_eq!(told(&mut confirmations), [(2, 1)]);
+        assert!(confirmations.fetches.is_empty());
+    }
+}
