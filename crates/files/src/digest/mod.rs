@@ -69,7 +69,7 @@ fn hex(digit: u8) -> Result<u8, DigestParseError> {
 
 impl serde::Serialize for Digest {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        serializer.serialize_str(blake3::Hash::from_bytes(self.0).to_hex().as_str())
     }
 }
 

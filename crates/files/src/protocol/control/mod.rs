@@ -5,6 +5,7 @@
 
 mod bounded;
 mod fields;
+mod head;
 mod reply;
 mod request;
 

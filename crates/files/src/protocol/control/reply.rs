@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bounded::at_most;
 use super::fields::{LinkTarget, WirePath, cut_reason};
+use super::head::Head;
 use super::{check_size, frames, parse_error};
 use crate::digest::{Digest, LeafSize};
 use crate::limits::{
@@ -294,14 +295,9 @@ impl Reply {
     /// # Errors
     /// Says what is wrong; always the server's fault.
     pub fn decode(json: &[u8]) -> Result<Self, WireError> {
-        #[derive(Deserialize)]
-        struct Head {
-            re: String,
-            id: Option<u32>,
-        }
         check_size(json)?;
-        let head: Head = serde_json::from_slice(json).map_err(|error| parse_error(&error))?;
-        Self::decode_re(&head.re, json).map_err(|error| error.of_request(head.id))
+        let head = Head::read(json, "re")?;
+        Self::decode_re(head.tag(), json).map_err(|error| error.of_request(head.id))
     }
 
     fn decode_re(re: &str, json: &[u8]) -> Result<Self, WireError> {

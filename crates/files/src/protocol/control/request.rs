@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::bounded::Bounded;
 use super::fields::WirePath;
+use super::head::Head;
 use super::{check_size, frames, parse_error};
 use crate::digest::Digest;
 use crate::limits::{
@@ -262,14 +263,9 @@ impl Request {
     /// # Errors
     /// What to answer, with the request's id where that could be read.
     pub fn decode(json: &[u8]) -> Result<Self, WireError> {
-        #[derive(Deserialize)]
-        struct Head {
-            op: String,
-            id: Option<u32>,
-        }
         check_size(json)?;
-        let head: Head = serde_json::from_slice(json).map_err(|error| parse_error(&error))?;
-        Self::decode_op(&head.op, json).map_err(|error| error.of_request(head.id))
+        let head = Head::read(json, "op")?;
+        Self::decode_op(head.tag(), json).map_err(|error| error.of_request(head.id))
     }
 
     fn decode_op(op: &str, json: &[u8]) -> Result<Self, WireError> {

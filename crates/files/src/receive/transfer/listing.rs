@@ -149,14 +149,13 @@ impl Transfer {
     /// Goes through the entries that came.
     pub(super) fn take_listed_entries(&mut self) {
         while let Some(entry) = self.listing.entries.pop_front() {
-            let path = Escaped(entry.path.as_bytes()).to_string();
-            if let Err(reason) = self.take_entry(entry) {
-                self.totals.fail(path, reason);
+            if let Err(reason) = self.take_entry(&entry) {
+                self.totals.fail(Escaped(entry.path.as_bytes()).to_string(), reason);
             }
         }
     }
 
-    fn take_entry(&mut self, entry: ListEntry) -> Result<(), String> {
+    fn take_entry(&mut self, entry: &ListEntry) -> Result<(), String> {
         let remote = entry.path.to_rel_path().map_err(|error| format!("refused: {error}"))?;
         let local = self.local_path(&remote)?;
         if !self.listing.is_new(&remote) {
@@ -167,11 +166,13 @@ impl Transfer {
             return Ok(());
         }
         match entry.kind {
-            EntryKind::File => self.take_file(remote, local, &entry),
-            EntryKind::Dir => self.take_dir(local, &entry)?,
-            EntryKind::Link => self.take_link(&remote, local, &entry)?,
+            EntryKind::File => self.take_file(remote, local, entry),
+            EntryKind::Dir => self.take_dir(local, entry)?,
+            EntryKind::Link => self.take_link(&remote, local, entry)?,
             EntryKind::Other => self.warn(format!("{remote}: left out, it is neither a file, a directory nor a link")),
-            EntryKind::Error => return Err(entry.message.unwrap_or_else(|| "the server could not read it".to_owned())),
+            EntryKind::Error => {
+                return Err(entry.message.clone().unwrap_or_else(|| "the server could not read it".to_owned()));
+            }
         }
         Ok(())
     }
