@@ -3,12 +3,10 @@
 use super::Failure;
 use super::session::Page;
 use crate::digest::{DigestCache, hash_file, wall_clock};
-use crate::limits::{LIST_PAGE_BYTES_MAX, LIST_PAGE_ENTRIES_MAX};
+use crate::limits::LIST_PAGE_ENTRIES_MAX;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
-use crate::protocol::control::{
-    Base, EntryKind, LinkTarget, ListEntry, ListPage, ListRequest, ListTarget, Reply, WirePath,
-};
+use crate::protocol::control::{Base, EntryKind, LinkTarget, ListEntry, ListRequest, ListTarget, PageWriter, WirePath};
 use crate::root::{Dir, DirEntry, FileKind, FileStat, Root, RootError};
 use globset::{GlobBuilder, GlobMatcher};
 use std::sync::Arc;
@@ -18,11 +16,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const NAMES_MAX: usize = 1 << 20;
 /// Directories that stay open while a page is made; those above are opened again when the walk comes back to them.
 const OPEN_LEVELS_MAX: usize = 16;
+/// Entries of the first page.
 pub(super) const FIRST_PAGE_ENTRIES: usize = 512;
+/// Entries of later pages, fewer than the protocol allows: while a client takes in a page, it receives nothing.
+pub(super) const PAGE_ENTRIES_MAX: usize = 1024;
+const _: () = assert!(PAGE_ENTRIES_MAX <= LIST_PAGE_ENTRIES_MAX);
 /// A page that hashes is ended when so many octets were hashed for it, so that the client sees how it goes.
 const PAGE_HASHED_BYTES: u64 = 1 << 30;
-/// What a page's JSON takes beside its entries, and an entry beside its members.
-const PAGE_OVERHEAD_BYTES: usize = 128;
 
 /// What listings need from the server.
 pub(super) struct Lister<'a> {
@@ -144,31 +144,27 @@ impl Lister<'_> {
 
     /// Makes the next page.
     pub(super) fn page(&self, listing: &mut Listing) -> Result<Page, Failure> {
-        let mut entries: Vec<ListEntry> = Vec::new();
+        let mut page = PageWriter::new(listing.id, listing.base);
         let entries_max = listing.page_entries;
-        listing.page_entries = (entries_max * 2).min(LIST_PAGE_ENTRIES_MAX);
-        let (mut bytes, mut hashed) = (PAGE_OVERHEAD_BYTES, 0);
-        while entries.len() < entries_max && hashed < PAGE_HASHED_BYTES {
+        listing.page_entries = (entries_max * 2).min(PAGE_ENTRIES_MAX);
+        let mut hashed = 0;
+        while page.entries() < entries_max && hashed < PAGE_HASHED_BYTES {
             if self.given_up.load(Ordering::Relaxed) {
                 return Err(Failure::new(ErrorCode::Other, "given up"));
             }
             let Some(entry) = listing.held_back.take().or_else(|| self.next(listing, &mut hashed)) else { break };
-            let length = serde_json::to_vec(&entry).map_or(0, |json| json.len() + 1);
-            if bytes + length > LIST_PAGE_BYTES_MAX && !entries.is_empty() {
+            if !page.push(&entry) {
                 listing.held_back = Some(entry);
                 break;
             }
-            bytes += length;
-            entries.push(entry);
         }
-        if listing.held_back.is_none() && !listing.is_through() && entries.len() >= entries_max {
+        if listing.held_back.is_none() && !listing.is_through() && page.entries() >= entries_max {
             // Full just at the end? Then no further page should be promised.
             listing.held_back = self.next(listing, &mut hashed);
         }
         let more = listing.held_back.is_some() || !listing.is_through();
         listing.levels.iter_mut().for_each(|level| level.open = None);
-        let page = ListPage { id: listing.id, base: listing.base, entries, more };
-        Ok(Page { json: Reply::List(page).encode().into(), more })
+        Ok(Page { json: page.finish(more).into(), more })
     }
 
     /// Walks on to the next entry.

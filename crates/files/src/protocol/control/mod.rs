@@ -6,10 +6,12 @@
 mod bounded;
 mod fields;
 mod head;
+mod page;
 mod reply;
 mod request;
 
 pub use fields::{LinkTarget, WirePath};
+pub use page::PageWriter;
 pub use reply::{
     Base, Cancelled, DigestReply, EntryKind, ErrorReply, FileAnswer, FileMetadata, FilesReply, HelloReply, LeavesReply,
     ListEntry, ListPage, Reply, VoidReply,

@@ -1,0 +1,99 @@
+//! A page of a listing, written entry by entry: what it takes is known while it grows, and nothing is written twice.
+
+use super::reply::{Base, ListEntry};
+use crate::limits::LIST_PAGE_BYTES_MAX;
+
+/// What follows the entries, at most.
+const END: &[u8] = b"],\"more\":false}";
+
+/// The JSON of a [`super::ListPage`] that is not at its end.
+#[derive(Debug)]
+pub struct PageWriter {
+    json: Vec<u8>,
+    entries: usize,
+}
+
+impl PageWriter {
+    /// An empty page.
+    pub fn new(id: u32, base: Base) -> PageWriter {
+        let mut json = format!("{{\"re\":\"list\",\"id\":{id},\"base\":").into_bytes();
+        write(&mut json, &base);
+        json.extend_from_slice(b",\"entries\":[");
+        PageWriter { json, entries: 0 }
+    }
+
+    /// Appends an entry, unless there are others and the page would be over its limit: then it is as it was, and false comes back.
+    pub fn push(&mut self, entry: &ListEntry) -> bool {
+        let before = self.json.len();
+        if self.entries > 0 {
+            self.json.push(b',');
+        }
+        write(&mut self.json, entry);
+        if self.entries > 0 && self.json.len() + END.len() > LIST_PAGE_BYTES_MAX {
+            self.json.truncate(before);
+            return false;
+        }
+        self.entries += 1;
+        true
+    }
+
+    /// Entries so far.
+    pub fn entries(&self) -> usize {
+        self.entries
+    }
+
+    /// The whole JSON object.
+    pub fn finish(mut self, more: bool) -> Vec<u8> {
+        self.json.extend_from_slice(if more { b"],\"more\":true}" } else { END });
+        self.json
+    }
+}
+
+fn write(json: &mut Vec<u8>, value: &impl serde::Serialize) {
+    // Numbers and texts, into memory: nothing that serde_json can refuse.
+    let _ = serde_json::to_writer(json, value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::control::{EntryKind, ListPage, Reply};
+
+    fn entry(name: &str) -> ListEntry {
+        ListEntry {
+            path: name.as_bytes().to_vec().into(),
+            kind: EntryKind::File,
+            size: 7,
+            mtime: Default::default(),
+            mode: 0o644,
+            target: None,
+            digest: None,
+            message: None,
+        }
+    }
+
+    #[test]
+    fn it_is_what_the_page_as_a_whole_would_be() {
+        for (names, more) in [(&["a", "\"", "ü"][..], true), (&["a"], false), (&[], false)] {
+            let entries: Vec<ListEntry> = names.iter().map(|name| entry(name)).collect();
+            let mut page = PageWriter::new(5, Base::Dir);
+            assert!(entries.iter().all(|entry| page.push(entry)));
+            assert_eq!(page.entries(), entries.len());
+            let whole = Reply::List(ListPage { id: 5, base: Base::Dir, entries, more });
+            assert_eq!(String::from_utf8(page.finish(more)), String::from_utf8(whole.encode()));
+        }
+    }
+
+    #[test]
+    fn a_full_page_stays_below_its_limit() {
+        let mut page = PageWriter::new(5, Base::Glob);
+        let mut pushed = 0;
+        while page.push(&entry(&"n".repeat(1000))) {
+            pushed += 1;
+        }
+        assert_eq!(page.entries(), pushed);
+        let json = page.finish(true);
+        assert!(json.len() <= LIST_PAGE_BYTES_MAX && json.len() > LIST_PAGE_BYTES_MAX - 2000);
+        assert!(matches!(Reply::decode(&json), Ok(Reply::List(page)) if page.entries.len() == pushed));
+    }
+}
