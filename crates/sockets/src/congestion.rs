@@ -49,7 +49,7 @@ pub(crate) fn before_connecting(fd: impl AsFd, peer: SocketAddr, congestion: &Co
     match congestion {
         Congestion::System => {}
         Congestion::Named(name) => told("connecting", sockopt::set_tcp_congestion(&fd, name)),
-        Congestion::Auto if peer.ip().is_loopback() => told("connecting", make_local(&fd)),
+        Congestion::Auto if peer.ip().to_canonical().is_loopback() => told("connecting", make_local(&fd)),
         Congestion::Auto => {}
     }
 }
