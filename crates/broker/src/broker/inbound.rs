@@ -117,7 +117,7 @@ impl Broker {
             match record {
                 FromWorker::Reply { token, status, part, content } => match body_of(content, block, attached)? {
                     Some(body) => core.worker_reply(now, peer, &token, status, part, body),
-                    None => core.worker_reply(now, peer, &token, Status::NO_STORAGE, None, NO_ROOM.into()),
+                    None => core.worker_reply(now, peer, &token, Status::NO_STORAGE, None, Body::from(NO_ROOM)),
                 },
                 FromWorker::Ready { credit, service } => {
                     let epoch = core.settings().epoch;

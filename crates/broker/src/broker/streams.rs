@@ -3,7 +3,7 @@
 use super::connection::Connection;
 use super::outbound::set_reading;
 use super::{Broker, BrokerOptions};
-use crate::body::Body;
+use crate::body::{Arriving, Body};
 use crate::limits::BODY_BYTES_MAX;
 use crate::mdp::{self, FromPeer, WorkerCommand};
 use crate::spool::{Spool, SpoolWriter, SpooledBody};
@@ -183,13 +183,17 @@ pub(super) enum Attached {
 
 /// The body of a record; `None`: it is lost.
 #[inline]
-pub(super) fn body_of(content: Content<'_>, block: &Bytes, attached: &mut Attached) -> Result<Option<Body>, WireError> {
+pub(super) fn body_of<'a>(
+    content: Content<'a>,
+    block: &Bytes,
+    attached: &mut Attached,
+) -> Result<Option<Arriving<'a>>, WireError> {
     if !matches!(content, Content::Attached { .. }) {
-        return content.to_body(block, None).map(Some);
+        return content.arriving(block, None).map(Some);
     }
     match std::mem::replace(attached, Attached::Nothing) {
         Attached::Nothing => Err(WireError::Attachment),
-        Attached::Body(body) => content.to_body(block, Some(body)).map(Some),
+        Attached::Body(body) => content.arriving(block, Some(body)).map(Some),
         Attached::Lost => Ok(None),
     }
 }

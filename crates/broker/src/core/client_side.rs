@@ -1,11 +1,11 @@
 //! What clients say.
 
 use super::numbers::Walk;
-use super::requests::{Envelope, State};
+use super::requests::State;
 use super::session::Session;
 use super::settings::{Millis, NEVER};
 use super::{Action, Core, Peer, Role, ServiceKey, SessionKey, StockEnvelope};
-use crate::body::Body;
+use crate::body::{Arriving, Body};
 use crate::wire::{ClientId, Status};
 use bytes::Bytes;
 
@@ -40,7 +40,7 @@ impl Core {
         let key = match self.session_by_client.get(&client) {
             Some(&key) => key,
             None => {
-                let session = Session::new(Some(client), None, self.settings.secret[1]);
+                let session = Session::new(Some(client), None);
                 let key = self.sessions.insert(session) as SessionKey;
                 self.session_by_client.insert(client, key);
                 key
@@ -67,7 +67,7 @@ impl Core {
     /// A numbered client's request, or one once more. `ttl_ms` of 0 is the broker's default.
     #[expect(clippy::too_many_arguments, reason = "the fields of one record")]
     #[inline]
-    pub fn request(
+    pub fn request<'a>(
         &mut self,
         now: Millis,
         peer: Peer,
@@ -75,8 +75,9 @@ impl Core {
         ttl_ms: u32,
         volatile: bool,
         service: &[u8],
-        body: Body,
+        body: impl Into<Arriving<'a>>,
     ) {
+        let body = body.into();
         let Some(key) = self.numbered(peer) else {
             return self.disconnect(now, peer, "a client says who it is before its first request");
         };
@@ -91,7 +92,7 @@ impl Core {
                 return;
             }
         }
-        if let Err(Refusal { status, retry_ms, reason }) = self.room_for(Some(key), service, &body) {
+        if let Err(Refusal { status, retry_ms, reason }) = self.room_for(Some(key), service, body.memory_bytes()) {
             self.counters.refused += 1;
             self.actions.push(Action::Refused { peer, number, status, retry_ms, reason });
             return;
@@ -99,7 +100,7 @@ impl Core {
         let ttl_ms = if ttl_ms == 0 { self.settings.ttl_ms } else { Millis::from(ttl_ms) };
         // The broker answers for its own services at once, and after a restart nobody else would.
         let journalled = self.settings.journal && !volatile && !is_built_in(service);
-        self.take(now, key, number, ttl_ms, journalled, service, body, Envelope::default());
+        self.take(now, key, number, ttl_ms, journalled, service, body, None);
     }
 
     /// A numbered client's request couldn't be taken in, for want of room that may be there later.
@@ -124,7 +125,7 @@ impl Core {
             Role::Client(_) => return self.disconnect(now, peer, "a numbered client can't be a stock one too"),
             Role::Worker(_) => return self.disconnect(now, peer, "a worker can't be a client too"),
             Role::None => {
-                let session = Session::new(None, Some(peer), self.settings.secret[1]);
+                let session = Session::new(None, Some(peer));
                 let key = self.sessions.insert(session) as SessionKey;
                 self.set_role(peer, Role::Client(key));
                 key
@@ -144,7 +145,7 @@ impl Core {
         let ttl_ms = self.settings.ttl_ms;
         // It isn't told to come again, as numbered clients are. What is done is to stop reading before the next one; many clients
         // may each have one beyond the bound, but not more together than the broker was prepared to hold while they came.
-        let service = self.take(now, key, number, ttl_ms, false, service, body, Envelope(envelope));
+        let service = self.take(now, key, number, ttl_ms, false, service, Arriving::Body(body), envelope);
         if !self.has_room(key, service, 1) {
             self.pause(key, service);
         }
@@ -158,10 +159,9 @@ impl Core {
         }
     }
 
-    /// Whether a request is taken; `None`: of a client that isn't there yet.
-    pub(super) fn room_for(&mut self, key: Option<SessionKey>, service: &[u8], body: &Body) -> Result<(), Refusal> {
+    /// Whether a request of so many octets is taken; `None`: of a client that isn't there yet.
+    pub(super) fn room_for(&mut self, key: Option<SessionKey>, service: &[u8], bytes: usize) -> Result<(), Refusal> {
         let settings = &self.settings;
-        let bytes = body.memory_bytes();
         if bytes > settings.client_bytes_max.min(settings.bytes_max).min(settings.service_bytes_max) {
             let reason = "larger than all that the broker holds for a client or a service";
             return Err(Refusal { status: Status::TOO_LARGE, retry_ms: 0, reason });
@@ -251,16 +251,16 @@ impl Core {
         ttl_ms: Millis,
         journalled: bool,
         service: &[u8],
-        body: Body,
-        envelope: Envelope,
+        body: Arriving<'_>,
+        envelope: StockEnvelope,
     ) -> ServiceKey {
         let service = self.services.find_or_add(service);
         let expires = now.checked_add(ttl_ms).unwrap_or(NEVER);
         self.next_expiry = self.next_expiry.min(expires);
         let slot = self.requests.insert(session, number, service, expires, body);
         let request = self.requests.at_mut(slot);
-        if envelope.0.is_some() {
-            request.envelope = envelope;
+        if envelope.is_some() {
+            request.extra_mut().envelope = envelope;
         }
         let bytes = request.bytes();
         self.bytes += bytes;
@@ -322,7 +322,7 @@ impl Core {
         let Some(slot) = self.sessions[key as usize].requests.get(number) else { return };
         if self.requests.at(slot).state != State::Settled {
             self.withdraw(now, slot);
-            self.settle(slot, Status::CANCELLED, Body::from("cancelled by its client"));
+            self.settle(slot, Status::CANCELLED, Body::from("cancelled by its client").into());
         }
     }
 
@@ -341,7 +341,7 @@ impl Core {
 
     /// Forgets a client. What stock workers have of its requests they finish, and nobody hears of it.
     pub(super) fn remove_session(&mut self, now: Millis, key: SessionKey) {
-        let mut slots: Vec<u32> = self.sessions[key as usize].requests.slots().copied().collect();
+        let mut slots: Vec<u32> = self.sessions[key as usize].requests.slots().collect();
         // First what waits: a worker that becomes free must not be given more of this client's.
         slots.sort_unstable_by_key(|&slot| {
             let request = self.requests.at(slot);

@@ -1,35 +1,41 @@
 //! A client's requests by their numbers.
 
-use foldhash::fast::FixedState;
-use std::collections::hash_map::Values;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, VecDeque};
 
-/// Numbers that a [`Walk`] may try in vain, beside as many as it finds, before it asks for the order of those that are there.
-const VAIN_MAX: u32 = 16;
+/// No slot.
+const VACANT: u32 = u32::MAX;
 
-/// An order that isn't asked for is kept at least for so many requests: looking through the table isn't free, however few are in it.
-const ORDER_KEPT: usize = 4_096;
+/// A number so far beyond the last one still continues the ring; what is between them stays vacant.
+const GAP_MAX: u64 = 16;
+
+/// The ring may be so many times as long as there are numbers in it, beside a constant.
+const SPARSE: usize = 4;
+const SPARSE_CONSTANT: usize = 1024;
+
+/// Places that may be looked at in vain, beside some for each number that comes, before the ring is given up.
+const VAIN_MAX: usize = 65_536;
+const VAIN_FOR_EACH: usize = 16;
 
 /// Finds a request by its number, and all whose numbers are in a range.
 ///
-/// Clients number without gaps and confirm what they have, so one look at a table each is all that it takes. But a record of a few
-/// octets can name four thousand million numbers, none of which is there: what it costs to take a range out must depend on what was
-/// in it, and on nothing else. Whoever tries too much in vain has its numbers put in order, and pays for the order from then on, until
-/// it hasn't been asked for during as many requests as it would take to make it again.
-#[derive(Debug)]
+/// Clients count, so a ring has almost all of them side by side: a table that scatters them costs a miss of the processor's cache
+/// for each. What doesn't fit is in a tree, whose cost no choice of numbers can raise.
+///
+/// A record of a few octets can name four thousand million numbers, none of which is there: what it costs to take a range out must
+/// depend on what was in it, and on nothing else. So the places of the ring that are looked at in vain are counted, and whoever has
+/// too many of them has its numbers in the tree.
+#[derive(Debug, Default)]
 pub(super) struct Numbers {
-    slots: HashMap<u64, u32, FixedState>,
-    order: Option<Order>,
+    /// The number of the ring's first place, which isn't vacant.
+    base: u64,
+    ring: VecDeque<u32>,
+    others: BTreeMap<u64, u32>,
+    len: usize,
+    /// Places of the ring that were looked at in vain, less what numbers that came allowed for.
+    vain: usize,
     /// What was done, in looks at one number.
     #[cfg(test)]
     pub steps: usize,
-}
-
-#[derive(Debug)]
-struct Order {
-    numbers: BTreeSet<u64>,
-    /// Requests that came since it was last asked for.
-    unasked: usize,
 }
 
 /// A range that is being taken out.
@@ -37,106 +43,159 @@ struct Order {
 pub(super) struct Walk {
     next: u64,
     end: u64,
-    vain: u32,
 }
 
 impl Walk {
     /// From `first` to one below `end`.
     pub fn new(first: u64, end: u64) -> Walk {
-        Walk { next: first, end, vain: 0 }
+        Walk { next: first, end }
     }
 }
 
 impl Numbers {
-    pub fn new(seed: u64) -> Numbers {
-        Numbers {
-            slots: HashMap::with_hasher(FixedState::with_seed(seed)),
-            order: None,
-            #[cfg(test)]
-            steps: 0,
-        }
-    }
-
     pub fn len(&self) -> usize {
-        self.slots.len()
+        self.len
     }
 
     pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
-    }
-
-    /// The slots of all, in no order.
-    pub fn slots(&self) -> Values<'_, u64, u32> {
-        self.slots.values()
+        self.len == 0
     }
 
     #[inline]
     pub fn get(&self, number: u64) -> Option<u32> {
-        self.slots.get(&number).copied()
+        match self.place(number).and_then(|place| self.ring.get(place)) {
+            Some(&slot) if slot != VACANT => Some(slot),
+            _ if self.others.is_empty() => None,
+            _ => self.others.get(&number).copied(),
+        }
     }
 
+    /// Adds a number that isn't there.
     #[inline]
     pub fn insert(&mut self, number: u64, slot: u32) {
-        self.slots.insert(number, slot);
-        if let Some(order) = &mut self.order {
-            order.numbers.insert(number);
-            order.unasked += 1;
-            if order.unasked > order.numbers.len().max(ORDER_KEPT) {
-                self.order = None;
-            }
+        debug_assert!(self.get(number).is_none() && slot != VACANT);
+        self.len += 1;
+        if self.ring.is_empty() {
+            self.base = number;
         }
+        let Some(beyond) = self.place(number) else {
+            self.others.insert(number, slot);
+            return;
+        };
+        if let Some(place) = self.ring.get_mut(beyond) {
+            *place = slot;
+            return;
+        }
+        if (beyond - self.ring.len()) as u64 > GAP_MAX {
+            self.others.insert(number, slot);
+            return;
+        }
+        self.ring.resize(beyond, VACANT);
+        self.ring.push_back(slot);
+        self.vain = self.vain.saturating_sub(VAIN_FOR_EACH);
+        self.thin_out();
     }
 
     #[inline]
     pub fn remove(&mut self, number: u64) -> Option<u32> {
-        #[cfg(test)]
-        {
-            self.steps += 1;
-        }
-        let slot = self.slots.remove(&number)?;
-        if let Some(order) = &mut self.order {
-            order.numbers.remove(&number);
-        }
+        let place = self.place(number).and_then(|place| self.ring.get_mut(place)).filter(|slot| **slot != VACANT);
+        let slot = match place {
+            Some(place) => {
+                let slot = std::mem::replace(place, VACANT);
+                if number == self.base {
+                    self.trim();
+                }
+                slot
+            }
+            None => self.others.remove(&number)?,
+        };
+        self.len -= 1;
         Some(slot)
+    }
+
+    /// The slots of all, in no order.
+    pub fn slots(&self) -> impl Iterator<Item = u32> {
+        self.ring.iter().copied().filter(|&slot| slot != VACANT).chain(self.others.values().copied())
     }
 
     /// Removes the next one in a range, from the lowest to the highest.
     #[inline]
     pub fn take_next(&mut self, walk: &mut Walk) -> Option<u32> {
-        while walk.next < walk.end {
-            if walk.vain > VAIN_MAX {
-                walk.next = self.first_in(walk.next, walk.end)?;
-            }
-            let number = walk.next;
-            walk.next += 1;
-            if let Some(slot) = self.remove(number) {
-                walk.vain = walk.vain.saturating_sub(1);
-                return Some(slot);
-            }
-            walk.vain += 1;
+        if walk.next >= walk.end {
+            return None;
         }
-        None
+        let before = if self.others.is_empty() {
+            walk.end
+        } else {
+            self.others.range(walk.next..walk.end).next().map_or(walk.end, |(&number, _)| number)
+        };
+        let found = self.first_in_ring(walk.next, before).unwrap_or(before);
+        walk.next = found.saturating_add(1);
+        if found < walk.end { self.remove(found) } else { None }
+    }
+
+    /// The first number of the ring from `from` to one below `end`.
+    #[inline]
+    fn first_in_ring(&mut self, from: u64, end: u64) -> Option<u64> {
+        let from = from.max(self.base);
+        let places = self.place(from).filter(|&place| place < self.ring.len() && from < end)?;
+        let vain = self.ring.range(places..).zip(from..end).take_while(|(slot, _)| **slot == VACANT).count();
+        #[cfg(test)]
+        {
+            self.steps += vain + 1;
+        }
+        if vain > 0 {
+            self.vain += vain;
+            if self.vain > VAIN_MAX {
+                self.give_up_the_ring();
+                return self.others.range(from..end).next().map(|(&number, _)| number);
+            }
+        }
+        let found = from + vain as u64;
+        (found < end && places + vain < self.ring.len()).then_some(found)
     }
 
     #[cold]
-    fn first_in(&mut self, from: u64, end: u64) -> Option<u64> {
+    fn give_up_the_ring(&mut self) {
         #[cfg(test)]
         {
-            self.steps += if self.order.is_some() { 1 } else { self.slots.len() };
+            self.steps += self.ring.len();
         }
-        let slots = &self.slots;
-        let order = self.order.get_or_insert_with(|| Order { numbers: slots.keys().copied().collect(), unasked: 0 });
-        order.unasked = 0;
-        order.numbers.range(from..end).next().copied()
+        let ring = (self.base..).zip(self.ring.drain(..));
+        self.others.extend(ring.filter(|(_, slot)| *slot != VACANT));
+        self.vain = 0;
+    }
+
+    #[inline]
+    fn place(&self, number: u64) -> Option<usize> {
+        usize::try_from(number.checked_sub(self.base)?).ok()
+    }
+
+    /// Numbers that stay long must not keep a place for each of those that came and went since.
+    fn thin_out(&mut self) {
+        let of_ring = self.len - self.others.len();
+        if self.ring.len() <= SPARSE_CONSTANT + SPARSE * of_ring {
+            return;
+        }
+        if let Some(first) = self.ring.pop_front() {
+            self.others.insert(self.base, first);
+            self.base += 1;
+            self.trim();
+        }
+    }
+
+    fn trim(&mut self) {
+        while self.ring.front() == Some(&VACANT) {
+            self.ring.pop_front();
+            self.base += 1;
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
     use proptest::prelude::*;
-    use std::collections::BTreeMap;
 
     fn take_all(numbers: &mut Numbers, first: u64, end: u64) -> Vec<u32> {
         let mut walk = Walk::new(first, end);
@@ -146,9 +205,10 @@ mod tests {
     #[derive(Debug, Clone)]
     enum Step {
         Insert(u64),
-        InsertMany(u64, u64),
+        InsertMany(u64, u64, usize),
         Remove(u64),
         Take(u64, u64),
+        GiveUp,
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -156,28 +216,32 @@ mod tests {
         let number = prop_oneof![0..300_u64, 0..40_u64, any::<u64>()];
         prop_oneof![
             4 => number.clone().prop_map(Step::Insert),
-            1 => (0..300_u64, 0..200_u64).prop_map(|(first, count)| Step::InsertMany(first, count)),
+            2 => (0..300_u64, 0..200_u64, 1..20_usize).prop_map(|(first, count, gap)| Step::InsertMany(first, count, gap)),
             2 => number.clone().prop_map(Step::Remove),
             4 => (number, prop_oneof![0..60_u64, 0..=u64::from(u32::MAX)]).prop_map(|(n, count)| Step::Take(n, count)),
+            1 => Just(Step::GiveUp),
         ]
     }
 
     proptest! {
         #[test]
-        fn a_range_takes_out_what_is_in_it_in_its_order(steps in prop::collection::vec(step(), 0..60)) {
-            let (mut numbers, mut model) = (Numbers::new(1), BTreeMap::new());
+        fn numbers_are_found_and_taken_as_in_a_plain_map(steps in prop::collection::vec(step(), 0..60)) {
+            let (mut numbers, mut model) = (Numbers::default(), BTreeMap::new());
             let mut slot = 0;
             for step in steps {
                 match step {
                     Step::Insert(number) => {
-                        slot += 1;
-                        numbers.insert(number, slot);
-                        model.insert(number, slot);
+                        prop_assert_eq!(numbers.get(number), model.get(&number).copied());
+                        if let std::collections::btree_map::Entry::Vacant(entry) = model.entry(number) {
+                            slot += 1;
+                            numbers.insert(number, *entry.insert(slot));
+                        }
                     }
-                    Step::InsertMany(first, count) => for number in first..first + count {
-                        slot += 1;
-                        numbers.insert(number, slot);
-                        model.insert(number, slot);
+                    Step::InsertMany(first, count, gap) => for number in (first..first + count).step_by(gap) {
+                        if let std::collections::btree_map::Entry::Vacant(entry) = model.entry(number) {
+                            slot += 1;
+                            numbers.insert(number, *entry.insert(slot));
+                        }
                     },
                     Step::Remove(number) => prop_assert_eq!(numbers.remove(number), model.remove(&number)),
                     Step::Take(first, count) => {
@@ -186,11 +250,14 @@ mod tests {
                         let slots: Vec<u32> = taken.iter().filter_map(|number| model.remove(number)).collect();
                         prop_assert_eq!(take_all(&mut numbers, first, end), slots);
                     }
+                    Step::GiveUp => numbers.give_up_the_ring(),
                 }
-                prop_assert_eq!(numbers.len(), model.len());
-                if let Some(order) = &numbers.order {
-                    prop_assert!(order.numbers.iter().eq(model.keys()));
-                }
+                prop_assert_eq!((numbers.len(), numbers.is_empty()), (model.len(), model.is_empty()));
+                let mut slots: Vec<u32> = numbers.slots().collect();
+                slots.sort_unstable();
+                let mut expected: Vec<u32> = model.values().copied().collect();
+                expected.sort_unstable();
+                prop_assert_eq!(slots, expected);
             }
         }
     }
@@ -199,41 +266,51 @@ mod tests {
     fn what_a_range_costs_depends_on_what_is_in_it() {
         const HELD: u64 = 100_000;
         const RANGES: u64 = 1_000;
-        let mut numbers = Numbers::new(1);
-        // One in a thousand, so that there is much in between.
-        for index in 0..HELD {
-            numbers.insert(index * 1_000, index as u32);
-        }
-        numbers.steps = 0;
-        let mut found = 0;
-        for range in 0..RANGES {
-            let first = range * 500 + 1;
-            for count in [3, 60, 1_500, 150_000, u64::from(u32::MAX)] {
-                // Below what is there, beyond it, between, and one or two of it.
-                found += take_all(&mut numbers, (1 << 40) + first, (1 << 40) + first + count).len();
-                found += take_all(&mut numbers, first * 1_000 + 1, first * 1_000 + 1 + count.min(1_500)).len();
+        for gap in [1, 5, GAP_MAX, 1_000] {
+            let mut numbers = Numbers::default();
+            // Much in between, in the ring or beyond it; and most of it goes again, which leaves long stretches of nothing.
+            for index in 0..HELD {
+                numbers.insert(index * gap, index as u32);
             }
-            // What else it does must not make it put all in order time and again.
-            numbers.insert((1 << 50) + range, 0);
+            for index in (0..HELD).filter(|index| index % 10_000 > 100) {
+                numbers.remove(index * gap);
+            }
+            numbers.steps = 0;
+            let mut found = 0;
+            for range in 0..RANGES {
+                let first = range * 500 + 1;
+                for count in [3, 60, 1_500, 150_000, u64::from(u32::MAX)] {
+                    // Below what is there, beyond it, between, and one or two of it.
+                    found += take_all(&mut numbers, (1 << 40) + first, (1 << 40) + first + count).len();
+                    found += take_all(&mut numbers, first * gap + 1, first * gap + 1 + count.min(1_500)).len();
+                }
+                // What else it does must not bring the ring back.
+                numbers.insert((1 << 50) + range, 0);
+            }
+            let most = HELD as usize * 8 + 2 * VAIN_MAX + RANGES as usize * (10 + VAIN_FOR_EACH) + 3 * found;
+            assert!(numbers.steps <= most, "{} steps, {most} at most, for {found}, gap {gap}", numbers.steps);
         }
-        let most = HELD as usize + RANGES as usize * 10 * (VAIN_MAX as usize + 3) + 3 * found;
-        assert!(numbers.steps <= most, "{} steps, {most} at most, for {found}", numbers.steps);
-        assert!(found > 0 && numbers.order.is_some());
     }
 
     #[test]
-    fn an_order_that_nobody_asks_for_is_given_up() {
-        let mut numbers = Numbers::new(1);
-        for number in 0..10_000 {
-            numbers.insert(number, 0);
+    fn a_number_that_stays_keeps_no_place_for_those_that_went() {
+        let mut numbers = Numbers::default();
+        numbers.insert(1, 1);
+        for number in 2..100_000 {
+            numbers.insert(number, 2);
+            assert_eq!(numbers.remove(number), Some(2));
+            assert!(numbers.ring.len() <= SPARSE_CONSTANT + 2 * SPARSE, "{}", numbers.ring.len());
         }
-        assert!(take_all(&mut numbers, 10_000, u64::MAX).is_empty());
-        assert!(numbers.order.is_some());
-        for number in 10_000..20_002 {
-            assert!(numbers.order.is_some());
-            numbers.insert(number, 0);
-            assert_eq!(take_all(&mut numbers, number - 9_999, number - 9_998).len(), 1);
+        assert_eq!((numbers.get(1), numbers.len()), (Some(1), 1));
+    }
+
+    #[test]
+    fn gaps_cost_no_memory() {
+        let mut numbers = Numbers::default();
+        for number in (0..).step_by(GAP_MAX as usize + 2).take(10_000) {
+            numbers.insert(number, 7);
         }
-        assert!(numbers.order.is_none());
+        assert!(numbers.ring.len() < 100, "{}", numbers.ring.len());
+        assert_eq!(numbers.len(), 10_000);
     }
 }

@@ -4,7 +4,7 @@ use super::requests::{REQUEST_BYTES, State};
 use super::settings::{Millis, NEVER};
 use super::token::Ticket;
 use super::{Action, Core, Kind, Peer, SessionKey};
-use crate::body::Body;
+use crate::body::{Arriving, Body};
 use crate::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX};
 use crate::wire::{Status, Token};
 
@@ -72,7 +72,7 @@ impl Core {
 
     /// Ends a request that is in no list.
     #[inline]
-    pub(super) fn settle(&mut self, slot: u32, status: Status, body: Body) {
+    pub(super) fn settle(&mut self, slot: u32, status: Status, body: Arriving<'_>) {
         let (status, body) = self.join_parts(slot, status, body);
         if status.is_ok() {
             self.counters.replied += 1;
@@ -83,7 +83,7 @@ impl Core {
         let session = &self.sessions[request.session as usize];
         if session.client.is_none() {
             if let Some(peer) = session.peer {
-                let envelope = request.envelope.0.take();
+                let (envelope, body) = (request.envelope(), body.into_body());
                 let service = self.services.at(request.service).name.clone();
                 self.actions.push(Action::StockReply { peer, envelope, service, status, partial: false, body });
             }
@@ -93,8 +93,8 @@ impl Core {
             request.state = State::Settled;
             request.status = status;
             request.expires = NEVER;
-            request.parts = Vec::new();
-            request.body = body;
+            request.take_parts();
+            body.replace(&mut request.body);
         });
         let request = self.requests.at(slot);
         self.sessions[request.session as usize].reply_bytes += request.bytes();
@@ -181,27 +181,27 @@ impl Core {
         if held + body.memory_bytes() > BODY_BYTES_MAX || (self.is_kept(slot) && body.frames().is_none()) {
             return false;
         }
-        self.recharge(slot, |request| request.parts.push(body));
+        self.recharge(slot, |request| request.extra_mut().parts.push(body));
         true
     }
 
     /// Puts the parts that were collected before the last one.
     #[inline]
-    fn join_parts(&mut self, slot: u32, status: Status, last: Body) -> (Status, Body) {
-        if self.requests.at(slot).parts.is_empty() || !status.is_ok() {
+    fn join_parts<'a>(&mut self, slot: u32, status: Status, last: Arriving<'a>) -> (Status, Arriving<'a>) {
+        if self.requests.at(slot).parts().is_empty() || !status.is_ok() {
             return (status, last);
         }
         let mut parts = Vec::new();
-        self.recharge(slot, |request| parts = std::mem::take(&mut request.parts));
-        let body = Body::joined(parts.into_iter().chain([last]));
+        self.recharge(slot, |request| parts = request.take_parts());
+        let body = Body::joined(parts.into_iter().chain([last.into_body()]));
         let is_too_large = || {
             let frames = body.frames().map(|frames| frames.len());
             frames.is_none_or(|frames| frames > BODY_FRAMES_MAX) || body.length() > BODY_BYTES_MAX as u64
         };
         if self.is_kept(slot) && is_too_large() {
-            return (Status::TOO_LARGE, Body::from(TOO_MUCH_IN_PARTS));
+            return (Status::TOO_LARGE, Body::from(TOO_MUCH_IN_PARTS).into());
         }
-        (status, body)
+        (status, body.into())
     }
 
     /// Whether the outcome is kept until its client confirms it: it is one body then, in memory or in one file.

@@ -1,11 +1,10 @@
 //! The table of requests, and the lists that run through it.
 
+use super::StockEnvelope;
 use super::settings::Millis;
 use super::{ServiceKey, SessionKey, WorkerKey};
-use crate::body::Body;
+use crate::body::{Arriving, Body};
 use crate::wire::Status;
-use bytes::Bytes;
-use std::sync::Arc;
 
 /// No slot.
 pub(super) const NONE: u32 = u32::MAX;
@@ -30,11 +29,18 @@ pub(super) enum State {
     Settled,
 }
 
-/// Who waits for the outcome.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Envelope(pub Option<Arc<[Bytes]>>);
+/// What few requests have.
+#[derive(Debug, Default)]
+pub(super) struct Extra {
+    /// What came with a stock client's request.
+    pub envelope: StockEnvelope,
+    /// Parts that wait for the last one, because this client knows no parts.
+    pub parts: Vec<Body>,
+}
 
+/// It fills two lines of a processor's cache. There are millions of these, and what each costs is getting it there.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(super) struct Request {
     pub generation: u32,
     pub state: State,
@@ -52,9 +58,7 @@ pub(super) struct Request {
     pub since: Millis,
     /// The request; once settled the reply.
     pub body: Body,
-    pub envelope: Envelope,
-    /// Parts that wait for the last one, because this client knows no parts.
-    pub parts: Vec<Body>,
+    extra: Option<Box<Extra>>,
     /// Some worker has replied in parts.
     pub has_parts: bool,
     /// It is in the journal, and on the disk.
@@ -64,7 +68,7 @@ pub(super) struct Request {
 }
 
 impl Request {
-    fn new(session: SessionKey, number: u64, service: ServiceKey, expires: Millis, body: Body) -> Request {
+    fn new(session: SessionKey, number: u64, service: ServiceKey, expires: Millis) -> Request {
         Request {
             generation: 0,
             state: State::Waiting,
@@ -78,9 +82,8 @@ impl Request {
             next: NONE,
             expires,
             since: 0,
-            body,
-            envelope: Envelope::default(),
-            parts: Vec::new(),
+            body: Body::default(),
+            extra: None,
             has_parts: false,
             is_durable: false,
             is_tellable: true,
@@ -89,7 +92,28 @@ impl Request {
 
     #[inline]
     pub fn bytes(&self) -> usize {
-        REQUEST_BYTES + self.body.memory_bytes() + self.parts.iter().map(part_bytes).sum::<usize>()
+        REQUEST_BYTES + self.body.memory_bytes() + self.parts().iter().map(part_bytes).sum::<usize>()
+    }
+
+    /// What came with a stock client's request.
+    pub fn envelope(&self) -> StockEnvelope {
+        self.extra.as_ref().and_then(|extra| extra.envelope.clone())
+    }
+
+    /// Parts that wait for the last one.
+    #[inline]
+    pub fn parts(&self) -> &[Body] {
+        self.extra.as_ref().map_or(&[], |extra| &extra.parts)
+    }
+
+    pub fn extra_mut(&mut self) -> &mut Extra {
+        self.extra.get_or_insert_default()
+    }
+
+    /// Takes the parts that wait, if there are any.
+    #[inline]
+    pub fn take_parts(&mut self) -> Vec<Body> {
+        self.extra.as_mut().map_or_else(Vec::new, |extra| std::mem::take(&mut extra.parts))
     }
 }
 
@@ -141,10 +165,12 @@ impl Requests {
         number: u64,
         service: ServiceKey,
         expires: Millis,
-        body: Body,
+        body: Arriving<'_>,
     ) -> u32 {
         let Some(slot) = self.free.pop() else {
-            self.slots.push(Request::new(session, number, service, expires, body));
+            let mut request = Request::new(session, number, service, expires);
+            body.replace(&mut request.body);
+            self.slots.push(request);
             return (self.slots.len() - 1) as u32;
         };
         let request = &mut self.slots[slot as usize];
@@ -157,7 +183,7 @@ impl Requests {
         request.service = service;
         request.expires = expires;
         request.since = 0;
-        request.body = body;
+        body.replace(&mut request.body);
         request.has_parts = false;
         request.is_durable = false;
         request.is_tellable = true;
@@ -172,11 +198,8 @@ impl Requests {
         request.state = State::Free;
         request.generation = request.generation.wrapping_add(1);
         request.body.release();
-        if request.envelope.0.is_some() {
-            request.envelope = Envelope::default();
-        }
-        if !request.parts.is_empty() {
-            request.parts = Vec::new();
+        if request.extra.is_some() {
+            request.extra = None;
         }
         self.free.push(slot);
     }
@@ -263,10 +286,15 @@ mod tests {
     }
 
     #[test]
+    fn a_request_fills_two_lines_of_a_cache() {
+        assert_eq!(size_of::<Request>(), 128);
+    }
+
+    #[test]
     fn lists_keep_their_order_and_slots_their_generation() {
         let mut requests = Requests::default();
         let mut list = List::default();
-        let slots: Vec<u32> = (0..4).map(|number| requests.insert(0, number, 0, 0, Body::default())).collect();
+        let slots: Vec<u32> = (0..4).map(|number| requests.insert(0, number, 0, 0, Body::default().into())).collect();
         for &slot in &slots[..3] {
             requests.push_back(&mut list, slot);
         }
@@ -279,7 +307,7 @@ mod tests {
         assert!(requests.find(1, 0).is_some());
         requests.remove(1);
         assert!(requests.find(1, 0).is_none());
-        assert_eq!(requests.insert(0, 9, 0, 0, Body::default()), 1);
+        assert_eq!(requests.insert(0, 9, 0, 0, Body::default().into()), 1);
         assert!(requests.find(1, 0).is_none() && requests.find(1, 1).is_some());
         assert_eq!(requests.len(), 4);
         requests.unlink(&mut list, 0);

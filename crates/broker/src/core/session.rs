@@ -41,12 +41,12 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub fn new(client: Option<ClientId>, peer: Option<Peer>, seed: u64) -> Session {
+    pub fn new(client: Option<ClientId>, peer: Option<Peer>) -> Session {
         Session {
             client,
             peer,
             absent_since: 0,
-            requests: Numbers::new(seed),
+            requests: Numbers::default(),
             highest: 0,
             confirmed: Confirmed::default(),
             next_number: 1,

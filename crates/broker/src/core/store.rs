@@ -1,6 +1,6 @@
 //! What goes into the journal, and what comes out of it after a restart; requests that are kept for clients that come again.
 
-use super::requests::{Envelope, State};
+use super::requests::State;
 use super::session::Session;
 use super::settings::{Millis, NEVER};
 use super::{Action, Core, SessionKey};
@@ -199,7 +199,7 @@ impl Core {
                     return self.fail_again(slot);
                 }
                 self.withdraw(now, slot);
-                self.settle(slot, Status::TOO_LARGE, Body::from(NOT_KEPT));
+                self.settle(slot, Status::TOO_LARGE, Body::from(NOT_KEPT).into());
             }
             Awaiting::Finished(slot, generation)
                 if self.requests.find(slot, generation).is_some_and(|request| request.journal_id != 0) =>
@@ -239,7 +239,7 @@ impl Core {
         let session = self.absent_session(now, client);
         let service = self.services.find_or_add(&service);
         self.services.at_mut(service).live += 1;
-        let slot = self.requests.insert(session, number, service, expires, body);
+        let slot = self.requests.insert(session, number, service, expires, body.into());
         let request = self.requests.at_mut(slot);
         request.journal_id = id;
         request.is_durable = true;
@@ -273,7 +273,7 @@ impl Core {
         if let Some(&key) = self.session_by_client.get(&client) {
             return key;
         }
-        let mut session = Session::new(Some(client), None, self.settings.secret[1]);
+        let mut session = Session::new(Some(client), None);
         session.absent_since = now;
         // Until it comes by itself, if it ever does, there is nobody to take parts.
         session.one_reply = true;
@@ -286,13 +286,13 @@ impl Core {
     /// request `token` is answered with `answer`.
     pub fn store(&mut self, now: Millis, name: ClientId, service: &[u8], body: Body, token: Token, answer: Body) {
         // It is bounded as what clients hold themselves, since nobody may ever ask for it.
-        if self.session_by_client.contains_key(&name) || self.room_for(None, service, &body).is_err() {
+        if self.session_by_client.contains_key(&name) || self.room_for(None, service, body.memory_bytes()).is_err() {
             let reason = Body::of_frames([Bytes::from_static(b"500")]);
             return self.built_in_reply(&token, Status::UNAVAILABLE, reason);
         }
         let session = self.absent_session(now, name);
         self.store.answers.insert(self.store.last_id + 1, (token, answer));
-        self.take(now, session, STORED_NUMBER, NEVER, true, service, body, Envelope::default());
+        self.take(now, session, STORED_NUMBER, NEVER, true, service, body.into(), None);
     }
 
     /// Where a stored request is; `None`: there is none of that name.

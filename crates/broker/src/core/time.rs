@@ -84,7 +84,7 @@ impl Core {
                 _ => (Status::EXPIRED, "expired: no worker took it in time"),
             };
             self.withdraw(now, slot);
-            self.settle(slot, status, Body::from(reason));
+            self.settle(slot, status, Body::from(reason).into());
         }
         for (_, peer) in too_slow {
             self.disconnect(now, peer, TOO_SLOW);

@@ -6,7 +6,7 @@ use super::settings::Millis;
 use super::token::Ticket;
 use super::worker::Worker;
 use super::{Action, Core, Kind, Peer, Role, ServiceKey, WorkerKey};
-use crate::body::Body;
+use crate::body::{Arriving, Body};
 use crate::wire::{Status, Token};
 use smallvec::SmallVec;
 
@@ -81,15 +81,16 @@ impl Core {
 
     /// A worker's reply, or part of one.
     #[inline]
-    pub fn worker_reply(
+    pub fn worker_reply<'a>(
         &mut self,
         now: Millis,
         peer: Peer,
         token: &Token,
         status: Status,
         part: Option<u32>,
-        body: Body,
+        body: impl Into<Arriving<'a>>,
     ) {
+        let body = body.into();
         let Role::Worker(key) = self.role(peer) else {
             return self.disconnect(now, peer, "a worker says that it is ready before it replies");
         };
@@ -104,7 +105,7 @@ impl Core {
             return self.odd_reply(now, key, token, status, part, body);
         }
         if let Some(part) = part {
-            return self.part(now, slot, part, body);
+            return self.part(now, slot, part, body.into_body());
         }
         let worker = &mut self.workers[key as usize];
         self.requests.unlink(&mut worker.held, slot);
@@ -115,7 +116,15 @@ impl Core {
     }
 
     /// A reply to what this worker doesn't have, as far as the broker knows.
-    fn odd_reply(&mut self, now: Millis, key: WorkerKey, token: &Token, status: Status, part: Option<u32>, body: Body) {
+    fn odd_reply(
+        &mut self,
+        now: Millis,
+        key: WorkerKey,
+        token: &Token,
+        status: Status,
+        part: Option<u32>,
+        body: Arriving<'_>,
+    ) {
         let worker = &mut self.workers[key as usize];
         let ticket = Ticket::read(token);
         if let Some(index) = worker.abandoned.iter().position(|(abandoned, _)| abandoned == token) {
@@ -165,15 +174,15 @@ impl Core {
         let (number, status) = (request.number, Status::OK);
         match (session.peer, session.client) {
             // What was begun while nobody could take parts is ended so.
-            _ if session.one_reply || !request.parts.is_empty() => {
+            _ if session.one_reply || !request.parts().is_empty() => {
                 if !self.collect_part(slot, body) {
                     self.withdraw(now, slot);
-                    self.settle(slot, Status::TOO_LARGE, Body::from(TOO_MUCH_IN_PARTS));
+                    self.settle(slot, Status::TOO_LARGE, Body::from(TOO_MUCH_IN_PARTS).into());
                 }
             }
             (Some(peer), Some(_)) => self.actions.push(Action::Reply { peer, number, status, part: Some(part), body }),
             (Some(peer), None) => {
-                let envelope = request.envelope.0.clone();
+                let envelope = request.envelope();
                 let service = self.services.at(request.service).name.clone();
                 self.actions.push(Action::StockReply { peer, envelope, service, status, partial: true, body });
             }
@@ -186,7 +195,7 @@ impl Core {
         let ticket = Ticket::read(token);
         let found = self.requests.find(ticket.slot, ticket.generation);
         if found.is_some_and(|request| request.state == State::BuiltIn) {
-            self.settle(ticket.slot, status, body);
+            self.settle(ticket.slot, status, body.into());
         }
     }
 
@@ -252,12 +261,12 @@ impl Core {
         self.services.at_mut(service).available.retain(|&available| available != key);
         while let Some(slot) = self.workers[key as usize].held.last() {
             self.requests.unlink(&mut self.workers[key as usize].held, slot);
-            self.recharge(slot, |request| request.parts = Vec::new());
+            self.recharge(slot, |request| drop(request.take_parts()));
             if self.requests.at(slot).attempt >= self.settings.attempts_max {
                 self.requests.at_mut(slot).state = State::BuiltIn;
                 let attempts = self.settings.attempts_max;
                 let reason = format!("given up: {attempts} workers went while they had it");
-                self.settle(slot, Status::ATTEMPTS_USED_UP, Body::from(reason));
+                self.settle(slot, Status::ATTEMPTS_USED_UP, Body::from(reason).into());
             } else {
                 self.counters.requeued += 1;
                 self.enqueue(slot, true);

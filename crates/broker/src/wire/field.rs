@@ -1,6 +1,6 @@
 //! The fields of records, and the bodies in them.
 
-use crate::body::{Body, SHARE_OVER_BYTES};
+use crate::body::{Arriving, Body, SHARE_OVER_BYTES};
 use crate::limits::{BODY_FRAMES_MAX, SERVICE_BYTES_MAX};
 use bytes::Bytes;
 
@@ -50,7 +50,7 @@ pub enum Content<'a> {
     },
 }
 
-impl Content<'_> {
+impl<'a> Content<'a> {
     /// Whether the frame behind the block belongs to this record: those before it have none.
     pub fn is_attached(&self) -> bool {
         matches!(self, Content::Attached { .. })
@@ -58,9 +58,21 @@ impl Content<'_> {
 
     /// Takes the body out of its block, or from the frame behind it.
     pub fn to_body(&self, block: &Bytes, attached: Option<Body>) -> Result<Body, WireError> {
+        self.arriving(block, attached).map(Arriving::into_body)
+    }
+
+    /// The same without a copy, where there would be one.
+    #[inline]
+    pub fn arriving(&self, block: &Bytes, attached: Option<Body>) -> Result<Arriving<'a>, WireError> {
         match self {
-            Content::One(octets) if octets.len() > SHARE_OVER_BYTES => Ok(Body::from(block.slice_ref(octets))),
-            Content::One(octets) => Ok(Body::copied(octets)),
+            Content::One(octets) if octets.len() <= SHARE_OVER_BYTES => Ok(Arriving::Octets(octets)),
+            _ => self.large(block, attached).map(Arriving::Body),
+        }
+    }
+
+    fn large(&self, block: &Bytes, attached: Option<Body>) -> Result<Body, WireError> {
+        match self {
+            Content::One(octets) => Ok(Body::from(block.slice_ref(octets))),
             Content::Many(octets) => Ok(Body::of_frames(frames(octets).map(Bytes::copy_from_slice))),
             Content::Attached { many: false } => attached.ok_or(WireError::Attachment),
             Content::Attached { many: true } => {

@@ -25,7 +25,7 @@ const REQUEST_BYTES: usize = 256;
 
 /// Small bodies cost nothing more.
 pub fn memory_bytes(length: usize) -> usize {
-    if length <= 54 { 0 } else { length }
+    if length <= 46 { 0 } else { length }
 }
 
 /// Places that are used again, the last one freed first: the order in which the core looks at things.
