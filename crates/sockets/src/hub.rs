@@ -1,5 +1,6 @@
 //! The batched interface: one thread owns all peers of a socket and drives them by turns.
 
+mod busy_poll;
 mod lifecycle;
 mod turning;
 
@@ -15,6 +16,7 @@ use crate::peers::Peers;
 use crate::read::READ_AHEAD_BYTES_MAX;
 use crate::transport::Listener;
 use crate::waker::Waker;
+use busy_poll::BusyPoll;
 use bytes::Bytes;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -48,6 +50,7 @@ pub struct Hub {
     pub(crate) options: HubOptions,
     config: Arc<Config>,
     epoll: OwnedFd,
+    busy_poll: BusyPoll,
     waker: Waker,
     /// The kernel may have more than the last wait took.
     more_ready: bool,
@@ -81,6 +84,7 @@ impl Hub {
             config: Arc::new(options.connection_config()),
             pool: BufferPool::new(options.body_buffers, waker.clone()),
             epoll,
+            busy_poll: BusyPoll::new(options.busy_poll),
             waker,
             more_ready: false,
             peers: Peers::default(),

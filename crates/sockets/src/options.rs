@@ -60,6 +60,9 @@ pub struct HubOptions {
     pub handshake_timeout: Duration,
     /// Bound of each peer's queue, in octets of memory (file ranges count 64 each).
     pub send_queue_bytes: usize,
+    /// Instead of sleeping, look again for so long, where waits have been as short lately. It shortens a round trip by what it takes
+    /// to wake up, at the cost of a processor's time. Zero: never.
+    pub busy_poll: Duration,
     /// Octets read from one peer before it is the turn of the next one, and of the application. What the application does about a
     /// peer's messages, such as [`crate::Hub::pause_reading`], comes after at most so many octets of them.
     pub read_turn_bytes: usize,
@@ -100,6 +103,7 @@ impl HubOptions {
             heartbeat: None,
             handshake_timeout: Duration::from_secs(10),
             send_queue_bytes: 16 * 1024 * 1024,
+            busy_poll: Duration::ZERO,
             read_turn_bytes: 1024 * 1024,
             max_message_bytes: towpath_zmtp::limits::MESSAGE_BYTES_DEFAULT,
             max_frames: towpath_zmtp::limits::MESSAGE_FRAMES_DEFAULT,

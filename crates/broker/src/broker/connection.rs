@@ -34,6 +34,8 @@ pub(super) struct Connection {
     /// What the hub had no room for.
     pub pending: VecDeque<Message>,
     pub pending_bytes: u64,
+    /// Replies to a stock client that wait for others.
+    pub gathered: Vec<Message>,
     /// The core was told that nothing more fits.
     pub is_blocked: bool,
     /// The core wants no more from it.
@@ -64,6 +66,7 @@ impl Connection {
             is_dirty: false,
             pending: VecDeque::new(),
             pending_bytes: 0,
+            gathered: Vec::new(),
             is_blocked: false,
             is_paused: false,
             asks_too_much: false,

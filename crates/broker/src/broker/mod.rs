@@ -2,6 +2,7 @@
 
 mod built_in;
 mod connection;
+mod gathering;
 mod inbound;
 mod keeping;
 mod options;
@@ -13,6 +14,7 @@ pub use options::{BrokerOptions, Heartbeats};
 use crate::core::{Action, Core, Millis, Settings};
 use crate::journal::JournalError;
 use connection::Connections;
+use gathering::{Gathering, IDLE_WAIT_MS};
 use keeping::Keeping;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,6 +49,7 @@ pub struct Broker {
     started: Instant,
     stop: Arc<AtomicBool>,
     complaints: Complaints,
+    gathering: Gathering,
     held_bytes_max: usize,
 }
 
@@ -95,6 +98,7 @@ impl Broker {
             started,
             stop: Arc::new(AtomicBool::new(false)),
             complaints: Complaints::default(),
+            gathering: Gathering::default(),
             held_bytes_max: options.settings.unfinished_bytes_max(),
         })
     }
@@ -137,6 +141,7 @@ impl Broker {
                 "ended with requests that have no confirmed outcome; clients that number them send them again"
             );
         }
+        self.release_gathered(true);
         self.flush();
         self.hub.close(Duration::from_secs(1))?;
         if let Some(keeping) = self.keeping {
@@ -149,7 +154,8 @@ impl Broker {
     /// Waits for something to happen, and does what follows from it.
     fn turn(&mut self) -> Result<(), BrokerError> {
         let now = self.now();
-        let wait = self.core.next_deadline().saturating_sub(now).min(200);
+        let most = if self.gathering.is_empty() { 200 } else { IDLE_WAIT_MS };
+        let wait = self.core.next_deadline().saturating_sub(now).min(most);
         self.hub.turn(Some(Duration::from_millis(wait)))?;
         while let Some(event) = self.hub.next_event() {
             self.on_event(event);
@@ -161,6 +167,7 @@ impl Broker {
         }
         self.core.tick(now);
         self.act();
+        self.release_gathered(false);
         self.flush();
         Ok(())
     }

@@ -43,6 +43,8 @@ pub struct BrokerOptions {
     pub grace: Duration,
     /// Connections in all.
     pub max_peers: usize,
+    /// How long the broker looks again before it sleeps, where the last waits were as short ([`HubOptions::busy_poll`]).
+    pub busy_poll: Duration,
 }
 
 impl BrokerOptions {
@@ -56,6 +58,7 @@ impl BrokerOptions {
             heartbeats: Heartbeats::default(),
             grace: Duration::from_secs(10),
             max_peers: 16_384,
+            busy_poll: Duration::from_micros(50),
         }
     }
 
@@ -74,6 +77,7 @@ impl BrokerOptions {
         hub.max_message_bytes = crate::limits::BODY_BYTES_MAX as u64;
         hub.unfinished_bytes_max = self.settings.unfinished_bytes_max();
         hub.send_queue_bytes = 4 * 1024 * 1024;
+        hub.busy_poll = self.busy_poll;
         hub.max_peers = self.max_peers;
         hub.max_peers_per_address = self.max_peers;
         // When a broker comes back, all its peers do so at once: none of them may push another out.

@@ -64,7 +64,7 @@ impl Broker {
                     // What isn't implemented says so itself, as MMI has it.
                     let is_told = status.is_ok() || status == Status::NOT_IMPLEMENTED;
                     let body = if is_told { body } else { failure(status, &body) };
-                    self.send(peer, with_body(head, &body));
+                    self.send_reply(peer, with_body(head, &body));
                 }
             }
             Action::Accepted { peer, first, count } => {

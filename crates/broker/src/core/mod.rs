@@ -292,6 +292,15 @@ impl Core {
         self.storage_failed = failed;
     }
 
+    /// Requests of a client that have no outcome, or one that isn't confirmed.
+    #[inline]
+    pub fn outstanding(&self, peer: Peer) -> usize {
+        match self.role(peer) {
+            Role::Client(key) => self.sessions[key as usize].requests.len(),
+            Role::None | Role::Worker(_) => 0,
+        }
+    }
+
     fn role(&self, peer: Peer) -> Role {
         self.roles.get(peer as usize).copied().unwrap_or(Role::None)
     }

@@ -5,13 +5,15 @@ use crate::buffer_pool::BufferPool;
 use crate::error::SocketError;
 use crate::event::Event;
 use crate::peer::{End, Peer, PeerId};
+use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use std::collections::VecDeque;
-use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
 /// Readiness events taken from the kernel at a time.
 const READY_MAX: usize = 256;
+
+const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 impl Hub {
     pub(super) fn wait(&mut self, timeout: Option<Duration>) -> Result<(), SocketError> {
@@ -19,12 +21,24 @@ impl Hub {
             tv_sec: timeout.as_secs().min(i32::MAX as u64) as i64,
             tv_nsec: i64::from(timeout.subsec_nanos()),
         });
-        let mut ready = [const { MaybeUninit::<epoll::Event>::uninit() }; READY_MAX];
-        let ready = match epoll::wait(&self.epoll, &mut ready[..], timeout.as_ref()) {
-            Ok((ready, _)) => ready,
-            Err(rustix::io::Errno::INTR) => &mut [],
-            Err(errno) => return Err(errno.into()),
-        };
+        let mut ready = Vec::with_capacity(READY_MAX);
+        let sleeps = timeout.as_ref().is_none_or(|timeout| timeout.tv_sec > 0 || timeout.tv_nsec > 0);
+        if sleeps && !self.busy_poll.is_off() {
+            let begin = Instant::now();
+            let polling = self.busy_poll.next();
+            while ready.is_empty() && polling.is_some_and(|most| begin.elapsed() < most) {
+                self.poll(&mut ready, Some(&NO_TIME))?;
+                if ready.is_empty() {
+                    rustix::thread::sched_yield();
+                }
+            }
+            if ready.is_empty() {
+                self.poll(&mut ready, timeout.as_ref())?;
+            }
+            self.busy_poll.waited(begin.elapsed());
+        } else {
+            self.poll(&mut ready, timeout.as_ref())?;
+        }
         self.more_ready = ready.len() == READY_MAX;
         for event in ready {
             let flags = event.flags;
@@ -56,6 +70,14 @@ impl Hub {
             }
         }
         Ok(())
+    }
+
+    /// Takes what the kernel reports.
+    fn poll(&self, ready: &mut Vec<epoll::Event>, timeout: Option<&Timespec>) -> Result<(), SocketError> {
+        match epoll::wait(&self.epoll, spare_capacity(ready), timeout) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
     }
 
     /// Gives every peer that has something to do one turn.
