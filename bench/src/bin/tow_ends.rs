@@ -6,7 +6,6 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::error::Error;
-use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -17,6 +16,8 @@ use towpath_broker::Body;
 use towpath_broker::client::{Accepted, CallOptions, Client, ClientOptions, Completed};
 use towpath_broker::worker::{Worker, WorkerOptions};
 use towpath_sockets::Endpoint;
+
+mod work;
 
 const SERVICE: &str = "echo";
 const NUMBER_BYTES: usize = 4;
@@ -88,15 +89,11 @@ async fn work(arguments: WorkArguments) -> Outcome<()> {
     }
     let worker = Worker::connect(&arguments.connect, SERVICE, options)?;
     println!("ready 0");
-    // A thread sleeps as long as it is told; the runtime's timers are as coarse as a millisecond.
+    // On a thread of its own: the runtime's timers are as coarse as a millisecond.
     let work = Duration::from_millis(arguments.work_ms);
     worker
         .run(move |request| async move {
-            let worked = tokio::task::spawn_blocking(move || {
-                let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-                std::thread::sleep(work);
-            })
-            .await;
+            let worked = tokio::task::spawn_blocking(move || work::take(work)).await;
             worked.map(|()| request.body().clone()).map_err(|error| error.to_string())
         })
         .await;

@@ -2,7 +2,6 @@
 //! at a time, each on a thread of its own, over inproc, ipc or tcp.
 
 use std::error::Error;
-use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, mpsc};
 use std::time::{Duration, Instant};
@@ -15,6 +14,8 @@ use towpath_broker::broker::{Broker, BrokerOptions};
 use towpath_broker::client::{Client, ClientOptions};
 use towpath_broker::worker::{Worker, WorkerOptions};
 use towpath_sockets::Endpoint;
+
+mod work;
 
 const SERVICE: &str = "echo";
 
@@ -89,10 +90,8 @@ fn runtime() -> Outcome<Runtime> {
 fn worker(endpoint: &Endpoint, work: Duration) -> Outcome<()> {
     let (hand_over, taken) = mpsc::channel::<towpath_broker::worker::Request>();
     std::thread::spawn(move || {
-        // As the peers do: without it a sleep takes 50 us longer.
-        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         for request in taken {
-            std::thread::sleep(work);
+            work::take(work);
             let body = request.body().clone();
             let _ = request.reply(body);
         }

@@ -53,7 +53,8 @@ fn content(requests: u64) -> Content {
              if the workers never had to wait. Plain sockets and libzmq's proxy are one process with a thread for each client and \
              worker; with a broker, the clients are connections of an epoll program that ask one thing at a time, and so are \
              those of `tow call`. Our library's rows are one process too, with a broker in it; each of its workers may have its next \
-             request before it has done with one. Work is a thread that sleeps, and is woken as exactly as the system can.",
+             request before it has done with one. Work is a thread that sleeps, and looks at the clock for the last 150 us, so that it takes its time and nothing is added by how \
+             late the system wakes it.",
             count_text(requests)
         ),
         peer: SOCKETS.to_owned(),

@@ -64,9 +64,16 @@ impl Block {
     }
 
     fn close(&mut self, attached: Option<Body>) {
-        // Its capacity stays here for the next block: one copy of a block costs less than growing to it again.
-        let block = Bytes::copy_from_slice(&self.octets);
-        self.octets.clear();
+        let block = if self.octets.len() >= BLOCK_BYTES / 2 {
+            // The next one will be as long.
+            let next = Vec::with_capacity(self.octets.capacity());
+            Bytes::from(std::mem::replace(&mut self.octets, next))
+        } else {
+            // Its capacity stays here: to copy a short block costs less than growing to it again.
+            let block = Bytes::copy_from_slice(&self.octets);
+            self.octets.clear();
+            block
+        };
         self.closed_bytes += block.len() + attached.as_ref().map_or(0, Body::memory_bytes);
         self.closed.push(Message { block, attached });
     }
