@@ -64,6 +64,26 @@ def test_each_client_reaches_each_worker(broker, mdp_client, mdp_worker, kind, w
         assert client.receive(b"echo") == [body[::-1]], name
 
 
+@pytest.mark.parametrize("options", [[], ["--busy-poll", "0"]], ids=["busy-poll", "sleeps"])
+def test_replies_that_go_out_together_all_arrive_in_order(broker, mdp_client, mdp_worker, options):
+    """Of a client with much outstanding they are gathered: the last ones must not wait for others that never come."""
+    server = broker(*options)
+    client, worker = mdp_client(server, "0.2-dealer"), mdp_worker(server, dialect=MDP02)
+    for number in range(500):
+        client.send(b"echo", b"%d" % number)
+    expected = itertools.count()
+    for count in (1, 2, 31, 33, 100):
+        for _ in range(count):
+            address, body = worker.request()
+            worker.part(address, b"part", *body)
+            # One that is too large to wait for others comes in its turn all the same.
+            worker.reply(address, *body, bytes(10_000 if body[0].endswith(b"7") else 0))
+        # The worker has one more, and keeps it: nothing else happens.
+        for _ in range(count):
+            part, last = client.receive(b"echo")
+            assert part[1] == last[0] == b"%d" % next(expected)
+
+
 @pytest.mark.parametrize("last", ["small", "large"])
 @pytest.mark.parametrize("worker_dialect", [MDP02, MAJORTOMO], ids=str)
 @pytest.mark.parametrize("kind", CLIENTS)
