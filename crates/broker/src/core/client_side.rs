@@ -146,7 +146,7 @@ impl Core {
         // It isn't told to come again, as numbered clients are. What is done is to stop reading before the next one; many clients
         // may each have one beyond the bound, but not more together than the broker was prepared to hold while they came.
         let service = self.take(now, key, number, ttl_ms, false, service, Arriving::Body(body), envelope);
-        if !self.has_room(key, service, 1) {
+        if !self.has_room(key, service, 1, 1) {
             self.pause(key, service);
         }
     }
@@ -196,19 +196,20 @@ impl Core {
         }
     }
 
-    /// Whether a stock client may go on; with a divisor over 1, whether it has been relieved enough to do so.
-    fn has_room(&self, key: SessionKey, service: ServiceKey, divisor: usize) -> bool {
+    /// Whether a stock client may go on; with divisors over 1, whether there is so much more room in what is its own and in what
+    /// is everybody's.
+    fn has_room(&self, key: SessionKey, service: ServiceKey, own: usize, shared: usize) -> bool {
         let settings = &self.settings;
         let session = &self.sessions[key as usize];
         // A bound of one request has no half.
-        let below = |length: usize, most: usize| length < (most / divisor).max(1);
-        below(session.requests.len(), settings.client_requests_max)
-            && below(session.bytes, settings.client_bytes_max)
-            && below(self.bytes, settings.bytes_max)
-            && below(self.requests.len(), settings.requests_max)
+        let below = |length: usize, most: usize, divisor: usize| length < (most / divisor).max(1);
+        below(session.requests.len(), settings.client_requests_max, own)
+            && below(session.bytes, settings.client_bytes_max, own)
+            && below(self.bytes, settings.bytes_max, shared)
+            && below(self.requests.len(), settings.requests_max, shared)
             && self.services.get(service).is_none_or(|service| {
-                below(service.waiting.len, settings.service_requests_max)
-                    && below(service.waiting_bytes, settings.service_bytes_max)
+                below(service.waiting.len, settings.service_requests_max, shared)
+                    && below(service.waiting_bytes, settings.service_bytes_max, shared)
             })
     }
 
@@ -221,24 +222,31 @@ impl Core {
         }
     }
 
-    /// Lets stock clients go on whose queues have become half as long.
+    /// Lets stock clients go on whose own queues have become half as long, those first that have waited longest: all of them if
+    /// what is everybody's is half empty too, or else one a turn as long as there is room at all. Others, such as numbered
+    /// clients that are away from their outcomes, may keep more than half of it for hours.
     pub(super) fn resume_clients(&mut self) {
         if !std::mem::take(&mut self.relieved) || self.paused.is_empty() || self.stopping {
             return;
         }
+        let mut resumed = 0;
         for _ in 0..self.paused.len() {
             let Some((key, service)) = self.paused.pop_front() else { break };
             // The key may be another client's by now, which is then not paused.
             let Some(peer) = self.sessions.get(key as usize).filter(|s| s.paused).and_then(|s| s.peer) else {
                 continue;
             };
-            if self.has_room(key, service, 2) {
+            let shared = if resumed == 0 { 1 } else { 2 };
+            if self.has_room(key, service, 2, shared) {
+                resumed += 1;
                 self.sessions[key as usize].paused = false;
                 self.actions.push(Action::Pause { peer, paused: false });
             } else {
                 self.paused.push_back((key, service));
             }
         }
+        // The one may have nothing more to ask, and leave the room to the next.
+        self.relieved = resumed > 0 && !self.paused.is_empty();
     }
 
     #[expect(clippy::too_many_arguments, reason = "the fields of one record")]

@@ -327,6 +327,7 @@ impl Core {
         let after = request.bytes();
         let session = request.session;
         self.bytes = self.bytes + after - before;
+        self.relieved |= after < before;
         if let Some(session) = self.sessions.get_mut(session as usize) {
             session.bytes = session.bytes + after - before;
         }

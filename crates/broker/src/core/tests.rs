@@ -300,6 +300,46 @@ fn a_stock_client_goes_on_under_a_bound_of_one_request() {
 }
 
 #[test]
+fn outcomes_that_nobody_fetches_don_t_keep_stock_clients_from_going_on() {
+    let mut core = Core::new(Settings { requests_max: 4, ..Settings::default() });
+    core.worker_ready(0, 9, Kind::Numbered, b"echo", 10);
+    core.client_hello(0, 1, CLIENT, 1);
+    for number in 1..=2 {
+        core.request(0, 1, number, 0, false, b"echo", Body::default());
+    }
+    for (peer, token, _) in dispatched(&mut core) {
+        core.worker_reply(1, peer, &token, Status::OK, None, Body::default());
+    }
+    // Its two outcomes stay here, for as long as it may be away: half of all that there is room for.
+    core.peer_gone(1, 1);
+    actions(&mut core);
+    let ask = |core: &mut Core, peer| core.stock_request(2, peer, true, None, b"echo", Body::default());
+    for peer in [2, 3, 4] {
+        ask(&mut core, peer);
+    }
+    let paused = |actions: &[Action]| -> Vec<(Peer, bool)> {
+        let of = actions.iter().filter_map(|action| match action {
+            Action::Pause { peer, paused } => Some((*peer, *paused)),
+            _ => None,
+        });
+        of.collect()
+    };
+    let said = actions(&mut core);
+    assert_eq!(paused(&said), [(3, true), (4, true)]);
+    for action in said {
+        if let Action::Dispatch { peer, token, .. } = action {
+            core.worker_reply(3, peer, &token, Status::OK, None, Body::default());
+        }
+    }
+    // One a turn, the first first; the second too, as the first asks nothing.
+    actions(&mut core);
+    core.tick(4);
+    assert_eq!(paused(&actions(&mut core)), [(3, false)]);
+    core.tick(5);
+    assert_eq!(paused(&actions(&mut core)), [(4, false)]);
+}
+
+#[test]
 fn what_can_never_be_taken_is_refused_for_ever_and_what_is_stored_is_bounded() {
     let mut core =
         Core::new(Settings { journal: true, client_bytes_max: 1_000, requests_max: 3, ..Settings::default() });

@@ -330,15 +330,19 @@ impl Model {
         if !std::mem::take(&mut self.relieved) {
             return;
         }
+        let mut resumed = 0;
         for (key, service) in std::mem::take(&mut self.paused) {
             let Some(session) = self.sessions.all.get(key).and_then(Option::as_ref) else { continue };
             let (true, Some(peer)) = (session.paused, session.peer) else { continue };
-            if self.may_go_on(key, service, 2) {
+            // One where there is room, all where there is much.
+            if self.may_go_on(key, service, 2, 1 + resumed.min(1)) {
+                resumed += 1;
                 self.sessions.at(key).paused = false;
                 self.seen.push(Seen::Pause { peer, paused: false });
             } else {
                 self.paused.push_back((key, service));
             }
         }
+        self.relieved = resumed > 0 && !self.paused.is_empty();
     }
 }

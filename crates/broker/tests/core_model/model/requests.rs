@@ -71,24 +71,25 @@ impl Model {
         let number = self.sessions.at(key).next_number;
         self.sessions.at(key).next_number += 1;
         self.take(now, key, number, self.settings.ttl_ms, false, service, name, length);
-        if !self.may_go_on(key, service, 1) && !self.sessions.at(key).paused {
+        if !self.may_go_on(key, service, 1, 1) && !self.sessions.at(key).paused {
             self.sessions.at(key).paused = true;
             self.paused.push_back((key, service));
             self.seen.push(Seen::Pause { peer, paused: true });
         }
     }
 
-    pub(super) fn may_go_on(&self, key: usize, service: u8, divisor: usize) -> bool {
+    /// `own` and `shared`: below which part of the bounds that are its own, and of those that are everybody's.
+    pub(super) fn may_go_on(&self, key: usize, service: u8, own: usize, shared: usize) -> bool {
         let settings = &self.settings;
-        let below = |length: usize, most: usize| length < most / divisor;
+        let below = |length: usize, most: usize, divisor: usize| length < most / divisor;
         let (all, all_bytes) = self.load();
         let (waiting, waiting_bytes) = self.queued(service);
-        below(self.of_session(key).count(), settings.client_requests_max)
-            && below(self.of_session(key).map(|request| request.bytes).sum(), settings.client_bytes_max)
-            && below(all, settings.requests_max)
-            && below(all_bytes, settings.bytes_max)
-            && below(waiting, settings.service_requests_max)
-            && below(waiting_bytes, settings.service_bytes_max)
+        below(self.of_session(key).count(), settings.client_requests_max, own)
+            && below(self.of_session(key).map(|request| request.bytes).sum(), settings.client_bytes_max, own)
+            && below(all, settings.requests_max, shared)
+            && below(all_bytes, settings.bytes_max, shared)
+            && below(waiting, settings.service_requests_max, shared)
+            && below(waiting_bytes, settings.service_bytes_max, shared)
     }
 
     #[expect(clippy::too_many_arguments, reason = "the fields of one record")]
@@ -209,8 +210,12 @@ impl Model {
         }
         let request = self.requests.at(place);
         (request.state, request.outcome) = (State::Settled, (status, what));
+        let before = request.bytes;
         request.bytes = REQUEST_BYTES + if what > 0 { memory_bytes(length) } else { 0 };
+        let is_less = request.bytes < before;
         request.expires = Millis::MAX;
+        self.relieved |= is_less;
+        let request = self.requests.at(place);
         if request.is_journalled {
             request.is_tellable = false;
             self.awaiting.push_back(Awaiting::Finished(name));
