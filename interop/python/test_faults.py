@@ -85,6 +85,23 @@ def test_a_stock_client_vanishes(broker, connected, good, told):  # noqa: F811
     peers.work()
 
 
+def test_a_stock_client_vanishes_that_is_not_read(broker, connected, told):
+    # No PING finds out; what it sends fits into the kernel's buffers, so that its end comes through.
+    server = broker("--max-waiting", "10", "--heartbeat", "600")
+    about = told(server)
+    client = mdp.Client(connected(server))
+    for number in range(100):
+        client.send(b"slow", b"%d" % number)
+    wait_until(lambda: about.waiting(b"slow") >= 10, "the queue is full")
+    client.socket.close(linger=0)
+    # Long before they expire. What it had sent beyond isn't taken.
+    wait_until(lambda: about.unconfirmed(b"slow") == 0, "its requests are forgotten")
+    other = mdp.Client(connected(server))
+    other.send(b"slow", b"after")
+    numbered.Worker(connected(server), b"slow", credit=1).serve(1)
+    assert other.receive(b"slow") == [[b"after"]]
+
+
 def test_a_numbered_client_vanishes_and_comes_again(broker, connected, good, told):  # noqa: F811
     peers = good(broker("--absent-timeout", "2"))
     server, about = peers.server, told(peers.server)

@@ -233,12 +233,15 @@ impl Hub {
         self.peers.find_mut(peer).map(|peer| peer.connection.outbox().clear()).unwrap_or_default()
     }
 
-    /// Stops or resumes reading from a peer: back-pressure, which TCP carries to it.
+    /// Stops or resumes reading from a peer: back-pressure, which TCP carries to it. [`Event::HungUp`] tells if it ends meanwhile.
     pub fn pause_reading(&mut self, peer: PeerId, paused: bool) {
         let now = self.now;
         if let Some(peer) = self.peers.find_mut(peer).filter(|peer| peer.paused != paused) {
             peer.paused = paused;
             peer.connection.set_reading(!paused, now);
+            if paused && peer.hung_up && peer.is_ready() {
+                self.events.push_back(Event::HungUp { peer: peer.id });
+            }
             schedule(&mut self.runnable, peer);
         }
     }

@@ -322,7 +322,8 @@ impl State {
                     shared.received.notify_waiters();
                 }
                 Event::Authenticate { peer, .. } => hub.admit(peer, false),
-                Event::Failed { .. } | Event::FileSent { .. } => {}
+                // Its messages are still wanted, and come before its end.
+                Event::HungUp { .. } | Event::Failed { .. } | Event::FileSent { .. } => {}
                 Event::BodyStart { .. } | Event::BodyData { .. } | Event::BodyEnd { .. } => {}
             }
         }

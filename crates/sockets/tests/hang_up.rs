@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-use towpath_sockets::{Endpoint, Event, Hub, HubOptions, SocketType};
+use towpath_sockets::{Endpoint, Event, Hub, HubOptions, PeerId, SocketType};
 
 /// The greeting and the READY of a DEALER over NULL.
 fn handshake() -> Vec<u8> {
@@ -32,24 +32,59 @@ fn turn_until(hub: &mut Hub, wanted: impl Fn(&Event) -> bool) {
     panic!("the event did not come");
 }
 
-#[test]
-fn a_close_that_comes_with_the_last_message_is_seen() {
-    let mut hub = Hub::new(HubOptions::new(SocketType::Router)).expect("a hub");
+/// A hub, and a client after its handshake that has read all that the hub said: closing it leaves nothing unread, so that the
+/// kernel sends no reset.
+fn hub_and_client(read_turn_bytes: usize) -> (Hub, TcpStream, PeerId) {
+    let options = HubOptions { read_turn_bytes, ..HubOptions::new(SocketType::Router) };
+    let mut hub = Hub::new(options).expect("a hub");
     let Endpoint::Tcp { port, .. } = hub.bind(&"tcp://127.0.0.1:0".parse().expect("an endpoint")).expect("bind") else {
         panic!("not tcp");
     };
     let mut client = TcpStream::connect(("127.0.0.1", port)).expect("connect");
     client.write_all(&handshake()).expect("write");
     turn_until(&mut hub, |event| matches!(event, Event::Ready { .. }));
-    // All that the hub says is read, so that closing leaves nothing unread and the kernel sends no reset.
     hub.turn(Some(Duration::ZERO)).expect("turn");
     let mut theirs = [0; 4096];
     client.set_read_timeout(Some(Duration::from_millis(200))).expect("set a timeout");
     while client.read(&mut theirs).is_ok_and(|octets| octets > 0) {}
+    let peer = hub.peers().next().expect("a peer");
+    (hub, client, peer)
+}
 
+#[test]
+fn a_close_that_comes_with_the_last_message_is_seen() {
+    let (mut hub, mut client, _) = hub_and_client(1 << 20);
     // The message and the end are both there before the hub looks: one edge tells of both.
     client.write_all(b"\x00\x05hello").expect("write");
     client.shutdown(Shutdown::Both).expect("shutdown");
     turn_until(&mut hub, |event| matches!(event, Event::Gone { .. }));
     assert_eq!(hub.peers().count(), 0);
+}
+
+#[test]
+fn the_end_of_a_peer_that_is_not_read_is_told_and_what_came_before_is_kept() {
+    let (mut hub, mut client, peer) = hub_and_client(1 << 20);
+    hub.pause_reading(peer, true);
+    client.write_all(b"\x00\x05hello").expect("write");
+    drop(client);
+    turn_until(&mut hub, |event| matches!(event, Event::HungUp { peer: which } if *which == peer));
+    assert_eq!(hub.peers().count(), 1);
+    // It was only told: whoever reads on has it all.
+    hub.pause_reading(peer, false);
+    turn_until(&mut hub, |event| matches!(event, Event::Message { frames, .. } if frames[0] == "hello"));
+    turn_until(&mut hub, |event| matches!(event, Event::Gone { .. }));
+}
+
+#[test]
+fn a_peer_that_has_ended_and_is_paused_after_that_is_told_too() {
+    let (mut hub, mut client, peer) = hub_and_client(4_096);
+    // More than a turn reads.
+    let message = [b"\x02\x00\x00\x00\x00\x00\x00\x04\x00".as_slice(), &[7; 1024]].concat();
+    client.write_all(&message.repeat(40)).expect("write");
+    drop(client);
+    turn_until(&mut hub, |event| matches!(event, Event::Message { .. }));
+    hub.pause_reading(peer, true);
+    turn_until(&mut hub, |event| matches!(event, Event::HungUp { .. }));
+    hub.disconnect(peer, "nobody wants the rest");
+    turn_until(&mut hub, |event| matches!(event, Event::Gone { .. }));
 }

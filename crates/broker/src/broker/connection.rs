@@ -53,6 +53,8 @@ pub(super) struct Connection {
     held_bytes: usize,
     /// No more is read from it until that has become less.
     pub is_far_behind: bool,
+    /// It has closed its side while it wasn't read: nothing that it is sent will be read.
+    pub has_hung_up: bool,
     /// It has ended, and is here until that has been taken.
     pub is_gone: bool,
 }
@@ -76,6 +78,7 @@ impl Connection {
             behind_bytes: 0,
             held_bytes: 0,
             is_far_behind: false,
+            has_hung_up: false,
             is_gone: false,
         }
     }

@@ -2,6 +2,7 @@
 
 use super::Broker;
 use super::connection::Speaks;
+use super::outbound::give_up;
 use super::streams::{Attached, body_of};
 use crate::body::Body;
 use crate::core::{Kind, Peer};
@@ -31,6 +32,12 @@ impl Broker {
             Event::BodyData { peer, data } => self.on_body_data(peer, data),
             Event::BodyEnd { peer, more } => self.on_body_end(peer, more),
             Event::Room { peer } => self.on_room(peer),
+            Event::HungUp { peer } => {
+                if let Some(connection) = self.connections.of(peer) {
+                    connection.has_hung_up = true;
+                    give_up(&mut self.hub, connection);
+                }
+            }
             Event::Gone { peer, reason } => {
                 if self.core.is_worker(peer.slot()) && self.connections.of(peer).is_some() {
                     tracing::info!(%peer, reason, "a worker is gone");

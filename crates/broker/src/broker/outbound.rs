@@ -112,6 +112,7 @@ impl Broker {
                 if let Some(connection) = self.connections.find(peer) {
                     connection.is_paused = paused;
                     set_reading(&mut self.hub, connection);
+                    give_up(&mut self.hub, connection);
                 }
             }
             Action::Disconnect { peer, reason } => {
@@ -222,6 +223,15 @@ fn push(hub: &mut Hub, connection: &mut Connection, message: Message) -> bool {
 pub(super) fn set_reading(hub: &mut Hub, connection: &Connection) {
     let is_paused = connection.is_paused || connection.asks_too_much || connection.is_far_behind;
     hub.pause_reading(connection.id, is_paused);
+}
+
+/// Ends a stock client that has hung up while the queues had no room for more of its requests. What it asked can't be answered
+/// any more, nor what it has sent since: to wait for room would keep both until they expire. Others that aren't read for a while
+/// are read again before long, and then to their end: what workers replied before it counts.
+pub(super) fn give_up(hub: &mut Hub, connection: &Connection) {
+    if connection.is_paused && connection.has_hung_up {
+        hub.disconnect(connection.id, "it has closed the connection, and its replies can't go anywhere");
+    }
 }
 
 /// A stock client can't be told of a failure but in a body: the status, and why.

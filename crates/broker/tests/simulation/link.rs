@@ -55,6 +55,16 @@ impl Lane {
         Some(packet)
     }
 
+    /// When its end arrives, whatever is before that.
+    pub fn close_due(&self) -> Option<Millis> {
+        self.queue.back().filter(|(_, packet)| matches!(packet, Packet::Close)).map(|(at, _)| *at)
+    }
+
+    pub fn lose_all_but_the_end(&mut self) {
+        self.queue.drain(..self.queue.len().saturating_sub(1));
+        self.bytes = self.queue.iter().map(|(_, packet)| packet.bytes()).sum();
+    }
+
     pub fn lose(&mut self, keep: usize) {
         self.queue.truncate(keep);
         self.bytes = self.queue.iter().map(|(_, packet)| packet.bytes()).sum();
@@ -77,6 +87,19 @@ pub struct Link {
     pub node_open: bool,
     /// The broker doesn't read from it.
     pub paused: bool,
+    /// And hears of its end all the same, without what came before.
+    pub gives_up: bool,
+}
+
+impl Link {
+    /// When the broker hears of it next.
+    pub fn heard_at(&self) -> Option<Millis> {
+        match (self.paused, self.gives_up) {
+            (false, _) => self.up.due(),
+            (true, true) => self.up.close_due(),
+            (true, false) => None,
+        }
+    }
 }
 
 /// All connections, and what decides their fate.
@@ -97,7 +120,7 @@ impl Net {
         let id = self.next;
         self.next += 1;
         let (up, down) = (Lane::default(), Lane::default());
-        let mut link = Link { node, end, up, down, end_open: true, node_open: true, paused: false };
+        let mut link = Link { node, end, up, down, end_open: true, node_open: true, paused: false, gives_up: false };
         link.up.push(now, Packet::Open, &mut self.rng);
         self.links.insert(id, link);
         id

@@ -218,6 +218,8 @@ impl Server {
                 tracing::info!(%address, %reason, "handshake failed");
                 None
             }
+            // It is paused while something waits to be sent to it, and sending finds out.
+            Event::HungUp { .. } => None,
             // Nothing is streamed to a server.
             Event::BodyStart { peer, .. } | Event::BodyData { peer, .. } | Event::BodyEnd { peer, .. } => {
                 self.hub.disconnect(peer, "a frame over the limit");

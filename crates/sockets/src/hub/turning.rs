@@ -62,7 +62,12 @@ impl Hub {
                 token => {
                     let Some(peer) = self.peers.find_mut(PeerId::from_token(token)) else { continue };
                     let failed = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);
-                    peer.hung_up |= failed || flags.contains(epoll::EventFlags::RDHUP);
+                    let hangs_up = failed || flags.contains(epoll::EventFlags::RDHUP);
+                    if hangs_up && !peer.hung_up && peer.paused && peer.is_ready() {
+                        // Nobody reads up to the end, which would tell of it.
+                        self.events.push_back(Event::HungUp { peer: peer.id });
+                    }
+                    peer.hung_up |= hangs_up;
                     peer.readable |= peer.hung_up || flags.contains(epoll::EventFlags::IN);
                     peer.writable |= failed || flags.contains(epoll::EventFlags::OUT);
                     schedule(&mut self.runnable, peer);

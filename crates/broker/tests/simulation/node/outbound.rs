@@ -220,5 +220,6 @@ fn push(world: &mut World, conn: &mut Conn, frames: Frames) -> bool {
 fn set_reading(world: &mut World, conn: &Conn) {
     if let Some(link) = world.net.links.get_mut(&conn.link) {
         link.paused = conn.is_paused || conn.asks_too_much;
+        link.gives_up = conn.is_paused;
     }
 }

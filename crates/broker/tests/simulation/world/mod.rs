@@ -222,9 +222,9 @@ impl Sim {
             next = next.min(soon.min(node.disk.due().unwrap_or(Millis::MAX)).max(node.away_until));
         }
         for link in self.net.links.values() {
-            if link.node_open && !link.paused {
-                let away = self.nodes[link.node].away_until;
-                next = next.min(link.up.due().map_or(Millis::MAX, |due| due.max(away)));
+            if link.node_open {
+                let due = link.heard_at();
+                next = next.min(due.map_or(Millis::MAX, |due| due.max(self.nodes[link.node].away_until)));
             }
             if link.end_open {
                 let away = self.seats[link.end].away_until;
@@ -279,9 +279,13 @@ impl Sim {
         for id in links {
             loop {
                 let now = self.now;
-                let Some(link) = self.net.links.get_mut(&id).filter(|link| link.node_open && !link.paused) else {
+                let Some(link) = self.net.links.get_mut(&id).filter(|link| link.node_open) else { break };
+                if link.heard_at().is_none_or(|at| at > now) {
                     break;
-                };
+                }
+                if link.paused {
+                    link.up.lose_all_but_the_end();
+                }
                 let Some(packet) = link.up.pop(now) else { break };
                 let (node, mut world) = self.world(index);
                 match packet {
