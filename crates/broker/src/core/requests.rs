@@ -12,6 +12,9 @@ pub(super) const NONE: u32 = u32::MAX;
 /// What a request costs beside its body: its slot, and its entry in its session's table.
 pub(super) const REQUEST_BYTES: usize = 256;
 
+/// Slots are made so many at a time.
+const BLOCK_SLOTS: usize = 512;
+
 /// Where a request is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
@@ -148,13 +151,15 @@ impl List {
 /// All requests: slots that are used again, each time under another generation.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
-    slots: Vec<Request>,
+    /// In blocks, so that there may be more without moving those that are there.
+    blocks: Vec<Vec<Request>>,
+    slots: usize,
     free: Vec<u32>,
 }
 
 impl Requests {
     pub fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.slots - self.free.len()
     }
 
     /// A slot for a request, in no list. It is written in place: a request is large, and they come by the million.
@@ -170,10 +175,9 @@ impl Requests {
         let Some(slot) = self.free.pop() else {
             let mut request = Request::new(session, number, service, expires);
             body.replace(&mut request.body);
-            self.slots.push(request);
-            return (self.slots.len() - 1) as u32;
+            return self.push(request);
         };
-        let request = &mut self.slots[slot as usize];
+        let request = self.at_mut(slot);
         request.state = State::Waiting;
         request.status = Status::OK;
         request.attempt = 0;
@@ -190,10 +194,20 @@ impl Requests {
         slot
     }
 
+    fn push(&mut self, request: Request) -> u32 {
+        let slot = self.slots;
+        if slot.is_multiple_of(BLOCK_SLOTS) {
+            self.blocks.push(Vec::with_capacity(BLOCK_SLOTS));
+        }
+        self.blocks[slot / BLOCK_SLOTS].push(request);
+        self.slots += 1;
+        slot as u32
+    }
+
     /// Frees a slot that is in no list. Tokens of it find nothing from now on.
     #[inline]
     pub fn remove(&mut self, slot: u32) {
-        let request = &mut self.slots[slot as usize];
+        let request = self.at_mut(slot);
         debug_assert_ne!(request.state, State::Free, "freed twice");
         request.state = State::Free;
         request.generation = request.generation.wrapping_add(1);
@@ -206,23 +220,26 @@ impl Requests {
 
     #[inline]
     pub fn at(&self, slot: u32) -> &Request {
-        &self.slots[slot as usize]
+        &self.blocks[slot as usize / BLOCK_SLOTS][slot as usize % BLOCK_SLOTS]
     }
 
     #[inline]
     pub fn at_mut(&mut self, slot: u32) -> &mut Request {
-        &mut self.slots[slot as usize]
+        &mut self.blocks[slot as usize / BLOCK_SLOTS][slot as usize % BLOCK_SLOTS]
     }
 
     /// The request of that name, if it is still there.
     #[inline]
     pub fn find(&self, slot: u32, generation: u32) -> Option<&Request> {
-        self.slots.get(slot as usize).filter(|request| request.generation == generation && request.state != State::Free)
+        self.blocks
+            .get(slot as usize / BLOCK_SLOTS)?
+            .get(slot as usize % BLOCK_SLOTS)
+            .filter(|request| request.generation == generation && request.state != State::Free)
     }
 
     /// All that are there.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Request)> {
-        (0..).zip(&self.slots).filter(|(_, request)| request.state != State::Free)
+        (0..).zip(self.blocks.iter().flatten()).filter(|(_, request)| request.state != State::Free)
     }
 
     #[inline]
