@@ -4,8 +4,9 @@ use super::field::{Form, put_frames};
 use crate::body::Body;
 use bytes::Bytes;
 
-/// A block is closed when it has this many octets, so that neither side holds much for one message.
-const BLOCK_BYTES: usize = 60 * 1024;
+/// A block is closed when it has this many octets: neither side holds much for one message, and client, broker and worker each
+/// work on one while the others work on theirs, instead of waiting for a long one in turn.
+const BLOCK_BYTES: usize = 15 * 1024;
 
 /// One message to send: a block of records, and the body of the last one if that is attached.
 #[derive(Debug, Clone)]
