@@ -75,15 +75,15 @@ def majordomo_of(request):
     """A function that gives the command of a stack's client or worker."""
 
     def command(stack, end):
-        of = {"zeromq_js": lambda: ["node", INSTALLED / "node/majordomo.mjs"]}
-        installed = request.getfixturevalue(stack)
-        return [*of.get(stack, lambda: installed)(), end]
+        *runner, fetch = request.getfixturevalue(stack)
+        program = {"jeromq": SOURCES / "java/Majordomo.java", "zeromq_js": INSTALLED / "node/majordomo.mjs"}
+        return [*runner, program.get(stack, fetch), end]
 
     return command
 
 
-@pytest.mark.parametrize("worker", ["go_zeromq", "zeromq_js"])
-@pytest.mark.parametrize("client", ["go_zeromq", "zeromq_js"])
+@pytest.mark.parametrize("worker", ["jeromq", "go_zeromq", "zeromq_js"])
+@pytest.mark.parametrize("client", ["jeromq", "go_zeromq", "zeromq_js"])
 def test_stacks_are_both_ends_of_the_broker(client, worker, majordomo_of, broker):
     # A short interval: their heartbeats, and ours, are exchanged meanwhile.
     server = broker("--heartbeat", "0.2")
