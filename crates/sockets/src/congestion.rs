@@ -24,7 +24,11 @@ pub(crate) fn before_listening(fd: impl AsFd, congestion: &Congestion) -> Option
     match congestion {
         Congestion::System => None,
         Congestion::Named(name) => {
-            told("listening", sockopt::set_tcp_congestion(&fd, name));
+            if let Err(errno) = sockopt::set_tcp_congestion(&fd, name) {
+                // Somebody asked for it by name.
+                let error = std::io::Error::from(errno);
+                tracing::warn!(name, %error, "this congestion control can't be had; the system's is used");
+            }
             None
         }
         Congestion::Auto => {

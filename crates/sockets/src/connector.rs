@@ -43,7 +43,7 @@ impl Hub {
                 let address = connector.endpoint.to_string();
                 let reason = format!("connecting failed: {error}");
                 tracing::debug!(address, reason, "cannot connect");
-                self.report(Event::Failed { address, reason, connecting: true });
+                self.report(Event::Failed { address, reason, connecting: true, refused: false });
                 self.connect_later(index);
             }
         }
@@ -54,7 +54,7 @@ impl Hub {
             Ok((fd, address, connecting)) => self.add_peer(fd, address, Origin::Once, connecting),
             Err(error) => {
                 let reason = format!("connecting failed: {error}");
-                self.report(Event::Failed { address: endpoint.to_string(), reason, connecting: true });
+                self.report(Event::Failed { address: endpoint.to_string(), reason, connecting: true, refused: false });
             }
         }
     }

@@ -93,5 +93,7 @@ pub enum Event {
         /// Whether this side was connecting (it goes on trying, with backoff, unless it was to connect
         /// once).
         connecting: bool,
+        /// Whether the two sides are set up so that they never agree, as with a wrong password.
+        refused: bool,
     },
 }

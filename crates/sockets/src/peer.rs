@@ -79,11 +79,13 @@ pub(crate) struct End {
     pub(crate) reason: String,
     /// The peer broke the protocol (rather than left, or was slow).
     pub(crate) misbehaved: bool,
+    /// The two sides will never agree.
+    pub(crate) refused: bool,
 }
 
 impl End {
     pub(crate) fn new(reason: impl Into<String>) -> End {
-        End { reason: reason.into(), misbehaved: false }
+        End { reason: reason.into(), misbehaved: false, refused: false }
     }
 
     pub(crate) fn system(doing: &str, errno: rustix::io::Errno) -> End {
@@ -93,7 +95,7 @@ impl End {
 
 impl From<towpath_zmtp::Error> for End {
     fn from(error: towpath_zmtp::Error) -> End {
-        End { misbehaved: error.is_peer_misbehaviour(), reason: error.to_string() }
+        End { misbehaved: error.is_peer_misbehaviour(), refused: error.is_refusal(), reason: error.to_string() }
     }
 }
 

@@ -3,6 +3,7 @@
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in the help of arguments are no links")]
 
 use crate::exit::Failure;
+use clap::builder::RangedU64ValueParser;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -49,7 +50,7 @@ pub struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     grace: f64,
     /// Connections in all.
-    #[arg(long, value_name = "N", default_value_t = 16_384)]
+    #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     max_peers: usize,
     /// Microseconds for which a broker that was busy a moment ago looks again before it sleeps: short round trips become shorter,
     /// for some of a processor's time. 0: it sleeps at once.

@@ -5,12 +5,12 @@ use crate::exit::Failure;
 use crate::location::Location;
 use crate::progress::Bar;
 use crate::resources::own_usage;
+use crate::text::Shown;
 use serde_json::json;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use tokio::signal::unix::{SignalKind, signal};
 use towpath_files::path::RelPath;
 use towpath_files::protocol::control::Compression;
 use towpath_files::receive::{
@@ -47,6 +47,19 @@ impl ConnectArguments {
             options.mechanism = MechanismConfig::PlainClient { user: user.clone(), password };
         }
         Ok(options)
+    }
+
+    /// Says of what a transfer as a whole failed, and what can be done about it; errors of connecting and of the destination say the
+    /// first themselves.
+    pub fn failure_at(&self, location: &OsStr, error: &GetError) -> Failure {
+        match error {
+            GetError::Transfer(_) => Failure::failed(format!("{}: {error}", location.display())),
+            GetError::Refused { .. } if self.user.is_none() => {
+                Failure::failed(format!("{error} (does it want a --user?)"))
+            }
+            GetError::Refused { .. } => Failure::failed(format!("{error} (are --user and TOW_PASSWORD right?)")),
+            _ => Failure::failed(error),
+        }
     }
 }
 
@@ -99,26 +112,12 @@ pub fn source_of(location: &Location) -> Result<Source, Failure> {
 pub fn end_on_interrupt() -> Result<CancelHandle, Failure> {
     let cancel = CancelHandle::new();
     let handle = cancel.clone();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
-    let (mut interrupt, mut terminate) = {
-        let _context = runtime.enter();
-        let of_kind = |kind| signal(kind).map_err(Failure::failed);
-        (of_kind(SignalKind::interrupt())?, of_kind(SignalKind::terminate())?)
-    };
-    std::thread::spawn(move || {
-        runtime.block_on(async {
-            loop {
-                tokio::select! {
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
-                }
-                if handle.is_cancelled() {
-                    std::process::exit(1);
-                }
-                handle.cancel();
-            }
-        });
-    });
+    crate::signals::on_end(move || {
+        if handle.is_cancelled() {
+            std::process::exit(1);
+        }
+        handle.cancel();
+    })?;
     Ok(cancel)
 }
 
@@ -147,7 +146,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             last = progress;
             if !started && progress.bytes_total > 0 {
                 // What was here before must not look like speed.
-                bar.start_at(progress.bytes_done);
+                bar.start_at(progress.bytes_done, progress.bytes_total);
                 started = true;
             }
             let files = match progress.files_total {
@@ -169,28 +168,20 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Ok(summary) => summary,
         Err(error) => {
             show(failure_object(&last, &error, begun.elapsed()));
-            return Err(failure_at(&arguments.location, &error));
+            return Err(arguments.connect.failure_at(&arguments.location, &error));
         }
     };
     for warning in &summary.warnings {
-        eprintln!("tow: {warning}");
+        eprintln!("tow: {}", Shown(warning));
     }
     for failure in summary.failures.iter().take(FAILURES_SHOWN_MAX) {
-        eprintln!("tow: {}: {}", failure.path, failure.reason);
+        eprintln!("tow: {}: {}", Shown(&failure.path), Shown(&failure.reason));
     }
     if summary.failed > FAILURES_SHOWN_MAX as u64 {
         eprintln!("tow: and {} more", summary.failed - FAILURES_SHOWN_MAX as u64);
     }
     show(summary_object(&summary));
     Ok(ExitCode::from(u8::from(summary.failed > 0)))
-}
-
-/// Says of what a transfer as a whole failed; errors of connecting and of the destination say it themselves.
-pub fn failure_at(location: &OsStr, error: &GetError) -> Failure {
-    match error {
-        GetError::Transfer(_) => Failure::failed(format!("{}: {error}", location.display())),
-        _ => Failure::failed(error),
-    }
 }
 
 /// Of a transfer that ended early: how far it came, and why it ended.

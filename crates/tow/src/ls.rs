@@ -3,7 +3,7 @@
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in the help of arguments are no links")]
 
 use crate::exit::Failure;
-use crate::get::{ConnectArguments, end_on_interrupt, failure_at, source_of};
+use crate::get::{ConnectArguments, end_on_interrupt, source_of};
 use crate::location::Location;
 use crate::progress::human_bytes;
 use std::ffi::OsString;
@@ -58,7 +58,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         },
         &cancel,
     );
-    listed.map_err(|error| failure_at(&arguments.location, &error))?;
+    listed.map_err(|error| arguments.connect.failure_at(&arguments.location, &error))?;
     output.flush().map_err(Failure::failed)?;
     Ok(ExitCode::from(u8::from(unreadable > 0)))
 }

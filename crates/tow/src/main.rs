@@ -14,6 +14,7 @@ mod progress;
 mod resources;
 mod serve;
 mod signals;
+mod text;
 mod work;
 
 use clap::{Parser, Subcommand};
@@ -21,9 +22,14 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
+/// What holds for all subcommands.
+const AFTER_HELP: &str = "\
+Exit status: 0 done, 1 failed or incomplete, 2 wrong usage.
+Logs go to standard error; the environment variable TOW_LOG says how much: error, warn, info, debug or trace.";
+
 /// Moves files and requests between machines over ZeroMQ's wire protocol, ZMTP 3.1.
 #[derive(Parser)]
-#[command(name = "tow", version, about, max_term_width = 110)]
+#[command(name = "tow", version, about, max_term_width = 110, after_help = AFTER_HELP)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -57,6 +63,7 @@ fn main() -> ExitCode {
     let filter = EnvFilter::try_from_env("TOW_LOG").unwrap_or_else(|_| EnvFilter::new(default_level));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .fmt_fields(text::log_fields())
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
@@ -75,7 +82,7 @@ fn main() -> ExitCode {
         Command::Demo(arguments) => demo::run(arguments),
     };
     outcome.unwrap_or_else(|failure| {
-        eprintln!("tow: {failure}");
+        eprintln!("tow: {}", text::Shown(&failure.to_string()));
         failure.into()
     })
 }

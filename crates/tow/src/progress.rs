@@ -41,7 +41,8 @@ impl Bar {
     }
 
     /// What was there when this began doesn't count for the rate.
-    pub fn start_at(&self, done: u64) {
+    pub fn start_at(&self, done: u64, total: u64) {
+        self.bar.set_length(total);
         self.bar.set_position(done);
         self.bar.reset_eta();
     }

@@ -3,6 +3,7 @@
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in the help of arguments are no links")]
 
 use crate::exit::Failure;
+use clap::builder::RangedU64ValueParser;
 use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -34,10 +35,10 @@ pub struct Arguments {
     #[arg(long, default_value = "auto")]
     congestion: Congestion,
     /// Connections in all.
-    #[arg(long, default_value_t = 16_384)]
+    #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     max_clients: usize,
     /// Connections from one IP address.
-    #[arg(long, default_value_t = 8_192)]
+    #[arg(long, value_name = "N", default_value_t = 8_192, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     max_clients_per_address: usize,
 }
 

@@ -1,9 +1,14 @@
 //! Ending cleanly on SIGINT and SIGTERM.
 
 use crate::exit::Failure;
+use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Calls `end` when the first of these signals comes, on a thread of its own.
+/// Signals that come within this after another one are the same wish: timeout(1) and some supervisors send one to the process and
+/// one to its group, and the second must not cut short what the first has begun.
+const SAME_WISH: Duration = Duration::from_millis(100);
+
+/// Calls `end` when one of these signals comes, and again for each later wish, on a thread of its own.
 pub fn on_end(end: impl Fn() + Send + 'static) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
     let context = runtime.enter();
@@ -12,10 +17,15 @@ pub fn on_end(end: impl Fn() + Send + 'static) -> Result<(), Failure> {
     drop(context);
     let wait = move || {
         runtime.block_on(async {
+            let mut last: Option<Instant> = None;
             loop {
                 tokio::select! {
-                    _ = interrupt.recv() => end(),
-                    _ = terminate.recv() => end(),
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+                if last.is_none_or(|last| last.elapsed() >= SAME_WISH) {
+                    last = Some(Instant::now());
+                    end();
                 }
             }
         });

@@ -184,7 +184,10 @@ impl Job {
             // A group of its own: signals from a terminal are for the worker, and all of it can be ended.
             .process_group(0)
             .spawn()
-            .map_err(|error| format!("{name}: {error}"))?;
+            .map_err(|error| {
+                tracing::warn!(command = %name, %error, "the command can't be started");
+                format!("{name}: {error}")
+            })?;
         let mut group = Group::new(&self.commands, &child);
         let input = child.stdin.take();
         let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {

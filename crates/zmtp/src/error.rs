@@ -96,6 +96,16 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether the two sides are set up so that they never agree, as far as can be told: trying again brings nothing.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Error::Mechanism { .. } | Error::IncompatibleSockets { .. } | Error::OldVersion { .. } => true,
+            // What ZAP (RFC 27) says of credentials that are wrong; 300 and 500 may pass.
+            Error::RefusedByPeer { reason } => reason == "400",
+            _ => false,
+        }
+    }
+
     /// Whether the peer broke the protocol, rather than being slow, absent or set up differently.
     pub fn is_peer_misbehaviour(&self) -> bool {
         matches!(

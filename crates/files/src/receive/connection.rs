@@ -10,6 +10,7 @@ use towpath_sockets::{
     Waker,
 };
 
+use super::get::GetError;
 use super::inbound::{Assembler, Inbound};
 use crate::limits::{CHUNK_BYTES_MAX, DATA_ENTRIES_MAX};
 use crate::protocol::WireError;
@@ -49,6 +50,10 @@ impl ConnectOptions {
             idle_timeout: seconds(60),
             heartbeat: Some(heartbeat),
         }
+    }
+
+    pub(super) fn refused(&self, reason: String) -> GetError {
+        GetError::Refused { endpoint: self.endpoint.to_string(), reason }
     }
 }
 
@@ -95,6 +100,8 @@ pub(super) enum Happened {
     Down { reason: String },
     /// It could not be made; it will be tried again.
     Failed { reason: String },
+    /// Nor will it ever be made, as the two sides are set up.
+    Refused { reason: String },
     /// The server sent something.
     Inbound(Inbound),
     /// The server sent something that is not of the protocol. The connection was closed.
@@ -179,6 +186,7 @@ impl Connection {
                 self.happened.push_back(Happened::Up);
             }
             Event::Gone { peer, reason } if self.server == Some(peer) => self.down(Happened::Down { reason }),
+            Event::Failed { reason, refused: true, .. } => self.happened.push_back(Happened::Refused { reason }),
             Event::Failed { reason, .. } => self.happened.push_back(Happened::Failed { reason }),
             Event::Room { .. } => self.send_unsent(),
             Event::Message { peer, .. }

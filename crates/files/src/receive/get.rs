@@ -112,6 +112,14 @@ pub enum GetError {
         /// The last attempt's reason.
         reason: String,
     },
+    /// The server does not let this client in: it would again and again say the same.
+    #[error("{endpoint} does not let this client in: {reason}")]
+    Refused {
+        /// The server.
+        endpoint: String,
+        /// What it said, or what it is set up for.
+        reason: String,
+    },
     /// The destination is not possible.
     #[error("{}: {reason}", path.display())]
     Destination {
@@ -266,6 +274,7 @@ impl Driver {
                 tracing::debug!(%reason, "cannot connect");
                 self.last_reason = Some(reason);
             }
+            Happened::Refused { reason } => return Err(self.connect.refused(reason)),
             Happened::Inbound(inbound) => self.transfer.inbound(inbound, Instant::now()),
             Happened::Broken(error) => self.transfer.broken_wire(&error),
         }

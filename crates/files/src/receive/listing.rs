@@ -76,6 +76,7 @@ fn run(
                 }
                 Happened::Down { reason } => return Err(unreachable(reason)),
                 Happened::Failed { reason } => last_reason = reason,
+                Happened::Refused { reason } => return Err(options.connect.refused(reason)),
                 Happened::Broken(error) => return Err(TransferError::from(error).into()),
                 Happened::Inbound(inbound) => {
                     last_progress = Instant::now();

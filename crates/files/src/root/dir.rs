@@ -207,6 +207,10 @@ impl Dir {
     /// Octets that this process may still write to the file system that this directory is on.
     pub fn free_bytes(&self) -> Result<u64, RootError> {
         let file_system = rustix::fs::fstatvfs(&self.0)?;
+        // A file system that doesn't count its blocks, as some in user space: a write will tell.
+        if file_system.f_blocks == 0 {
+            return Ok(u64::MAX);
+        }
         Ok(file_system.f_bavail.saturating_mul(file_system.f_frsize))
     }
 

@@ -63,7 +63,7 @@ impl Hub {
             let reason = format!("the connection can't be watched: {}", std::io::Error::from(errno));
             tracing::warn!(%address, reason);
             if origin == Origin::Once {
-                self.report(Event::Failed { address: address.to_string(), reason, connecting: true });
+                self.report(Event::Failed { address: address.to_string(), reason, connecting: true, refused: false });
             }
             return;
         }
@@ -110,7 +110,7 @@ impl Hub {
                 tracing::debug!(address = %peer.address, reason = end.reason, "a handshake failed");
             }
             let address = peer.address.to_string();
-            self.events.push_back(Event::Failed { address, reason: end.reason, connecting });
+            self.events.push_back(Event::Failed { address, reason: end.reason, connecting, refused: end.refused });
         }
         if let Origin::Connector(index) = peer.origin {
             self.connect_later(index);

@@ -47,6 +47,26 @@ fn interrupted_by_ctrl_c_then_resumed() {
     assert_eq!(fs::read_dir(&copies).expect("read").count(), 1, "something is left over");
 }
 
+/// As timeout(1) does it: one signal to the process, and one to its group.
+#[test]
+fn two_signals_at_once_are_one_wish() {
+    let folder = tempdir().expect("a folder");
+    let source = folder.path().join("big.bin");
+    random_file(&source, 16 << 20, 1);
+    let server = Server::start(&source);
+    for copy in ["one", "two", "three"] {
+        let proxy = Proxy::start(server.port());
+        proxy.hold_after(8 << 20);
+        let mut client = Process::start(&mut get_command(&proxy.url("big.bin"), &folder.path().join(copy)));
+        proxy.wait_held(&mut client);
+        client.signal(Signal::INT);
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        client.signal(Signal::INT);
+        let outcome = client.finish().expect_code(1);
+        assert_eq!(outcome.summary()["error"], "interrupted");
+    }
+}
+
 #[test]
 fn a_changed_file_is_not_resumed_with_old_pieces() {
     let folder = tempdir().expect("a folder");

@@ -74,6 +74,30 @@ fn serve_refuses_what_it_cannot_serve_or_bind() {
 }
 
 #[test]
+fn who_is_not_let_in_is_told_at_once() {
+    let folder = tempdir().expect("a folder");
+    let passwords = folder.path().join("passwords");
+    write(&passwords, b"ann:secret\n");
+    let source = folder.path().join("a");
+    write(&source, b"a");
+    let mut command = tow([OsStr::new("serve"), source.as_ref(), "--plain-passwords".as_ref(), passwords.as_ref()]);
+    let server = Server::from_command(command.args(["--bind", "tcp://127.0.0.1:0"]));
+    let url = server.url("a");
+    for arguments in [&["ls", &url][..], &["get", &url, "-"], &["get", &url, "copy"]] {
+        for (user, password, hint) in [(&[][..], "", "--user"), (&["--user", "ann"], "wrong", "TOW_PASSWORD")] {
+            let outcome = run(tow(arguments).args(user).env("TOW_PASSWORD", password).current_dir(folder.path()));
+            let outcome = outcome.expect_code(1);
+            assert!(outcome.stderr.contains("does not let this client in"), "{}", outcome.stderr);
+            assert!(outcome.stderr.contains(hint), "{}", outcome.stderr);
+            assert!(outcome.seconds < 4.0, "{} s", outcome.seconds);
+        }
+    }
+    let outcome = run(tow(["get", &url, "-", "--user", "ann"]).env("TOW_PASSWORD", "secret")).expect_code(0);
+    assert_eq!(outcome.stdout, b"a");
+    assert_eq!(server.log().matches("handshake failed").count(), 6, "{}", server.log());
+}
+
+#[test]
 fn get_without_a_server_fails_and_says_so() {
     let folder = tempdir().expect("a folder");
     // A port on which nobody listens: it was free a moment ago.

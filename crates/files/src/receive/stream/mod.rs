@@ -99,6 +99,7 @@ fn run(
                     (connected, last_reason) = (false, Some(reason));
                     continue;
                 }
+                Happened::Refused { reason } => return Err(connect.refused(reason)),
                 Happened::Broken(error) => return Err(TransferError::from(error).into()),
                 Happened::Inbound(inbound) => stream.inbound(inbound)?,
             };

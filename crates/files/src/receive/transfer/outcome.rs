@@ -38,7 +38,7 @@ pub enum TransferError {
     #[error("no space left: {0}")]
     DiskFull(String),
     /// Cancelled by the person.
-    #[error("cancelled")]
+    #[error("interrupted")]
     Cancelled,
 }
 
