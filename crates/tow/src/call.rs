@@ -8,7 +8,9 @@ use crate::demo::parse_size;
 use crate::exit::Failure;
 use crate::load;
 use crate::resources::own_usage;
+use crate::text::Shown;
 use serde_json::json;
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::process::ExitCode;
@@ -20,6 +22,9 @@ use towpath_broker::client::{CallOptions, Client, ClientOptions, StreamItem};
 
 /// Seconds that one request may take, if nothing else is said.
 const TIMEOUT: f64 = 60.0;
+
+/// Without a connection after this long, the person is told.
+const ALONE_AFTER: Duration = Duration::from_secs(2);
 
 /// What `tow call` is told.
 #[derive(clap::Args)]
@@ -52,11 +57,18 @@ pub struct Arguments {
     #[arg(long, value_name = "OCTETS", default_value = "32", value_parser = parse_size, requires = "count")]
     size: u64,
     /// The load: so many requests a second, instead of as many as possible.
-    #[arg(long, value_name = "N", requires = "count")]
+    #[arg(long, value_name = "N", requires = "count", value_parser = rate)]
     rate: Option<f64>,
     /// The load: so many clients, each with a connection.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "count")]
     clients: usize,
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|rate: &f64| rate.is_finite() && *rate > 0.0)
+        .ok_or_else(|| "not a number over 0".to_owned())
 }
 
 /// Told by the first signal to end; the second one ends at once.
@@ -112,6 +124,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         let outcome = tokio::select! {
             outcome = call(&client, &arguments.service, body, options) => outcome,
             () = interrupted.notified() => Err(Failure::failed("interrupted")),
+            never = say_if_alone(&client) => match never {},
         };
         let status = client.status();
         if arguments.json {
@@ -129,12 +142,39 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         client.close().await;
         match outcome {
             Ok(_) => Ok(ExitCode::SUCCESS),
-            Err(failure) if status.connected.is_none() => {
+            Err(Failure::Failed(failure)) if status.connected.is_none() => {
                 Err(Failure::failed(format!("{failure} (no connection: {})", status.failure)))
             }
             Err(failure) => Err(failure),
         }
     })
+}
+
+/// Says once, if it is so after a moment, that there is no broker to talk to: the request goes on waiting for one. Never ends.
+pub async fn say_if_alone(client: &Client) -> Infallible {
+    tokio::time::sleep(ALONE_AFTER).await;
+    let status = client.status();
+    if status.connected.is_none() {
+        eprintln!("tow: no broker yet, still trying: {}", Shown(&status.failure));
+    }
+    std::future::pending().await
+}
+
+/// Takes the code off a reply of the broker's own services, if it is the code of success and more follows.
+fn without_code(body: &Body) -> Result<Option<Body>, Failure> {
+    let frames = body.to_frames().unwrap_or_default();
+    match frames.split_first() {
+        Some((code, [])) if code == "200" => Ok(None),
+        Some((code, more)) if code == "200" => Ok(Some(Body::of_frames(more.iter().cloned()))),
+        _ => {
+            let said: Vec<_> = frames.iter().map(|frame| String::from_utf8_lossy(frame)).collect();
+            Err(Failure::failed(said.join(" ")))
+        }
+    }
+}
+
+fn is_built_in(service: &str) -> bool {
+    service.starts_with("mmi.") || service.starts_with("titanic.")
 }
 
 /// One request, of which the reply is written to standard output as it comes; gives its octets.
@@ -155,6 +195,16 @@ async fn call(client: &Client, service: &str, body: Body, options: CallOptions) 
                 parts += 1;
                 octets += body.length();
                 to_output(&body)?;
+            }
+            StreamItem::Final(reply) if is_built_in(service) => {
+                octets += reply.body.length();
+                if let Some(body) = without_code(&reply.body)? {
+                    to_output(&body)?;
+                }
+                // Of Majordomo's it is a line of text; of Titanic's what a worker replied.
+                if service.starts_with("mmi.") && reply.body.frames().is_some_and(|frames| frames.len() > 1) {
+                    to_output(&Body::copied(b"\n"))?;
+                }
             }
             StreamItem::Final(reply) => {
                 octets += reply.body.length();

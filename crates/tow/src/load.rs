@@ -1,9 +1,10 @@
 //! The load of `tow call`: many requests ahead of their replies, each of which is checked.
 
-use crate::call::interrupted;
+use crate::call::{interrupted, say_if_alone};
 use crate::exit::Failure;
 use crate::progress::Bar;
 use crate::resources::own_usage;
+use crate::text::Shown;
 use hdrhistogram::Histogram;
 use serde_json::json;
 use std::cell::RefCell;
@@ -62,7 +63,7 @@ impl Tally {
     fn complain(&mut self, reason: impl FnOnce() -> String) {
         self.failed += 1;
         if self.failed <= FAILURES_SHOWN_MAX {
-            eprintln!("tow: {}", reason());
+            eprintln!("tow: {}", Shown(&reason()));
         }
     }
 }
@@ -93,6 +94,13 @@ impl Load {
             let task = ask(Rc::clone(&load), index as u64, client.clone(), Rc::clone(&tally), started);
             running.spawn_local_on(task, &tasks);
         }
+        let first = clients.first().cloned();
+        let mut alone = Box::pin(async move {
+            match first {
+                Some(client) => say_if_alone(&client).await,
+                None => std::future::pending().await,
+            }
+        });
         let whole = tasks
             .run_until(async {
                 let mut look = tokio::time::interval(BAR_INTERVAL);
@@ -105,6 +113,7 @@ impl Load {
                         },
                         _ = look.tick() => bar.set(tally.borrow().replies, load.count, String::new()),
                         () = interrupted.notified() => return Ok(false),
+                        never = &mut alone => match never {},
                     }
                 }
             })

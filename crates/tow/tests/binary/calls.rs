@@ -51,6 +51,46 @@ fn failures_say_why() {
 }
 
 #[test]
+fn what_the_broker_says_of_itself_can_be_piped_to_a_parser_of_json() {
+    let broker = Broker::start();
+    let _echo = work(&[&broker], &["echo", "--echo"]);
+    let outcome = run(&mut call(&[&broker], &["mmi.services"])).expect_code(0);
+    assert_eq!(outcome.stdout, b"[\"echo\"]\n");
+    let outcome = run(&mut call(&[&broker], &["mmi.workers", "echo", "--dialect", "mdp02"])).expect_code(0);
+    assert_eq!(outcome.summary()[0]["service"], "echo");
+    assert!(run(&mut call(&[&broker], &["mmi.service", "echo"])).expect_code(0).stdout.is_empty());
+    let outcome = run(&mut call(&[&broker], &["mmi.service", "nobody"])).expect_code(1);
+    assert_eq!((&*outcome.stdout, &*outcome.stderr), (&b""[..], "tow: 404\n"));
+    run(&mut call(&[&broker], &["mmi.no-such-thing", ""])).expect_code(1);
+}
+
+#[test]
+fn what_peers_say_does_not_reach_the_terminal_as_it_is() {
+    let broker = Broker::start();
+    let service = "evil\u{1b}[2J\n2026-01-01 INFO all is well";
+    let _evil = work(&[&broker], &[service, "--", "sh", "-c", "printf 'no\\033[2J\\nway' >&2; exit 1"]);
+    let outcome = run(&mut call(&[&broker], &[service, "x"])).expect_code(1);
+    assert!(outcome.stderr.contains("no\\u{1b}[2J\n  way"), "{:?}", outcome.stderr);
+    wait_until("the worker is logged", || broker.log().contains("a worker is there"));
+    let log = broker.log();
+    assert!(!log.contains('\u{1b}') && log.lines().all(|line| !line.starts_with("2026-01-01 INFO")), "{log:?}");
+}
+
+#[test]
+fn without_a_broker_the_person_is_told_while_it_is_waited_for() {
+    for load in [&[][..], &["--count", "3"]] {
+        let mut command = tow(["call", "echo", "--connect", "ipc:///nowhere/at/all", "--timeout", "60"]);
+        let caller = Process::start(command.args(load));
+        wait_until("it says so", || caller.log().contains("no broker yet"));
+        caller.signal(Signal::INT);
+        let outcome = caller.finish().expect_code(1);
+        assert_eq!(outcome.stderr.matches("no broker yet").count(), 1, "{}", outcome.stderr);
+    }
+    run(&mut tow(["call", ""])).expect_code(2);
+    run(&mut tow(["call", "echo", "--count", "3", "--rate", "0"])).expect_code(2);
+}
+
+#[test]
 fn a_command_that_does_not_read_still_replies() {
     let broker = Broker::start();
     let _lazy = work(&[&broker], &["lazy", "--", "echo", "done"]);
@@ -189,6 +229,8 @@ fn a_worker_finishes_what_it_holds_and_a_second_signal_ends_it() {
     wait_until("the command runs", || is_running(&pid_file).is_some());
     slow.signal(Signal::TERM);
     wait_until("the worker leaves", || slow.log().contains("leaving"));
+    // Two signals within a moment would be one wish.
+    std::thread::sleep(Duration::from_millis(200));
     slow.signal(Signal::TERM);
     slow.finish().expect_code(1);
     wait_until("the command is gone", || is_running(&pid_file).is_none());

@@ -34,6 +34,11 @@ impl Broker {
         &self.endpoint
     }
 
+    /// What it logged so far.
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+
     /// Sends a signal.
     pub fn signal(&self, signal: Signal) {
         self.process.signal(signal);
