@@ -1,5 +1,6 @@
 """What runs out or is left over: descriptors, memory, the room for the log; and names that two peers give themselves."""
 
+import json
 import os
 import pathlib
 import select
@@ -14,7 +15,7 @@ import numbered
 from conftest import DEADLINE_SECONDS, TOW, wait_until
 from good_peers import good  # noqa: F401
 from numbered import ATTACHED, reply, request
-from raw import MORE, Raw, connections, frame, header
+from raw import MORE, Raw, connections, frame, header, message
 from test_plain_dialect import whole_at_once
 
 
@@ -200,6 +201,28 @@ def test_requests_to_the_file_server_that_never_end(serve, connected, tree):
     assert most < 200_000
     assert 120 < ended < 180
     assert whole_at_once(dealer, b"big") == contents["big"]
+
+
+def test_fetches_that_name_many_files_are_bounded_together(serve, connected, tree):
+    """Forty clients that each have 64 fetches of 4096 files open, and give no credit: 450 MB in ten million names."""
+    root, contents = tree
+    server = serve(root)
+    dealer, files = connected(server), [{"path": "big"}] * 4096
+
+    def fetch(number):
+        return message(b"TOW1", json.dumps({"op": "fetch", "id": number, "digest": "none", "files": files}).encode())
+
+    block = b"".join(fetch(number) for number in range(64))
+    with connections(server, 40) as raws:
+        for raw in raws:
+            raw.send(block)
+            dealer.send_multipart([b"fetch", b"one", b"0", b"1"])
+            assert dealer.recv() == contents["one"]
+        assert server.resident_kib() < 400_000
+    wait_until(lambda: server.log().count("gone") >= 40, "the clients are gone")
+    # What they had is free again.
+    dealer.send_multipart([b"TOW1", json.dumps({"op": "fetch", "id": 1, "digest": "none", "files": files}).encode()])
+    assert json.loads(dealer.recv_multipart()[1])["re"] == "files"
 
 
 @pytest.mark.parametrize("kind", ["stock", "numbered"])

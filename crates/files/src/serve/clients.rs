@@ -1,7 +1,7 @@
 //! All clients: their sessions, and the jobs that run for them.
 
 use super::Failure;
-use super::session::{Job, News, Outgoing, Session, Ticket};
+use super::session::{Job, Naming, News, Outgoing, Session, Ticket};
 use super::source::Source;
 use super::worker::{Asker, Done, Outcome, Workers};
 use crate::digest::FileKey;
@@ -41,20 +41,28 @@ pub(super) struct Clients {
     clients: HashMap<PeerId, Client>,
     workers: Workers,
     hashing: HashMap<FileKey, Hashing>,
+    naming: Arc<Naming>,
     next_key: u64,
     next_run: u64,
 }
 
 impl Clients {
     pub(super) fn new(workers: Workers) -> Clients {
-        Clients { clients: HashMap::new(), workers, hashing: HashMap::new(), next_key: 0, next_run: 0 }
+        Clients {
+            clients: HashMap::new(),
+            workers,
+            hashing: HashMap::new(),
+            naming: Arc::default(),
+            next_key: 0,
+            next_run: 0,
+        }
     }
 
     pub(super) fn connected(&mut self, peer: PeerId, address: String) {
         tracing::info!(%address, "connected");
         self.next_key += 1;
         let client = Client {
-            session: Session::new(),
+            session: Session::new(Arc::clone(&self.naming)),
             address,
             key: self.next_key,
             given_up: HashMap::new(),

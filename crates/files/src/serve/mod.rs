@@ -35,6 +35,10 @@ struct Failure {
 mod limits {
     /// Files of up to this are read whole, and travel many to a message: those of one leaf.
     pub(super) const SMALL_FILE_BYTES_MAX: u64 = crate::digest::LEAF_BYTES_MIN;
+    /// Octets of memory of what the fetches of one client name: more than any one fetch can.
+    pub(super) const CLIENT_FETCH_NAMES_BYTES_MAX: usize = 8 << 20;
+    /// The same of all clients.
+    pub(super) const FETCH_NAMES_BYTES_MAX: usize = 256 << 20;
     /// Files that one job looks at.
     pub(super) const BATCH_FILES_MAX: usize = 512;
     /// Octets of small files that one job reads.

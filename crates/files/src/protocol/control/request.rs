@@ -93,6 +93,19 @@ pub struct FetchRequest {
     pub files: Vec<FetchFile>,
 }
 
+impl FetchRequest {
+    /// Octets of memory that the files take, about.
+    pub fn memory_bytes(&self) -> usize {
+        let of_ranges =
+            |file: &FetchFile| file.ranges.as_ref().map_or(0, |ranges| size_of::<Range>() * ranges.capacity());
+        let of_file = |file| of_ranges(file) + file.path.as_bytes().len() + ALLOCATION_BYTES;
+        size_of::<FetchFile>() * self.files.capacity() + self.files.iter().map(of_file).sum::<usize>()
+    }
+}
+
+/// What the allocator needs for the path of a file beside its octets.
+const ALLOCATION_BYTES: usize = 32;
+
 /// One file of a fetch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FetchFile {

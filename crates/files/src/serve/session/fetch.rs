@@ -1,5 +1,6 @@
 //! One fetch: its files are looked at in batches, announced, and sent one after the other, in their order.
 
+use super::naming::Named;
 use super::pipeline::Pipeline;
 use super::{Envelope, IfShort, Job, LoadHow, Loaded, News, Outgoing, Part, Prepared, Shared, Slot, Ticket};
 use crate::digest::Digest;
@@ -38,6 +39,7 @@ pub(super) struct Fetch<F> {
     ticket: Ticket,
     envelope: Envelope,
     request: Arc<FetchRequest>,
+    named: Named,
     chunk_bytes: u64,
     /// The first file that no job has looked at.
     next: usize,
@@ -90,12 +92,13 @@ enum DigestState {
 }
 
 impl<F: Clone> Fetch<F> {
-    pub(super) fn new(ticket: Ticket, envelope: Envelope, request: FetchRequest) -> Fetch<F> {
+    pub(super) fn new(ticket: Ticket, envelope: Envelope, request: FetchRequest, named: Named) -> Fetch<F> {
         Fetch {
             ticket,
             envelope,
             chunk_bytes: request.chunk_bytes.min(CHUNK_BYTES_MAX),
             request: Arc::new(request),
+            named,
             next: 0,
             is_preparing: false,
             files: VecDeque::new(),
@@ -106,6 +109,11 @@ impl<F: Clone> Fetch<F> {
 
     pub(super) fn id(&self) -> u32 {
         self.request.id
+    }
+
+    /// The memory that its files take.
+    pub(super) fn named(&self) -> &Named {
+        &self.named
     }
 
     pub(super) fn ticket(&self) -> Ticket {

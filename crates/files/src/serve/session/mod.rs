@@ -6,6 +6,7 @@
 
 mod credit;
 mod fetch;
+mod naming;
 mod pipeline;
 mod plain;
 #[cfg(test)]
@@ -17,17 +18,21 @@ pub(super) use types::{
 };
 
 use super::Failure;
-use super::limits::{PAGES_AHEAD_MAX, PLAIN_WAITING_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX};
+use super::limits::{
+    CLIENT_FETCH_NAMES_BYTES_MAX, PAGES_AHEAD_MAX, PLAIN_WAITING_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX,
+};
 use crate::digest::Digest;
 use crate::limits::{CHUNK_BYTES_MAX, FETCH_FILES_MAX, REQUESTS_MAX};
-use crate::protocol::control::{Cancelled, ErrorReply, HelloReply, Reply, Request};
+use crate::protocol::control::{Cancelled, ErrorReply, FetchRequest, HelloReply, Reply, Request};
 use crate::protocol::plain::PlainRequest;
 use crate::protocol::{CONTROL_TAG, ErrorCode, WireError};
 use bytes::Bytes;
 use credit::Credit;
 use fetch::Fetch;
+pub(super) use naming::Naming;
 use plain::Plain;
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 /// One client's state. `F` is an open file, cheap to clone.
 #[derive(Debug)]
@@ -37,6 +42,7 @@ pub(super) struct Session<F> {
     fetches: VecDeque<Fetch<F>>,
     queries: Vec<Query>,
     plain: Plain<F>,
+    naming: Arc<Naming>,
 }
 
 /// What all requests of a client have in common.
@@ -75,7 +81,8 @@ struct Query {
 }
 
 impl<F: Clone> Session<F> {
-    pub(super) fn new() -> Session<F> {
+    /// `naming` is the same for all clients of a server.
+    pub(super) fn new(naming: Arc<Naming>) -> Session<F> {
         let mut shared = Shared {
             credit: Credit::default(),
             jobs: VecDeque::new(),
@@ -89,7 +96,7 @@ impl<F: Clone> Session<F> {
             next_slot: 1,
         };
         let plain = Plain::new(shared.ticket());
-        Session { shared, fetches: VecDeque::new(), queries: Vec::new(), plain }
+        Session { shared, fetches: VecDeque::new(), queries: Vec::new(), plain, naming }
     }
 
     /// Takes a control message.
@@ -120,15 +127,22 @@ impl<F: Clone> Session<F> {
                     self.shared.jobs.push_back(Job::Leaves { ticket, request: leaves });
                 }
             }
-            Request::Fetch(request) => {
-                if let Some(ticket) = self.admit(&envelope, request.id) {
-                    self.shared.credit.add(request.credit_bytes);
-                    let mut fetch = Fetch::new(ticket, envelope, request);
-                    fetch.progress(&mut self.shared);
-                    self.fetches.push_back(fetch);
-                }
-            }
+            Request::Fetch(request) => self.fetch(envelope, request),
         }
+    }
+
+    fn fetch(&mut self, envelope: Envelope, request: FetchRequest) {
+        let Some(ticket) = self.admit(&envelope, request.id) else { return };
+        let held: usize = self.fetches.iter().map(|fetch| fetch.named().bytes()).sum();
+        let named = self.naming.admit(&request).filter(|named| held + named.bytes() <= CLIENT_FETCH_NAMES_BYTES_MAX);
+        let Some(named) = named else {
+            let failure = Failure::new(ErrorCode::Busy, "fetches that are not over name too many files and ranges");
+            return self.shared.error(&envelope, Some(request.id), failure);
+        };
+        self.shared.credit.add(request.credit_bytes);
+        let mut fetch = Fetch::new(ticket, envelope, request, named);
+        fetch.progress(&mut self.shared);
+        self.fetches.push_back(fetch);
     }
 
     /// Takes a request of the plain dialect.

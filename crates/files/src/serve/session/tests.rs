@@ -85,7 +85,7 @@ const SIZES: [u64; 8] = [0, 1, 255, 300, 4096, 5000, 20_000, 70_000];
 impl Simulation {
     fn new(tape: Vec<u32>) -> Simulation {
         Simulation {
-            session: Session::new(),
+            session: Session::new(Arc::default()),
             chance: Chance { tape, at: 0 },
             jobs: Vec::new(),
             socket: VecDeque::new(),

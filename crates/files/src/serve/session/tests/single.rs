@@ -14,7 +14,7 @@ fn credit_saturates() {
 
 #[test]
 fn a_client_that_reads_nothing_is_not_read_from() {
-    let mut session: Session<FakeFile> = Session::new();
+    let mut session: Session<FakeFile> = Session::new(Arc::default());
     let mut taken = 0;
     while !session.is_congested() {
         session.request(Vec::new(), Err(WireError::bad("nonsense")));
@@ -34,7 +34,7 @@ fn a_client_that_reads_nothing_is_not_read_from() {
 
 #[test]
 fn compression_is_given_up_where_nothing_shrinks() {
-    let mut session: Session<FakeFile> = Session::new();
+    let mut session: Session<FakeFile> = Session::new(Arc::default());
     let file = FakeFile { kind: Kind::Large, size: 4 << 20 };
     let wanted = FetchFile { path: WirePath::default(), ranges: None, unless: None };
     let request = FetchRequest {
@@ -83,4 +83,40 @@ fn compression_is_given_up_where_nothing_shrinks() {
     assert_eq!(pieces, 1024);
     // The pipeline's worth before anything is known, then one in sixteen.
     assert!((64..64 + 70).contains(&compressed), "{compressed}");
+}
+
+#[test]
+fn what_fetches_name_is_bounded_for_a_client_and_for_all() {
+    let naming = Arc::<Naming>::default();
+    let fetch = |session: &mut Session<FakeFile>, id| {
+        let wanted = FetchFile { path: WirePath::default(), ranges: None, unless: None };
+        let request = FetchRequest {
+            id,
+            chunk_bytes: 4096,
+            compress: None,
+            digest: DigestWish::None,
+            credit_bytes: 0,
+            files: vec![wanted; FETCH_FILES_MAX],
+        };
+        session.request(Vec::new(), Ok(Request::Fetch(request)));
+        let refused = session.next_message().is_some();
+        assert_eq!(refused, session.ids().all(|(of, _)| of != id));
+        !refused
+    };
+    let admitted = |session: &mut Session<FakeFile>| (0..64).take_while(|id| fetch(session, *id)).count();
+    let mut first = Session::new(Arc::clone(&naming));
+    let of_one = admitted(&mut first);
+    assert!((2..32).contains(&of_one), "{of_one}");
+    // One that ends makes room for another.
+    first.cancel(&Vec::new(), 0);
+    first.next_message();
+    assert!(fetch(&mut first, 100) && !fetch(&mut first, 101));
+
+    let mut others: Vec<_> = (0..64).map(|_| Session::new(Arc::clone(&naming))).collect();
+    let of_all = of_one + others.iter_mut().map(admitted).sum::<usize>();
+    assert!((of_one * 16..of_one * 64).contains(&of_all), "{of_all}");
+    let mut last = Session::new(Arc::clone(&naming));
+    assert_eq!(admitted(&mut last), 0);
+    others.clear();
+    assert_eq!(admitted(&mut last), of_one);
 }

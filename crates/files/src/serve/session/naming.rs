@@ -1,0 +1,40 @@
+//! What fetches name takes memory until they are over: some ten times the octets that it took on the wire. So it is counted, for each
+//! client and for all of them together.
+
+use crate::protocol::control::FetchRequest;
+use crate::serve::limits::FETCH_NAMES_BYTES_MAX;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Octets of memory of what the fetches of all clients name.
+#[derive(Debug, Default)]
+pub(in crate::serve) struct Naming(AtomicUsize);
+
+/// What one fetch has of them, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Named {
+    bytes: usize,
+    all: Arc<Naming>,
+}
+
+impl Naming {
+    /// Counts what a fetch names, if there is room.
+    pub(super) fn admit(self: &Arc<Naming>, request: &FetchRequest) -> Option<Named> {
+        let bytes = request.memory_bytes();
+        let before = self.0.fetch_add(bytes, Ordering::Relaxed);
+        let named = Named { bytes, all: Arc::clone(self) };
+        (before.saturating_add(bytes) <= FETCH_NAMES_BYTES_MAX).then_some(named)
+    }
+}
+
+impl Named {
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        self.all.0.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
