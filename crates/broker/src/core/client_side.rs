@@ -183,7 +183,7 @@ impl Core {
             return not_now(200, "the broker has all that it can hold");
         }
         match self.services.find(service).map(|key| self.services.at(key)) {
-            None if self.services.len() >= settings.services_max && !is_built_in(service) => {
+            None if self.services.len() >= settings.asked_services_max() && !is_built_in(service) => {
                 not_now(1_000, "the broker has as many services as it can hold")
             }
             Some(service)

@@ -50,6 +50,11 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Services that requests alone may call into being: the others are for workers, whom no client may keep out.
+    pub fn asked_services_max(&self) -> usize {
+        self.services_max - self.services_max / 10
+    }
+
     /// Octets of messages that have begun and aren't whole: a quarter of all memory, but at least a message's.
     pub fn unfinished_bytes_max(&self) -> usize {
         (self.bytes_max / 4).max(BODY_BYTES_MAX)
