@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// A directory of segments, and one of bodies.
@@ -233,6 +233,11 @@ impl StorageFile for File {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.sync_data()
+        self.sync_data()?;
+        // A file without a name is gone with this process, however well it was synced.
+        match self.metadata()?.nlink() {
+            0 => Err(io::Error::other("it has been removed")),
+            _ => Ok(()),
+        }
     }
 }

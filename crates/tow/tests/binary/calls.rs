@@ -65,6 +65,19 @@ fn what_the_broker_says_of_itself_can_be_piped_to_a_parser_of_json() {
 }
 
 #[test]
+fn a_journal_that_was_removed_is_not_taken_for_one() {
+    let folder = tempdir().expect("a folder");
+    let journal = folder.path().join("journal");
+    let broker =
+        Broker::with(&["--bind", "tcp://127.0.0.1:0", "--journal", journal.to_str().expect("a name of letters")]);
+    let _echo = work(&[&broker], &["echo", "--echo"]);
+    run(&mut call(&[&broker], &["echo", "hello", "--timeout", "2"])).expect_code(0);
+    std::fs::remove_dir_all(&journal).expect("remove");
+    run(&mut call(&[&broker], &["echo", "hello", "--timeout", "2"])).expect_code(1);
+    assert!(broker.log().contains("it has been removed"), "{}", broker.log());
+}
+
+#[test]
 fn what_peers_say_does_not_reach_the_terminal_as_it_is() {
     let broker = Broker::start();
     let service = "evil\u{1b}[2J\n2026-01-01 INFO all is well";
