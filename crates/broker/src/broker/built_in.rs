@@ -8,6 +8,9 @@ use crate::wire::{ClientId, Status, Token};
 use bytes::Bytes;
 use serde_json::json;
 
+/// Services, or workers, in one reply: more would hold up everybody while they are listed.
+const LISTED_MAX: usize = 10_000;
+
 /// A reply that begins with a code, as all of these do.
 fn coded(code: &'static str, more: impl IntoIterator<Item = Bytes>) -> Body {
     Body::of_frames([Bytes::from_static(code.as_bytes())].into_iter().chain(more))
@@ -33,7 +36,7 @@ impl Broker {
                 coded(if has_worker { "200" } else { "404" }, [])
             }
             b"mmi.services" => {
-                let services = self.core.services().filter(|service| service.workers > 0);
+                let services = self.core.services().filter(|service| service.workers > 0).take(LISTED_MAX);
                 let names: Vec<String> = services.map(|s| String::from_utf8_lossy(&s.name).into_owned()).collect();
                 coded("200", [json!(names).to_string().into()])
             }
@@ -42,7 +45,8 @@ impl Broker {
                     true => !crate::core::is_built_in(&service.name),
                     false => service.name[..] == argument[..],
                 };
-                let queues: Vec<_> = self.core.services().filter(wanted).map(|s| of_service(&s)).collect();
+                let queues: Vec<_> =
+                    self.core.services().filter(wanted).take(LISTED_MAX).map(|s| of_service(&s)).collect();
                 coded("200", [json!(queues).to_string().into()])
             }
             b"mmi.workers" => coded("200", [self.workers(&argument).to_string().into()]),
@@ -63,7 +67,8 @@ impl Broker {
 
     /// Where each worker really is, and what it has.
     fn workers(&mut self, service: &[u8]) -> serde_json::Value {
-        let workers: Vec<_> = self.core.workers().filter(|w| service.is_empty() || w.service[..] == *service).collect();
+        let workers: Vec<_> =
+            self.core.workers().filter(|w| service.is_empty() || w.service[..] == *service).take(LISTED_MAX).collect();
         let shown = workers.into_iter().map(|worker| {
             let connection = self.connections.find(worker.peer);
             let address = connection.and_then(|connection| self.hub.peer(connection.id)).map(|peer| peer.address);
