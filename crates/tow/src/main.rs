@@ -39,7 +39,7 @@ struct Arguments {
 enum Command {
     /// Serve a directory, or one file.
     Serve(serve::Arguments),
-    /// List what a server has: names, sizes, times.
+    /// List what a server has: names, sizes, times in UTC.
     Ls(ls::Arguments),
     /// Get a file, a directory with all below it, or a glob.
     Get(get::Arguments),

@@ -34,6 +34,9 @@ pub enum WireError {
     /// A list of frames doesn't add up, or has too many.
     #[error("the frames of a body don't add up, or are more than {BODY_FRAMES_MAX}")]
     BadFrames,
+    /// More requests than a worker takes at a time, or one that it has.
+    #[error("more requests than this worker takes at a time, or one that it has")]
+    OverCredit,
 }
 
 /// The body of a record as it came.

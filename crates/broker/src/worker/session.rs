@@ -148,6 +148,11 @@ impl Session {
         self.credit.saturating_sub(self.orphans)
     }
 
+    /// Whether the broker has given all that it may on this connection. A broker that gives more would fill this worker's memory.
+    fn is_over_credit(&self) -> bool {
+        self.held.len() >= self.orphans as usize + self.credit as usize
+    }
+
     /// A connection to a broker of numbered requests is there. Appends what is said first, and replies that waited for it.
     pub fn connected(&mut self, block: &mut Block) {
         self.link = Link::Numbered;
@@ -215,6 +220,9 @@ impl Session {
                         }
                         continue;
                     }
+                    if self.is_over_credit() || self.held.get(&token).is_some_and(|held| !held.orphan) {
+                        return Err(WireError::OverCredit);
+                    }
                     self.held.insert(token, Held::default());
                     sink(Heard::Request(Arrival { token, attempt, ttl_ms, body }));
                 }
@@ -259,6 +267,9 @@ impl Session {
                         self.stock.push_back(dialect.reply(&address, false, &body));
                     }
                     (Err(_), None) => {}
+                    (Ok(_), None) if self.is_over_credit() => {
+                        self.link = Link::Over("the broker gives more requests than this worker takes at a time");
+                    }
                     (Ok(body), None) => {
                         let mut token = Token::default();
                         token.0[8..].copy_from_slice(&self.next_token.to_be_bytes());

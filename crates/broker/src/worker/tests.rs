@@ -5,7 +5,7 @@ use super::session::{Arrival, Heard, Session};
 use crate::body::Body;
 use crate::mdp::Dialect;
 use crate::mdp::peer::WorkerHears;
-use crate::wire::{Block, FromWorker, Message, Status, ToWorker, Token};
+use crate::wire::{Block, FromWorker, Message, Status, ToWorker, Token, WireError};
 use bytes::Bytes;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -315,6 +315,36 @@ fn a_reply_in_parts_ends_with_its_connection() {
     assert!(!session.reply(token(1), Status::OK, None, &"end".into(), &mut block));
     assert!(session.reply(token(2), Status::OK, None, &"whole".into(), &mut block));
     assert_eq!((session.is_idle(), session.counters().orphaned), (true, 1));
+}
+
+#[test]
+fn a_broker_that_gives_more_than_the_credit_is_left() {
+    let give = |session: &mut Session, numbers: std::ops::RangeInclusive<u64>| {
+        let (mut requests, mut out) = (Block::default(), Block::default());
+        numbers.for_each(|number| ToWorker::request(&mut requests, token(number), 1, 0, &"work".into()));
+        let mut messages = requests.drain();
+        messages.try_for_each(|message| session.on_block(&message.block, None, &mut out, None, &mut |_| ()))
+    };
+    let (mut session, mut block) = (Session::new("echo", 3), Block::default());
+    session.connected(&mut block);
+    give(&mut session, 1..=3).unwrap();
+    assert_eq!(give(&mut session, 4..=4), Err(WireError::OverCredit));
+    // What it still has of an earlier connection doesn't count against the new one.
+    session.disconnected();
+    session.connected(&mut block);
+    give(&mut session, 5..=7).unwrap();
+    assert!(session.reply(token(5), Status::OK, None, &"done".into(), &mut block));
+    give(&mut session, 8..=8).unwrap();
+    assert!(session.reply(token(8), Status::OK, None, &"done".into(), &mut block));
+    assert_eq!(give(&mut session, 6..=6), Err(WireError::OverCredit));
+
+    let mut stock = Session::new("echo", 1);
+    stock.connected_to_stock(Dialect::Mdp01, Duration::ZERO);
+    for is_over in [false, true] {
+        let request = WorkerHears::Request { address: Bytes::from_static(b"someone"), body: Ok("work".into()) };
+        stock.on_stock(request, Duration::ZERO, None, &mut |_| ());
+        assert_eq!(stock.over().is_some(), is_over);
+    }
 }
 
 #[test]
