@@ -204,7 +204,7 @@ def test_requests_to_the_file_server_that_never_end(serve, connected, tree):
 
 
 def test_fetches_that_name_many_files_are_bounded_together(serve, connected, tree):
-    """Forty clients that each have 64 fetches of 4096 files open, and give no credit: 450 MB in ten million names."""
+    """Forty clients that each have 64 fetches of 4096 files open, and give no credit: ten million names, of 1.8 GB in memory."""
     root, contents = tree
     server = serve(root)
     dealer, files = connected(server), [{"path": "big"}] * 4096
@@ -218,7 +218,8 @@ def test_fetches_that_name_many_files_are_bounded_together(serve, connected, tre
             raw.send(block)
             dealer.send_multipart([b"fetch", b"one", b"0", b"1"])
             assert dealer.recv() == contents["one"]
-        assert server.resident_kib() < 400_000
+        # 256 MiB are allowed for, and what of the messages was read and not yet looked at comes to as much.
+        assert server.resident_kib() < 900_000
     wait_until(lambda: server.log().count("gone") >= 40, "the clients are gone")
     # What they had is free again.
     dealer.send_multipart([b"TOW1", json.dumps({"op": "fetch", "id": 1, "digest": "none", "files": files}).encode()])
