@@ -28,7 +28,8 @@ def test_restarts_in_good_order_are_not_noticed(again, end, journal_path, journa
 
 def test_large_bodies_over_crashes(again, end, journal_path):  # noqa: F811
     rng = random.Random(SEED)
-    broker = again("--journal", journal_path)
+    # A client may come to its end while no broker is there to be told what it has.
+    broker = again("--journal", journal_path, "--absent-timeout", 5)
     end("work", "echo", [broker], "--echo", "--jobs", 3)
     with Loads(end, [broker], "--size", "1500K", "--ahead", 6, count=60) as loads:
         for _ in range(RESTARTS):
@@ -36,7 +37,7 @@ def test_large_bodies_over_crashes(again, end, journal_path):  # noqa: F811
             broker.kill()
             broker.come_again()
     assert loads.done > 0
-    # What is confirmed leaves nothing.
+    # What is confirmed leaves nothing, nor does what belongs to clients that don't come again.
     left = lambda: [path for name in ("bodies", "spool") for path in (journal_path / name).rglob("*") if path.is_file()]
     wait_until(lambda: not left(), "all files are removed")
 
