@@ -29,7 +29,7 @@ def test_restarts_in_good_order_are_not_noticed(again, end, journal_path, journa
 def test_large_bodies_over_crashes(again, end, journal_path):  # noqa: F811
     rng = random.Random(SEED)
     # A client may come to its end while no broker is there to be told what it has.
-    broker = again("--journal", journal_path, "--absent-timeout", 5)
+    broker = again("--journal", journal_path, "--journal-retention", 5)
     end("work", "echo", [broker], "--echo", "--jobs", 3)
     with Loads(end, [broker], "--size", "1500K", "--ahead", 6, count=60) as loads:
         for _ in range(RESTARTS):

@@ -46,6 +46,9 @@ pub struct Arguments {
     /// Seconds that what belongs to a numbered client is kept while the client isn't connected.
     #[arg(long, value_name = "SECONDS", default_value_t = 300.0)]
     absent_timeout: f64,
+    /// The same for what is in the journal; seven days by default.
+    #[arg(long, value_name = "SECONDS", default_value_t = 604_800.0)]
+    journal_retention: f64,
     /// Seconds that workers may finish what they have when the broker is told to end.
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     grace: f64,
@@ -89,6 +92,7 @@ impl Arguments {
         settings.service_bytes_max = settings.bytes_max / 2;
         settings.client_bytes_max = settings.client_bytes_max.min(settings.bytes_max / 2);
         settings.absent_client_ms = millis("absent-timeout", self.absent_timeout)?;
+        settings.journal_retention_ms = millis("journal-retention", self.journal_retention)?;
         Ok(options)
     }
 }
