@@ -233,6 +233,11 @@ impl Hub {
         self.peers.find_mut(peer).map(|peer| peer.connection.outbox().clear()).unwrap_or_default()
     }
 
+    /// Changes [`HubOptions::read_turn_bytes`], from the next turn on.
+    pub fn set_read_turn_bytes(&mut self, bytes: usize) {
+        self.options.read_turn_bytes = bytes.max(1);
+    }
+
     /// Stops or resumes reading from a peer: back-pressure, which TCP carries to it. [`Event::HungUp`] tells if it ends meanwhile.
     pub fn pause_reading(&mut self, peer: PeerId, paused: bool) {
         let now = self.now;

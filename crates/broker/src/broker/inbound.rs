@@ -159,6 +159,7 @@ impl Broker {
             }
             take(self, decode(&mut rest)?, &mut attached)?;
         }
+        self.pace.note(block.len(), records);
         if matches!(attached, Attached::Nothing) { Ok(()) } else { Err(WireError::Attachment) }
     }
 

@@ -7,6 +7,7 @@ mod inbound;
 mod keeping;
 mod options;
 mod outbound;
+mod pace;
 mod streams;
 
 pub use options::{BrokerOptions, Heartbeats};
@@ -16,6 +17,7 @@ use crate::journal::JournalError;
 use connection::Connections;
 use gathering::{Gathering, IDLE_WAIT_MS};
 use keeping::Keeping;
+use pace::Pace;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -50,6 +52,7 @@ pub struct Broker {
     stop: Arc<AtomicBool>,
     complaints: Complaints,
     gathering: Gathering,
+    pace: Pace,
     held_bytes_max: usize,
 }
 
@@ -99,6 +102,7 @@ impl Broker {
             stop: Arc::new(AtomicBool::new(false)),
             complaints: Complaints::default(),
             gathering: Gathering::default(),
+            pace: Pace::default(),
             held_bytes_max: options.settings.unfinished_bytes_max(),
         })
     }
@@ -156,6 +160,7 @@ impl Broker {
         let now = self.now();
         let most = if self.gathering.is_empty() { 200 } else { IDLE_WAIT_MS };
         let wait = self.core.next_deadline().saturating_sub(now).min(most);
+        self.hub.set_read_turn_bytes(self.pace.read_turn_bytes());
         self.hub.turn(Some(Duration::from_millis(wait)))?;
         while let Some(event) = self.hub.next_event() {
             self.on_event(event);

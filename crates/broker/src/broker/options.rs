@@ -76,8 +76,6 @@ impl BrokerOptions {
         hub.max_frame_bytes = crate::limits::LARGE_BODY_BYTES_MAX;
         hub.max_message_bytes = crate::limits::BODY_BYTES_MAX as u64;
         hub.unfinished_bytes_max = self.settings.unfinished_bytes_max();
-        // About a block: what one peer has sent is passed on before more of it is read, so that others can begin.
-        hub.read_turn_bytes = 16 * 1024;
         hub.send_queue_bytes = 4 * 1024 * 1024;
         hub.busy_poll = self.busy_poll;
         hub.max_peers = self.max_peers;

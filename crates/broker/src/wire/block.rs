@@ -4,9 +4,13 @@ use super::field::{Form, put_frames};
 use crate::body::Body;
 use bytes::Bytes;
 
-/// A block is closed when it has this many octets: neither side holds much for one message, and client, broker and worker each
-/// work on one while the others work on theirs, instead of waiting for a long one in turn.
+/// A block is closed when it has so many octets and so many records: neither side holds much for one message, and client, broker and
+/// worker each work on one while the others work on theirs, instead of waiting for a long one in turn.
 const BLOCK_BYTES: usize = 15 * 1024;
+/// Shorter blocks of larger records cost more in system calls and wake-ups than working at the same time gains.
+pub(crate) const BLOCK_RECORDS: usize = 192;
+/// It is closed when it has so many octets, however few the records.
+pub(crate) const BLOCK_BYTES_MAX: usize = 60 * 1024;
 
 /// One message to send: a block of records, and the body of the last one if that is attached.
 #[derive(Debug, Clone)]
@@ -21,6 +25,7 @@ pub struct Message {
 #[derive(Debug, Default)]
 pub struct Block {
     octets: Vec<u8>,
+    records: usize,
     closed: Vec<Message>,
     closed_bytes: usize,
 }
@@ -41,9 +46,15 @@ impl Block {
     #[inline]
     pub(super) fn record(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         write(&mut self.octets);
-        if self.octets.len() >= BLOCK_BYTES {
+        self.records += 1;
+        if self.is_long() {
             self.close(None);
         }
+    }
+
+    #[inline]
+    fn is_long(&self) -> bool {
+        self.octets.len() >= BLOCK_BYTES && (self.records >= BLOCK_RECORDS || self.octets.len() >= BLOCK_BYTES_MAX)
     }
 
     /// Appends a record with a body; `write` puts what comes before the body's length, and is given the body's flags.
@@ -52,6 +63,7 @@ impl Block {
         let form = Form::of(body);
         write(&mut self.octets, form.flags());
         form.put(&mut self.octets, body);
+        self.records += 1;
         match form {
             Form::Attached { many: false } => self.close(Some(body.clone())),
             Form::Attached { many: true } => {
@@ -59,12 +71,13 @@ impl Block {
                 put_frames(&mut list, body);
                 self.close(Some(Body::from(list)));
             }
-            _ if self.octets.len() >= BLOCK_BYTES => self.close(None),
+            _ if self.is_long() => self.close(None),
             _ => {}
         }
     }
 
     fn close(&mut self, attached: Option<Body>) {
+        self.records = 0;
         let block = if self.octets.len() >= BLOCK_BYTES / 2 {
             // The next one will be as long.
             let next = Vec::with_capacity(self.octets.capacity());

@@ -211,6 +211,8 @@ impl Session {
                             FromWorker::reply(out, token, Status::NO_STORAGE, None, &Body::from(why));
                             continue;
                         }
+                        // What has its reply at once keeps nothing alive for long.
+                        (Content::One(octets), _) if at_once.is_some() => Body::from(block.slice_ref(octets)),
                         (_, attached) => content.to_body(block, attached.and_then(Result::ok))?,
                     };
                     if let Some(reply) = at_once {
