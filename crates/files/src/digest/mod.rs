@@ -47,24 +47,33 @@ impl FromStr for Digest {
     type Err = DigestParseError;
 
     fn from_str(text: &str) -> Result<Digest, DigestParseError> {
-        let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-        if pairs.len() != DIGEST_OCTETS || !rest.is_empty() {
-            return Err(DigestParseError);
-        }
-        let mut digest = [0; DIGEST_OCTETS];
-        for (octet, [high, low]) in digest.iter_mut().zip(pairs) {
-            *octet = hex(*high)? << 4 | hex(*low)?;
-        }
-        Ok(Digest(digest))
+        parse(text.as_bytes())
     }
 }
 
-fn hex(digit: u8) -> Result<u8, DigestParseError> {
-    match digit {
-        b'0'..=b'9' => Ok(digit - b'0'),
-        b'a'..=b'f' => Ok(digit - b'a' + 10),
-        _ => Err(DigestParseError),
+/// The value of each hex digit, and what has high bits for all else.
+const HEX: [u8; 256] = {
+    let mut values = [0xff; 256];
+    let mut value = 0;
+    while value < 16 {
+        values[b"0123456789abcdef"[value] as usize] = value as u8;
+        value += 1;
     }
+    values
+};
+
+fn parse(digits: &[u8]) -> Result<Digest, DigestParseError> {
+    let (pairs, rest) = digits.as_chunks::<2>();
+    if pairs.len() != DIGEST_OCTETS || !rest.is_empty() {
+        return Err(DigestParseError);
+    }
+    let (mut digest, mut seen) = ([0; DIGEST_OCTETS], 0);
+    for (octet, digits) in digest.iter_mut().zip(pairs) {
+        let [high, low] = digits.map(|digit| HEX[usize::from(digit)]);
+        *octet = high << 4 | low;
+        seen |= high | low;
+    }
+    if seen < 16 { Ok(Digest(digest)) } else { Err(DigestParseError) }
 }
 
 impl serde::Serialize for Digest {
@@ -75,7 +84,8 @@ impl serde::Serialize for Digest {
 
 impl<'de> serde::Deserialize<'de> for Digest {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Digest, D::Error> {
-        deserializer.deserialize_str(OfText)
+        // As octets: that they are text need not be checked, since they are digits or refused.
+        deserializer.deserialize_bytes(OfText)
     }
 }
 
@@ -87,6 +97,10 @@ impl serde::de::Visitor<'_> for OfText {
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{DigestParseError}")
+    }
+
+    fn visit_bytes<E: serde::de::Error>(self, digits: &[u8]) -> Result<Digest, E> {
+        parse(digits).map_err(E::custom)
     }
 
     fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Digest, E> {
@@ -107,6 +121,10 @@ mod tests {
         assert_eq!(text.to_uppercase().parse::<Digest>(), Err(DigestParseError));
         assert_eq!(text[1..].parse::<Digest>(), Err(DigestParseError));
         assert_eq!(serde_json::from_str::<Digest>(&serde_json::to_string(&digest).unwrap()).unwrap(), digest);
-        assert!(serde_json::from_str::<Digest>("\"00\"").is_err());
+        for bad in
+            ["\"00\"".to_owned(), format!("\"{}g\"", &text[1..]), format!("\"{}\u{e9}\"", &text[2..]), "7".to_owned()]
+        {
+            assert!(serde_json::from_str::<Digest>(&bad).is_err(), "{bad}");
+        }
     }
 }
