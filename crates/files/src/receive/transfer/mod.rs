@@ -213,6 +213,8 @@ impl Transfer {
             return;
         }
         self.progressed(now);
+        // In the middle of a message nothing becomes possible that wasn't before.
+        let ends_something = matches!(inbound, Inbound::Control { .. } | Inbound::BodyEnd);
         let result = match inbound {
             Inbound::Control { json, attachment } => match Reply::decode(&json) {
                 Ok(reply) => self.reply(reply, attachment),
@@ -224,7 +226,8 @@ impl Transfer {
             Inbound::BodyEnd => self.body_ends(),
         };
         match result {
-            Ok(()) => self.pump(),
+            Ok(()) if ends_something => self.pump(),
+            Ok(()) => {}
             Err(error) => self.fail(error),
         }
     }
