@@ -21,14 +21,43 @@ use crate::root::{Dir, FileKind, FileStat, RootError, Timestamp, set_mode, set_m
 /// with the rights of whoever fetched them.
 const MODE_BITS: u32 = 0o777;
 
+/// A directory that small files go into, one after the other.
+#[derive(Debug)]
+pub(super) struct OpenDir {
+    pub(super) path: RelPath,
+    pub(super) dir: Dir,
+    /// The mode that the last file was made with, and the one that it got: less the umask, or as the directory's default ACL has it.
+    /// Most have the same, and needn't be looked at.
+    made: Option<(u32, u32)>,
+}
+
+impl OpenDir {
+    pub(super) fn new(path: RelPath, dir: Dir) -> Self {
+        Self { path, dir, made: None }
+    }
+
+    /// The mode that a file got which was just made with this one.
+    fn mode_of(&mut self, file: &File, asked: u32) -> Result<u32, RootError> {
+        match self.made {
+            Some((as_before, got)) if as_before == asked => Ok(got),
+            _ => {
+                let got = FileStat::try_from(file)?.mode;
+                self.made = Some((asked, got));
+                Ok(got)
+            }
+        }
+    }
+}
+
 /// Installs a partial file whose content is whole and right.
 pub(super) fn install(open: &OpenPartial, version: &Version, durable: bool) -> Result<(), DiskError> {
-    let length = open.file.metadata().map_err(|error| io_error("cannot stat the partial file", &error))?.len();
-    if length != version.size {
+    let failed = |error: RootError| root_error("cannot stat the partial file", &error);
+    let FileStat { size, mode, .. } = FileStat::try_from(&open.file).map_err(failed)?;
+    if size != version.size {
         // It ends in a hole, or an earlier version was longer.
         open.file.set_len(version.size).map_err(|error| io_error("cannot set its length", &error))?;
     }
-    finish_file(&open.file, version, durable)?;
+    finish_file(&open.file, mode, version, durable)?;
     rename_over(&open.dir, &open.part_name, &open.name)?;
     match open.dir.remove_file(&open.state_name) {
         Ok(()) | Err(RootError::NotFound) => {}
@@ -39,7 +68,7 @@ pub(super) fn install(open: &OpenPartial, version: &Version, durable: bool) -> R
 
 /// Checks, writes and installs a file that arrived in one piece.
 pub(super) fn install_small(
-    dir: &Dir,
+    open: &mut OpenDir,
     name: &[u8],
     small: &SmallFile,
     durable: bool,
@@ -47,20 +76,29 @@ pub(super) fn install_small(
     if small.digest.is_some_and(|digest| digest_of(&small.data) != digest) {
         return Ok(SmallOutcome::Mismatch);
     }
-    match dir
-        .create_unnamed(small.version.mode & MODE_BITS)
-        .map_err(|error| root_error("cannot make a file", &error))?
-    {
-        Some(file) => install_unnamed(dir, name, file, small, durable)?,
-        None => install_renamed(dir, name, small, durable)?,
+    let mode = small.version.mode & MODE_BITS;
+    let cannot = |error: RootError| root_error("cannot make a file", &error);
+    match open.dir.create_unnamed(mode).map_err(cannot)? {
+        Some(file) => {
+            let mode = open.mode_of(&file, mode).map_err(cannot)?;
+            install_unnamed(&open.dir, name, file, mode, small, durable)?;
+        }
+        None => install_renamed(&open.dir, name, small, durable)?,
     }
-    sync_dir(dir, durable)?;
+    sync_dir(&open.dir, durable)?;
     Ok(SmallOutcome::Installed)
 }
 
 /// The quick way: the directory changes only once, and nothing is left behind by a transfer that is killed.
-fn install_unnamed(dir: &Dir, name: &[u8], file: File, small: &SmallFile, durable: bool) -> Result<(), DiskError> {
-    write_small(&file, small, durable)?;
+fn install_unnamed(
+    dir: &Dir,
+    name: &[u8],
+    file: File,
+    mode: u32,
+    small: &SmallFile,
+    durable: bool,
+) -> Result<(), DiskError> {
+    write_small(&file, mode, small, durable)?;
     match dir.link_unnamed(&file, name) {
         Ok(()) => Ok(()),
         Err(RootError::Exists) => {
@@ -84,17 +122,18 @@ fn install_unnamed(dir: &Dir, name: &[u8], file: File, small: &SmallFile, durabl
 fn install_renamed(dir: &Dir, name: &[u8], small: &SmallFile, durable: bool) -> Result<(), DiskError> {
     let (part_name, _) = partial_names(name);
     let file = partial::create(dir, &part_name)?;
-    let installed = write_small(&file, small, durable).and_then(|()| rename_over(dir, &part_name, name));
+    let mode = FileStat::try_from(&file).map_err(|error| root_error("cannot stat a partial file", &error))?.mode;
+    let installed = write_small(&file, mode, small, durable).and_then(|()| rename_over(dir, &part_name, name));
     installed.inspect_err(|_| {
         let _ = dir.remove_file(&part_name);
     })
 }
 
-fn write_small(mut file: &File, small: &SmallFile, durable: bool) -> Result<(), DiskError> {
+fn write_small(mut file: &File, mode: u32, small: &SmallFile, durable: bool) -> Result<(), DiskError> {
     for piece in &small.data {
         file.write_all(piece).map_err(|error| io_error("cannot write", &error))?;
     }
-    finish_file(file, &small.version, durable)
+    finish_file(file, mode, &small.version, durable)
 }
 
 fn digest_of(pieces: &[Bytes]) -> Digest {
@@ -149,15 +188,18 @@ pub(super) fn finish_dir(
 ) -> Result<(), DiskError> {
     let failed = |error: RootError| root_error("cannot set mode and time", &error);
     let Some(dir) = destination.existing_dir(local).map_err(failed)? else { return Err(failed(RootError::NotFound)) };
-    dir.set_own_modified(modified).and_then(|()| dir.set_own_mode(mode & MODE_BITS)).map_err(failed)?;
+    if dir.own_stat().map_err(failed)?.mode != mode & MODE_BITS {
+        dir.set_own_mode(mode & MODE_BITS).map_err(failed)?;
+    }
+    dir.set_own_modified(modified).map_err(failed)?;
     sync_dir(&dir, destination.durable)
 }
 
-fn finish_file(file: &File, version: &Version, durable: bool) -> Result<(), DiskError> {
+/// Gives a file that is `mode` now its own mode and time.
+fn finish_file(file: &File, mode: u32, version: &Version, durable: bool) -> Result<(), DiskError> {
     let failed = |error: RootError| root_error("cannot set mode and time", &error);
     let wanted = version.mode & MODE_BITS;
-    // Most files were made with the right mode: looking is cheaper than changing.
-    if FileStat::try_from(file).map_err(failed)?.mode != wanted {
+    if mode != wanted {
         set_mode(file, wanted).map_err(failed)?;
     }
     set_modified(file, version.modified).map_err(failed)?;

@@ -12,12 +12,12 @@ use rustix::io::Errno;
 
 use super::destination::Destination;
 use super::inspect::{inspect, read_range};
-use super::install;
+use super::install::{self, OpenDir};
 use super::partial::{OpenPartial, PartialFile, io_error};
 use crate::digest::{Leaf, LeafHasher, LeafSize};
 use crate::path::RelPath;
 use crate::receive::transfer::{ContentKey, DiskError, DiskReport, FileKey, SmallFile, Version};
-use crate::root::{Dir, Timestamp};
+use crate::root::Timestamp;
 
 /// What a leaf's value is taken for where nothing is verified.
 const UNVERIFIED: Leaf = [0; 32];
@@ -90,7 +90,7 @@ pub(super) struct Worker {
     small_jobs: Arc<AtomicUsize>,
     leaves: HashMap<(ContentKey, u64), OpenLeaf>,
     /// The directory that the last small file went to.
-    dir: Option<(RelPath, Dir)>,
+    dir: Option<OpenDir>,
 }
 
 impl Worker {
@@ -170,12 +170,15 @@ impl Worker {
 
     fn install_small(&mut self, small: &SmallFile) -> Result<crate::receive::transfer::SmallOutcome, DiskError> {
         let (parent, name) = small.local.split().unwrap_or_default();
-        let dir = match self.dir.take() {
-            Some((path, dir)) if path == parent => dir,
-            _ => self.destination.dir(&parent)?,
+        let mut open = match self.dir.take() {
+            Some(open) if open.path == parent => open,
+            _ => {
+                let dir = self.destination.dir(&parent)?;
+                OpenDir::new(parent, dir)
+            }
         };
-        let result = install::install_small(&dir, name, small, self.destination.durable);
-        self.dir = Some((parent, dir));
+        let result = install::install_small(&mut open, name, small, self.destination.durable);
+        self.dir = Some(open);
         result
     }
 
