@@ -56,6 +56,7 @@ mod tests {
         for _ in 0..1000 {
             pace.note(BLOCK_RECORDS * 100, BLOCK_RECORDS);
         }
-        assert_eq!(pace.read_turn_bytes(), BLOCK_RECORDS * 100);
+        let exactly = BLOCK_RECORDS * 100;
+        assert!((exactly..exactly + BLOCK_RECORDS).contains(&pace.read_turn_bytes()), "{}", pace.read_turn_bytes());
     }
 }
