@@ -1,9 +1,5 @@
 //! `tow`: moves files and requests over ZeroMQ's wire protocol. A module a subcommand.
 
-/// Bodies come and go by the million, thousands at a time: the system's allocator searches its lists for room where this one pops.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 mod bodies;
 mod broker;
 mod brokers;
