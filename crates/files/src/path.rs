@@ -86,11 +86,6 @@ impl RelPath {
         OsStr::from_bytes(&self.0)
     }
 
-    /// The path as text, if it is UTF-8.
-    pub fn to_str(&self) -> Option<&str> {
-        std::str::from_utf8(&self.0).ok()
-    }
-
     /// This path with one more name below it.
     pub fn join(&self, name: &[u8]) -> Result<RelPath, PathError> {
         check_name(name)?;
@@ -100,21 +95,6 @@ impl RelPath {
             octets.push(b'/');
         }
         octets.extend_from_slice(name);
-        if octets.len() > PATH_OCTETS_MAX {
-            return Err(PathError::TooLong);
-        }
-        Ok(RelPath(octets.into_boxed_slice()))
-    }
-
-    /// This path with another one below it.
-    pub fn join_path(&self, below: &RelPath) -> Result<RelPath, PathError> {
-        if below.is_root() {
-            return Ok(self.clone());
-        }
-        if self.is_root() {
-            return Ok(below.clone());
-        }
-        let octets = [self.as_bytes(), below.as_bytes()].join(&b'/');
         if octets.len() > PATH_OCTETS_MAX {
             return Err(PathError::TooLong);
         }

@@ -4,8 +4,8 @@ use super::{FileKind, FileStat, RootError, Timestamp};
 use crate::path::check_name;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps, UTIME_OMIT, fchmod, fcntl_setfl, fstat,
-    futimens, linkat, mkdirat, openat, readlinkat, renameat, renameat_with, statat, symlinkat, unlinkat, utimensat,
+    AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, fchmod, fcntl_setfl, fstat, futimens, linkat,
+    mkdirat, openat, readlinkat, renameat, statat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 use std::fs::File;
@@ -148,20 +148,6 @@ impl Dir {
         check_name(name)?;
         check_name(to)?;
         Ok(renameat(&self.0, name, &to_dir.0, to)?)
-    }
-
-    /// Renames, also between directories, unless something has the new name: then [`RootError::Exists`].
-    pub fn rename_new(&self, name: &[u8], to_dir: &Dir, to: &[u8]) -> Result<(), RootError> {
-        check_name(name)?;
-        check_name(to)?;
-        match renameat_with(&self.0, name, &to_dir.0, to, RenameFlags::NOREPLACE) {
-            // Not every file system can. A hard link is as exclusive.
-            Err(Errno::INVAL | Errno::NOSYS) => {
-                linkat(&self.0, name, &to_dir.0, to, AtFlags::empty())?;
-                Ok(unlinkat(&self.0, name, AtFlags::empty())?)
-            }
-            other => Ok(other?),
-        }
     }
 
     /// Makes a symbolic link in it.

@@ -17,9 +17,8 @@ use crate::path::{PathError, RelPath};
 use resolve::Resolver;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use std::ffi::OsString;
 use std::fs::File;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// A pipe or device is not waited for.
@@ -196,15 +195,6 @@ impl Root {
         self.any_dir(&parent)?.read_link(name)
     }
 
-    /// Like [`Root::stat`], with None for what isn't there.
-    pub fn existing(&self, path: &RelPath) -> Result<Option<FileStat>, RootError> {
-        match self.stat(path) {
-            Ok(stat) => Ok(Some(stat)),
-            Err(RootError::NotFound) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
     /// Makes a directory and those above it, as far as they are missing, with this mode (less the process's umask), and
     /// opens it.
     pub fn create_dirs(&self, path: &RelPath, mode: u32) -> Result<Dir, RootError> {
@@ -219,64 +209,12 @@ impl Root {
         }
         dir.create_dir_below(name, mode)
     }
-
-    /// The directory that a path is in, and the name there: for what is done to more than one name in it.
-    pub fn open_parent<'a>(&self, path: &'a RelPath) -> Result<(Dir, &'a [u8]), RootError> {
-        let (parent, name) = path.split().ok_or(RootError::NotAFile)?;
-        Ok((self.open_dir(&parent)?, name))
-    }
-
-    /// [`Dir::create_file`] by path.
-    pub fn create_file(&self, path: &RelPath, mode: u32) -> Result<File, RootError> {
-        let (dir, name) = self.open_parent(path)?;
-        dir.create_file(name, mode)
-    }
-
-    /// [`Dir::open_writable`] by path.
-    pub fn open_writable(&self, path: &RelPath) -> Result<(File, FileStat), RootError> {
-        let (dir, name) = self.open_parent(path)?;
-        dir.open_writable(name)
-    }
-
-    /// [`Dir::rename`] by paths.
-    pub fn rename(&self, from: &RelPath, to: &RelPath) -> Result<(), RootError> {
-        let (from_dir, from) = self.open_parent(from)?;
-        let (to_dir, to) = self.open_parent(to)?;
-        from_dir.rename(from, &to_dir, to)
-    }
-
-    /// [`Dir::symlink`] by path.
-    pub fn symlink(&self, target: &[u8], path: &RelPath) -> Result<(), RootError> {
-        let (dir, name) = self.open_parent(path)?;
-        dir.symlink(target, name)
-    }
-
-    /// [`Dir::remove_file`] by path.
-    pub fn remove_file(&self, path: &RelPath) -> Result<(), RootError> {
-        let (dir, name) = self.open_parent(path)?;
-        dir.remove_file(name)
-    }
-
-    /// [`Dir::remove_dir`] by path.
-    pub fn remove_dir(&self, path: &RelPath) -> Result<(), RootError> {
-        let (dir, name) = self.open_parent(path)?;
-        dir.remove_dir(name)
-    }
 }
 
 fn from_std(error: std::io::Error) -> RootError {
     match Errno::from_io_error(&error) {
         Some(errno) => errno.into(),
         None => RootError::Io(error),
-    }
-}
-
-/// The octets of a file name that the standard library gave.
-impl TryFrom<OsString> for RelPath {
-    type Error = PathError;
-
-    fn try_from(text: OsString) -> Result<RelPath, PathError> {
-        RelPath::new(text.into_vec())
     }
 }
 
