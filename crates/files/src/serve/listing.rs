@@ -119,7 +119,11 @@ impl Lister<'_> {
         let pattern = Pattern { matcher: built.compile_matcher(), depth_max };
         if let Some(only) = self.root.only_file() {
             if pattern.matches(only) {
-                listing.held_back = Some(entry(only, &self.root.stat(only)?, None));
+                let mut entry = entry(only, &self.root.stat(only)?, None);
+                if listing.digest && entry.kind == EntryKind::File {
+                    self.add_digest(only, &mut entry);
+                }
+                listing.held_back = Some(entry);
             }
             return Ok(());
         }

@@ -229,10 +229,14 @@ fn a_root_of_one_file_lists_as_that_file() {
     let temp = tree();
     let server = TestServer::start(&temp.path().join("a.txt"));
     let mut client = server.client();
-    for request in [list_of(1, ""), list_of(1, "a.txt")] {
-        let (base, entries, _) = client.list(request).unwrap();
-        assert_eq!(base, Base::File);
+    let digest = crate::digest::Digest::of(b"a");
+    for (request, base) in
+        [(list_of(1, ""), Base::File), (list_of(1, "a.txt"), Base::File), (glob_of(1, "*.txt"), Base::Glob)]
+    {
+        let (listed, entries, _) = client.list(ListRequest { digest: true, ..request }).unwrap();
+        assert_eq!(listed, base);
         assert_eq!((entries.len(), entries[0].path.as_bytes()), (1, &b"a.txt"[..]));
+        assert_eq!(entries[0].digest, Some(digest));
     }
     assert_eq!(client.names(glob_of(1, "*")), ["a.txt"]);
     assert!(client.names(glob_of(1, "b/**")).is_empty());
