@@ -162,14 +162,13 @@ impl Transfer {
             return Ok(());
         }
         if local.name().is_some_and(names::is_reserved) {
-            self.warn(format!("{remote}: left out, it is a partial file of another transfer"));
-            return Ok(());
+            return self.leave_out(&remote, "it is a partial file of another transfer");
         }
         match entry.kind {
             EntryKind::File => self.take_file(remote, local, entry),
             EntryKind::Dir => self.take_dir(local, entry)?,
             EntryKind::Link => self.take_link(&remote, local, entry)?,
-            EntryKind::Other => self.warn(format!("{remote}: left out, it is neither a file, a directory nor a link")),
+            EntryKind::Other => self.leave_out(&remote, "it is neither a file, a directory nor a link")?,
             EntryKind::Error => {
                 return Err(entry.message.clone().unwrap_or_else(|| "the server could not read it".to_owned()));
             }
@@ -238,11 +237,19 @@ impl Transfer {
     fn take_link(&mut self, remote: &RelPath, local: RelPath, entry: &ListEntry) -> Result<(), String> {
         let target = entry.target.as_ref().map(LinkTarget::as_bytes).unwrap_or_default();
         if !names::link_stays_inside(&local, target) {
-            self.warn(format!("{remote}: left out, a link to {}, outside of the destination", Escaped(target)));
-            return Ok(());
+            return self.leave_out(remote, &format!("a link to {}, outside of the destination", Escaped(target)));
         }
         self.entries_pending += 1;
         self.command(DiskCommand::MakeLink { local, target: target.to_vec(), modified: entry.mtime });
+        Ok(())
+    }
+
+    /// Says that an entry isn't taken. Where it is all that was asked for, the transfer has failed.
+    fn leave_out(&mut self, remote: &RelPath, why: &str) -> Result<(), String> {
+        if matches!(self.placement, Some(Placement::As(_))) {
+            return Err(format!("left out, {why}"));
+        }
+        self.warn(format!("{remote}: left out, {why}"));
         Ok(())
     }
 

@@ -75,7 +75,9 @@ impl Session {
         while let Some(output) = self.transfer.next_output() {
             match output {
                 Output::Send(request) => self.requests.push(request),
-                Output::OpenDestination { .. } => self.transfer.destination(Placement::Below, true),
+                Output::OpenDestination { name, .. } => {
+                    self.transfer.destination(name.map_or(Placement::Below, Placement::As), true);
+                }
                 Output::Disk(command) => self.commands.push(command),
                 Output::Warn(text) => self.warnings.push(text),
                 Output::Finished => self.finished = true,
@@ -131,6 +133,17 @@ fn links_that_lead_out_and_partial_files_are_left_out() {
     session.list(vec![out, entry("d/.tow-0123456789abcdef.part", EntryKind::File), entry("d/pipe", EntryKind::Other)]);
     assert_eq!(session.warnings.len(), 3, "{:?}", session.warnings);
     assert!(session.commands.iter().all(|command| matches!(command, DiskCommand::CheckSpace { .. })));
+}
+
+#[test]
+fn what_is_left_out_and_is_all_that_was_asked_for_has_failed() {
+    let mut link = entry("d", EntryKind::Link);
+    link.target = Some(b"../x".to_vec().into());
+    for (only, base) in [(link, Base::Link), (entry("d", EntryKind::Other), Base::File)] {
+        let mut session = Session::begin();
+        session.reply(&Reply::List(ListPage { id: LIST_ID, base, entries: vec![only], more: false }));
+        assert_eq!((session.transfer.totals.failed, session.warnings.len()), (1, 0), "{:?}", session.warnings);
+    }
 }
 
 #[test]
