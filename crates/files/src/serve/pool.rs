@@ -133,7 +133,7 @@ impl Shared {
             // The group may have more that can run beside this one. If no thread can be had for it, this one comes back to it.
             let _ = self.staff(&mut state);
             drop(state);
-            // A job that panics fails its own request by never reporting; the lane goes on.
+            // That it failed is for the job itself to tell; the lane goes on.
             if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
                 tracing::error!(lane = self.limits.name, "a job panicked");
             }

@@ -15,15 +15,13 @@ use crate::protocol::control::{
 };
 use crate::protocol::data::{Body, DataEntry};
 use crate::receive::inbound::Inbound;
-use crate::receive::transfer::{Credit, Progress, TransferError};
+use crate::receive::transfer::{Credit, HASH_BYTES_PER_SECOND_MIN, Progress, TransferError};
 use crate::root::Timestamp;
 
 /// Largest leaf that is held in memory until it is checked: that of a file of 16 TiB.
 const LEAF_HELD_BYTES_MAX: u64 = 16 << 20;
 /// How often the same leaf is asked for again, and how often a file that changed is begun again.
 const AGAIN_MAX: u32 = 3;
-/// What a server is given for hashing, in octets a second.
-const HASH_BYTES_PER_SECOND_MIN: u64 = 200 << 20;
 /// Zeros are written in pieces of this size.
 const ZERO_BYTES: usize = 64 << 10;
 

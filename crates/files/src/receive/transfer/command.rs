@@ -260,7 +260,7 @@ pub enum DiskReport {
         file: FileKey,
         /// Credit that is free again.
         credit: u64,
-        /// What its content hashes to, where the file was verified and installed.
+        /// How it came out.
         result: Result<SmallOutcome, DiskError>,
     },
     /// To [`DiskCommand::Write`] and [`DiskCommand::Zeros`].

@@ -46,7 +46,7 @@ const AGAIN_MAX: u32 = 3;
 /// Files that are under way at a time; the listing waits for them.
 const FILES_UNDER_WAY_MAX: usize = 16_384;
 /// What a server is given for hashing a file before it counts as stalled, in octets a second.
-const HASH_BYTES_PER_SECOND_MIN: u64 = 200 << 20;
+pub(super) const HASH_BYTES_PER_SECOND_MIN: u64 = 200 << 20;
 
 /// What to transfer, and how.
 #[derive(Clone, Debug)]
