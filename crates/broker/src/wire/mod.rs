@@ -42,8 +42,6 @@ pub struct Status(pub u16);
 impl Status {
     /// The worker's reply.
     pub const OK: Status = Status(200);
-    /// The request can't be understood.
-    pub const MALFORMED: Status = Status(400);
     /// It expired before a worker took it.
     pub const EXPIRED: Status = Status(408);
     /// It is larger than the broker takes.
@@ -73,7 +71,6 @@ impl std::fmt::Display for Status {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let meaning = match *self {
             Status::OK => "done",
-            Status::MALFORMED => "malformed request",
             Status::EXPIRED => "expired before a worker took it",
             Status::TOO_LARGE => "too large",
             Status::CANCELLED => "cancelled",
