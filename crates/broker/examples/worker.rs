@@ -1,4 +1,4 @@
-//! Makes text upper case, four requests at a time: `cargo run --example worker -- tcp://127.0.0.1:5555 upper`
+//! Makes text upper case, four requests at a time: `cargo run -p towpath-broker --example worker -- tcp://127.0.0.1:5555 upper`
 
 use towpath_broker::Body;
 use towpath_broker::worker::{Worker, WorkerOptions};

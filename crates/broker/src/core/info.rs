@@ -11,7 +11,7 @@ pub struct Counters {
     pub accepted: u64,
     /// Requests that came again and were recognised.
     pub duplicates: u64,
-    /// Requests not taken, because a queue was full or the broker was stopping.
+    /// Requests not taken, because there was no room, the journal couldn't be written, or the broker was stopping.
     pub refused: u64,
     /// Requests given to workers, again and again.
     pub dispatched: u64,

@@ -26,7 +26,7 @@ pub(super) enum State {
     Parked,
     /// In the list of the worker that has it.
     Held(WorkerKey),
-    /// The broker itself answers it.
+    /// In no list: the broker itself answers it, or is about to end it.
     BuiltIn,
     /// It has an outcome, which is kept until the client confirms it.
     Settled,
