@@ -81,7 +81,7 @@ pub enum Error {
     /// We refused the peer's credentials, and told it.
     #[error("authentication refused with status {status}")]
     AuthenticationRefused {
-        /// The ZAP-style status that went out: 300, 400 or 500.
+        /// The status that went out, as ZAP (RFC 27) has them: 400.
         status: &'static str,
     },
     /// The handshake took too long, however busily octets trickled in.

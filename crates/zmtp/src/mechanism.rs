@@ -1,8 +1,9 @@
 //! Security mechanisms: what happens between the greeting and the first message (RFC 23, 24).
 //!
 //! A mechanism sees each handshake command's body and answers with a [`Step`]. NULL and PLAIN leave messages as they are.
-//! One that encrypts (CURVE) will join here: it takes part in the handshake in the same way, says so by
-//! [`Mechanism::protects_messages`], and the driver then reads file bodies into memory instead of handing them to the kernel.
+//! One that encrypts (CURVE) will join here: it takes part in the handshake in the same way, and says so by
+//! [`Mechanism::protects_messages`]. A driver then has to read file bodies into memory instead of handing them to the kernel; that of
+//! `towpath-sockets` doesn't ask yet, since no mechanism says so.
 
 use crate::command::{self, Command};
 use crate::error::{Error, printable};
