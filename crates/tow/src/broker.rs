@@ -2,6 +2,7 @@
 
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in the help of arguments are no links")]
 
+use crate::brokers::seconds;
 use crate::exit::Failure;
 use clap::builder::RangedU64ValueParser;
 use std::io::Write;
@@ -21,7 +22,7 @@ pub struct Arguments {
     /// survive any crash. Stock clients get Titanic's services from it.
     #[arg(long, value_name = "DIR")]
     journal: Option<PathBuf>,
-    /// Where bodies of over a megabyte are while they are here [default: the journal's directory, or the system's for temporary
+    /// Where bodies of over 1 MiB are while they are here [default: below the journal's directory, or the system's for temporary
     /// files].
     #[arg(long, value_name = "DIR")]
     spool: Option<PathBuf>,
@@ -40,8 +41,8 @@ pub struct Arguments {
     /// Requests of one service that may wait for a worker.
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     max_waiting: usize,
-    /// Megabytes of memory for all requests and replies.
-    #[arg(long, value_name = "MB", default_value_t = 1024)]
+    /// MiB of memory for all requests and replies.
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
     max_memory: usize,
     /// Seconds that what belongs to a numbered client is kept while the client isn't connected.
     #[arg(long, value_name = "SECONDS", default_value_t = 300.0)]
@@ -59,13 +60,6 @@ pub struct Arguments {
     /// for some of a processor's time. 0: it sleeps at once.
     #[arg(long, value_name = "US", default_value_t = 50)]
     busy_poll: u16,
-}
-
-fn seconds(name: &str, value: f64) -> Result<Duration, Failure> {
-    Duration::try_from_secs_f64(value)
-        .ok()
-        .filter(|duration| *duration >= Duration::from_millis(1) && *duration < Duration::from_secs(10 * 365 * 86_400))
-        .ok_or_else(|| Failure::usage(format!("--{name} {value}: not a number of seconds from 0.001 on")))
 }
 
 fn millis(name: &str, value: f64) -> Result<u64, Failure> {

@@ -15,7 +15,7 @@ pub struct BrokerArguments {
     /// What to speak: numbered requests with a broker that has them and MDP/0.1 with any other, or a dialect of Majordomo.
     #[arg(long, value_enum, default_value = "auto")]
     dialect: DialectName,
-    /// Where bodies of over a megabyte are while they are here [default: below the system's directory for temporary files].
+    /// Where bodies of over 1 MiB are while they are here [default: below the system's directory for temporary files].
     #[arg(long, value_name = "DIR")]
     spool: Option<PathBuf>,
 }
@@ -50,10 +50,13 @@ impl BrokerArguments {
     }
 }
 
+/// Ten years: the longest that can be asked for.
+const DURATION_MAX: Duration = Duration::from_secs(10 * 365 * 86_400);
+
 /// Seconds as an argument, with or without a fraction.
 pub fn seconds(name: &str, value: f64) -> Result<Duration, Failure> {
     Duration::try_from_secs_f64(value)
         .ok()
-        .filter(|duration| *duration >= Duration::from_millis(1) && *duration < Duration::from_secs(10 * 365 * 86_400))
-        .ok_or_else(|| Failure::usage(format!("--{name} {value}: not a number of seconds from 0.001 on")))
+        .filter(|duration| (Duration::from_millis(1)..=DURATION_MAX).contains(duration))
+        .ok_or_else(|| Failure::usage(format!("--{name} {value}: not a number of seconds from 0.001 to ten years")))
 }

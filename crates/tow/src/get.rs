@@ -89,7 +89,7 @@ pub struct Arguments {
     /// The credit: what may be on the way or not yet written, such as 32M for long fat links.
     #[arg(long, value_name = "SIZE", default_value = "8M", value_parser = parse_size)]
     window: u64,
-    /// Sync each file before it gets its name, and directories at the end.
+    /// Sync each file before it gets its name, and its directory after.
     #[arg(long)]
     fsync: bool,
     /// Receive and drop: for measuring.

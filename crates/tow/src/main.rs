@@ -49,7 +49,7 @@ enum Command {
     Call(call::Arguments),
     /// Work for a service: each request is given to a command, or echoed.
     Work(work::Arguments),
-    /// Show the whole thing on this machine: make a file, serve it, get it, verify it.
+    /// Show the whole thing on this machine: a file served, got and verified; requests while broker and worker are killed.
     Demo(demo::Arguments),
 }
 

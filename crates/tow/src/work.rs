@@ -32,7 +32,8 @@ pub struct Arguments {
     /// Which service.
     service: String,
     /// The command for each request: the request is its standard input, its standard output is the reply, and an exit status
-    /// other than 0 is a failure, with the end of its standard error as the reason.
+    /// other than 0 is a failure, with the end of its standard error as the reason. In its environment TOW_SERVICE is the service, and
+    /// TOW_ATTEMPT is over 1 where a worker may have executed the request before.
     #[arg(last = true, required_unless_present = "echo", conflicts_with = "echo")]
     command: Vec<OsString>,
     #[command(flatten)]
