@@ -53,7 +53,7 @@ pub struct Arguments {
     /// The load: so many requests without a reply at a time, on each connection.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "count")]
     ahead: usize,
-    /// The load: octets of a body, such as 1K.
+    /// The load: octets of a body, such as 1K; at least 8.
     #[arg(long, value_name = "OCTETS", default_value = "32", value_parser = parse_size, requires = "count")]
     size: u64,
     /// The load: so many requests a second, instead of as many as possible.
