@@ -7,6 +7,7 @@ mod bounded;
 mod fields;
 mod head;
 mod page;
+mod quick;
 mod reply;
 mod request;
 
