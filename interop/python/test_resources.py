@@ -218,7 +218,8 @@ def test_fetches_that_name_many_files_are_bounded_together(serve, connected, tre
             raw.send(block)
             dealer.send_multipart([b"fetch", b"one", b"0", b"1"])
             assert dealer.recv() == contents["one"]
-        # 256 MiB are allowed for, and what of the messages was read and not yet looked at comes to as much.
+        # 256 MiB are allowed for. Messages that are read at that time, and what the allocator keeps of them, are the rest: up to
+        # about 7 MB a client were measured, however much it sends.
         assert server.resident_kib() < 900_000
     wait_until(lambda: server.log().count("gone") >= 40, "the clients are gone")
     # What they had is free again.

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use towpath_broker::Body;
 use towpath_broker::client::{CallOptions, Client, ClientOptions, StreamItem};
+use towpath_broker::core::is_built_in;
 
 /// Seconds that one request may take, if nothing else is said.
 const TIMEOUT: f64 = 60.0;
@@ -173,10 +174,6 @@ fn without_code(body: &Body) -> Result<Option<Body>, Failure> {
     }
 }
 
-fn is_built_in(service: &str) -> bool {
-    service.starts_with("mmi.") || service.starts_with("titanic.")
-}
-
 /// One request, of which the reply is written to standard output as it comes; gives its octets.
 async fn call(client: &Client, service: &str, body: Body, options: CallOptions) -> Result<u64, Failure> {
     let to_output = |body: &Body| {
@@ -196,7 +193,7 @@ async fn call(client: &Client, service: &str, body: Body, options: CallOptions) 
                 octets += body.length();
                 to_output(&body)?;
             }
-            StreamItem::Final(reply) if is_built_in(service) => {
+            StreamItem::Final(reply) if is_built_in(service.as_bytes()) => {
                 octets += reply.body.length();
                 if let Some(body) = without_code(&reply.body)? {
                     to_output(&body)?;

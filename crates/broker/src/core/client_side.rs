@@ -24,8 +24,8 @@ const fn not_now(retry_ms: u32, reason: &'static str) -> Result<(), Refusal> {
     Err(Refusal { status: Status::UNAVAILABLE, retry_ms, reason })
 }
 
-/// Whether the broker itself answers for a service.
-pub(crate) fn is_built_in(service: &[u8]) -> bool {
+/// Whether the broker itself answers for a service: Majordomo's `mmi.*` (RFC 8), and Titanic's (RFC 9).
+pub fn is_built_in(service: &[u8]) -> bool {
     service.starts_with(b"mmi.") || service.starts_with(b"titanic.")
 }
 

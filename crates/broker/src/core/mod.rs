@@ -24,7 +24,7 @@ mod worker_side;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use client_side::is_built_in;
+pub use client_side::is_built_in;
 pub use info::{Counters, ServiceInfo, WorkerInfo};
 pub use settings::{Millis, Settings};
 pub use store::{Entry, Restored, StoredState};

@@ -37,7 +37,9 @@ mod limits {
     pub(super) const SMALL_FILE_BYTES_MAX: u64 = crate::digest::LEAF_BYTES_MIN;
     /// Octets of memory of what the fetches of one client name: more than any one fetch can.
     pub(super) const CLIENT_FETCH_NAMES_BYTES_MAX: usize = 8 << 20;
-    /// The same of all clients.
+    /// So much of it a client may have whatever others have: a fetch of many short names, or several of few.
+    pub(super) const CLIENT_FETCH_NAMES_BYTES_SURE: usize = 256 << 10;
+    /// The same of all clients, beyond what is sure.
     pub(super) const FETCH_NAMES_BYTES_MAX: usize = 256 << 20;
     /// Files that one job looks at.
     pub(super) const BATCH_FILES_MAX: usize = 512;

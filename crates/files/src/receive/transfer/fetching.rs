@@ -26,6 +26,36 @@ const LARGE_BATCH_MAX: usize = 16;
 /// Octets that a fetch's JSON is kept to, far below [`crate::limits::CONTROL_BYTES_MAX`].
 const BATCH_JSON_BYTES: usize = 256 << 10;
 
+/// How much the server takes at a time: less than all while it has many clients, as it says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Share {
+    fetches: usize,
+    files: usize,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self { fetches: FETCHES_OPEN_MAX, files: SMALL_BATCH_MAX }
+    }
+}
+
+impl Share {
+    /// Becomes less, as the server has refused one more beside so many that are open. Not if it was as little as can be.
+    fn shrink(&mut self, open: usize) -> bool {
+        match open {
+            0 if self.files == 1 => return false,
+            0 => self.files /= 2,
+            _ => self.fetches = open,
+        }
+        true
+    }
+
+    /// One was finished, so that there may be room for another.
+    fn grow(&mut self) {
+        self.fetches = (self.fetches + 1).min(FETCHES_OPEN_MAX);
+    }
+}
+
 /// A fetch under way.
 #[derive(Debug)]
 pub(super) struct Fetch {
@@ -106,7 +136,7 @@ impl Transfer {
         if self.placement.is_none() || self.wait_for_space() {
             return;
         }
-        while self.fetches.len() < FETCHES_OPEN_MAX {
+        while self.fetches.len() < self.share.fetches {
             let id = self.fresh_id();
             let (files, asked, small) = self.batch(id);
             if files.is_empty() {
@@ -153,7 +183,7 @@ impl Transfer {
                 continue;
             };
             let is_small = task.version.size <= SMALL_FILE_BYTES;
-            let count_max = if is_small { SMALL_BATCH_MAX } else { LARGE_BATCH_MAX };
+            let count_max = if is_small { self.share.files } else { self.share.files.min(LARGE_BATCH_MAX) };
             let full = files.len() >= count_max || json_bytes >= BATCH_JSON_BYTES;
             if !files.is_empty() && (full || is_small != small) {
                 break;
@@ -325,6 +355,7 @@ impl Transfer {
 
     fn fetch_done(&mut self, id: u32) -> Result<(), TransferError> {
         let Some(fetch) = self.fetches.remove(&id) else { return protocol("a request is done that was not made") };
+        self.share.grow();
         for asked in fetch.files {
             if asked.state != AskedState::Over {
                 return protocol("a request is done before its files are");
@@ -349,10 +380,15 @@ impl Transfer {
             return self.restart(key, &reason);
         }
         let Some(fetch) = self.fetches.remove(&id) else { return Ok(()) };
+        // Not a word of these files came: asking for them again, when and as the server has room, is no second attempt.
+        let is_later = error.code == ErrorCode::Busy
+            && fetch.files.iter().all(|asked| asked.state == AskedState::Awaited)
+            && self.share.shrink(self.fetches.len());
         for asked in fetch.files {
             let asked_here = self.files.get(&asked.file).is_some_and(|task| task.asked.0 == id);
             if asked.state != AskedState::Over && asked_here {
                 match error.code {
+                    _ if is_later => self.wait_again(asked.file),
                     ErrorCode::Busy | ErrorCode::Changed => self.restart(asked.file, &reason)?,
                     _ => self.file_failed(asked.file, reason.clone())?,
                 }

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 use confirming::Confirmations;
 pub(in crate::receive) use credit::Credit;
-use fetching::{Fetch, Space};
+use fetching::{Fetch, Share, Space};
 use file::{FileTask, Phase};
 use keys::Counted;
 use listing::Listing;
@@ -109,6 +109,7 @@ pub struct Transfer {
     contents: HashMap<ContentKey, FileKey, Counted>,
     waiting: VecDeque<FileKey>,
     fetches: HashMap<u32, Fetch, Counted>,
+    share: Share,
     /// Files whose leaves are to be asked for.
     leaves_wanted: Vec<FileKey>,
     /// Requests for leaves under way.
@@ -153,6 +154,7 @@ impl Transfer {
             contents: HashMap::default(),
             waiting: VecDeque::new(),
             fetches: HashMap::default(),
+            share: Share::default(),
             leaves_wanted: Vec::new(),
             leaf_requests: HashMap::default(),
             credit: Credit::new(options.window_bytes, options.chunk_bytes),
@@ -175,6 +177,7 @@ impl Transfer {
     /// it has sent anything is given up, too.
     pub fn connected(&mut self) {
         self.connected = true;
+        self.share = Share::default();
         self.credit.reset();
         self.pump();
     }

@@ -18,9 +18,7 @@ pub(super) use types::{
 };
 
 use super::Failure;
-use super::limits::{
-    CLIENT_FETCH_NAMES_BYTES_MAX, PAGES_AHEAD_MAX, PLAIN_WAITING_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX,
-};
+use super::limits::{PAGES_AHEAD_MAX, PLAIN_WAITING_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX};
 use crate::digest::Digest;
 use crate::limits::{CHUNK_BYTES_MAX, FETCH_FILES_MAX, REQUESTS_MAX};
 use crate::protocol::control::{Cancelled, ErrorReply, FetchRequest, HelloReply, Reply, Request};
@@ -132,14 +130,14 @@ impl<F: Clone> Session<F> {
     }
 
     fn fetch(&mut self, envelope: Envelope, request: FetchRequest) {
+        // It counts even if the fetch is refused: the client has given it, and may have no more to give.
+        self.shared.credit.add(request.credit_bytes);
         let Some(ticket) = self.admit(&envelope, request.id) else { return };
-        let held: usize = self.fetches.iter().map(|fetch| fetch.named().bytes()).sum();
-        let named = self.naming.admit(&request).filter(|named| held + named.bytes() <= CLIENT_FETCH_NAMES_BYTES_MAX);
-        let Some(named) = named else {
+        let held = self.fetches.iter().map(|fetch| fetch.named().bytes()).sum();
+        let Some(named) = self.naming.admit(&request, held) else {
             let failure = Failure::new(ErrorCode::Busy, "fetches that are not over name too many files and ranges");
             return self.shared.error(&envelope, Some(request.id), failure);
         };
-        self.shared.credit.add(request.credit_bytes);
         let mut fetch = Fetch::new(ticket, envelope, request, named);
         fetch.progress(&mut self.shared);
         self.fetches.push_back(fetch);

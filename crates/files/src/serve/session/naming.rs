@@ -2,7 +2,7 @@
 //! client and for all of them together.
 
 use crate::protocol::control::FetchRequest;
-use crate::serve::limits::FETCH_NAMES_BYTES_MAX;
+use crate::serve::limits::{CLIENT_FETCH_NAMES_BYTES_MAX, CLIENT_FETCH_NAMES_BYTES_SURE, FETCH_NAMES_BYTES_MAX};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -18,12 +18,16 @@ pub(super) struct Named {
 }
 
 impl Naming {
-    /// Counts what a fetch names, if there is room.
-    pub(super) fn admit(self: &Arc<Naming>, request: &FetchRequest) -> Option<Named> {
+    /// Counts what a fetch names, if there is room beside what its client's other fetches do. A little there is for everybody: nobody
+    /// can be kept out by others who take all that there is.
+    pub(super) fn admit(self: &Arc<Naming>, request: &FetchRequest, held: usize) -> Option<Named> {
         let bytes = request.memory_bytes();
         let before = self.0.fetch_add(bytes, Ordering::Relaxed);
         let named = Named { bytes, all: Arc::clone(self) };
-        (before.saturating_add(bytes) <= FETCH_NAMES_BYTES_MAX).then_some(named)
+        let of_client = held.saturating_add(bytes);
+        let is_room =
+            of_client <= CLIENT_FETCH_NAMES_BYTES_MAX && before.saturating_add(bytes) <= FETCH_NAMES_BYTES_MAX;
+        (is_room || of_client <= CLIENT_FETCH_NAMES_BYTES_SURE).then_some(named)
     }
 }
 

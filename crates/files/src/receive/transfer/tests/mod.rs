@@ -69,6 +69,20 @@ proptest! {
         world.check_installed()?;
     }
 
+    /// Being refused for now is no failure, and no attempt.
+    #[test]
+    fn a_server_that_has_little_room_is_asked_for_less(
+        sizes in sizes(), seed in any::<u64>(), fetches in 1usize..3, files in 1usize..5, cuts in 0usize..3,
+    ) {
+        let mut world = world(&sizes, seed);
+        world.server.room = Some((fetches, files));
+        world.faults.cuts = cuts;
+        let outcome = world.run();
+        prop_assert_eq!(outcome.failure, None);
+        prop_assert_eq!((outcome.totals.failed, outcome.totals.files), (0, sizes.len() as u64), "{:?}", outcome.totals);
+        world.check_installed()?;
+    }
+
     /// What an earlier transfer left is not asked for again, whatever it is.
     #[test]
     fn what_is_there_is_not_sent_again(size in 2 * MIB + 1..5 * MIB, kept in proptest::collection::vec(any::<bool>(), 5), tail in 0usize..MIB, seed in any::<u64>()) {
@@ -160,6 +174,16 @@ fn a_file_that_is_always_void_fails() {
     let outcome = world.run();
     assert_eq!((outcome.failure, outcome.totals.files, outcome.totals.failed), (None, 1, 1));
     assert!(outcome.totals.failures[0].reason.contains("void"), "{:?}", outcome.totals.failures);
+}
+
+#[test]
+fn a_server_that_never_has_room_is_given_up() {
+    let mut world = world(&[5000, 100], 6);
+    world.server.room = Some((0, 0));
+    let outcome = world.run();
+    assert_eq!((outcome.failure, outcome.totals.files, outcome.totals.failed), (None, 0, 2));
+    assert!(outcome.totals.failures[0].reason.contains("no room"), "{:?}", outcome.totals.failures);
+    assert!(world.server.refused < 100, "{}", world.server.refused);
 }
 
 #[test]

@@ -42,6 +42,9 @@ pub struct SimServer {
     pub silent: bool,
     pub always_corrupt: Option<String>,
     pub always_void: Option<String>,
+    /// More fetches than this at a time, or of more files, are refused for now.
+    pub room: Option<(usize, usize)>,
+    pub refused: usize,
     listings: HashMap<u32, Vec<ListEntry>>,
     fetches: Vec<SimFetch>,
     credit: u64,
@@ -108,6 +111,12 @@ impl SimServer {
             Request::More { id } => vec![self.page(id)],
             Request::Fetch(fetch) => {
                 self.add_credit(fetch.credit_bytes);
+                if self.room.is_some_and(|(fetches, files)| self.fetches.len() >= fetches || fetch.files.len() > files)
+                {
+                    self.refused += 1;
+                    let (code, message) = (ErrorCode::Busy, "no room".to_owned());
+                    return vec![control(&Reply::Error(ErrorReply { id: Some(fetch.id), code, message }))];
+                }
                 self.fetches.push(SimFetch { request: fetch, next: 0, current: None });
                 Vec::new()
             }

@@ -88,21 +88,25 @@ fn compression_is_given_up_where_nothing_shrinks() {
 #[test]
 fn what_fetches_name_is_bounded_for_a_client_and_for_all() {
     let naming = Arc::<Naming>::default();
-    let fetch = |session: &mut Session<FakeFile>, id| {
+    let fetch_of = |session: &mut Session<FakeFile>, id, count| {
         let wanted = FetchFile { path: WirePath::default(), ranges: None, unless: None };
         let request = FetchRequest {
             id,
             chunk_bytes: 4096,
             compress: None,
             digest: DigestWish::None,
-            credit_bytes: 0,
-            files: vec![wanted; FETCH_FILES_MAX],
+            credit_bytes: 1,
+            files: vec![wanted; count],
         };
+        let credit_before = session.shared.credit.available();
         session.request(Vec::new(), Ok(Request::Fetch(request)));
         let refused = session.next_message().is_some();
         assert_eq!(refused, session.ids().all(|(of, _)| of != id));
+        // A client that is refused has given its credit all the same.
+        assert_eq!(session.shared.credit.available(), credit_before + 1);
         !refused
     };
+    let fetch = |session: &mut Session<FakeFile>, id| fetch_of(session, id, FETCH_FILES_MAX);
     let admitted = |session: &mut Session<FakeFile>| (0..64).take_while(|id| fetch(session, *id)).count();
     let mut first = Session::new(Arc::clone(&naming));
     let of_one = admitted(&mut first);
@@ -117,6 +121,10 @@ fn what_fetches_name_is_bounded_for_a_client_and_for_all() {
     assert!((of_one * 16..of_one * 64).contains(&of_all), "{of_all}");
     let mut last = Session::new(Arc::clone(&naming));
     assert_eq!(admitted(&mut last), 0);
+    // A little is there for everybody.
+    assert!(fetch_of(&mut last, 200, 512) && !fetch_of(&mut last, 201, FETCH_FILES_MAX));
+    last.cancel(&Vec::new(), 200);
+    last.next_message();
     others.clear();
     assert_eq!(admitted(&mut last), of_one);
 }
