@@ -3,7 +3,7 @@
 use super::streams::{Arrived, Incoming};
 use crate::core::Peer;
 use crate::mdp::Dialect;
-use crate::wire::Block;
+use crate::wire::{Block, Extent};
 use std::collections::VecDeque;
 use towpath_sockets::{Message, PeerId};
 
@@ -90,6 +90,8 @@ pub(super) struct Connections {
     slots: Vec<Option<Box<Connection>>>,
     /// Those with something to be flushed.
     pub dirty: Vec<Peer>,
+    /// How long blocks become.
+    pub extent: Extent,
     /// What all hold of messages that can't be taken yet.
     held_bytes: usize,
 }
@@ -144,6 +146,7 @@ impl Connections {
         let connection = self.slots.get_mut(peer as usize)?.as_deref_mut()?;
         if !connection.is_dirty {
             connection.is_dirty = true;
+            connection.block.set_extent(self.extent);
             self.dirty.push(peer);
         }
         Some(&mut connection.block)

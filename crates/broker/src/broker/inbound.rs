@@ -29,7 +29,10 @@ impl Broker {
             Event::Message { peer, frames, continued: false } => self.on_whole(peer, frames),
             Event::Message { peer, frames, continued: true } => self.on_rest(peer, frames),
             Event::BodyStart { peer, head, length, more } => self.on_body_start(peer, head, length, more),
-            Event::BodyData { peer, data } => self.on_body_data(peer, data),
+            Event::BodyData { peer, data } => {
+                self.pace.note(data.len(), 1);
+                self.on_body_data(peer, data);
+            }
             Event::BodyEnd { peer, more } => self.on_body_end(peer, more),
             Event::Room { peer } => self.on_room(peer),
             Event::HungUp { peer } => {
@@ -77,6 +80,7 @@ impl Broker {
             Speaks::Nothing if header == CLIENT_HEADER => connection.speaks = Speaks::NumberedClient,
             Speaks::Nothing if header == WORKER_HEADER => connection.speaks = Speaks::NumberedWorker,
             Speaks::Nothing | Speaks::StockClient(_) | Speaks::StockWorker(_) => {
+                self.pace.note(frames.iter().map(Bytes::len).sum(), 1);
                 self.on_stock(id, frames, attached);
                 return self.act();
             }
@@ -84,7 +88,10 @@ impl Broker {
         }
         let (block, attached) = match (frames, attached) {
             ([_, block], attached) => (block, attached),
-            ([_, block, attached], Attached::Nothing) => (block, Attached::Body(Body::from(attached.clone()))),
+            ([_, block, attached], Attached::Nothing) => {
+                self.pace.note(attached.len(), 0);
+                (block, Attached::Body(Body::from(attached.clone())))
+            }
             _ => return self.reject(id, "a message of numbered requests has two or three frames"),
         };
         let outcome = match connection.speaks {

@@ -14,6 +14,7 @@ pub use options::{BrokerOptions, Heartbeats};
 
 use crate::core::{Action, Core, Millis, Settings};
 use crate::journal::JournalError;
+use crate::wire::Extent;
 use connection::Connections;
 use gathering::{Gathering, IDLE_WAIT_MS};
 use keeping::Keeping;
@@ -160,7 +161,9 @@ impl Broker {
         let now = self.now();
         let most = if self.gathering.is_empty() { 200 } else { IDLE_WAIT_MS };
         let wait = self.core.next_deadline().saturating_sub(now).min(most);
-        self.hub.set_read_turn_bytes(self.pace.read_turn_bytes());
+        let extent = Extent::among(self.core.load().0);
+        self.connections.extent = extent;
+        self.hub.set_read_turn_bytes(self.pace.read_turn_bytes(extent));
         self.hub.turn(Some(Duration::from_millis(wait)))?;
         while let Some(event) = self.hub.next_event() {
             self.on_event(event);

@@ -1,15 +1,15 @@
 //! How much is read of one peer before what it says is passed on.
 
-use crate::wire::{BLOCK_BYTES_MAX, BLOCK_RECORDS};
+use crate::wire::Extent;
 
 /// The least: with less, a turn costs more than what it does.
-pub(super) const READ_TURN_BYTES_MIN: usize = 16 * 1024;
+const READ_TURN_BYTES_MIN: usize = 4 * 1024;
 
-/// About a block.
-const READ_TURN_BYTES_MAX: usize = BLOCK_BYTES_MAX + 4 * 1024;
+/// What a message has beside its block, and a little of the next: a block that isn't read whole has to wait for another turn.
+const MORE_BYTES: usize = 1024;
 
 /// After so many records, those before count half.
-const RECORDS_MAX: usize = 8 * BLOCK_RECORDS;
+const RECORDS_MAX: usize = 1536;
 
 /// How long records have been lately.
 ///
@@ -22,7 +22,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// A block of so many octets had so many records.
+    /// So many records came, of so many octets in all. Of a body that streams, each piece is one.
     #[inline]
     pub fn note(&mut self, bytes: usize, records: usize) {
         self.bytes += bytes;
@@ -33,11 +33,11 @@ impl Pace {
         }
     }
 
-    /// Octets to read of one peer in a turn.
+    /// Octets to read of one peer in a turn, if blocks are so long.
     #[inline]
-    pub fn read_turn_bytes(&self) -> usize {
-        let block = BLOCK_RECORDS * self.bytes / self.records.max(1);
-        block.clamp(READ_TURN_BYTES_MIN, READ_TURN_BYTES_MAX)
+    pub fn read_turn_bytes(&self, extent: Extent) -> usize {
+        let block = extent.of_records(self.bytes / self.records.max(1));
+        (block + block / 8 + MORE_BYTES).max(READ_TURN_BYTES_MIN)
     }
 }
 
@@ -46,17 +46,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_turn_is_about_a_block_of_records_as_they_are_lately() {
-        let mut pace = Pace::default();
-        assert_eq!(pace.read_turn_bytes(), READ_TURN_BYTES_MIN);
-        pace.note(BLOCK_RECORDS * 200, BLOCK_RECORDS);
-        assert_eq!(pace.read_turn_bytes(), BLOCK_RECORDS * 200);
+    fn a_turn_is_a_block_of_records_as_they_are_lately() {
+        let (mut pace, extent) = (Pace::default(), Extent::default());
+        let least = pace.read_turn_bytes(extent);
+        assert_eq!(pace.read_turn_bytes(Extent::among(1)), READ_TURN_BYTES_MIN);
+        pace.note(100 * 250, 100);
+        let block = extent.of_records(250);
+        assert!((block + 100..block + block / 4).contains(&pace.read_turn_bytes(extent)));
+        assert!(pace.read_turn_bytes(Extent::among(100)) < block / 2);
         pace.note(1 << 40, 1);
-        assert_eq!(pace.read_turn_bytes(), READ_TURN_BYTES_MAX);
+        let most = pace.read_turn_bytes(extent);
+        assert!(most > pace.read_turn_bytes(Extent::among(100)) / 2 && most < 128 * 1024, "{most}");
         for _ in 0..1000 {
-            pace.note(BLOCK_RECORDS * 100, BLOCK_RECORDS);
+            pace.note(100 * 50, 100);
         }
-        let exactly = BLOCK_RECORDS * 100;
-        assert!((exactly..exactly + BLOCK_RECORDS).contains(&pace.read_turn_bytes()), "{}", pace.read_turn_bytes());
+        assert!((least..least * 2).contains(&pace.read_turn_bytes(extent)));
     }
 }

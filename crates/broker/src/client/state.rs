@@ -9,7 +9,7 @@ use crate::limits::SERVICE_BYTES_MAX;
 use crate::link::drive::{Driven, Shared};
 use crate::link::incoming::{Incoming, Piece, Pieces};
 use crate::link::{LinkOptions, Speech, outgoing};
-use crate::wire::{Block, CLIENT_HEADER, ClientId, WireError};
+use crate::wire::{Block, CLIENT_HEADER, ClientId, Extent, WireError};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
@@ -251,6 +251,7 @@ impl State {
             }
             match speech {
                 Speech::Numbered => {
+                    self.block.set_extent(Extent::among(self.session.outstanding()));
                     self.session.pump(now, &mut self.block, PUMP_BYTES);
                     if self.block.is_empty() {
                         return;

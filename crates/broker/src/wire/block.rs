@@ -4,13 +4,56 @@ use super::field::{Form, put_frames};
 use crate::body::Body;
 use bytes::Bytes;
 
-/// A block is closed when it has so many octets and so many records: neither side holds much for one message, and client, broker and
-/// worker each work on one while the others work on theirs, instead of waiting for a long one in turn.
-const BLOCK_BYTES: usize = 15 * 1024;
-/// Shorter blocks of larger records cost more in system calls and wake-ups than working at the same time gains.
-pub(crate) const BLOCK_RECORDS: usize = 192;
-/// It is closed when it has so many octets, however few the records.
-pub(crate) const BLOCK_BYTES_MAX: usize = 60 * 1024;
+/// A block is closed when it has so many octets, however few the records.
+const BLOCK_BYTES_MAX: usize = 60 * 1024;
+
+/// When a block is closed: client, broker and worker each work on one while the others work on theirs.
+///
+/// Of few requests under way a block is about half, so that no two of the three wait for the third. Of many it is longer, because
+/// short blocks cost more in system calls and wake-ups than working at the same time gains; but neither side holds much for one
+/// message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// So many records at least,
+    records: usize,
+    /// and so many octets.
+    bytes: usize,
+}
+
+impl Extent {
+    const RECORDS_MIN: usize = 32;
+    const RECORDS_MAX: usize = 192;
+    /// If there are many requests.
+    const BYTES: usize = 15 * 1024;
+
+    /// Where so many requests are under way.
+    #[inline]
+    pub fn among(requests: usize) -> Extent {
+        let half = requests / 2;
+        let bytes = if half < Self::RECORDS_MAX { 0 } else { Self::BYTES };
+        Extent { records: half.clamp(Self::RECORDS_MIN, Self::RECORDS_MAX), bytes }
+    }
+
+    /// Octets of a block of records of the given length.
+    #[inline]
+    pub fn of_records(self, record_bytes: usize) -> usize {
+        (self.records * record_bytes).max(self.bytes).min(BLOCK_BYTES_MAX)
+    }
+
+    #[inline]
+    fn is_reached(self, records: usize, bytes: usize) -> bool {
+        bytes >= BLOCK_BYTES_MAX || (records >= self.records && bytes >= self.bytes)
+    }
+}
+
+impl Default for Extent {
+    fn default() -> Extent {
+        Extent::among(usize::MAX)
+    }
+}
+
+/// A closed block of fewer octets is copied.
+const COPIED_BYTES_MAX: usize = 8 * 1024;
 
 /// One message to send: a block of records, and the body of the last one if that is attached.
 #[derive(Debug, Clone)]
@@ -26,6 +69,7 @@ pub struct Message {
 pub struct Block {
     octets: Vec<u8>,
     records: usize,
+    extent: Extent,
     closed: Vec<Message>,
     closed_bytes: usize,
 }
@@ -54,7 +98,21 @@ impl Block {
 
     #[inline]
     fn is_long(&self) -> bool {
-        self.octets.len() >= BLOCK_BYTES && (self.records >= BLOCK_RECORDS || self.octets.len() >= BLOCK_BYTES_MAX)
+        self.extent.is_reached(self.records, self.octets.len())
+    }
+
+    /// From now on it is closed when it is so long.
+    #[inline]
+    pub(crate) fn set_extent(&mut self, extent: Extent) {
+        self.extent = extent;
+    }
+
+    /// Closes it if it is as long as the given extent.
+    #[inline]
+    pub(crate) fn close_if_long(&mut self, extent: Extent) {
+        if extent.is_reached(self.records, self.octets.len()) {
+            self.close(None);
+        }
     }
 
     /// Appends a record with a body; `write` puts what comes before the body's length, and is given the body's flags.
@@ -78,7 +136,7 @@ impl Block {
 
     fn close(&mut self, attached: Option<Body>) {
         self.records = 0;
-        let block = if self.octets.len() >= BLOCK_BYTES / 2 {
+        let block = if self.octets.len() >= COPIED_BYTES_MAX {
             // The next one will be as long.
             let next = Vec::with_capacity(self.octets.capacity());
             Bytes::from(std::mem::replace(&mut self.octets, next))

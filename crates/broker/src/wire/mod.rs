@@ -9,7 +9,7 @@ mod client;
 mod field;
 mod worker;
 
-pub(crate) use block::{BLOCK_BYTES_MAX, BLOCK_RECORDS};
+pub(crate) use block::Extent;
 pub use block::{Block, Message};
 pub use client::{FromClient, ToClient};
 pub use field::{Content, WireError};

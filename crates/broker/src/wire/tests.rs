@@ -71,6 +71,32 @@ proptest! {
     }
 }
 
+/// How many records the messages have for so many requests.
+fn lengths(requests: usize, body_bytes: usize, extent: Extent) -> Vec<usize> {
+    let mut block = Block::default();
+    block.set_extent(extent);
+    let body = Body::from(vec![7; body_bytes]);
+    for number in 0..requests as u64 {
+        FromClient::request(&mut block, number, 0, false, b"echo", &body);
+    }
+    let records = |message: Message| {
+        let mut rest = &message.block[..];
+        std::iter::from_fn(|| (!rest.is_empty()).then(|| FromClient::decode(&mut rest).unwrap())).count()
+    };
+    block.drain().map(records).collect()
+}
+
+#[test]
+fn few_requests_are_in_two_blocks_and_many_in_long_ones() {
+    assert_eq!(lengths(100, 30, Extent::among(100)), [50, 50]);
+    assert_eq!(lengths(100, 250, Extent::among(100)), [50, 50]);
+    assert_eq!(lengths(10, 30, Extent::among(10)), [10]);
+    // Small ones to 15 KiB, larger ones by their number, and none goes on over 60 KiB.
+    assert!(lengths(10_000, 30, Extent::among(10_000))[0] > 192);
+    assert_eq!(lengths(10_000, 250, Extent::among(10_000))[0], 192);
+    assert_eq!(lengths(10_000, 1000, Extent::default())[0], 61);
+}
+
 /// The example of the documentation.
 #[test]
 fn the_octets_of_a_request() {

@@ -7,7 +7,7 @@ use crate::body::Body;
 use crate::link::drive::{Driven, Shared};
 use crate::link::incoming::{Incoming, Piece, Pieces};
 use crate::link::{LinkOptions, Speech, outgoing};
-use crate::wire::{Block, Status, Token, WORKER_HEADER, WireError};
+use crate::wire::{Block, Extent, Status, Token, WORKER_HEADER, WireError};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::Waker;
@@ -162,6 +162,8 @@ impl LinkState {
                     return Err(WireError::Attachment.to_string());
                 }
                 let outcome = self.session.on_block(&block, attached, &mut self.block, handler, &mut sink);
+                // What came together goes back together, and isn't joined to what comes next.
+                self.block.close_if_long(Extent::among(0));
                 outcome.map_err(|error| error.to_string())
             }
             Speech::Stock(dialect) => {
