@@ -14,8 +14,6 @@ use std::str::FromStr;
 
 /// The octets of a digest, and of a leaf.
 pub const DIGEST_OCTETS: usize = 32;
-/// The hex digits of its text form.
-pub(crate) const DIGEST_DIGITS: usize = 2 * DIGEST_OCTETS;
 
 /// The BLAKE3 digest of a whole file. Its text form, also in JSON, is 64 lower-case hex digits.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -30,20 +28,6 @@ impl Digest {
     /// The digest of octets in memory.
     pub fn of(octets: &[u8]) -> Digest {
         Digest(*blake3::hash(octets).as_bytes())
-    }
-
-    /// From its text form.
-    pub(crate) fn from_digits(digits: &[u8; DIGEST_DIGITS]) -> Result<Digest, DigestParseError> {
-        parse(digits)
-    }
-
-    /// Its text form.
-    pub(crate) fn to_digits(self) -> [u8; DIGEST_DIGITS] {
-        let mut digits = [0; DIGEST_DIGITS];
-        for (pair, octet) in digits.as_chunks_mut::<2>().0.iter_mut().zip(self.0) {
-            *pair = [DIGITS[usize::from(octet >> 4)], DIGITS[usize::from(octet & 15)]];
-        }
-        digits
     }
 }
 
@@ -67,14 +51,12 @@ impl FromStr for Digest {
     }
 }
 
-const DIGITS: &[u8; 16] = b"0123456789abcdef";
-
 /// The value of each hex digit, and what has high bits for all else.
 const HEX: [u8; 256] = {
     let mut values = [0xff; 256];
     let mut value = 0;
     while value < 16 {
-        values[DIGITS[value] as usize] = value as u8;
+        values[b"0123456789abcdef"[value] as usize] = value as u8;
         value += 1;
     }
     values

@@ -14,12 +14,12 @@ use crate::digest::Digest;
 use crate::limits::{CHUNK_BYTES_MAX, DATA_ENTRIES_MAX, FILE_BYTES_MAX, PLAIN_SIZE_MAX};
 use crate::root::Timestamp;
 
-pub(super) fn digests() -> impl Strategy<Value = Digest> {
+fn digests() -> impl Strategy<Value = Digest> {
     any::<[u8; 32]>().prop_map(Digest)
 }
 
 /// Paths in UTF-8 and not.
-pub(super) fn paths() -> impl Strategy<Value = WirePath> {
+fn paths() -> impl Strategy<Value = WirePath> {
     prop_oneof![
         ".{0,40}".prop_map(|text| WirePath::from(text.into_bytes())),
         vec(any::<u8>(), 0..40).prop_map(WirePath::from)
@@ -49,7 +49,7 @@ fn unless() -> impl Strategy<Value = Unless> {
     ]
 }
 
-pub(super) fn fetches() -> impl Strategy<Value = FetchRequest> {
+fn fetches() -> impl Strategy<Value = FetchRequest> {
     let wish = prop_oneof![Just(DigestWish::Now), Just(DigestWish::Later), Just(DigestWish::None)];
     let file = (paths(), option::of(ranges()), option::of(unless()));
     let file = file.prop_map(|(path, ranges, unless)| FetchFile { path, ranges, unless });
@@ -90,7 +90,7 @@ fn codes() -> impl Strategy<Value = ErrorCode> {
     prop::sample::select(ErrorCode::NAMED.to_vec())
 }
 
-pub(super) fn list_entries() -> impl Strategy<Value = ListEntry> {
+fn list_entries() -> impl Strategy<Value = ListEntry> {
     let kind = prop::sample::select(vec![
         EntryKind::File,
         EntryKind::Dir,
@@ -111,7 +111,7 @@ pub(super) fn list_entries() -> impl Strategy<Value = ListEntry> {
     )
 }
 
-pub(super) fn file_answers() -> impl Strategy<Value = FileAnswer> {
+fn file_answers() -> impl Strategy<Value = FileAnswer> {
     let metadata =
         (any::<u32>(), 0u64..1 << 40, times(), 0u32..=0o7777, option::of(digests()), 20u32..30, any::<bool>())
             .prop_map(|(n, size, mtime, mode, digest, leaf_shift, sparse)| {

@@ -80,11 +80,6 @@ impl WirePath {
     pub fn to_rel_path(&self) -> Result<RelPath, PathError> {
         RelPath::new(self.0.as_slice())
     }
-
-    /// What `path_b64` is.
-    pub(super) fn to_base64(&self) -> String {
-        BASE64.encode(&self.0)
-    }
 }
 
 impl From<&RelPath> for WirePath {

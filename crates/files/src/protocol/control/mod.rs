@@ -7,7 +7,6 @@ mod bounded;
 mod fields;
 mod head;
 mod page;
-mod quick;
 mod reply;
 mod request;
 

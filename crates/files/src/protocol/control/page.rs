@@ -1,6 +1,5 @@
 //! A page of a listing, written entry by entry: what it takes is known while it grows, and nothing is written twice.
 
-use super::quick;
 use super::reply::{Base, ListEntry};
 use crate::limits::LIST_PAGE_BYTES_MAX;
 
@@ -18,8 +17,7 @@ impl PageWriter {
     /// An empty page.
     pub fn new(id: u32, base: Base) -> PageWriter {
         let mut json = format!("{{\"re\":\"list\",\"id\":{id},\"base\":").into_bytes();
-        // A word, into memory: nothing that serde_json can refuse.
-        let _ = serde_json::to_writer(&mut json, &base);
+        write(&mut json, &base);
         json.extend_from_slice(b",\"entries\":[");
         PageWriter { json, entries: 0 }
     }
@@ -30,7 +28,7 @@ impl PageWriter {
         if self.entries > 0 {
             self.json.push(b',');
         }
-        quick::write_list_entry(&mut self.json, entry);
+        write(&mut self.json, entry);
         if self.entries > 0 && self.json.len() + END.len() > LIST_PAGE_BYTES_MAX {
             self.json.truncate(before);
             return false;
@@ -49,6 +47,11 @@ impl PageWriter {
         self.json.extend_from_slice(if more { b"],\"more\":true}" } else { END });
         self.json
     }
+}
+
+fn write(json: &mut Vec<u8>, value: &impl serde::Serialize) {
+    // Numbers and texts, into memory: nothing that serde_json can refuse.
+    let _ = serde_json::to_writer(json, value);
 }
 
 #[cfg(test)]

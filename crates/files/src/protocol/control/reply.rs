@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::bounded::at_most;
 use super::fields::{LinkTarget, WirePath, cut_reason};
 use super::head::Head;
-use super::{check_size, frames, parse_error, quick};
+use super::{check_size, frames, parse_error};
 use crate::digest::{Digest, LeafSize};
 use crate::limits::{
     FEATURES_MAX, FETCH_FILES_MAX, FILE_BYTES_MAX, LEAF_BYTES_MIN, LEAVES_MAX, LEAVES_PAGE_MAX, LIST_PAGE_ENTRIES_MAX,
@@ -273,7 +273,7 @@ impl Reply {
         match self {
             Self::Hello(hello) => json("hello", hello),
             Self::List(page) => json("list", page),
-            Self::Files(files) => quick::write_files_reply(files),
+            Self::Files(files) => json("files", files),
             Self::Digest(digest) => json("digest", digest),
             Self::End { id, n } => json("end", &FileOfFetch { id: *id, n: *n }),
             Self::Void(void) => json("void", void),
@@ -306,8 +306,8 @@ impl Reply {
         }
         Ok(match re {
             "hello" => Self::Hello(parse(json)?),
-            "list" => Self::List(quick::list_page(json).map_or_else(|| parse(json), Ok)?),
-            "files" => Self::Files(quick::files_reply(json).map_or_else(|| parse(json), Ok)?),
+            "list" => Self::List(parse(json)?),
+            "files" => Self::Files(parse(json)?),
             "digest" => Self::Digest(parse::<DigestReply>(json)?.check()?),
             "end" => {
                 let FileOfFetch { id, n } = parse(json)?;
@@ -347,7 +347,7 @@ impl LeavesReply {
 }
 
 #[derive(Deserialize)]
-pub(super) struct RawListEntry {
+struct RawListEntry {
     path: Option<String>,
     path_b64: Option<String>,
     #[serde(rename = "type")]
@@ -373,41 +373,43 @@ impl TryFrom<RawListEntry> for ListEntry {
         if raw.kind == EntryKind::Link && target.is_none() {
             return Err("a link without `target`".to_owned());
         }
-        let RawListEntry { kind, size, mtime, mode, digest, .. } = raw;
-        Self { path, kind, size, mtime, mode, target, digest, message: raw.message.map(cut_reason) }.check()
-    }
-}
-
-impl ListEntry {
-    pub(super) fn check(self) -> Result<Self, String> {
-        check_stat(self.size, self.mode)?;
-        Ok(self)
+        check_stat(raw.size, raw.mode)?;
+        Ok(Self {
+            path,
+            kind: raw.kind,
+            size: raw.size,
+            mtime: raw.mtime,
+            mode: raw.mode,
+            target,
+            digest: raw.digest,
+            message: raw.message.map(cut_reason),
+        })
     }
 }
 
 #[derive(Serialize, Deserialize, Default)]
-pub(super) struct RawFileAnswer {
-    pub(super) n: u32,
+struct RawFileAnswer {
+    n: u32,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(super) same: bool,
+    same: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) error: Option<FileError>,
+    error: Option<FileError>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) size: Option<u64>,
+    size: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) mtime: Option<Timestamp>,
+    mtime: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) mode: Option<u32>,
+    mode: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) digest: Option<Digest>,
+    digest: Option<Digest>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) leaf_bytes: Option<u64>,
+    leaf_bytes: Option<u64>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(super) sparse: bool,
+    sparse: bool,
 }
 
 #[derive(Serialize, Deserialize)]
-pub(super) struct FileError {
+struct FileError {
     code: ErrorCode,
     message: String,
 }

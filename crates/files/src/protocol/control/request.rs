@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::bounded::Bounded;
 use super::fields::WirePath;
 use super::head::Head;
-use super::{check_size, frames, parse_error, quick};
+use super::{check_size, frames, parse_error};
 use crate::digest::Digest;
 use crate::limits::{
     CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MIN, CREDIT_BYTES_MAX, FETCH_FILES_MAX, FILE_BYTES_MAX, FILE_RANGES_MAX,
@@ -258,11 +258,11 @@ impl Request {
             Self::Hello => json("hello", &Nothing {}),
             Self::List(list) => json("list", list),
             Self::More { id } => json("more", &OnlyId { id: *id }),
-            Self::Fetch(fetch) => quick::write_fetch(fetch),
+            Self::Fetch(fetch) => json("fetch", fetch),
             Self::Credit { bytes } => json("credit", &CreditBody { bytes: *bytes }),
             Self::Leaves(leaves) => json("leaves", leaves),
             Self::Cancel { id } => json("cancel", &OnlyId { id: *id }),
-            Self::Confirm(confirm) => quick::write_confirm(confirm),
+            Self::Confirm(confirm) => json("confirm", confirm),
         }
     }
 
@@ -289,17 +289,11 @@ impl Request {
             "hello" => Ok(Self::Hello),
             "list" => Ok(Self::List(parse::<RawList>(json)?.check()?)),
             "more" => Ok(Self::More { id: parse::<OnlyId>(json)?.id }),
-            "fetch" => match quick::fetch(json) {
-                Some(fetch) => Ok(Self::Fetch(fetch)),
-                None => Ok(Self::Fetch(parse::<RawFetch>(json)?.check()?)),
-            },
+            "fetch" => Ok(Self::Fetch(parse::<RawFetch>(json)?.check()?)),
             "credit" => Ok(Self::Credit { bytes: checked_credit(parse::<CreditBody>(json)?.bytes)? }),
             "leaves" => Ok(Self::Leaves(parse::<RawLeaves>(json)?.check()?)),
             "cancel" => Ok(Self::Cancel { id: parse::<OnlyId>(json)?.id }),
-            "confirm" => match quick::confirm(json) {
-                Some(confirm) => Ok(Self::Confirm(confirm)),
-                None => Ok(Self::Confirm(parse::<RawConfirm>(json)?.check()?)),
-            },
+            "confirm" => Ok(Self::Confirm(parse::<RawConfirm>(json)?.check()?)),
             _ => Err(WireError::unsupported("unknown `op`")),
         }
     }
@@ -333,7 +327,7 @@ impl RawList {
 }
 
 #[derive(Deserialize)]
-pub(super) struct RawFetch {
+struct RawFetch {
     id: u32,
     chunk_bytes: Option<u64>,
     compress: Option<String>,
@@ -345,7 +339,7 @@ pub(super) struct RawFetch {
 }
 
 #[derive(Deserialize)]
-pub(super) struct RawFetchFile {
+struct RawFetchFile {
     path: Option<String>,
     path_b64: Option<String>,
     ranges: Option<Bounded<Range, FILE_RANGES_MAX>>,
@@ -360,7 +354,7 @@ struct RawUnless {
 }
 
 impl RawFetch {
-    pub(super) fn check(self) -> Result<FetchRequest, WireError> {
+    fn check(self) -> Result<FetchRequest, WireError> {
         let chunk_bytes = self.chunk_bytes.unwrap_or(CHUNK_BYTES_DEFAULT);
         if chunk_bytes < CHUNK_BYTES_MIN {
             return Err(WireError::bad(format!("`chunk_bytes` is under {CHUNK_BYTES_MIN}")));
@@ -381,7 +375,7 @@ impl RawFetch {
 }
 
 impl RawFetchFile {
-    pub(super) fn check(self) -> Result<FetchFile, WireError> {
+    fn check(self) -> Result<FetchFile, WireError> {
         let path = required_path(self.path, self.path_b64)?;
         let ranges = self.ranges.map(|Bounded(ranges)| ranges);
         if let Some(ranges) = &ranges {
@@ -429,13 +423,13 @@ impl RawLeaves {
 }
 
 #[derive(Deserialize)]
-pub(super) struct RawConfirm {
+struct RawConfirm {
     id: u32,
     files: Bounded<RawConfirmedFile, FETCH_FILES_MAX>,
 }
 
 #[derive(Deserialize)]
-pub(super) struct RawConfirmedFile {
+struct RawConfirmedFile {
     n: u32,
     path: Option<String>,
     path_b64: Option<String>,
@@ -445,16 +439,13 @@ pub(super) struct RawConfirmedFile {
 }
 
 impl RawConfirm {
-    pub(super) fn check(self) -> Result<Confirm, WireError> {
+    fn check(self) -> Result<Confirm, WireError> {
         let Bounded(files) = self.files;
-        Ok(Confirm { id: self.id, files: files.into_iter().map(RawConfirmedFile::check).collect::<Result<_, _>>()? })
-    }
-}
-
-impl RawConfirmedFile {
-    pub(super) fn check(self) -> Result<ConfirmedFile, WireError> {
-        let path = required_path(self.path, self.path_b64)?;
-        Ok(ConfirmedFile { n: self.n, path, digest: self.digest, durable: self.durable })
+        let confirmed = |file: RawConfirmedFile| {
+            let path = required_path(file.path, file.path_b64)?;
+            Ok(ConfirmedFile { n: file.n, path, digest: file.digest, durable: file.durable })
+        };
+        Ok(Confirm { id: self.id, files: files.into_iter().map(confirmed).collect::<Result<_, WireError>>()? })
     }
 }
 
