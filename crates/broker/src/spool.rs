@@ -5,7 +5,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,7 +29,7 @@ impl Spool {
     /// Makes the directory if it isn't there, and removes what a process that was killed has left in it.
     pub fn new(dir: impl Into<PathBuf>) -> io::Result<Spool> {
         let dir = dir.into();
-        std::fs::create_dir_all(&dir)?;
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
         for entry in std::fs::read_dir(&dir)? {
             let entry = entry?;
             if entry.file_name().to_string_lossy().starts_with(PREFIX) {

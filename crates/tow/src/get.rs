@@ -101,11 +101,12 @@ pub struct Arguments {
 
 /// What a location names: a path, or a pattern.
 pub fn source_of(location: &Location) -> Result<Source, Failure> {
+    let wrong = |why: String| Failure::usage(format!("{}: {why}", String::from_utf8_lossy(&location.path)));
     if location.is_glob() {
-        let glob = String::from_utf8(location.path.clone()).map_err(|_| Failure::usage("a glob must be UTF-8"))?;
+        let glob = String::from_utf8(location.path.clone()).map_err(|_| wrong("a glob must be UTF-8".to_owned()))?;
         return Ok(Source::Glob(glob));
     }
-    RelPath::new(location.path.clone()).map(Source::Path).map_err(Failure::usage)
+    RelPath::new(location.path.clone()).map(Source::Path).map_err(|error| wrong(error.to_string()))
 }
 
 /// A handle that Ctrl-C and SIGTERM use, so that what has arrived is kept in order. A second signal ends at once.

@@ -21,7 +21,7 @@ pub struct Heartbeats {
 
 impl Default for Heartbeats {
     fn default() -> Heartbeats {
-        Heartbeats { interval: Duration::from_secs(2), timeout: Duration::from_secs(10) }
+        Heartbeats { interval: Duration::from_secs(2), timeout: Duration::from_secs(8) }
     }
 }
 

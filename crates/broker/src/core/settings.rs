@@ -80,7 +80,7 @@ impl Default for Settings {
             busy_timeout_ms: None,
             absent_client_ms: 5 * 60_000,
             journal_retention_ms: 7 * 24 * 3_600_000,
-            heartbeat_ms: 2_500,
+            heartbeat_ms: 2_000,
             liveness: 4,
         }
     }

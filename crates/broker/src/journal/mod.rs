@@ -69,7 +69,7 @@ impl Journal {
     ) -> Result<(Journal, Recovered), JournalError> {
         dir::make_dir(dir)?;
         let lock = dir::lock(dir)?;
-        std::fs::create_dir_all(dir.join("bodies")).map_err(JournalError::io("make", dir.join("bodies")))?;
+        dir::make_dir(&dir.join("bodies"))?;
         Journal::open_on(DirStorage::new(dir, true), &options, Some(lock), wake)
     }
 
