@@ -49,9 +49,13 @@ impl Preparing<'_> {
         let mut open = 0;
         for (n, file) in self.request.files.iter().enumerate().skip(from).take(BATCH_FILES_MAX) {
             let n = u32::try_from(n).unwrap_or(u32::MAX);
-            let one = self.look(n, file, buffer.as_mut()).unwrap_or_else(|Failure { code, message }| {
-                Looked::Done(Prepared::Answer(FileAnswer::Error { n, code, message }))
-            });
+            let one = match self.look(n, file, buffer.as_mut()) {
+                Ok(Some(one)) => one,
+                Ok(None) => break,
+                Err(Failure { code, message }) => {
+                    Looked::Done(Prepared::Answer(FileAnswer::Error { n, code, message }))
+                }
+            };
             open += usize::from(matches!(one, Looked::Done(Prepared::Large { .. })));
             looked.push(one);
             if open >= self.open_max || buffer.as_ref().is_some_and(|buffer| buffer.len() >= BATCH_BYTES_MAX) {
@@ -61,7 +65,8 @@ impl Preparing<'_> {
         self.finish(looked, buffer.unwrap_or_default())
     }
 
-    fn look(&self, n: u32, file: &FetchFile, buffer: Option<&mut Vec<u8>>) -> Result<Looked, Failure> {
+    /// Looks at one file. None if it is too large for what is left of the buffer: it is one for the next batch.
+    fn look(&self, n: u32, file: &FetchFile, buffer: Option<&mut Vec<u8>>) -> Result<Option<Looked>, Failure> {
         let path = file.path.to_rel_path().map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string()))?;
         match buffer {
             Some(buffer) if file.ranges.is_none() => {
@@ -69,20 +74,24 @@ impl Preparing<'_> {
                 for _ in 0..READ_ATTEMPTS_MAX {
                     let source = Source::open(self.root, &path)?;
                     if !self.is_small(&source.stat) {
-                        return self.large(n, file, source);
+                        return self.large(n, file, source).map(Some);
                     }
                     if is_unchanged(&source.stat, file.unless.as_ref()) {
-                        return Ok(Looked::Done(Prepared::Answer(FileAnswer::Same { n })));
+                        return Ok(Some(Looked::Done(Prepared::Answer(FileAnswer::Same { n }))));
                     }
                     buffer.truncate(begin);
+                    // A buffer that grew would be copied, and keep twice the memory.
+                    if begin > 0 && source.stat.size > (buffer.capacity() - begin) as u64 {
+                        return Ok(None);
+                    }
                     if read_whole(&source, buffer)? {
-                        return Ok(self.small(n, file, &source.stat, begin..buffer.len(), buffer));
+                        return Ok(Some(self.small(n, file, &source.stat, begin..buffer.len(), buffer)));
                     }
                 }
                 buffer.truncate(begin);
                 Err(Failure::changed("the file kept changing while it was read"))
             }
-            _ => self.large(n, file, Source::open(self.root, &path)?),
+            _ => self.large(n, file, Source::open(self.root, &path)?).map(Some),
         }
     }
 
@@ -184,5 +193,42 @@ pub(super) fn plain_path(root: &Root, path: Option<&[u8]>) -> Result<RelPath, Fa
         (Some(path), _) => RelPath::new(path).map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string())),
         (None, Some(only)) => Ok(only.clone()),
         (None, None) => Err(Failure::new(ErrorCode::BadRequest, "a directory is served: name a file in it")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::CHUNK_BYTES_DEFAULT;
+    use crate::root::Links;
+
+    #[test]
+    fn a_batch_ends_where_its_buffer_would_have_to_grow() {
+        let temp = tempfile::tempdir().unwrap();
+        let sizes = [300 << 10, 600 << 10, 200 << 10, 1 << 20, 5];
+        let mut files = Vec::new();
+        for (n, size) in sizes.into_iter().enumerate() {
+            std::fs::write(temp.path().join(n.to_string()), vec![7; size]).unwrap();
+            files.push(FetchFile { path: n.to_string().into_bytes().into(), ranges: None, unless: None });
+        }
+        let (chunk_bytes, digest) = (CHUNK_BYTES_DEFAULT, DigestWish::None);
+        let request = FetchRequest { id: 1, chunk_bytes, compress: None, digest, credit_bytes: 0, files };
+        let (root, cache) = (Root::directory(temp.path(), Links::Never).unwrap(), DigestCache::new(0));
+        let budget = Budget::new(8 * BATCH_BYTES_MAX);
+        let preparing = Preparing { root: &root, cache: &cache, budget: &budget, request: &request, open_max: 1 };
+        let bodies = |from| -> Vec<usize> {
+            let batch = preparing.batch(from);
+            let body = |prepared: &Prepared<Source>| match prepared {
+                Prepared::Small { body, .. } => body.len(),
+                _ => 0,
+            };
+            batch.iter().map(body).collect()
+        };
+        assert_eq!(bodies(0), sizes[..2]);
+        assert_eq!(bodies(2), sizes[2..3]);
+        // One that fills the buffer alone.
+        assert_eq!(bodies(3), sizes[3..4]);
+        assert_eq!(bodies(4), sizes[4..]);
+        assert_eq!(budget.buffer().capacity(), BATCH_BYTES_MAX);
     }
 }
