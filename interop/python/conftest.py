@@ -1,5 +1,6 @@
 """What the tests share: a `tow serve` or `tow broker` that ends with the test, a zmq context, and files to serve."""
 
+import itertools
 import os
 import pathlib
 import random
@@ -138,6 +139,15 @@ def tree(tmp_path):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(octets)
     return root, contents
+
+
+MONITORS = itertools.count()
+
+
+def monitor_of(socket: zmq.Socket, events: int = zmq.EVENT_ALL) -> zmq.Socket:
+    """Where a socket tells its events. pyzmq would name it by the socket's descriptor, and that of a socket which has just been
+    closed may come again before libzmq has freed its name."""
+    return socket.get_monitor_socket(events, f"inproc://monitor-{next(MONITORS)}")
 
 
 def wait_until(condition, what: str) -> None:

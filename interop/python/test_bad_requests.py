@@ -8,7 +8,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 import mdp
-from conftest import DEADLINE_SECONDS, wait_until
+from conftest import DEADLINE_SECONDS, monitor_of, wait_until
 from good_peers import good  # noqa: F401
 from numbered import ATTACHED, CLIENT, LEAVING, MANY, WORKER, Client, Refused, Reply, Worker
 from numbered import cancel, confirm, credit, hello, octets, ready, reply, request
@@ -30,7 +30,7 @@ def expect_end(peers, connected):
 
     def expect(name, *messages):
         dealer = connected(peers.server, RECONNECT_IVL=-1)
-        monitor = dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        monitor = monitor_of(dealer, zmq.EVENT_DISCONNECTED)
         for frames in messages:
             dealer.send_multipart(frames)
         assert monitor.poll(DEADLINE_SECONDS * 1000), f"{name}: the connection goes on; log: {peers.server.log()}"
@@ -165,7 +165,7 @@ def test_gaps_in_numbers(peers, connected):
     """They are allowed, and remembered: but not without a limit."""
     before = peers.server.resident_kib()
     client = Client(connected(peers.server, RECONNECT_IVL=-1))
-    monitor = client.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    monitor = monitor_of(client.socket, zmq.EVENT_DISCONNECTED)
     client.send(*(request(n, b"good", b"%d" % n) for n in (10, 1_000_000, 5, 1 << 60)))
     peers.stock_worker.serve(4)
     assert {client.reply().number for _ in range(4)} == {5, 10, 1_000_000, 1 << 60}
@@ -255,7 +255,7 @@ def test_more_services_than_there_may_be(peers, connected):
 def test_a_client_that_comes_twice_at_a_time(peers, connected):
     """The new connection takes over: the old one ends, and what was asked for is answered once."""
     first = Client(connected(peers.server, RECONNECT_IVL=-1))
-    monitor = first.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    monitor = monitor_of(first.socket, zmq.EVENT_DISCONNECTED)
     first.send(request(1, b"good", b"x"))
     second = Client(connected(peers.server), name=first.name)
     assert monitor.poll(DEADLINE_SECONDS * 1000)

@@ -7,7 +7,7 @@ import pytest
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from conftest import DEADLINE_SECONDS, wait_until
+from conftest import DEADLINE_SECONDS, monitor_of, wait_until
 from test_plain_dialect import ten_ahead, whole_at_once
 
 HEARTBEAT = {"HEARTBEAT_IVL": 50, "HEARTBEAT_TIMEOUT": 1000, "HEARTBEAT_TTL": 2000}
@@ -28,7 +28,7 @@ def events(monitor, until=None, seconds=DEADLINE_SECONDS) -> list[int]:
 def test_heartbeats_keep_an_idle_connection(serve, connected, tree):
     root, contents = tree
     dealer = connected(serve(root), **HEARTBEAT)
-    monitor = dealer.get_monitor_socket()
+    monitor = monitor_of(dealer)
     assert ten_ahead(dealer, b"big") == contents["big"]
     # Twice the timeout: libzmq would have given up without our PONGs.
     assert zmq.EVENT_DISCONNECTED not in events(monitor, seconds=2)
@@ -38,7 +38,7 @@ def test_heartbeats_keep_an_idle_connection(serve, connected, tree):
 def test_heartbeats_while_the_client_reads_slowly(serve, connected, tree):
     root, contents = tree
     dealer = connected(serve(root), RCVHWM=4, **HEARTBEAT)
-    monitor = dealer.get_monitor_socket()
+    monitor = monitor_of(dealer)
     received = b""
     for offset in range(0, len(contents["big"]), 250_000):
         dealer.send_multipart([b"fetch", b"big", b"%d" % offset, b"250000"])
@@ -51,7 +51,7 @@ def test_heartbeats_while_the_client_reads_slowly(serve, connected, tree):
 def test_heartbeats_of_the_server_find_libzmq_alive(serve, connected, tree):
     root, contents = tree
     dealer = connected(serve(root))
-    monitor = dealer.get_monitor_socket()
+    monitor = monitor_of(dealer)
     assert whole_at_once(dealer, b"one") == b"1"
     assert zmq.EVENT_DISCONNECTED not in events(monitor, seconds=5)
     assert whole_at_once(dealer, b"one") == b"1"
@@ -91,7 +91,7 @@ def test_plain_keeps_the_others_out(serve, context, tree, passwords, credentials
     dealer.linger = 0
     for name, value in credentials.items():
         dealer.set(getattr(zmq, name), value)
-    monitor = dealer.get_monitor_socket()
+    monitor = monitor_of(dealer)
     dealer.connect(server.endpoint)
     dealer.send_multipart([b"fetch", b"one"])
     refusals = {
@@ -170,7 +170,7 @@ def test_sockets_that_do_not_fit_are_refused(serve, context, connected, tree, ki
     server = serve(root)
     socket = context.socket(kind)
     socket.linger = 0
-    monitor = socket.get_monitor_socket()
+    monitor = monitor_of(socket)
     socket.connect(server.endpoint)
     refused = {zmq.EVENT_DISCONNECTED, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL}
     assert refused & set(events(monitor, until=refused))

@@ -7,6 +7,7 @@ import zmq
 
 import mdp
 import numbered
+from conftest import monitor_of
 from numbered import reply
 
 KINDS = {"stock": mdp.Worker, "numbered": numbered.Worker}
@@ -22,7 +23,7 @@ def test_a_worker_has_a_time_for_a_request(broker, connected, worker, kind):
     server = broker("--busy-timeout", "0.4")
     client = mdp.Client(connected(server))
     slow = worker(server, kind, RECONNECT_IVL=-1)
-    monitor = slow.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    monitor = monitor_of(slow.socket, zmq.EVENT_DISCONNECTED)
     client.send(b"slow", b"body")
     start = time.monotonic()
     slow.request()
