@@ -55,11 +55,12 @@ mod tests {
         assert!((block + 100..block + block / 4).contains(&pace.read_turn_bytes(extent)));
         assert!(pace.read_turn_bytes(Extent::among(100)) < block / 2);
         pace.note(1 << 40, 1);
-        let most = pace.read_turn_bytes(extent);
-        assert!(most > pace.read_turn_bytes(Extent::among(100)) / 2 && most < 128 * 1024, "{most}");
+        let longest = extent.of_records(1 << 20);
+        assert_eq!(pace.read_turn_bytes(extent), longest + longest / 8 + MORE_BYTES);
+        assert!(longest < 64 * 1024, "{longest}");
         for _ in 0..1000 {
             pace.note(100 * 50, 100);
         }
-        assert!((least..least * 2).contains(&pace.read_turn_bytes(extent)));
+        assert_eq!(pace.read_turn_bytes(extent), least);
     }
 }

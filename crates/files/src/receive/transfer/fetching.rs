@@ -50,9 +50,10 @@ impl Share {
         true
     }
 
-    /// One was finished, so that there may be room for another.
+    /// One was finished, so that there may be room for another, and for one that is longer.
     fn grow(&mut self) {
         self.fetches = (self.fetches + 1).min(FETCHES_OPEN_MAX);
+        self.files = (self.files + 1).min(SMALL_BATCH_MAX);
     }
 }
 
@@ -480,4 +481,20 @@ impl Transfer {
 pub(super) struct Space {
     pub(super) needed: u64,
     pub(super) known: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_becomes_less_to_the_last_and_comes_back() {
+        let mut share = Share::default();
+        assert!(share.shrink(3));
+        assert_eq!((share.fetches, share.files), (3, SMALL_BATCH_MAX));
+        let refusals = (0..100).take_while(|_| share.shrink(0)).count();
+        assert_eq!((1 << refusals, share.files), (SMALL_BATCH_MAX, 1));
+        (0..SMALL_BATCH_MAX).for_each(|_| share.grow());
+        assert_eq!((share.fetches, share.files), (FETCHES_OPEN_MAX, SMALL_BATCH_MAX));
+    }
 }
