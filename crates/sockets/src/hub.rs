@@ -4,7 +4,6 @@ mod busy_poll;
 mod lifecycle;
 mod turning;
 
-use crate::buffer_pool::BufferPool;
 use crate::connector::Connector;
 use crate::endpoint::Endpoint;
 use crate::error::{SendError, SocketError};
@@ -13,6 +12,7 @@ use crate::message::{Frame, Message};
 use crate::options::HubOptions;
 use crate::peer::{End, Peer, PeerId, PeerInfo};
 use crate::peers::Peers;
+use crate::pool::Pools;
 use crate::read::READ_AHEAD_BYTES_MAX;
 use crate::transport::Listener;
 use crate::waker::Waker;
@@ -66,7 +66,7 @@ pub struct Hub {
     /// The sum over all peers, and what it may come to.
     unfinished_bytes: usize,
     unfinished_limit: usize,
-    pool: BufferPool,
+    pools: Pools,
     scratch: Box<[u8]>,
     pub(crate) next_timer: Option<Instant>,
     last_scan: Instant,
@@ -82,7 +82,7 @@ impl Hub {
         let now = Instant::now();
         Ok(Hub {
             config: Arc::new(options.connection_config()),
-            pool: BufferPool::new(options.body_buffers, waker.clone()),
+            pools: Pools::new(&options, &waker),
             epoll,
             busy_poll: BusyPoll::new(options.busy_poll),
             waker,

@@ -48,7 +48,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod buffer_pool;
 mod congestion;
 mod connector;
 mod endpoint;
@@ -59,6 +58,8 @@ mod message;
 mod options;
 mod peer;
 mod peers;
+mod pipe;
+mod pool;
 mod read;
 mod socket;
 mod transport;
@@ -72,6 +73,7 @@ pub use hub::Hub;
 pub use message::{FileRange, Frame, IfShort, Message};
 pub use options::{Backoff, Congestion, HubOptions};
 pub use peer::{PeerId, PeerInfo};
+pub use pipe::Piped;
 pub use socket::{Received, Socket};
 pub use towpath_zmtp::{Frames, Heartbeat, MechanismConfig, Metadata, Queued, Secret, SocketType};
 pub use transport::Address;

@@ -1,6 +1,7 @@
 //! One peer: its socket, its connection's state machine, and what an operator may see of it.
 
 use crate::message::FileRange;
+use crate::read::Partial;
 use crate::transport::Address;
 use bytes::{Bytes, BytesMut};
 use rustix::fd::OwnedFd;
@@ -122,10 +123,16 @@ pub(crate) struct Peer {
     pub(crate) input: BytesMut,
     /// What it has begun to say, as the hub has counted it.
     pub(crate) unfinished_bytes: usize,
-    /// A buffer of the pool that octets of a body are being read into, and how many there are.
-    pub(crate) partial: Option<(Box<[u8]>, usize)>,
+    /// What octets of a body are being read into.
+    pub(crate) partial: Option<Partial>,
     /// How much to read ahead of a header; see `read.rs`.
     pub(crate) read_ahead: usize,
+    /// So many octets are read with nothing ahead.
+    pub(crate) exact_bytes: usize,
+    /// The body under way goes through pipes.
+    pub(crate) piping: bool,
+    /// This kind of socket has nothing for pipes.
+    pub(crate) cannot_splice: bool,
     /// connect(2) is under way.
     pub(crate) connecting: bool,
     pub(crate) readable: bool,
@@ -173,6 +180,9 @@ impl Peer {
             unfinished_bytes: 0,
             partial: None,
             read_ahead: crate::read::READ_AHEAD_BYTES_MAX,
+            exact_bytes: 0,
+            piping: false,
+            cannot_splice: false,
             connecting: false,
             readable: false,
             hung_up: false,

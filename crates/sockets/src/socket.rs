@@ -324,7 +324,7 @@ impl State {
                 Event::Authenticate { peer, .. } => hub.admit(peer, false),
                 // Its messages are still wanted, and come before its end.
                 Event::HungUp { .. } | Event::Failed { .. } | Event::FileSent { .. } => {}
-                Event::BodyStart { .. } | Event::BodyData { .. } | Event::BodyEnd { .. } => {}
+                Event::BodyStart { .. } | Event::BodyData { .. } | Event::BodyPiped { .. } | Event::BodyEnd { .. } => {}
             }
         }
         Ok(hub.is_busy())

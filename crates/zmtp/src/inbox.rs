@@ -1,7 +1,7 @@
 //! From octets to frames to messages, under limits; a large body may leave as a stream.
 
 use crate::error::Error;
-use crate::frame::Header;
+use crate::frame::{Header, header_bytes};
 use crate::limits::{COMMAND_BYTES_MAX, FRAME_BYTES_MAX, FRAME_OVERHEAD_BYTES, HANDSHAKE_COMMAND_BYTES_MAX};
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
@@ -203,6 +203,19 @@ impl Inbox {
     /// Octets that are missing until the frame under way is whole, as far as its header is known.
     pub(crate) fn wanted(&self) -> usize {
         self.wanted
+    }
+
+    /// Octets that are missing at least until `input` makes a header, or a frame that is taken whole, complete: a driver that reads no
+    /// more than that finds the octets of a body that is streamed where they are. Zero while one is.
+    pub(crate) fn needed(&self, input: &[u8]) -> usize {
+        match Header::decode(input) {
+            _ if self.streaming.is_some() => 0,
+            Some((header, header_bytes)) => {
+                let body = usize::try_from(header.length).unwrap_or(usize::MAX);
+                body.saturating_add(header_bytes).saturating_sub(input.len())
+            }
+            None => header_bytes(input).saturating_sub(input.len()),
+        }
     }
 
     /// Frames whose header had reserved bits set.

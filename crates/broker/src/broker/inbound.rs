@@ -59,6 +59,8 @@ impl Broker {
             }
             // This side is no server of PLAIN, and hears of peers that never were ready from the hub's log.
             Event::Authenticate { .. } | Event::FileSent { .. } | Event::Failed { .. } => {}
+            // It asks for none.
+            Event::BodyPiped { .. } => {}
         }
     }
 

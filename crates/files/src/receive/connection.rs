@@ -12,6 +12,8 @@ use towpath_sockets::{
 
 use super::get::GetError;
 use super::inbound::{Assembler, Inbound};
+use super::octets::Octets;
+use crate::digest::LEAF_BYTES_MIN;
 use crate::limits::{CHUNK_BYTES_MAX, DATA_ENTRIES_MAX};
 use crate::protocol::WireError;
 use crate::protocol::control::Request;
@@ -20,6 +22,8 @@ use crate::protocol::control::Request;
 const STREAM_OVER_BYTES: u64 = 64 << 10;
 /// Messages taken whole: headers, and bodies that are not streamed.
 const MESSAGE_BYTES_MAX: u64 = (DATA_ENTRIES_MAX as u64 + 2) * STREAM_OVER_BYTES;
+/// Bodies over this come in pipes, if any do: not files that are installed from memory.
+const PIPE_OVER_BYTES: u64 = LEAF_BYTES_MIN - 1;
 /// How long what was sent last may take to leave.
 const LINGER: Duration = Duration::from_millis(300);
 
@@ -119,7 +123,12 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn open(options: &ConnectOptions, cancel: &CancelHandle) -> Result<Self, SocketError> {
+    /// With `pipe_bodies`, pieces of files come in pipes where they can.
+    pub(super) fn open(
+        options: &ConnectOptions,
+        pipe_bodies: bool,
+        cancel: &CancelHandle,
+    ) -> Result<Self, SocketError> {
         let mut hub = Hub::new(HubOptions {
             mechanism: options.mechanism.clone(),
             heartbeat: options.heartbeat,
@@ -128,6 +137,7 @@ impl Connection {
             max_frame_bytes: CHUNK_BYTES_MAX,
             max_message_bytes: MESSAGE_BYTES_MAX,
             max_frames: DATA_ENTRIES_MAX + 1,
+            pipe_over_bytes: pipe_bodies.then_some(PIPE_OVER_BYTES),
             ..HubOptions::new(SocketType::Dealer)
         })?;
         cancel.wakes(hub.waker());
@@ -192,6 +202,7 @@ impl Connection {
             Event::Message { peer, .. }
             | Event::BodyStart { peer, .. }
             | Event::BodyData { peer, .. }
+            | Event::BodyPiped { peer, .. }
             | Event::BodyEnd { peer, .. }
                 if self.server == Some(peer) =>
             {
@@ -223,7 +234,16 @@ impl Connection {
                 head.into_iter().try_for_each(|frame| self.assembler.whole_frame(frame, out))?;
                 self.assembler.frame_start(length, out)
             }
-            Event::BodyData { data, .. } => self.assembler.frame_data(data, out),
+            Event::BodyData { data, .. } => self.assembler.frame_data(data.into(), out),
+            Event::BodyPiped { piped, .. } => {
+                let octets = if self.assembler.needs_memory() {
+                    // It was put there by this side, and is.
+                    piped.into_bytes().map_err(|error| WireError::bad(format!("cannot read a pipe: {error}")))?.into()
+                } else {
+                    Octets::Piped(piped)
+                };
+                self.assembler.frame_data(octets, out)
+            }
             Event::BodyEnd { more, .. } => {
                 self.assembler.frame_end(out)?;
                 if more { Ok(()) } else { self.assembler.message_end(out) }

@@ -3,15 +3,16 @@
 
 use bytes::{Bytes, BytesMut};
 
+use super::octets::Octets;
 use crate::limits::{CONTROL_BYTES_MAX, LEAF_VALUE_BYTES, LEAVES_PAGE_MAX};
-use crate::protocol::data::{DataEntry, DataHeader};
+use crate::protocol::data::{Body, DataEntry, DataHeader};
 use crate::protocol::{Dialect, WireError};
 
 /// Largest attachment of a control message.
 const ATTACHMENT_BYTES_MAX: usize = LEAVES_PAGE_MAX as usize * LEAF_VALUE_BYTES;
 
 /// What a server sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub enum Inbound {
     /// A control message, whole.
     Control {
@@ -24,8 +25,8 @@ pub enum Inbound {
     Header(DataHeader),
     /// A body begins.
     Body(DataEntry),
-    /// Octets of the body that began last, in order.
-    BodyData(Bytes),
+    /// Octets of the body that began last, in order. In memory, unless the body is plain.
+    BodyData(Octets),
     /// The body that began last is whole.
     BodyEnd,
 }
@@ -53,7 +54,7 @@ enum Frame {
     /// Of a control message: collected.
     Collect { data: BytesMut, left: u64 },
     /// A body: passed on as it comes.
-    Pass { left: u64 },
+    Pass { left: u64, plain: bool },
 }
 
 /// Follows one connection. After an error nothing more can be read from it.
@@ -79,7 +80,7 @@ impl Assembler {
             Message::Data { rest } => {
                 out.push(Inbound::Body(next_entry(rest, frame.len() as u64)?));
                 if !frame.is_empty() {
-                    out.push(Inbound::BodyData(frame));
+                    out.push(Inbound::BodyData(frame.into()));
                 }
                 out.push(Inbound::BodyEnd);
                 Ok(())
@@ -99,18 +100,24 @@ impl Assembler {
                 Frame::Collect { data: BytesMut::new(), left: length }
             }
             Message::Data { rest } => {
-                out.push(Inbound::Body(next_entry(rest, length)?));
-                Frame::Pass { left: length }
+                let entry = next_entry(rest, length)?;
+                out.push(Inbound::Body(entry));
+                Frame::Pass { left: length, plain: entry.body == Body::Plain }
             }
         };
         Ok(())
     }
 
-    /// Octets of the frame that began.
+    /// Whether the octets of the frame that began are looked at, and so have to be in memory.
+    pub fn needs_memory(&self) -> bool {
+        !matches!(self.frame, Frame::Pass { plain: true, .. })
+    }
+
+    /// Octets of the frame that began, in memory if they have to be.
     ///
     /// # Errors
     /// More than were announced.
-    pub fn frame_data(&mut self, octets: Bytes, out: &mut Vec<Inbound>) -> Result<(), WireError> {
+    pub fn frame_data(&mut self, octets: Octets, out: &mut Vec<Inbound>) -> Result<(), WireError> {
         let take = |left: &mut u64| {
             *left = left.checked_sub(octets.len() as u64).ok_or_else(|| WireError::bad("a frame is too long"))?;
             Ok(())
@@ -119,9 +126,12 @@ impl Assembler {
             Frame::None => return Err(WireError::bad("octets outside of a frame")),
             Frame::Collect { data, left } => {
                 take(left)?;
+                let Octets::Memory(octets) = octets else {
+                    return Err(WireError::bad("octets that are not in memory"));
+                };
                 data.extend_from_slice(&octets);
             }
-            Frame::Pass { left } => {
+            Frame::Pass { left, .. } => {
                 take(left)?;
                 out.push(Inbound::BodyData(octets));
             }
@@ -141,7 +151,7 @@ impl Assembler {
                 }
                 Ok(())
             }
-            Frame::Pass { left: 0 } => {
+            Frame::Pass { left: 0, .. } => {
                 out.push(Inbound::BodyEnd);
                 Ok(())
             }
@@ -206,8 +216,11 @@ fn check_control_frame(index: usize, length: u64) -> Result<(), WireError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::data::Body;
     use proptest::prelude::*;
+
+    fn octets(octets: &'static [u8]) -> Octets {
+        Bytes::from_static(octets).into()
+    }
 
     fn entry(length: u64) -> DataEntry {
         DataEntry { n: 0, end: false, body: Body::Plain, offset: 0, length, body_length: length }
@@ -225,15 +238,15 @@ mod tests {
         let (mut assembler, mut out) = (Assembler::default(), Vec::new());
         assembler.whole_frame(frame, &mut out).unwrap();
         assembler.frame_start(3, &mut out).unwrap();
-        assembler.frame_data(Bytes::from_static(b"ab"), &mut out).unwrap();
-        assembler.frame_data(Bytes::from_static(b"c"), &mut out).unwrap();
+        assembler.frame_data(octets(b"ab"), &mut out).unwrap();
+        assembler.frame_data(octets(b"c"), &mut out).unwrap();
         assembler.frame_end(&mut out).unwrap();
         assembler.whole_frame(Bytes::from_static(b"de"), &mut out).unwrap();
         assembler.frame_start(1, &mut out).unwrap();
-        assembler.frame_data(Bytes::from_static(b"f"), &mut out).unwrap();
+        assembler.frame_data(octets(b"f"), &mut out).unwrap();
         assembler.frame_end(&mut out).unwrap();
         assembler.message_end(&mut out).unwrap();
-        let data = |octets: &'static [u8]| Inbound::BodyData(Bytes::from_static(octets));
+        let data = |octets: &'static [u8]| Inbound::BodyData(Bytes::from_static(octets).into());
         let body = |length| Inbound::Body(entry(length));
         let expected = vec![
             Inbound::Header(header),
@@ -256,7 +269,7 @@ mod tests {
         let (mut assembler, mut out) = (Assembler::default(), Vec::new());
         assembler.whole_frame(Bytes::from_static(b"TOW1"), &mut out).unwrap();
         assembler.frame_start(2, &mut out).unwrap();
-        assembler.frame_data(Bytes::from_static(b"{}"), &mut out).unwrap();
+        assembler.frame_data(octets(b"{}"), &mut out).unwrap();
         assembler.frame_end(&mut out).unwrap();
         assembler.whole_frame(Bytes::from_static(b"leaves"), &mut out).unwrap();
         assert_eq!(out, vec![]);
@@ -279,10 +292,10 @@ mod tests {
         assert!(begin(data.clone()).message_end(out).is_err());
         let mut long = begin(data.clone());
         long.frame_start(3, out).unwrap();
-        assert!(long.frame_data(Bytes::from_static(b"abcd"), out).is_err());
+        assert!(long.frame_data(octets(b"abcd"), out).is_err());
         let mut short = begin(data);
         short.frame_start(3, out).unwrap();
-        short.frame_data(Bytes::from_static(b"ab"), out).unwrap();
+        short.frame_data(octets(b"ab"), out).unwrap();
         assert!(short.frame_end(out).is_err());
         let control = || Bytes::from_static(b"TOW1");
         assert!(begin(control()).frame_start((1 << 20) + 1, out).is_err());

@@ -10,6 +10,7 @@ mod get;
 pub mod inbound;
 mod listing;
 mod names;
+pub mod octets;
 mod place;
 mod ranges;
 mod sink;

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use towpath_files::digest::{Digest, LeafHasher, LeafSize};
+use towpath_files::receive::octets::Octets;
 use towpath_files::receive::transfer::{
     ContentKey, ContentSpec, DiskCommand, DiskError, DiskReport, Found, SmallOutcome,
 };
@@ -56,8 +57,8 @@ impl FakeDisk {
             DiskCommand::Small(small) => {
                 assert_eq!(small.bytes(), small.version.size, "a whole file in one piece");
                 assert!(small.digest.is_some() || !self.verify, "a file would be installed unchecked");
-                let right =
-                    small.digest.is_none_or(|digest| digest.0 == *blake3::hash(&small.data.concat()).as_bytes());
+                let data = small.data.into_iter().map(in_memory).collect::<Vec<_>>().concat();
+                let right = small.digest.is_none_or(|digest| digest.0 == *blake3::hash(&data).as_bytes());
                 let outcome = if right { SmallOutcome::Installed } else { SmallOutcome::Mismatch };
                 DiskReport::Small { file: small.file, credit: small.credit, result: Ok(outcome) }
             }
@@ -67,8 +68,10 @@ impl FakeDisk {
                 return;
             }
             DiskCommand::Write { content, leaf, offset, data, credit } => {
-                let result = self.write(content, leaf, offset, data.len() as u64, Some(&data));
-                DiskReport::Written { content, offset, length: data.len() as u64, credit, result }
+                let data = in_memory(data);
+                let length = data.len() as u64;
+                let result = self.write(content, leaf, offset, length, Some(&data));
+                DiskReport::Written { content, offset, length, credit, result }
             }
             DiskCommand::Zeros { content, leaf, offset, length, credit } => {
                 let result = self.write(content, leaf, offset, length, None);
@@ -155,4 +158,8 @@ impl FakeDisk {
 
 fn failed() -> DiskError {
     DiskError { full: false, message: "as the script has it".to_owned() }
+}
+
+fn in_memory(octets: Octets) -> bytes::Bytes {
+    octets.into_bytes().expect("octets in memory")
 }

@@ -1,10 +1,10 @@
 //! What a hub does in a turn: wait, give every peer that has something to do its share, look at the deadlines.
 
 use super::{EVENTS_MAX, Hub, LISTENER_TOKENS, WAKER_TOKEN, schedule};
-use crate::buffer_pool::BufferPool;
 use crate::error::SocketError;
 use crate::event::Event;
 use crate::peer::{End, Peer, PeerId};
+use crate::pool::Pools;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use std::collections::VecDeque;
@@ -97,7 +97,7 @@ impl Hub {
                 peer,
                 reading && self.events.len() < EVENTS_MAX,
                 &mut self.scratch,
-                &self.pool,
+                &self.pools,
                 &mut self.events,
                 self.now,
                 self.options.read_turn_bytes,
@@ -129,7 +129,7 @@ impl Hub {
         if starving {
             // Peers that are slow to fill their buffers must not keep others from having one.
             for peer in self.peers.iter_mut() {
-                peer.hand_over(&self.pool, &mut self.events);
+                peer.hand_over(&self.pools, &mut self.events);
             }
         }
     }
@@ -177,7 +177,7 @@ fn run_peer(
     peer: &mut Peer,
     reading: bool,
     scratch: &mut [u8],
-    pool: &BufferPool,
+    pools: &Pools,
     events: &mut VecDeque<Event>,
     now: Instant,
     read_turn_bytes: usize,
@@ -192,7 +192,7 @@ fn run_peer(
         }
     }
     if reading {
-        peer.read(scratch, pool, events, now, read_turn_bytes)?;
+        peer.read(scratch, pools, events, now, read_turn_bytes)?;
     }
     if peer.wants_to_write() {
         peer.write(scratch, events)?;

@@ -60,7 +60,7 @@ fn in_the_way(what: &str) -> DiskError {
 fn same_size(dir: &Dir, name: &[u8]) -> Result<Found, DiskError> {
     let Ok((file, before)) = dir.open_file(name) else { return Ok(Found::Nothing) };
     let mut hasher = blake3::Hasher::new();
-    let whole = read_range(&file, 0, before.size, |octets| {
+    let whole = read_range(&file, 0, before.size, &mut Vec::new(), |octets| {
         hasher.update(octets);
     });
     let unchanged = FileStat::try_from(&file).is_ok_and(|after| after.same_content(&before));
@@ -129,7 +129,7 @@ fn hash_leaf(file: &File, leaves: LeafSize, leaf: u64) -> io::Result<Option<crat
     let (Ok((offset, length)), Ok(mut hasher)) = (leaves.range(leaf), LeafHasher::new(leaves, leaf)) else {
         return Ok(None);
     };
-    match read_range(file, offset, length, |octets| {
+    match read_range(file, offset, length, &mut Vec::new(), |octets| {
         let _ = hasher.update(octets);
     }) {
         Ok(()) => Ok(hasher.finish().ok()),
@@ -139,9 +139,16 @@ fn hash_leaf(file: &File, leaves: LeafSize, leaf: u64) -> io::Result<Option<crat
     }
 }
 
-/// Reads a range of a file, piece by piece.
-pub(super) fn read_range(file: &File, offset: u64, length: u64, mut take: impl FnMut(&[u8])) -> io::Result<()> {
-    let mut buffer = vec![0; READ_BYTES.min(usize::try_from(length).unwrap_or(READ_BYTES))];
+/// Reads a range of a file, piece by piece, by way of a buffer that is made larger if need be.
+pub(super) fn read_range(
+    file: &File,
+    offset: u64,
+    length: u64,
+    buffer: &mut Vec<u8>,
+    mut take: impl FnMut(&[u8]),
+) -> io::Result<()> {
+    let enough = READ_BYTES.min(usize::try_from(length).unwrap_or(READ_BYTES));
+    buffer.resize(enough.max(buffer.len()), 0);
     let (mut at, end) = (offset, offset.saturating_add(length));
     while at < end {
         let now = usize::try_from(end - at).unwrap_or(READ_BYTES).min(buffer.len());

@@ -18,13 +18,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use destination::Destination;
-use partial::PartialFile;
+use partial::{PartialFile, io_error};
 use worker::{Job, Worker};
 
 #[cfg(fuzzing)]
 pub use state::fuzz_body as fuzz_partial_state;
 
 use super::transfer::{ContentKey, DiskCommand, DiskReport, SmallFile};
+use crate::receive::octets::Octets;
 use crate::root::RootError;
 
 /// Small files in one job: enough that waking a worker costs nothing, few enough that all have something to do.
@@ -95,7 +96,7 @@ impl Disk {
             threads.push(thread.spawn(move || worker.run(&receiver))?);
             jobs.push(sender);
         }
-        let small = vec![Vec::new(); jobs.len()];
+        let small = jobs.iter().map(|_| Vec::new()).collect();
         let (contents, hasher) = (HashMap::new(), RandomState::new());
         Ok(Self {
             options,
@@ -149,9 +150,7 @@ impl Disk {
             }
             DiskCommand::Write { content, leaf, offset, data, credit } => {
                 if let Some(content) = self.contents.get(&content).map(Arc::clone) {
-                    self.queued_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
-                    let worker = content.spec.content.0.wrapping_add(leaf);
-                    self.send(worker, Job::Write { content, leaf, offset, data, credit });
+                    self.write(content, leaf, offset, data, credit);
                 }
             }
             DiskCommand::Zeros { content, leaf, offset, length, credit } => {
@@ -171,6 +170,31 @@ impl Disk {
                 }
             }
             DiskCommand::Leave { content } => drop(self.forget(content)),
+        }
+    }
+
+    /// What is in memory is hashed and written by a worker. What the kernel has is written here, while more of it gathers in the
+    /// socket, and hashed by a worker: the kernel writes a file for one thread at a time anyhow.
+    fn write(&self, content: Arc<PartialFile>, leaf: u64, offset: u64, data: Octets, credit: u64) {
+        let worker = content.spec.content.0.wrapping_add(leaf);
+        let length = data.len() as u64;
+        match data {
+            Octets::Memory(data) => {
+                self.queued_bytes.fetch_add(length, Ordering::Relaxed);
+                self.send(worker, Job::Write { content, leaf, offset, data, credit });
+            }
+            Octets::Piped(data) => {
+                let written = content.open().and_then(|open| {
+                    data.write_to(&open.file, offset).map_err(|error| io_error("cannot write", &error))
+                });
+                match written {
+                    Ok(()) => self.send(worker, Job::Hash { content, leaf, offset, length, credit }),
+                    Err(error) => {
+                        let content = content.spec.content;
+                        self.report(DiskReport::Written { content, offset, length, credit, result: Err(error) });
+                    }
+                }
+            }
         }
     }
 

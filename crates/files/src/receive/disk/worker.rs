@@ -1,6 +1,8 @@
 //! A thread that hashes and writes. All octets of a leaf come to the same worker, in order.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,7 +18,8 @@ use super::install::{self, OpenDir};
 use super::partial::{OpenPartial, PartialFile, io_error};
 use crate::digest::{Leaf, LeafHasher, LeafSize};
 use crate::path::RelPath;
-use crate::receive::transfer::{ContentKey, DiskError, DiskReport, FileKey, SmallFile, Version};
+use crate::receive::octets::Octets;
+use crate::receive::transfer::{ContentKey, DiskError, DiskReport, FileKey, SmallFile, SmallOutcome, Version};
 use crate::root::Timestamp;
 
 /// What a leaf's value is taken for where nothing is verified.
@@ -38,6 +41,14 @@ pub(super) enum Job {
         leaf: u64,
         offset: u64,
         data: Bytes,
+        credit: u64,
+    },
+    /// Octets were written already, but not hashed.
+    Hash {
+        content: Arc<PartialFile>,
+        leaf: u64,
+        offset: u64,
+        length: u64,
         credit: u64,
     },
     Zeros {
@@ -91,6 +102,8 @@ pub(super) struct Worker {
     leaves: HashMap<(ContentKey, u64), OpenLeaf>,
     /// The directory that the last small file went to.
     dir: Option<OpenDir>,
+    /// What is read back goes through this.
+    buffer: Vec<u8>,
 }
 
 impl Worker {
@@ -101,7 +114,16 @@ impl Worker {
         queued_bytes: Arc<AtomicU64>,
         small_jobs: Arc<AtomicUsize>,
     ) -> Self {
-        Self { destination, reports, wake, queued_bytes, small_jobs, leaves: HashMap::new(), dir: None }
+        Self {
+            destination,
+            reports,
+            wake,
+            queued_bytes,
+            small_jobs,
+            leaves: HashMap::new(),
+            dir: None,
+            buffer: Vec::new(),
+        }
     }
 
     /// Works until nobody can send any more jobs, or hear of them.
@@ -122,15 +144,20 @@ impl Worker {
                 DiskReport::Inspected { file, found: inspect(&self.destination, &local, &listed, verify) }
             }
             Job::Small(files) => {
-                let reports = files.into_iter().map(|small| self.small(&small)).collect();
+                let reports = files.into_iter().map(|small| self.small(small)).collect();
                 self.small_jobs.fetch_sub(1, Ordering::AcqRel);
                 return reports;
             }
             Job::Write { content, leaf, offset, data, credit } => {
+                let length = data.len() as u64;
                 let result = self.write(&content, leaf, offset, &data);
-                let (length, content) = (data.len() as u64, content.spec.content);
+                let content = content.spec.content;
                 self.queued_bytes.fetch_sub(length, Ordering::Relaxed);
                 DiskReport::Written { content, offset, length, credit, result }
+            }
+            Job::Hash { content, leaf, offset, length, credit } => {
+                let result = self.hash(&content, leaf, offset, length);
+                DiskReport::Written { content: content.spec.content, offset, length, credit, result }
             }
             Job::Zeros { content, leaf, offset, length, credit } => {
                 let result = self.zeros(&content, leaf, offset, length);
@@ -162,13 +189,17 @@ impl Worker {
         vec![report]
     }
 
-    fn small(&mut self, small: &SmallFile) -> DiskReport {
-        let result = self.install_small(small);
-        self.queued_bytes.fetch_sub(small.bytes(), Ordering::Relaxed);
+    fn small(&mut self, mut small: SmallFile) -> DiskReport {
+        let bytes = small.bytes();
+        let data: io::Result<Vec<Bytes>> = small.data.drain(..).map(Octets::into_bytes).collect();
+        let result = data
+            .map_err(|error| io_error("cannot read a pipe", &error))
+            .and_then(|data| self.install_small(&small, &data));
+        self.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
         DiskReport::Small { file: small.file, credit: small.credit, result }
     }
 
-    fn install_small(&mut self, small: &SmallFile) -> Result<crate::receive::transfer::SmallOutcome, DiskError> {
+    fn install_small(&mut self, small: &SmallFile, data: &[Bytes]) -> Result<SmallOutcome, DiskError> {
         let (parent, name) = small.local.split().unwrap_or_default();
         let mut open = match self.dir.take() {
             Some(open) if open.path == parent => open,
@@ -177,7 +208,7 @@ impl Worker {
                 OpenDir::new(parent, dir)
             }
         };
-        let result = install::install_small(&mut open, name, small, self.destination.durable);
+        let result = install::install_small(&mut open, name, small, data, self.destination.durable);
         self.dir = Some(open);
         result
     }
@@ -197,6 +228,25 @@ impl Worker {
         }
         open.file.write_all_at(data, offset).map_err(|error| io_error("cannot write", &error))?;
         state.position += data.len() as u64;
+        let whole = self.put_back(content, leaf, state)?;
+        open.note_leaves(&whole)?;
+        Ok(whole)
+    }
+
+    /// Reads what was written, which is in the page cache, and maybe still in a processor's.
+    fn hash(
+        &mut self,
+        content: &PartialFile,
+        leaf: u64,
+        offset: u64,
+        length: u64,
+    ) -> Result<Vec<(u64, Leaf)>, DiskError> {
+        let open = content.open()?;
+        let mut state = self.leaf_at(content, &open, leaf, offset)?;
+        if let Some(hasher) = &mut state.hasher {
+            read_into(hasher, &open.file, offset, length, &mut self.buffer)?;
+        }
+        state.position += length;
         let whole = self.put_back(content, leaf, state)?;
         open.note_leaves(&whole)?;
         Ok(whole)
@@ -251,10 +301,7 @@ impl Worker {
         if let Some(hasher) = &mut hasher
             && offset > start
         {
-            read_range(&open.file, start, offset - start, |octets| {
-                let _ = hasher.update(octets);
-            })
-            .map_err(|error| io_error("cannot read back", &error))?;
+            read_into(hasher, &open.file, start, offset - start, &mut self.buffer)?;
         }
         Ok(OpenLeaf { hasher, position: offset, end: start + length })
     }
@@ -271,6 +318,20 @@ impl Worker {
         };
         Ok(vec![(leaf, value)])
     }
+}
+
+/// Hashes what was written.
+fn read_into(
+    hasher: &mut LeafHasher,
+    file: &File,
+    offset: u64,
+    length: u64,
+    buffer: &mut Vec<u8>,
+) -> Result<(), DiskError> {
+    read_range(file, offset, length, buffer, |octets| {
+        let _ = hasher.update(octets);
+    })
+    .map_err(|error| io_error("cannot read back", &error))
 }
 
 fn hash_zeros(hasher: &mut LeafHasher, length: u64) -> Result<(), DiskError> {

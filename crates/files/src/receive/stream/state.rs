@@ -15,6 +15,7 @@ use crate::protocol::control::{
 };
 use crate::protocol::data::{Body, DataEntry};
 use crate::receive::inbound::Inbound;
+use crate::receive::octets::Octets;
 use crate::receive::transfer::{Credit, HASH_BYTES_PER_SECOND_MIN, Progress, TransferError};
 use crate::root::Timestamp;
 
@@ -167,7 +168,8 @@ impl Stream {
                 self.piece = Some(Piece { entry, useless, credit: 0, packed: Vec::new() });
             }
             Inbound::Body(entry) => self.body_begins(entry)?,
-            Inbound::BodyData(data) => self.body_data(data)?,
+            Inbound::BodyData(Octets::Memory(data)) => self.body_data(data)?,
+            Inbound::BodyData(Octets::Piped(_)) => return protocol("octets that are not in memory"),
             Inbound::BodyEnd => self.body_ends()?,
         }
         if self.phase == Phase::Data

@@ -1,10 +1,9 @@
 //! What the state machine asks of a disk, and what it hears back.
 
-use bytes::Bytes;
-
 use crate::digest::{Digest, Leaf, LeafSize};
 use crate::path::RelPath;
 use crate::protocol::control::{Base, Range, Request};
+use crate::receive::octets::Octets;
 use crate::root::Timestamp;
 
 /// A file of the transfer.
@@ -36,7 +35,7 @@ impl Version {
 }
 
 /// Something for the driver to do, in this order.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub enum Output {
     /// Send this to the server.
     Send(Request),
@@ -56,7 +55,7 @@ pub enum Output {
 }
 
 /// Work for a disk. Commands of the same content and leaf are in order; others may be done in any order.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub enum DiskCommand {
     /// Say what is at the place of a file: [`DiskReport::Inspected`].
     Inspect {
@@ -124,7 +123,7 @@ pub enum DiskCommand {
         /// Where it goes in the file.
         offset: u64,
         /// The octets.
-        data: Bytes,
+        data: Octets,
         /// What to report as credit that is free again.
         credit: u64,
     },
@@ -161,7 +160,7 @@ pub enum DiskCommand {
 }
 
 /// A whole file in one piece.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub struct SmallFile {
     /// The file.
     pub file: FileKey,
@@ -172,7 +171,7 @@ pub struct SmallFile {
     /// What its content has to hash to; `None` where that need not be checked.
     pub digest: Option<Digest>,
     /// Its content, in the pieces in which it came.
-    pub data: Vec<Bytes>,
+    pub data: Vec<Octets>,
     /// What to report as credit that is free again.
     pub credit: u64,
 }

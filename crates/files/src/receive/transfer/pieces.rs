@@ -1,7 +1,5 @@
 //! Data messages: every piece held against what was asked for, cut at the borders of leaves, and handed to the disk.
 
-use bytes::Bytes;
-
 use super::command::{ContentKey, ContentSpec, DiskCommand, FileKey, SmallFile};
 use super::fetching::{AskedState, SMALL_FILE_BYTES};
 use super::file::{Content, Phase};
@@ -9,6 +7,7 @@ use super::outcome::TransferError;
 use super::{AGAIN_MAX, Transfer};
 use crate::digest::LeafSize;
 use crate::protocol::data::{Body, DataEntry, DataHeader};
+use crate::receive::octets::Octets;
 
 /// Leaves of zeros in one command, so that the answer stays small.
 const ZERO_LEAVES_MAX: u64 = 1024;
@@ -28,7 +27,7 @@ pub(super) struct Piece {
     /// A compressed body, until it is whole.
     packed: Vec<u8>,
     /// What came of a small file, until it is whole.
-    gathered: Vec<Bytes>,
+    gathered: Vec<Octets>,
 }
 
 fn protocol<T>(message: &str) -> Result<T, TransferError> {
@@ -69,11 +68,11 @@ impl Transfer {
         Ok(())
     }
 
-    pub(super) fn body_data(&mut self, data: Bytes) -> Result<(), TransferError> {
+    pub(super) fn body_data(&mut self, data: Octets) -> Result<(), TransferError> {
         let Some(piece) = &mut self.piece else { return protocol("octets outside of a piece") };
         if piece.useless || piece.entry.body == Body::Plain {
             self.pass(data);
-        } else {
+        } else if let Octets::Memory(data) = data {
             // Bounded by the largest chunk: the header was checked, and the body is as long as it says.
             piece.packed.extend_from_slice(&data);
         }
@@ -131,7 +130,7 @@ impl Transfer {
     }
 
     /// Hands octets of the current piece, as they are in the file, to the disk.
-    fn pass(&mut self, data: Bytes) {
+    fn pass(&mut self, data: Octets) {
         let Some((key, entry)) = self.piece.as_ref().map(|piece| (piece.file, piece.entry)) else { return };
         let is_small = self.is_whole_small_file(key, &entry);
         let Some(piece) = &mut self.piece else { return };
@@ -166,7 +165,7 @@ impl Transfer {
         whole && ready && size <= SMALL_FILE_BYTES && task.content.is_none()
     }
 
-    fn pass_small(&mut self, key: FileKey, data: Vec<Bytes>, credit: u64) {
+    fn pass_small(&mut self, key: FileKey, data: Vec<Octets>, credit: u64) {
         let verify = self.options.verify;
         let Some(task) = self.files.get_mut(&key) else { return };
         task.phase = Phase::Installing;
@@ -175,7 +174,7 @@ impl Transfer {
         self.command(DiskCommand::Small(SmallFile { file: key, local, version, digest, data, credit }));
     }
 
-    fn pass_to_content(&mut self, key: FileKey, offset: u64, mut data: Bytes, mut credit: u64) {
+    fn pass_to_content(&mut self, key: FileKey, offset: u64, mut data: Octets, mut credit: u64) {
         let Some((content, leaves)) = self.content_to_write(key) else {
             self.credit.release(credit);
             return;

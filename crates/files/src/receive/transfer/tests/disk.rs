@@ -74,14 +74,16 @@ impl SimDisk {
                 let _ = local;
                 DiskReport::Installed { file, result: Ok(()) }
             }
-            DiskCommand::Small(small) => {
+            DiskCommand::Small(mut small) => {
+                let bytes = small.bytes();
+                let data = small.data.drain(..).map(|piece| piece.into_bytes().unwrap()).collect::<Vec<_>>().concat();
                 let result = if self.broken.as_deref() == Some(small.local.as_bytes()) {
                     Err(broken())
-                } else if small.digest.is_some_and(|digest| digest != Digest::of(&small.data.concat())) {
+                } else if small.digest.is_some_and(|digest| digest != Digest::of(&data)) {
                     Ok(SmallOutcome::Mismatch)
                 } else {
-                    assert_eq!(small.bytes(), small.version.size);
-                    self.installed.insert(small.local.as_bytes().to_vec(), small.data.concat());
+                    assert_eq!(bytes, small.version.size);
+                    self.installed.insert(small.local.as_bytes().to_vec(), data);
                     Ok(SmallOutcome::Installed)
                 };
                 DiskReport::Small { file: small.file, credit: small.credit, result }
@@ -100,8 +102,9 @@ impl SimDisk {
                 return None;
             }
             DiskCommand::Write { content, leaf, offset, data, credit } => {
-                let result = self.write(content, leaf, offset, &data);
-                DiskReport::Written { content, offset, length: data.len() as u64, credit, result }
+                let length = data.len() as u64;
+                let result = self.write(content, leaf, offset, &data.into_bytes().unwrap());
+                DiskReport::Written { content, offset, length, credit, result }
             }
             DiskCommand::Zeros { content, leaf, offset, length, credit } => {
                 let result = self.write(content, leaf, offset, &vec![0; length as usize]);

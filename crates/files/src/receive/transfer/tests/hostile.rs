@@ -178,7 +178,7 @@ fn pieces_that_were_not_asked_for_are_refused() {
         session.piece(session.fetch_id(), lie);
         if !session.finished {
             // Too short: found out at its end.
-            session.give(Inbound::BodyData(Bytes::from(vec![0; lie.body_length as usize])));
+            session.give(Inbound::BodyData(vec![0; lie.body_length as usize].into()));
             session.give(Inbound::BodyEnd);
         }
         session.protocol_error();
@@ -286,11 +286,11 @@ proptest! {
                     let offset = chunk * 100;
                     let piece = DataEntry { n: 0, end, body: Body::Plain, offset, length, body_length: length };
                     session.piece(id, piece);
-                    session.give(Inbound::BodyData(Bytes::from(vec![0; length as usize])));
+                    session.give(Inbound::BodyData(vec![0; length as usize].into()));
                     session.give(Inbound::BodyEnd);
                 }
                 3 => session.give(Inbound::BodyEnd),
-                4 => session.give(Inbound::BodyData(Bytes::from_static(b"octets"))),
+                4 => session.give(Inbound::BodyData(Bytes::from_static(b"octets").into())),
                 _ => {
                     session.transfer.disconnected();
                     session.transfer.connected();
