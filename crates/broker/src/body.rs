@@ -14,6 +14,9 @@ pub(crate) const SHARE_OVER_BYTES: usize = 16 * 1024;
 /// Up to so many octets, a copy costs no more than sharing does.
 const COPY_AGAIN_BYTES_MAX: usize = 1024;
 
+/// What is copied is counted in steps of so many octets: bodies of the same step can follow each other in the same memory.
+const COPIED_STEP_BYTES: usize = 64;
+
 /// A body that isn't in memory, such as a file. Whoever made it knows what it is.
 pub trait LargeBody: Any + Send + Sync + fmt::Debug {
     /// Its octets.
@@ -30,8 +33,11 @@ enum Kind {
         length: u8,
         octets: [u8; INLINE_BYTES_MAX],
     },
-    /// Copied out of what was read. Not [`Bytes`], which allocate twice to be shared.
-    Copied(Arc<[u8]>),
+    /// Copied out of what was read. Not [`Bytes`], which allocate twice to be shared. There may be room behind it.
+    Copied {
+        length: usize,
+        octets: Arc<[u8]>,
+    },
     One(Bytes),
     Many(Arc<[Bytes]>),
     Large(Arc<dyn LargeBody>),
@@ -48,7 +54,7 @@ impl Body {
                 inline[..octets.len()].copy_from_slice(octets);
                 Body(Kind::Inline { length, octets: inline })
             }
-            _ => Body(Kind::Copied(octets.into())),
+            _ => Body(Kind::Copied { length: octets.len(), octets: octets.into() }),
         }
     }
 
@@ -85,9 +91,22 @@ impl Body {
             (Kind::Inline { length, octets: inline }, Ok(new)) if octets.len() <= INLINE_BYTES_MAX => {
                 inline[..octets.len()].copy_from_slice(octets);
                 *length = new;
+                return;
             }
-            _ => *self = Body::copied(octets),
+            // Of nearly the same length: the memory stays, which costs much less than to give it back and take other.
+            (Kind::Copied { length, octets: copied }, _)
+                if (INLINE_BYTES_MAX + 1..=copied.len()).contains(&octets.len())
+                    && copied_bytes(octets.len()) == copied_bytes(copied.len()) =>
+            {
+                if let Some(own) = Arc::get_mut(copied) {
+                    own[..octets.len()].copy_from_slice(octets);
+                    *length = octets.len();
+                    return;
+                }
+            }
+            _ => {}
         }
+        *self = Body::copied(octets);
     }
 
     /// Gives up what it holds beside itself; what is left means nothing.
@@ -95,6 +114,15 @@ impl Body {
     pub(crate) fn release(&mut self) {
         if !matches!(self.0, Kind::Inline { .. }) {
             *self = Body::default();
+        }
+    }
+
+    /// Octets of memory that could hold another body of this length, if this one means nothing any more.
+    #[inline]
+    pub(crate) fn reusable_bytes(&self) -> usize {
+        match &self.0 {
+            Kind::Copied { octets, .. } => copied_bytes(octets.len()),
+            _ => 0,
         }
     }
 
@@ -124,7 +152,7 @@ impl Body {
     pub fn frames(&self) -> Option<impl ExactSizeIterator<Item = &[u8]>> {
         let (one, many): (Option<&[u8]>, &[Bytes]) = match &self.0 {
             Kind::Inline { length, octets } => (octets.get(..usize::from(*length)), &[]),
-            Kind::Copied(octets) => (Some(octets), &[]),
+            Kind::Copied { length, octets } => (octets.get(..*length), &[]),
             Kind::One(bytes) => (Some(bytes), &[]),
             Kind::Many(frames) => (None, frames),
             Kind::Large(_) | Kind::Joined(_) => return None,
@@ -137,7 +165,7 @@ impl Body {
     pub fn single(&self) -> Option<&[u8]> {
         match &self.0 {
             Kind::Inline { length, octets } => octets.get(..usize::from(*length)),
-            Kind::Copied(octets) => Some(octets),
+            Kind::Copied { length, octets } => octets.get(..*length),
             Kind::One(bytes) => Some(bytes),
             Kind::Many(_) | Kind::Large(_) | Kind::Joined(_) => None,
         }
@@ -149,10 +177,12 @@ impl Body {
             Kind::Inline { length, octets } => {
                 smallvec::smallvec![Bytes::copy_from_slice(octets.get(..usize::from(*length)).unwrap_or_default())]
             }
-            Kind::Copied(octets) if octets.len() <= COPY_AGAIN_BYTES_MAX => {
-                smallvec::smallvec![Bytes::copy_from_slice(octets)]
+            Kind::Copied { length, octets } if *length <= COPY_AGAIN_BYTES_MAX => {
+                smallvec::smallvec![Bytes::copy_from_slice(octets.get(..*length).unwrap_or_default())]
             }
-            Kind::Copied(octets) => smallvec::smallvec![Bytes::from_owner(Arc::clone(octets))],
+            Kind::Copied { length, octets } => {
+                smallvec::smallvec![Bytes::from_owner(Arc::clone(octets)).slice(..*length)]
+            }
             Kind::One(bytes) => smallvec::smallvec![bytes.clone()],
             Kind::Many(frames) => frames.iter().cloned().collect(),
             Kind::Large(_) | Kind::Joined(_) => return None,
@@ -172,11 +202,11 @@ impl Body {
     pub fn length(&self) -> u64 {
         match &self.0 {
             Kind::Inline { length, .. } => u64::from(*length),
-            Kind::Copied(octets) => octets.len() as u64,
+            Kind::Copied { length, .. } => *length as u64,
             Kind::One(bytes) => bytes.len() as u64,
-            Kind::Many(frames) => frames.iter().map(|frame| frame.len() as u64).sum(),
             Kind::Large(body) => body.length(),
-            Kind::Joined(pieces) => pieces.iter().map(Body::length).sum(),
+            Kind::Many(frames) => length_of_frames(frames),
+            Kind::Joined(pieces) => length_of_pieces(pieces),
         }
     }
 
@@ -185,13 +215,40 @@ impl Body {
     pub fn memory_bytes(&self) -> usize {
         match &self.0 {
             Kind::Inline { .. } => 0,
-            Kind::Copied(octets) => octets.len(),
+            Kind::Copied { octets, .. } => copied_bytes(octets.len()),
             Kind::One(bytes) => bytes.len(),
-            Kind::Many(frames) => frames.iter().map(|frame| size_of::<Bytes>() + frame.len()).sum(),
             Kind::Large(_) => 256,
-            Kind::Joined(pieces) => pieces.iter().map(|piece| size_of::<Body>() + piece.memory_bytes()).sum(),
+            Kind::Many(frames) => memory_bytes_of_frames(frames),
+            Kind::Joined(pieces) => memory_bytes_of_pieces(pieces),
         }
     }
+}
+
+// Rare, and not to stand in the way of the others where those are inlined.
+#[cold]
+fn length_of_frames(frames: &[Bytes]) -> u64 {
+    frames.iter().map(|frame| frame.len() as u64).sum()
+}
+
+#[cold]
+fn length_of_pieces(pieces: &[Body]) -> u64 {
+    pieces.iter().map(Body::length).sum()
+}
+
+#[cold]
+fn memory_bytes_of_frames(frames: &[Bytes]) -> usize {
+    frames.iter().map(|frame| size_of::<Bytes>() + frame.len()).sum()
+}
+
+#[cold]
+fn memory_bytes_of_pieces(pieces: &[Body]) -> usize {
+    pieces.iter().map(|piece| size_of::<Body>() + piece.memory_bytes()).sum()
+}
+
+/// What a copy of so many octets counts.
+#[inline]
+fn copied_bytes(length: usize) -> usize {
+    length.next_multiple_of(COPIED_STEP_BYTES)
 }
 
 /// A body on its way to where it stays.
@@ -227,7 +284,7 @@ impl Arriving<'_> {
     pub(crate) fn memory_bytes(&self) -> usize {
         match self {
             Arriving::Octets(octets) if octets.len() <= INLINE_BYTES_MAX => 0,
-            Arriving::Octets(octets) => octets.len(),
+            Arriving::Octets(octets) => copied_bytes(octets.len()),
             Arriving::Body(body) => body.memory_bytes(),
         }
     }
@@ -356,6 +413,36 @@ mod tests {
         }
         assert_eq!(Body::of_frames([]), Body::default());
         assert!(size_of::<Body>() <= 48);
+    }
+
+    #[test]
+    fn a_body_of_nearly_the_same_length_follows_in_the_same_memory_unless_that_is_shared() {
+        let at = |body: &Body| body.single().unwrap().as_ptr();
+        let mut body = Body::copied(&[b'a'; 250]);
+        let first = at(&body);
+        Arriving::Octets(&[b'b'; 200]).replace(&mut body);
+        assert_eq!((at(&body), body.single(), body.length()), (first, Some(&[b'b'; 200][..]), 200));
+        let bytes = (body.memory_bytes(), Arriving::Octets(&[0; 200]).memory_bytes());
+        assert_eq!(bytes, (256, 256));
+        let shared = body.clone();
+        Arriving::Octets(&[b'c'; 200]).replace(&mut body);
+        assert_eq!(shared, Body::copied(&[b'b'; 200]));
+        assert_eq!(body, Body::copied(&[b'c'; 200]));
+        let second = at(&body);
+        for length in [8, INLINE_BYTES_MAX, 192, 257, 5000] {
+            let other = vec![b'd'; length];
+            let mut body = body.clone();
+            Arriving::Octets(&other).replace(&mut body);
+            assert_eq!((body.single(), body.length()), (Some(&other[..]), length as u64));
+            assert_ne!(at(&body), second);
+            assert_eq!(body.to_frames().unwrap().concat(), other);
+        }
+        let mut small = Body::copied(&[b'x'; 50]);
+        Arriving::Octets(b"inline").replace(&mut small);
+        assert_eq!((small.single(), small.memory_bytes()), (Some(&b"inline"[..]), 0));
+        Arriving::Octets(&[b'e'; 2000]).replace(&mut body);
+        Arriving::Octets(&[b'f'; 1990]).replace(&mut body);
+        assert_eq!(body.to_frames().unwrap().concat(), vec![b'f'; 1990]);
     }
 
     #[test]

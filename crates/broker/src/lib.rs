@@ -16,5 +16,7 @@ mod spool;
 pub mod wire;
 pub mod worker;
 
+#[doc(hidden)]
+pub use body::Arriving;
 pub use body::{Body, LargeBody};
 pub use spool::{Spool, SpoolWriter, SpooledBody};

@@ -235,7 +235,11 @@ impl Core {
     /// Moves what is to be done to the end of `actions`, in order.
     #[inline]
     pub fn take_actions(&mut self, actions: &mut Vec<Action>) {
-        actions.append(&mut self.actions);
+        if actions.is_empty() {
+            std::mem::swap(actions, &mut self.actions);
+        } else {
+            actions.append(&mut self.actions);
+        }
     }
 
     /// A connection is gone: what a worker held goes to others, what a stock client waited for is given up, what a numbered

@@ -12,6 +12,9 @@ pub(super) const NONE: u32 = u32::MAX;
 /// What a request costs beside its body: its slot, and its entry in its session's table.
 pub(super) const REQUEST_BYTES: usize = 256;
 
+/// A free slot keeps the memory of its last body for the next one, if all of them together keep no more than this.
+const SPARE_BYTES_MAX: usize = 8 * 1024 * 1024;
+
 /// Slots are made so many at a time.
 const BLOCK_SLOTS: usize = 512;
 
@@ -155,6 +158,8 @@ pub(super) struct Requests {
     blocks: Vec<Vec<Request>>,
     slots: usize,
     free: Vec<u32>,
+    /// What free slots keep.
+    spare_bytes: usize,
 }
 
 impl Requests {
@@ -177,6 +182,8 @@ impl Requests {
             body.replace(&mut request.body);
             return self.push(request);
         };
+        let spare = self.at(slot).body.reusable_bytes();
+        self.spare_bytes -= spare;
         let request = self.at_mut(slot);
         request.state = State::Waiting;
         request.status = Status::OK;
@@ -207,14 +214,20 @@ impl Requests {
     /// Frees a slot that is in no list. Tokens of it find nothing from now on.
     #[inline]
     pub fn remove(&mut self, slot: u32) {
+        let room = SPARE_BYTES_MAX - self.spare_bytes;
         let request = self.at_mut(slot);
         debug_assert_ne!(request.state, State::Free, "freed twice");
         request.state = State::Free;
         request.generation = request.generation.wrapping_add(1);
-        request.body.release();
         if request.extra.is_some() {
             request.extra = None;
         }
+        let mut spare = request.body.reusable_bytes();
+        if spare == 0 || spare > room {
+            request.body.release();
+            spare = 0;
+        }
+        self.spare_bytes += spare;
         self.free.push(slot);
     }
 
@@ -305,6 +318,26 @@ mod tests {
     #[test]
     fn a_request_fills_two_lines_of_a_cache() {
         assert_eq!(size_of::<Request>(), 128);
+    }
+
+    #[test]
+    fn free_slots_keep_no_more_memory_of_bodies_than_is_said() {
+        let mut requests = Requests::default();
+        let body = vec![0; SPARE_BYTES_MAX / 8];
+        let mut slots = Vec::new();
+        for _ in 0..2 {
+            slots.extend((0..10).map(|number| requests.insert(0, number, 0, 0, Body::copied(&body).into())));
+            assert_eq!(requests.spare_bytes, 0);
+            slots.drain(..).for_each(|slot| requests.remove(slot));
+            assert_eq!(requests.spare_bytes, SPARE_BYTES_MAX);
+            let kept: usize = (0..10).map(|slot| requests.at(slot).body.reusable_bytes()).sum();
+            assert_eq!(kept, SPARE_BYTES_MAX);
+        }
+        // Two slots had to give theirs back, and are the first that are used again.
+        let mut slots = (0..3).map(|number| requests.insert(0, number, 0, 0, Body::default().into()));
+        let third = slots.nth(2).expect("a slot");
+        assert_eq!(requests.spare_bytes, SPARE_BYTES_MAX - SPARE_BYTES_MAX / 8);
+        assert_eq!(requests.at(third).bytes(), REQUEST_BYTES);
     }
 
     #[test]

@@ -6,9 +6,9 @@ mod model;
 use model::{Model, Seen};
 use proptest::prelude::*;
 use std::collections::HashMap;
-use towpath_broker::Body;
 use towpath_broker::core::{Action, Core, Entry, Kind, Peer, Settings};
 use towpath_broker::wire::{ClientId, Status, Token};
+use towpath_broker::{Arriving, Body};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -63,10 +63,10 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// A body that says what it is.
-fn body(what: u64, length: usize) -> Body {
+fn octets(what: u64, length: usize) -> Vec<u8> {
     let mut octets = what.to_be_bytes().to_vec();
     octets.resize(length.max(8), 0);
-    Body::from(octets)
+    octets
 }
 
 fn what(body: &Body) -> u64 {
@@ -171,18 +171,21 @@ fn run(steps: Vec<Step>, journal: bool) -> Result<(), TestCaseError> {
             }
             Step::Request { peer, number, ttl, volatile, service, length } => {
                 let of = SERVICES[usize::from(service)];
-                core.request(now, peer, number, ttl, volatile, of, body(name, length));
+                let octets = octets(name, length);
+                core.request(now, peer, number, ttl, volatile, of, Arriving::Octets(&octets));
                 model.request(now, peer, number, u64::from(ttl), volatile, service, name, length);
             }
             Step::Stock { peer, service, length } => {
-                core.stock_request(now, peer, false, None, SERVICES[usize::from(service)], body(name, length));
+                let body = Body::copied(&octets(name, length));
+                core.stock_request(now, peer, false, None, SERVICES[usize::from(service)], body);
                 model.stock_request(now, peer, service, name, length);
             }
             Step::Reply { which, other, ok, part, length } => {
                 // Mostly to what was given last.
                 let Some(&(to, token, given)) = real.given.iter().rev().nth(which % 8) else { continue };
                 let (peer, status) = (other.unwrap_or(to), if ok { Status::OK } else { Status::FAILED });
-                core.worker_reply(now, peer, &token, status, part, body(name, length));
+                let octets = octets(name, length);
+                core.worker_reply(now, peer, &token, status, part, Arriving::Octets(&octets));
                 model.reply(now, peer, given, ok, part, name, length);
             }
             Step::Confirm { peer, first, count } => {
