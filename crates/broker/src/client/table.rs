@@ -108,13 +108,13 @@ impl Table {
         (entry.state != State::Done).then_some(entry)
     }
 
-    /// Ends a request: its body and its place are given back. `look` sees it for the last time.
+    /// Ends a request: its body and its place are given back. `look` sees it for the last time, and may take what it wants.
     #[inline]
-    pub fn finish<T>(&mut self, number: u64, look: impl FnOnce(&Entry) -> T) -> Option<T> {
+    pub fn finish<T>(&mut self, number: u64, look: impl FnOnce(&mut Entry) -> T) -> Option<T> {
         let Some(place) = number.checked_sub(self.base) else {
-            let entry = self.stragglers.remove(&number)?;
+            let mut entry = self.stragglers.remove(&number)?;
             self.outstanding -= 1;
-            return Some(look(&entry));
+            return Some(look(&mut entry));
         };
         let entry = self.ring.get_mut(usize::try_from(place).ok()?).filter(|entry| entry.state != State::Done)?;
         let seen = look(entry);

@@ -2,7 +2,7 @@
 
 use super::super::table::State;
 use super::{Delivery, ENTRY_BYTES, Link, RETRY_MOST, Session};
-use crate::body::Body;
+use crate::body::{Arriving, Body};
 use crate::mdp::peer::ClientHears;
 use crate::wire::{Content, Status, ToClient, WireError};
 use bytes::Bytes;
@@ -17,6 +17,8 @@ struct Finished {
     was_sent: bool,
     length: u64,
     memory_bytes: usize,
+    /// The request's body: its memory may do for the reply.
+    body: Body,
 }
 
 impl Session {
@@ -34,8 +36,8 @@ impl Session {
             match ToClient::decode(&mut rest)? {
                 ToClient::Reply { number, status, part, content } => {
                     let (status, body) = match (content, attached.take_if(|_| content.is_attached())) {
-                        (Content::Attached { .. }, Some(Err(why))) => (Status::NO_STORAGE, Body::from(why)),
-                        (_, attached) => (status, content.to_body(block, attached.and_then(Result::ok))?),
+                        (Content::Attached { .. }, Some(Err(why))) => (Status::NO_STORAGE, Body::from(why).into()),
+                        (_, attached) => (status, content.arriving(block, attached.and_then(Result::ok))?),
                     };
                     self.on_reply(number, status, part, body, now, sink);
                 }
@@ -82,7 +84,7 @@ impl Session {
         number: u64,
         status: Status,
         part: Option<u32>,
-        body: Body,
+        body: Arriving<'_>,
         now: Duration,
         sink: &mut impl FnMut(Delivery),
     ) {
@@ -91,13 +93,14 @@ impl Session {
                 && (part >= entry.next_part || part == 0)
             {
                 entry.next_part = part.saturating_add(1);
-                sink(Delivery { number, owner: entry.owner, status, part: Some(part), body });
+                sink(Delivery { number, owner: entry.owner, status, part: Some(part), body: body.into_body() });
             }
             return;
         }
-        if let Some(entry) = self.finish(number) {
+        if let Some(mut entry) = self.finish(number) {
             self.confirms.add(number, now);
-            sink(Delivery { number, owner: entry.owner, status, part: None, body });
+            body.replace(&mut entry.body);
+            sink(Delivery { number, owner: entry.owner, status, part: None, body: entry.body });
         } else if number < self.table.next_number() {
             self.counters.duplicates += 1;
             self.confirms.add(number, now);
@@ -151,6 +154,7 @@ impl Session {
             was_sent: entry.state == State::Sent,
             length: entry.body.length(),
             memory_bytes: entry.body.memory_bytes(),
+            body: std::mem::take(&mut entry.body),
         })?;
         self.services.release(finished.service);
         self.bytes -= ENTRY_BYTES + finished.memory_bytes;
