@@ -82,7 +82,7 @@ fn main() -> Outcome<()> {
 async fn work(arguments: WorkArguments) -> Outcome<()> {
     let options = WorkerOptions { credit: arguments.jobs, ..WorkerOptions::default() };
     if arguments.work_ms == 0 {
-        let worker = Worker::at_once(&arguments.connect, SERVICE, options, Body::clone)?;
+        let worker = Worker::at_once(&arguments.connect, SERVICE, options, std::convert::identity)?;
         println!("ready 0");
         while worker.next().await.is_some() {}
         return Ok(());

@@ -59,7 +59,7 @@ fn options(credit: u32, dialect: Dialect) -> WorkerOptions {
 
 fn echo(endpoints: &[&Endpoint], credit: u32) -> Worker {
     let endpoints: Vec<Endpoint> = endpoints.iter().map(|endpoint| (*endpoint).clone()).collect();
-    Worker::at_once(&endpoints, "echo", options(credit, Dialect::Auto), Body::clone).unwrap()
+    Worker::at_once(&endpoints, "echo", options(credit, Dialect::Auto), std::convert::identity).unwrap()
 }
 
 /// Runs to its end on the runtime that `tow call` uses, and on one of several threads.
@@ -213,7 +213,7 @@ fn large_bodies_go_through_files_both_ways() {
         let endpoint = std::slice::from_ref(&broker.endpoint);
         let worker = Worker::at_once(endpoint, "echo", options(2, Dialect::Auto), |body| {
             assert!(body.as_large().is_some() == (body.length() > 1 << 20));
-            body.clone()
+            body
         })
         .unwrap();
         let client = client(&[&broker.endpoint], Dialect::Auto);
@@ -282,7 +282,7 @@ fn a_panic_ends_one_request_and_nothing_else() {
         let endpoint = std::slice::from_ref(&broker.endpoint);
         let _worker = Worker::at_once(endpoint, "odd", options(4, Dialect::Auto), |body| match body.single() {
             Some(b"panic") => panic!("a worker that panics (this is a test)"),
-            _ => body.clone(),
+            _ => body,
         })
         .unwrap();
         let client = client(&[&broker.endpoint], Dialect::Auto);
@@ -348,7 +348,7 @@ fn a_worker_that_leaves_finishes_what_it_holds() {
         assert!(worker.next().await.is_none());
         worker.closed().await;
         // The other one waits for the next worker.
-        let next = Worker::at_once(endpoint, "slow", options(1, Dialect::Auto), Body::clone).unwrap();
+        let next = Worker::at_once(endpoint, "slow", options(1, Dialect::Auto), std::convert::identity).unwrap();
         assert_eq!(client.receive().await.unwrap().number, second);
         drop(next);
     });

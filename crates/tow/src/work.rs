@@ -60,7 +60,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         let (endpoints, service) = (&arguments.brokers.endpoints, &arguments.service);
         let at_once = arguments.echo && arguments.work_ms.is_none();
         let worker = if at_once {
-            Worker::at_once(endpoints, service, options, Body::clone)
+            Worker::at_once(endpoints, service, options, std::convert::identity)
         } else {
             Worker::connect(endpoints, service, options)
         };

@@ -145,9 +145,9 @@ impl Worker {
         endpoints: &[Endpoint],
         service: &str,
         options: WorkerOptions,
-        reply: impl Fn(&Body) -> Body + Send + Sync + 'static,
+        reply: impl Fn(Body) -> Body + Send + Sync + 'static,
     ) -> Result<Worker, WorkerError> {
-        let reply = move |body: &Body| {
+        let reply = move |body| {
             // A panic ends one request, not the connection.
             catch_unwind(AssertUnwindSafe(|| reply(body))).map_err(|_| "the worker panicked".to_owned())
         };

@@ -20,7 +20,7 @@ const HEARTBEAT: Duration = Duration::from_millis(2500);
 const LIVENESS: u32 = 4;
 
 /// What replies at once, or says why it can't.
-pub(super) type AtOnce = dyn Fn(&Body) -> Result<Body, String> + Send + Sync;
+pub(super) type AtOnce = dyn Fn(Body) -> Result<Body, String> + Send + Sync;
 
 /// A request that came.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -216,7 +216,7 @@ impl Session {
                         (_, attached) => content.to_body(block, attached.and_then(Result::ok))?,
                     };
                     if let Some(reply) = at_once {
-                        match reply(&body) {
+                        match reply(body) {
                             Ok(body) => FromWorker::reply(out, token, Status::OK, None, &body),
                             Err(why) => FromWorker::reply(out, token, Status::FAILED, None, &Body::from(why)),
                         }
@@ -258,17 +258,13 @@ impl Session {
             WorkerHears::Disconnect => self.link = Link::Over("the broker has sent this worker away"),
             WorkerHears::Request { address, body } => {
                 self.counters.requests += 1;
-                let reply = match (&body, at_once) {
-                    (Ok(body), Some(reply)) => Some(reply(body)),
-                    (Err(why), _) => Some(Err(why.clone())),
-                    (Ok(_), None) => None,
+                let mut answer = |reply: Result<Body, String>| {
+                    let body = reply.unwrap_or_else(Body::from);
+                    self.stock.push_back(dialect.reply(&address, false, &body));
                 };
-                match (body, reply) {
-                    (_, Some(reply)) => {
-                        let body = reply.unwrap_or_else(Body::from);
-                        self.stock.push_back(dialect.reply(&address, false, &body));
-                    }
-                    (Err(_), None) => {}
+                match (body, at_once) {
+                    (Ok(body), Some(reply)) => answer(reply(body)),
+                    (Err(why), _) => answer(Err(why)),
                     (Ok(_), None) if self.is_over_credit() => {
                         self.link = Link::Over("the broker gives more requests than this worker takes at a time");
                     }
