@@ -72,6 +72,9 @@ fn main() -> ExitCode {
         .log_internal_errors(false)
         .init();
     resources::raise_file_limit();
+    if matches!(arguments.command, Command::Broker(_) | Command::Call(_) | Command::Work(_)) {
+        resources::keep_freed_memory();
+    }
     let outcome = match arguments.command {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Ls(arguments) => ls::run(arguments),
