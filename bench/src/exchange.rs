@@ -83,6 +83,10 @@ pub fn exchange(bench: &Bench, setup: Setup, load: Load) -> Result<Sample> {
         let logs = [&broker, &workers].into_iter().flatten().map(last_line).collect::<Vec<_>>();
         format!("the logs of the others: {}", logs.join("; ").trim())
     })?;
+    // That thousands of connections end is no part of a request.
+    for server in [&mut broker, &mut workers].into_iter().flatten() {
+        server.stop_counting();
+    }
     // The workers first: without a broker they would try to find it again, or give up.
     let workers = workers.map(Server::stop).transpose()?;
     let broker = broker.map(Server::stop).transpose()?;

@@ -61,6 +61,7 @@ pub struct Server {
     pub port: u16,
     life: Life,
     cpu_at_start: f64,
+    cpu_at_end: Option<f64>,
     log: PathBuf,
 }
 
@@ -78,7 +79,7 @@ impl Server {
         let log = logs.join(format!("{program}.log"));
         spec.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(&log)?);
         let child = spec.command.spawn().with_context(|| format!("{program} can't be started"))?;
-        let mut server = Self { child, port: 0, life: spec.life, cpu_at_start: 0.0, log };
+        let mut server = Self { child, port: 0, life: spec.life, cpu_at_start: 0.0, cpu_at_end: None, log };
         let ready = match spec.ready {
             Ready::Line => server.await_line().and_then(|line| port_in(&line)),
             Ready::Port(port) => server.await_port(port),
@@ -128,6 +129,11 @@ impl Server {
         self.cpu_at_start = self.cpu_now();
     }
 
+    /// Everything after this call isn't either.
+    pub fn stop_counting(&mut self) {
+        self.cpu_at_end = Some(self.cpu_now());
+    }
+
     /// CPU seconds of the server and its running children since they began.
     pub fn cpu_now(&self) -> f64 {
         process_tree(self.child.id()).into_iter().map(cpu_clock).sum()
@@ -153,7 +159,8 @@ impl Server {
                 }
             }
         }
-        Ok(ServerUsage { cpu_seconds: (children_cpu()? - before - self.cpu_at_start).max(0.0), peak_bytes })
+        let cpu_at_end = self.cpu_at_end.unwrap_or(children_cpu()? - before);
+        Ok(ServerUsage { cpu_seconds: (cpu_at_end - self.cpu_at_start).max(0.0), peak_bytes })
     }
 }
 
