@@ -1,5 +1,9 @@
 //! The body of a request or reply, whichever way it came.
 
+mod arriving;
+
+pub use arriving::Arriving;
+
 use bytes::Bytes;
 use std::any::Any;
 use std::fmt;
@@ -14,8 +18,8 @@ pub(crate) const SHARE_OVER_BYTES: usize = 16 * 1024;
 /// Up to so many octets, a copy costs no more than sharing does.
 const COPY_AGAIN_BYTES_MAX: usize = 1024;
 
-/// What is copied is counted in steps of so many octets: bodies of the same step can follow each other in the same memory.
-const COPIED_STEP_BYTES: usize = 64;
+/// What one body has alone is counted in steps of so many octets: those of the same step can follow each other in the same memory.
+const OWN_STEP_BYTES: usize = 64;
 
 /// A body that isn't in memory, such as a file. Whoever made it knows what it is.
 pub trait LargeBody: Any + Send + Sync + fmt::Debug {
@@ -33,11 +37,14 @@ enum Kind {
         length: u8,
         octets: [u8; INLINE_BYTES_MAX],
     },
-    /// Copied out of what was read. Not [`Bytes`], which allocate twice to be shared. There may be room behind it.
-    Copied {
+    /// Copied out of what was read, and copied again by a clone: to be shared costs as much, even if nobody shares it. There
+    /// may be room behind it.
+    Own {
         length: usize,
-        octets: Arc<[u8]>,
+        octets: Box<[u8]>,
     },
+    /// The same where it is too large to be copied again. Not [`Bytes`], which allocate twice to be shared.
+    Copied(Arc<[u8]>),
     One(Bytes),
     Many(Arc<[Bytes]>),
     Large(Arc<dyn LargeBody>),
@@ -54,7 +61,10 @@ impl Body {
                 inline[..octets.len()].copy_from_slice(octets);
                 Body(Kind::Inline { length, octets: inline })
             }
-            _ => Body(Kind::Copied { length: octets.len(), octets: octets.into() }),
+            _ if octets.len() <= COPY_AGAIN_BYTES_MAX => {
+                Body(Kind::Own { length: octets.len(), octets: octets.into() })
+            }
+            _ => Body(Kind::Copied(octets.into())),
         }
     }
 
@@ -94,15 +104,13 @@ impl Body {
                 return;
             }
             // Of nearly the same length: the memory stays, which costs much less than to give it back and take other.
-            (Kind::Copied { length, octets: copied }, _)
-                if (INLINE_BYTES_MAX + 1..=copied.len()).contains(&octets.len())
-                    && copied_bytes(octets.len()) == copied_bytes(copied.len()) =>
+            (Kind::Own { length, octets: own }, _)
+                if (INLINE_BYTES_MAX + 1..=own.len()).contains(&octets.len())
+                    && own_bytes(octets.len()) == own_bytes(own.len()) =>
             {
-                if let Some(own) = Arc::get_mut(copied) {
-                    own[..octets.len()].copy_from_slice(octets);
-                    *length = octets.len();
-                    return;
-                }
+                own[..octets.len()].copy_from_slice(octets);
+                *length = octets.len();
+                return;
             }
             _ => {}
         }
@@ -121,7 +129,7 @@ impl Body {
     #[inline]
     pub(crate) fn reusable_bytes(&self) -> usize {
         match &self.0 {
-            Kind::Copied { octets, .. } => copied_bytes(octets.len()),
+            Kind::Own { octets, .. } => own_bytes(octets.len()),
             _ => 0,
         }
     }
@@ -152,7 +160,8 @@ impl Body {
     pub fn frames(&self) -> Option<impl ExactSizeIterator<Item = &[u8]>> {
         let (one, many): (Option<&[u8]>, &[Bytes]) = match &self.0 {
             Kind::Inline { length, octets } => (octets.get(..usize::from(*length)), &[]),
-            Kind::Copied { length, octets } => (octets.get(..*length), &[]),
+            Kind::Own { length, octets } => (octets.get(..*length), &[]),
+            Kind::Copied(octets) => (Some(octets), &[]),
             Kind::One(bytes) => (Some(bytes), &[]),
             Kind::Many(frames) => (None, frames),
             Kind::Large(_) | Kind::Joined(_) => return None,
@@ -165,7 +174,8 @@ impl Body {
     pub fn single(&self) -> Option<&[u8]> {
         match &self.0 {
             Kind::Inline { length, octets } => octets.get(..usize::from(*length)),
-            Kind::Copied { length, octets } => octets.get(..*length),
+            Kind::Own { length, octets } => octets.get(..*length),
+            Kind::Copied(octets) => Some(octets),
             Kind::One(bytes) => Some(bytes),
             Kind::Many(_) | Kind::Large(_) | Kind::Joined(_) => None,
         }
@@ -177,12 +187,10 @@ impl Body {
             Kind::Inline { length, octets } => {
                 smallvec::smallvec![Bytes::copy_from_slice(octets.get(..usize::from(*length)).unwrap_or_default())]
             }
-            Kind::Copied { length, octets } if *length <= COPY_AGAIN_BYTES_MAX => {
+            Kind::Own { length, octets } => {
                 smallvec::smallvec![Bytes::copy_from_slice(octets.get(..*length).unwrap_or_default())]
             }
-            Kind::Copied { length, octets } => {
-                smallvec::smallvec![Bytes::from_owner(Arc::clone(octets)).slice(..*length)]
-            }
+            Kind::Copied(octets) => smallvec::smallvec![Bytes::from_owner(Arc::clone(octets))],
             Kind::One(bytes) => smallvec::smallvec![bytes.clone()],
             Kind::Many(frames) => frames.iter().cloned().collect(),
             Kind::Large(_) | Kind::Joined(_) => return None,
@@ -202,7 +210,8 @@ impl Body {
     pub fn length(&self) -> u64 {
         match &self.0 {
             Kind::Inline { length, .. } => u64::from(*length),
-            Kind::Copied { length, .. } => *length as u64,
+            Kind::Own { length, .. } => *length as u64,
+            Kind::Copied(octets) => octets.len() as u64,
             Kind::One(bytes) => bytes.len() as u64,
             Kind::Large(body) => body.length(),
             Kind::Many(frames) => length_of_frames(frames),
@@ -215,7 +224,8 @@ impl Body {
     pub fn memory_bytes(&self) -> usize {
         match &self.0 {
             Kind::Inline { .. } => 0,
-            Kind::Copied { octets, .. } => copied_bytes(octets.len()),
+            Kind::Own { octets, .. } => own_bytes(octets.len()),
+            Kind::Copied(octets) => octets.len(),
             Kind::One(bytes) => bytes.len(),
             Kind::Large(_) => 256,
             Kind::Many(frames) => memory_bytes_of_frames(frames),
@@ -245,55 +255,10 @@ fn memory_bytes_of_pieces(pieces: &[Body]) -> usize {
     pieces.iter().map(|piece| size_of::<Body>() + piece.memory_bytes()).sum()
 }
 
-/// What a copy of so many octets counts.
+/// What a body of so many octets counts that has them alone.
 #[inline]
-fn copied_bytes(length: usize) -> usize {
-    length.next_multiple_of(COPIED_STEP_BYTES)
-}
-
-/// A body on its way to where it stays.
-#[derive(Debug)]
-pub enum Arriving<'a> {
-    /// Octets of something larger, to be copied.
-    Octets(&'a [u8]),
-    /// It is a body already.
-    Body(Body),
-}
-
-impl Arriving<'_> {
-    /// A body of its own.
-    #[inline]
-    pub fn into_body(self) -> Body {
-        match self {
-            Arriving::Octets(octets) => Body::copied(octets),
-            Arriving::Body(body) => body,
-        }
-    }
-
-    /// Becomes the new value of a body.
-    #[inline]
-    pub(crate) fn replace(self, body: &mut Body) {
-        match self {
-            Arriving::Octets(octets) => body.set(octets),
-            Arriving::Body(new) => *body = new,
-        }
-    }
-
-    /// Octets of memory that the body will hold beside itself.
-    #[inline]
-    pub(crate) fn memory_bytes(&self) -> usize {
-        match self {
-            Arriving::Octets(octets) if octets.len() <= INLINE_BYTES_MAX => 0,
-            Arriving::Octets(octets) => copied_bytes(octets.len()),
-            Arriving::Body(body) => body.memory_bytes(),
-        }
-    }
-}
-
-impl From<Body> for Arriving<'_> {
-    fn from(body: Body) -> Self {
-        Arriving::Body(body)
-    }
+fn own_bytes(length: usize) -> usize {
+    length.next_multiple_of(OWN_STEP_BYTES)
 }
 
 struct Slices<'a> {
@@ -416,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_of_nearly_the_same_length_follows_in_the_same_memory_unless_that_is_shared() {
+    fn a_body_of_nearly_the_same_length_follows_in_the_same_memory_and_a_clone_has_its_own() {
         let at = |body: &Body| body.single().unwrap().as_ptr();
         let mut body = Body::copied(&[b'a'; 250]);
         let first = at(&body);

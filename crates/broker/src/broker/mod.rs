@@ -12,7 +12,7 @@ mod streams;
 
 pub use options::{BrokerOptions, Heartbeats};
 
-use crate::core::{Action, Core, Millis, Settings};
+use crate::core::{Core, Millis, Settings, Task};
 use crate::journal::JournalError;
 use crate::wire::Extent;
 use connection::Connections;
@@ -46,7 +46,7 @@ pub struct Broker {
     connections: Connections,
     streams: Streams,
     keeping: Option<Keeping>,
-    actions: Vec<Action>,
+    tasks: Vec<Task>,
     endpoints: Vec<Endpoint>,
     grace: Duration,
     started: Instant,
@@ -96,7 +96,7 @@ impl Broker {
             connections: Connections::default(),
             streams,
             keeping,
-            actions: Vec::new(),
+            tasks: Vec::new(),
             endpoints,
             grace: options.grace,
             started,

@@ -3,7 +3,7 @@
 use super::Broker;
 use super::connection::{Connection, Speaks};
 use crate::body::{Body, LargeBody};
-use crate::core::{Action, Peer};
+use crate::core::{Action, Peer, Task};
 use crate::mdp;
 use crate::spool::SpooledBody;
 use crate::wire::{CLIENT_HEADER, Status, ToClient, ToWorker, WORKER_HEADER};
@@ -19,23 +19,38 @@ const PENDING_BYTES_MAX: u64 = 64 * 1024 * 1024;
 impl Broker {
     /// Does what the core wants, until it wants nothing more.
     pub(super) fn act(&mut self) {
-        let mut actions = std::mem::take(&mut self.actions);
+        let mut tasks = std::mem::take(&mut self.tasks);
         loop {
-            self.core.take_actions(&mut actions);
-            if actions.is_empty() {
+            self.core.take_tasks(&mut tasks);
+            if tasks.is_empty() {
                 break;
             }
-            for action in actions.drain(..) {
-                self.carry_out(action);
+            for task in tasks.drain(..) {
+                match task {
+                    Task::Dispatch { peer, token, attempt, ttl_ms, about } => {
+                        if let Some(body) = self.core.body_for_worker(about, attempt)
+                            && let Some(block) = self.connections.block(peer)
+                        {
+                            ToWorker::request(block, token, attempt, ttl_ms, body);
+                        }
+                    }
+                    Task::Reply { peer, number, status, about } => {
+                        if let Some(body) = self.core.body_for_client(about)
+                            && let Some(block) = self.connections.block(peer)
+                        {
+                            ToClient::reply(block, number, status, None, body);
+                        }
+                    }
+                    Task::Action(action) => self.carry_out(action),
+                }
             }
         }
-        self.actions = actions;
+        self.tasks = tasks;
         if let Some(keeping) = &mut self.keeping {
             keeping.write(&mut self.core);
         }
     }
 
-    #[inline]
     fn carry_out(&mut self, action: Action) {
         match action {
             Action::Dispatch { peer, token, attempt, ttl_ms, body } => match self.speaks(peer) {

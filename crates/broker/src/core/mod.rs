@@ -6,6 +6,8 @@
 //!
 //! A queue that several brokers share would join here: as one more source of requests ([`Core::restore`]) and one more taker
 //! of [`Entry`]s.
+//!
+//! What happens by the million is wanted as a [`Task`], whose body stays here until it is carried out.
 
 mod client_side;
 mod info;
@@ -16,6 +18,7 @@ mod service;
 mod session;
 mod settings;
 mod store;
+mod task;
 mod time;
 mod token;
 mod worker;
@@ -28,6 +31,7 @@ pub use client_side::is_built_in;
 pub use info::{Counters, ServiceInfo, WorkerInfo};
 pub use settings::{Millis, Settings};
 pub use store::{Entry, Restored, StoredState};
+pub use task::{About, Task};
 pub use worker::Kind;
 
 use crate::body::Body;
@@ -183,7 +187,7 @@ pub struct Core {
     services: Services,
     workers: Slab<Worker>,
     roles: Vec<Role>,
-    actions: Vec<Action>,
+    actions: task::Tasks,
     store: store::Store,
     /// Octets of memory of all requests and replies.
     bytes: usize,
@@ -211,7 +215,7 @@ impl Core {
             services: Services::new(seed),
             workers: Slab::new(),
             roles: Vec::new(),
-            actions: Vec::new(),
+            actions: task::Tasks::default(),
             store: store::Store::default(),
             bytes: 0,
             next_expiry: settings::NEVER,
@@ -230,16 +234,6 @@ impl Core {
     /// How it was told to behave.
     pub fn settings(&self) -> &Settings {
         &self.settings
-    }
-
-    /// Moves what is to be done to the end of `actions`, in order.
-    #[inline]
-    pub fn take_actions(&mut self, actions: &mut Vec<Action>) {
-        if actions.is_empty() {
-            std::mem::swap(actions, &mut self.actions);
-        } else {
-            actions.append(&mut self.actions);
-        }
     }
 
     /// A connection is gone: what a worker held goes to others, what a stock client waited for is given up, what a numbered

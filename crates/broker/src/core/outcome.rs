@@ -110,8 +110,7 @@ impl Core {
     pub(super) fn tell(&mut self, slot: u32) {
         let request = self.requests.at(slot);
         if let Some(peer) = self.sessions[request.session as usize].peer {
-            let (number, status, body) = (request.number, request.status, request.body.clone());
-            self.actions.push(Action::Reply { peer, number, status, part: None, body });
+            self.want_told(peer, slot);
         }
     }
 

@@ -51,6 +51,37 @@ fn a_request_goes_to_a_worker_and_its_reply_back() {
 }
 
 #[test]
+fn what_is_over_before_it_was_done_is_not_done_with_another_body() {
+    let mut core = core();
+    core.client_hello(0, 1, CLIENT, 1);
+    core.worker_ready(0, 2, Kind::Numbered, b"echo", 10);
+    core.worker_ready(0, 3, Kind::Stock, b"stock", 1);
+    actions(&mut core);
+    // All of it in one block: the first has ended before the worker could be told, the second one's place is another's.
+    core.request(1, 1, 1, 0, false, b"echo", Body::from("first"));
+    core.cancel(1, 1, 1);
+    core.request(1, 1, 2, 0, false, b"echo", Body::from("second"));
+    core.cancel(1, 1, 2);
+    core.confirm(1, 1, 2, 1);
+    core.request(1, 1, 3, 0, false, b"echo", Body::from("third"));
+    let bodies: Vec<_> = actions(&mut core)
+        .into_iter()
+        .filter_map(|action| match action {
+            Action::Dispatch { body, .. } | Action::Reply { body, .. } => Some(body),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(bodies, [Body::from("cancelled by its client"), Body::from("third")]);
+    // A stock worker gets what it can't be told to leave.
+    core.request(2, 1, 4, 0, false, b"stock", Body::from("fourth"));
+    core.cancel(2, 1, 4);
+    let [Action::Dispatch { peer: 3, body, .. }, Action::Reply { number: 4, .. }] = &actions(&mut core)[..] else {
+        panic!("it waits for a reply to what it never gave")
+    };
+    assert_eq!(*body, Body::from("fourth"));
+}
+
+#[test]
 fn what_a_worker_held_goes_to_the_next_in_the_same_order_and_not_for_ever() {
     let mut core = Core::new(Settings { attempts_max: 2, ..Settings::default() });
     core.worker_ready(0, 2, Kind::Numbered, b"echo", 2);

@@ -239,7 +239,7 @@ impl Core {
     fn give(&mut self, now: Millis, slot: u32, key: WorkerKey) {
         let worker = &mut self.workers[key as usize];
         self.requests.push_back(&mut worker.held, slot);
-        let peer = worker.peer;
+        let (peer, kind) = (worker.peer, worker.kind);
         if let Some(busy) = self.settings.busy_timeout_ms {
             self.next_expiry = self.next_expiry.min(now.saturating_add(busy));
         }
@@ -249,10 +249,17 @@ impl Core {
         request.since = now;
         let left = request.expires.saturating_sub(now).max(1);
         let ttl_ms = u32::try_from(left).unwrap_or(0);
-        let (attempt, body) = (request.attempt, request.body.clone());
+        let attempt = request.attempt;
         let token = Ticket { slot, generation: request.generation, attempt }.seal(self.settings.secret);
         self.counters.dispatched += 1;
-        self.actions.push(Action::Dispatch { peer, token, attempt, ttl_ms, body });
+        match kind {
+            Kind::Numbered => self.want_dispatched(peer, token, slot, attempt, ttl_ms),
+            // It can't be told that nobody wants the reply any more: it gets what it is counted to have.
+            Kind::Stock => {
+                let body = request.body.clone();
+                self.actions.push(Action::Dispatch { peer, token, attempt, ttl_ms, body });
+            }
+        }
     }
 
     /// A worker's connection is gone: what it held goes back to the front of the queue, in the order in which it was given.

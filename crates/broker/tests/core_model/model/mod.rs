@@ -23,9 +23,13 @@ pub enum Seen {
 /// What a request costs beside its body.
 const REQUEST_BYTES: usize = 256;
 
-/// Small bodies cost nothing more, others in steps.
+/// Small bodies cost nothing more, and those up to 1 KiB in steps.
 pub fn memory_bytes(length: usize) -> usize {
-    if length <= 46 { 0 } else { length.next_multiple_of(64) }
+    match length {
+        0..=46 => 0,
+        47..=1024 => length.next_multiple_of(64),
+        _ => length,
+    }
 }
 
 /// Places that are used again, the last one freed first: the order in which the core looks at things.
