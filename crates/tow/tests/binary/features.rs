@@ -250,6 +250,33 @@ fn a_sparse_file_over_4_gib_arrives_quickly_and_stays_sparse() {
 }
 
 #[test]
+fn pieces_of_any_size_make_the_same_file() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    random_file(&served.join("large.bin"), 9_999_999, 20);
+    // Of a leaf exactly, and of one octet more.
+    random_file(&served.join("leaf.bin"), 1 << 20, 21);
+    random_file(&served.join("more.bin"), (1 << 20) + 1, 22);
+    // Behind holes, pieces begin where no leaf does.
+    let sparse = File::create(served.join("sparse.bin")).expect("create");
+    for (index, offset) in [300 << 10, 3_500 << 10, 5_000 << 10, 9_100 << 10].into_iter().enumerate() {
+        let octets = fs::read(served.join("more.bin")).expect("read");
+        sparse.write_all_at(octets.get(index..).unwrap_or_default(), offset).expect("write");
+    }
+    sparse.set_len(12_000_000).expect("set the length");
+
+    let server = Server::start(&served);
+    for (index, sizes) in [("3000000", "8M"), ("1048577", "2M"), ("4M", "4M"), ("100K", "1M")].into_iter().enumerate() {
+        let copy = folder.path().join(index.to_string());
+        let mut command = get_command(&server.url(""), &copy);
+        command.args(["--chunk", sizes.0, "--window", sizes.1]);
+        let outcome = run(&mut command).expect_code(0);
+        assert_same(&served, &copy);
+        assert_eq!(outcome.summary()["verified"], Value::Bool(true));
+    }
+}
+
+#[test]
 fn compressed_and_unverified_transfers_arrive() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
