@@ -16,7 +16,7 @@ pub(crate) const INLINE_BYTES_MAX: usize = 46;
 pub(crate) const SHARE_OVER_BYTES: usize = 16 * 1024;
 
 /// Up to so many octets, a copy costs no more than sharing does.
-const COPY_AGAIN_BYTES_MAX: usize = 1024;
+pub(crate) const COPY_AGAIN_BYTES_MAX: usize = 1024;
 
 /// What one body has alone is counted in steps of so many octets: those of the same step can follow each other in the same memory.
 const OWN_STEP_BYTES: usize = 64;

@@ -3,7 +3,7 @@
 //! A request stays held over the loss of its connection, and its reply goes out on the next one: the token in it still means
 //! the same to the broker. Stock brokers have no tokens; what came on a connection of theirs ends with it.
 
-use crate::body::Body;
+use crate::body::{Arriving, Body, COPY_AGAIN_BYTES_MAX};
 use crate::mdp::Dialect;
 use crate::mdp::peer::WorkerHears;
 use crate::wire::{Block, Content, FromWorker, Status, ToWorker, Token, WireError};
@@ -95,6 +95,8 @@ pub(crate) struct Session {
     link: Link,
     held: HashMap<Token, Held>,
     orphans: u32,
+    /// The memory of a reply that was made at once, for the next request.
+    spare: Body,
     unsent: VecDeque<Unsent>,
     unsent_bytes: usize,
     stock: VecDeque<Message>,
@@ -112,6 +114,7 @@ impl Session {
             link: Link::Down,
             held: HashMap::new(),
             orphans: 0,
+            spare: Body::default(),
             unsent: VecDeque::new(),
             unsent_bytes: 0,
             stock: VecDeque::new(),
@@ -211,13 +214,23 @@ impl Session {
                             FromWorker::reply(out, token, Status::NO_STORAGE, None, &Body::from(why));
                             continue;
                         }
+                        (Content::One(octets), _) if at_once.is_some() && octets.len() <= COPY_AGAIN_BYTES_MAX => {
+                            let mut body = std::mem::take(&mut self.spare);
+                            Arriving::Octets(octets).replace(&mut body);
+                            body
+                        }
                         // What has its reply at once keeps nothing alive for long.
                         (Content::One(octets), _) if at_once.is_some() => Body::from(block.slice_ref(octets)),
                         (_, attached) => content.to_body(block, attached.and_then(Result::ok))?,
                     };
                     if let Some(reply) = at_once {
                         match reply(body) {
-                            Ok(body) => FromWorker::reply(out, token, Status::OK, None, &body),
+                            Ok(body) => {
+                                FromWorker::reply(out, token, Status::OK, None, &body);
+                                if body.reusable_bytes() > 0 {
+                                    self.spare = body;
+                                }
+                            }
                             Err(why) => FromWorker::reply(out, token, Status::FAILED, None, &Body::from(why)),
                         }
                         continue;
