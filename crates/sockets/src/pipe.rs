@@ -38,28 +38,19 @@ impl Pipe {
     pub(crate) fn fill(&self, socket: BorrowedFd<'_>, most: usize) -> rustix::io::Result<usize> {
         splice(socket, None, &self.into, None, most, SpliceFlags::NONBLOCK | SpliceFlags::MOVE)
     }
-
-    /// Moves octets into another pipe, which is empty and so has room for them.
-    fn pour(&self, other: &Pipe, length: usize) -> io::Result<()> {
-        move_all(length, |most| splice(&self.from, None, &other.into, None, most, SpliceFlags::NONBLOCK))
-    }
 }
 
-/// Octets of a streamed body in a pipe. To be taken out once: written to a file, or read. Dropped with octets in it, it takes its pipe
+/// Octets of a streamed body in a pipe. To be taken out: written to a file, or read. Dropped with octets in it, it takes its pipe
 /// along. It holds one of a bounded number of pipes, and reading from peers waits for one.
 pub struct Piped {
     pipe: Option<Pipe>,
     length: usize,
     pool: Pool<Pipe>,
-    /// The pipe is one of the pool's.
-    pooled: bool,
-    /// Why the octets can't be had.
-    failed: Option<Errno>,
 }
 
 impl Piped {
     pub(crate) fn new(pipe: Pipe, length: usize, pool: Pool<Pipe>) -> Piped {
-        Piped { pipe: Some(pipe), length, pool, pooled: true, failed: None }
+        Piped { pipe: Some(pipe), length, pool }
     }
 
     /// Octets in it.
@@ -70,34 +61,6 @@ impl Piped {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.length == 0
-    }
-
-    /// Splits the first `length` octets off (all, if there are fewer). They need a pipe of their own: if there is none to be had,
-    /// the error comes when they are taken out.
-    #[must_use = "what is split off and dropped is lost"]
-    pub fn split_to(&mut self, length: usize) -> Piped {
-        let length = length.min(self.length);
-        let mut first = Piped { pipe: None, length, pool: self.pool.clone(), pooled: false, failed: self.failed };
-        if length == self.length {
-            first.pipe = self.pipe.take();
-            first.pooled = self.pooled;
-        } else {
-            let poured = self.pipe().and_then(|pipe| {
-                let other = Pipe::new()?;
-                pipe.pour(&other, length)?;
-                Ok(other)
-            });
-            match poured {
-                Ok(other) => first.pipe = Some(other),
-                Err(error) => {
-                    // Where in the pipe the rest begins isn't known any more.
-                    self.failed = Some(Errno::from_io_error(&error).unwrap_or(Errno::IO));
-                    first.failed = self.failed;
-                }
-            }
-        }
-        self.length -= length;
-        first
     }
 
     /// Writes all of it to a file, at this offset.
@@ -128,23 +91,19 @@ impl Piped {
         Ok(())
     }
 
-    /// Reads all of it.
+    /// Takes the first `length` octets out: all, if there are fewer.
     ///
     /// # Errors
-    /// The pipe's.
-    pub fn into_bytes(mut self) -> io::Result<Bytes> {
-        let pipe = self.pipe()?;
-        let mut octets = vec![0; self.length];
-        read_exactly(pipe, &mut octets)?;
-        self.length = 0;
+    /// The pipe's; what is left of it can't be used then.
+    pub fn read(&mut self, length: usize) -> io::Result<Bytes> {
+        let mut octets = vec![0; length.min(self.length)];
+        read_exactly(self.pipe()?, &mut octets)?;
+        self.length -= octets.len();
         Ok(octets.into())
     }
 
     fn pipe(&self) -> io::Result<&Pipe> {
-        match self.failed {
-            Some(errno) => Err(errno.into()),
-            None => self.pipe.as_ref().ok_or_else(|| io::ErrorKind::UnexpectedEof.into()),
-        }
+        self.pipe.as_ref().ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 }
 
@@ -157,9 +116,9 @@ impl fmt::Debug for Piped {
 impl Drop for Piped {
     fn drop(&mut self) {
         match self.pipe.take() {
-            Some(pipe) if self.pooled && self.length == 0 && self.failed.is_none() => self.pool.put(pipe),
-            Some(_) if self.pooled => self.pool.lost(),
-            _ => {}
+            Some(pipe) if self.length == 0 => self.pool.put(pipe),
+            Some(_) => self.pool.lost(),
+            None => {}
         }
     }
 }

@@ -3,20 +3,8 @@
 
 mod support;
 
-use std::io::Write;
-use std::sync::Arc;
 use support::*;
 use towpath_sockets::{Event, FileRange, Hub, HubOptions, Message, SocketType};
-
-fn file_of(octets: &[u8]) -> Arc<std::fs::File> {
-    let mut file = tempfile::tempfile().unwrap();
-    file.write_all(octets).unwrap();
-    Arc::new(file)
-}
-
-fn noise(length: usize) -> Vec<u8> {
-    (0..length as u64).map(|index| (index.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect()
-}
 
 fn streaming() -> HubOptions {
     HubOptions { stream_over_bytes: Some(1000), ..options(SocketType::Dealer) }

@@ -6,20 +6,9 @@ mod support;
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::time::Duration;
 use support::*;
 use towpath_sockets::{Event, FileRange, HubOptions, Message, Piped, SocketType};
-
-fn noise(length: usize) -> Vec<u8> {
-    (0..length as u64).map(|index| (index.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect()
-}
-
-fn file_of(octets: &[u8]) -> Arc<File> {
-    let file = tempfile::tempfile().unwrap();
-    file.write_all_at(octets, 0).unwrap();
-    Arc::new(file)
-}
 
 fn contents(file: &File) -> Vec<u8> {
     let mut octets = vec![0; usize::try_from(file.metadata().unwrap().len()).unwrap()];
@@ -178,24 +167,17 @@ fn piped(octets: &[u8]) -> (Pair, Vec<(usize, Piped)>) {
 }
 
 #[test]
-fn what_is_in_a_pipe_is_split_and_read() {
+fn what_is_in_a_pipe_is_read_or_dropped_and_the_pipe_comes_back() {
     let octets = noise(400_000);
     let (mut pair, pieces) = piped(&octets);
-    for (at, mut rest) in pieces {
-        let whole = rest.len();
-        let first = rest.split_to(10_001);
-        let second = rest.split_to(20_000);
-        assert_eq!((first.len(), second.len(), rest.len()), (10_001, 20_000, whole - 30_001));
-        // In any order: each has a pipe of its own.
-        assert!(rest.into_bytes().unwrap() == octets[at + 30_001..at + whole]);
-        let mut all = first;
-        let first = all.split_to(usize::MAX);
-        assert!(all.is_empty() && all.into_bytes().is_err());
-        assert!(first.into_bytes().unwrap() == octets[at..at + 10_001]);
-        // And may be dropped.
-        drop(second);
+    for (at, mut piece) in pieces {
+        let length = piece.len();
+        assert!(piece.read(10_001).unwrap() == octets[at..at + 10_001]);
+        assert_eq!(piece.len(), length - 10_001);
+        assert!(piece.read(usize::MAX).unwrap() == octets[at + 10_001..at + length]);
+        assert!(piece.is_empty() && piece.read(1).unwrap().is_empty());
     }
-    // Pipes that were dropped full, or came of a split, don't leave the pool too small or too large.
+    // Pipes that are dropped full don't come back, but others in their place.
     for _ in 0..40 {
         pair.server.send(pair.at_server, Message::new().with(octets.clone())).unwrap();
         until(&mut [&mut pair.server, &mut pair.client], |_, event| {

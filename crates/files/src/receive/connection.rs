@@ -12,7 +12,6 @@ use towpath_sockets::{
 
 use super::get::GetError;
 use super::inbound::{Assembler, Inbound};
-use super::octets::Octets;
 use crate::digest::LEAF_BYTES_MIN;
 use crate::limits::{CHUNK_BYTES_MAX, DATA_ENTRIES_MAX};
 use crate::protocol::WireError;
@@ -22,7 +21,7 @@ use crate::protocol::control::Request;
 const STREAM_OVER_BYTES: u64 = 64 << 10;
 /// Messages taken whole: headers, and bodies that are not streamed.
 const MESSAGE_BYTES_MAX: u64 = (DATA_ENTRIES_MAX as u64 + 2) * STREAM_OVER_BYTES;
-/// Bodies over this come in pipes, if any do: not files that are installed from memory.
+/// Bodies over this come in pipes, if any do: those of a leaf and more, which most chunks are.
 const PIPE_OVER_BYTES: u64 = LEAF_BYTES_MIN - 1;
 /// How long what was sent last may take to leave.
 const LINGER: Duration = Duration::from_millis(300);
@@ -199,6 +198,16 @@ impl Connection {
             Event::Failed { reason, refused: true, .. } => self.happened.push_back(Happened::Refused { reason }),
             Event::Failed { reason, .. } => self.happened.push_back(Happened::Failed { reason }),
             Event::Room { .. } => self.send_unsent(),
+            Event::BodyPiped { peer, mut piped } if self.server == Some(peer) && self.assembler.needs_memory() => {
+                match piped.read(piped.len()) {
+                    Ok(data) => self.take_event(Event::BodyData { peer, data }),
+                    Err(error) => {
+                        let reason = format!("cannot read what was received from a pipe: {error}");
+                        self.hub.disconnect(peer, &reason);
+                        self.down(Happened::Down { reason });
+                    }
+                }
+            }
             Event::Message { peer, .. }
             | Event::BodyStart { peer, .. }
             | Event::BodyData { peer, .. }
@@ -234,16 +243,8 @@ impl Connection {
                 head.into_iter().try_for_each(|frame| self.assembler.whole_frame(frame, out))?;
                 self.assembler.frame_start(length, out)
             }
-            Event::BodyData { data, .. } => self.assembler.frame_data(data.into(), out),
-            Event::BodyPiped { piped, .. } => {
-                let octets = if self.assembler.needs_memory() {
-                    // It was put there by this side, and is.
-                    piped.into_bytes().map_err(|error| WireError::bad(format!("cannot read a pipe: {error}")))?.into()
-                } else {
-                    Octets::Piped(piped)
-                };
-                self.assembler.frame_data(octets, out)
-            }
+            Event::BodyData { data, .. } => self.assembler.frame_data(data, out),
+            Event::BodyPiped { piped, .. } => self.assembler.frame_piped(piped, out),
             Event::BodyEnd { more, .. } => {
                 self.assembler.frame_end(out)?;
                 if more { Ok(()) } else { self.assembler.message_end(out) }

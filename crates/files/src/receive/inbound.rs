@@ -2,6 +2,7 @@
 //! header and bodies as they arrive.
 
 use bytes::{Bytes, BytesMut};
+use towpath_sockets::Piped;
 
 use super::octets::Octets;
 use crate::limits::{CONTROL_BYTES_MAX, LEAF_VALUE_BYTES, LEAVES_PAGE_MAX};
@@ -25,7 +26,7 @@ pub enum Inbound {
     Header(DataHeader),
     /// A body begins.
     Body(DataEntry),
-    /// Octets of the body that began last, in order. In memory, unless the body is plain.
+    /// Octets of the body that began last, in order. In memory, unless the body is plain and not all of its file.
     BodyData(Octets),
     /// The body that began last is whole.
     BodyEnd,
@@ -54,7 +55,7 @@ enum Frame {
     /// Of a control message: collected.
     Collect { data: BytesMut, left: u64 },
     /// A body: passed on as it comes.
-    Pass { left: u64, plain: bool },
+    Pass { left: u64, looked_at: bool },
 }
 
 /// Follows one connection. After an error nothing more can be read from it.
@@ -102,40 +103,46 @@ impl Assembler {
             Message::Data { rest } => {
                 let entry = next_entry(rest, length)?;
                 out.push(Inbound::Body(entry));
-                Frame::Pass { left: length, plain: entry.body == Body::Plain }
+                // Compressed ones are unpacked, and a file in one piece is checked before it is written.
+                let looked_at = entry.body != Body::Plain || (entry.offset == 0 && entry.end);
+                Frame::Pass { left: length, looked_at }
             }
         };
         Ok(())
     }
 
-    /// Whether the octets of the frame that began are looked at, and so have to be in memory.
+    /// Whether the octets of the frame that began are looked at on their way, and so have to be in memory.
     pub fn needs_memory(&self) -> bool {
-        !matches!(self.frame, Frame::Pass { plain: true, .. })
+        !matches!(self.frame, Frame::Pass { looked_at: false, .. })
     }
 
-    /// Octets of the frame that began, in memory if they have to be.
+    /// Octets of the frame that began.
     ///
     /// # Errors
     /// More than were announced.
-    pub fn frame_data(&mut self, octets: Octets, out: &mut Vec<Inbound>) -> Result<(), WireError> {
-        let take = |left: &mut u64| {
-            *left = left.checked_sub(octets.len() as u64).ok_or_else(|| WireError::bad("a frame is too long"))?;
-            Ok(())
-        };
+    pub fn frame_data(&mut self, octets: Bytes, out: &mut Vec<Inbound>) -> Result<(), WireError> {
         match &mut self.frame {
-            Frame::None => return Err(WireError::bad("octets outside of a frame")),
+            Frame::None => return Err(outside()),
             Frame::Collect { data, left } => {
-                take(left)?;
-                let Octets::Memory(octets) = octets else {
-                    return Err(WireError::bad("octets that are not in memory"));
-                };
+                take(left, octets.len())?;
                 data.extend_from_slice(&octets);
             }
             Frame::Pass { left, .. } => {
-                take(left)?;
-                out.push(Inbound::BodyData(octets));
+                take(left, octets.len())?;
+                out.push(Inbound::BodyData(octets.into()));
             }
         }
+        Ok(())
+    }
+
+    /// Octets of the frame that began, where they need not be in memory.
+    ///
+    /// # Errors
+    /// As [`Assembler::frame_data`].
+    pub fn frame_piped(&mut self, piped: Piped, out: &mut Vec<Inbound>) -> Result<(), WireError> {
+        let Frame::Pass { left, .. } = &mut self.frame else { return Err(outside()) };
+        take(left, piped.len())?;
+        out.push(Inbound::BodyData(Octets::Piped(piped)));
         Ok(())
     }
 
@@ -192,6 +199,16 @@ impl Assembler {
     }
 }
 
+fn outside() -> WireError {
+    WireError::bad("octets outside of a frame")
+}
+
+/// Takes octets off what is left of a frame.
+fn take(left: &mut u64, octets: usize) -> Result<(), WireError> {
+    *left = left.checked_sub(octets as u64).ok_or_else(|| WireError::bad("a frame is too long"))?;
+    Ok(())
+}
+
 /// The entry that a body of this length belongs to.
 fn next_entry(rest: &mut Vec<DataEntry>, length: u64) -> Result<DataEntry, WireError> {
     let entry = rest.pop().ok_or_else(|| WireError::bad("a data message has more bodies than entries"))?;
@@ -218,10 +235,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn octets(octets: &'static [u8]) -> Octets {
-        Bytes::from_static(octets).into()
-    }
-
     fn entry(length: u64) -> DataEntry {
         DataEntry { n: 0, end: false, body: Body::Plain, offset: 0, length, body_length: length }
     }
@@ -238,12 +251,12 @@ mod tests {
         let (mut assembler, mut out) = (Assembler::default(), Vec::new());
         assembler.whole_frame(frame, &mut out).unwrap();
         assembler.frame_start(3, &mut out).unwrap();
-        assembler.frame_data(octets(b"ab"), &mut out).unwrap();
-        assembler.frame_data(octets(b"c"), &mut out).unwrap();
+        assembler.frame_data(Bytes::from_static(b"ab"), &mut out).unwrap();
+        assembler.frame_data(Bytes::from_static(b"c"), &mut out).unwrap();
         assembler.frame_end(&mut out).unwrap();
         assembler.whole_frame(Bytes::from_static(b"de"), &mut out).unwrap();
         assembler.frame_start(1, &mut out).unwrap();
-        assembler.frame_data(octets(b"f"), &mut out).unwrap();
+        assembler.frame_data(Bytes::from_static(b"f"), &mut out).unwrap();
         assembler.frame_end(&mut out).unwrap();
         assembler.message_end(&mut out).unwrap();
         let data = |octets: &'static [u8]| Inbound::BodyData(Bytes::from_static(octets).into());
@@ -269,7 +282,7 @@ mod tests {
         let (mut assembler, mut out) = (Assembler::default(), Vec::new());
         assembler.whole_frame(Bytes::from_static(b"TOW1"), &mut out).unwrap();
         assembler.frame_start(2, &mut out).unwrap();
-        assembler.frame_data(octets(b"{}"), &mut out).unwrap();
+        assembler.frame_data(Bytes::from_static(b"{}"), &mut out).unwrap();
         assembler.frame_end(&mut out).unwrap();
         assembler.whole_frame(Bytes::from_static(b"leaves"), &mut out).unwrap();
         assert_eq!(out, vec![]);
@@ -292,10 +305,10 @@ mod tests {
         assert!(begin(data.clone()).message_end(out).is_err());
         let mut long = begin(data.clone());
         long.frame_start(3, out).unwrap();
-        assert!(long.frame_data(octets(b"abcd"), out).is_err());
+        assert!(long.frame_data(Bytes::from_static(b"abcd"), out).is_err());
         let mut short = begin(data);
         short.frame_start(3, out).unwrap();
-        short.frame_data(octets(b"ab"), out).unwrap();
+        short.frame_data(Bytes::from_static(b"ab"), out).unwrap();
         assert!(short.frame_end(out).is_err());
         let control = || Bytes::from_static(b"TOW1");
         assert!(begin(control()).frame_start((1 << 20) + 1, out).is_err());

@@ -21,7 +21,12 @@ impl Sink {
         match self {
             Self::Nothing => {}
             Self::Disk(disk) => disk.command(command),
-            Self::Discard(reports) => reports.extend(discarded(command)),
+            Self::Discard(reports) => match command {
+                DiskCommand::WritePiped { content, parts, .. } => {
+                    reports.extend(parts.into_iter().map(|part| part.written(content, Ok(Vec::new()))));
+                }
+                command => reports.extend(discarded(command)),
+            },
         }
     }
 
@@ -72,13 +77,12 @@ fn discarded(command: DiskCommand) -> Option<DiskReport> {
         DiskCommand::Small(small) => {
             DiskReport::Small { file: small.file, credit: small.credit, result: Ok(SmallOutcome::Installed) }
         }
-        DiskCommand::Write { content, offset, data, credit, .. } => {
-            DiskReport::Written { content, offset, length: data.len() as u64, credit, result: Ok(Vec::new()) }
-        }
+        DiskCommand::Write { content, part, .. } => part.written(content, Ok(Vec::new())),
         DiskCommand::Zeros { content, offset, length, credit, .. } => {
             DiskReport::Written { content, offset, length, credit, result: Ok(Vec::new()) }
         }
         DiskCommand::Begin(_)
+        | DiskCommand::WritePiped { .. }
         | DiskCommand::NoteDigest { .. }
         | DiskCommand::Abandon { .. }
         | DiskCommand::Leave { .. } => return None,

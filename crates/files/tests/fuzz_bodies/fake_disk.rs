@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use towpath_files::digest::{Digest, LeafHasher, LeafSize};
-use towpath_files::receive::octets::Octets;
 use towpath_files::receive::transfer::{
     ContentKey, ContentSpec, DiskCommand, DiskError, DiskReport, Found, SmallOutcome,
 };
@@ -57,8 +56,8 @@ impl FakeDisk {
             DiskCommand::Small(small) => {
                 assert_eq!(small.bytes(), small.version.size, "a whole file in one piece");
                 assert!(small.digest.is_some() || !self.verify, "a file would be installed unchecked");
-                let data = small.data.into_iter().map(in_memory).collect::<Vec<_>>().concat();
-                let right = small.digest.is_none_or(|digest| digest.0 == *blake3::hash(&data).as_bytes());
+                let right =
+                    small.digest.is_none_or(|digest| digest.0 == *blake3::hash(&small.data.concat()).as_bytes());
                 let outcome = if right { SmallOutcome::Installed } else { SmallOutcome::Mismatch };
                 DiskReport::Small { file: small.file, credit: small.credit, result: Ok(outcome) }
             }
@@ -67,12 +66,11 @@ impl FakeDisk {
                 self.contents.get_mut(&content).expect("a content that was begun").digest = Some(digest);
                 return;
             }
-            DiskCommand::Write { content, leaf, offset, data, credit } => {
-                let data = in_memory(data);
-                let length = data.len() as u64;
-                let result = self.write(content, leaf, offset, length, Some(&data));
-                DiskReport::Written { content, offset, length, credit, result }
+            DiskCommand::Write { content, part, data } => {
+                let result = self.write(content, part.leaf, part.offset, part.length, Some(&data));
+                part.written(content, result)
             }
+            DiskCommand::WritePiped { .. } => panic!("nothing is given in pipes here"),
             DiskCommand::Zeros { content, leaf, offset, length, credit } => {
                 let result = self.write(content, leaf, offset, length, None);
                 DiskReport::Written { content, offset, length, credit, result }
@@ -158,8 +156,4 @@ impl FakeDisk {
 
 fn failed() -> DiskError {
     DiskError { full: false, message: "as the script has it".to_owned() }
-}
-
-fn in_memory(octets: Octets) -> bytes::Bytes {
-    octets.into_bytes().expect("octets in memory")
 }

@@ -1,6 +1,8 @@
 //! Two hubs in one thread, driven until something is true. Every wait has a deadline.
 #![allow(dead_code, missing_docs, clippy::unwrap_used)]
 
+use std::io::Write;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_sockets::{Endpoint, Event, Hub, HubOptions, Message, PeerId, SocketType};
 
@@ -80,4 +82,14 @@ pub fn raw_greeting() -> Vec<u8> {
 pub fn raw_ready() -> Vec<u8> {
     let body = b"\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER\x08Identity\x00\x00\x00\x00";
     [&[4, body.len() as u8], &body[..]].concat()
+}
+
+pub fn file_of(octets: &[u8]) -> Arc<std::fs::File> {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(octets).unwrap();
+    Arc::new(file)
+}
+
+pub fn noise(length: usize) -> Vec<u8> {
+    (0..length as u64).map(|index| (index.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect()
 }

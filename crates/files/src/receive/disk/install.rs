@@ -49,13 +49,6 @@ impl OpenDir {
     }
 }
 
-/// What a small file is to be.
-struct Small<'a> {
-    data: &'a [Bytes],
-    version: &'a Version,
-    durable: bool,
-}
-
 /// Installs a partial file whose content is whole and right.
 pub(super) fn install(open: &OpenPartial, version: &Version, durable: bool) -> Result<(), DiskError> {
     let failed = |error: RootError| root_error("cannot stat the partial file", &error);
@@ -77,30 +70,35 @@ pub(super) fn install(open: &OpenPartial, version: &Version, durable: bool) -> R
 pub(super) fn install_small(
     open: &mut OpenDir,
     name: &[u8],
-    file: &SmallFile,
-    data: &[Bytes],
+    small: &SmallFile,
     durable: bool,
 ) -> Result<SmallOutcome, DiskError> {
-    if file.digest.is_some_and(|digest| digest_of(data) != digest) {
+    if small.digest.is_some_and(|digest| digest_of(&small.data) != digest) {
         return Ok(SmallOutcome::Mismatch);
     }
-    let small = Small { data, version: &file.version, durable };
     let mode = small.version.mode & MODE_BITS;
     let cannot = |error: RootError| root_error("cannot make a file", &error);
     match open.dir.create_unnamed(mode).map_err(cannot)? {
         Some(file) => {
             let mode = open.mode_of(&file, mode).map_err(cannot)?;
-            install_unnamed(&open.dir, name, file, mode, &small)?;
+            install_unnamed(&open.dir, name, file, mode, small, durable)?;
         }
-        None => install_renamed(&open.dir, name, &small)?,
+        None => install_renamed(&open.dir, name, small, durable)?,
     }
     sync_dir(&open.dir, durable)?;
     Ok(SmallOutcome::Installed)
 }
 
 /// The quick way: the directory changes only once, and nothing is left behind by a transfer that is killed.
-fn install_unnamed(dir: &Dir, name: &[u8], file: File, mode: u32, small: &Small<'_>) -> Result<(), DiskError> {
-    write_small(&file, mode, small)?;
+fn install_unnamed(
+    dir: &Dir,
+    name: &[u8],
+    file: File,
+    mode: u32,
+    small: &SmallFile,
+    durable: bool,
+) -> Result<(), DiskError> {
+    write_small(&file, mode, small, durable)?;
     match dir.link_unnamed(&file, name) {
         Ok(()) => Ok(()),
         Err(RootError::Exists) => {
@@ -121,21 +119,21 @@ fn install_unnamed(dir: &Dir, name: &[u8], file: File, mode: u32, small: &Small<
     }
 }
 
-fn install_renamed(dir: &Dir, name: &[u8], small: &Small<'_>) -> Result<(), DiskError> {
+fn install_renamed(dir: &Dir, name: &[u8], small: &SmallFile, durable: bool) -> Result<(), DiskError> {
     let (part_name, _) = partial_names(name);
     let file = partial::create(dir, &part_name)?;
     let mode = FileStat::try_from(&file).map_err(|error| root_error("cannot stat a partial file", &error))?.mode;
-    let installed = write_small(&file, mode, small).and_then(|()| rename_over(dir, &part_name, name));
+    let installed = write_small(&file, mode, small, durable).and_then(|()| rename_over(dir, &part_name, name));
     installed.inspect_err(|_| {
         let _ = dir.remove_file(&part_name);
     })
 }
 
-fn write_small(mut file: &File, mode: u32, small: &Small<'_>) -> Result<(), DiskError> {
-    for piece in small.data {
+fn write_small(mut file: &File, mode: u32, small: &SmallFile, durable: bool) -> Result<(), DiskError> {
+    for piece in &small.data {
         file.write_all(piece).map_err(|error| io_error("cannot write", &error))?;
     }
-    finish_file(file, mode, small.version, small.durable)
+    finish_file(file, mode, &small.version, durable)
 }
 
 fn digest_of(pieces: &[Bytes]) -> Digest {

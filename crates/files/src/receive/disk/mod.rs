@@ -17,6 +17,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use bytes::Bytes;
+use towpath_sockets::Piped;
+
 use destination::Destination;
 use partial::{PartialFile, io_error};
 use worker::{Job, Worker};
@@ -24,8 +27,7 @@ use worker::{Job, Worker};
 #[cfg(fuzzing)]
 pub use state::fuzz_body as fuzz_partial_state;
 
-use super::transfer::{ContentKey, DiskCommand, DiskReport, SmallFile};
-use crate::receive::octets::Octets;
+use super::transfer::{ContentKey, DiskCommand, DiskError, DiskReport, Part, SmallFile};
 use crate::root::RootError;
 
 /// Small files in one job: enough that waking a worker costs nothing, few enough that all have something to do.
@@ -65,6 +67,8 @@ pub(super) struct Disk {
     hasher: RandomState,
     /// Octets in memory that were handed over and not written yet.
     queued_bytes: Arc<AtomicU64>,
+    /// The leaf that the last of them are in, by content.
+    queued: HashMap<ContentKey, u64>,
 }
 
 impl Disk {
@@ -96,7 +100,7 @@ impl Disk {
             threads.push(thread.spawn(move || worker.run(&receiver))?);
             jobs.push(sender);
         }
-        let small = jobs.iter().map(|_| Vec::new()).collect();
+        let small = vec![Vec::new(); jobs.len()];
         let (contents, hasher) = (HashMap::new(), RandomState::new());
         Ok(Self {
             options,
@@ -111,6 +115,7 @@ impl Disk {
             small_jobs,
             hasher,
             queued_bytes,
+            queued: HashMap::new(),
         })
     }
 
@@ -148,15 +153,19 @@ impl Disk {
                     tracing::warn!(%error, "cannot note the digest of a partial file");
                 }
             }
-            DiskCommand::Write { content, leaf, offset, data, credit } => {
+            DiskCommand::Write { content, part, data } => {
                 if let Some(content) = self.contents.get(&content).map(Arc::clone) {
-                    self.write(content, leaf, offset, data, credit);
+                    self.write(content, part, data);
+                }
+            }
+            DiskCommand::WritePiped { content, parts, data } => {
+                if let Some(content) = self.contents.get(&content).map(Arc::clone) {
+                    self.write_piped(&content, &parts, data);
                 }
             }
             DiskCommand::Zeros { content, leaf, offset, length, credit } => {
                 if let Some(content) = self.contents.get(&content).map(Arc::clone) {
-                    let worker = content.spec.content.0.wrapping_add(leaf);
-                    self.send(worker, Job::Zeros { content, leaf, offset, length, credit });
+                    self.send(worker_of(&content, leaf), Job::Zeros { content, leaf, offset, length, credit });
                 }
             }
             DiskCommand::Install { file, content } => {
@@ -173,28 +182,44 @@ impl Disk {
         }
     }
 
-    /// What is in memory is hashed and written by a worker. What the kernel has is written here, while more of it gathers in the
-    /// socket, and hashed by a worker: the kernel writes a file for one thread at a time anyhow.
-    fn write(&self, content: Arc<PartialFile>, leaf: u64, offset: u64, data: Octets, credit: u64) {
-        let worker = content.spec.content.0.wrapping_add(leaf);
-        let length = data.len() as u64;
-        match data {
-            Octets::Memory(data) => {
-                self.queued_bytes.fetch_add(length, Ordering::Relaxed);
-                self.send(worker, Job::Write { content, leaf, offset, data, credit });
+    /// What is in memory is hashed and written by a worker.
+    fn write(&mut self, content: Arc<PartialFile>, part: Part, data: Bytes) {
+        self.queued_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
+        self.queued.insert(content.spec.content, part.leaf);
+        self.send(worker_of(&content, part.leaf), Job::Write { content, part, data: Some(data) });
+    }
+
+    /// What the kernel has is written here, while more of it gathers in the socket, and hashed by workers: the kernel writes a file for
+    /// one thread at a time anyhow.
+    ///
+    /// Not before other octets of its leaf, though, which may still be with a worker: what is there of a leaf when a transfer is
+    /// killed has to end where the file ends. So what is of that leaf follows them, the same way.
+    fn write_piped(&mut self, content: &Arc<PartialFile>, parts: &[Part], mut data: Piped) {
+        let mut rest = parts;
+        if let Some((&first, others)) = parts.split_first()
+            && self.queued.get(&content.spec.content) == Some(&first.leaf)
+        {
+            match data.read(usize::try_from(first.length).unwrap_or(usize::MAX)) {
+                Ok(data) => self.write(Arc::clone(content), first, data),
+                Err(error) => return self.cannot_write(content, parts, &io_error("cannot read a pipe", &error)),
             }
-            Octets::Piped(data) => {
-                let written = content.open().and_then(|open| {
-                    data.write_to(&open.file, offset).map_err(|error| io_error("cannot write", &error))
-                });
-                match written {
-                    Ok(()) => self.send(worker, Job::Hash { content, leaf, offset, length, credit }),
-                    Err(error) => {
-                        let content = content.spec.content;
-                        self.report(DiskReport::Written { content, offset, length, credit, result: Err(error) });
-                    }
-                }
-            }
+            rest = others;
+        }
+        let Some(first) = rest.first() else { return };
+        let written = content
+            .open()
+            .and_then(|open| data.write_to(&open.file, first.offset).map_err(|error| io_error("cannot write", &error)));
+        if let Err(error) = written {
+            return self.cannot_write(content, rest, &error);
+        }
+        for &part in rest {
+            self.send(worker_of(content, part.leaf), Job::Write { content: Arc::clone(content), part, data: None });
+        }
+    }
+
+    fn cannot_write(&self, content: &PartialFile, parts: &[Part], error: &DiskError) {
+        for part in parts {
+            self.report(part.written(content.spec.content, Err(error.clone())));
         }
     }
 
@@ -248,6 +273,7 @@ impl Disk {
     }
 
     fn forget(&mut self, content: ContentKey) -> Option<Arc<PartialFile>> {
+        self.queued.remove(&content);
         let partial = self.contents.remove(&content)?;
         for jobs in &self.jobs {
             let _ = jobs.send(Job::Forget(content));
@@ -268,6 +294,11 @@ impl Disk {
     fn report(&self, report: DiskReport) {
         let _ = self.own_reports.send(report);
     }
+}
+
+/// All of a leaf goes to one worker, and leaves that follow each other go to different ones.
+fn worker_of(content: &PartialFile, leaf: u64) -> u64 {
+    content.spec.content.0.wrapping_add(leaf)
 }
 
 impl Drop for Disk {

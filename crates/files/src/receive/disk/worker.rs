@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,8 +17,7 @@ use super::install::{self, OpenDir};
 use super::partial::{OpenPartial, PartialFile, io_error};
 use crate::digest::{Leaf, LeafHasher, LeafSize};
 use crate::path::RelPath;
-use crate::receive::octets::Octets;
-use crate::receive::transfer::{ContentKey, DiskError, DiskReport, FileKey, SmallFile, SmallOutcome, Version};
+use crate::receive::transfer::{ContentKey, DiskError, DiskReport, FileKey, Part, SmallFile, SmallOutcome, Version};
 use crate::root::Timestamp;
 
 /// What a leaf's value is taken for where nothing is verified.
@@ -38,18 +36,9 @@ pub(super) enum Job {
     Small(Vec<SmallFile>),
     Write {
         content: Arc<PartialFile>,
-        leaf: u64,
-        offset: u64,
-        data: Bytes,
-        credit: u64,
-    },
-    /// Octets were written already, but not hashed.
-    Hash {
-        content: Arc<PartialFile>,
-        leaf: u64,
-        offset: u64,
-        length: u64,
-        credit: u64,
+        part: Part,
+        /// `None`: they are written already, and only have to be hashed.
+        data: Option<Bytes>,
     },
     Zeros {
         content: Arc<PartialFile>,
@@ -144,20 +133,14 @@ impl Worker {
                 DiskReport::Inspected { file, found: inspect(&self.destination, &local, &listed, verify) }
             }
             Job::Small(files) => {
-                let reports = files.into_iter().map(|small| self.small(small)).collect();
+                let reports = files.iter().map(|small| self.small(small)).collect();
                 self.small_jobs.fetch_sub(1, Ordering::AcqRel);
                 return reports;
             }
-            Job::Write { content, leaf, offset, data, credit } => {
-                let length = data.len() as u64;
-                let result = self.write(&content, leaf, offset, &data);
-                let content = content.spec.content;
-                self.queued_bytes.fetch_sub(length, Ordering::Relaxed);
-                DiskReport::Written { content, offset, length, credit, result }
-            }
-            Job::Hash { content, leaf, offset, length, credit } => {
-                let result = self.hash(&content, leaf, offset, length);
-                DiskReport::Written { content: content.spec.content, offset, length, credit, result }
+            Job::Write { content, part, data } => {
+                let result = self.write(&content, part, data.as_deref());
+                self.queued_bytes.fetch_sub(data.map_or(0, |data| data.len() as u64), Ordering::Relaxed);
+                part.written(content.spec.content, result)
             }
             Job::Zeros { content, leaf, offset, length, credit } => {
                 let result = self.zeros(&content, leaf, offset, length);
@@ -189,17 +172,13 @@ impl Worker {
         vec![report]
     }
 
-    fn small(&mut self, mut small: SmallFile) -> DiskReport {
-        let bytes = small.bytes();
-        let data: io::Result<Vec<Bytes>> = small.data.drain(..).map(Octets::into_bytes).collect();
-        let result = data
-            .map_err(|error| io_error("cannot read a pipe", &error))
-            .and_then(|data| self.install_small(&small, &data));
-        self.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    fn small(&mut self, small: &SmallFile) -> DiskReport {
+        let result = self.install_small(small);
+        self.queued_bytes.fetch_sub(small.bytes(), Ordering::Relaxed);
         DiskReport::Small { file: small.file, credit: small.credit, result }
     }
 
-    fn install_small(&mut self, small: &SmallFile, data: &[Bytes]) -> Result<SmallOutcome, DiskError> {
+    fn install_small(&mut self, small: &SmallFile) -> Result<SmallOutcome, DiskError> {
         let (parent, name) = small.local.split().unwrap_or_default();
         let mut open = match self.dir.take() {
             Some(open) if open.path == parent => open,
@@ -208,46 +187,25 @@ impl Worker {
                 OpenDir::new(parent, dir)
             }
         };
-        let result = install::install_small(&mut open, name, small, data, self.destination.durable);
+        let result = install::install_small(&mut open, name, small, self.destination.durable);
         self.dir = Some(open);
         result
     }
 
-    fn write(
-        &mut self,
-        content: &PartialFile,
-        leaf: u64,
-        offset: u64,
-        data: &[u8],
-    ) -> Result<Vec<(u64, Leaf)>, DiskError> {
+    fn write(&mut self, content: &PartialFile, part: Part, data: Option<&[u8]>) -> Result<Vec<(u64, Leaf)>, DiskError> {
         let open = content.open()?;
-        let mut state = self.leaf_at(content, &open, leaf, offset)?;
-        if let Some(hasher) = &mut state.hasher {
-            // First, while the octets are in the cache from being received.
-            hasher.update(data).map_err(|error| leaf_error(&error))?;
+        let mut state = self.leaf_at(content, &open, part.leaf, part.offset)?;
+        match (&mut state.hasher, data) {
+            // Before they are written, while they are in the processor's cache from being received.
+            (Some(hasher), Some(data)) => hasher.update(data).map_err(|error| leaf_error(&error))?,
+            (Some(hasher), None) => read_into(hasher, &open.file, part.offset, part.length, &mut self.buffer)?,
+            (None, _) => {}
         }
-        open.file.write_all_at(data, offset).map_err(|error| io_error("cannot write", &error))?;
-        state.position += data.len() as u64;
-        let whole = self.put_back(content, leaf, state)?;
-        open.note_leaves(&whole)?;
-        Ok(whole)
-    }
-
-    /// Reads what was written, which is in the page cache, and maybe still in a processor's.
-    fn hash(
-        &mut self,
-        content: &PartialFile,
-        leaf: u64,
-        offset: u64,
-        length: u64,
-    ) -> Result<Vec<(u64, Leaf)>, DiskError> {
-        let open = content.open()?;
-        let mut state = self.leaf_at(content, &open, leaf, offset)?;
-        if let Some(hasher) = &mut state.hasher {
-            read_into(hasher, &open.file, offset, length, &mut self.buffer)?;
+        if let Some(data) = data {
+            open.file.write_all_at(data, part.offset).map_err(|error| io_error("cannot write", &error))?;
         }
-        state.position += length;
-        let whole = self.put_back(content, leaf, state)?;
+        state.position += part.length;
+        let whole = self.put_back(content, part.leaf, state)?;
         open.note_leaves(&whole)?;
         Ok(whole)
     }

@@ -1,9 +1,11 @@
 //! What the state machine asks of a disk, and what it hears back.
 
+use bytes::Bytes;
+use towpath_sockets::Piped;
+
 use crate::digest::{Digest, Leaf, LeafSize};
 use crate::path::RelPath;
 use crate::protocol::control::{Base, Range, Request};
-use crate::receive::octets::Octets;
 use crate::root::Timestamp;
 
 /// A file of the transfer.
@@ -35,7 +37,7 @@ impl Version {
 }
 
 /// Something for the driver to do, in this order.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub enum Output {
     /// Send this to the server.
     Send(Request),
@@ -55,7 +57,7 @@ pub enum Output {
 }
 
 /// Work for a disk. Commands of the same content and leaf are in order; others may be done in any order.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub enum DiskCommand {
     /// Say what is at the place of a file: [`DiskReport::Inspected`].
     Inspect {
@@ -118,14 +120,19 @@ pub enum DiskCommand {
     Write {
         /// The content.
         content: ContentKey,
-        /// The leaf that all of it is in.
-        leaf: u64,
-        /// Where it goes in the file.
-        offset: u64,
+        /// Where all of it goes.
+        part: Part,
         /// The octets.
-        data: Octets,
-        /// What to report as credit that is free again.
-        credit: u64,
+        data: Bytes,
+    },
+    /// Write what the kernel has, and hash it: [`DiskReport::Written`] for each part.
+    WritePiped {
+        /// The content.
+        content: ContentKey,
+        /// Where it goes, one part behind the other.
+        parts: Vec<Part>,
+        /// The octets.
+        data: Piped,
     },
     /// Hash zeros and leave a hole: [`DiskReport::Written`].
     Zeros {
@@ -159,8 +166,28 @@ pub enum DiskCommand {
     },
 }
 
+/// Octets of one leaf of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The leaf that all of them are in.
+    pub leaf: u64,
+    /// Where the first one is in the file.
+    pub offset: u64,
+    /// How many they are.
+    pub length: u64,
+    /// What to report as credit that is free again.
+    pub credit: u64,
+}
+
+impl Part {
+    /// What a disk says of it.
+    pub fn written(&self, content: ContentKey, result: Result<Vec<(u64, Leaf)>, DiskError>) -> DiskReport {
+        DiskReport::Written { content, offset: self.offset, length: self.length, credit: self.credit, result }
+    }
+}
+
 /// A whole file in one piece.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SmallFile {
     /// The file.
     pub file: FileKey,
@@ -171,7 +198,7 @@ pub struct SmallFile {
     /// What its content has to hash to; `None` where that need not be checked.
     pub digest: Option<Digest>,
     /// Its content, in the pieces in which it came.
-    pub data: Vec<Octets>,
+    pub data: Vec<Bytes>,
     /// What to report as credit that is free again.
     pub credit: u64,
 }
@@ -262,7 +289,7 @@ pub enum DiskReport {
         /// How it came out.
         result: Result<SmallOutcome, DiskError>,
     },
-    /// To [`DiskCommand::Write`] and [`DiskCommand::Zeros`].
+    /// To [`DiskCommand::Write`], [`DiskCommand::WritePiped`] and [`DiskCommand::Zeros`].
     Written {
         /// The content.
         content: ContentKey,

@@ -19,7 +19,7 @@ mod pieces;
 mod tests;
 
 pub use command::{
-    ContentKey, ContentSpec, DiskCommand, DiskError, DiskReport, FileKey, Found, Output, Partial, SmallFile,
+    ContentKey, ContentSpec, DiskCommand, DiskError, DiskReport, FileKey, Found, Output, Part, Partial, SmallFile,
     SmallOutcome, Version,
 };
 pub use outcome::{FileFailure, Progress, Totals, TransferError};

@@ -1,6 +1,8 @@
 //! Data messages: every piece held against what was asked for, cut at the borders of leaves, and handed to the disk.
 
-use super::command::{ContentKey, ContentSpec, DiskCommand, FileKey, SmallFile};
+use bytes::Bytes;
+
+use super::command::{ContentKey, ContentSpec, DiskCommand, FileKey, Part, SmallFile};
 use super::fetching::{AskedState, SMALL_FILE_BYTES};
 use super::file::{Content, Phase};
 use super::outcome::TransferError;
@@ -27,7 +29,7 @@ pub(super) struct Piece {
     /// A compressed body, until it is whole.
     packed: Vec<u8>,
     /// What came of a small file, until it is whole.
-    gathered: Vec<Octets>,
+    gathered: Vec<Bytes>,
 }
 
 fn protocol<T>(message: &str) -> Result<T, TransferError> {
@@ -70,11 +72,12 @@ impl Transfer {
 
     pub(super) fn body_data(&mut self, data: Octets) -> Result<(), TransferError> {
         let Some(piece) = &mut self.piece else { return protocol("octets outside of a piece") };
-        if piece.useless || piece.entry.body == Body::Plain {
-            self.pass(data);
-        } else if let Octets::Memory(data) = data {
+        match data {
+            data if piece.useless || piece.entry.body == Body::Plain => self.pass(data),
             // Bounded by the largest chunk: the header was checked, and the body is as long as it says.
-            piece.packed.extend_from_slice(&data);
+            Octets::Memory(data) => piece.packed.extend_from_slice(&data),
+            // Only plain bodies come so.
+            Octets::Piped(_) => {}
         }
         Ok(())
     }
@@ -134,18 +137,22 @@ impl Transfer {
         let Some((key, entry)) = self.piece.as_ref().map(|piece| (piece.file, piece.entry)) else { return };
         let is_small = self.is_whole_small_file(key, &entry);
         let Some(piece) = &mut self.piece else { return };
-        let length = data.len() as u64;
+        let length = data.count();
         let offset = entry.offset + piece.passed;
         piece.passed += length;
         let last = piece.passed == entry.length || entry.body == Body::Zstd;
-        if is_small && !piece.useless {
-            piece.gathered.push(data);
-            if last {
-                let (data, credit) = (std::mem::take(&mut piece.gathered), std::mem::take(&mut piece.credit));
-                self.pass_small(key, data, credit);
+        let data = match data {
+            // A file in one piece comes in memory.
+            Octets::Memory(data) if is_small && !piece.useless => {
+                piece.gathered.push(data);
+                if last {
+                    let (data, credit) = (std::mem::take(&mut piece.gathered), std::mem::take(&mut piece.credit));
+                    self.pass_small(key, data, credit);
+                }
+                return;
             }
-            return;
-        }
+            data => data,
+        };
         let credit = if last { piece.credit } else { length.min(piece.credit) };
         piece.credit -= credit;
         if piece.useless {
@@ -165,7 +172,7 @@ impl Transfer {
         whole && ready && size <= SMALL_FILE_BYTES && task.content.is_none()
     }
 
-    fn pass_small(&mut self, key: FileKey, data: Vec<Octets>, credit: u64) {
+    fn pass_small(&mut self, key: FileKey, data: Vec<Bytes>, credit: u64) {
         let verify = self.options.verify;
         let Some(task) = self.files.get_mut(&key) else { return };
         task.phase = Phase::Installing;
@@ -174,22 +181,21 @@ impl Transfer {
         self.command(DiskCommand::Small(SmallFile { file: key, local, version, digest, data, credit }));
     }
 
-    fn pass_to_content(&mut self, key: FileKey, offset: u64, mut data: Octets, mut credit: u64) {
+    fn pass_to_content(&mut self, key: FileKey, offset: u64, data: Octets, credit: u64) {
         let Some((content, leaves)) = self.content_to_write(key) else {
             self.credit.release(credit);
             return;
         };
-        let mut offset = offset;
-        while !data.is_empty() {
-            let leaf = leaves.index_at(offset);
-            let to_border = leaves.range(leaf).map_or(u64::MAX, |(start, length)| start + length - offset);
-            let now = usize::try_from(to_border).unwrap_or(usize::MAX).min(data.len());
-            let part = data.split_to(now);
-            let cost = if data.is_empty() { credit } else { credit.min(now as u64) };
-            credit -= cost;
-            self.count_pending(key);
-            self.command(DiskCommand::Write { content, leaf, offset, data: part, credit: cost });
-            offset += now as u64;
+        let parts = parts(leaves, offset, data.count(), credit);
+        parts.iter().for_each(|_| self.count_pending(key));
+        match data {
+            Octets::Memory(mut data) => {
+                for part in parts {
+                    let data = data.split_to(usize::try_from(part.length).unwrap_or(usize::MAX).min(data.len()));
+                    self.command(DiskCommand::Write { content, part, data });
+                }
+            }
+            Octets::Piped(data) => self.command(DiskCommand::WritePiped { content, parts, data }),
         }
     }
 
@@ -246,4 +252,19 @@ impl Transfer {
         }
         Some((content_key, leaves))
     }
+}
+
+/// Octets of a file, cut at the borders of leaves. The last part has what the others leave of the credit.
+fn parts(leaves: LeafSize, offset: u64, length: u64, mut credit: u64) -> Vec<Part> {
+    let (mut at, end, mut parts) = (offset, offset + length, Vec::new());
+    while at < end {
+        let leaf = leaves.index_at(at);
+        let border = leaves.range(leaf).map_or(end, |(start, length)| start + length);
+        let border = if border > at { border.min(end) } else { end };
+        let cost = if border == end { credit } else { credit.min(border - at) };
+        credit -= cost;
+        parts.push(Part { leaf, offset: at, length: border - at, credit: cost });
+        at = border;
+    }
+    parts
 }

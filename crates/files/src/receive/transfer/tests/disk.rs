@@ -74,16 +74,14 @@ impl SimDisk {
                 let _ = local;
                 DiskReport::Installed { file, result: Ok(()) }
             }
-            DiskCommand::Small(mut small) => {
-                let bytes = small.bytes();
-                let data = small.data.drain(..).map(|piece| piece.into_bytes().unwrap()).collect::<Vec<_>>().concat();
+            DiskCommand::Small(small) => {
                 let result = if self.broken.as_deref() == Some(small.local.as_bytes()) {
                     Err(broken())
-                } else if small.digest.is_some_and(|digest| digest != Digest::of(&data)) {
+                } else if small.digest.is_some_and(|digest| digest != Digest::of(&small.data.concat())) {
                     Ok(SmallOutcome::Mismatch)
                 } else {
-                    assert_eq!(bytes, small.version.size);
-                    self.installed.insert(small.local.as_bytes().to_vec(), data);
+                    assert_eq!(small.bytes(), small.version.size);
+                    self.installed.insert(small.local.as_bytes().to_vec(), small.data.concat());
                     Ok(SmallOutcome::Installed)
                 };
                 DiskReport::Small { file: small.file, credit: small.credit, result }
@@ -101,11 +99,12 @@ impl SimDisk {
                 assert!(self.open.contains_key(&content) || self.abandoned.contains(&content));
                 return None;
             }
-            DiskCommand::Write { content, leaf, offset, data, credit } => {
-                let length = data.len() as u64;
-                let result = self.write(content, leaf, offset, &data.into_bytes().unwrap());
-                DiskReport::Written { content, offset, length, credit, result }
+            DiskCommand::Write { content, part, data } => {
+                assert_eq!(part.length, data.len() as u64);
+                let result = self.write(content, part.leaf, part.offset, &data);
+                part.written(content, result)
             }
+            DiskCommand::WritePiped { .. } => panic!("nothing is given in pipes here"),
             DiskCommand::Zeros { content, leaf, offset, length, credit } => {
                 let result = self.write(content, leaf, offset, &vec![0; length as usize]);
                 DiskReport::Written { content, offset, length, credit, result }

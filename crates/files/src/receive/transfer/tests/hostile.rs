@@ -120,7 +120,7 @@ fn paths_that_lead_out_are_refused_one_by_one() {
     let paths =
         ["d/../../x", "/etc/passwd", "d//x", "x", "d", "", "d/.", "dd/x", "d/\0", &format!("d/{}", "x".repeat(256))];
     session.list(paths.iter().map(|path| entry(path, EntryKind::File)).collect());
-    assert_eq!(session.commands, vec![DiskCommand::CheckSpace { bytes: 0 }]);
+    assert!(matches!(session.commands[..], [DiskCommand::CheckSpace { bytes: 0 }]), "{:?}", session.commands);
     assert_eq!(session.transfer.totals.failed, paths.len() as u64);
     assert!(session.requests.iter().all(|request| !matches!(request, Request::Fetch(_))));
 }

@@ -114,7 +114,7 @@ impl World {
                     Output::Disk(command) => self.disk.commands.push_back(command),
                     Output::Warn(_) => {}
                     Output::Finished => {
-                        assert_eq!(transfer.next_output(), None, "nothing comes after the end");
+                        assert!(transfer.next_output().is_none(), "nothing comes after the end");
                         let cancelled = std::mem::take(&mut self.server.requests);
                         cancelled.into_iter().for_each(|request| drop(self.server.take(request, &mut self.draw)));
                         let (totals, failure) = transfer.into_outcome();
