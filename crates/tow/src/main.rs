@@ -9,6 +9,7 @@ mod exit;
 mod get;
 mod load;
 mod location;
+mod log;
 mod ls;
 mod progress;
 mod resources;
@@ -18,14 +19,13 @@ mod text;
 mod work;
 
 use clap::{Parser, Subcommand};
-use std::io::IsTerminal;
 use std::process::ExitCode;
-use tracing_subscriber::EnvFilter;
 
 /// What holds for all subcommands.
 const AFTER_HELP: &str = "\
 Exit status: 0 done, 1 failed or incomplete, 2 wrong usage.
-Logs go to standard error; the environment variable TOW_LOG says how much: error, warn, info, debug or trace.";
+Logs go to standard error; the environment variable TOW_LOG says how much: error, warn, info, debug or trace.
+Of a kind of line that comes too often, some are logged and the rest counted; those of debug and trace are all logged.";
 
 /// Moves files and requests between machines over ZeroMQ's wire protocol, ZMTP 3.1.
 #[derive(Parser)]
@@ -60,17 +60,8 @@ fn main() -> ExitCode {
     } else {
         "error"
     };
-    let filter = EnvFilter::try_from_env("TOW_LOG").unwrap_or_else(|_| EnvFilter::new(default_level));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .fmt_fields(text::log_fields())
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        // It would complain on standard error that standard error can't be written (a full disk, a pipe that nobody reads), and
-        // that is a panic.
-        .log_internal_errors(false)
-        .init();
+    // What it held back is told when it ends, and so does `main`.
+    let _log = log::start(default_level);
     resources::raise_file_limit();
     if matches!(arguments.command, Command::Broker(_) | Command::Call(_) | Command::Work(_)) {
         resources::keep_freed_memory();

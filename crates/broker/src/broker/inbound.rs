@@ -299,11 +299,8 @@ impl Broker {
         self.act();
     }
 
-    fn complain(&mut self, id: PeerId, why: &str, done: &str) {
-        let now = self.now();
-        if let Some(unsaid) = self.complaints.may_say(now) {
-            let address = self.hub.peer(id).map(|peer| peer.address.to_string()).unwrap_or_default();
-            tracing::warn!(peer = %id, address, why, done, unsaid, "a peer misbehaves");
-        }
+    fn complain(&self, id: PeerId, why: &str, done: &str) {
+        let address = self.hub.peer(id).map(|peer| peer.address);
+        tracing::warn!(peer = %id, address = address.map(tracing::field::display), why, done, "a peer misbehaves");
     }
 }

@@ -51,7 +51,6 @@ pub struct Broker {
     grace: Duration,
     started: Instant,
     stop: Arc<AtomicBool>,
-    complaints: Complaints,
     gathering: Gathering,
     pace: Pace,
     held_bytes_max: usize,
@@ -101,7 +100,6 @@ impl Broker {
             grace: options.grace,
             started,
             stop: Arc::new(AtomicBool::new(false)),
-            complaints: Complaints::default(),
             gathering: Gathering::default(),
             pace: Pace::default(),
             held_bytes_max: options.settings.unfinished_bytes_max(),
@@ -178,32 +176,6 @@ impl Broker {
         self.release_gathered(false);
         self.flush();
         Ok(())
-    }
-}
-
-/// Complaints about peers, not more than a few a second: whoever misbehaves must not fill the log.
-#[derive(Debug, Default)]
-struct Complaints {
-    second: u64,
-    said: u32,
-    unsaid: u64,
-}
-
-impl Complaints {
-    const PER_SECOND: u32 = 10;
-
-    /// Whether there is room for one more; with the number of those that were left out before.
-    fn may_say(&mut self, now: Millis) -> Option<u64> {
-        if now / 1000 != self.second {
-            (self.second, self.said) = (now / 1000, 0);
-        }
-        if self.said < Self::PER_SECOND {
-            self.said += 1;
-            Some(std::mem::take(&mut self.unsaid))
-        } else {
-            self.unsaid += 1;
-            None
-        }
     }
 }
 

@@ -61,7 +61,7 @@ impl Hub {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
         if let Err(errno) = epoll::add(&self.epoll, &fd, epoll::EventData::new_u64(id.token()), flags) {
             let reason = format!("the connection can't be watched: {}", std::io::Error::from(errno));
-            tracing::warn!(%address, reason);
+            tracing::warn!(%address, reason, "a connection is given up");
             if origin == Origin::Once {
                 self.report(Event::Failed { address: address.to_string(), reason, connecting: true, refused: false });
             }
@@ -105,7 +105,7 @@ impl Hub {
         } else {
             self.handshakes = self.handshakes.saturating_sub(1);
             if end.misbehaved {
-                tracing::warn!(address = %peer.address, reason = end.reason, "refused");
+                tracing::warn!(address = %peer.address, reason = end.reason, "a bad handshake is refused");
             } else {
                 tracing::debug!(address = %peer.address, reason = end.reason, "a handshake failed");
             }

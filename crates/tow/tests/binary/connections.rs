@@ -9,6 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use tempfile::{TempDir, tempdir};
 
+use crate::support::broker::Broker;
 use crate::support::process::{Server, get};
 use crate::support::random::Random;
 use crate::support::tree::{digest, random_file};
@@ -294,4 +295,36 @@ fn running_out_of_descriptors_is_survived() {
     let copy = folder.path().join("copy");
     wait_until("the server serves again", || get(&server.url("small"), &copy).status.success());
     server.expect_alive();
+}
+
+/// Connects, says something that is no greeting, and waits until it is refused.
+fn say_nonsense(port: u16, times: usize) {
+    for _ in 0..times {
+        let mut wire = Wire::connect(port);
+        // An error means that it is refused already.
+        let _ = wire.write(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
+        wire.expect_closed();
+    }
+}
+
+#[test]
+fn the_log_cannot_be_filled() {
+    const TIMES: usize = 1500;
+    let fixture = Fixture::new();
+    say_nonsense(fixture.server.port(), TIMES);
+    // For whoever reads the log while it goes on: nothing more happens, and still it is said.
+    wait_until("what was held back is told", || {
+        fixture.server.log().contains("more in the last 10 s: a bad handshake")
+    });
+    let log = fixture.server.log();
+    let said = log.matches("not a ZMTP 3 greeting").count();
+    assert!((1020..1200).contains(&said), "{said} lines of {}", 2 * TIMES);
+    let told = format!("WARN and {} more in the last 10 s: a bad handshake is refused", "1,480");
+    assert!(log.contains(&told), "{told}: {}", log.lines().last().unwrap_or_default());
+
+    let broker = Broker::start();
+    say_nonsense(broker.port(), 200);
+    broker.signal(rustix::process::Signal::TERM);
+    wait_until("the broker tells it as it ends", || broker.log().contains("and 180 more in the last "));
+    assert!(broker.log().lines().count() < 40, "{}", broker.log());
 }

@@ -34,6 +34,12 @@ impl Broker {
         &self.endpoint
     }
 
+    /// Its TCP port.
+    pub fn port(&self) -> u16 {
+        let port = self.endpoint.rsplit(':').next().and_then(|port| port.parse().ok());
+        port.unwrap_or_else(|| panic!("no port in {}", self.endpoint))
+    }
+
     /// What it logged so far.
     pub fn log(&self) -> String {
         self.process.log()

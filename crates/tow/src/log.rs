@@ -1,0 +1,145 @@
+//! The log on standard error. Peers cause most of its lines, and a hostile one as many as it likes: connections that are refused,
+//! requests that make no sense. So each kind of line (a place in the source) has an allowance; what goes beyond is counted, and told
+//! in one line. It is done here for all places at once, so that none can be forgotten.
+
+mod allowance;
+
+use crate::text;
+use allowance::{Accounts, Allowance, HeldBack};
+use indicatif::HumanCount;
+use std::fmt::Debug;
+use std::io::IsTerminal;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tracing::callsite::Identifier;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// Complaints, at the levels warn and error.
+const COMPLAINTS: Allowance = Allowance { at_once: 20, in_window: 10 };
+/// Who came, and what was asked: at the level info. A burst of clients is still seen one by one.
+const NEWS: Allowance = Allowance { at_once: 1000, in_window: 100 };
+
+/// Marks lines that tell what was held back.
+const TARGET: &str = "held_back";
+/// As a filter that lets them through: they are only there if lines of their kind are.
+const TARGET_DIRECTIVE: &str = "held_back=info";
+
+/// A kind may end its window before the one that is waited for.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The log of this process, as long as this is kept.
+pub struct Log(Bounded);
+
+/// Starts to log, from this level on if the environment doesn't say otherwise.
+pub fn start(default_level: &str) -> Log {
+    let mut filter = EnvFilter::try_from_env("TOW_LOG").unwrap_or_else(|_| EnvFilter::new(default_level));
+    if let Ok(directive) = TARGET_DIRECTIVE.parse() {
+        filter = filter.add_directive(directive);
+    }
+    let bounded = Bounded::default();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .fmt_fields(text::log_fields())
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        // It would complain on standard error that standard error can't be written (a full disk, a pipe that nobody reads), and
+        // that is a panic.
+        .log_internal_errors(false)
+        .finish()
+        .with(bounded.clone())
+        .init();
+    Log(bounded)
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        let held_back = self.0.state().accounts.finish(Instant::now());
+        held_back.iter().for_each(tell);
+    }
+}
+
+/// What a line that was held back is about: its level, and its message.
+type About = (Level, String);
+
+#[derive(Default)]
+struct State {
+    accounts: Accounts<Identifier, About>,
+    /// A thread is there that tells.
+    is_told: bool,
+}
+
+/// Holds back lines beyond the allowance of their kind.
+#[derive(Clone, Default)]
+struct Bounded(Arc<Mutex<State>>);
+
+impl Bounded {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells of what is held back, until nothing is.
+    fn tell_when_due(&self) {
+        loop {
+            let now = Instant::now();
+            let mut state = self.state();
+            let due = state.accounts.ended(now);
+            let next = state.accounts.next_end();
+            state.is_told = next.is_some();
+            drop(state);
+            due.iter().for_each(tell);
+            let Some(next) = next else { return };
+            std::thread::sleep(next.saturating_duration_since(now).min(LOOK_EVERY));
+        }
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Bounded {
+    fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
+        let metadata = event.metadata();
+        let level = *metadata.level();
+        if level > Level::INFO || metadata.target() == TARGET {
+            return true;
+        }
+        let allowance = if level == Level::INFO { NEWS } else { COMPLAINTS };
+        let about = || {
+            let mut message = Message(String::new());
+            event.record(&mut message);
+            (level, message.0)
+        };
+        let mut state = self.state();
+        let is_said = state.accounts.may_say(Instant::now(), metadata.callsite(), allowance, about);
+        if !is_said && !state.is_told {
+            let bounded = self.clone();
+            // Without it, the end of the process tells.
+            let thread = std::thread::Builder::new().name("log".to_owned()).spawn(move || bounded.tell_when_due());
+            state.is_told = thread.is_ok();
+        }
+        is_said
+    }
+}
+
+/// Takes the message of a line, without its fields.
+struct Message(String);
+
+impl Visit for Message {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        if field.name() == "message" {
+            self.0 = format!("{value:?}");
+        }
+    }
+}
+
+fn tell(held_back: &HeldBack<About>) {
+    let HeldBack { count, over, about: (level, message) } = held_back;
+    let (count, seconds) = (HumanCount(*count), over.as_secs_f64().ceil());
+    if *level == Level::INFO {
+        tracing::info!(target: TARGET, "and {count} more in the last {seconds} s: {message}");
+    } else {
+        tracing::warn!(target: TARGET, "and {count} more in the last {seconds} s: {message}");
+    }
+}
