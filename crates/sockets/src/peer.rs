@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use rustix::fd::OwnedFd;
 use std::fmt;
 use std::time::Instant;
-use towpath_zmtp::{Connection, PeerProperties, Queued, SocketType};
+use towpath_zmtp::{Connection, Oddities, PeerProperties, Queued, SocketType};
 
 /// Names a peer of one [`crate::Hub`] as long as it is connected; never used again for another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,6 +66,8 @@ pub struct PeerInfo {
     pub messages_in: u64,
     /// Messages sent.
     pub messages_out: u64,
+    /// What it sent that ZMTP does not define: it may be of a later version, or not quite right.
+    pub oddities: Oddities,
     /// What waits for it.
     pub queued: Queued,
     /// When the connection was made.
@@ -233,6 +235,7 @@ impl Peer {
             sendfile_bytes: self.sendfile_bytes,
             messages_in: self.messages_in,
             messages_out: self.connection.outbox_ref().messages_staged(),
+            oddities: self.connection.oddities(),
             queued: self.connection.outbox_ref().queued(),
             connected_at: self.connected_at,
             last_heard: self.connection.last_heard(),

@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 use support::*;
-use towpath_sockets::{Endpoint, Event, Heartbeat, Hub, HubOptions, Message, SendError, SocketType};
+use towpath_sockets::{Endpoint, Event, Heartbeat, Hub, HubOptions, Message, Oddities, SendError, SocketType};
 
 fn raw_connection(endpoint: &Endpoint) -> TcpStream {
     let Endpoint::Tcp { host, port } = endpoint else { panic!("not tcp") };
@@ -152,6 +152,23 @@ fn garbage_is_named() {
     let mut connection = raw_connection(&endpoint);
     connection.write_all(&[raw_greeting(), raw_ready(), [1, 0].repeat(5000)].concat()).unwrap();
     assert!(failure(&mut server).contains("4096 frames"));
+}
+
+#[test]
+fn what_zmtp_does_not_define_is_skipped_and_counted() {
+    let (mut server, endpoint) = bound(options(SocketType::Router));
+    let mut connection = raw_connection(&endpoint);
+    let (unknown, odd) = (b"\x04\x08\x07UNKNOWN", b"\xf8\x05hello");
+    connection.write_all(&[&raw_greeting()[..], &raw_ready(), unknown, odd, odd].concat()).unwrap();
+    let mut messages = 0;
+    let peer = until(&mut [&mut server], |_, event| match event {
+        Event::Message { peer, .. } => {
+            messages += 1;
+            (messages == 2).then_some(peer)
+        }
+        _ => None,
+    });
+    assert_eq!(server.peer(peer).unwrap().oddities, Oddities { unknown_commands: 1, reserved_bits: 2 });
 }
 
 #[test]

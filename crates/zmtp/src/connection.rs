@@ -56,6 +56,22 @@ impl Config {
     }
 }
 
+/// What a peer sent that the specification does not define.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Oddities {
+    /// Commands of other names.
+    pub unknown_commands: u64,
+    /// Frames with reserved bits set in their flags.
+    pub reserved_bits: u64,
+}
+
+impl Oddities {
+    /// Whether there was none.
+    pub fn is_empty(self) -> bool {
+        self == Oddities::default()
+    }
+}
+
 /// Who is at the other end, once the handshake is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerProperties {
@@ -352,9 +368,9 @@ impl<F> Connection<F> {
         self.last_heard
     }
 
-    /// Commands that were skipped because this side doesn't know them, and frames with reserved bits set.
-    pub fn oddities(&self) -> (u64, u64) {
-        (self.unknown_commands, self.inbox.reserved_bits_seen())
+    /// What the peer sent that the specification does not define: it is skipped, since a later version may.
+    pub fn oddities(&self) -> Oddities {
+        Oddities { unknown_commands: self.unknown_commands, reserved_bits: self.inbox.reserved_bits_seen() }
     }
 
     /// When [`Connection::on_timeout`] wants to be called next.

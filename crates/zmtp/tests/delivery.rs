@@ -5,7 +5,7 @@ mod harness;
 use bytes::Bytes;
 use harness::{End, Part, at, command, config, converse, frame, messages};
 use proptest::prelude::*;
-use towpath_zmtp::{Event, MechanismConfig, SocketType};
+use towpath_zmtp::{Event, MechanismConfig, Oddities, SocketType};
 
 /// Sizes at which the wire or this library does something else, and any others.
 fn sizes() -> impl Strategy<Value = usize> {
@@ -79,7 +79,7 @@ proptest! {
             prop_assert!(end.input.is_empty());
             prop_assert!(end.connection.outbox().is_idle());
             prop_assert_eq!(end.connection.outbox().queued(), Default::default());
-            prop_assert_eq!(end.connection.oddities(), (0, 0));
+            prop_assert_eq!(end.connection.oddities(), Oddities::default());
         }
         prop_assert_eq!(client.connection.outbox().messages_staged(), there.len() as u64);
     }
@@ -125,7 +125,7 @@ proptest! {
             }
         }
         prop_assert_eq!(messages(&end.events), expected);
-        prop_assert_eq!(end.connection.oddities(), (unknown, 0));
+        prop_assert_eq!(end.connection.oddities(), Oddities { unknown_commands: unknown, reserved_bits: 0 });
         let dropped = end.connection.outbox().replies_dropped() as usize;
         let pongs = answers.windows(5).filter(|octets| *octets == b"\x04PONG").count();
         prop_assert_eq!(pongs + dropped, pings);

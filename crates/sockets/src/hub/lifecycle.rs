@@ -8,7 +8,7 @@ use bytes::{BufMut, BytesMut};
 use rustix::event::epoll;
 use rustix::fd::OwnedFd;
 use std::time::Duration;
-use towpath_zmtp::{Connection, SocketType};
+use towpath_zmtp::{Connection, Oddities, SocketType};
 
 /// How long accepting rests when the process or the machine is out of descriptors.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
@@ -97,6 +97,11 @@ impl Hub {
             }
         }
         let connecting = matches!(peer.origin, Origin::Connector(_) | Origin::Once);
+        let oddities = peer.connection.oddities();
+        if !oddities.is_empty() {
+            let Oddities { unknown_commands, reserved_bits } = oddities;
+            tracing::info!(address = %peer.address, unknown_commands, reserved_bits, "a peer sent what ZMTP does not define");
+        }
         if peer.is_ready() {
             if self.routing.get(&peer.routing_id) == Some(&id) {
                 self.routing.remove(&peer.routing_id);

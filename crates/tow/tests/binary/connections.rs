@@ -297,6 +297,16 @@ fn running_out_of_descriptors_is_survived() {
     server.expect_alive();
 }
 
+#[test]
+fn what_is_odd_about_a_peer_is_said_at_its_end() {
+    let fixture = Fixture::new();
+    let mut wire = Wire::dealer(fixture.server.port());
+    wire.write(&[command("NOVELTY", b"?"), frame(0x80, b"nonsense")].concat()).expect("send");
+    assert_eq!(wire.control()["re"], "error");
+    drop(wire);
+    wait_until("it is said", || fixture.server.log().contains("unknown_commands=1 reserved_bits=1"));
+}
+
 /// Connects, says something that is no greeting, and waits until it is refused.
 fn say_nonsense(port: u16, times: usize) {
     for _ in 0..times {
