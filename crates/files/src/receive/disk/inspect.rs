@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use super::destination::Destination;
+use super::given_up::GivenUp;
 use super::partial::{self, PARTIAL_MODE, io_error, root_error};
 use super::state::{self, State};
 use crate::digest::{Digest, LeafHasher, LeafSize};
@@ -23,6 +24,7 @@ pub(super) fn inspect(
     local: &RelPath,
     listed: &Version,
     verify: bool,
+    given_up: &GivenUp,
 ) -> Result<Found, DiskError> {
     let failed = |error: RootError| root_error("cannot look at its place", &error);
     let Some((parent, name)) = local.split() else { return Err(failed(RootError::NotAFile)) };
@@ -39,11 +41,13 @@ pub(super) fn inspect(
         Some(stat) if stat.kind == FileKind::Other => return Err(in_the_way("a device, pipe or socket of this name")),
         _ => {}
     }
-    if let Some(partial) = partial_of(&dir, local, name, listed, verify)? {
+    if let Some(partial) = partial_of(&dir, local, name, listed, verify, given_up)? {
         return Ok(Found::Partial(partial));
     }
     match existing {
-        Some(stat) if stat.kind == FileKind::File && stat.size == listed.size && verify => same_size(&dir, name),
+        Some(stat) if stat.kind == FileKind::File && stat.size == listed.size && verify => {
+            same_size(&dir, name, given_up)
+        }
         _ => Ok(Found::Nothing),
     }
 }
@@ -57,11 +61,12 @@ fn in_the_way(what: &str) -> DiskError {
 }
 
 /// The file has the right size: what it hashes to tells whether it has to be sent.
-fn same_size(dir: &Dir, name: &[u8]) -> Result<Found, DiskError> {
+fn same_size(dir: &Dir, name: &[u8], given_up: &GivenUp) -> Result<Found, DiskError> {
     let Ok((file, before)) = dir.open_file(name) else { return Ok(Found::Nothing) };
     let mut hasher = blake3::Hasher::new();
     let whole = read_range(&file, 0, before.size, &mut Vec::new(), |octets| {
         hasher.update(octets);
+        given_up.check()
     });
     let unchanged = FileStat::try_from(&file).is_ok_and(|after| after.same_content(&before));
     Ok(if whole.is_ok() && unchanged { Found::SameSize(Digest(*hasher.finalize().as_bytes())) } else { Found::Nothing })
@@ -74,6 +79,7 @@ fn partial_of(
     name: &[u8],
     listed: &Version,
     verify: bool,
+    given_up: &GivenUp,
 ) -> Result<Option<Partial>, DiskError> {
     let (part_name, state_name) = partial_names(name);
     let Ok((state_file, _)) = dir.open_writable(&state_name) else { return Ok(None) };
@@ -89,7 +95,7 @@ fn partial_of(
     // Written before a crash of the machine, or never hashed: only what is hashed now can be trusted.
     let trusted = header.boot == state::boot_id() && header.boot != [0; 16];
     if !trusted || (verify && !header.verified) {
-        rehash(&file, &mut state, verify).map_err(|error| io_error("cannot read a partial file", &error))?;
+        rehash(&file, &mut state, verify, given_up).map_err(|error| io_error("cannot read a partial file", &error))?;
         rewrite(dir, &state_name, &state)?;
     }
     let tail = tail_of(&state, stat.size).filter(|_| trusted && !header.sparse);
@@ -108,11 +114,11 @@ fn tail_of(state: &State, length: u64) -> Option<Range> {
 }
 
 /// Hashes the leaves that are said to be whole; those that aren't what they are said to be are forgotten.
-fn rehash(file: &File, state: &mut State, verify: bool) -> io::Result<()> {
+fn rehash(file: &File, state: &mut State, verify: bool, given_up: &GivenUp) -> io::Result<()> {
     let leaves = state.header.leaves;
     let recorded = std::mem::take(&mut state.whole);
     for (leaf, value) in recorded {
-        let Some(hashed) = hash_leaf(file, leaves, leaf)? else { continue };
+        let Some(hashed) = hash_leaf(file, leaves, leaf, given_up)? else { continue };
         if !state.header.verified && verify {
             // Checked against the digest like any other, once all are there.
             state.whole.insert(leaf, hashed);
@@ -125,12 +131,13 @@ fn rehash(file: &File, state: &mut State, verify: bool) -> io::Result<()> {
     Ok(())
 }
 
-fn hash_leaf(file: &File, leaves: LeafSize, leaf: u64) -> io::Result<Option<crate::digest::Leaf>> {
+fn hash_leaf(file: &File, leaves: LeafSize, leaf: u64, given_up: &GivenUp) -> io::Result<Option<crate::digest::Leaf>> {
     let (Ok((offset, length)), Ok(mut hasher)) = (leaves.range(leaf), LeafHasher::new(leaves, leaf)) else {
         return Ok(None);
     };
     match read_range(file, offset, length, &mut Vec::new(), |octets| {
         let _ = hasher.update(octets);
+        given_up.check()
     }) {
         Ok(()) => Ok(hasher.finish().ok()),
         // A hole at the end that was never written.
@@ -145,7 +152,7 @@ pub(super) fn read_range(
     offset: u64,
     length: u64,
     buffer: &mut Vec<u8>,
-    mut take: impl FnMut(&[u8]),
+    mut take: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
     let enough = READ_BYTES.min(usize::try_from(length).unwrap_or(READ_BYTES));
     buffer.resize(enough.max(buffer.len()), 0);
@@ -154,7 +161,7 @@ pub(super) fn read_range(
         let now = usize::try_from(end - at).unwrap_or(READ_BYTES).min(buffer.len());
         let piece = buffer.get_mut(..now).unwrap_or_default();
         file.read_exact_at(piece, at)?;
-        take(piece);
+        take(piece)?;
         at += now as u64;
     }
     Ok(())

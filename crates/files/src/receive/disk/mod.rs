@@ -1,6 +1,7 @@
 //! The disk: a few threads that hash, write and install what the transfer's state machine commands.
 
 mod destination;
+mod given_up;
 mod inspect;
 mod install;
 mod partial;
@@ -21,6 +22,7 @@ use bytes::Bytes;
 use towpath_sockets::Piped;
 
 use destination::Destination;
+use given_up::GivenUp;
 use partial::{PartialFile, io_error};
 use worker::{Job, Worker};
 
@@ -54,6 +56,7 @@ pub(super) struct Disk {
     destination: Arc<Destination>,
     jobs: Vec<Sender<Job>>,
     threads: Vec<JoinHandle<()>>,
+    given_up: GivenUp,
     reports: Receiver<DiskReport>,
     /// Reports that this thread made itself.
     own_reports: Sender<DiskReport>,
@@ -89,13 +92,15 @@ impl Disk {
         });
         let (own_reports, reports) = channel();
         let queued_bytes = Arc::new(AtomicU64::new(0));
+        let given_up = GivenUp::default();
         let (mut jobs, mut threads, mut small_jobs) = (Vec::new(), Vec::new(), Vec::new());
         for index in 0..options.workers.max(1) {
             let (sender, receiver) = channel();
             let queued = Arc::clone(&queued_bytes);
             let small = Arc::new(AtomicUsize::new(0));
             small_jobs.push(Arc::clone(&small));
-            let worker = Worker::new(Arc::clone(&destination), own_reports.clone(), Arc::clone(&wake), queued, small);
+            let (destination, given_up) = (Arc::clone(&destination), given_up.clone());
+            let worker = Worker::new(destination, given_up, own_reports.clone(), Arc::clone(&wake), queued, small);
             let thread = std::thread::Builder::new().name(format!("disk-{index}"));
             threads.push(thread.spawn(move || worker.run(&receiver))?);
             jobs.push(sender);
@@ -107,6 +112,7 @@ impl Disk {
             destination,
             jobs,
             threads,
+            given_up,
             reports,
             own_reports,
             awake,
@@ -302,8 +308,10 @@ fn worker_of(content: &PartialFile, leaf: u64) -> u64 {
 }
 
 impl Drop for Disk {
-    /// Waits for the workers to do what they have: nobody writes below the destination when a transfer is over.
+    /// Waits for the workers to write what they have: nobody writes below the destination when a transfer is over. What they only
+    /// look at isn't waited for.
     fn drop(&mut self) {
+        self.given_up.set();
         self.jobs.clear();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
@@ -320,4 +328,54 @@ pub(super) enum DiskStartError {
     Root(#[from] RootError),
     #[error("cannot start a thread: {0}")]
     Thread(#[from] io::Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::transfer::{ContentSpec, FileKey, Version};
+    use super::*;
+    use crate::digest::LeafSize;
+    use crate::receive::names::partial_names;
+    use crate::root::Timestamp;
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt;
+    use std::time::Instant;
+
+    /// A file of so many octets takes minutes to hash.
+    const SIZE: u64 = 1 << 40;
+
+    #[test]
+    fn the_end_waits_for_no_hashing() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::File::create(folder.path().join("there")).unwrap().set_len(SIZE).unwrap();
+        let options = DiskOptions { durable: false, verify: true, workers: 2 };
+        let modified = Timestamp { seconds: 1_700_000_000, nanoseconds: 0 };
+        let version = Version { size: SIZE, modified, mode: 0o644, sparse: true };
+        let (content, leaves) = (ContentKey(2), LeafSize::for_file(SIZE));
+        let spec = ContentSpec {
+            content,
+            local: "hole".parse().unwrap(),
+            version,
+            leaves,
+            verify: true,
+            digest: None,
+            resume: false,
+        };
+        let mut disk = Disk::start(folder.path(), options, || {}).unwrap();
+        disk.command(DiskCommand::Begin(spec));
+        disk.command(DiskCommand::Zeros { content, leaf: 0, offset: 0, length: SIZE, credit: 0 });
+        disk.command(DiskCommand::Inspect { file: FileKey(1), local: "there".parse().unwrap(), listed: version });
+        // Both workers have begun.
+        let (part, _) = partial_names(b"hole");
+        let part = folder.path().join(OsString::from_vec(part));
+        let start = Instant::now();
+        while !part.exists() && start.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(part.exists());
+        assert!(disk.wait_report(Duration::from_millis(100)).is_none());
+        let start = Instant::now();
+        drop(disk);
+        assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
+    }
 }

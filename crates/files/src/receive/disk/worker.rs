@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -12,6 +13,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
 use super::destination::Destination;
+use super::given_up::GivenUp;
 use super::inspect::{inspect, read_range};
 use super::install::{self, OpenDir};
 use super::partial::{OpenPartial, PartialFile, io_error};
@@ -82,6 +84,7 @@ struct OpenLeaf {
 
 pub(super) struct Worker {
     destination: Arc<Destination>,
+    given_up: GivenUp,
     reports: Sender<DiskReport>,
     wake: Arc<dyn Fn() + Send + Sync>,
     /// Octets in memory that wait for workers.
@@ -98,6 +101,7 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) fn new(
         destination: Arc<Destination>,
+        given_up: GivenUp,
         reports: Sender<DiskReport>,
         wake: Arc<dyn Fn() + Send + Sync>,
         queued_bytes: Arc<AtomicU64>,
@@ -105,6 +109,7 @@ impl Worker {
     ) -> Self {
         Self {
             destination,
+            given_up,
             reports,
             wake,
             queued_bytes,
@@ -130,7 +135,8 @@ impl Worker {
     fn work(&mut self, job: Job) -> Vec<DiskReport> {
         let report = match job {
             Job::Inspect { file, local, listed, verify } => {
-                DiskReport::Inspected { file, found: inspect(&self.destination, &local, &listed, verify) }
+                let found = inspect(&self.destination, &local, &listed, verify, &self.given_up);
+                DiskReport::Inspected { file, found }
             }
             Job::Small(files) => {
                 let reports = files.iter().map(|small| self.small(small)).collect();
@@ -198,7 +204,10 @@ impl Worker {
         match (&mut state.hasher, data) {
             // Before they are written, while they are in the processor's cache from being received.
             (Some(hasher), Some(data)) => hasher.update(data).map_err(|error| leaf_error(&error))?,
-            (Some(hasher), None) => read_into(hasher, &open.file, part.offset, part.length, &mut self.buffer)?,
+            // Given up or not: what is written and hashed need not be sent again.
+            (Some(hasher), None) => {
+                read_into(hasher, &open.file, part.offset, part.length, &mut self.buffer, || Ok(()))?;
+            }
             (None, _) => {}
         }
         if let Some(data) = data {
@@ -224,7 +233,7 @@ impl Worker {
             let mut state = self.leaf_at(content, &open, leaf, at)?;
             let now = end.min(state.end) - at;
             if let Some(hasher) = &mut state.hasher {
-                hash_zeros(hasher, now)?;
+                hash_zeros(hasher, now, &self.given_up)?;
             }
             state.position += now;
             at += now;
@@ -259,7 +268,7 @@ impl Worker {
         if let Some(hasher) = &mut hasher
             && offset > start
         {
-            read_into(hasher, &open.file, start, offset - start, &mut self.buffer)?;
+            read_into(hasher, &open.file, start, offset - start, &mut self.buffer, || self.given_up.check())?;
         }
         Ok(OpenLeaf { hasher, position: offset, end: start + length })
     }
@@ -285,16 +294,19 @@ fn read_into(
     offset: u64,
     length: u64,
     buffer: &mut Vec<u8>,
+    go_on: impl Fn() -> io::Result<()>,
 ) -> Result<(), DiskError> {
     read_range(file, offset, length, buffer, |octets| {
         let _ = hasher.update(octets);
+        go_on()
     })
     .map_err(|error| io_error("cannot read back", &error))
 }
 
-fn hash_zeros(hasher: &mut LeafHasher, length: u64) -> Result<(), DiskError> {
+fn hash_zeros(hasher: &mut LeafHasher, length: u64, given_up: &GivenUp) -> Result<(), DiskError> {
     let mut left = length;
     while left > 0 {
+        given_up.check().map_err(|error| io_error("cannot hash a hole", &error))?;
         let now = usize::try_from(left).unwrap_or(ZEROS.len()).min(ZEROS.len());
         hasher.update(ZEROS.get(..now).unwrap_or_default()).map_err(|error| leaf_error(&error))?;
         left -= now as u64;

@@ -115,6 +115,10 @@ fn run(
                         Step::Finished => return Ok(()),
                     }
                 }
+                // There may be much more of it: a hole of any size is a few octets on the wire.
+                if cancel.is_cancelled() {
+                    return Err(TransferError::Cancelled.into());
+                }
                 steps = stream.more()?;
                 if steps.is_empty() {
                     break;
