@@ -91,6 +91,10 @@ impl End {
         End { reason: reason.into(), misbehaved: false, refused: false }
     }
 
+    pub(crate) fn misbehaviour(reason: &str) -> End {
+        End { misbehaved: true, ..End::new(reason) }
+    }
+
     pub(crate) fn system(doing: &str, errno: rustix::io::Errno) -> End {
         End::new(format!("{doing}: {}", std::io::Error::from(errno)))
     }

@@ -58,8 +58,7 @@ impl Hub {
     pub(crate) fn add_peer(&mut self, fd: OwnedFd, address: Address, origin: Origin, connecting: bool) {
         crate::transport::tune(&fd, &address, &self.options.congestion);
         let id = self.peers.next_id();
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
-        if let Err(errno) = epoll::add(&self.epoll, &fd, epoll::EventData::new_u64(id.token()), flags) {
+        if let Err(errno) = epoll::add(&self.epoll, &fd, epoll::EventData::new_u64(id.token()), watched_for()) {
             let reason = format!("the connection can't be watched: {}", std::io::Error::from(errno));
             tracing::warn!(%address, reason, "a connection is given up");
             if origin == Origin::Once {
@@ -161,4 +160,11 @@ impl Hub {
             self.disconnect(former, "a new connection took over its routing id");
         }
     }
+}
+
+/// What a peer's socket is watched for. Urgent data (PRI) is what neither ZMTP nor ZeroMQ has: reading would stop short of it, and
+/// splice(2) for good, even with SO_OOBINLINE.
+fn watched_for() -> epoll::EventFlags {
+    use epoll::EventFlags;
+    EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::PRI | EventFlags::ET
 }

@@ -59,6 +59,12 @@ impl Hub {
                         listening.pending = true;
                     }
                 }
+                token if flags.contains(epoll::EventFlags::PRI) => {
+                    self.end(
+                        PeerId::from_token(token),
+                        End::misbehaviour("the peer sent urgent data, which ZMTP doesn't have"),
+                    );
+                }
                 token => {
                     let Some(peer) = self.peers.find_mut(PeerId::from_token(token)) else { continue };
                     let failed = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);

@@ -1,0 +1,98 @@
+//! A peer that sends urgent data (MSG_OOB) is sent away at once. Reading stops short of it, so that nothing would come any more.
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping")]
+
+mod support;
+
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
+use std::fs::File;
+use std::io::Write;
+use std::net::TcpStream;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+use support::*;
+use towpath_sockets::{Endpoint, Event, Hub, HubOptions, SocketType};
+
+/// The header of a frame with a body of a MiB.
+const LARGE: [u8; 9] = [2, 0, 0, 0, 0, 0, 0x10, 0, 0];
+
+/// A hub that takes large bodies through pipes, if it is to, and a raw connection to it.
+fn hub_and_client(endpoint: &Endpoint, pipes: bool) -> (Hub, File) {
+    let hub = HubOptions {
+        stream_over_bytes: pipes.then_some(64 * 1024),
+        pipe_over_bytes: pipes.then_some(64 * 1024),
+        ..options(SocketType::Router)
+    };
+    let mut hub = Hub::new(hub).unwrap();
+    let client: OwnedFd = match hub.bind(endpoint).unwrap() {
+        Endpoint::Tcp { host, port } => TcpStream::connect((host, port)).unwrap().into(),
+        Endpoint::Ipc(path) => UnixStream::connect(path).unwrap().into(),
+        Endpoint::Inproc(_) => unreachable!("not asked for"),
+    };
+    (hub, File::from(client))
+}
+
+/// Drives the hub until the peer is gone, which it must be soon. What happened before, in a word each.
+fn happened(hub: &mut Hub) -> Vec<&'static str> {
+    let (start, mut happened) = (Instant::now(), Vec::new());
+    let reason = until(&mut [hub], |_, event| {
+        happened.push(match event {
+            Event::Ready { .. } => "ready",
+            Event::BodyStart { .. } => "start",
+            Event::BodyPiped { .. } => "piped",
+            Event::Gone { reason, .. } | Event::Failed { reason, .. } => return Some(reason),
+            _ => "other",
+        });
+        None
+    });
+    assert!(reason.contains("urgent"), "{reason}");
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    happened
+}
+
+#[test]
+fn in_the_handshake_and_between_messages() {
+    for said in [&b""[..], &raw_greeting(), &[raw_greeting(), raw_ready()].concat()] {
+        let (mut hub, mut client) = hub_and_client(&anywhere(), false);
+        client.write_all(said).unwrap();
+        send(&client, b"!", SendFlags::OOB).unwrap();
+        client.write_all(&raw_ready()).unwrap();
+        happened(&mut hub);
+    }
+}
+
+#[test]
+fn in_a_body_that_is_received_or_piped() {
+    for pipes in [false, true] {
+        let (mut hub, mut client) = hub_and_client(&anywhere(), pipes);
+        client.write_all(&[&raw_greeting()[..], &raw_ready(), &LARGE, &[7; 100_000]].concat()).unwrap();
+        let peer = until(&mut [&mut hub], |_, event| match event {
+            Event::Ready { peer } => Some(peer),
+            _ => None,
+        });
+        for _ in 0..20 {
+            hub.turn(Some(Duration::from_millis(5))).unwrap();
+        }
+        let before = hub.peer(peer).unwrap().bytes_in;
+        assert!(before > 100_000, "{before} octets have been read");
+        send(&client, b"!", SendFlags::OOB).unwrap();
+        // What is on its way behind it makes no difference.
+        client.write_all(&[7; 100_000]).unwrap();
+        let happened = happened(&mut hub);
+        assert_eq!(happened.contains(&"piped"), pipes, "{happened:?}");
+    }
+}
+
+#[test]
+fn on_a_socket_of_this_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut hub, mut client) = hub_and_client(&Endpoint::Ipc(folder.path().join("socket")), false);
+    client.write_all(&raw_greeting()).unwrap();
+    match send(client.as_fd(), b"!", SendFlags::OOB) {
+        // Not every kernel has it there.
+        Err(Errno::OPNOTSUPP) => return,
+        sent => assert_eq!(sent, Ok(1)),
+    }
+    happened(&mut hub);
+}
