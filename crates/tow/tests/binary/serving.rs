@@ -74,6 +74,23 @@ fn serve_refuses_what_it_cannot_serve_or_bind() {
 }
 
 #[test]
+fn a_congestion_control_that_the_kernel_lacks_is_named_and_done_without() {
+    let folder = tempdir().expect("a folder");
+    write(&folder.path().join("a"), b"a");
+    for (name, complains) in [("none-of-ours", true), ("reno", false), ("auto", false), ("system", false)] {
+        let mut command = tow([OsStr::new("serve"), folder.path().as_ref()]);
+        let server = Server::from_command(command.args(["--bind", "tcp://127.0.0.1:0", "--congestion", name]));
+        get(&server.url("a"), &folder.path().join(format!("copy-{name}"))).expect_code(0);
+        let log = server.stop(Signal::TERM).expect_code(0).stderr;
+        let warning = log.lines().find(|line| line.contains("WARN"));
+        assert_eq!(warning.is_some(), complains, "{log}");
+        assert!(
+            warning.is_none_or(|line| line.contains("this congestion control can't be had") && line.contains(name))
+        );
+    }
+}
+
+#[test]
 fn who_is_not_let_in_is_told_at_once() {
     let folder = tempdir().expect("a folder");
     let passwords = folder.path().join("passwords");

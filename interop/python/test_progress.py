@@ -1,0 +1,157 @@
+"""The progress bar of `tow get`: on a terminal, which a pty is, and nowhere else."""
+
+import fcntl
+import os
+import pty
+import re
+import signal
+import socket
+import struct
+import subprocess
+import termios
+import threading
+import time
+from contextlib import suppress
+
+import pytest
+
+from conftest import DEADLINE_SECONDS, TOW, wait_until
+
+FILES, FILE_BYTES = 40, 250_000
+BYTES_PER_SECOND = 8_000_000
+ROWS, COLUMNS = 24, 120
+CONTROL = re.compile(r"\x1b\[(\d*)([A-Z])|\x1b\[\?\d+[hl]|[\r\n]|[^\x1b\r\n]+")
+
+
+class Screen:
+    """What is to be seen of what was written: as much of a terminal as a bar needs."""
+
+    def __init__(self):
+        self.lines, self.row, self.column = [""], 0, 0
+
+    def write(self, text: str) -> None:
+        for part in CONTROL.finditer(text):
+            count = int(part[1] or 1) if part[2] else 0
+            if part[0] == "\n":
+                self.row += 1
+                self.lines += [""] * (self.row + 1 - len(self.lines))
+            elif part[0] == "\r":
+                self.column = 0
+            elif part[2] == "A":
+                self.row = max(0, self.row - count)
+            elif part[2] == "B":
+                self.row += count
+                self.lines += [""] * (self.row + 1 - len(self.lines))
+            elif part[2] == "K":
+                self.lines[self.row] = "" if part[1] == "2" else self.lines[self.row][: self.column]
+            elif not part[0].startswith("\x1b"):
+                line = self.lines[self.row].ljust(self.column)
+                self.lines[self.row] = line[: self.column] + part[0] + line[self.column + len(part[0]) :]
+                self.column += len(part[0])
+
+    def text(self) -> str:
+        return "\n".join(line.rstrip() for line in self.lines).strip("\n")
+
+
+class OnTerminal:
+    """A process with a terminal for its standard error, and all that this showed."""
+
+    def __init__(self, *words):
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        self.process = subprocess.Popen([TOW, *map(str, words)], stdout=subprocess.PIPE, stderr=theirs)
+        os.close(theirs)
+        self.output, self.said, self.shown, self.screen = b"", "", [], Screen()
+        self.reader = threading.Thread(target=self.read, args=[ours])
+        self.reader.start()
+
+    def read(self, terminal: int) -> None:
+        with os.fdopen(terminal, "rb", buffering=0) as terminal:
+            # The end of the last process at the other side is an error to Linux.
+            while text := self.some(terminal):
+                self.said += text
+                self.screen.write(text)
+                self.shown.append(self.screen.text())
+
+    @staticmethod
+    def some(terminal) -> str:
+        try:
+            return terminal.read(65536).decode(errors="replace")
+        except OSError:
+            return ""
+
+    def finish(self) -> int:
+        self.output, _ = self.process.communicate(timeout=DEADLINE_SECONDS)
+        self.reader.join(DEADLINE_SECONDS)
+        return self.process.returncode
+
+
+@pytest.fixture
+def slowly(serve, tmp_path):
+    """The URL of a folder, by a way on which a transfer takes a second or more."""
+    served = tmp_path / "served"
+    served.mkdir()
+    for number in range(FILES):
+        (served / f"file-{number}").write_bytes(os.urandom(FILE_BYTES))
+    port = int(serve(served).endpoint.rpartition(":")[2])
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def pump(source, target, rest):
+        # Either side may go in the middle.
+        with suppress(OSError):
+            while octets := source.recv(65536):
+                time.sleep(len(octets) / BYTES_PER_SECOND * rest)
+                target.sendall(octets)
+        target.close()
+
+    def relay():
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                server = socket.create_connection(("127.0.0.1", port))
+                for ends in ((client, server, 0), (server, client, 1)):
+                    threading.Thread(target=pump, args=ends, daemon=True).start()
+
+    threading.Thread(target=relay, daemon=True).start()
+    yield f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+    listener.close()
+
+
+BAR = re.compile(r"[█░]{30} ([\d.]+ (?:[KM]i)?B)/9\.54 MiB  ([\d.]+) ([KM]i)?B/s  ETA (\d+)s  (\d+) of 40 files")
+
+
+def test_it_shows_octets_rate_time_and_files_and_is_gone_at_the_end(slowly, tmp_path):
+    get = OnTerminal("get", slowly + "/", tmp_path / "copy")
+    assert get.finish() == 0
+    assert get.output == b"" and get.screen.text() == ""
+    assert all("\n" not in shown for shown in get.shown), "it keeps to its line"
+    bars = [bar for shown in get.shown if (bar := BAR.fullmatch(shown))]
+    assert len(bars) > 5, get.shown
+    files = [int(bar[5]) for bar in bars]
+    assert files == sorted(files) and files[-1] > FILES / 2
+    later = bars[len(bars) // 2]
+    assert later[3] == "Mi" and 1 < float(later[2]) < 2 * BYTES_PER_SECOND / (1 << 20), later
+    assert any(int(bar[4]) >= 1 for bar in bars), "the time that it will take"
+    assert later[0].startswith("█") and "░" in later[0]
+
+
+def test_one_file_is_not_counted(slowly, tmp_path):
+    get = OnTerminal("get", slowly + "/file-1", tmp_path / "copy")
+    assert get.finish() == 0 and get.screen.text() == ""
+    assert any("ETA" in shown for shown in get.shown) and not any("files" in shown for shown in get.shown)
+
+
+def test_an_interruption_leaves_its_line_alone(slowly, tmp_path):
+    get = OnTerminal("get", slowly + "/", tmp_path / "copy")
+    wait_until(lambda: any("of 40 files" in shown for shown in get.shown), "it is on its way")
+    get.process.send_signal(signal.SIGINT)
+    assert get.finish() == 1
+    assert re.fullmatch(r"tow: \S+: .*interrupted.*", get.screen.text()), get.screen.text()
+
+
+def test_none_where_it_is_not_wanted_or_not_seen(slowly, tmp_path):
+    quiet = OnTerminal("get", slowly + "/", tmp_path / "copy", "--quiet")
+    assert (quiet.finish(), quiet.said) == (0, "")
+    words = [TOW, "get", slowly + "/", tmp_path / "another"]
+    piped = subprocess.run(words, capture_output=True, timeout=DEADLINE_SECONDS)
+    assert (piped.returncode, piped.stdout, piped.stderr) == (0, b"", b"")
