@@ -214,10 +214,8 @@ impl Server {
                 self.clients.gone(peer, &reason);
                 None
             }
-            Event::Failed { address, reason, .. } => {
-                tracing::info!(%address, %reason, "handshake failed");
-                None
-            }
+            // The hub's log says so.
+            Event::Failed { .. } => None,
             // It is paused while something waits to be sent to it, and sending finds out.
             Event::HungUp { .. } => None,
             // Nothing is streamed to a server.

@@ -108,10 +108,13 @@ impl Hub {
             self.events.push_back(Event::Gone { peer: id, reason: end.reason });
         } else {
             self.handshakes = self.handshakes.saturating_sub(1);
+            let (address, reason) = (&peer.address, &end.reason);
             if end.misbehaved {
-                tracing::warn!(address = %peer.address, reason = end.reason, "a bad handshake is refused");
+                tracing::warn!(%address, %reason, "a bad handshake is refused");
+            } else if peer.origin == Origin::Accepted {
+                tracing::info!(%address, %reason, "a handshake failed");
             } else {
-                tracing::debug!(address = %peer.address, reason = end.reason, "a handshake failed");
+                tracing::debug!(%address, %reason, "a handshake failed");
             }
             let address = peer.address.to_string();
             self.events.push_back(Event::Failed { address, reason: end.reason, connecting, refused: end.refused });
