@@ -149,6 +149,20 @@ def test_an_interruption_leaves_its_line_alone(slowly, tmp_path):
     assert re.fullmatch(r"tow: \S+: .*interrupted.*", get.screen.text()), get.screen.text()
 
 
+def test_what_was_here_before_is_not_taken_for_speed(slowly, tmp_path):
+    (tmp_path / "served" / "large").write_bytes(os.urandom(12_000_000))
+    words = ["get", slowly + "/large", tmp_path / "copy"]
+    first = OnTerminal(*words)
+    wait_until(lambda: any(" 6." in shown for shown in first.shown), "more than half of it is here")
+    first.process.send_signal(signal.SIGINT)
+    assert first.finish() == 1
+    second = OnTerminal(*words)
+    assert second.finish() == 0
+    bars = [re.search(r" ([\d.]+) MiB/11\.44 MiB  ([\d.]+) ((?:[KMG]i)?B)/s", shown) for shown in second.shown]
+    rates = [float(bar[2]) * {"B": 0, "KiB": 0, "MiB": 1 << 20, "GiB": 1 << 30}[bar[3]] for bar in bars if bar]
+    assert len(rates) > 3 and max(rates) < 2 * BYTES_PER_SECOND, rates
+
+
 def test_none_where_it_is_not_wanted_or_not_seen(slowly, tmp_path):
     quiet = OnTerminal("get", slowly + "/", tmp_path / "copy", "--quiet")
     assert (quiet.finish(), quiet.said) == (0, "")

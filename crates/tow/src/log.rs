@@ -143,3 +143,45 @@ fn tell(held_back: &HeldBack<About>) {
         tracing::warn!(target: TARGET, "and {count} more in the last {seconds} s: {message}");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Counts what gets through.
+    #[derive(Clone, Default)]
+    struct Counted(Arc<AtomicUsize>);
+
+    impl<S: Subscriber> Layer<S> for Counted {
+        fn on_event(&self, _: &Event<'_>, _: Context<'_, S>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn complaints_and_news_have_an_allowance_and_details_have_none() {
+        let counted = Counted::default();
+        let bounded = Bounded::default();
+        let log = tracing_subscriber::registry().with(counted.clone()).with(bounded.clone());
+        let said = |line: fn(u32)| {
+            let before = counted.0.load(Ordering::Relaxed);
+            (0..5000).for_each(line);
+            counted.0.load(Ordering::Relaxed) - before
+        };
+        tracing::subscriber::with_default(log, || {
+            assert_eq!(said(|n| tracing::error!("an error: {n}")), 20);
+            assert_eq!(said(|n| tracing::warn!(n, "a complaint")), 20);
+            assert_eq!(said(|n| tracing::warn!(n, "another, of another kind")), 20);
+            assert_eq!(said(|n| tracing::info!(n, "news")), 1000);
+            assert_eq!(said(|n| tracing::debug!(n, "a detail")), 5000);
+            assert_eq!(said(|n| tracing::trace!(n, "a detail")), 5000);
+        });
+        let held_back = bounded.state().accounts.finish(Instant::now());
+        let mut held_back: Vec<_> = held_back.into_iter().map(|held| (held.about.1, held.count)).collect();
+        held_back.sort();
+        let expected =
+            [("a complaint", 4980), ("an error: 20", 4980), ("another, of another kind", 4980), ("news", 4000)];
+        assert_eq!(held_back, expected.map(|(about, count)| (about.to_owned(), count)));
+    }
+}
