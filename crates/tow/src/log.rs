@@ -22,6 +22,8 @@ use tracing_subscriber::util::SubscriberInitExt;
 const COMPLAINTS: Allowance = Allowance { at_once: 20, in_window: 10 };
 /// Who came, and what was asked: at the level info. A burst of clients is still seen one by one.
 const NEWS: Allowance = Allowance { at_once: 1000, in_window: 100 };
+/// Who has which file: it is what somebody may look for later, one client at a time, and so only bounded as the disk needs it.
+const RECEIPTS: Allowance = Allowance { at_once: 10_000, in_window: 10_000 };
 
 /// Marks lines that tell what was held back.
 const TARGET: &str = "held_back";
@@ -105,7 +107,11 @@ impl<S: Subscriber> Layer<S> for Bounded {
         if level > Level::INFO || metadata.target() == TARGET {
             return true;
         }
-        let allowance = if level == Level::INFO { NEWS } else { COMPLAINTS };
+        let allowance = match level {
+            _ if metadata.target() == towpath_files::serve::RECEIPTS => RECEIPTS,
+            Level::INFO => NEWS,
+            _ => COMPLAINTS,
+        };
         let about = || {
             let mut message = Message(String::new());
             event.record(&mut message);
@@ -160,13 +166,13 @@ mod tests {
     }
 
     #[test]
-    fn complaints_and_news_have_an_allowance_and_details_have_none() {
+    fn complaints_news_and_receipts_have_an_allowance_and_details_have_none() {
         let counted = Counted::default();
         let bounded = Bounded::default();
         let log = tracing_subscriber::registry().with(counted.clone()).with(bounded.clone());
         let said = |line: fn(u32)| {
             let before = counted.0.load(Ordering::Relaxed);
-            (0..5000).for_each(line);
+            (0..15_000).for_each(line);
             counted.0.load(Ordering::Relaxed) - before
         };
         tracing::subscriber::with_default(log, || {
@@ -174,14 +180,20 @@ mod tests {
             assert_eq!(said(|n| tracing::warn!(n, "a complaint")), 20);
             assert_eq!(said(|n| tracing::warn!(n, "another, of another kind")), 20);
             assert_eq!(said(|n| tracing::info!(n, "news")), 1000);
-            assert_eq!(said(|n| tracing::debug!(n, "a detail")), 5000);
-            assert_eq!(said(|n| tracing::trace!(n, "a detail")), 5000);
+            assert_eq!(said(|n| tracing::info!(target: towpath_files::serve::RECEIPTS, n, "a receipt")), 10_000);
+            assert_eq!(said(|n| tracing::debug!(n, "a detail")), 15_000);
+            assert_eq!(said(|n| tracing::trace!(n, "a detail")), 15_000);
         });
         let held_back = bounded.state().accounts.finish(Instant::now());
         let mut held_back: Vec<_> = held_back.into_iter().map(|held| (held.about.1, held.count)).collect();
         held_back.sort();
-        let expected =
-            [("a complaint", 4980), ("an error: 20", 4980), ("another, of another kind", 4980), ("news", 4000)];
+        let expected = [
+            ("a complaint", 14_980),
+            ("a receipt", 5_000),
+            ("an error: 20", 14_980),
+            ("another, of another kind", 14_980),
+            ("news", 14_000),
+        ];
         assert_eq!(held_back, expected.map(|(about, count)| (about.to_owned(), count)));
     }
 }

@@ -1,9 +1,9 @@
 //! All clients: their sessions, and the jobs that run for them.
 
-use super::Failure;
 use super::session::{Job, Naming, News, Outgoing, Session, Ticket};
 use super::source::Source;
 use super::worker::{Asker, Done, Outcome, Workers};
+use super::{Failure, RECEIPTS};
 use crate::digest::FileKey;
 use crate::path::Escaped;
 use crate::protocol::control::{ConfirmedFile, Request};
@@ -282,11 +282,11 @@ fn log_confirmed(address: &str, files: &[ConfirmedFile]) {
         [] => {}
         [file] => {
             let (path, digest) = (Escaped(file.path.as_bytes()), digest_of(file));
-            tracing::info!(durable = file.durable, "confirmed {path} {digest} by {address}");
+            tracing::info!(target: RECEIPTS, durable = file.durable, "confirmed {path} {digest} by {address}");
         }
         [first, ..] => {
             let path = Escaped(first.path.as_bytes());
-            tracing::info!(durable = first.durable, "confirmed {} files from {path} on by {address}", files.len());
+            tracing::info!(target: RECEIPTS, durable = first.durable, "confirmed {} files from {path} on by {address}", files.len());
             if tracing::enabled!(tracing::Level::DEBUG) {
                 for file in files {
                     let (path, digest) = (Escaped(file.path.as_bytes()), digest_of(file));

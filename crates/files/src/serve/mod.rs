@@ -24,6 +24,9 @@ pub use server::{Admit, ServeError, Server, ServerOptions, ShutdownHandle};
 
 use crate::protocol::ErrorCode;
 
+/// The target of log lines that say which files a client has whole: of all lines, those that are kept.
+pub const RECEIPTS: &str = "towpath_files::receipts";
+
 /// Why a request, or one file of it, can't be served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Failure {

@@ -376,6 +376,6 @@ mod tests {
         assert!(disk.wait_report(Duration::from_millis(100)).is_none());
         let start = Instant::now();
         drop(disk);
-        assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
     }
 }
