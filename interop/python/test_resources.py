@@ -97,7 +97,7 @@ def test_clients_come_and_go(broker, good, connected):  # noqa: F811
 
 
 def test_bodies_that_never_end_leave_nothing(broker, good):  # noqa: F811
-    peers = good(broker("--heartbeat", "0.2"))
+    peers = good(broker("--heartbeat", "0.2", "--max-spool", 40 << 20))
     server = peers.server
     before = descriptors(server)
     begun = b"".join(frame(body, MORE) for body in (b"", b"MDPC01", b"good")) + header(1 << 40)

@@ -219,6 +219,16 @@ impl Body {
         }
     }
 
+    /// Octets that it has elsewhere than in memory.
+    #[inline]
+    pub fn large_bytes(&self) -> u64 {
+        match &self.0 {
+            Kind::Large(body) => body.length(),
+            Kind::Joined(pieces) => large_bytes_of_pieces(pieces),
+            _ => 0,
+        }
+    }
+
     /// Octets of memory that it holds beside itself.
     #[inline]
     pub fn memory_bytes(&self) -> usize {
@@ -243,6 +253,11 @@ fn length_of_frames(frames: &[Bytes]) -> u64 {
 #[cold]
 fn length_of_pieces(pieces: &[Body]) -> u64 {
     pieces.iter().map(Body::length).sum()
+}
+
+#[cold]
+fn large_bytes_of_pieces(pieces: &[Body]) -> u64 {
+    pieces.iter().map(Body::large_bytes).sum()
 }
 
 #[cold]

@@ -1,8 +1,14 @@
 //! Bodies too large for memory: files that have no name of their own.
 
-use crate::body::LargeBody;
+mod room;
+
+pub(crate) use room::{BodyOf, Claim, NoRoom, Room};
+
+use crate::body::{Body, LargeBody};
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
+use std::any::Any;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt};
@@ -84,11 +90,20 @@ pub struct SpoolWriter {
     file: File,
     named: Option<Named>,
     length: u64,
+    claim: Option<Claim>,
 }
 
 impl SpoolWriter {
     fn new(file: File, named: Option<Named>) -> SpoolWriter {
-        SpoolWriter { file, named, length: 0 }
+        SpoolWriter { file, named, length: 0, claim: None }
+    }
+
+    /// Takes over the room that some of its octets have.
+    pub(crate) fn take_room(&mut self, claim: Claim) {
+        match &mut self.claim {
+            Some(taken) => taken.absorb(claim),
+            None => self.claim = Some(claim),
+        }
     }
 
     /// Appends octets. After an error (such as a full disk) the body is not to be used.
@@ -105,7 +120,8 @@ impl SpoolWriter {
 
     /// The body. It is not synced: see [`SpooledBody::sync`].
     pub fn finish(self) -> Arc<SpooledBody> {
-        Arc::new(SpooledBody { file: Arc::new(self.file), named: self.named, length: self.length })
+        let SpoolWriter { file, named, length, claim } = self;
+        Arc::new(SpooledBody { file: Arc::new(file), named, length, _claim: claim })
     }
 }
 
@@ -115,12 +131,32 @@ pub struct SpooledBody {
     file: Arc<File>,
     named: Option<Named>,
     length: u64,
+    _claim: Option<Claim>,
 }
 
 impl SpooledBody {
     /// A body in a file that something else keeps.
     pub(crate) fn kept(file: File, length: u64) -> SpooledBody {
-        SpooledBody { file: Arc::new(file), named: None, length }
+        SpooledBody { file: Arc::new(file), named: None, length, _claim: None }
+    }
+
+    /// What a body is, if it is in such a file.
+    pub(crate) fn of(body: &Body) -> Option<Arc<SpooledBody>> {
+        let large: Arc<dyn Any + Send + Sync> = body.as_large()?.clone();
+        large.downcast().ok()
+    }
+
+    /// The same body with its part of the room, if it is in a file that something else keeps.
+    pub(crate) fn with_room(body: Body, room: &Arc<Room>) -> Body {
+        match SpooledBody::of(&body) {
+            Some(kept) if kept.named.is_none() => Body::large(Arc::new(SpooledBody {
+                file: kept.file.clone(),
+                named: None,
+                length: kept.length,
+                _claim: Some(room.claim_anyway(kept.length)),
+            })),
+            _ => body,
+        }
     }
 
     /// Its file, from the first octet to the last. It can be read at any offset; nobody writes to it any more.
@@ -137,6 +173,12 @@ impl SpooledBody {
     /// all other records wait: of a large body it is better done before, on a thread that may wait.
     pub fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
+    }
+}
+
+impl AsFd for SpooledBody {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 

@@ -239,11 +239,15 @@ impl Hub {
     }
 
     /// Stops or resumes reading from a peer: back-pressure, which TCP carries to it. [`Event::HungUp`] tells if it ends meanwhile.
+    /// What has been read of a streamed body is still handed over: the buffer is for others.
     pub fn pause_reading(&mut self, peer: PeerId, paused: bool) {
         let now = self.now;
         if let Some(peer) = self.peers.find_mut(peer).filter(|peer| peer.paused != paused) {
             peer.paused = paused;
             peer.connection.set_reading(!paused, now);
+            if paused {
+                peer.hand_over_buffer(&self.pools, &mut self.events);
+            }
             if paused && peer.hung_up && peer.is_ready() {
                 self.events.push_back(Event::HungUp { peer: peer.id });
             }

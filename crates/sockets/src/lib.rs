@@ -70,7 +70,7 @@ pub use endpoint::Endpoint;
 pub use error::{SendError, SocketError};
 pub use event::Event;
 pub use hub::Hub;
-pub use message::{FileRange, Frame, IfShort, Message};
+pub use message::{FileRange, Frame, IfShort, Message, OpenFile};
 pub use options::{Backoff, Congestion, HubOptions};
 pub use peer::{PeerId, PeerInfo};
 pub use pipe::Piped;

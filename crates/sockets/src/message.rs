@@ -1,16 +1,22 @@
 //! Messages to send: frames of bytes or of file ranges.
 
 use bytes::Bytes;
+use rustix::fd::AsFd;
 use smallvec::SmallVec;
-use std::fs::File;
+use std::fmt::Debug;
 use std::sync::Arc;
 use towpath_zmtp::Body;
+
+/// What has an open file: a [`std::fs::File`], or something that is to be kept until all of it has left.
+pub trait OpenFile: AsFd + Debug + Send + Sync {}
+
+impl<T: AsFd + Debug + Send + Sync> OpenFile for T {}
 
 /// A piece of an open file, sent by the kernel as the body of a frame.
 #[derive(Debug, Clone)]
 pub struct FileRange {
     /// The open file. Its position is not used.
-    pub file: Arc<File>,
+    pub file: Arc<dyn OpenFile>,
     /// Where the piece begins, in octets.
     pub offset: u64,
     /// Its octets. The frame's header promises them before the first one leaves.
@@ -33,7 +39,7 @@ pub enum IfShort {
 
 impl FileRange {
     /// So many octets of a file from an offset.
-    pub fn new(file: Arc<File>, offset: u64, length: u64) -> FileRange {
+    pub fn new(file: Arc<impl OpenFile + 'static>, offset: u64, length: u64) -> FileRange {
         FileRange { file, offset, length, tag: 0, if_short: IfShort::Pad }
     }
 

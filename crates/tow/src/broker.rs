@@ -26,6 +26,10 @@ pub struct Arguments {
     /// files].
     #[arg(long, value_name = "DIR")]
     spool: Option<PathBuf>,
+    /// MiB of such bodies at a time, with those in the journal; requests may have three quarters of it [default: half of what the
+    /// disk has room for at the start, so that clients can't fill it].
+    #[arg(long, value_name = "MIB")]
+    max_spool: Option<u64>,
     /// Seconds that a request waits for its outcome, if its client doesn't say.
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     request_timeout: f64,
@@ -71,6 +75,7 @@ impl Arguments {
         let mut options = BrokerOptions::new(self.endpoints);
         options.journal = self.journal;
         options.spool = self.spool;
+        options.max_spool_bytes = self.max_spool.map(|mib| mib.saturating_mul(1 << 20));
         options.grace = seconds("grace", self.grace.max(0.001))?;
         options.max_peers = self.max_peers;
         options.busy_poll = Duration::from_micros(u64::from(self.busy_poll));

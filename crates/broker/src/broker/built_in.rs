@@ -1,9 +1,10 @@
-//! The broker's own services: MMI (RFC 8) with three of ours, and Titanic (RFC 9) on the journal.
+//! The broker's own services: MMI (RFC 8) with four of ours, and Titanic (RFC 9) on the journal.
 
 use super::Broker;
 use crate::body::Body;
 use crate::core::{ServiceInfo, StoredState};
 use crate::limits::SERVICE_BYTES_MAX;
+use crate::spool::BodyOf;
 use crate::wire::{ClientId, Status, Token};
 use bytes::Bytes;
 use serde_json::json;
@@ -21,6 +22,7 @@ fn of_service(service: &ServiceInfo) -> serde_json::Value {
         "service": String::from_utf8_lossy(&service.name),
         "waiting": service.waiting,
         "waiting_bytes": service.waiting_bytes,
+        "waiting_spooled_bytes": service.waiting_large_bytes,
         "unconfirmed": service.live,
         "workers": service.workers,
     })
@@ -50,6 +52,7 @@ impl Broker {
                 coded("200", [json!(queues).to_string().into()])
             }
             b"mmi.workers" => coded("200", [self.workers(&argument).to_string().into()]),
+            b"mmi.spool" => coded("200", [self.spool().to_string().into()]),
             b"titanic.request" if self.keeping.is_some() => return self.titanic_request(token, body),
             b"titanic.reply" if self.keeping.is_some() => self.titanic_reply(&argument),
             b"titanic.close" if self.keeping.is_some() => {
@@ -63,6 +66,16 @@ impl Broker {
         };
         let status = if reply.single() == Some(b"501") { Status::NOT_IMPLEMENTED } else { Status::OK };
         self.core.built_in_reply(token, status, reply);
+    }
+
+    /// The room for large bodies.
+    fn spool(&self) -> serde_json::Value {
+        let room = self.spooling.room();
+        json!({
+            "bytes": room.taken(),
+            "most": room.most_of(BodyOf::Reply),
+            "most_for_requests": room.most_of(BodyOf::Request),
+        })
     }
 
     /// Where each worker really is, and what it has.

@@ -40,6 +40,8 @@ pub(super) struct Connection {
     pub is_blocked: bool,
     /// The core wants no more from it.
     pub is_paused: bool,
+    /// It is a stock client in the middle of a large body, for which there is no room on the disk yet.
+    pub awaits_room: bool,
     /// No more is read from it while it is blocked, because it goes on asking.
     pub asks_too_much: bool,
     /// The parts that it has sent of the reply under way.
@@ -71,6 +73,7 @@ impl Connection {
             gathered: Vec::new(),
             is_blocked: false,
             is_paused: false,
+            awaits_room: false,
             asks_too_much: false,
             parts: 0,
             incoming: None,

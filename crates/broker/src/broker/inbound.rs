@@ -14,8 +14,6 @@ use towpath_sockets::{Event, PeerId};
 /// Records of a block after which the core's actions are carried out: as many as the processor's cache holds.
 const RECORDS_AT_ONCE: usize = 64;
 
-const NO_ROOM: &str = "the broker has no room on its disk for a large body";
-
 impl Broker {
     pub(super) fn on_event(&mut self, event: Event) {
         match event {
@@ -26,7 +24,7 @@ impl Broker {
                 }
                 self.connections.insert(peer);
             }
-            Event::Message { peer, frames, continued: false } => self.on_whole(peer, frames),
+            Event::Message { peer, frames, continued: false } => self.on_whole(peer, frames, Attached::Nothing),
             Event::Message { peer, frames, continued: true } => self.on_rest(peer, frames),
             Event::BodyStart { peer, head, length, more } => self.on_body_start(peer, head, length, more),
             Event::BodyData { peer, data } => {
@@ -52,6 +50,7 @@ impl Broker {
                     Some(connection) if !connection.behind.is_empty() => {
                         connection.is_gone = true;
                         connection.incoming = None;
+                        connection.awaits_room = false;
                         self.connections.recount(peer);
                     }
                     _ => self.forget(peer),
@@ -114,8 +113,11 @@ impl Broker {
             match record {
                 FromClient::Request { number, ttl_ms, volatile, service, content } => {
                     match body_of(content, block, attached)? {
-                        Some(body) => core.request(now, peer, number, ttl_ms, volatile, service, body),
-                        None => core.refuse(peer, number, NO_ROOM),
+                        Ok(body) => core.request(now, peer, number, ttl_ms, volatile, service, body),
+                        Err(lost) => {
+                            let (status, retry_ms) = lost.of_request();
+                            core.refuse(now, peer, number, status, retry_ms, lost.reason());
+                        }
                     }
                 }
                 FromClient::Confirm { first, count } => core.confirm(now, peer, first, count),
@@ -132,8 +134,10 @@ impl Broker {
             let core = &mut broker.core;
             match record {
                 FromWorker::Reply { token, status, part, content } => match body_of(content, block, attached)? {
-                    Some(body) => core.worker_reply(now, peer, &token, status, part, body),
-                    None => core.worker_reply(now, peer, &token, Status::NO_STORAGE, None, Body::from(NO_ROOM)),
+                    Ok(body) => core.worker_reply(now, peer, &token, status, part, body),
+                    Err(lost) => {
+                        core.worker_reply(now, peer, &token, lost.of_reply(), None, Body::from(lost.reason()));
+                    }
                 },
                 FromWorker::Ready { credit, service } => {
                     let epoch = core.settings().epoch;
@@ -206,7 +210,10 @@ impl Broker {
                 let body = match attached {
                     Attached::Nothing => Body::owned(body),
                     Attached::Body(body) => body,
-                    Attached::Lost => return self.reject(id, NO_ROOM),
+                    Attached::Lost(lost) => {
+                        let (status, _) = lost.of_request();
+                        return self.core.stock_refuse(now, peer, envelope, &service, status, lost.reason());
+                    }
                 };
                 self.core.stock_request(now, peer, dialect.has_one_reply(), envelope, &service, body);
             }
@@ -235,7 +242,7 @@ impl Broker {
                 let (status, body) = match attached {
                     Attached::Nothing => (Status::OK, Body::owned(body)),
                     Attached::Body(body) => (Status::OK, body),
-                    Attached::Lost => (Status::NO_STORAGE, NO_ROOM.into()),
+                    Attached::Lost(lost) => (lost.of_reply(), lost.reason().into()),
                 };
                 self.core.worker_reply(now, peer, &token, status, part, body);
             }

@@ -1,11 +1,14 @@
 //! The journal, as the driver uses it.
 
 use super::BrokerError;
+use crate::body::Body;
 use crate::core::{Core, Entry, Millis, Restored};
 use crate::journal::{self, Journal, JournalError, JournalOptions, Recovered};
+use crate::spool::{Room, SpooledBody};
 use crate::wire::{ClientId, Status};
 use std::collections::{HashSet, VecDeque};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use towpath_sockets::Hub;
 
@@ -28,17 +31,26 @@ pub(super) struct Keeping {
     started_unix_ms: u64,
 }
 
-impl Keeping {
-    /// Opens the journal and gives the core what is in it.
-    pub fn open(directory: &Path, core: &mut Core, hub: &Hub) -> Result<Keeping, BrokerError> {
-        let waker = hub.waker();
-        let (journal, recovered) = Journal::open(directory, JournalOptions::default(), move || waker.wake())?;
-        let keeping = Keeping::new(journal, recovered, core);
-        tracing::info!(directory = %directory.display(), "the journal is open");
-        Ok(keeping)
-    }
+/// Opens the journal.
+pub(super) fn open(directory: &Path, hub: &Hub) -> Result<(Journal, Recovered), BrokerError> {
+    let waker = hub.waker();
+    let opened = Journal::open(directory, JournalOptions::default(), move || waker.wake())?;
+    tracing::info!(directory = %directory.display(), "the journal is open");
+    Ok(opened)
+}
 
-    fn new(journal: Journal, recovered: Recovered, core: &mut Core) -> Keeping {
+/// Octets of the bodies that are in files of their own.
+pub(super) fn large_bytes(recovered: &Recovered) -> u64 {
+    let bodies = recovered.requests.iter().map(|request| match &request.outcome {
+        Some((_, reply)) => reply,
+        None => &request.body,
+    });
+    bodies.filter(|body| body.as_large().is_some()).map(Body::length).sum()
+}
+
+impl Keeping {
+    /// Gives the core what is in the journal. Large bodies have their part of the room, whether or not there is so much.
+    pub fn new(journal: Journal, recovered: Recovered, core: &mut Core, room: &Arc<Room>) -> Keeping {
         let started_unix_ms = unix_ms();
         let (mut waiting, mut settled) = (0, 0);
         for request in recovered.requests {
@@ -57,8 +69,8 @@ impl Keeping {
                         0 => Millis::MAX,
                         at => at.saturating_sub(started_unix_ms),
                     },
-                    body: request.body,
-                    outcome: request.outcome.map(|(status, body)| (Status(status), body)),
+                    body: SpooledBody::with_room(request.body, room),
+                    outcome: request.outcome.map(|(status, body)| (Status(status), SpooledBody::with_room(body, room))),
                 },
             );
         }
@@ -227,7 +239,7 @@ mod tests {
         let open = on_faulty_disk(20);
         let mut core = core();
         let (journal, recovered) = open();
-        let mut keeping = Keeping::new(journal, recovered, &mut core);
+        let mut keeping = Keeping::new(journal, recovered, &mut core, &Room::new(0));
         core.client_hello(0, 1, CLIENT, 1);
         for number in 1..=5 {
             let body = if number == 2 { too_large() } else { Body::from("small") };

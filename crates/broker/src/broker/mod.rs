@@ -8,6 +8,7 @@ mod keeping;
 mod options;
 mod outbound;
 mod pace;
+mod spooling;
 mod streams;
 
 pub use options::{BrokerOptions, Heartbeats};
@@ -19,10 +20,10 @@ use connection::Connections;
 use gathering::{Gathering, IDLE_WAIT_MS};
 use keeping::Keeping;
 use pace::Pace;
+use spooling::Spooling;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use streams::Streams;
 use towpath_sockets::{Endpoint, Hub, SocketError, Waker};
 
 /// Why a broker can't start, or ended.
@@ -44,7 +45,7 @@ pub struct Broker {
     hub: Hub,
     core: Core,
     connections: Connections,
-    streams: Streams,
+    spooling: Spooling,
     keeping: Option<Keeping>,
     tasks: Vec<Task>,
     endpoints: Vec<Endpoint>,
@@ -82,18 +83,19 @@ impl Broker {
             journal: options.journal.is_some(),
             ..options.settings.clone()
         });
-        let keeping = match &options.journal {
-            Some(directory) => Some(Keeping::open(directory, &mut core, &hub)?),
-            None => None,
-        };
-        let streams = Streams::start(&options, hub.waker()).map_err(BrokerError::Spool)?;
+        let opened = options.journal.as_ref().map(|directory| keeping::open(directory, &hub)).transpose()?;
+        let kept = opened.as_ref().map_or(0, |(_, recovered)| keeping::large_bytes(recovered));
+        let (spool, room) = spooling::prepare(&options, kept).map_err(BrokerError::Spool)?;
+        let keeping = opened.map(|(journal, recovered)| Keeping::new(journal, recovered, &mut core, &room));
+        let spooling =
+            Spooling::start(spool, room, options.journal.is_some(), hub.waker()).map_err(BrokerError::Spool)?;
         let endpoints =
             options.endpoints.iter().map(|endpoint| hub.bind(endpoint)).collect::<Result<Vec<_>, SocketError>>()?;
         Ok(Broker {
             hub,
             core,
             connections: Connections::default(),
-            streams,
+            spooling,
             keeping,
             tasks: Vec::new(),
             endpoints,
@@ -173,6 +175,7 @@ impl Broker {
         }
         self.core.tick(now);
         self.act();
+        self.make_room();
         self.release_gathered(false);
         self.flush();
         Ok(())

@@ -35,6 +35,9 @@ pub struct BrokerOptions {
     /// Where large bodies are while they are here; `None`: in the journal's directory, or else where the system has temporary
     /// files.
     pub spool: Option<PathBuf>,
+    /// Octets of large bodies that may be there at a time, and of those in the journal; requests may have three quarters of it.
+    /// `None`: half of what the file system has room for at the start, so that bodies alone never fill it.
+    pub max_spool_bytes: Option<u64>,
     /// Limits and times. `epoch`, `secret` and `journal` are set by the broker itself.
     pub settings: Settings,
     /// PINGs to all peers.
@@ -54,6 +57,7 @@ impl BrokerOptions {
             endpoints,
             journal: None,
             spool: None,
+            max_spool_bytes: None,
             settings: Settings::default(),
             heartbeats: Heartbeats::default(),
             grace: Duration::from_secs(10),

@@ -8,7 +8,6 @@ use crate::mdp;
 use crate::spool::SpooledBody;
 use crate::wire::{CLIENT_HEADER, Status, ToClient, ToWorker, WORKER_HEADER};
 use bytes::Bytes;
-use std::any::Any;
 use std::sync::Arc;
 use towpath_sockets::{FileRange, Frame, Hub, Message, PeerId, SendError};
 
@@ -236,15 +235,15 @@ fn push(hub: &mut Hub, connection: &mut Connection, message: Message) -> bool {
 }
 
 pub(super) fn set_reading(hub: &mut Hub, connection: &Connection) {
-    let is_paused = connection.is_paused || connection.asks_too_much || connection.is_far_behind;
-    hub.pause_reading(connection.id, is_paused);
+    let has_too_much = connection.asks_too_much || connection.is_far_behind;
+    hub.pause_reading(connection.id, connection.is_paused || connection.awaits_room || has_too_much);
 }
 
 /// Ends a stock client that has hung up while the queues had no room for more of its requests. What it asked can't be answered
 /// any more, nor what it has sent since: to wait for room would keep both until they expire. Others that aren't read for a while
 /// are read again before long, and then to their end: what workers replied before it counts.
 pub(super) fn give_up(hub: &mut Hub, connection: &Connection) {
-    if connection.is_paused && connection.has_hung_up {
+    if (connection.is_paused || connection.awaits_room) && connection.has_hung_up {
         hub.disconnect(connection.id, "it has closed the connection, and its replies can't go anywhere");
     }
 }
@@ -263,12 +262,11 @@ fn with_body(head: mdp::Head, body: &Body) -> Message {
 fn frames_of(body: &Body) -> impl Iterator<Item = Frame> {
     body.pieces().iter().flat_map(|piece| {
         let whole = piece.to_frames().into_iter().flatten().map(Frame::Bytes);
-        let spooled = piece.as_large().and_then(|large| {
-            let large: Arc<dyn Any + Send + Sync> = large.clone();
-            large.downcast::<SpooledBody>().ok()
-        });
         // A spooled body is never written again, so it can't become shorter but by a hand from outside.
-        let file = |spooled: Arc<SpooledBody>| FileRange::new(spooled.file().clone(), 0, spooled.length());
-        whole.chain(spooled.map(|spooled| Frame::File(file(spooled).close_if_short())))
+        let file = |spooled: Arc<SpooledBody>| {
+            let length = spooled.length();
+            FileRange::new(spooled, 0, length).close_if_short()
+        };
+        whole.chain(SpooledBody::of(piece).map(|spooled| Frame::File(file(spooled))))
     })
 }

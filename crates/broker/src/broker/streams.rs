@@ -1,19 +1,16 @@
-//! Bodies too large for memory: from the socket to a file, on a thread that may wait for the disk.
+//! Messages with a frame that comes as a stream: to a file if it is the whole body, and else into memory.
 
+use super::Broker;
 use super::connection::Connection;
-use super::outbound::set_reading;
-use super::{Broker, BrokerOptions};
+use super::outbound::{give_up, set_reading};
+use super::spooling::{Lost, Ticket};
 use crate::body::{Arriving, Body};
 use crate::limits::BODY_BYTES_MAX;
 use crate::mdp::{self, FromPeer, WorkerCommand};
-use crate::spool::{Spool, SpoolWriter, SpooledBody};
+use crate::spool::{BodyOf, NoRoom};
 use crate::wire::{CLIENT_HEADER, Content, FromClient, FromWorker, WORKER_HEADER, WireError};
 use bytes::{Bytes, BytesMut};
-use std::collections::HashMap;
-use std::io;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use towpath_sockets::{Frames, PeerId, Waker};
+use towpath_sockets::{Frames, PeerId};
 
 /// A message of which a frame arrives as a stream.
 #[derive(Debug)]
@@ -39,7 +36,10 @@ impl Incoming {
 
     /// Octets of memory.
     pub fn bytes(&self) -> usize {
-        let sink = if let Sink::Memory(octets) = &self.sink { octets.len() } else { 0 };
+        let sink = match &self.sink {
+            Sink::Memory(octets) | Sink::Awaiting { octets, .. } => octets.len(),
+            Sink::Idle | Sink::Spool(_) | Sink::Nowhere(_) => 0,
+        };
         self.frames_bytes + sink
     }
 
@@ -58,20 +58,21 @@ enum Sink {
     Idle,
     /// To a file: it is the whole body.
     Spool(Ticket),
+    /// The same, when there is room for so many octets. No more is read meanwhile; this is what had been read.
+    Awaiting { length: u64, octets: BytesMut },
+    /// It is the whole body, and there is no room for it: what comes is dropped, and its sender told so at the end.
+    Nowhere(Lost),
     /// Into memory: it is one of several frames of a body.
     Memory(BytesMut),
 }
 
-/// A body on its way to a file. Dropped before it is finished, it was in vain.
-#[derive(Debug)]
-struct Ticket {
-    number: u64,
-    jobs: Sender<Job>,
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        let _ = self.jobs.send(Job::Abandon(self.number));
+impl Sink {
+    /// To a file, with the first octets of it.
+    fn filled(ticket: Ticket, octets: Bytes) -> Sink {
+        match ticket.write(octets) {
+            Ok(()) => Sink::Spool(ticket),
+            Err(no_room) => Sink::Nowhere(Lost::NoRoom(no_room)),
+        }
     }
 }
 
@@ -103,115 +104,50 @@ impl Connection {
     }
 }
 
-enum Job {
-    Write(u64, Bytes),
-    Finish(u64),
-    Abandon(u64),
-}
-
-/// What the thread that writes has finished.
-type Finished = (u64, io::Result<Arc<SpooledBody>>);
-
-/// The thread that writes, and what it is to finish.
-pub(super) struct Streams {
-    jobs: Sender<Job>,
-    finished: Receiver<Finished>,
-    /// Whose bodies go to files.
-    awaited: HashMap<u64, PeerId>,
-    next: u64,
-}
-
-impl Streams {
-    pub fn start(options: &BrokerOptions, waker: Waker) -> io::Result<Streams> {
-        let directory = options.spool.clone().or_else(|| options.journal.as_ref().map(|journal| journal.join("spool")));
-        let spool = Spool::new(directory.unwrap_or_else(crate::link::default_spool_folder))?;
-        // What the journal names must be on the disk, and only this thread may wait for that.
-        let sync = options.journal.is_some();
-        let (jobs, to_do) = channel();
-        let (done, finished) = channel();
-        std::thread::Builder::new()
-            .name("spool".to_owned())
-            .spawn(move || write(&spool, sync, &to_do, &done, &waker))?;
-        Ok(Streams { jobs, finished, awaited: HashMap::new(), next: 0 })
-    }
-
-    fn ticket(&mut self) -> Ticket {
-        self.next += 1;
-        Ticket { number: self.next, jobs: self.jobs.clone() }
-    }
-}
-
-/// Writes what arrives until nobody can send anything more.
-fn write(spool: &Spool, sync: bool, jobs: &Receiver<Job>, done: &Sender<Finished>, waker: &Waker) {
-    let mut files: HashMap<u64, io::Result<SpoolWriter>> = HashMap::new();
-    for job in jobs {
-        match job {
-            Job::Write(number, octets) => {
-                let file = files.entry(number).or_insert_with(|| spool.create());
-                if let Ok(writer) = file
-                    && let Err(error) = writer.write(&octets)
-                {
-                    *file = Err(error);
-                }
-            }
-            Job::Finish(number) => {
-                let body = match files.remove(&number) {
-                    Some(file) => file.map(SpoolWriter::finish),
-                    None => spool.create().map(SpoolWriter::finish),
-                };
-                let body = body.and_then(|body| if sync { body.sync().map(|()| body) } else { Ok(body) });
-                if done.send((number, body)).is_err() {
-                    return;
-                }
-                waker.wake();
-            }
-            Job::Abandon(number) => {
-                files.remove(&number);
-            }
-        }
-    }
-}
-
 /// What came behind a block.
 #[derive(Debug)]
 pub(super) enum Attached {
     Nothing,
     Body(Body),
-    /// It came, and there was no room for it on the disk.
-    Lost,
+    /// It came, and isn't here.
+    Lost(Lost),
 }
 
-/// The body of a record; `None`: it is lost.
+/// The body of a record, or why it isn't here.
 #[inline]
 pub(super) fn body_of<'a>(
     content: Content<'a>,
     block: &Bytes,
     attached: &mut Attached,
-) -> Result<Option<Arriving<'a>>, WireError> {
+) -> Result<Result<Arriving<'a>, Lost>, WireError> {
     if !matches!(content, Content::Attached { .. }) {
-        return content.arriving(block, None).map(Some);
+        return content.arriving(block, None).map(Ok);
     }
     match std::mem::replace(attached, Attached::Nothing) {
         Attached::Nothing => Err(WireError::Attachment),
-        Attached::Body(body) => content.arriving(block, Some(body)).map(Some),
-        Attached::Lost => Ok(None),
+        Attached::Body(body) => content.arriving(block, Some(body)).map(Ok),
+        Attached::Lost(lost) => Ok(Err(lost)),
     }
 }
 
-/// Whether the frame that follows is all of a body, so that it may go to a file.
-fn is_whole_body(frames: &[Bytes]) -> bool {
+/// What the frame that follows is all of, so that it may go to a file; and whether a stock client sends it.
+fn whole_body(frames: &[Bytes]) -> Option<(BodyOf, bool)> {
     let many = Content::Attached { many: true };
     match frames {
-        [header, block] if header == CLIENT_HEADER => !records(block, FromClient::decode)
-            .any(|record| matches!(record, FromClient::Request { content, .. } if content == many)),
-        [header, block] if header == WORKER_HEADER => !records(block, FromWorker::decode)
-            .any(|record| matches!(record, FromWorker::Reply { content, .. } if content == many)),
+        [header, block] if header == CLIENT_HEADER => (!records(block, FromClient::decode)
+            .any(|record| matches!(record, FromClient::Request { content, .. } if content == many)))
+        .then_some((BodyOf::Request, false)),
+        [header, block] if header == WORKER_HEADER => (!records(block, FromWorker::decode)
+            .any(|record| matches!(record, FromWorker::Reply { content, .. } if content == many)))
+        .then_some((BodyOf::Reply, false)),
         _ => {
             let with_body: Vec<Bytes> = frames.iter().cloned().chain([Bytes::new()]).collect();
             match mdp::decode(&with_body) {
-                Ok(FromPeer::Request { body, .. }) => body.len() == 1,
-                Ok(FromPeer::Worker { command: WorkerCommand::Reply { body, .. }, .. }) => body.len() == 1,
-                _ => false,
+                Ok(FromPeer::Request { body, .. }) => (body.len() == 1).then_some((BodyOf::Request, true)),
+                Ok(FromPeer::Worker { command: WorkerCommand::Reply { body, .. }, .. }) => {
+                    (body.len() == 1).then_some((BodyOf::Reply, false))
+                }
+                _ => None,
             }
         }
     }
@@ -227,14 +163,50 @@ impl Broker {
         let Some(connection) = self.connections.of(id) else { return };
         let incoming = connection.incoming.get_or_insert_with(Incoming::new);
         incoming.extend(head);
-        incoming.sink = if !more && is_whole_body(&incoming.frames) {
-            Sink::Spool(self.streams.ticket())
-        } else if !incoming.is_too_large_with(length) {
-            Sink::Memory(BytesMut::new())
-        } else {
-            return self.reject(id, TOO_LARGE);
+        let whole = if more { None } else { whole_body(&incoming.frames) };
+        incoming.sink = match whole {
+            // One that can't be told to come again waits, in its turn.
+            Some((kind, true)) => match self.spooling.begin_in_turn(kind, length) {
+                Ok(ticket) => Sink::Spool(ticket),
+                Err(NoRoom::Now) => {
+                    self.spooling.queue.push_back(id);
+                    connection.awaits_room = true;
+                    Sink::Awaiting { length, octets: BytesMut::new() }
+                }
+                Err(NoRoom::Ever) => Sink::Nowhere(Lost::NoRoom(NoRoom::Ever)),
+            },
+            Some((kind, false)) => match self.spooling.begin(kind, length) {
+                Ok(ticket) => Sink::Spool(ticket),
+                Err(no_room) => Sink::Nowhere(Lost::NoRoom(no_room)),
+            },
+            None if !incoming.is_too_large_with(length) => Sink::Memory(BytesMut::new()),
+            None => return self.reject(id, TOO_LARGE),
         };
+        if connection.awaits_room {
+            set_reading(&mut self.hub, connection);
+            give_up(&mut self.hub, connection);
+        }
         self.hold(id);
+    }
+
+    /// Goes on reading from stock clients for whose bodies there is room by now.
+    pub(super) fn make_room(&mut self) {
+        if self.spooling.queue.is_empty() {
+            return;
+        }
+        let connections = &mut self.connections;
+        self.spooling.queue.retain(|id| connections.of(*id).is_some_and(|connection| connection.awaits_room));
+        while let Some(&id) = self.spooling.queue.front() {
+            let Some(connection) = self.connections.of(id) else { return };
+            let Some(incoming) = &mut connection.incoming else { return };
+            let Sink::Awaiting { length, octets } = &mut incoming.sink else { return };
+            let Ok(ticket) = self.spooling.begin(BodyOf::Request, *length) else { return };
+            incoming.sink = Sink::filled(ticket, std::mem::take(octets).freeze());
+            self.spooling.queue.pop_front();
+            connection.awaits_room = false;
+            set_reading(&mut self.hub, connection);
+            self.connections.recount(id);
+        }
     }
 
     /// Counts what a connection holds of messages that can't be taken yet. Whoever sends in parts and never comes to an end holds as
@@ -256,13 +228,16 @@ impl Broker {
         };
         match &mut incoming.sink {
             Sink::Spool(ticket) => {
-                let _ = ticket.jobs.send(Job::Write(ticket.number, data));
+                if let Err(no_room) = ticket.write(data) {
+                    incoming.sink = Sink::Nowhere(Lost::NoRoom(no_room));
+                }
             }
-            Sink::Memory(octets) => {
+            // A copy: what it was read into is for others meanwhile.
+            Sink::Memory(octets) | Sink::Awaiting { octets, .. } => {
                 octets.extend_from_slice(&data);
                 self.hold(id);
             }
-            Sink::Idle => {}
+            Sink::Idle | Sink::Nowhere(_) => {}
         }
     }
 
@@ -271,10 +246,21 @@ impl Broker {
         let Some(mut incoming) = connection.incoming.take() else { return };
         match std::mem::replace(&mut incoming.sink, Sink::Idle) {
             Sink::Spool(ticket) => {
-                let _ = ticket.jobs.send(Job::Finish(ticket.number));
-                self.streams.awaited.insert(ticket.number, id);
+                ticket.finish();
+                self.spooling.awaited.insert(ticket.number, id);
                 connection.put_behind(Arrived { frames: incoming.frames, attached: None, number: ticket.number });
                 return self.hold(id);
+            }
+            Sink::Nowhere(lost) => {
+                self.connections.recount(id);
+                return self.on_whole(id, incoming.frames, Attached::Lost(lost));
+            }
+            // It had come to its end before it could be stopped.
+            Sink::Awaiting { .. } => {
+                connection.awaits_room = false;
+                set_reading(&mut self.hub, connection);
+                self.connections.recount(id);
+                return self.on_whole(id, incoming.frames, Attached::Lost(Lost::NoRoom(NoRoom::Now)));
             }
             Sink::Memory(octets) => incoming.extend([octets.freeze()].into_iter().collect()),
             Sink::Idle => incoming.extend([Bytes::new()].into_iter().collect()),
@@ -284,7 +270,7 @@ impl Broker {
             self.hold(id);
         } else {
             self.connections.recount(id);
-            self.on_whole(id, incoming.frames);
+            self.on_whole(id, incoming.frames, Attached::Nothing);
         }
     }
 
@@ -297,18 +283,18 @@ impl Broker {
         }
         let mut frames = incoming.frames;
         frames.extend(rest);
-        self.on_whole(id, frames);
+        self.on_whole(id, frames, Attached::Nothing);
     }
 
     /// Messages whose bodies have arrived on the disk.
     pub(super) fn take_spooled(&mut self) {
-        while let Ok((number, body)) = self.streams.finished.try_recv() {
-            let Some(id) = self.streams.awaited.remove(&number) else { continue };
+        while let Ok((number, body)) = self.spooling.finished.try_recv() {
+            let Some(id) = self.spooling.awaited.remove(&number) else { continue };
             let attached = match body {
                 Ok(body) => Attached::Body(Body::large(body)),
                 Err(error) => {
                     tracing::error!(%error, "a large body can't be written to disk");
-                    Attached::Lost
+                    Attached::Lost(Lost::Unwritten)
                 }
             };
             let Some(connection) = self.connections.of(id) else { continue };
@@ -319,14 +305,14 @@ impl Broker {
         }
     }
 
-    /// A message that is whole, and in memory.
+    /// A message that is whole, and nothing of it on its way to the disk.
     #[inline]
-    pub(super) fn on_whole(&mut self, id: PeerId, frames: Frames) {
+    pub(super) fn on_whole(&mut self, id: PeerId, frames: Frames, attached: Attached) {
         let Some(connection) = self.connections.of(id) else { return };
         if connection.behind.is_empty() {
-            return self.on_message(id, &frames, Attached::Nothing);
+            return self.on_message(id, &frames, attached);
         }
-        connection.put_behind(Arrived { frames, attached: Some(Attached::Nothing), number: 0 });
+        connection.put_behind(Arrived { frames, attached: Some(attached), number: 0 });
         set_reading(&mut self.hub, connection);
         self.hold(id);
     }

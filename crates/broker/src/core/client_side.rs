@@ -2,27 +2,16 @@
 
 use super::numbers::Walk;
 use super::requests::State;
+use super::room::Refusal;
 use super::session::Session;
 use super::settings::{Millis, NEVER};
 use super::{Action, Core, Peer, Role, ServiceKey, SessionKey, StockEnvelope};
 use crate::body::{Arriving, Body};
 use crate::wire::{ClientId, Status};
-use bytes::Bytes;
 
 /// Gaps between confirmed numbers that are remembered for one client. It may hold more requests than it may have here, so the
 /// bound on these is none on the gaps: it would be disconnected over and over.
 const GAPS_MAX: usize = 262_144;
-
-/// Why a request is not taken, and when it would be worth another try.
-pub(super) struct Refusal {
-    status: Status,
-    retry_ms: u32,
-    reason: &'static str,
-}
-
-const fn not_now(retry_ms: u32, reason: &'static str) -> Result<(), Refusal> {
-    Err(Refusal { status: Status::UNAVAILABLE, retry_ms, reason })
-}
 
 /// Whether the broker itself answers for a service: Majordomo's `mmi.*` (RFC 8), and Titanic's (RFC 9).
 pub fn is_built_in(service: &[u8]) -> bool {
@@ -81,16 +70,8 @@ impl Core {
         let Some(key) = self.numbered(peer) else {
             return self.disconnect(now, peer, "a client says who it is before its first request");
         };
-        let session = &self.sessions[key as usize];
-        if number <= session.highest {
-            if let Some(slot) = session.requests.get(number) {
-                self.counters.duplicates += 1;
-                return self.tell_again(slot, peer);
-            }
-            if session.confirmed.contains(number) {
-                self.counters.duplicates += 1;
-                return;
-            }
+        if self.is_known(key, number, peer) {
+            return;
         }
         if let Err(Refusal { status, retry_ms, reason }) = self.room_for(Some(key), service, body.memory_bytes()) {
             self.counters.refused += 1;
@@ -103,11 +84,37 @@ impl Core {
         self.take(now, key, number, ttl_ms, journalled, service, body, None);
     }
 
-    /// A numbered client's request couldn't be taken in, for want of room that may be there later.
-    pub fn refuse(&mut self, peer: Peer, number: u64, reason: &'static str) {
-        self.counters.refused += 1;
-        let (status, retry_ms) = (Status::NO_STORAGE, 1_000);
-        self.actions.push(Action::Refused { peer, number, status, retry_ms, reason });
+    /// Whether a number has been taken or confirmed before. If so, its client is told what becomes of it.
+    #[inline]
+    pub(super) fn is_known(&mut self, key: SessionKey, number: u64, peer: Peer) -> bool {
+        let session = &self.sessions[key as usize];
+        if number > session.highest {
+            return false;
+        }
+        if let Some(slot) = session.requests.get(number) {
+            self.counters.duplicates += 1;
+            self.tell_again(slot, peer);
+            return true;
+        }
+        let is_confirmed = session.confirmed.contains(number);
+        self.counters.duplicates += u64::from(is_confirmed);
+        is_confirmed
+    }
+
+    /// A stock client's session, as long as it keeps to its role.
+    pub(super) fn stock_session(&mut self, now: Millis, peer: Peer) -> Option<SessionKey> {
+        let why = match self.role(peer) {
+            Role::Client(key) if self.sessions[key as usize].client.is_none() => return Some(key),
+            Role::None => {
+                let key = self.sessions.insert(Session::new(None, Some(peer))) as SessionKey;
+                self.set_role(peer, Role::Client(key));
+                return Some(key);
+            }
+            Role::Client(_) => "a numbered client can't be a stock one too",
+            Role::Worker(_) => "a worker can't be a client too",
+        };
+        self.disconnect(now, peer, why);
+        None
     }
 
     /// A request of a stock client. It gets its reply as long as its connection lasts. `one_reply`: it knows no parts.
@@ -120,24 +127,11 @@ impl Core {
         service: &[u8],
         body: Body,
     ) {
-        let key = match self.role(peer) {
-            Role::Client(key) if self.sessions[key as usize].client.is_none() => key,
-            Role::Client(_) => return self.disconnect(now, peer, "a numbered client can't be a stock one too"),
-            Role::Worker(_) => return self.disconnect(now, peer, "a worker can't be a client too"),
-            Role::None => {
-                let session = Session::new(None, Some(peer));
-                let key = self.sessions.insert(session) as SessionKey;
-                self.set_role(peer, Role::Client(key));
-                key
-            }
-        };
         if self.bytes + body.memory_bytes() > self.settings.bytes_max + self.settings.unfinished_bytes_max() {
-            self.counters.refused += 1;
-            let (service, body) = (Bytes::copy_from_slice(service), Body::from("the broker has all that it can hold"));
-            let status = Status::UNAVAILABLE;
-            self.actions.push(Action::StockReply { peer, envelope, service, status, partial: false, body });
-            return;
+            let (status, reason) = (Status::UNAVAILABLE, "the broker has all that it can hold");
+            return self.stock_refuse(now, peer, envelope, service, status, reason);
         }
+        let Some(key) = self.stock_session(now, peer) else { return };
         let session = &mut self.sessions[key as usize];
         session.one_reply = one_reply;
         let number = session.next_number;
@@ -152,101 +146,11 @@ impl Core {
     }
 
     #[inline]
-    fn numbered(&self, peer: Peer) -> Option<SessionKey> {
+    pub(super) fn numbered(&self, peer: Peer) -> Option<SessionKey> {
         match self.role(peer) {
             Role::Client(key) if self.sessions[key as usize].client.is_some() => Some(key),
             _ => None,
         }
-    }
-
-    /// Whether a request of so many octets is taken; `None`: of a client that isn't there yet.
-    pub(super) fn room_for(&mut self, key: Option<SessionKey>, service: &[u8], bytes: usize) -> Result<(), Refusal> {
-        let settings = &self.settings;
-        if bytes > settings.client_bytes_max.min(settings.bytes_max).min(settings.service_bytes_max) {
-            let reason = "larger than all that the broker holds for a client or a service";
-            return Err(Refusal { status: Status::TOO_LARGE, retry_ms: 0, reason });
-        }
-        if self.stopping {
-            return not_now(1_000, "the broker is stopping");
-        }
-        if self.storage_failed {
-            let reason = "the journal can't be written; see the broker's log";
-            return Err(Refusal { status: Status::NO_STORAGE, retry_ms: 1_000, reason });
-        }
-        if let Some(session) = key.map(|key| &self.sessions[key as usize])
-            && (session.requests.len() >= settings.client_requests_max
-                || session.bytes + bytes > settings.client_bytes_max)
-        {
-            return not_now(50, "this client has too much outstanding; confirm replies, or wait");
-        }
-        if self.bytes + bytes > settings.bytes_max || self.requests.len() >= settings.requests_max {
-            return not_now(200, "the broker has all that it can hold");
-        }
-        match self.services.find(service).map(|key| self.services.at(key)) {
-            None if self.services.len() >= settings.asked_services_max() && !is_built_in(service) => {
-                not_now(1_000, "the broker has as many services as it can hold")
-            }
-            Some(service)
-                if service.waiting.len >= settings.service_requests_max
-                    || service.waiting_bytes + bytes > settings.service_bytes_max =>
-            {
-                not_now(200, "the service's queue is full")
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether a stock client may go on; with divisors over 1, whether there is so much more room in what is its own and in what
-    /// is everybody's.
-    fn has_room(&self, key: SessionKey, service: ServiceKey, own: usize, shared: usize) -> bool {
-        let settings = &self.settings;
-        let session = &self.sessions[key as usize];
-        // A bound of one request has no half.
-        let below = |length: usize, most: usize, divisor: usize| length < (most / divisor).max(1);
-        below(session.requests.len(), settings.client_requests_max, own)
-            && below(session.bytes, settings.client_bytes_max, own)
-            && below(self.bytes, settings.bytes_max, shared)
-            && below(self.requests.len(), settings.requests_max, shared)
-            && self.services.get(service).is_none_or(|service| {
-                below(service.waiting.len, settings.service_requests_max, shared)
-                    && below(service.waiting_bytes, settings.service_bytes_max, shared)
-            })
-    }
-
-    fn pause(&mut self, key: SessionKey, service: ServiceKey) {
-        let session = &mut self.sessions[key as usize];
-        if let (false, Some(peer)) = (session.paused, session.peer) {
-            session.paused = true;
-            self.paused.push_back((key, service));
-            self.actions.push(Action::Pause { peer, paused: true });
-        }
-    }
-
-    /// Lets stock clients go on whose own queues have become half as long, those first that have waited longest: all of them if
-    /// what is everybody's is half empty too, or else one a turn as long as there is room at all. Others, such as numbered
-    /// clients that are away from their outcomes, may keep more than half of it for hours.
-    pub(super) fn resume_clients(&mut self) {
-        if !std::mem::take(&mut self.relieved) || self.paused.is_empty() || self.stopping {
-            return;
-        }
-        let mut resumed = 0;
-        for _ in 0..self.paused.len() {
-            let Some((key, service)) = self.paused.pop_front() else { break };
-            // The key may be another client's by now, which is then not paused.
-            let Some(peer) = self.sessions.get(key as usize).filter(|s| s.paused).and_then(|s| s.peer) else {
-                continue;
-            };
-            let shared = if resumed == 0 { 1 } else { 2 };
-            if self.has_room(key, service, 2, shared) {
-                resumed += 1;
-                self.sessions[key as usize].paused = false;
-                self.actions.push(Action::Pause { peer, paused: false });
-            } else {
-                self.paused.push_back((key, service));
-            }
-        }
-        // The one may have nothing more to ask, and leave the room to the next.
-        self.relieved = resumed > 0 && !self.paused.is_empty();
     }
 
     #[expect(clippy::too_many_arguments, reason = "the fields of one record")]

@@ -36,8 +36,10 @@ pub struct ServiceInfo {
     pub name: Bytes,
     /// Requests that wait for a worker.
     pub waiting: usize,
-    /// Octets of them.
+    /// Octets of memory of them.
     pub waiting_bytes: usize,
+    /// Octets of them that aren't in memory.
+    pub waiting_large_bytes: u64,
     /// Requests that aren't confirmed, in whatever state.
     pub live: usize,
     /// Workers.
@@ -65,6 +67,7 @@ impl Service {
             name: self.name.clone(),
             waiting: self.waiting.len,
             waiting_bytes: self.waiting_bytes,
+            waiting_large_bytes: self.waiting_large_bytes,
             live: self.live,
             workers: self.workers,
         }

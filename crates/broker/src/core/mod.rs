@@ -14,6 +14,7 @@ mod info;
 mod numbers;
 mod outcome;
 mod requests;
+mod room;
 mod service;
 mod session;
 mod settings;

@@ -22,9 +22,10 @@ impl Core {
     pub(super) fn enqueue(&mut self, slot: u32, at_the_front: bool) {
         let request = self.requests.at_mut(slot);
         request.state = State::Waiting;
-        let bytes = request.body.memory_bytes();
+        let (bytes, large_bytes) = (request.body.memory_bytes(), request.body.large_bytes());
         let service = self.services.at_mut(request.service);
         service.waiting_bytes += bytes;
+        service.waiting_large_bytes += large_bytes;
         if at_the_front {
             self.requests.push_front(&mut service.waiting, slot);
         } else {
@@ -35,9 +36,10 @@ impl Core {
     #[inline]
     pub(super) fn dequeue(&mut self, slot: u32) {
         let request = self.requests.at(slot);
-        let bytes = request.body.memory_bytes();
+        let (bytes, large_bytes) = (request.body.memory_bytes(), request.body.large_bytes());
         let service = self.services.at_mut(request.service);
         service.waiting_bytes -= bytes;
+        service.waiting_large_bytes -= large_bytes;
         self.requests.unlink(&mut service.waiting, slot);
         self.relieved = true;
     }

@@ -14,6 +14,8 @@ pub(super) struct Service {
     pub waiting: List,
     /// Octets of what waits.
     pub waiting_bytes: usize,
+    /// Octets of it that aren't in memory.
+    pub waiting_large_bytes: u64,
     /// Requests that name it, in whatever state.
     pub live: usize,
     pub workers: usize,
@@ -59,6 +61,7 @@ impl Services {
                 name: name.clone(),
                 waiting: List::default(),
                 waiting_bytes: 0,
+                waiting_large_bytes: 0,
                 live: 0,
                 workers: 0,
                 available: VecDeque::new(),

@@ -58,7 +58,7 @@ impl Status {
     pub const UNAVAILABLE: Status = Status(503);
     /// It expired while a worker had it.
     pub const TIMED_OUT: Status = Status(504);
-    /// The journal can't be written.
+    /// The journal, or a large body, can't be written.
     pub const NO_STORAGE: Status = Status(507);
 
     /// Whether the worker replied as asked.
@@ -79,7 +79,7 @@ impl std::fmt::Display for Status {
             Status::ATTEMPTS_USED_UP => "all attempts used up",
             Status::UNAVAILABLE => "not now",
             Status::TIMED_OUT => "expired while a worker had it",
-            Status::NO_STORAGE => "the journal can't be written",
+            Status::NO_STORAGE => "can't be written to the broker's disk",
             _ => return write!(f, "{}", self.0),
         };
         write!(f, "{} {meaning}", self.0)

@@ -120,6 +120,13 @@ impl Peer {
         }
     }
 
+    /// The same for a buffer alone: a pipe is handed over when it is full, since what is in it is written at once.
+    pub(crate) fn hand_over_buffer(&mut self, pools: &Pools, events: &mut VecDeque<Event>) {
+        if matches!(self.partial, Some(Partial::Buffer(..))) {
+            self.hand_over(pools, events);
+        }
+    }
+
     /// What of a body came with its header, before the buffer or pipe that the rest will be read into.
     pub(super) fn begin_body(&mut self, data: Bytes, pools: &Pools, events: &mut VecDeque<Event>) {
         let begins = self.partial.is_none() && data.len() <= READ_AHEAD_BYTES_MIN && !self.piping;

@@ -1,0 +1,223 @@
+//! The thread that writes large bodies to files, and the room that they have there.
+
+use super::BrokerOptions;
+use crate::spool::{BodyOf, Claim, NoRoom, Room, Spool, SpoolWriter, SpooledBody};
+use crate::wire::Status;
+use bytes::Bytes;
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use towpath_sockets::{PeerId, Waker};
+
+/// How often the log says that there is no room.
+const SAID_EVERY: Duration = Duration::from_secs(10);
+
+/// What a body that has begun still has to send is counted as long as it comes at least so fast, after a moment to begin.
+const PACE_BYTES_PER_S: u64 = 256 * 1024;
+const PACE_BEGINS_AFTER: Duration = Duration::from_millis(250);
+
+/// When a client may come again with a body for which there was no room. All of it comes again then.
+const RETRY_MS: u32 = 1_000;
+
+/// Why a large body isn't here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lost {
+    /// It couldn't be written.
+    Unwritten,
+    /// It wasn't written.
+    NoRoom(NoRoom),
+}
+
+impl Lost {
+    pub fn reason(self) -> &'static str {
+        match self {
+            Lost::Unwritten => "the broker has no room on its disk for a large body",
+            Lost::NoRoom(NoRoom::Now) => "large bodies have all the room on the broker's disk that they may have",
+            Lost::NoRoom(NoRoom::Ever) => "larger than all the room that such bodies may have on the broker's disk",
+        }
+    }
+
+    /// How a request is refused, and when it may come again.
+    pub fn of_request(self) -> (Status, u32) {
+        match self {
+            Lost::Unwritten => (Status::NO_STORAGE, RETRY_MS),
+            Lost::NoRoom(NoRoom::Now) => (Status::UNAVAILABLE, RETRY_MS),
+            Lost::NoRoom(NoRoom::Ever) => (Status::TOO_LARGE, 0),
+        }
+    }
+
+    /// How a request ends of which this was the reply. To keep its worker waiting for room could last for ever: what has the room
+    /// may be waiting for this worker.
+    pub fn of_reply(self) -> Status {
+        match self {
+            Lost::Unwritten | Lost::NoRoom(NoRoom::Now) => Status::NO_STORAGE,
+            Lost::NoRoom(NoRoom::Ever) => Status::TOO_LARGE,
+        }
+    }
+}
+
+enum Job {
+    Write(u64, Bytes, Claim),
+    Finish(u64),
+    Abandon(u64),
+}
+
+/// A body on its way to a file. Dropped before it is finished, it was in vain.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    pub number: u64,
+    jobs: Sender<Job>,
+    kind: BodyOf,
+    room: Arc<Room>,
+    coming: Arc<Coming>,
+}
+
+/// How far a body has come.
+#[derive(Debug)]
+struct Coming {
+    length: u64,
+    come: AtomicU64,
+    since: Instant,
+}
+
+impl Coming {
+    /// How much more it is going to need, if it is on its way at all.
+    fn expected(&self) -> u64 {
+        let come = self.come.load(Ordering::Relaxed);
+        let paced_ms = self.since.elapsed().saturating_sub(PACE_BEGINS_AFTER).as_millis() as u64;
+        if come >= paced_ms * PACE_BYTES_PER_S / 1000 { self.length - come.min(self.length) } else { 0 }
+    }
+}
+
+impl Ticket {
+    /// Takes some octets, if there is room for them.
+    pub fn write(&self, octets: Bytes) -> Result<(), NoRoom> {
+        let length = octets.len() as u64;
+        let claim = self.room.claim(self.kind, length)?;
+        self.coming.come.fetch_add(length, Ordering::Relaxed);
+        let _ = self.jobs.send(Job::Write(self.number, octets, claim));
+        Ok(())
+    }
+
+    pub fn finish(&self) {
+        let _ = self.jobs.send(Job::Finish(self.number));
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let _ = self.jobs.send(Job::Abandon(self.number));
+    }
+}
+
+/// What the thread that writes has finished.
+type Finished = (u64, io::Result<Arc<SpooledBody>>);
+
+/// The thread that writes, and what it is to finish.
+pub(super) struct Spooling {
+    jobs: Sender<Job>,
+    pub finished: Receiver<Finished>,
+    /// Whose bodies go to files.
+    pub awaited: HashMap<u64, PeerId>,
+    /// Stock clients that wait for room, in this order.
+    pub queue: VecDeque<PeerId>,
+    next: u64,
+    room: Arc<Room>,
+    /// What is on its way.
+    coming: Vec<Weak<Coming>>,
+    said: Option<Instant>,
+}
+
+/// Where large bodies are.
+fn directory(options: &BrokerOptions) -> PathBuf {
+    let of_journal = || options.journal.as_ref().map(|journal| journal.join("spool"));
+    options.spool.clone().or_else(of_journal).unwrap_or_else(crate::link::default_spool_folder)
+}
+
+/// The place for large bodies, and the room that they have there, of which an earlier process has left so much in the journal.
+pub(super) fn prepare(options: &BrokerOptions, kept: u64) -> io::Result<(Spool, Arc<Room>)> {
+    let directory = directory(options);
+    let spool = Spool::new(&directory)?;
+    let most = options.max_spool_bytes.map_or_else(|| Room::half_of(&directory, kept), Ok)?;
+    tracing::info!(directory = %directory.display(), mib = most >> 20, kept_mib = kept >> 20, "room for large bodies");
+    Ok((spool, Room::new(most)))
+}
+
+impl Spooling {
+    /// `sync`: bodies are brought to the disk, since a journal will name them, and only this thread may wait for that.
+    pub fn start(spool: Spool, room: Arc<Room>, sync: bool, waker: Waker) -> io::Result<Spooling> {
+        let (jobs, to_do) = channel();
+        let (done, finished) = channel();
+        std::thread::Builder::new()
+            .name("spool".to_owned())
+            .spawn(move || write(&spool, sync, &to_do, &done, &waker))?;
+        let (awaited, queue) = (HashMap::new(), VecDeque::new());
+        Ok(Spooling { jobs, finished, awaited, queue, next: 0, room, coming: Vec::new(), said: None })
+    }
+
+    /// A body begins to come. It does so if all of it will have room, with all others that are on their way.
+    pub fn begin(&mut self, kind: BodyOf, length: u64) -> Result<Ticket, NoRoom> {
+        self.coming.retain(|coming| coming.strong_count() > 0);
+        let expected = self.coming.iter().filter_map(Weak::upgrade).map(|coming| coming.expected());
+        let (taken, expected, most) = (self.room.taken(), expected.sum::<u64>(), self.room.most_of(kind));
+        if length > most {
+            return Err(NoRoom::Ever);
+        }
+        if taken.saturating_add(expected).saturating_add(length) > most {
+            if self.said.is_none_or(|said| said.elapsed() >= SAID_EVERY) {
+                self.said = Some(Instant::now());
+                tracing::warn!(?kind, length, taken, expected, most, "there is no room for a large body");
+            }
+            return Err(NoRoom::Now);
+        }
+        self.next += 1;
+        let coming = Arc::new(Coming { length, come: AtomicU64::new(0), since: Instant::now() });
+        self.coming.push(Arc::downgrade(&coming));
+        Ok(Ticket { number: self.next, jobs: self.jobs.clone(), kind, room: self.room.clone(), coming })
+    }
+
+    /// The same behind those that wait.
+    pub fn begin_in_turn(&mut self, kind: BodyOf, length: u64) -> Result<Ticket, NoRoom> {
+        match self.queue.is_empty() || length > self.room.most_of(kind) {
+            true => self.begin(kind, length),
+            false => Err(NoRoom::Now),
+        }
+    }
+
+    pub fn room(&self) -> &Room {
+        &self.room
+    }
+}
+
+/// Writes what arrives until nobody can send anything more.
+fn write(spool: &Spool, sync: bool, jobs: &Receiver<Job>, done: &Sender<Finished>, waker: &Waker) {
+    let mut files: HashMap<u64, io::Result<SpoolWriter>> = HashMap::new();
+    for job in jobs {
+        match job {
+            Job::Write(number, octets, claim) => {
+                let file = files.entry(number).or_insert_with(|| spool.create());
+                if let Ok(writer) = file {
+                    match writer.write(&octets) {
+                        Ok(()) => writer.take_room(claim),
+                        Err(error) => *file = Err(error),
+                    }
+                }
+            }
+            Job::Finish(number) => {
+                let body = files.remove(&number).unwrap_or_else(|| spool.create()).map(SpoolWriter::finish);
+                let body = body.and_then(|body| if sync { body.sync().map(|()| body) } else { Ok(body) });
+                if done.send((number, body)).is_err() {
+                    return;
+                }
+                waker.wake();
+            }
+            Job::Abandon(number) => {
+                files.remove(&number);
+            }
+        }
+    }
+}

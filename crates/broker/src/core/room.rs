@@ -1,0 +1,148 @@
+//! Whether there is room for a request, and what becomes of one for which there is none.
+
+use super::client_side::is_built_in;
+use super::settings::Millis;
+use super::{Action, Core, Peer, ServiceKey, SessionKey, StockEnvelope};
+use crate::body::Body;
+use crate::wire::Status;
+use bytes::Bytes;
+
+/// Why a request is not taken, and when it would be worth another try.
+pub(super) struct Refusal {
+    pub status: Status,
+    pub retry_ms: u32,
+    pub reason: &'static str,
+}
+
+const fn not_now(retry_ms: u32, reason: &'static str) -> Result<(), Refusal> {
+    Err(Refusal { status: Status::UNAVAILABLE, retry_ms, reason })
+}
+
+impl Core {
+    /// Whether a request of so many octets is taken; `None`: of a client that isn't there yet.
+    pub(super) fn room_for(&mut self, key: Option<SessionKey>, service: &[u8], bytes: usize) -> Result<(), Refusal> {
+        let settings = &self.settings;
+        if bytes > settings.client_bytes_max.min(settings.bytes_max).min(settings.service_bytes_max) {
+            let reason = "larger than all that the broker holds for a client or a service";
+            return Err(Refusal { status: Status::TOO_LARGE, retry_ms: 0, reason });
+        }
+        if self.stopping {
+            return not_now(1_000, "the broker is stopping");
+        }
+        if self.storage_failed {
+            let reason = "the journal can't be written; see the broker's log";
+            return Err(Refusal { status: Status::NO_STORAGE, retry_ms: 1_000, reason });
+        }
+        if let Some(session) = key.map(|key| &self.sessions[key as usize])
+            && (session.requests.len() >= settings.client_requests_max
+                || session.bytes + bytes > settings.client_bytes_max)
+        {
+            return not_now(50, "this client has too much outstanding; confirm replies, or wait");
+        }
+        if self.bytes + bytes > settings.bytes_max || self.requests.len() >= settings.requests_max {
+            return not_now(200, "the broker has all that it can hold");
+        }
+        match self.services.find(service).map(|key| self.services.at(key)) {
+            None if self.services.len() >= settings.asked_services_max() && !is_built_in(service) => {
+                not_now(1_000, "the broker has as many services as it can hold")
+            }
+            Some(service)
+                if service.waiting.len >= settings.service_requests_max
+                    || service.waiting_bytes + bytes > settings.service_bytes_max =>
+            {
+                not_now(200, "the service's queue is full")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a stock client may go on; with divisors over 1, whether there is so much more room in what is its own and in what
+    /// is everybody's.
+    pub(super) fn has_room(&self, key: SessionKey, service: ServiceKey, own: usize, shared: usize) -> bool {
+        let settings = &self.settings;
+        let session = &self.sessions[key as usize];
+        // A bound of one request has no half.
+        let below = |length: usize, most: usize, divisor: usize| length < (most / divisor).max(1);
+        below(session.requests.len(), settings.client_requests_max, own)
+            && below(session.bytes, settings.client_bytes_max, own)
+            && below(self.bytes, settings.bytes_max, shared)
+            && below(self.requests.len(), settings.requests_max, shared)
+            && self.services.get(service).is_none_or(|service| {
+                below(service.waiting.len, settings.service_requests_max, shared)
+                    && below(service.waiting_bytes, settings.service_bytes_max, shared)
+            })
+    }
+
+    pub(super) fn pause(&mut self, key: SessionKey, service: ServiceKey) {
+        let session = &mut self.sessions[key as usize];
+        if let (false, Some(peer)) = (session.paused, session.peer) {
+            session.paused = true;
+            self.paused.push_back((key, service));
+            self.actions.push(Action::Pause { peer, paused: true });
+        }
+    }
+
+    /// Lets stock clients go on whose own queues have become half as long, those first that have waited longest: all of them if
+    /// what is everybody's is half empty too, or else one a turn as long as there is room at all. Others, such as numbered
+    /// clients that are away from their outcomes, may keep more than half of it for hours.
+    pub(super) fn resume_clients(&mut self) {
+        if !std::mem::take(&mut self.relieved) || self.paused.is_empty() || self.stopping {
+            return;
+        }
+        let mut resumed = 0;
+        for _ in 0..self.paused.len() {
+            let Some((key, service)) = self.paused.pop_front() else { break };
+            // The key may be another client's by now, which is then not paused.
+            let Some(peer) = self.sessions.get(key as usize).filter(|s| s.paused).and_then(|s| s.peer) else {
+                continue;
+            };
+            let shared = if resumed == 0 { 1 } else { 2 };
+            if self.has_room(key, service, 2, shared) {
+                resumed += 1;
+                self.sessions[key as usize].paused = false;
+                self.actions.push(Action::Pause { peer, paused: false });
+            } else {
+                self.paused.push_back((key, service));
+            }
+        }
+        // The one may have nothing more to ask, and leave the room to the next.
+        self.relieved = resumed > 0 && !self.paused.is_empty();
+    }
+
+    /// A numbered client's request couldn't be taken in. `retry_ms` of 0: nor can it be later.
+    pub fn refuse(
+        &mut self,
+        now: Millis,
+        peer: Peer,
+        number: u64,
+        status: Status,
+        retry_ms: u32,
+        reason: &'static str,
+    ) {
+        let Some(key) = self.numbered(peer) else {
+            return self.disconnect(now, peer, "a client says who it is before its first request");
+        };
+        // What was taken when it came before isn't refused because it comes again.
+        if !self.is_known(key, number, peer) {
+            self.counters.refused += 1;
+            self.actions.push(Action::Refused { peer, number, status, retry_ms, reason });
+        }
+    }
+
+    /// A stock client's request couldn't be taken in.
+    pub fn stock_refuse(
+        &mut self,
+        now: Millis,
+        peer: Peer,
+        envelope: StockEnvelope,
+        service: &[u8],
+        status: Status,
+        reason: &'static str,
+    ) {
+        if self.stock_session(now, peer).is_some() {
+            self.counters.refused += 1;
+            let (service, body) = (Bytes::copy_from_slice(service), Body::from(reason));
+            self.actions.push(Action::StockReply { peer, envelope, service, status, partial: false, body });
+        }
+    }
+}

@@ -1,0 +1,196 @@
+"""The room that large bodies have on the broker's disk, and who gets how much of it."""
+
+import json
+import os
+import time
+
+import pytest
+
+import mdp
+import numbered
+from conftest import wait_until
+from numbered import ATTACHED, Refused, Reply, confirm, reply, request
+from raw import MORE, Raw, frame, header
+
+MIB = 1 << 20
+BODY = b"b" * 2_000_000
+
+
+@pytest.fixture
+def spooled(connected):
+    """A function of a broker that gives one which tells how many octets of large bodies there are."""
+
+    def of(server):
+        client = mdp.Client(connected(server))
+
+        def told() -> int:
+            code, said = client.ask(b"mmi.spool", b"")
+            assert code == b"200"
+            return json.loads(said)["bytes"]
+
+        return told
+
+    return of
+
+
+def large(client, number, body=BODY, service=b"slow") -> None:
+    client.send(request(number, service, flags=ATTACHED), attached=[body])
+
+
+def test_a_numbered_client_is_told_when_to_come_again(broker, connected, spooled):
+    server = broker("--max-spool", 4)
+    told = spooled(server)
+    client = numbered.Client(connected(server))
+    large(client, 1)
+    large(client, 2)
+    refused = client.reply()
+    assert (type(refused), refused.number, refused.status) == (Refused, 2, 503)
+    assert refused.retry_ms > 0 and "room" in refused.reason
+    # What will never fit, since a quarter is for replies alone, needn't come again.
+    large(client, 3, bytes(3 * MIB + 1))
+    refused = client.reply()
+    assert (type(refused), refused.number, refused.status, refused.retry_ms) == (Refused, 3, 413, 0)
+    assert told() == len(BODY)
+    [queue] = json.loads(mdp.Client(connected(server)).ask(b"mmi.queue", b"slow")[1])
+    assert (queue["waiting"], queue["waiting_spooled_bytes"]) == (1, len(BODY))
+    # What was taken isn't refused because it comes again.
+    client = numbered.Client(connected(server), name=client.name)
+    large(client, 1)
+    client.send(request(9, b"mmi.service", b"slow"))
+    assert client.reply().number == 9
+    # There is room again when it has ended.
+    worker = numbered.Worker(connected(server), b"slow")
+    worker.serve(1)
+    assert client.reply() == Reply(1, 200, None, BODY)
+    client.send(confirm(1))
+    wait_until(lambda: told() == 0, "its reply is confirmed")
+    large(client, 2)
+    worker.serve(1)
+    assert client.reply() == Reply(2, 200, None, BODY)
+
+
+def test_a_reply_without_room_is_an_outcome(broker, connected, spooled):
+    server = broker("--max-spool", 4)
+    told = spooled(server)
+    client, stock = numbered.Client(connected(server)), mdp.Client(connected(server))
+    worker = numbered.Worker(connected(server), b"slow", credit=10)
+    old = mdp.Worker(connected(server), b"old")
+    for number, body, status in [(1, bytes(3 * MIB), 507), (2, bytes(4 * MIB + 1), 413), (3, bytes(2 * MIB), 200)]:
+        large(client, number)
+        worker.send(reply(worker.request().token, flags=ATTACHED), attached=[body])
+        outcome = client.reply()
+        assert (type(outcome), outcome.number, outcome.status) == (Reply, number, status)
+        assert status == 200 or b"room" in outcome.body
+        client.send(confirm(number))
+        stock.send(b"old", BODY)
+        old.reply(old.request()[0], body)
+        [answered] = stock.receive(b"old")
+        assert answered == [body] if status == 200 else answered[0] == b"%d" % status
+    # Requests alone can't take the last quarter.
+    large(client, 4)
+    large(client, 5, bytes(3 * MIB - len(BODY)))
+    tokens = [worker.request().token for _ in range(2)]
+    large(client, 6, bytes(1_100_000))
+    assert client.reply().status == 503
+    worker.send(reply(tokens[0], flags=ATTACHED), attached=[bytes(MIB)])
+    assert client.reply() == Reply(4, 200, None, bytes(MIB))
+    worker.send(reply(tokens[1]))
+    client.reply()
+    client.send(confirm(4, 2))
+    wait_until(lambda: told() == 0, "nothing is there any more")
+
+
+def test_stock_clients_wait_for_room_in_their_order(broker, connected, spooled):
+    server = broker("--max-spool", 4, "--heartbeat", 0.2)
+    told = spooled(server)
+    first = numbered.Client(connected(server))
+    large(first, 1)
+    wait_until(lambda: told() == len(BODY), "it has arrived")
+    clients = [mdp.Client(connected(server)) for _ in range(4)]
+    for number, client in enumerate(clients):
+        client.send(b"slow", b"%d" % number + BODY)
+        wait_until(lambda: "no room" in server.log(), "the log says so")
+        time.sleep(0.1)
+    # One that can never have it is told so, and what needs none passes.
+    assert clients[0].socket.poll(100) == 0
+    never = mdp.Client(connected(server))
+    assert never.ask(b"slow", bytes(3 * MIB + 1))[0] == b"413"
+    assert told() == len(BODY)
+    # One goes away, which the next PING finds out, and leaves its place to the next.
+    clients.pop(1).socket.close(linger=0)
+    time.sleep(1)
+    worker = numbered.Worker(connected(server), b"slow")
+    bodies = []
+    for _ in range(4):
+        record = worker.request()
+        bodies.append(record.body)
+        worker.send(reply(record.token, record.body[:1]))
+    assert bodies == [BODY, *(number + BODY for number in (b"0", b"2", b"3"))]
+    assert [client.receive(b"slow") for client in clients] == [[[b"0"]], [[b"2"]], [[b"3"]]]
+    wait_until(lambda: told() == 0, "nothing is there any more")
+
+
+def test_those_who_wait_for_room_keep_nothing_from_others(broker, connected, spooled):
+    """More of them than there are buffers to read bodies into."""
+    server = broker("--max-spool", 8)
+    told = spooled(server)
+    client = numbered.Client(connected(server))
+    worker = numbered.Worker(connected(server), b"slow", credit=10)
+    large(client, 1, bytes(6 * MIB))
+    token = worker.request().token
+    raws = [Raw(server).handshake() for _ in range(50)]
+    begun = b"".join(frame(body, MORE) for body in (b"", b"MDPC01", b"slow")) + header(2_000_000)
+    for raw in raws:
+        raw.send(begun + bytes(100_000))
+    wait_until(lambda: "no room" in server.log(), "they wait")
+    time.sleep(0.5)
+    assert told() == 6 * MIB
+    worker.send(reply(token, flags=ATTACHED), attached=[bytes(2 * MIB)])
+    assert client.reply() == Reply(1, 200, None, bytes(2 * MIB))
+    for raw in raws:
+        raw.close()
+
+
+def test_what_is_only_announced_keeps_nobody_out(broker, connected, spooled):
+    server = broker("--max-spool", 4)
+    told = spooled(server)
+    raw = Raw(server).handshake()
+    raw.send(b"".join(frame(body, MORE) for body in (b"", b"MDPC01", b"slow")) + header(2_500_000) + b"x")
+    client = numbered.Client(connected(server))
+    time.sleep(0.5)
+    large(client, 1)
+    wait_until(lambda: told() >= len(BODY), "it is taken")
+    # Now it comes, and there is no room: it is told so in its turn.
+    raw.send(bytes(2_499_999))
+    assert b"\0\1\6MDPC01\1\4slow\1\003503" in raw.receive(40)
+    assert told() == len(BODY)
+    raw.close()
+
+
+def test_what_the_journal_keeps_has_its_part(broker, connected, spooled, tmp_path):
+    keep = ("--journal", tmp_path / "journal")
+    server = broker(*keep, "--max-spool", 8)
+    client = numbered.Client(connected(server))
+    for number in (1, 2):
+        large(client, number)
+    assert [client.next().count for _ in range(2)] == [1, 1]
+    server.stop()
+    server = broker(*keep, "--max-spool", 1)
+    told = spooled(server)
+    assert told() == 2 * len(BODY)
+    client = numbered.Client(connected(server), name=client.name)
+    large(client, 3, bytes(MIB + 1))
+    assert client.reply().status == 413
+    worker = numbered.Worker(connected(server), b"slow", credit=2)
+    for _ in range(2):
+        worker.send(reply(worker.request().token))
+    assert {client.reply(), client.reply()} == {Reply(1, 200, None, b""), Reply(2, 200, None, b"")}
+    wait_until(lambda: told() == 0, "nothing is there any more")
+
+
+def test_without_a_word_bodies_leave_half_of_the_disk(broker, connected, tmp_path):
+    server = broker("--spool", tmp_path / "spool")
+    told = json.loads(mdp.Client(connected(server)).ask(b"mmi.spool", b"")[1])
+    assert told["bytes"] == 0 and told["most_for_requests"] == told["most"] - told["most"] // 4
+    system = os.statvfs(tmp_path)
+    assert 0.9 < told["most"] / (system.f_bavail * system.f_frsize / 2) < 1.1
