@@ -293,6 +293,20 @@ impl Model {
         }
     }
 
+    /// What is said, without what was taken back from a worker in the same step as it was given.
+    pub fn seen(&mut self) -> Vec<Seen> {
+        let mut seen = std::mem::take(&mut self.seen);
+        let cancels: Vec<Seen> = seen.iter().filter(|said| matches!(said, Seen::CancelWork { .. })).cloned().collect();
+        for cancel in cancels {
+            let Seen::CancelWork { peer, request, attempt } = cancel else { continue };
+            let given = Seen::Dispatch { peer, request, attempt };
+            if seen.contains(&given) {
+                seen.retain(|said| *said != given && *said != cancel);
+            }
+        }
+        seen
+    }
+
     pub fn tick(&mut self, now: Millis) {
         self.resume();
         let due = self.requests.iter().filter(|(_, request)| request.expires <= now);
