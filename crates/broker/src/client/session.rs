@@ -177,6 +177,7 @@ impl Session {
             accepted: false,
             sent_before: false,
             known: false,
+            elsewhere: false,
         });
         if let Some(at) = deadline {
             let table = &mut self.table;
@@ -203,6 +204,7 @@ impl Session {
     fn begin(&mut self) {
         for (_, entry) in self.table.iter_mut() {
             entry.state = State::Waiting;
+            entry.elsewhere |= entry.known;
         }
         self.cursor = self.table.lowest();
         self.again.clear();

@@ -39,8 +39,10 @@ pub(super) struct Entry {
     pub accepted: bool,
     /// It has been sent before.
     pub sent_before: bool,
-    /// A broker may have it.
+    /// The broker may have it.
     pub known: bool,
+    /// A broker may have had it on an earlier connection, whatever the present one says.
+    pub elsewhere: bool,
 }
 
 /// A ring of requests in the order of their numbers, and those that fell behind.

@@ -460,3 +460,44 @@ proptest! {
         prop_assert_eq!(session.outstanding(), 8 - ended.len());
     }
 }
+
+#[test]
+fn what_expires_says_whether_it_may_have_been_executed() {
+    let at = Duration::from_millis;
+    let mut session = Session::new(ClientId([7; 16]), 10, usize::MAX, at(5_000));
+    let submit = |session: &mut Session| {
+        let body = Body::default();
+        session.submit(NewRequest { service: b"echo", body, ttl: Some(at(1_000)), volatile: false, owner: 0 }, at(0))
+    };
+    let connect = |session: &mut Session| {
+        let mut said = Block::default();
+        session.connected(at(10), &mut Block::default());
+        ToClient::welcome(&mut said, 1, 1000, 1 << 20, false);
+        let welcome = said.drain().next().unwrap();
+        session.on_block(&welcome.block, None, at(10), &mut |_| {}).unwrap();
+    };
+    let refuse = |session: &mut Session, number| {
+        let mut said = Block::default();
+        ToClient::refused(&mut said, number, Status::UNAVAILABLE, 60_000, "not now");
+        session.on_block(&said.drain().next().unwrap().block, None, at(30), &mut |_| {}).unwrap();
+    };
+    let send = |session: &mut Session| {
+        session.pump(at(20), &mut Block::default(), 10_000);
+    };
+    let elsewhere = submit(&mut session);
+    connect(&mut session);
+    send(&mut session);
+    session.disconnected();
+    // Another broker, which refuses what the first one may have executed.
+    let [refused, sent] = [(); 2].map(|()| submit(&mut session));
+    connect(&mut session);
+    send(&mut session);
+    refuse(&mut session, elsewhere);
+    refuse(&mut session, refused);
+    session.disconnected();
+    let unsent = submit(&mut session);
+    let mut ended = BTreeMap::new();
+    session.on_time(at(1_000), &mut |delivery| ended.extend([(delivery.number, delivery.status)]));
+    let (maybe, never) = (Status::TIMED_OUT, Status::EXPIRED);
+    assert_eq!(ended, BTreeMap::from([(elsewhere, maybe), (refused, never), (sent, maybe), (unsent, never)]));
+}

@@ -81,7 +81,8 @@ impl Core {
             let (status, reason) = match request.state {
                 State::Settled => continue,
                 State::Held(_) => (Status::TIMED_OUT, "expired while a worker had it"),
-                _ => (Status::EXPIRED, "expired: no worker took it in time"),
+                _ if request.attempt == 0 => (Status::EXPIRED, "expired: no worker took it in time"),
+                _ => (Status::TIMED_OUT, "expired: a worker had it before, or may have"),
             };
             self.withdraw(now, slot);
             self.settle(slot, status, Body::from(reason).into());

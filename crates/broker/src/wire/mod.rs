@@ -56,7 +56,7 @@ impl Status {
     pub const ATTEMPTS_USED_UP: Status = Status(502);
     /// Not now: a queue is full, or the broker is stopping.
     pub const UNAVAILABLE: Status = Status(503);
-    /// It expired while a worker had it.
+    /// It expired while a worker had it, or after one had, as far as can be known.
     pub const TIMED_OUT: Status = Status(504);
     /// The journal, or a large body, can't be written.
     pub const NO_STORAGE: Status = Status(507);
@@ -78,7 +78,7 @@ impl std::fmt::Display for Status {
             Status::NOT_IMPLEMENTED => "no such built-in service",
             Status::ATTEMPTS_USED_UP => "all attempts used up",
             Status::UNAVAILABLE => "not now",
-            Status::TIMED_OUT => "expired while a worker had it",
+            Status::TIMED_OUT => "expired, and a worker may have had it",
             Status::NO_STORAGE => "can't be written to the broker's disk",
             _ => return write!(f, "{}", self.0),
         };

@@ -113,9 +113,12 @@ impl Session {
         }
         while let Some((at, number)) = self.deadlines.next().filter(|(at, _)| *at <= now) {
             self.deadlines.pop();
-            let due = self.table.find(number).is_some_and(|entry| entry.deadline == Some(at));
-            if due && let Some(delivery) = self.abandon(number, now, Status::EXPIRED, "no outcome came within its time")
-            {
+            let Some(entry) = self.table.find(number).filter(|entry| entry.deadline == Some(at)) else { continue };
+            let (status, reason) = match entry.known || entry.elsewhere {
+                true => (Status::TIMED_OUT, "no outcome came within its time"),
+                false => (Status::EXPIRED, "no broker took it within its time"),
+            };
+            if let Some(delivery) = self.abandon(number, now, status, reason) {
                 sink(delivery);
             }
         }

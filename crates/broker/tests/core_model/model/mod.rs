@@ -312,9 +312,10 @@ impl Model {
         let due = self.requests.iter().filter(|(_, request)| request.expires <= now);
         let mut due: Vec<(bool, usize)> = due.map(|(at, r)| (matches!(r.state, State::Held(_)), at)).collect();
         due.sort_unstable();
-        for (is_held, place) in due {
+        for (_, place) in due {
+            let was_held = self.requests.at(place).attempt > 0;
             self.withdraw(place);
-            self.settle(place, if is_held { 504 } else { 408 }, 0, 0);
+            self.settle(place, if was_held { 504 } else { 408 }, 0, 0);
         }
         if now >= self.next_heartbeat {
             self.next_heartbeat = now + self.settings.heartbeat_ms;
