@@ -138,6 +138,43 @@ fn name_of(text: &[u8]) -> Option<ClientId> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::broker::BrokerOptions;
+    use crate::core::{Action, Kind};
+
+    /// Asks for one of the broker's own services, on the connection 0.
+    fn ask(broker: &mut Broker, number: u64, service: &str, argument: &str) -> serde_json::Value {
+        let mut actions = Vec::new();
+        broker.core.request(0, 0, number, 0, false, service.as_bytes(), Body::from(argument));
+        broker.core.take_actions(&mut actions);
+        let Some(Action::BuiltIn { token, service, body }) = actions.pop() else { panic!("{actions:?}") };
+        broker.answer(&token, &service, &body);
+        broker.core.take_actions(&mut actions);
+        let Some(Action::Reply { body, .. }) = actions.pop() else { panic!("{actions:?}") };
+        let frames: Vec<_> = body.frames().unwrap().collect();
+        assert_eq!(frames[0], b"200");
+        serde_json::from_slice(frames[1]).unwrap()
+    }
+
+    #[test]
+    fn lists_have_an_end_and_what_is_asked_for_by_name_is_found_behind_it() {
+        let mut broker = Broker::bind(BrokerOptions::new(vec!["tcp://127.0.0.1:0".parse().unwrap()])).unwrap();
+        broker.core.client_hello(0, 0, ClientId([1; 16]), 1);
+        for worker in 1..LISTED_MAX as u32 + 10 {
+            broker.core.worker_ready(0, worker, Kind::Numbered, format!("service {worker}").as_bytes(), 1);
+        }
+        broker.core.take_actions(&mut Vec::new());
+        let last = format!("service {}", LISTED_MAX + 9);
+        for (number, service) in (1..).step_by(2).zip(["mmi.services", "mmi.queue", "mmi.workers"]) {
+            let all = ask(&mut broker, number, service, "");
+            let all = all.as_array().unwrap();
+            assert_eq!(all.len(), LISTED_MAX, "{service}");
+            assert!(!all.iter().any(|listed| listed == &last || listed["service"] == last), "{service}");
+            if service != "mmi.services" {
+                let one = ask(&mut broker, number + 1, service, &last);
+                assert_eq!((one.as_array().unwrap().len(), &one[0]["service"]), (1, &json!(last)));
+            }
+        }
+    }
 
     #[test]
     fn a_name_survives_as_text() {
