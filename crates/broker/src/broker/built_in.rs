@@ -55,13 +55,13 @@ impl Broker {
             b"mmi.spool" => coded("200", [self.spool().to_string().into()]),
             b"titanic.request" if self.keeping.is_some() => return self.titanic_request(token, body),
             b"titanic.reply" if self.keeping.is_some() => self.titanic_reply(&argument),
-            b"titanic.close" if self.keeping.is_some() => {
-                if let Some(name) = name_of(&argument) {
+            b"titanic.close" if self.keeping.is_some() => match name_of(&argument) {
+                Some(name) => {
                     let now = self.now();
-                    self.core.close_stored(now, name);
+                    return self.core.close_stored(now, name, *token, coded("200", []));
                 }
-                coded("200", [])
-            }
+                None => coded("200", []),
+            },
             _ => coded("501", []),
         };
         let status = if reply.single() == Some(b"501") { Status::NOT_IMPLEMENTED } else { Status::OK };

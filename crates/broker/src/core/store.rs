@@ -3,6 +3,7 @@
 use super::requests::State;
 use super::session::Session;
 use super::settings::{Millis, NEVER};
+use super::token::Ticket;
 use super::{Action, Core, SessionKey};
 use crate::body::Body;
 use crate::wire::{ClientId, Status, Token};
@@ -93,6 +94,8 @@ pub(super) struct Store {
     last_id: u64,
     /// Answers of the broker that wait until a request is on the disk.
     answers: HashMap<u64, (Token, Body)>,
+    /// Answers of the broker that wait until so many entries are there.
+    closing: VecDeque<(u64, Token, Body)>,
 }
 
 impl Store {
@@ -177,6 +180,17 @@ impl Core {
             }
         }
         self.tell_accepted(run);
+        self.answer_closed();
+    }
+
+    /// Answers those whose stored requests are forgotten on the disk too.
+    fn answer_closed(&mut self) {
+        while let Some((upto, ..)) = self.store.closing.front()
+            && *upto <= self.store.written
+            && let Some((_, token, answer)) = self.store.closing.pop_front()
+        {
+            self.built_in_reply(&token, Status::OK, answer);
+        }
     }
 
     /// The entry behind those that [`Core::persisted`] counts is never going to be on the disk, because the journal takes nothing like
@@ -306,12 +320,28 @@ impl Core {
         })
     }
 
-    /// Forgets a stored request, if there is one of that name.
-    pub fn close_stored(&mut self, now: Millis, name: ClientId) {
+    #[cfg(test)]
+    pub(super) fn awaiting_closes(&self) -> usize {
+        self.store.closing.len()
+    }
+
+    /// Forgets a stored request, if there is one of that name. The broker's own request `token` is answered when a crash can't bring
+    /// it back: neither this time's nor an earlier time's forgetting of the name may be on its way to the disk then.
+    pub fn close_stored(&mut self, now: Millis, name: ClientId, token: Token, answer: Body) {
         if let Some(&key) = self.session_by_client.get(&name)
             && self.sessions[key as usize].peer.is_none()
         {
             self.remove_session(now, key);
         }
+        let store = &mut self.store;
+        if store.closing.len() > 2 * self.requests.len() {
+            // Most of them don't wait any more: a disk may stand still for long.
+            store.closing.retain(|(_, token, _)| {
+                let ticket = Ticket::read(token);
+                self.requests.find(ticket.slot, ticket.generation).is_some()
+            });
+        }
+        store.closing.push_back((store.written + store.awaiting.len() as u64, token, answer));
+        self.answer_closed();
     }
 }

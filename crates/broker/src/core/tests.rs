@@ -398,6 +398,40 @@ fn what_can_never_be_taken_is_refused_for_ever_and_what_is_stored_is_bounded() {
 }
 
 #[test]
+fn a_stored_request_is_closed_when_a_crash_can_not_bring_it_back() {
+    let mut core = Core::new(Settings { journal: true, ..Settings::default() });
+    let own = |core: &mut Core, peer: Peer, service: &[u8]| {
+        core.stock_request(0, peer, true, None, service, Body::default());
+        let asked = actions(core).into_iter().find_map(|action| match action {
+            Action::BuiltIn { token, .. } => Some(token),
+            _ => None,
+        });
+        asked.expect("the broker is asked")
+    };
+    let close = |core: &mut Core, peer: Peer| {
+        let token = own(core, peer, b"titanic.close");
+        core.close_stored(0, CLIENT, token, Body::from("closed"));
+    };
+    let token = own(&mut core, 1, b"titanic.request");
+    core.store(0, CLIENT, b"echo", Body::from("work"), token, Body::from("200"));
+    core.persisted(1);
+    assert_eq!(stock_replies(&mut core).len(), 1);
+    close(&mut core, 1);
+    // There is nothing of that name any more, but there may be again.
+    close(&mut core, 2);
+    assert_eq!((stock_replies(&mut core), core.is_idle()), (vec![], false));
+    for _ in 0..100 {
+        close(&mut core, 3);
+        core.peer_gone(0, 3);
+    }
+    assert!(core.awaiting_closes() < 10);
+    core.persisted(2);
+    assert_eq!(stock_replies(&mut core), vec![(Status::OK, Body::from("closed")); 2]);
+    close(&mut core, 1);
+    assert_eq!(stock_replies(&mut core).len(), 1);
+}
+
+#[test]
 fn a_reply_to_what_an_earlier_process_gave_is_no_reply() {
     let tokens: Vec<(Core, Token)> = [1, 2]
         .map(|secret| {

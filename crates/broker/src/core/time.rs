@@ -81,6 +81,7 @@ impl Core {
             let (status, reason) = match request.state {
                 State::Settled => continue,
                 State::Held(_) => (Status::TIMED_OUT, "expired while a worker had it"),
+                State::BuiltIn => (Status::TIMED_OUT, "expired while it was on its way to the disk"),
                 _ if request.attempt == 0 => (Status::EXPIRED, "expired: no worker took it in time"),
                 _ => (Status::TIMED_OUT, "expired: a worker had it before, or may have"),
             };
