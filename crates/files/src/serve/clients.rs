@@ -73,7 +73,13 @@ impl Clients {
 
     /// Frees all that a client had.
     pub(super) fn gone(&mut self, peer: PeerId, reason: &str) {
-        let Some(client) = self.clients.remove(&peer) else { return };
+        let Some(mut client) = self.clients.remove(&peer) else { return };
+        // It may have said something just before, and is served only after all that was read.
+        while let Some(job) = client.session.next_job() {
+            if let Job::Tell(news) = job {
+                log_news(&client.address, &news);
+            }
+        }
         tracing::info!(address = %client.address, %reason, "gone");
         client.given_up.values().for_each(|flag| flag.store(true, Ordering::Relaxed));
         self.stop_waiting(|of, _| of == peer);

@@ -8,6 +8,7 @@ use tempfile::tempdir;
 use crate::support::process::{Process, Server, get, get_command, run, tow};
 use crate::support::proxy::Proxy;
 use crate::support::tree::{digest, random_file, write};
+use crate::support::wait_until;
 use crate::support::wire::Wire;
 
 #[test]
@@ -36,6 +37,19 @@ fn serve_ends_cleanly_in_the_middle_of_a_transfer() {
     let mut client = Process::start(&mut get_command(&proxy.url("a"), &folder.path().join("copy")));
     proxy.wait_held(&mut client);
     server.stop(Signal::TERM).expect_code(0);
+}
+
+#[test]
+fn what_a_client_confirms_before_it_goes_is_logged() {
+    let folder = tempdir().expect("a folder");
+    write(&folder.path().join("a"), b"a");
+    let server = Server::start(folder.path());
+    let times = 30;
+    for copy in 0..times {
+        get(&server.url("a"), &folder.path().join(copy.to_string())).expect_code(0);
+    }
+    wait_until("all clients are gone", || server.log().matches(" gone").count() == times);
+    assert_eq!(server.log().matches("confirmed a ").count(), times, "{}", server.log());
 }
 
 #[test]
