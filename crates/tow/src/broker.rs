@@ -39,7 +39,7 @@ pub struct Arguments {
     /// How often a request is given to workers that die over it.
     #[arg(long, value_name = "N", default_value_t = 5)]
     attempts: u16,
-    /// Seconds between two heartbeats; a peer that is silent for five times as long is gone.
+    /// Seconds between two heartbeats; a peer that is silent for five times as long is gone, a stock worker that is idle and silent for four times as long too.
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
     heartbeat: f64,
     /// Requests of one service that may wait for a worker.

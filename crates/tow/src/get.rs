@@ -11,6 +11,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+use towpath_files::limits::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CREDIT_BYTES_MAX};
 use towpath_files::path::RelPath;
 use towpath_files::protocol::control::Compression;
 use towpath_files::receive::{
@@ -83,7 +84,7 @@ pub struct Arguments {
     /// Let the server compress what shrinks: for slow links.
     #[arg(long)]
     zstd: bool,
-    /// The largest piece in one frame, such as 256K.
+    /// The largest piece in one frame, such as 256K: from 4K to 4M, and not over the window.
     #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = parse_size)]
     chunk: u64,
     /// The credit: what may be on the way or not yet written, such as 32M for long fat links.
@@ -129,8 +130,14 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.connect = arguments.connect.options(location.endpoint)?;
     options.verify = !arguments.no_verify;
     options.compress = arguments.zstd.then_some(Compression::Zstd);
-    options.chunk_bytes = arguments.chunk;
+    options.chunk_bytes = arguments.chunk.min(arguments.window);
     options.window_bytes = arguments.window;
+    if !(CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&arguments.chunk) {
+        return Err(Failure::usage("--chunk is from 4K to 4M"));
+    }
+    if !(CHUNK_BYTES_MIN..=CREDIT_BYTES_MAX).contains(&arguments.window) {
+        return Err(Failure::usage("--window is at least 4K"));
+    }
     options.durable = arguments.fsync;
     let to_output = arguments.destination.as_deref().is_some_and(|path| path.as_os_str() == "-");
     options.destination = match arguments.destination {

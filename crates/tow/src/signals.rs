@@ -1,6 +1,7 @@
 //! Ending cleanly on SIGINT and SIGTERM.
 
 use crate::exit::Failure;
+use rustix::process::Signal;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -14,6 +15,8 @@ pub fn on_end(end: impl Fn() + Send + 'static) -> Result<(), Failure> {
     let context = runtime.enter();
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::failed)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::failed)?;
+    // A file that grows beyond what the system lets this process write: with a handler, the write fails and says so.
+    drop(signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).map_err(Failure::failed)?);
     drop(context);
     let wait = move || {
         runtime.block_on(async {

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use tempfile::tempdir;
 
-use crate::support::process::{Outcome, Server, get, run, unprivileged_tow};
+use crate::support::process::{Outcome, Server, get, get_command, run, unprivileged_tow};
 use crate::support::tree::{assert_same, digest, mixed, random_file, snapshot, write};
 
 /// Runs a shell script with a tmpfs of so many MiB mounted on `mount`, in a mount namespace of its own. `None` where neither
@@ -210,4 +210,22 @@ fn what_else_is_in_the_destination_stays() {
     assert_eq!(fs::read(copy.join("mine")).expect("read"), b"mine");
     fs::remove_file(copy.join("mine")).expect("remove");
     assert_same(&served, &copy);
+}
+
+#[test]
+fn a_limit_of_file_sizes_is_an_error_and_not_a_death() {
+    let folder = tempdir().expect("a folder");
+    let octets = random_file(&folder.path().join("served/large.bin"), 6 << 20, 1);
+    let server = Server::start(&folder.path().join("served"));
+    let copy = folder.path().join("copy");
+    for (kibibytes, code) in [("2048", 1), ("unlimited", 0)] {
+        let mut limited = Command::new("bash");
+        limited.args(["-c", "ulimit -f $0 && exec \"$@\"", kibibytes]);
+        let get = get_command(&server.url("large.bin"), &copy);
+        let outcome = run(limited.arg(get.get_program()).args(get.get_args()));
+        let outcome = outcome.expect_code(code);
+        assert_eq!(code == 1, outcome.stderr.contains("large.bin: "), "{}", outcome.stderr);
+        assert_eq!(code == 1, outcome.stderr.contains("File too large"), "{}", outcome.stderr);
+    }
+    assert!(fs::read(&copy).expect("read") == octets);
 }
