@@ -103,10 +103,11 @@ fn list_entries() -> impl Strategy<Value = ListEntry> {
         vec(any::<u8>(), 1..40).prop_map(LinkTarget::from)
     ];
     let stat = (0..=FILE_BYTES_MAX, times(), 0u32..=0o7777);
-    (paths(), kind, stat, target, option::of(digests()), option::of(".{0,20}")).prop_map(
-        |(path, kind, (size, mtime, mode), target, digest, message)| {
+    let allocated = option::of(0..=FILE_BYTES_MAX);
+    (paths(), kind, stat, allocated, target, option::of(digests()), option::of(".{0,20}")).prop_map(
+        |(path, kind, (size, mtime, mode), allocated, target, digest, message)| {
             let target = (kind == EntryKind::Link).then_some(target);
-            ListEntry { path, kind, size, mtime, mode, target, digest, message }
+            ListEntry { path, kind, size, mtime, mode, allocated, target, digest, message }
         },
     )
 }

@@ -77,6 +77,7 @@ fn entry(path: &str, kind: EntryKind, size: u64) -> ListEntry {
         size,
         mtime: Timestamp::default(),
         mode: 0o644,
+        allocated: None,
         target: None,
         digest: None,
         message: None,

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -210,6 +210,30 @@ fn what_else_is_in_the_destination_stays() {
     assert_eq!(fs::read(copy.join("mine")).expect("read"), b"mine");
     fs::remove_file(copy.join("mine")).expect("remove");
     assert_same(&served, &copy);
+}
+
+#[test]
+fn a_sparse_file_needs_room_for_its_data_only() {
+    let folder = tempdir().expect("a folder");
+    let (served, mount) = (folder.path().join("served"), folder.path().join("mount"));
+    fs::create_dir_all(&mount).expect("mkdir");
+    let octets = random_file(&served.join("sparse"), 2 << 20, 1);
+    let sparse = fs::OpenOptions::new().write(true).open(served.join("sparse")).expect("open");
+    sparse.write_all_at(&octets, 40 << 20).expect("write");
+    sparse.set_len(64 << 20).expect("set the length");
+    // What was just written may have no place on the disk yet.
+    sparse.sync_all().expect("sync");
+    let server = Server::start(&served);
+    let script = format!(
+        "\"$TOW\" get {} \"$1/copy\" && cmp \"$1/copy\" {}",
+        server.url("sparse"),
+        served.join("sparse").display()
+    );
+    let Some(outcome) = with_small_disk(&mount, 8, &script) else {
+        eprintln!("not run: nobody may mount here");
+        return;
+    };
+    outcome.expect_code(0);
 }
 
 #[test]

@@ -66,6 +66,7 @@ mod tests {
             size: 7,
             mtime: Default::default(),
             mode: 0o644,
+            allocated: None,
             target: None,
             digest: None,
             message: None,

@@ -113,6 +113,9 @@ pub struct ListEntry {
     pub mtime: Timestamp,
     /// Permission bits, at most [`MODE_MAX`].
     pub mode: u32,
+    /// Octets that a file takes on the server's disk, if that is less than its size: it has holes there, or is compressed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allocated: Option<u64>,
     /// Where a link points.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub target: Option<LinkTarget>,
@@ -358,6 +361,7 @@ struct RawListEntry {
     mtime: Timestamp,
     #[serde(default)]
     mode: u32,
+    allocated: Option<u64>,
     target: Option<String>,
     target_b64: Option<String>,
     digest: Option<Digest>,
@@ -380,6 +384,7 @@ impl TryFrom<RawListEntry> for ListEntry {
             size: raw.size,
             mtime: raw.mtime,
             mode: raw.mode,
+            allocated: raw.allocated,
             target,
             digest: raw.digest,
             message: raw.message.map(cut_reason),

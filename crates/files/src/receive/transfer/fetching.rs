@@ -164,11 +164,9 @@ impl Transfer {
     /// Once all is known that is to come, the disk is asked whether it fits; nothing more is asked for until it answers.
     fn wait_for_space(&mut self) -> bool {
         if self.space.is_none() && self.listing.is_complete() && self.inspecting == 0 {
-            // What an earlier transfer left has its space already; a sparse file may need any part of its size.
-            let takes_space = |size: u64, begun: bool, sparse: bool| if begun || sparse { 0 } else { size };
-            let needed = self.files.values().fold(0u64, |sum, file| {
-                sum.saturating_add(takes_space(file.version.size, file.content.is_some(), file.version.sparse))
-            });
+            // What an earlier transfer left has its space already.
+            let to_come = self.files.values().filter(|file| file.content.is_none());
+            let needed = to_come.fold(0u64, |sum, file| sum.saturating_add(file.version.size.min(file.allocated)));
             self.space = Some(Space { needed, known: false });
             self.command(DiskCommand::CheckSpace { bytes: needed });
         }

@@ -39,6 +39,8 @@ pub(super) struct FileTask {
     pub(super) local: RelPath,
     /// As the listing, and later the metadata, has it.
     pub(super) version: Version,
+    /// Octets that it takes on the server's disk, as the listing has it: of a sparse file, what it will take here.
+    pub(super) allocated: u64,
     pub(super) leaves: LeafSize,
     pub(super) digest: Option<Digest>,
     /// Content that is at its place already, under another time.

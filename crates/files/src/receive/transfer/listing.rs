@@ -211,6 +211,7 @@ impl Transfer {
             remote,
             local,
             version,
+            allocated: entry.allocated.unwrap_or(u64::MAX),
             leaves: LeafSize::for_file(version.size),
             digest: None,
             local_digest: None,

@@ -21,6 +21,7 @@ fn entry(path: &str, kind: EntryKind) -> ListEntry {
         size: 100,
         mtime: Timestamp::default(),
         mode: 0o644,
+        allocated: None,
         target: (kind == EntryKind::Link).then(|| b"x".to_vec().into()),
         digest: None,
         message: None,

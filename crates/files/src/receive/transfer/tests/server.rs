@@ -151,6 +151,7 @@ impl SimServer {
             size,
             mtime: Timestamp { seconds, nanoseconds: 1 },
             mode: 0o755,
+            allocated: None,
             target: None,
             digest: None,
             message: None,
