@@ -2,7 +2,7 @@
 
 use super::numbers::Walk;
 use super::requests::State;
-use super::room::Refusal;
+use super::room::{Refusal, STOPPING};
 use super::session::Session;
 use super::settings::{Millis, NEVER};
 use super::{Action, Core, Peer, Role, ServiceKey, SessionKey, StockEnvelope};
@@ -130,6 +130,10 @@ impl Core {
         if self.bytes + body.memory_bytes() > self.settings.bytes_max + self.settings.unfinished_bytes_max() {
             let (status, reason) = (Status::UNAVAILABLE, "the broker has all that it can hold");
             return self.stock_refuse(now, peer, envelope, service, status, reason);
+        }
+        // Those that were there before aren't read any more.
+        if self.stopping {
+            return self.stock_refuse(now, peer, envelope, service, Status::UNAVAILABLE, STOPPING);
         }
         let Some(key) = self.stock_session(now, peer) else { return };
         let session = &mut self.sessions[key as usize];

@@ -7,6 +7,8 @@ use crate::body::Body;
 use crate::wire::Status;
 use bytes::Bytes;
 
+pub(super) const STOPPING: &str = "the broker is stopping";
+
 /// Why a request is not taken, and when it would be worth another try.
 pub(super) struct Refusal {
     pub status: Status,
@@ -27,7 +29,7 @@ impl Core {
             return Err(Refusal { status: Status::TOO_LARGE, retry_ms: 0, reason });
         }
         if self.stopping {
-            return not_now(1_000, "the broker is stopping");
+            return not_now(1_000, STOPPING);
         }
         if self.storage_failed {
             let reason = "the journal can't be written; see the broker's log";

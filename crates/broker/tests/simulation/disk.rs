@@ -49,6 +49,16 @@ impl Disk {
         self.pending.front().filter(|_| !self.failing).map(|(at, _)| *at)
     }
 
+    /// Brings everything to the disk, but for what it doesn't take.
+    pub fn close(&mut self) {
+        if self.failing {
+            self.pending.clear();
+        }
+        self.durable.extend(self.pending.drain(..).map(|(_, entry)| entry));
+        self.refused.clear();
+        (self.count, self.last, self.was_failing) = (0, 0, false);
+    }
+
     /// What has not become durable is lost, but for a beginning that was on the disk before anybody was told.
     pub fn crash(&mut self, rng: &mut Rng) {
         let survives = if rng.percent(50) { rng.index(self.pending.len() + 1) } else { 0 };

@@ -63,6 +63,8 @@ pub struct Node {
     pub away_until: Millis,
     pub settings: Settings,
     pub fault: Fault,
+    /// It has been told to end, and does so when it is idle, or then; and how many requests it had taken before.
+    stopping: Option<(Millis, u64)>,
     conns: Vec<Option<Conn>>,
     actions: Vec<Action>,
     stash: Option<Body>,
@@ -87,6 +89,7 @@ impl Node {
             away_until: 0,
             settings,
             fault,
+            stopping: None,
             conns: Vec::new(),
             actions: Vec::new(),
             stash: None,
@@ -107,8 +110,30 @@ impl Node {
     }
 
     pub fn crash(&mut self, world: &mut World) {
-        self.core = None;
         self.disk.crash(&mut world.net.rng);
+        self.vanish(world);
+    }
+
+    /// It is told to end: it takes no more, and workers may finish what they have until then.
+    pub fn stop(&mut self, world: &mut World, until: Millis) {
+        if self.stopping.is_none() {
+            self.stopping = Some((until, self.core().counters().accepted));
+            self.core().stop();
+            self.act(world);
+        }
+    }
+
+    /// It ends in good order: all that was written is on the disk.
+    fn end(&mut self, world: &mut World) {
+        self.flush(world);
+        self.disk.close();
+        self.vanish(world);
+        self.away_until = world.now + world.net.rng.between(1, 400);
+    }
+
+    fn vanish(&mut self, world: &mut World) {
+        self.core = None;
+        self.stopping = None;
         for conn in self.conns.drain(..).flatten() {
             world.net.close_by_node(world.now, conn.link);
         }
@@ -324,6 +349,17 @@ impl Node {
         self.act(world);
         self.flush(world);
         self.let_go_on(world);
+        if let Some((until, accepted)) = self.stopping {
+            assert_eq!(self.core().counters().accepted, accepted, "a request was taken after it had been told to end");
+            if self.core().is_idle() || world.now >= until {
+                self.end(world);
+            }
+        }
+    }
+
+    /// When it ends at the latest, if it has been told to.
+    pub fn ends_at(&self) -> Millis {
+        self.stopping.map_or(Millis::MAX, |(until, _)| until)
     }
 
     /// Whether a peer waits for room that is there by now.

@@ -49,6 +49,7 @@ pub struct Tally {
     pub replied: u64,
     pub failed: u64,
     pub crashes: u64,
+    pub stops: u64,
     /// Outcomes of all but the first client, before everything was healed.
     pub of_others: u64,
 }
@@ -63,7 +64,7 @@ pub struct Sim {
     pub now: Millis,
     chaos_at: Millis,
     /// How likely each kind of trouble is in this world.
-    weights: [u64; 8],
+    weights: [u64; 9],
     pace: Millis,
     pub tally: Tally,
 }
@@ -124,7 +125,7 @@ impl Sim {
             }
         }
         sit(Box::new(Worker::new(15, SERVICES[0], 2)), &[0]);
-        let weights = [25, 15, 12, 8, 6, 5, 8, 8].map(|weight| if rng.percent(70) { weight } else { 0 });
+        let weights = [25, 15, 12, 8, 6, 5, 8, 8, 6].map(|weight| if rng.percent(70) { weight } else { 0 });
         let pace = [15, 60, 250][rng.index(3)];
         let history = History { journal: plan.journal, ..History::default() };
         let net = Net::new(Rng::new(rng.next()));
@@ -218,7 +219,7 @@ impl Sim {
         for node in self.nodes.iter() {
             let deadline = node.core.as_ref().map_or(0, |core| core.next_deadline().saturating_sub(node.ahead));
             let soon = if node.core.is_none() { node.away_until } else { deadline };
-            let soon = if node.has_more() { self.now + 1 } else { soon };
+            let soon = if node.has_more() { self.now + 1 } else { soon.min(node.ends_at()) };
             next = next.min(soon.min(node.disk.due().unwrap_or(Millis::MAX)).max(node.away_until));
         }
         for link in self.net.links.values() {
@@ -392,6 +393,7 @@ impl Tally {
         self.replied += other.replied;
         self.failed += other.failed;
         self.crashes += other.crashes;
+        self.stops += other.stops;
         self.of_others += other.of_others;
     }
 }

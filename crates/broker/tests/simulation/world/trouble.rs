@@ -43,6 +43,12 @@ impl Sim {
                 self.let_go(seat, false);
                 self.with(seat, false, |end, io| end.restart(io));
             }
+            Some(8) if self.nodes[node].core.is_some() => {
+                self.tally.stops += 1;
+                let until = self.now + self.rng.below(1_500);
+                let (ending, mut world) = self.world(node);
+                ending.stop(&mut world, until);
+            }
             _ => {}
         }
     }
