@@ -136,6 +136,15 @@ def test_kinds_that_nobody_knows(peers):
     assert "unknown kind" in peers.server.log()
 
 
+def test_flags_that_nobody_knows_and_a_number_that_is_none(peers):
+    flagged = bytearray(request(1, b"none", b"body"))
+    flagged[1] |= 16
+    for record, why in ((bytes(flagged), "unknown flags"), (request(0, b"none", b"body"), "number 0")):
+        assert ends(peers, message(CLIENT, hello(ME) + record))
+        assert why in peers.server.log()
+    peers.work()
+
+
 def test_numbers_at_their_ends(peers, connected):
     top = (1 << 64) - 1
     client = Client(connected(peers.server))

@@ -60,9 +60,13 @@ impl<'a> FromClient<'a> {
         let record = match fields.u8()? {
             HELLO => FromClient::Hello { client: ClientId(fields.array()?), first: fields.u64()? },
             REQUEST => {
-                let flags = fields.u8()?;
+                let flags = fields.flags(VOLATILE)?;
+                let number = fields.u64()?;
+                if number == 0 {
+                    return Err(WireError::NumberZero);
+                }
                 FromClient::Request {
-                    number: fields.u64()?,
+                    number,
                     ttl_ms: fields.u32()?,
                     volatile: flags & VOLATILE != 0,
                     service: fields.service()?,
@@ -175,7 +179,7 @@ impl<'a> ToClient<'a> {
                 journal: fields.u8()? & 1 != 0,
             },
             REPLY => {
-                let flags = fields.u8()?;
+                let flags = fields.flags(PARTIAL)?;
                 ToClient::Reply {
                     number: fields.u64()?,
                     status: Status(fields.u16()?),

@@ -25,6 +25,12 @@ pub enum WireError {
     /// A record of a kind that isn't known.
     #[error("a record of the unknown kind {0:#04x}")]
     UnknownKind(u8),
+    /// Flags that aren't known, or not of this kind of record: what they mean can't be done.
+    #[error("a record with the unknown flags {0:#04x}")]
+    UnknownFlags(u8),
+    /// Numbers begin at 1.
+    #[error("a request with the number 0; numbers begin at 1")]
+    NumberZero,
     /// A service's name is empty or too long.
     #[error("a service's name has {0} octets; it must have 1 to {SERVICE_BYTES_MAX}")]
     BadService(usize),
@@ -145,6 +151,13 @@ impl<'a> Fields<'a> {
         let (octets, rest) = self.0.split_at_checked(length).ok_or(WireError::Truncated)?;
         self.0 = rest;
         Ok(octets)
+    }
+
+    /// Flags: those of bodies, and `others`.
+    #[inline]
+    pub fn flags(&mut self, others: u8) -> Result<u8, WireError> {
+        let flags = self.u8()?;
+        if flags & !(MANY | ATTACHED | others) == 0 { Ok(flags) } else { Err(WireError::UnknownFlags(flags)) }
     }
 
     #[inline]

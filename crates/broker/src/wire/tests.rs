@@ -20,7 +20,7 @@ proptest! {
     /// Whatever is said is heard, in order, however it was divided into messages.
     #[test]
     fn requests_come_back_as_they_were_sent(
-        requests in prop::collection::vec((any::<u64>(), any::<u32>(), any::<bool>(), "[a-z.]{1,30}", body()), 1..20),
+        requests in prop::collection::vec((1u64.., any::<u32>(), any::<bool>(), "[a-z.]{1,30}", body()), 1..20),
     ) {
         let mut block = Block::default();
         for (number, ttl_ms, volatile, service, body) in &requests {
@@ -76,7 +76,7 @@ fn lengths(requests: usize, body_bytes: usize, extent: Extent) -> Vec<usize> {
     let mut block = Block::default();
     block.set_extent(extent);
     let body = Body::from(vec![7; body_bytes]);
-    for number in 0..requests as u64 {
+    for number in 1..=requests as u64 {
         FromClient::request(&mut block, number, 0, false, b"echo", &body);
     }
     let records = |message: Message| {
@@ -107,4 +107,32 @@ fn the_octets_of_a_request() {
         messages[0].block[..],
         *b"\x02\x00\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x75\x30\x04echo\x00\x00\x00\x05hello"
     );
+}
+
+#[test]
+fn unknown_flags_and_the_number_0_are_errors() {
+    let (one, body) = (Body::from(vec![7; 3]), [3; 16]);
+    let first = |write: &dyn Fn(&mut Block)| {
+        let mut block = Block::default();
+        write(&mut block);
+        block.drain().next().unwrap().block.to_vec()
+    };
+    let request = first(&|block| FromClient::request(block, 1, 0, true, b"echo", &one));
+    let reply = first(&|block| ToClient::reply(block, 1, Status::OK, Some(4), &one));
+    let worked = first(&|block| FromWorker::reply(block, Token(body), Status::OK, None, &one));
+    let work = first(&|block| ToWorker::request(block, Token(body), 1, 0, &one));
+    for flag in [4, 8, 16, 32, 64, 128_u8] {
+        let with = |record: &[u8]| {
+            let mut record = record.to_vec();
+            record[1] |= flag;
+            record
+        };
+        let unknown = |result: Result<(), WireError>| matches!(result, Err(WireError::UnknownFlags(_)));
+        assert_eq!(unknown(FromClient::decode(&mut &with(&request)[..]).map(drop)), flag != 8, "{flag}");
+        assert_eq!(unknown(ToClient::decode(&mut &with(&reply)[..]).map(drop)), flag != 4, "{flag}");
+        assert_eq!(unknown(FromWorker::decode(&mut &with(&worked)[..]).map(drop)), flag != 4, "{flag}");
+        assert!(unknown(ToWorker::decode(&mut &with(&work)[..]).map(drop)), "{flag}");
+    }
+    let zero = first(&|block| FromClient::request(block, 0, 0, false, b"echo", &one));
+    assert_eq!(FromClient::decode(&mut &zero[..]).err(), Some(WireError::NumberZero));
 }

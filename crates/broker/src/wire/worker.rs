@@ -53,7 +53,7 @@ impl<'a> FromWorker<'a> {
         let record = match fields.u8()? {
             READY => FromWorker::Ready { credit: fields.u32()?, service: fields.service()? },
             REPLY => {
-                let flags = fields.u8()?;
+                let flags = fields.flags(PARTIAL)?;
                 FromWorker::Reply {
                     token: Token(fields.array()?),
                     status: Status(fields.u16()?),
@@ -141,7 +141,7 @@ impl<'a> ToWorker<'a> {
         let record = match fields.u8()? {
             WELCOME => ToWorker::Welcome { epoch: fields.u64()? },
             REQUEST => {
-                let flags = fields.u8()?;
+                let flags = fields.flags(0)?;
                 ToWorker::Request {
                     token: Token(fields.array()?),
                     attempt: fields.u16()?,
