@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use super::destination::Destination;
 use super::given_up::GivenUp;
 use super::partial::{self, PARTIAL_MODE, io_error, root_error};
-use super::state::{self, State};
+use super::state::{self, Header, State};
 use crate::digest::{Digest, LeafHasher, LeafSize};
 use crate::path::RelPath;
 use crate::protocol::control::Range;
@@ -92,15 +92,40 @@ fn partial_of(
     if version != (listed.size, listed.modified, Digest::of(local.as_bytes()).0) {
         return Ok(None);
     }
-    // Written before a crash of the machine, or never hashed: only what is hashed now can be trusted.
-    let trusted = header.boot == state::boot_id() && header.boot != [0; 16];
+    let cut = leave_out_cut(&file, &mut state, stat.size)
+        .map_err(|error| io_error("cannot shorten a partial file", &error))?;
+    if cut {
+        rewrite(dir, &state_name, &state)?;
+    }
+    // Written before a crash of the machine, cut off meanwhile, or never hashed: only what is hashed now can be trusted.
+    let trusted = header.boot == state::boot_id() && header.boot != [0; 16] && !may_be_cut(&header, &stat);
     if !trusted || (verify && !header.verified) {
         rehash(&file, &mut state, verify, given_up).map_err(|error| io_error("cannot read a partial file", &error))?;
         rewrite(dir, &state_name, &state)?;
     }
-    let tail = tail_of(&state, stat.size).filter(|_| trusted && !header.sparse);
+    let tail = tail_of(&state, stat.size).filter(|_| trusted && !header.sparse && !cut);
     let whole = state.whole.into_iter().collect();
     Ok(Some(Partial { digest: state.digest, leaves: header.leaves, whole, tail }))
+}
+
+/// Less space than octets: it was cut off, and written on behind that. Or its file system is a thrifty one. Without real values of
+/// its leaves nothing can be found out.
+fn may_be_cut(header: &Header, stat: &FileStat) -> bool {
+    header.verified && !header.sparse && stat.allocated < stat.size
+}
+
+/// Leaves that the file is too short for were cut off by another program. What lies before its end is as it was, but for leaves
+/// that were never written: so it is cut to the end of the last one that is whole.
+fn leave_out_cut(file: &File, state: &mut State, length: u64) -> io::Result<bool> {
+    let leaves = state.header.leaves;
+    let end = |leaf: u64| leaves.range(leaf).map_or(u64::MAX, |(offset, length)| offset + length);
+    let claimed = state.whole.len();
+    state.whole.retain(|leaf, _| end(*leaf) <= length);
+    let is_cut = state.whole.len() < claimed;
+    if is_cut {
+        file.set_len(state.whole.keys().next_back().map_or(0, |leaf| end(*leaf)))?;
+    }
+    Ok(is_cut)
 }
 
 /// What is there of the leaf that was being written. Leaves are written from their beginning, and one that was begun later
@@ -114,7 +139,7 @@ fn tail_of(state: &State, length: u64) -> Option<Range> {
 }
 
 /// Hashes the leaves that are said to be whole; those that aren't what they are said to be are forgotten.
-fn rehash(file: &File, state: &mut State, verify: bool, given_up: &GivenUp) -> io::Result<()> {
+pub(super) fn rehash(file: &File, state: &mut State, verify: bool, given_up: &GivenUp) -> io::Result<()> {
     let leaves = state.header.leaves;
     let recorded = std::mem::take(&mut state.whole);
     for (leaf, value) in recorded {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use super::super::state::{BootId, Header, State, boot_id};
+use super::super::state::{BootId, State, boot_id};
 use super::*;
 use crate::digest::Leaf;
 use crate::root::Timestamp;
@@ -95,6 +95,34 @@ fn after_a_crash_of_the_machine_only_what_hashes_right_is_taken() {
         let state = state::read(&fs::File::open(state).unwrap()).unwrap().unwrap();
         assert_eq!((state.header.boot, state.whole.len()), (boot_id(), 1));
     }
+}
+
+/// By another program: what is behind the cut is gone, also when more is written there.
+#[test]
+fn what_was_cut_off_is_not_taken() {
+    for verified in [true, false] {
+        let partly = Partly::new(boot_id(), verified);
+        let (part, _) = names(partly.temp.path());
+        let file = fs::OpenOptions::new().write(true).open(part).unwrap();
+        file.set_len(2 * MIB as u64 + 5).unwrap();
+        let partial = partly.inspect(verified).unwrap();
+        let (whole, _): (Vec<u64>, Vec<Leaf>) = partial.whole.into_iter().unzip();
+        assert_eq!((whole, partial.tail), (vec![0], None));
+        // Nor by the next one.
+        file.set_len(4 * MIB as u64).unwrap();
+        assert_eq!(partly.inspect(verified).unwrap().whole.len(), 1);
+    }
+}
+
+#[test]
+fn what_was_cut_off_is_not_taken_when_it_is_long_again() {
+    let partly = Partly::new(boot_id(), true);
+    let (part, _) = names(partly.temp.path());
+    let file = fs::OpenOptions::new().write(true).open(part).unwrap();
+    file.set_len(2 * MIB as u64 + 5000).unwrap();
+    file.set_len(3 * MIB as u64 + 1000).unwrap();
+    let partial = partly.inspect(true).unwrap();
+    assert_eq!((partial.whole, partial.tail), (vec![partly.value(0)], None));
 }
 
 #[test]

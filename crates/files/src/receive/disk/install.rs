@@ -10,7 +10,8 @@ use std::io::Write;
 use bytes::Bytes;
 
 use super::destination::Destination;
-use super::partial::{self, OpenPartial, io_error, root_error};
+use super::given_up::GivenUp;
+use super::partial::{self, OpenPartial, PartialFile, io_error, root_error};
 use crate::digest::Digest;
 use crate::path::RelPath;
 use crate::receive::names::partial_names;
@@ -50,11 +51,19 @@ impl OpenDir {
 }
 
 /// Installs a partial file whose content is whole and right.
-pub(super) fn install(open: &OpenPartial, version: &Version, durable: bool) -> Result<(), DiskError> {
-    let failed = |error: RootError| root_error("cannot stat the partial file", &error);
-    let FileStat { size, mode, .. } = FileStat::try_from(&open.file).map_err(failed)?;
-    if size != version.size {
-        // It ends in a hole, or an earlier version was longer.
+pub(super) fn install(
+    content: &PartialFile,
+    open: &OpenPartial,
+    durable: bool,
+    given_up: &GivenUp,
+) -> Result<(), DiskError> {
+    let version = &content.spec.version;
+    let stat = partial::stat_of(&open.file)?;
+    let FileStat { size, mode, .. } = stat;
+    if size < version.size || open.was_cut(&stat, given_up)? {
+        return Err(content.shortened());
+    }
+    if size > version.size {
         open.file.set_len(version.size).map_err(|error| io_error("cannot set its length", &error))?;
     }
     finish_file(&open.file, mode, version, durable)?;

@@ -212,9 +212,15 @@ impl Disk {
             rest = others;
         }
         let Some(first) = rest.first() else { return };
-        let written = content
-            .open()
-            .and_then(|open| data.write_to(&open.file, first.offset).map_err(|error| io_error("cannot write", &error)));
+        let end = rest.last().map_or(first.offset, |last| last.offset + last.length);
+        let written = content.open().and_then(|open| {
+            if !open.is_long_enough()? {
+                return Err(content.shortened());
+            }
+            data.write_to(&open.file, first.offset).map_err(|error| io_error("cannot write", &error))?;
+            open.wrote(end);
+            Ok(())
+        });
         if let Err(error) = written {
             return self.cannot_write(content, rest, &error);
         }
@@ -331,51 +337,4 @@ pub(super) enum DiskStartError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::transfer::{ContentSpec, FileKey, Version};
-    use super::*;
-    use crate::digest::LeafSize;
-    use crate::receive::names::partial_names;
-    use crate::root::Timestamp;
-    use std::ffi::OsString;
-    use std::os::unix::ffi::OsStringExt;
-    use std::time::Instant;
-
-    /// A file of so many octets takes minutes to hash.
-    const SIZE: u64 = 1 << 40;
-
-    #[test]
-    fn the_end_waits_for_no_hashing() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::File::create(folder.path().join("there")).unwrap().set_len(SIZE).unwrap();
-        let options = DiskOptions { durable: false, verify: true, workers: 2 };
-        let modified = Timestamp { seconds: 1_700_000_000, nanoseconds: 0 };
-        let version = Version { size: SIZE, modified, mode: 0o644, sparse: true };
-        let (content, leaves) = (ContentKey(2), LeafSize::for_file(SIZE));
-        let spec = ContentSpec {
-            content,
-            local: "hole".parse().unwrap(),
-            version,
-            leaves,
-            verify: true,
-            digest: None,
-            resume: false,
-        };
-        let mut disk = Disk::start(folder.path(), options, || {}).unwrap();
-        disk.command(DiskCommand::Begin(spec));
-        disk.command(DiskCommand::Zeros { content, leaf: 0, offset: 0, length: SIZE, credit: 0 });
-        disk.command(DiskCommand::Inspect { file: FileKey(1), local: "there".parse().unwrap(), listed: version });
-        // Both workers have begun.
-        let (part, _) = partial_names(b"hole");
-        let part = folder.path().join(OsString::from_vec(part));
-        let start = Instant::now();
-        while !part.exists() && start.elapsed() < Duration::from_secs(10) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        assert!(part.exists());
-        assert!(disk.wait_report(Duration::from_millis(100)).is_none());
-        let start = Instant::now();
-        drop(disk);
-        assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
-    }
-}
+mod tests;

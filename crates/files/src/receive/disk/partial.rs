@@ -2,17 +2,20 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::io::Errno;
 
 use super::destination::Destination;
+use super::given_up::GivenUp;
+use super::inspect::rehash;
 use super::state::{self, Header, State};
 use crate::digest::{Digest, LEAF_BYTES_MIN, Leaf};
 use crate::receive::names::partial_names;
 use crate::receive::transfer::{ContentSpec, DiskError};
-use crate::root::{Dir, RootError};
+use crate::root::{Dir, FileStat, RootError};
 
 /// Mode of partial files: nobody else's business before they are whole.
 pub(super) const PARTIAL_MODE: u32 = 0o600;
@@ -41,6 +44,11 @@ pub(super) struct OpenPartial {
     pub(super) part_name: Vec<u8>,
     pub(super) state_name: Vec<u8>,
     pub(super) file: File,
+    /// The octet behind the last one that was written. A sparse file has its length from the beginning.
+    written_to: AtomicU64,
+    length_min: u64,
+    /// All of its space was there when it was opened: that becomes less if it is cut off, however it is written on.
+    is_reserved: bool,
     log: Option<Mutex<Log>>,
 }
 
@@ -79,6 +87,12 @@ impl PartialFile {
         }
     }
 
+    /// What is there got shorter: what else it lost, nobody knows. Nothing of it is kept for a later transfer.
+    pub(super) fn shortened(&self) -> DiskError {
+        self.abandon();
+        DiskError { full: false, message: "its partial file was shortened by another program".to_owned() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Opened> {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -96,7 +110,58 @@ impl OpenPartial {
         }
         // A file of one leaf is not worth a state: all of it is sent again.
         let log = if size > LEAF_BYTES_MIN { Some(Mutex::new(open_log(spec, &dir, &state_name)?)) } else { None };
-        Ok(Self { dir, name, part_name, state_name, file, log })
+        let FileStat { size: length, allocated, .. } = stat_of(&file)?;
+        let is_reserved = !spec.version.sparse && allocated >= size;
+        let length_min = if spec.version.sparse { size } else { 0 };
+        if length < length_min {
+            // What is left as a hole would else have no length, and look as if it had been cut off.
+            file.set_len(size).map_err(|error| io_error("cannot set its length", &error))?;
+        }
+        Ok(Self {
+            dir,
+            name,
+            part_name,
+            state_name,
+            file,
+            written_to: AtomicU64::new(length),
+            length_min,
+            is_reserved,
+            log,
+        })
+    }
+
+    /// The octet behind the last one that was written.
+    pub(super) fn written_to(&self) -> u64 {
+        self.written_to.load(Ordering::Acquire)
+    }
+
+    /// Octets were written up to here.
+    pub(super) fn wrote(&self, end: u64) {
+        self.written_to.fetch_max(end, Ordering::AcqRel);
+    }
+
+    /// Whether it is as long as what was written. Asked before more is written, which would make it long again.
+    pub(super) fn is_long_enough(&self) -> Result<bool, DiskError> {
+        // In this order: others may be writing.
+        let expected = self.written_to().max(self.length_min);
+        Ok(stat_of(&self.file)?.size >= expected)
+    }
+
+    /// Whether a file of which all is written takes so little space that it was cut off meanwhile, and made long again. Few file
+    /// systems take less for other reasons: so it is read and hashed again, where that can tell.
+    pub(super) fn was_cut(&self, stat: &FileStat, given_up: &GivenUp) -> Result<bool, DiskError> {
+        if !self.is_reserved || stat.allocated >= stat.size {
+            return Ok(false);
+        }
+        let Some(log) = &self.log else { return Ok(false) };
+        let log = log.lock().unwrap_or_else(PoisonError::into_inner);
+        let cannot = |error: std::io::Error| io_error("cannot read a partial file again", &error);
+        let Some(mut state) = state::read(&log.file).map_err(cannot)? else { return Ok(true) };
+        if !state.header.verified {
+            return Ok(false);
+        }
+        rehash(&self.file, &mut state, true, given_up).map_err(cannot)?;
+        Ok((state.whole.len() as u64) < state.header.leaves.count())
     }
 
     /// Notes that leaves are whole, after they were written.
@@ -163,6 +228,10 @@ pub(super) fn lock(file: &File) -> Result<(), DiskError> {
         // A file system without locks: the person has to see to it.
         Err(_) => Ok(()),
     }
+}
+
+pub(super) fn stat_of(file: &File) -> Result<FileStat, DiskError> {
+    FileStat::try_from(file).map_err(|error| root_error("cannot stat the partial file", &error))
 }
 
 /// Makes sure of the space, without touching the length: that says how far the file was written.

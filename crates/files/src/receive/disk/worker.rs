@@ -1,7 +1,6 @@
 //! A thread that hashes and writes. All octets of a leaf come to the same worker, in order.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -154,7 +153,7 @@ impl Worker {
             }
             Job::Install { file, content } => {
                 let durable = self.destination.durable;
-                let result = content.open().and_then(|open| install::install(&open, &content.spec.version, durable));
+                let result = content.open().and_then(|open| install::install(&content, &open, durable, &self.given_up));
                 DiskReport::Installed { file, result }
             }
             Job::Touch { file, local, version } => {
@@ -206,12 +205,16 @@ impl Worker {
             (Some(hasher), Some(data)) => hasher.update(data).map_err(|error| leaf_error(&error))?,
             // Given up or not: what is written and hashed need not be sent again.
             (Some(hasher), None) => {
-                read_into(hasher, &open.file, part.offset, part.length, &mut self.buffer, || Ok(()))?;
+                read_into(hasher, content, &open, part.offset, part.length, &mut self.buffer, || Ok(()))?;
             }
             (None, _) => {}
         }
         if let Some(data) = data {
+            if !open.is_long_enough()? {
+                return Err(content.shortened());
+            }
             open.file.write_all_at(data, part.offset).map_err(|error| io_error("cannot write", &error))?;
+            open.wrote(part.offset + part.length);
         }
         state.position += part.length;
         let whole = self.put_back(content, part.leaf, state)?;
@@ -227,7 +230,15 @@ impl Worker {
         length: u64,
     ) -> Result<Vec<(u64, Leaf)>, DiskError> {
         let open = content.open()?;
+        if !open.is_long_enough()? {
+            return Err(content.shortened());
+        }
         punch(&open, offset, length)?;
+        if !content.spec.version.sparse {
+            // It wasn't said that there are holes. The length says that this is there, as of all else.
+            open.file.write_all_at(&[0], offset + length - 1).map_err(|error| io_error("cannot write", &error))?;
+            open.wrote(offset + length);
+        }
         let (mut at, end, mut leaf, mut whole) = (offset, offset + length, leaf, Vec::new());
         while at < end {
             let mut state = self.leaf_at(content, &open, leaf, at)?;
@@ -268,7 +279,8 @@ impl Worker {
         if let Some(hasher) = &mut hasher
             && offset > start
         {
-            read_into(hasher, &open.file, start, offset - start, &mut self.buffer, || self.given_up.check())?;
+            let given_up = &self.given_up;
+            read_into(hasher, content, open, start, offset - start, &mut self.buffer, || given_up.check())?;
         }
         Ok(OpenLeaf { hasher, position: offset, end: start + length })
     }
@@ -290,17 +302,21 @@ impl Worker {
 /// Hashes what was written.
 fn read_into(
     hasher: &mut LeafHasher,
-    file: &File,
+    content: &PartialFile,
+    open: &OpenPartial,
     offset: u64,
     length: u64,
     buffer: &mut Vec<u8>,
     go_on: impl Fn() -> io::Result<()>,
 ) -> Result<(), DiskError> {
-    read_range(file, offset, length, buffer, |octets| {
+    read_range(&open.file, offset, length, buffer, |octets| {
         let _ = hasher.update(octets);
         go_on()
     })
-    .map_err(|error| io_error("cannot read back", &error))
+    .map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => content.shortened(),
+        _ => io_error("cannot read back", &error),
+    })
 }
 
 fn hash_zeros(hasher: &mut LeafHasher, length: u64, given_up: &GivenUp) -> Result<(), DiskError> {
@@ -316,7 +332,7 @@ fn hash_zeros(hasher: &mut LeafHasher, length: u64, given_up: &GivenUp) -> Resul
 
 /// Makes a range zeros, if something was written there before.
 fn punch(open: &OpenPartial, offset: u64, length: u64) -> Result<(), DiskError> {
-    let written = open.file.metadata().map_err(|error| io_error("cannot stat", &error))?.len();
+    let written = open.written_to();
     if offset >= written {
         return Ok(());
     }

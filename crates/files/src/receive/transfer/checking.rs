@@ -121,7 +121,8 @@ impl Transfer {
                 self.totals.unfinished_bytes += content.written.insert(offset, length);
                 content.values.extend(leaves);
             }
-            Err(error) => content.failed = Some(error),
+            // The first one says why; those that follow are of what it left.
+            Err(error) => drop(content.failed.get_or_insert(error)),
         }
         self.try_finish(key)
     }
