@@ -84,6 +84,7 @@ fn discarded(command: DiskCommand) -> Option<DiskReport> {
         DiskCommand::Begin(_)
         | DiskCommand::WritePiped { .. }
         | DiskCommand::NoteDigest { .. }
+        | DiskCommand::ForgetLeaves { .. }
         | DiskCommand::Abandon { .. }
         | DiskCommand::Leave { .. } => return None,
     })

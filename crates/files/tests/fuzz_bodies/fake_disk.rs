@@ -66,6 +66,11 @@ impl FakeDisk {
                 self.contents.get_mut(&content).expect("a content that was begun").digest = Some(digest);
                 return;
             }
+            DiskCommand::ForgetLeaves { content, leaves } => {
+                assert!(self.contents.contains_key(&content), "a content that was begun");
+                assert!(leaves.is_sorted());
+                return;
+            }
             DiskCommand::Write { content, part, data } => {
                 let result = self.write(content, part.leaf, part.offset, part.length, Some(&data));
                 part.written(content, result)

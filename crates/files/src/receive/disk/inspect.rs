@@ -6,9 +6,9 @@ use std::os::unix::fs::FileExt;
 
 use super::destination::Destination;
 use super::given_up::GivenUp;
-use super::partial::{self, PARTIAL_MODE, io_error, root_error};
+use super::partial::{self, Log, io_error, root_error};
 use super::state::{self, Header, State};
-use crate::digest::{Digest, LeafHasher, LeafSize};
+use crate::digest::{Digest, Leaf, LeafHasher, LeafSize, merge_leaves};
 use crate::path::RelPath;
 use crate::protocol::control::Range;
 use crate::receive::names::partial_names;
@@ -95,17 +95,27 @@ fn partial_of(
     let cut = leave_out_cut(&file, &mut state, stat.size)
         .map_err(|error| io_error("cannot shorten a partial file", &error))?;
     if cut {
-        rewrite(dir, &state_name, &state)?;
+        Log::write(dir, &state_name, &state)?;
     }
     // Written before a crash of the machine, cut off meanwhile, or never hashed: only what is hashed now can be trusted.
     let trusted = header.boot == state::boot_id() && header.boot != [0; 16] && !may_be_cut(&header, &stat);
     if !trusted || (verify && !header.verified) {
         rehash(&file, &mut state, verify, given_up).map_err(|error| io_error("cannot read a partial file", &error))?;
-        rewrite(dir, &state_name, &state)?;
+        Log::write(dir, &state_name, &state)?;
+    }
+    if !verify && is_known_to_be_wrong(&state) {
+        return Ok(None);
     }
     let tail = tail_of(&state, stat.size).filter(|_| trusted && !header.sparse && !cut);
     let whole = state.whole.into_iter().collect();
     Ok(Some(Partial { digest: state.digest, leaves: header.leaves, whole, tail }))
+}
+
+/// All of it is there, and not what its digest says. Which leaf is wrong the server can tell, but only who verifies asks.
+fn is_known_to_be_wrong(state: &State) -> bool {
+    let values: Vec<Leaf> = state.whole.values().copied().collect();
+    let is_whole = state.header.verified && values.len() as u64 == state.header.leaves.count();
+    is_whole && state.digest.is_some_and(|digest| merge_leaves(&values) != Ok(digest))
 }
 
 /// Less space than octets: it was cut off, and written on behind that. Or its file system is a thrifty one. Without real values of
@@ -156,7 +166,7 @@ pub(super) fn rehash(file: &File, state: &mut State, verify: bool, given_up: &Gi
     Ok(())
 }
 
-fn hash_leaf(file: &File, leaves: LeafSize, leaf: u64, given_up: &GivenUp) -> io::Result<Option<crate::digest::Leaf>> {
+fn hash_leaf(file: &File, leaves: LeafSize, leaf: u64, given_up: &GivenUp) -> io::Result<Option<Leaf>> {
     let (Ok((offset, length)), Ok(mut hasher)) = (leaves.range(leaf), LeafHasher::new(leaves, leaf)) else {
         return Ok(None);
     };
@@ -190,14 +200,6 @@ pub(super) fn read_range(
         at += now as u64;
     }
     Ok(())
-}
-
-/// Replaces a state by what was found to be true of it.
-fn rewrite(dir: &Dir, state_name: &[u8], state: &State) -> Result<(), DiskError> {
-    let failed = |error: RootError| root_error("cannot write the state of a partial file", &error);
-    dir.remove_file(state_name).map_err(failed)?;
-    let file = dir.create_file(state_name, PARTIAL_MODE).map_err(failed)?;
-    file.write_all_at(&state.encode(), 0).map_err(|error| io_error("cannot write the state of a partial file", &error))
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ use std::path::Path;
 
 use super::super::state::{BootId, State, boot_id};
 use super::*;
-use crate::digest::Leaf;
 use crate::root::Timestamp;
 
 const MIB: usize = 1 << 20;
@@ -151,4 +150,20 @@ fn a_leaf_that_is_there_but_was_not_noted_is_sent_again() {
     let (part, _) = names(partly.temp.path());
     fs::OpenOptions::new().write(true).open(part).unwrap().set_len(4 * MIB as u64).unwrap();
     assert_eq!(partly.inspect(true).unwrap().tail, None);
+}
+
+/// A transfer that verified had all of it and was told the digest, but was killed before it was told which leaf is wrong.
+#[test]
+fn what_is_known_to_be_wrong_is_no_use_to_who_does_not_verify() {
+    let partly = Partly::new(boot_id(), true);
+    let (part, state_name) = names(partly.temp.path());
+    fs::write(part, &partly.content).unwrap();
+    let mut state = state::read(&File::open(&state_name).unwrap()).unwrap().unwrap();
+    state.whole = (0..5).map(|leaf| partly.value(leaf)).collect();
+    fs::write(&state_name, state.encode()).unwrap();
+    assert_eq!(partly.inspect(false), None);
+    assert_eq!(partly.inspect(true).unwrap().whole.len(), 5);
+    state.digest = Some(Digest::of(&partly.content));
+    fs::write(&state_name, state.encode()).unwrap();
+    assert_eq!(partly.inspect(false).unwrap().whole.len(), 5);
 }

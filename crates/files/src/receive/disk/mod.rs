@@ -159,6 +159,15 @@ impl Disk {
                     tracing::warn!(%error, "cannot note the digest of a partial file");
                 }
             }
+            DiskCommand::ForgetLeaves { content, leaves } => {
+                if let Some(content) = self.contents.get(&content)
+                    && let Err(error) = content.open().and_then(|open| open.forget_leaves(&leaves))
+                {
+                    // Nobody may go on with what is known to be wrong.
+                    tracing::warn!(%error, "cannot note which leaves of a partial file are wrong");
+                    content.abandon();
+                }
+            }
             DiskCommand::Write { content, part, data } => {
                 if let Some(content) = self.contents.get(&content).map(Arc::clone) {
                     self.write(content, part, data);

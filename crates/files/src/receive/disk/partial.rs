@@ -53,9 +53,24 @@ pub(super) struct OpenPartial {
 }
 
 #[derive(Debug)]
-struct Log {
+pub(super) struct Log {
     file: File,
     end: u64,
+}
+
+impl Log {
+    /// Begins a state with what is known now, in place of one that is there.
+    pub(super) fn write(dir: &Dir, state_name: &[u8], state: &State) -> Result<Self, DiskError> {
+        let cannot = |error: RootError| root_error("cannot make the state of a partial file", &error);
+        match dir.remove_file(state_name) {
+            Ok(()) | Err(RootError::NotFound) => {}
+            Err(error) => return Err(cannot(error)),
+        }
+        let file = dir.create_file(state_name, PARTIAL_MODE).map_err(cannot)?;
+        let octets = state.encode();
+        file.write_all_at(&octets, 0).map_err(|error| io_error("cannot write the state", &error))?;
+        Ok(Self { file, end: octets.len() as u64 })
+    }
 }
 
 impl PartialFile {
@@ -170,6 +185,20 @@ impl OpenPartial {
         self.append(&records)
     }
 
+    /// Takes back that leaves are whole: they are not what they should be. So is it for every later transfer, also one that does not
+    /// verify, and any that knows no more of this log than which leaves are in it: it is written anew without them.
+    pub(super) fn forget_leaves(&self, bad: &[u64]) -> Result<(), DiskError> {
+        let Some(log) = &self.log else { return Ok(()) };
+        let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = state::read(&log.file).map_err(|error| io_error("cannot read the state", &error))?;
+        let Some(mut state) = state else {
+            return Err(DiskError { full: false, message: "the state is not one any more".to_owned() });
+        };
+        state.whole.retain(|leaf, _| bad.binary_search(leaf).is_err());
+        *log = Log::write(&self.dir, &self.state_name, &state)?;
+        Ok(())
+    }
+
     /// Notes the digest of the whole file.
     pub(super) fn note_digest(&self, digest: Digest) -> Result<(), DiskError> {
         self.append(&state::digest_record(digest))
@@ -247,24 +276,22 @@ fn reserve(file: &File, size: u64) -> Result<(), DiskError> {
 }
 
 fn open_log(spec: &ContentSpec, dir: &Dir, state_name: &[u8]) -> Result<Log, DiskError> {
-    let cannot = |error: RootError| root_error("cannot make the state of a partial file", &error);
     if spec.resume
         && let Ok((file, _)) = dir.open_writable(state_name)
-        && let Ok(Some(state)) = state::read(&file)
+        && let Ok(Some(mut state)) = state::read(&file)
     {
-        file.set_len(state.length).map_err(|error| io_error("cannot write the state", &error))?;
-        return Ok(Log { file, end: state.length });
+        // What is true of the leaves that are going to be noted, too.
+        let verified = state.header.verified && spec.verify;
+        let header = Header { verified, sparse: state.header.sparse || spec.version.sparse, ..state.header };
+        if state.header == header {
+            file.set_len(state.length).map_err(|error| io_error("cannot write the state", &error))?;
+            return Ok(Log { file, end: state.length });
+        }
+        state.header = header;
+        return Log::write(dir, state_name, &state);
     }
-    let state =
-        State { header: header_of(spec), digest: spec.digest, whole: std::collections::BTreeMap::new(), length: 0 };
-    match dir.remove_file(state_name) {
-        Ok(()) | Err(RootError::NotFound) => {}
-        Err(error) => return Err(cannot(error)),
-    }
-    let file = dir.create_file(state_name, PARTIAL_MODE).map_err(cannot)?;
-    let octets = state.encode();
-    file.write_all_at(&octets, 0).map_err(|error| io_error("cannot write the state", &error))?;
-    Ok(Log { file, end: octets.len() as u64 })
+    let whole = std::collections::BTreeMap::new();
+    Log::write(dir, state_name, &State { header: header_of(spec), digest: spec.digest, whole, length: 0 })
 }
 
 fn header_of(spec: &ContentSpec) -> Header {

@@ -88,3 +88,34 @@ fn the_end_waits_for_no_hashing() {
     drop(disk);
     assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
 }
+
+/// Leaves that turn out to be wrong are taken back in the state; and who goes on without verifying says so in it.
+#[test]
+fn the_state_says_what_is_known_of_the_leaves() {
+    const LEAF: usize = 1 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    let modified = Timestamp { seconds: 1_700_000_000, nanoseconds: 0 };
+    let version = Version { size: 4 * LEAF as u64, modified, mode: 0o644, sparse: false };
+    let (_, state_name) = partial_names(b"f");
+    let state_name = folder.path().join(OsString::from_vec(state_name));
+    let state = || state::read(&std::fs::File::open(&state_name).unwrap()).unwrap().unwrap();
+    for verify in [true, false] {
+        let content = ContentKey(2);
+        let (local, leaves) = ("f".parse().unwrap(), LeafSize::for_file(version.size));
+        let spec = ContentSpec { content, local, version, leaves, verify, digest: None, resume: !verify };
+        let mut disk = Disk::start(folder.path(), DiskOptions { durable: false, verify, workers: 1 }, || {}).unwrap();
+        disk.command(DiskCommand::Begin(spec));
+        for leaf in if verify { 0..3 } else { 1..2 } {
+            let part = Part { leaf, offset: leaf * LEAF as u64, length: LEAF as u64, credit: 0 };
+            disk.command(DiskCommand::Write { content, part, data: vec![7; LEAF].into() });
+            disk.wait_report(Duration::from_secs(10)).unwrap();
+        }
+        if verify {
+            assert_eq!(state().whole.len(), 3);
+            disk.command(DiskCommand::ForgetLeaves { content, leaves: vec![1] });
+            assert_eq!((state().header.verified, state().whole.into_keys().collect::<Vec<_>>()), (true, vec![0, 2]));
+        } else {
+            assert_eq!((state().header.verified, state().whole.len()), (false, 3));
+        }
+    }
+}

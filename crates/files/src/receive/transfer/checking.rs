@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::command::{ContentKey, ContentSpec, DiskCommand, DiskError, DiskReport, FileKey, Found, SmallOutcome};
+use super::command::{ContentKey, DiskCommand, DiskError, DiskReport, FileKey, Found, SmallOutcome};
 use super::file::{Content, LeafQuery, Phase};
 use super::outcome::TransferError;
 use super::{AGAIN_MAX, Transfer};
@@ -194,6 +194,11 @@ impl Transfer {
                 if incomplete.is_empty() {
                     task.phase = Phase::Leaves(LeafQuery::default());
                     self.leaves_wanted.push(key);
+                    let digest = task.digest;
+                    if let (Some(content), Some(digest)) = (self.begin(key), digest) {
+                        // So that a transfer that finds all of it, but does not verify, knows better than to take it.
+                        self.command(DiskCommand::NoteDigest { content, digest });
+                    }
                 } else {
                     // Written, but never hashed as a whole: to be sent again.
                     for leaf in incomplete {
@@ -203,7 +208,11 @@ impl Transfer {
                 }
             }
             Some(content) => {
-                self.totals.unfinished_bytes -= content.forget_all();
+                let whole = content.values.keys().copied().collect();
+                self.forget_leaves(key, whole);
+                if let Some(content) = self.files.get_mut(&key).and_then(|task| task.content.as_mut()) {
+                    self.totals.unfinished_bytes -= content.forget_all();
+                }
                 self.wait_again(key);
             }
             None => self.wait_again(key),
@@ -249,39 +258,33 @@ impl Transfer {
         if task.digest.is_none() || merge_leaves(&values).ok() != task.digest {
             return self.restart(key, "the server's leaves do not match its digest");
         }
-        if let Some(content) = &mut task.content {
-            for (leaf, value) in (0..).zip(&values) {
-                if content.values.get(&leaf) != Some(value) {
-                    self.totals.unfinished_bytes -= content.forget_leaf(task.leaves, leaf);
-                }
-            }
+        if let Some(content) = &task.content {
+            let wrong = |&(leaf, value): &(u64, &Leaf)| content.values.get(&leaf) != Some(value);
+            let bad = (0..).zip(&values).filter(wrong).map(|(leaf, _)| leaf).collect();
+            self.forget_leaves(key, bad);
         }
         self.wait_again(key);
         Ok(())
     }
 
-    fn install(&mut self, key: FileKey) {
-        let verify = self.options.verify;
+    /// These leaves, ascending, are to be sent again. What is noted of them on the disk is taken back now: who goes on with what a
+    /// killed transfer left may not verify.
+    fn forget_leaves(&mut self, key: FileKey, bad: Vec<u64>) {
+        let Some(content) = self.begin(key).filter(|_| !bad.is_empty()) else { return };
         let Some(task) = self.files.get_mut(&key) else { return };
-        let Some(content) = &mut task.content else { return };
-        let content_key = content.key;
-        task.phase = Phase::Installing;
-        if !content.begun {
-            // All of it was left by an earlier transfer: nothing was written in this one.
-            content.begun = true;
-            let spec = ContentSpec {
-                content: content_key,
-                local: task.local.clone(),
-                version: task.version,
-                leaves: task.leaves,
-                verify,
-                digest: task.digest,
-                resume: true,
-            };
-            self.contents.insert(content_key, key);
-            self.command(DiskCommand::Begin(spec));
+        for leaf in &bad {
+            let forgotten = task.content.as_mut().map_or(0, |content| content.forget_leaf(task.leaves, *leaf));
+            self.totals.unfinished_bytes -= forgotten;
         }
-        self.command(DiskCommand::Install { file: key, content: content_key });
+        self.command(DiskCommand::ForgetLeaves { content, leaves: bad });
+    }
+
+    fn install(&mut self, key: FileKey) {
+        let Some(content) = self.begin(key) else { return };
+        if let Some(task) = self.files.get_mut(&key) {
+            task.phase = Phase::Installing;
+        }
+        self.command(DiskCommand::Install { file: key, content });
     }
 
     /// A file is in place.

@@ -116,6 +116,13 @@ pub enum DiskCommand {
         /// BLAKE3 of the file.
         digest: Digest,
     },
+    /// These leaves, ascending, are not what they should be: nobody is to take them for whole any more. Not answered.
+    ForgetLeaves {
+        /// The content.
+        content: ContentKey,
+        /// Which.
+        leaves: Vec<u64>,
+    },
     /// Hash and write: [`DiskReport::Written`].
     Write {
         /// The content.

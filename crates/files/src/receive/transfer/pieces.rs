@@ -228,21 +228,28 @@ impl Transfer {
 
     /// Where octets of a file go, made ready on the disk. `None` if they are of no use.
     fn content_to_write(&mut self, key: FileKey) -> Option<(ContentKey, LeafSize)> {
-        let verify = self.options.verify;
         let fresh = ContentKey(self.fresh_key());
         let task = self.files.get_mut(&key)?;
-        let content = task.content.get_or_insert_with(|| Content::new(fresh));
-        if content.failed.is_some() {
+        let leaves = task.leaves;
+        if task.content.get_or_insert_with(|| Content::new(fresh)).failed.is_some() {
             return None;
         }
-        let (content_key, leaves) = (content.key, task.leaves);
+        Some((self.begin(key)?, leaves))
+    }
+
+    /// The content of a file, made ready on the disk. If nothing was written of it yet, it is what an earlier transfer left.
+    pub(super) fn begin(&mut self, key: FileKey) -> Option<ContentKey> {
+        let verify = self.options.verify;
+        let task = self.files.get_mut(&key)?;
+        let content = task.content.as_mut()?;
+        let content_key = content.key;
         if !content.begun {
             content.begun = true;
             let spec = ContentSpec {
                 content: content_key,
                 local: task.local.clone(),
                 version: task.version,
-                leaves,
+                leaves: task.leaves,
                 verify,
                 digest: task.digest,
                 resume: content.resumed_bytes > 0,
@@ -250,7 +257,7 @@ impl Transfer {
             self.contents.insert(content_key, key);
             self.command(DiskCommand::Begin(spec));
         }
-        Some((content_key, leaves))
+        Some(content_key)
     }
 }
 

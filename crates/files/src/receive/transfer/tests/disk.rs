@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::world::Draw;
-use crate::digest::{Digest, Leaf, LeafHasher};
+use crate::digest::{Digest, Leaf, LeafHasher, merge_leaves};
 use crate::protocol::control::Range;
 use crate::receive::ranges::RangeSet;
 use crate::receive::transfer::{ContentKey, ContentSpec, DiskCommand, DiskError, DiskReport, Found, SmallOutcome};
@@ -99,6 +99,13 @@ impl SimDisk {
                 assert!(self.open.contains_key(&content) || self.abandoned.contains(&content));
                 return None;
             }
+            DiskCommand::ForgetLeaves { content, leaves } => {
+                let (_, open) = self.open.get_mut(&content).expect("a content that was begun");
+                for leaf in leaves {
+                    assert!(open.values.remove(&leaf).is_some(), "forgets what was not whole");
+                }
+                return None;
+            }
             DiskCommand::Write { content, part, data } => {
                 assert_eq!(part.length, data.len() as u64);
                 let result = self.write(content, part.leaf, part.offset, &data);
@@ -112,6 +119,11 @@ impl SimDisk {
             DiskCommand::Install { file, content } => {
                 let (spec, open) = self.open.remove(&content).unwrap();
                 assert!(open.written.covers(spec.version.size), "installs what is not whole");
+                // What is noted beside it is what a later transfer would go on with.
+                if spec.verify {
+                    let values = (0..spec.leaves.count()).map(|leaf| open.values[&leaf]).collect::<Vec<_>>();
+                    assert_eq!(merge_leaves(&values), Ok(Digest::of(&open.content)));
+                }
                 self.installed.insert(spec.local.as_bytes().to_vec(), open.content);
                 DiskReport::Installed { file, result: Ok(()) }
             }
@@ -162,6 +174,7 @@ fn content_of(command: &DiskCommand) -> Option<ContentKey> {
     match command {
         DiskCommand::Begin(spec) => Some(spec.content),
         DiskCommand::NoteDigest { content, .. }
+        | DiskCommand::ForgetLeaves { content, .. }
         | DiskCommand::Write { content, .. }
         | DiskCommand::Zeros { content, .. }
         | DiskCommand::Install { content, .. }
