@@ -8,7 +8,7 @@ use super::destination::Destination;
 use super::given_up::GivenUp;
 use super::partial::{self, Log, io_error, root_error};
 use super::state::{self, Header, State};
-use crate::digest::{Digest, Leaf, LeafHasher, LeafSize, merge_leaves};
+use crate::digest::{Digest, LEAF_BYTES_MIN, Leaf, LeafHasher, LeafSize, merge_leaves};
 use crate::path::RelPath;
 use crate::protocol::control::Range;
 use crate::receive::names::partial_names;
@@ -32,6 +32,10 @@ pub(super) fn inspect(
     let existing = dir.existing(name).map_err(failed)?;
     match &existing {
         Some(stat) if stat.kind == FileKind::File && (stat.size, stat.modified) == (listed.size, listed.modified) => {
+            // Those that are installed from a partial file may have been so just before the transfer was killed.
+            if has_state(listed) {
+                clear_away(&dir, listed, name);
+            }
             return Ok(Found::Same { touch: stat.mode & 0o777 != listed.mode & 0o777 });
         }
         // Better said now than when all of the file is there.
@@ -41,14 +45,43 @@ pub(super) fn inspect(
         Some(stat) if stat.kind == FileKind::Other => return Err(in_the_way("a device, pipe or socket of this name")),
         _ => {}
     }
-    if let Some(partial) = partial_of(&dir, local, name, listed, verify, given_up)? {
+    if has_state(listed)
+        && let Some(partial) = partial_of(&dir, local, name, listed, verify, given_up)?
+    {
         return Ok(Found::Partial(partial));
     }
+    clear_away(&dir, listed, name);
     match existing {
         Some(stat) if stat.kind == FileKind::File && stat.size == listed.size && verify => {
             same_size(&dir, name, given_up)
         }
         _ => Ok(Found::Nothing),
+    }
+}
+
+/// A file of one leaf is sent again as a whole.
+fn has_state(listed: &Version) -> bool {
+    listed.size > LEAF_BYTES_MIN
+}
+
+/// Removes what is left of an earlier transfer and is of no use, unless another one is writing it. Where the file arrives in one piece
+/// nothing else would. Of a state alone only those files are asked that may have one: there are many that haven't.
+fn clear_away(dir: &Dir, listed: &Version, name: &[u8]) {
+    let (part_name, state_name) = partial_names(name);
+    let part = dir.open_writable(&part_name);
+    let is_free = part.as_ref().is_ok_and(|(file, _)| partial::lock(file).is_ok());
+    if is_free {
+        remove(dir, &part_name);
+    }
+    if is_free || (has_state(listed) && matches!(part, Err(RootError::NotFound))) {
+        remove(dir, &state_name);
+    }
+}
+
+fn remove(dir: &Dir, name: &[u8]) {
+    match dir.remove_file(name) {
+        Ok(()) | Err(RootError::NotFound) => {}
+        Err(error) => tracing::warn!(%error, "cannot remove what is left of a partial file"),
     }
 }
 

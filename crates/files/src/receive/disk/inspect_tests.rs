@@ -161,9 +161,35 @@ fn what_is_known_to_be_wrong_is_no_use_to_who_does_not_verify() {
     let mut state = state::read(&File::open(&state_name).unwrap()).unwrap().unwrap();
     state.whole = (0..5).map(|leaf| partly.value(leaf)).collect();
     fs::write(&state_name, state.encode()).unwrap();
-    assert_eq!(partly.inspect(false), None);
     assert_eq!(partly.inspect(true).unwrap().whole.len(), 5);
-    state.digest = Some(Digest::of(&partly.content));
-    fs::write(&state_name, state.encode()).unwrap();
+    let right = State { digest: Some(Digest::of(&partly.content)), ..state.clone() };
+    fs::write(&state_name, right.encode()).unwrap();
     assert_eq!(partly.inspect(false).unwrap().whole.len(), 5);
+    fs::write(&state_name, state.encode()).unwrap();
+    assert_eq!(partly.inspect(false), None);
+}
+
+#[test]
+fn what_is_left_over_is_removed() {
+    let listed = |size| Version { size, modified: MODIFIED, mode: 0o644, sparse: false };
+    let left = |partly: &Partly| fs::read_dir(partly.temp.path()).unwrap().count();
+    // The file is small now, or its version is another one.
+    for size in [MIB as u64, 9 * MIB as u64] {
+        let partly = Partly::new(boot_id(), true);
+        assert_eq!(partly.inspect_as(listed(size), true), None);
+        assert_eq!(left(&partly), 0);
+    }
+    // Another transfer is writing it.
+    let partly = Partly::new(boot_id(), true);
+    let (part, state) = names(partly.temp.path());
+    let held = File::open(&part).unwrap();
+    partial::lock(&held).unwrap();
+    assert_eq!(partly.inspect_as(listed(MIB as u64), true), None);
+    assert_eq!(left(&partly), 2);
+    drop(held);
+    // Killed between the file's getting its name and the end of its state.
+    fs::remove_file(part).unwrap();
+    assert!(state.exists());
+    assert_eq!(partly.inspect(true), None);
+    assert_eq!(left(&partly), 0);
 }
