@@ -177,6 +177,44 @@ def test_whole_requests_that_nobody_takes_are_bounded_together(broker, good, con
         raw.close()
 
 
+PADDED = {
+    # (octets of a body, octets that nobody keeps in its block, or before it, how many)
+    "small bodies in blocks of 1 MB": (16_385, 1_000_000, 200),
+    "small bodies in blocks of 20 MB": (16_385, 20_000_000, 20),
+    "the largest bodies that are copied": (65_535, 1_000_000, 100),
+    "the smallest bodies that are shared": (65_536, 65_400, 600),
+    "large bodies in blocks of twice that": (400_000, 390_000, 100),
+}
+
+
+@pytest.mark.parametrize("how", ["in its block", "attached", "behind a block", "behind a question"])
+@pytest.mark.parametrize("shape", PADDED)
+def test_bodies_that_come_with_something_large_keep_only_themselves(broker, connected, shape, how):
+    """What waits for a worker that never comes may take twice the memory that is counted, whatever came with it."""
+    size, padding, count = PADDED[shape]
+    server = broker("--max-memory", 100)
+    client = numbered.Client(connected(server, SNDHWM=1)) if how != "behind a question" else mdp.Client(connected(server))
+    before, body, junk = server.resident_kib(), b"b" * size, numbered.confirm(1, 0) * (padding // 13)
+    for number in range(1, count + 1):
+        if how == "in its block":
+            client.send(request(number, b"nobody", body), junk)
+        elif how == "attached":
+            client.send(junk, request(number, b"nobody", flags=ATTACHED), attached=[body])
+        elif how == "behind a block":
+            client.send(junk)
+            client.send(request(number, b"nobody", body))
+        else:
+            assert client.ask(b"mmi.service", junk) == [b"404"]
+            client.send(b"nobody", body)
+
+    def waiting() -> int:
+        answer = mdp.Client(connected(server, zmq.REQ)).ask(b"mmi.queue", b"nobody")
+        return sum(queue["waiting_bytes"] for queue in json.loads(answer[1]))
+
+    wait_until(lambda: waiting() >= size * count, "all of them wait")
+    assert (server.resident_kib() - before) * 1024 < 2 * size * count + 30_000_000
+
+
 def test_requests_to_the_file_server_that_never_end(serve, connected, tree):
     """Three hundred clients that each send most of the largest request: 270 MB."""
     root, contents = tree

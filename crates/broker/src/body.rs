@@ -12,8 +12,14 @@ use std::sync::Arc;
 /// Bodies of no more octets than this are kept in place, without an allocation.
 pub(crate) const INLINE_BYTES_MAX: usize = 46;
 
-/// A slice of what was read keeps all of that alive: smaller frames are copied out of it.
-pub(crate) const SHARE_OVER_BYTES: usize = 16 * 1024;
+/// A slice of what was read keeps all of that alive. Frames of so many octets have a buffer of their own, and are shared. Smaller ones are
+/// copied, so that what is held is never more than twice what is counted.
+pub(crate) const SHARE_FROM_BYTES: usize = towpath_sockets::OWN_BUFFER_BYTES;
+
+/// A frame that is kept beyond the turn in which it came.
+pub(crate) fn kept(frame: Bytes) -> Bytes {
+    if frame.len() < SHARE_FROM_BYTES { Bytes::copy_from_slice(&frame) } else { frame }
+}
 
 /// Up to so many octets, a copy costs no more than sharing does.
 pub(crate) const COPY_AGAIN_BYTES_MAX: usize = 1024;
@@ -83,13 +89,10 @@ impl Body {
         let mut frames = frames.into_iter();
         match frames.len() {
             1 => frames.next().map_or_else(Body::default, |frame| match frame.len() {
-                0..=SHARE_OVER_BYTES => Body::copied(&frame),
+                0..SHARE_FROM_BYTES => Body::copied(&frame),
                 _ => Body::from(frame),
             }),
-            _ => Body::of_frames(frames.map(|frame| match frame.len() {
-                0..=SHARE_OVER_BYTES => Bytes::copy_from_slice(&frame),
-                _ => frame,
-            })),
+            _ => Body::of_frames(frames.map(kept)),
         }
     }
 
@@ -229,7 +232,7 @@ impl Body {
         }
     }
 
-    /// Octets of memory that it holds beside itself.
+    /// Octets of memory that it holds beside itself. What it shares with what was read may be up to twice as much.
     #[inline]
     pub fn memory_bytes(&self) -> usize {
         match &self.0 {

@@ -75,6 +75,7 @@ pub use options::{Backoff, Congestion, HubOptions};
 pub use peer::{PeerId, PeerInfo};
 pub use pipe::Piped;
 pub use socket::{Received, Socket};
+pub use towpath_zmtp::limits::OWN_BUFFER_BYTES;
 pub use towpath_zmtp::{Frames, Heartbeat, MechanismConfig, Metadata, Oddities, Queued, Secret, SocketType};
 pub use transport::Address;
 pub use waker::Waker;

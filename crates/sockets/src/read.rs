@@ -49,6 +49,9 @@ impl Peer {
                 octets
             } else {
                 let mut most = self.read_ahead.min(scratch.len()).min(turn_bytes - taken);
+                if let Some(room) = self.connection.room() {
+                    most = most.min(room);
+                }
                 if self.exact_bytes > 0 {
                     most = most.min(self.connection.needed(&self.input).max(1));
                 }

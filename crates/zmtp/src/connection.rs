@@ -323,6 +323,12 @@ impl<F> Connection<F> {
         self.inbox.wanted()
     }
 
+    /// Octets that the frame under way lacks, if it is being read into a buffer of its own: that has room for them, and would have to
+    /// grow for more ([`crate::limits::OWN_BUFFER_BYTES`]).
+    pub fn room(&self) -> Option<usize> {
+        self.inbox.room()
+    }
+
     /// Once the handshake is over: octets that are missing at least until `input`, which [`Connection::input`] has left, gives a header
     /// or a frame. A driver that reads no more finds all of a streamed body in the socket, for the kernel to move.
     pub fn needed(&self, input: &[u8]) -> usize {

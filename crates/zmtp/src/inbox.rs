@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::frame::{Header, header_bytes};
 use crate::limits::{COMMAND_BYTES_MAX, FRAME_BYTES_MAX, FRAME_OVERHEAD_BYTES, HANDSHAKE_COMMAND_BYTES_MAX};
+use crate::limits::{OWN_BUFFER_AT_ONCE_BYTES, OWN_BUFFER_BYTES, OWN_BUFFER_PART};
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
@@ -48,6 +49,12 @@ pub(crate) struct Inbox {
     continued: bool,
     streaming: Option<Streaming>,
     wanted: usize,
+    /// The frame under way is being read into a buffer of its own.
+    is_in_own_buffer: bool,
+    /// What is read now came in the buffer of such a frame.
+    is_behind_own_buffer: bool,
+    /// Of `frames`: so many keep no more alive than themselves.
+    settled: usize,
     reserved_bits_seen: u64,
 }
 
@@ -61,6 +68,9 @@ impl Inbox {
             continued: false,
             streaming: None,
             wanted: 0,
+            is_in_own_buffer: false,
+            is_behind_own_buffer: false,
+            settled: 0,
             reserved_bits_seen: 0,
         }
     }
@@ -74,12 +84,35 @@ impl Inbox {
             Some((header, _)) if !header.command => {
                 Err(Error::UnexpectedInHandshake { found: "a message".to_owned(), wanted: "a command" })
             }
-            Some((header, header_bytes)) => self.whole(input, header, header_bytes, HANDSHAKE_COMMAND_BYTES_MAX),
+            Some((header, header_bytes)) => {
+                let command = self.whole(input, header, header_bytes, HANDSHAKE_COMMAND_BYTES_MAX)?;
+                // What it says of the peer is kept as long as the connection.
+                Ok(command.map(|command| Bytes::copy_from_slice(&command)))
+            }
         }
     }
 
     /// Takes the next item off the front of `input`, or nothing if more octets are needed.
     pub(crate) fn next(&mut self, input: &mut BytesMut) -> Result<Option<Item>, Error> {
+        let item = self.take(input)?;
+        if item.is_none() {
+            self.settle(input);
+        }
+        Ok(item)
+    }
+
+    /// No more is here: what waits for more is separated from what it was read with, which nobody counts.
+    fn settle(&mut self, input: &mut BytesMut) {
+        for frame in self.frames.iter_mut().skip(self.settled).filter(|frame| frame.len() < OWN_BUFFER_BYTES) {
+            *frame = Bytes::copy_from_slice(frame);
+        }
+        self.settled = self.frames.len();
+        if std::mem::take(&mut self.is_behind_own_buffer) {
+            *input = BytesMut::from(&input[..]);
+        }
+    }
+
+    fn take(&mut self, input: &mut BytesMut) -> Result<Option<Item>, Error> {
         if let Some(streaming) = &mut self.streaming {
             if streaming.remaining == 0 {
                 let more = streaming.more;
@@ -135,6 +168,7 @@ impl Inbox {
         self.continued = true;
         // What went before is with the receiver now; the limit on whole messages counts anew.
         self.message_bytes = 0;
+        self.settled = 0;
         self.streaming = Some(Streaming { remaining: header.length, more: header.more });
         let head = std::mem::take(&mut self.frames);
         Ok(Item::BodyStart { head, length: header.length, more: header.more })
@@ -155,6 +189,17 @@ impl Inbox {
         let whole = usize::try_from(header.length).ok().and_then(|body| body.checked_add(header_bytes));
         let whole = whole.ok_or_else(too_large)?;
         if input.len() < whole {
+            let at_once = whole.min(OWN_BUFFER_AT_ONCE_BYTES);
+            if header.length >= OWN_BUFFER_BYTES as u64
+                && !self.is_in_own_buffer
+                && input.len() >= at_once / OWN_BUFFER_PART
+            {
+                let mut own = BytesMut::with_capacity(at_once.max(input.len()));
+                own.extend_from_slice(input);
+                *input = own;
+                self.is_in_own_buffer = true;
+                self.is_behind_own_buffer = false;
+            }
             self.wanted = whole - input.len();
             return Ok(None);
         }
@@ -166,11 +211,21 @@ impl Inbox {
             return Ok(Some(Bytes::new()));
         }
         let mut frame = input.split_to(whole).freeze();
-        Ok(Some(frame.split_off(header_bytes)))
+        let body = frame.split_off(header_bytes);
+        if body.len() < OWN_BUFFER_BYTES {
+            return Ok(Some(body));
+        }
+        if std::mem::take(&mut self.is_in_own_buffer) {
+            self.is_behind_own_buffer = true;
+            return Ok(Some(body));
+        }
+        // Most of it was there at once.
+        Ok(Some(Bytes::copy_from_slice(&body)))
     }
 
     fn finish_message(&mut self) {
         self.frame_count = 0;
+        self.settled = 0;
         self.message_bytes = 0;
         self.continued = false;
     }
@@ -203,6 +258,11 @@ impl Inbox {
     /// Octets that are missing until the frame under way is whole, as far as its header is known.
     pub(crate) fn wanted(&self) -> usize {
         self.wanted
+    }
+
+    /// Octets for which the buffer has room, if the frame under way has one of its own.
+    pub(crate) fn room(&self) -> Option<usize> {
+        self.is_in_own_buffer.then_some(self.wanted)
     }
 
     /// Octets that are missing at least until `input` makes a header, or a frame that is taken whole, complete: a driver that reads no

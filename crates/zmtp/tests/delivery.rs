@@ -5,6 +5,7 @@ mod harness;
 use bytes::Bytes;
 use harness::{End, Part, at, command, config, converse, frame, messages};
 use proptest::prelude::*;
+use towpath_zmtp::limits::OWN_BUFFER_BYTES;
 use towpath_zmtp::{Event, MechanismConfig, Oddities, SocketType};
 
 /// Sizes at which the wire or this library does something else, and any others.
@@ -184,4 +185,43 @@ fn the_buffer_hint_is_what_is_missing() {
     assert_eq!(end.connection.wanted(), 900);
     end.hear(&wire[109..], at(0)).unwrap();
     assert_eq!(end.connection.wanted(), 0);
+}
+
+/// Whoever keeps a frame keeps alive what it is a slice of: for a large one, that is little more than itself; and what waits for the rest
+/// of a message, or of a frame, keeps nothing of what was read before it.
+#[test]
+fn large_frames_have_a_buffer_of_their_own_and_what_waits_shares_none() {
+    const READ: usize = 64 * 1024;
+    let kept = |frame: Bytes| frame.try_into_mut().map_or(usize::MAX, |buffer| buffer.capacity());
+    let mut end = End::ready(config(SocketType::Router), SocketType::Dealer);
+    let junk = frame(0, &[b'j'; 1_000_000]);
+    for length in [OWN_BUFFER_BYTES, OWN_BUFFER_BYTES + 1, 300_000, 3_000_000] {
+        for behind in [0, 1, 8, 40_000] {
+            let large = frame(1, &vec![b'l'; length]);
+            let wire =
+                [&junk[..], &frame(1, b"before"), &large, &frame(1, b"after"), &frame(0, &vec![b'e'; behind + 1])];
+            let wire = wire.concat();
+            let (now, later) = wire.split_at(wire.len() - behind - 1);
+            let mut now = now;
+            while !now.is_empty() {
+                let (piece, rest) = now.split_at(end.connection.room().unwrap_or(READ).min(READ).min(now.len()));
+                end.hear(piece, at(0)).unwrap();
+                now = rest;
+            }
+            assert!(end.input.capacity() <= 4 * READ, "{} octets", end.input.capacity());
+            end.hear(later, at(0)).unwrap();
+            let Some(Event::Message { frames, .. }) = end.events.pop() else { panic!("no message") };
+            end.events.clear();
+            let mut frames = frames.into_iter();
+            assert_eq!(kept(frames.next().unwrap()), "before".len());
+            let capacity = kept(frames.next().unwrap());
+            let most = if length <= 1024 * 1024 { length } else { 2 * length };
+            assert!((length..=most).contains(&capacity), "{capacity} octets for {length}");
+            assert_eq!(kept(frames.next().unwrap()), "after".len());
+        }
+    }
+    // All at once: a copy.
+    end.hear(&[frame(1, b"x"), frame(0, &[b'l'; 70_000])].concat(), at(0)).unwrap();
+    let Some(Event::Message { mut frames, .. }) = end.events.pop() else { panic!("no message") };
+    assert_eq!(kept(frames.pop().unwrap()), 70_000);
 }

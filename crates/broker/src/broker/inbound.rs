@@ -91,7 +91,7 @@ impl Broker {
             ([_, block], attached) => (block, attached),
             ([_, block, attached], Attached::Nothing) => {
                 self.pace.note(attached.len(), 0);
-                (block, Attached::Body(Body::from(attached.clone())))
+                (block, Attached::Body(Body::owned([attached.clone()])))
             }
             _ => return self.reject(id, "a message of numbered requests has two or three frames"),
         };

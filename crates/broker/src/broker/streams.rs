@@ -4,7 +4,7 @@ use super::Broker;
 use super::connection::Connection;
 use super::outbound::{give_up, set_reading};
 use super::spooling::{Lost, Ticket};
-use crate::body::{Arriving, Body};
+use crate::body::{Arriving, Body, kept};
 use crate::limits::BODY_BYTES_MAX;
 use crate::mdp::{self, FromPeer, WorkerCommand};
 use crate::spool::{BodyOf, NoRoom};
@@ -31,7 +31,7 @@ impl Incoming {
 
     fn extend(&mut self, frames: Frames) {
         self.frames_bytes += frames.iter().map(|frame| FRAME_BYTES + frame.len()).sum::<usize>();
-        self.frames.extend(frames);
+        self.frames.extend(frames.into_iter().map(kept));
     }
 
     /// Octets of memory.
@@ -312,6 +312,7 @@ impl Broker {
         if connection.behind.is_empty() {
             return self.on_message(id, &frames, attached);
         }
+        let frames = frames.into_iter().map(kept).collect();
         connection.put_behind(Arrived { frames, attached: Some(attached), number: 0 });
         set_reading(&mut self.hub, connection);
         self.hold(id);

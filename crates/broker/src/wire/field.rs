@@ -1,6 +1,6 @@
 //! The fields of records, and the bodies in them.
 
-use crate::body::{Arriving, Body, SHARE_OVER_BYTES};
+use crate::body::{Arriving, Body, SHARE_FROM_BYTES};
 use crate::limits::{BODY_FRAMES_MAX, SERVICE_BYTES_MAX};
 use bytes::Bytes;
 
@@ -74,13 +74,15 @@ impl<'a> Content<'a> {
     #[inline]
     pub fn arriving(&self, block: &Bytes, attached: Option<Body>) -> Result<Arriving<'a>, WireError> {
         match self {
-            Content::One(octets) if octets.len() <= SHARE_OVER_BYTES => Ok(Arriving::Octets(octets)),
+            Content::One(octets) if octets.len() < SHARE_FROM_BYTES => Ok(Arriving::Octets(octets)),
             _ => self.large(block, attached).map(Arriving::Body),
         }
     }
 
     fn large(&self, block: &Bytes, attached: Option<Body>) -> Result<Body, WireError> {
         match self {
+            // A block may be full of what nobody keeps.
+            Content::One(octets) if octets.len() < block.len() / 2 => Ok(Body::copied(octets)),
             Content::One(octets) => Ok(Body::from(block.slice_ref(octets))),
             Content::Many(octets) => Ok(Body::of_frames(frames(octets).map(Bytes::copy_from_slice))),
             Content::Attached { many: false } => attached.ok_or(WireError::Attachment),
