@@ -64,6 +64,36 @@ def test_each_client_reaches_each_worker(broker, mdp_client, mdp_worker, kind, w
         assert client.receive(b"echo") == [body[::-1]], name
 
 
+# As a list, the lengths included, they have 1 MiB, one octet more, and much more: our ends take in what is over 1 MiB as a file.
+LISTS = [[(1 << 20) - 8, 0], [(1 << 20) - 8, 1], [2 << 20, 0, 3 << 20]]
+
+
+@pytest.mark.parametrize("kind", ["0.1-req", "0.2-dealer", "0.2-majortomo"])
+def test_many_large_frames_reach_our_worker(broker, end, mdp_client, kind):
+    server = broker()
+    end("work", "echo", [server], "--echo")
+    client = mdp_client(server, kind)
+    for lengths in LISTS:
+        body = [bytes([65 + n]) * length for n, length in enumerate(lengths)]
+        client.send(b"echo", *body)
+        assert client.receive(b"echo") == [body], lengths
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=str)
+def test_many_large_frames_reach_our_client(broker, end, mdp_worker, dialect):
+    server = broker()
+    worker = mdp_worker(server, dialect=dialect)
+    for lengths in LISTS:
+        body = [bytes([65 + n]) * length for n, length in enumerate(lengths)]
+        call = end("call", "echo", [server], "question", "--timeout", DEADLINE_SECONDS)
+        address, request = worker.request()
+        assert request == [b"question"]
+        worker.reply(address, *body)
+        # The frames of a reply are written one behind the other.
+        assert call.stdout.read() == b"".join(body), lengths
+        assert call.wait(DEADLINE_SECONDS) == 0
+
+
 @pytest.mark.parametrize("options", [[], ["--busy-poll", "0"]], ids=["busy-poll", "sleeps"])
 def test_replies_that_go_out_together_all_arrive_in_order(broker, mdp_client, mdp_worker, options):
     """Of a client with much outstanding they are gathered: the last ones must not wait for others that never come."""

@@ -9,7 +9,7 @@ use crate::limits::SERVICE_BYTES_MAX;
 use crate::link::drive::{Driven, Shared};
 use crate::link::incoming::{Incoming, Piece, Pieces};
 use crate::link::{LinkOptions, Speech, outgoing};
-use crate::wire::{Block, CLIENT_HEADER, ClientId, Extent, WireError};
+use crate::wire::{Block, CLIENT_HEADER, ClientId, Extent, ToClient, WireError};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
@@ -325,7 +325,7 @@ fn on_numbered(
     if header != CLIENT_HEADER {
         return Err("a message with another header".to_owned());
     }
-    let attached = pieces.next().map(Piece::into_body);
+    let attached = pieces.next().map(|piece| piece.into_attached(|| ToClient::announces_list(&block)));
     if pieces.next().is_some() {
         return Err(WireError::Attachment.to_string());
     }

@@ -1,7 +1,7 @@
 //! Putting messages together: frames as they come, and large ones by way of a file.
 
 use crate::body::Body;
-use crate::limits::BODY_BYTES_MAX;
+use crate::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX};
 use crate::spool::{Spool, SpoolWriter};
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -101,6 +101,19 @@ impl Piece {
             Piece::Bytes(bytes) => Ok(Body::from(bytes)),
             Piece::Spooled(body) => Ok(body),
             Piece::Lost(why) => Err(why),
+        }
+    }
+
+    /// The body behind a block, or why it is lost. A list of frames is in memory, even if it is so long that it came by way of a file.
+    pub fn into_attached(self, is_list: impl FnOnce() -> bool) -> Result<Body, String> {
+        match self {
+            Piece::Spooled(body) if is_list() => {
+                if body.length() > (BODY_BYTES_MAX + 4 * BODY_FRAMES_MAX) as u64 {
+                    return Err(format!("a body of several frames has over {BODY_BYTES_MAX} octets"));
+                }
+                read_whole(&body).map(Body::from).map_err(on_disk)
+            }
+            piece => piece.into_body(),
         }
     }
 }

@@ -80,7 +80,7 @@ impl LinkOptions {
             Some(Heartbeat { interval: self.heartbeat_interval, timeout: self.heartbeat_timeout, ttl: Duration::ZERO });
         options.handshake_timeout = self.heartbeat_timeout;
         options.send_queue_bytes = QUEUE_BYTES;
-        // A list of frames that is attached to a record may have more octets than are streamed: it is a file then.
+        // A list of frames that is attached to a record may have more octets than are streamed: it comes by way of a file then.
         options.stream_over_bytes = Some(self.spool_over_bytes);
         options.max_frames = BODY_FRAMES_MAX + ENVELOPE_FRAMES_MAX;
         options.max_frame_bytes = LARGE_BODY_BYTES_MAX;

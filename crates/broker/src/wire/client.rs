@@ -167,6 +167,12 @@ pub enum ToClient<'a> {
 }
 
 impl<'a> ToClient<'a> {
+    /// Whether the frame behind this block is a list of frames.
+    pub fn announces_list(mut block: &'a [u8]) -> bool {
+        let records = std::iter::from_fn(|| ToClient::decode(&mut block).ok());
+        records.last().is_some_and(|last| matches!(last, ToClient::Reply { content, .. } if content.is_attached_list()))
+    }
+
     /// Takes the next record off the front of a block.
     #[inline]
     pub fn decode(block: &mut &'a [u8]) -> Result<ToClient<'a>, WireError> {

@@ -65,6 +65,11 @@ impl<'a> Content<'a> {
         matches!(self, Content::Attached { .. })
     }
 
+    /// Whether that frame is a list of frames.
+    pub fn is_attached_list(&self) -> bool {
+        matches!(self, Content::Attached { many: true })
+    }
+
     /// Takes the body out of its block, or from the frame behind it.
     pub fn to_body(&self, block: &Bytes, attached: Option<Body>) -> Result<Body, WireError> {
         self.arriving(block, attached).map(Arriving::into_body)

@@ -134,6 +134,14 @@ pub enum ToWorker<'a> {
 }
 
 impl<'a> ToWorker<'a> {
+    /// Whether the frame behind this block is a list of frames.
+    pub fn announces_list(mut block: &'a [u8]) -> bool {
+        let records = std::iter::from_fn(|| ToWorker::decode(&mut block).ok());
+        records
+            .last()
+            .is_some_and(|last| matches!(last, ToWorker::Request { content, .. } if content.is_attached_list()))
+    }
+
     /// Takes the next record off the front of a block.
     #[inline]
     pub fn decode(block: &mut &'a [u8]) -> Result<ToWorker<'a>, WireError> {

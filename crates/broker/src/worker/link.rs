@@ -7,7 +7,7 @@ use crate::body::Body;
 use crate::link::drive::{Driven, Shared};
 use crate::link::incoming::{Incoming, Piece, Pieces};
 use crate::link::{LinkOptions, Speech, outgoing};
-use crate::wire::{Block, Extent, Status, Token, WORKER_HEADER, WireError};
+use crate::wire::{Block, Extent, Status, ToWorker, Token, WORKER_HEADER, WireError};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::Waker;
@@ -157,7 +157,7 @@ impl LinkState {
                 if header != WORKER_HEADER {
                     return Err("a message with another header".to_owned());
                 }
-                let attached = pieces.next().map(Piece::into_body);
+                let attached = pieces.next().map(|piece| piece.into_attached(|| ToWorker::announces_list(&block)));
                 if pieces.next().is_some() {
                     return Err(WireError::Attachment.to_string());
                 }
