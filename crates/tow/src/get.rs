@@ -130,7 +130,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.connect = arguments.connect.options(location.endpoint)?;
     options.verify = !arguments.no_verify;
     options.compress = arguments.zstd.then_some(Compression::Zstd);
-    options.chunk_bytes = arguments.chunk.min(arguments.window);
+    options.chunk_bytes = arguments.chunk;
     options.window_bytes = arguments.window;
     if !(CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&arguments.chunk) {
         return Err(Failure::usage("--chunk is from 4K to 4M"));

@@ -132,14 +132,13 @@ pub(super) fn body_of<'a>(
 
 /// What the frame that follows is all of, so that it may go to a file; and whether a stock client sends it.
 fn whole_body(frames: &[Bytes]) -> Option<(BodyOf, bool)> {
-    let many = Content::Attached { many: true };
     match frames {
-        [header, block] if header == CLIENT_HEADER => (!records(block, FromClient::decode)
-            .any(|record| matches!(record, FromClient::Request { content, .. } if content == many)))
-        .then_some((BodyOf::Request, false)),
-        [header, block] if header == WORKER_HEADER => (!records(block, FromWorker::decode)
-            .any(|record| matches!(record, FromWorker::Reply { content, .. } if content == many)))
-        .then_some((BodyOf::Reply, false)),
+        [header, block] if header == CLIENT_HEADER => {
+            (!FromClient::announces_list(block)).then_some((BodyOf::Request, false))
+        }
+        [header, block] if header == WORKER_HEADER => {
+            (!FromWorker::announces_list(block)).then_some((BodyOf::Reply, false))
+        }
         _ => {
             let with_body: Vec<Bytes> = frames.iter().cloned().chain([Bytes::new()]).collect();
             match mdp::decode(&with_body) {
@@ -151,11 +150,6 @@ fn whole_body(frames: &[Bytes]) -> Option<(BodyOf, bool)> {
             }
         }
     }
-}
-
-fn records<'a, T>(block: &'a Bytes, decode: impl Fn(&mut &'a [u8]) -> Result<T, WireError>) -> impl Iterator<Item = T> {
-    let mut rest = &block[..];
-    std::iter::from_fn(move || if rest.is_empty() { None } else { decode(&mut rest).ok() })
 }
 
 impl Broker {

@@ -1,7 +1,7 @@
 //! Between a client and the broker.
 
 use super::block::Block;
-use super::field::{Content, Fields, PARTIAL, VOLATILE, WireError, put_service};
+use super::field::{Content, Fields, PARTIAL, VOLATILE, WireError, put_service, records};
 use super::{ClientId, Status};
 use crate::body::Body;
 
@@ -53,6 +53,12 @@ pub enum FromClient<'a> {
 }
 
 impl<'a> FromClient<'a> {
+    /// Whether the frame behind this block is a list of frames.
+    pub fn announces_list(block: &'a [u8]) -> bool {
+        records(block, FromClient::decode)
+            .any(|record| matches!(record, FromClient::Request { content, .. } if content.is_attached_list()))
+    }
+
     /// Takes the next record off the front of a block.
     #[inline]
     pub fn decode(block: &mut &'a [u8]) -> Result<FromClient<'a>, WireError> {
@@ -168,9 +174,9 @@ pub enum ToClient<'a> {
 
 impl<'a> ToClient<'a> {
     /// Whether the frame behind this block is a list of frames.
-    pub fn announces_list(mut block: &'a [u8]) -> bool {
-        let records = std::iter::from_fn(|| ToClient::decode(&mut block).ok());
-        records.last().is_some_and(|last| matches!(last, ToClient::Reply { content, .. } if content.is_attached_list()))
+    pub fn announces_list(block: &'a [u8]) -> bool {
+        records(block, ToClient::decode)
+            .any(|record| matches!(record, ToClient::Reply { content, .. } if content.is_attached_list()))
     }
 
     /// Takes the next record off the front of a block.

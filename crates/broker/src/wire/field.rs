@@ -102,6 +102,14 @@ impl<'a> Content<'a> {
     }
 }
 
+/// The records of a block, up to one that is none.
+pub(super) fn records<'a, T>(
+    mut block: &'a [u8],
+    decode: impl Fn(&mut &'a [u8]) -> Result<T, WireError>,
+) -> impl Iterator<Item = T> {
+    std::iter::from_fn(move || if block.is_empty() { None } else { decode(&mut block).ok() })
+}
+
 /// The frames of a checked list.
 fn frames(mut octets: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {

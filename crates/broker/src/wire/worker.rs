@@ -1,7 +1,7 @@
 //! Between a worker and the broker.
 
 use super::block::Block;
-use super::field::{Content, Fields, PARTIAL, WireError, put_service};
+use super::field::{Content, Fields, PARTIAL, WireError, put_service, records};
 use super::{Status, Token};
 use crate::body::Body;
 
@@ -46,6 +46,12 @@ pub enum FromWorker<'a> {
 }
 
 impl<'a> FromWorker<'a> {
+    /// Whether the frame behind this block is a list of frames.
+    pub fn announces_list(block: &'a [u8]) -> bool {
+        records(block, FromWorker::decode)
+            .any(|record| matches!(record, FromWorker::Reply { content, .. } if content.is_attached_list()))
+    }
+
     /// Takes the next record off the front of a block.
     #[inline]
     pub fn decode(block: &mut &'a [u8]) -> Result<FromWorker<'a>, WireError> {
@@ -135,11 +141,9 @@ pub enum ToWorker<'a> {
 
 impl<'a> ToWorker<'a> {
     /// Whether the frame behind this block is a list of frames.
-    pub fn announces_list(mut block: &'a [u8]) -> bool {
-        let records = std::iter::from_fn(|| ToWorker::decode(&mut block).ok());
-        records
-            .last()
-            .is_some_and(|last| matches!(last, ToWorker::Request { content, .. } if content.is_attached_list()))
+    pub fn announces_list(block: &'a [u8]) -> bool {
+        records(block, ToWorker::decode)
+            .any(|record| matches!(record, ToWorker::Request { content, .. } if content.is_attached_list()))
     }
 
     /// Takes the next record off the front of a block.
