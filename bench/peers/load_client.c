@@ -3,7 +3,8 @@
  * usage: load_client --port PORT --requests N [--ahead N] [--dialect raw|0.1|0.2|majortomo] [--service NAME] [--services N]
  *                    [--clients N] [--size BYTES]
  *
- * The requests go to the services in turn. --ahead is what each client may have under way. */
+ * The requests go to the services in turn. --ahead is what each client may have under way. It prints "connected" when all clients
+ * are, and begins at the first line on standard input. */
 #include "ledger.h"
 #include "load.h"
 #include "peer.h"
@@ -78,11 +79,11 @@ static void take(size_t client) {
         ledger_reply(&ledger, reply.data, reply.size, now);
 }
 
-/* One request that doesn't count shows that the way is open. */
-static void rehearse(void) {
-    struct stream *stream = &streams[0];
+/* One request a client that doesn't count shows that the way is open. */
+static void rehearse(size_t client) {
+    struct stream *stream = &streams[client];
     struct frame reply;
-    ask(0, REHEARSAL);
+    ask(client, REHEARSAL);
     stream_flush(stream, poller, stream);
     while ((reply = next_reply(stream)).size == 0) {
         struct epoll_event event;
@@ -90,6 +91,13 @@ static void rehearse(void) {
         if (!stream_read(stream)) die_because("broker", "closed the connection");
     }
     if (body_number(reply.data, reply.size) != REHEARSAL) die_because("rehearsal", "another reply");
+}
+
+static void await_start(void) {
+    puts("connected");
+    fflush(stdout);
+    for (int octet; (octet = getchar()) != '\n';)
+        if (octet == EOF) die_because("start", "standard input has ended");
 }
 
 static void run(void) {
@@ -147,8 +155,9 @@ int main(int argc, char **argv) {
     prepare_heads();
     fill_body(body + SLOT_BYTES, body_size, 0);
     load_connect(streams, clients, port, dialect, RAW_CLIENT, poller);
-    rehearse();
+    for (size_t i = 0; i < clients; i++) rehearse(i);
     ledger_open(&ledger, requests);
+    await_start();
     run();
     ledger_report(&ledger);
     return 0;

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
 use crate::Bench;
-use crate::ends::{Load, Ports, Setup};
+use crate::ends::{Ends, Load, Ports, Setup};
 use crate::process::{Running, Server, show};
 use crate::series::{Kind, Sample, Variant};
 use crate::servers::free_port;
@@ -59,6 +59,9 @@ pub fn how(bench: &Bench, setup: Setup, load: Load) -> String {
     bench.anonymous(&shown.join(" ; "))
 }
 
+/// Starts the client, or lets it begin that is connected already.
+type Begin<'a> = Box<dyn FnOnce() -> Result<Running> + 'a>;
+
 /// Runs it.
 pub fn exchange(bench: &Bench, setup: Setup, load: Load) -> Result<Sample> {
     let (programs, logs) = (&bench.programs, bench.folder.path());
@@ -75,15 +78,21 @@ pub fn exchange(bench: &Bench, setup: Setup, load: Load) -> Result<Sample> {
     if workers.is_some() {
         thread::sleep(SETTLE);
     }
+    // That thousands of connections begin or end is no part of a request.
+    let client = setup.client(programs, ports, load)?;
+    let begin: Begin = if setup.client_ends == Ends::Light {
+        let connected = Running::connect(client, logs)?;
+        Box::new(|| connected.go())
+    } else {
+        Box::new(|| Running::start(client, logs))
+    };
     for server in [&mut broker, &mut workers].into_iter().flatten() {
         server.start_counting();
     }
-    let client = setup.client(programs, ports, load)?;
-    let finished = Running::start(client, logs)?.finish(LIMIT).with_context(|| {
+    let finished = begin().and_then(|client| client.finish(LIMIT)).with_context(|| {
         let logs = [&broker, &workers].into_iter().flatten().map(last_line).collect::<Vec<_>>();
         format!("the logs of the others: {}", logs.join("; ").trim())
     })?;
-    // That thousands of connections end is no part of a request.
     for server in [&mut broker, &mut workers].into_iter().flatten() {
         server.stop_counting();
     }

@@ -5,10 +5,10 @@
 //! the difference around a wait belongs to the process that was waited for.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -202,6 +202,7 @@ pub fn run(command: Command, logs: &Path) -> Result<Finished> {
 /// A program that is waited for.
 pub struct Running {
     child: Child,
+    stdout: BufReader<ChildStdout>,
     shown: String,
     log: PathBuf,
     begin: Instant,
@@ -209,13 +210,38 @@ pub struct Running {
 }
 
 impl Running {
-    pub fn start(mut command: Command, logs: &Path) -> Result<Self> {
+    pub fn start(command: Command, logs: &Path) -> Result<Self> {
+        Self::spawn(command, logs, Stdio::null())
+    }
+
+    fn spawn(mut command: Command, logs: &Path, stdin: Stdio) -> Result<Self> {
         let log = logs.join("receiver.log");
         let shown = show(&command);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(File::create(&log)?);
+        command.stdin(stdin).stdout(Stdio::piped()).stderr(File::create(&log)?);
         let (cpu_before, begin) = (children_cpu()?, Instant::now());
-        let child = command.spawn().with_context(|| format!("{shown} can't be started"))?;
-        Ok(Self { child, shown, log, begin, cpu_before })
+        let mut child = command.spawn().with_context(|| format!("{shown} can't be started"))?;
+        let stdout = BufReader::new(child.stdout.take().context("no standard output")?);
+        Ok(Self { child, stdout, shown, log, begin, cpu_before })
+    }
+
+    /// Starts a program that says when it is connected, and waits until then. It begins at [`Self::go`]; what CPU time it took before
+    /// isn't counted.
+    pub fn connect(command: Command, logs: &Path) -> Result<Self> {
+        let mut running = Self::spawn(command, logs, Stdio::piped())?;
+        let mut line = String::new();
+        running.stdout.read_line(&mut line)?;
+        if line != "connected\n" {
+            bail!("{} did not connect: {}", running.shown, fs::read_to_string(&running.log)?.trim());
+        }
+        running.cpu_before += cpu_clock(running.child.id());
+        Ok(running)
+    }
+
+    /// Lets a program begin that is connected.
+    pub fn go(mut self) -> Result<Self> {
+        let mut stdin = self.child.stdin.take().context("it needs no start")?;
+        stdin.write_all(b"go\n")?;
+        Ok(self)
     }
 
     /// Waits for its end; kills it after the limit. Its CPU time has that of all other children in it that have been waited for since
@@ -230,9 +256,7 @@ impl Running {
         let seconds = self.begin.elapsed().as_secs_f64();
         let cpu_seconds = children_cpu()? - self.cpu_before;
         let mut stdout = String::new();
-        if let Some(mut output) = self.child.stdout.take() {
-            output.read_to_string(&mut stdout)?;
-        }
+        self.stdout.read_to_string(&mut stdout)?;
         if !status.success() {
             let log = fs::read_to_string(&self.log).unwrap_or_default();
             bail!("{shown} ended with {status}: {}", log.trim());
