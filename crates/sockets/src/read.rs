@@ -7,7 +7,7 @@ pub(crate) use body::Partial;
 use crate::event::Event;
 use crate::hub::EVENTS_MAX;
 use crate::peer::{End, Peer};
-use crate::pool::Pools;
+use crate::pool::{BUFFER_BYTES, Pools};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::collections::VecDeque;
@@ -38,14 +38,17 @@ impl Peer {
         turn_bytes: usize,
     ) -> Result<(), End> {
         let mut taken = 0;
+        // One full buffer a turn: it is taken while it is in the cache, and the next is read into the same memory.
+        let mut filled = false;
         // Two octets make an empty message, and each costs an event: the turn's octets alone would not bound memory.
-        while self.wants_to_read() && taken < turn_bytes && events.len() < EVENTS_MAX {
+        while self.wants_to_read() && taken < turn_bytes && events.len() < EVENTS_MAX && !filled {
             let remaining = self.connection.body_remaining();
             let octets = if self.input.is_empty() && (remaining >= DIRECT_BYTES_MIN || self.has_partial(remaining)) {
                 let Some(octets) = self.receive_body(remaining, pools, events)? else {
                     self.starved = true;
                     break;
                 };
+                filled = matches!(events.back(), Some(Event::BodyData { data, .. }) if data.len() == BUFFER_BYTES);
                 octets
             } else {
                 let mut most = self.read_ahead.min(scratch.len()).min(turn_bytes - taken);
