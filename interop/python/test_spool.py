@@ -151,6 +151,24 @@ def test_those_who_wait_for_room_keep_nothing_from_others(broker, connected, spo
         raw.close()
 
 
+def test_large_replies_may_wait_for_a_slow_client(broker, connected, spooled):
+    """They wait on the disk: the bound on what waits for one peer in memory isn't theirs."""
+    server = broker()
+    told = spooled(server)
+    worker = numbered.Worker(connected(server), b"slow", credit=50)
+    client = mdp.Client(connected(server, RCVHWM=1))
+    bodies = [bytes([number]) * 1_000_000 for number in range(40)] + [bytes([number]) * (40 << 20) for number in (1, 2, 3)]
+    for _ in bodies:
+        client.send(b"slow", b"")
+    tokens = [worker.request().token for _ in bodies]
+    for token, body in zip(tokens, bodies):
+        worker.send(reply(token, flags=ATTACHED), attached=[body])
+    wait_until(lambda: told() == 120 << 20, "all replies have come")
+    assert [client.receive(b"slow") for _ in bodies] == [[[body]] for body in bodies]
+    wait_until(lambda: told() == 0, "nothing is there any more")
+    assert "doesn't read" not in server.log()
+
+
 def test_what_is_only_announced_keeps_nobody_out(broker, connected, spooled):
     server = broker("--max-spool", 4)
     told = spooled(server)

@@ -132,6 +132,15 @@ impl Message {
     pub fn length(&self) -> u64 {
         self.frames.iter().map(Frame::length).sum()
     }
+
+    /// Octets of memory that it holds: pieces of files have theirs elsewhere.
+    pub fn memory_bytes(&self) -> usize {
+        let held = |frame: &Frame| match frame {
+            Frame::Bytes(bytes) => bytes.len(),
+            Frame::File(_) => 0,
+        };
+        self.frames.iter().map(|frame| size_of::<Frame>() + held(frame)).sum()
+    }
 }
 
 impl<F: Into<Frame>> FromIterator<F> for Message {

@@ -33,7 +33,7 @@ pub(super) struct Connection {
     pub is_dirty: bool,
     /// What the hub had no room for.
     pub pending: VecDeque<Message>,
-    pub pending_bytes: u64,
+    pub pending_bytes: usize,
     /// Replies to a stock client that wait for others.
     pub gathered: Vec<Message>,
     /// The core was told that nothing more fits.

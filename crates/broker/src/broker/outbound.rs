@@ -11,9 +11,9 @@ use bytes::Bytes;
 use std::sync::Arc;
 use towpath_sockets::{FileRange, Frame, Hub, Message, PeerId, SendError};
 
-/// Octets that may wait for one peer beside what the hub holds, or as many as a client may have outstanding if that is more,
-/// before it is disconnected: only replies to requests that workers have already, and parts, can come to that.
-const PENDING_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Octets of memory that may wait for one peer beside what the hub holds, or as many as a client may have outstanding if that is
+/// more, before it is disconnected: only replies to requests that workers have already, and parts, can come to that.
+const PENDING_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 impl Broker {
     /// Does what the core wants, until it wants nothing more.
@@ -180,7 +180,7 @@ impl Broker {
     fn block(&mut self, peer: Peer) {
         let now = self.now();
         let Some(connection) = self.connections.find(peer) else { return };
-        let most = PENDING_BYTES_MAX.max(self.core.settings().client_bytes_max as u64);
+        let most = PENDING_BYTES_MAX.max(self.core.settings().client_bytes_max);
         if connection.pending_bytes > most {
             let id = connection.id;
             return self.reject(id, "it doesn't read what it is sent, and too much waits for it");
@@ -195,11 +195,11 @@ impl Broker {
         let now = self.now();
         let Some(connection) = self.connections.of(id) else { return };
         while let Some(message) = connection.pending.pop_front() {
-            connection.pending_bytes -= message.length();
+            connection.pending_bytes -= message.memory_bytes();
             match self.hub.send(id, message) {
                 Ok(()) => {}
                 Err(SendError::Full(message)) => {
-                    connection.pending_bytes += message.length();
+                    connection.pending_bytes += message.memory_bytes();
                     connection.pending.push_front(message);
                     return;
                 }
@@ -223,12 +223,12 @@ fn push(hub: &mut Hub, connection: &mut Connection, message: Message) -> bool {
             // Its end is on its way to us, and with it what becomes of the requests.
             Ok(()) | Err(SendError::Gone(_)) => return false,
             Err(SendError::Full(message)) => {
-                connection.pending_bytes += message.length();
+                connection.pending_bytes += message.memory_bytes();
                 connection.pending.push_back(message);
             }
         }
     } else {
-        connection.pending_bytes += message.length();
+        connection.pending_bytes += message.memory_bytes();
         connection.pending.push_back(message);
     }
     true
