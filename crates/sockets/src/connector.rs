@@ -9,6 +9,10 @@ use crate::transport;
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
+/// A connection that lasts for so long works. One that its peer ends right after the handshake, again and again, is as little use as
+/// none, and tried as seldom.
+const LASTS: Duration = Duration::from_millis(100);
+
 /// One endpoint to be connected to.
 pub(crate) struct Connector {
     endpoint: Endpoint,
@@ -21,8 +25,11 @@ impl Connector {
         Connector { endpoint, failures: 0, retry_at: None }
     }
 
-    pub(crate) fn succeeded(&mut self) {
-        self.failures = 0;
+    /// A connection has ended that was ready for so long.
+    pub(crate) fn ended_after(&mut self, lasted: Duration) {
+        if lasted >= LASTS {
+            self.failures = 0;
+        }
     }
 
     /// Half to the whole of the doubled delay: enough jitter that many clients don't come back in step.

@@ -125,6 +125,8 @@ pub(crate) struct Peer {
     pub(crate) routing_id: Bytes,
     pub(crate) user: Option<Bytes>,
     pub(crate) connected_at: Instant,
+    /// When the handshake was done.
+    pub(crate) ready_at: Option<Instant>,
     /// Octets read that the state machine has not taken yet.
     pub(crate) input: BytesMut,
     /// What it has begun to say, as the hub has counted it.
@@ -182,6 +184,7 @@ impl Peer {
             routing_id: Bytes::new(),
             user: None,
             connected_at: now,
+            ready_at: None,
             input: BytesMut::new(),
             unfinished_bytes: 0,
             partial: None,

@@ -120,6 +120,9 @@ impl Hub {
             self.events.push_back(Event::Failed { address, reason: end.reason, connecting, refused: end.refused });
         }
         if let Origin::Connector(index) = peer.origin {
+            if let (Some(ready_at), Some(connector)) = (peer.ready_at, self.connectors.get_mut(index)) {
+                connector.ended_after(self.now.saturating_duration_since(ready_at));
+            }
             self.connect_later(index);
         }
     }
@@ -136,11 +139,7 @@ impl Hub {
     pub(super) fn on_ready(&mut self, id: PeerId) {
         self.handshakes = self.handshakes.saturating_sub(1);
         let Some(peer) = self.peers.find_mut(id) else { return };
-        if let Origin::Connector(index) = peer.origin
-            && let Some(connector) = self.connectors.get_mut(index)
-        {
-            connector.succeeded();
-        }
+        peer.ready_at = Some(self.now);
         let own = peer.properties.as_ref().map(|properties| properties.routing_id.clone()).unwrap_or_default();
         let is_taken = !self.options.routing_ids_are_unique && self.routing.contains_key(&own);
         let routing_id = if own.is_empty() || is_taken {
