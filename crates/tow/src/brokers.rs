@@ -13,6 +13,8 @@ pub struct BrokerArguments {
     #[arg(long = "connect", value_name = "ENDPOINT", default_value = "tcp://127.0.0.1:5555")]
     pub endpoints: Vec<Endpoint>,
     /// What to speak: numbered requests with a broker that has them and MDP/0.1 with any other, or a dialect of Majordomo.
+    /// Majordomo has no failures: of a reply of two frames, the first a number from 400 to 599, tow call takes the second for why the
+    /// request failed, as this broker tells clients of Majordomo.
     #[arg(long, value_enum, default_value = "auto")]
     dialect: DialectName,
     /// Where bodies of over 1 MiB are while they are here [default: below the system's directory for temporary files].

@@ -143,6 +143,9 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         client.close().await;
         match outcome {
             Ok(_) => Ok(ExitCode::SUCCESS),
+            Err(Failure::Failed(failure)) if status.is_misheard => {
+                Err(Failure::failed(format!("{failure} ({})", status.failure)))
+            }
             Err(Failure::Failed(failure)) if status.connected.is_none() => {
                 Err(Failure::failed(format!("{failure} (no connection: {})", status.failure)))
             }
@@ -156,7 +159,7 @@ pub async fn say_if_alone(client: &Client) -> Infallible {
     tokio::time::sleep(ALONE_AFTER).await;
     let status = client.status();
     if status.connected.is_none() {
-        eprintln!("tow: no broker yet, still trying: {}", Shown(&status.failure));
+        eprintln!("tow: no connection to a broker, still trying: {}", Shown(&status.failure));
     }
     std::future::pending().await
 }
@@ -172,6 +175,16 @@ fn without_code(body: &Body) -> Result<Option<Body>, Failure> {
             Err(Failure::failed(said.join(" ")))
         }
     }
+}
+
+/// The failure that a reply of a stock broker is, if it is one: Majordomo has no failures, and so our broker tells of them by a reply of
+/// two frames, a status and a reason.
+fn failure_of_stock(body: &Body) -> Option<Failure> {
+    let mut frames = body.frames()?;
+    let (Some(status), Some(reason), None) = (frames.next(), frames.next(), frames.next()) else { return None };
+    let is_failure = matches!(status, [b'4' | b'5', b'0'..=b'9', b'0'..=b'9']);
+    is_failure
+        .then(|| Failure::failed(format!("{}: {}", String::from_utf8_lossy(status), String::from_utf8_lossy(reason))))
 }
 
 /// One request, of which the reply is written to standard output as it comes; gives its octets.
@@ -204,6 +217,9 @@ async fn call(client: &Client, service: &str, body: Body, options: CallOptions) 
                 }
             }
             StreamItem::Final(reply) => {
+                if let Some(failure) = failure_of_stock(&reply.body).filter(|_| client.status().is_stock) {
+                    return Err(failure);
+                }
                 octets += reply.body.length();
                 to_output(&reply.body)?;
             }

@@ -4,6 +4,7 @@
 
 mod allowance;
 
+use crate::exit::Failure;
 use crate::text;
 use allowance::{Accounts, Allowance, HeldBack};
 use indicatif::HumanCount;
@@ -36,9 +37,26 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The log of this process, as long as this is kept.
 pub struct Log(Bounded);
 
+/// The environment variable that says how much is logged.
+const VARIABLE: &str = "TOW_LOG";
+
+/// What it may say, but for directives such as `towpath_sockets=debug`, which are for programmers.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// The filter that somebody asked for. Any other word would be taken for the name of a part of the program, and silence all others.
+fn filter_of(wanted: &str) -> Result<EnvFilter, Failure> {
+    let is_level = LEVELS.iter().any(|level| wanted.eq_ignore_ascii_case(level));
+    let filter = EnvFilter::try_new(wanted).ok().filter(|_| is_level || wanted.contains('='));
+    filter.ok_or_else(|| Failure::usage(format!("{VARIABLE}={wanted}: it is error, warn, info, debug or trace")))
+}
+
 /// Starts to log, from this level on if the environment doesn't say otherwise.
-pub fn start(default_level: &str) -> Log {
-    let mut filter = EnvFilter::try_from_env("TOW_LOG").unwrap_or_else(|_| EnvFilter::new(default_level));
+pub fn start(default_level: &str) -> Result<Log, Failure> {
+    let wanted = std::env::var_os(VARIABLE).filter(|wanted| !wanted.is_empty());
+    let mut filter = match wanted {
+        Some(wanted) => filter_of(&wanted.to_string_lossy())?,
+        None => EnvFilter::new(default_level),
+    };
     if let Ok(directive) = TARGET_DIRECTIVE.parse() {
         filter = filter.add_directive(directive);
     }
@@ -55,7 +73,7 @@ pub fn start(default_level: &str) -> Log {
         .finish()
         .with(bounded.clone())
         .init();
-    Log(bounded)
+    Ok(Log(bounded))
 }
 
 impl Drop for Log {
@@ -162,6 +180,17 @@ mod tests {
     impl<S: Subscriber> Layer<S> for Counted {
         fn on_event(&self, _: &Event<'_>, _: Context<'_, S>) {
             self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_word_that_is_no_level_is_wrong_usage() {
+        for good in ["off", "error", "WARN", "info", "debug", "trace", "towpath_sockets=debug", "warn,towpath=info"] {
+            assert!(filter_of(good).is_ok(), "{good}");
+        }
+        for wrong in ["foo", "verbose", "info,warn", "towpath=much"] {
+            let failure = filter_of(wrong).err().map(|failure| failure.to_string()).unwrap_or_default();
+            assert_eq!(failure, format!("TOW_LOG={wrong}: it is error, warn, info, debug or trace"));
         }
     }
 

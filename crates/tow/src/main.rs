@@ -11,6 +11,7 @@ mod load;
 mod location;
 mod log;
 mod ls;
+mod program;
 mod progress;
 mod resources;
 mod serve;
@@ -61,7 +62,10 @@ fn main() -> ExitCode {
         "error"
     };
     // What it held back is told when it ends, and so does `main`.
-    let _log = log::start(default_level);
+    let _log = match log::start(default_level) {
+        Ok(log) => log,
+        Err(failure) => return told(failure),
+    };
     resources::raise_file_limit();
     if matches!(arguments.command, Command::Broker(_) | Command::Call(_) | Command::Work(_)) {
         resources::keep_freed_memory();
@@ -75,8 +79,10 @@ fn main() -> ExitCode {
         Command::Work(arguments) => work::run(arguments),
         Command::Demo(arguments) => demo::run(arguments),
     };
-    outcome.unwrap_or_else(|failure| {
-        eprintln!("tow: {}", text::Shown(&failure.to_string()));
-        failure.into()
-    })
+    outcome.unwrap_or_else(told)
+}
+
+fn told(failure: exit::Failure) -> ExitCode {
+    eprintln!("tow: {}", text::Shown(&failure.to_string()));
+    failure.into()
 }

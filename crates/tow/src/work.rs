@@ -5,6 +5,8 @@
 use crate::bodies::{Collector, PIECE_BYTES, open_large};
 use crate::brokers::BrokerArguments;
 use crate::exit::Failure;
+use crate::program::executable;
+use clap::builder::RangedU64ValueParser;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -39,7 +41,7 @@ pub struct Arguments {
     #[command(flatten)]
     brokers: BrokerArguments,
     /// Requests at a time [default: 1; an echo: 4096].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(1..), allow_negative_numbers = true)]
     jobs: Option<u32>,
     /// Reply what is asked, without any command.
     #[arg(long)]
@@ -51,8 +53,10 @@ pub struct Arguments {
 
 /// Works until a signal ends it.
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
-    let jobs = arguments.jobs.unwrap_or(if arguments.echo { ECHO_JOBS } else { 1 }).max(1);
+    let jobs = arguments.jobs.unwrap_or(if arguments.echo { ECHO_JOBS } else { 1 });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
+    // Otherwise it would take request after request, and fail each.
+    arguments.command.first().map(|program| executable(program)).transpose()?;
     runtime.block_on(async {
         let link = arguments.brokers.link();
         let spool = link.spool_folder.clone();

@@ -25,6 +25,7 @@ mod failover;
 mod inbox;
 mod services;
 pub(crate) mod session;
+mod standing;
 mod state;
 mod table;
 #[cfg(test)]
@@ -118,8 +119,12 @@ pub struct ClientStatus {
     pub connected: Option<Endpoint>,
     /// Whether requests are numbered there.
     pub numbered: bool,
-    /// Why there is no connection, or why the last one was lost; for people.
+    /// Why there is no connection, why the last one was lost, or that the peer isn't understood; for people.
     pub failure: String,
+    /// Whether the connection that is there, or was last, is to a stock broker.
+    pub is_stock: bool,
+    /// Whether what such a broker sent last isn't Majordomo: it may be no broker.
+    pub is_misheard: bool,
 }
 
 /// Why a request isn't taken.
@@ -353,7 +358,9 @@ impl Client {
             parts_dropped: state.inbox.parts_dropped(),
             numbered: connected.is_some_and(|(_, numbered)| numbered),
             connected: connected.map(|(endpoint, _)| endpoint.clone()),
-            failure: state.failure().to_owned(),
+            failure: state.standing.failure().to_owned(),
+            is_stock: state.standing.is_stock(),
+            is_misheard: state.standing.is_misheard(),
         }
     }
 

@@ -2,14 +2,15 @@
 
 use super::failover::Failover;
 use super::inbox::Inbox;
-use super::session::{Delivery, NewRequest, Session};
+use super::session::{NewRequest, Session};
+use super::standing::Standing;
 use super::{CallOptions, ClientOptions, SubmitError};
 use crate::body::Body;
 use crate::limits::SERVICE_BYTES_MAX;
 use crate::link::drive::{Driven, Shared};
-use crate::link::incoming::{Incoming, Piece, Pieces};
+use crate::link::incoming::{Incoming, Pieces};
 use crate::link::{LinkOptions, Speech, outgoing};
-use crate::wire::{Block, CLIENT_HEADER, ClientId, Extent, ToClient, WireError};
+use crate::wire::{Block, CLIENT_HEADER, ClientId, Extent};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
@@ -49,7 +50,7 @@ pub(super) struct State {
     pub closing: bool,
     /// Why nothing more will come.
     pub ended: Option<String>,
-    failure: String,
+    pub standing: Standing,
 }
 
 /// What callers wait for.
@@ -81,7 +82,7 @@ impl State {
             room_wanted: 0,
             closing: false,
             ended: None,
-            failure: "no connection has been made yet".to_owned(),
+            standing: Standing::new(),
         }
     }
 
@@ -165,15 +166,12 @@ impl State {
         }
     }
 
-    /// Why there is no connection, or why the last one was lost.
-    pub fn failure(&self) -> &str {
-        &self.failure
-    }
-
-    fn lost(&mut self, reason: String, now: Instant) {
-        let endpoint = self.endpoints.get(self.failover.current()).map(ToString::to_string);
-        tracing::debug!(endpoint, reason, "no connection to a broker");
-        self.failure = reason;
+    fn lost(&mut self, reason: &str, now: Instant) {
+        let endpoint = self.endpoints.get(self.failover.current());
+        tracing::debug!(endpoint = endpoint.map(ToString::to_string), reason, "no connection to a broker");
+        if self.standing.lost(endpoint, reason, now) {
+            self.failover.succeeded();
+        }
         self.forget_connection();
         self.connection = Connection::Resting(now + self.failover.failed());
     }
@@ -197,18 +195,16 @@ impl State {
 
     fn on_ready(&mut self, hub: &Hub, peer: PeerId, now: Instant) {
         // It may have come and gone in one turn, and nothing else would tell of that.
-        let Some(info) = hub.peer(peer) else { return self.lost("the broker went at once".to_owned(), now) };
+        let Some(info) = hub.peer(peer) else { return self.lost("the broker went at once", now) };
         let speech = self.link.speech(&info.metadata);
         self.connection = Connection::Ready(peer, speech);
+        self.standing.connected(speech, now);
         match speech {
             Speech::Numbered => {
                 let now = self.now();
                 self.session.connected(now, &mut self.block);
             }
-            Speech::Stock(_) => {
-                self.failover.succeeded();
-                self.session.connected_to_stock();
-            }
+            Speech::Stock(_) => self.session.connected_to_stock(),
         }
     }
 
@@ -220,16 +216,23 @@ impl State {
         let mut sink = |delivery| inbox.deliver(delivery);
         match speech {
             Speech::Numbered => {
-                let outcome = on_numbered(session, message, now, &mut sink);
+                let outcome = session.on_message(message, now, &mut sink);
                 if session.journal().is_some() {
                     self.failover.succeeded();
                 }
                 outcome
             }
             Speech::Stock(dialect) => {
+                let endpoint = self.endpoints.get(self.failover.current());
                 match dialect.client_hears(message) {
-                    Ok(heard) => session.on_stock(heard, &mut sink),
-                    Err(error) => tracing::warn!(%error, "a message of the broker is left out"),
+                    Ok(heard) => {
+                        session.on_stock(heard, &mut sink);
+                        self.standing.heard(endpoint, None);
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "a message of the broker is left out");
+                        self.standing.heard(endpoint, Some(&error));
+                    }
                 }
                 Ok(())
             }
@@ -276,9 +279,9 @@ impl State {
                 return self.on_ready(hub, peer, now);
             }
             Event::Failed { reason, .. } if matches!(self.connection, Connection::Connecting) => {
-                return self.lost(reason, now);
+                return self.lost(&reason, now);
             }
-            Event::Gone { peer, reason } if Some(peer) == ours => return self.lost(reason, now),
+            Event::Gone { peer, reason } if Some(peer) == ours => return self.lost(&reason, now),
             Event::Message { peer, frames, .. } if Some(peer) == ours => self.incoming.message(frames),
             Event::BodyStart { peer, head, .. } if Some(peer) == ours => return self.incoming.begin(head),
             Event::BodyData { peer, data } if Some(peer) == ours => return self.incoming.data(&data),
@@ -302,34 +305,15 @@ impl State {
         let Some(why) = self.session.spoiled() else { return };
         let Connection::Ready(peer, speech) = self.connection else { return };
         match speech {
-            Speech::Numbered => self.lost(why.to_owned(), now),
+            Speech::Numbered => self.lost(why, now),
             Speech::Stock(_) => {
+                self.standing.replaced(self.endpoints.get(self.failover.current()), why);
                 self.forget_connection();
                 self.connection = Connection::Resting(now);
             }
         }
         hub.disconnect(peer, why);
     }
-}
-
-fn on_numbered(
-    session: &mut Session,
-    message: Pieces,
-    now: Duration,
-    sink: &mut impl FnMut(Delivery),
-) -> Result<(), String> {
-    let mut pieces = message.into_iter();
-    let (Some(Piece::Bytes(header)), Some(Piece::Bytes(block))) = (pieces.next(), pieces.next()) else {
-        return Err("a message without a header and a block".to_owned());
-    };
-    if header != CLIENT_HEADER {
-        return Err("a message with another header".to_owned());
-    }
-    let attached = pieces.next().map(|piece| piece.into_attached(|| ToClient::announces_list(&block)));
-    if pieces.next().is_some() {
-        return Err(WireError::Attachment.to_string());
-    }
-    session.on_block(&block, attached, now, sink).map_err(|error| error.to_string())
 }
 
 impl Driven for State {

@@ -42,6 +42,8 @@ pub(super) struct LinkState {
     inbox: Arc<Inbox>,
     /// Tells whoever waits to give a part.
     pub room: Arc<Notify>,
+    /// Whoever runs it knows that there is no connection.
+    alone_told: bool,
     /// Since when it leaves, and since when nothing is held.
     leaving: Option<Instant>,
     quiet: Option<Instant>,
@@ -71,6 +73,7 @@ impl LinkState {
             cancellations: HashMap::new(),
             inbox,
             room: Arc::new(Notify::new()),
+            alone_told: false,
             leaving: None,
             quiet: None,
             ended: false,
@@ -116,6 +119,7 @@ impl LinkState {
         let Some(info) = hub.peer(peer) else { return };
         let speech = self.options.speech(&info.metadata);
         tracing::info!(endpoint = %self.endpoint, "connected to a broker");
+        self.alone_told = false;
         self.peer = Some((peer, speech));
         match speech {
             Speech::Numbered => self.session.connected(&mut self.block),
@@ -132,6 +136,15 @@ impl LinkState {
         self.incoming.reset();
         if self.session.is_idle() {
             self.cancellations.clear();
+        }
+    }
+
+    /// It is tried again and again, and said once.
+    fn not_connected(&mut self, reason: &str) {
+        if std::mem::replace(&mut self.alone_told, true) {
+            tracing::debug!(endpoint = %self.endpoint, reason, "no connection to a broker, still trying");
+        } else {
+            tracing::warn!(endpoint = %self.endpoint, reason, "no connection to a broker, still trying");
         }
     }
 
@@ -204,8 +217,7 @@ impl LinkState {
         let message = match event {
             Event::Ready { peer } => return self.on_ready(hub, peer),
             Event::Failed { reason, .. } => {
-                tracing::debug!(endpoint = %self.endpoint, reason, "no connection to a broker");
-                return;
+                return self.not_connected(&reason);
             }
             Event::Gone { peer, reason } if is_ours(peer) => return self.lost(&reason),
             Event::Message { peer, frames, .. } if is_ours(peer) => self.incoming.message(frames),

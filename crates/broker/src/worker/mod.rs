@@ -24,6 +24,7 @@ pub use request::{NotWanted, Request};
 pub use session::WorkerCounters;
 
 use crate::body::Body;
+use crate::core::is_built_in;
 use crate::limits::SERVICE_BYTES_MAX;
 use crate::link::drive::Shared;
 use link::{Handler, LinkState};
@@ -62,6 +63,9 @@ pub enum WorkerError {
     /// The service's name.
     #[error("a service's name has 1 to {SERVICE_BYTES_MAX} octets, and this one {0}")]
     BadService(usize),
+    /// Brokers answer these themselves, and end the connection of a worker for one.
+    #[error("{0}: names that begin with mmi. or titanic. are the broker's own services")]
+    BuiltIn(String),
     /// The system's reason.
     #[error(transparent)]
     Socket(#[from] SocketError),
@@ -162,6 +166,9 @@ impl Worker {
     ) -> Result<Worker, WorkerError> {
         if service.is_empty() || service.len() > SERVICE_BYTES_MAX {
             return Err(WorkerError::BadService(service.len()));
+        }
+        if is_built_in(service.as_bytes()) {
+            return Err(WorkerError::BuiltIn(service.to_owned()));
         }
         let waiting = Waiting { requests: VecDeque::new(), links: endpoints.len() };
         let inbox = Arc::new(Inbox { waiting: Mutex::new(waiting), arrived: Notify::new() });

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, test_kill_process};
 use tempfile::tempdir;
 
 use crate::support::broker::{Broker, call, work};
-use crate::support::process::{Process, run, tow};
+use crate::support::process::{Process, Server, run, tow};
 use crate::support::tree::{digest, random_file};
 use crate::support::wait_until;
 
@@ -36,9 +36,13 @@ fn failures_say_why() {
     assert!(outcome.stdout.is_empty());
     assert!(outcome.stderr.contains("exit status: 3: oops"), "{}", outcome.stderr);
 
-    let _missing = work(&[&broker], &["missing", "--", "/nowhere/at/all"]);
+    let folder = tempdir().expect("a folder");
+    let tool = folder.path().join("tool");
+    std::fs::copy("/bin/true", &tool).expect("copy");
+    let _missing = work(&[&broker], &["missing", "--", tool.to_str().expect("letters")]);
+    std::fs::remove_file(&tool).expect("remove");
     let outcome = run(&mut call(&[&broker], &["missing", "x"])).expect_code(1);
-    assert!(outcome.stderr.contains("/nowhere/at/all: No such file"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("tool: No such file"), "{}", outcome.stderr);
 
     let outcome = run(&mut call(&[&broker], &["nobody", "x", "--timeout", "0.3"])).expect_code(1);
     assert!(outcome.stderr.contains("408"), "{}", outcome.stderr);
@@ -48,6 +52,56 @@ fn failures_say_why() {
     assert!(outcome.stderr.contains("connecting failed"), "{}", outcome.stderr);
     run(&mut tow(["call", "echo", "--ahead", "3"])).expect_code(2);
     run(&mut tow(["work", "echo"])).expect_code(2);
+}
+
+#[test]
+fn what_cannot_work_is_refused_at_once() {
+    for (arguments, reason) in [
+        (&["missing", "--", "/nowhere/at/all"][..], "tow: /nowhere/at/all: No such file"),
+        (&["missing", "--", "no-such-command-at-all"], "no such command in PATH"),
+        (&["mmi.foo", "--echo"], "the broker's own services"),
+        (&["titanic.request", "--", "cat"], "the broker's own services"),
+        (&["echo", "--echo", "--jobs", "0"], "--jobs"),
+    ] {
+        let outcome = run(tow(["work"]).args(arguments)).expect_code(2);
+        assert!(outcome.stderr.contains(reason), "{}", outcome.stderr);
+    }
+    let outcome = run(tow(["work", "echo", "--echo"]).env("TOW_LOG", "foo")).expect_code(2);
+    assert_eq!(outcome.stderr, "tow: TOW_LOG=foo: it is error, warn, info, debug or trace\n");
+}
+
+#[test]
+fn clients_of_majordomo_see_a_failure_of_our_broker_as_one() {
+    let broker = Broker::start();
+    let _bad = work(&[&broker], &["bad", "--", "sh", "-c", "echo oops >&2; exit 3"]);
+    let _number = work(&[&broker], &["number", "--", "echo", "404"]);
+    for dialect in ["mdp01", "mdp02", "majortomo"] {
+        let outcome = run(&mut call(&[&broker], &["bad", "x", "--dialect", dialect])).expect_code(1);
+        assert_eq!(String::from_utf8_lossy(&outcome.stdout), "");
+        assert!(outcome.stderr.starts_with("tow: 500"), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("exit status: 3: oops"), "{}", outcome.stderr);
+        let outcome = run(&mut call(&[&broker], &["number", "x", "--dialect", dialect])).expect_code(0);
+        assert_eq!(outcome.stdout, b"404\n");
+    }
+}
+
+#[test]
+fn a_peer_that_is_no_broker_is_told_from_one_that_is_silent() {
+    let folder = tempdir().expect("a folder");
+    let server = Server::start(folder.path());
+    let arguments = ["call", "echo", "x", "--timeout", "1", "--connect", server.endpoint()];
+    let outcome = run(&mut tow(arguments)).expect_code(1);
+    assert!(outcome.stderr.contains("isn't Majordomo; is it a broker?"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains(server.endpoint()), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_worker_says_once_that_there_is_no_broker() {
+    let worker = Process::start(&mut tow(["work", "echo", "--echo", "--connect", "ipc:///nowhere/at/all"]));
+    let told = || worker.log().matches("no connection to a broker, still trying").count();
+    wait_until("it says so", || told() > 0);
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(told(), 1, "{}", worker.log());
 }
 
 #[test]
@@ -94,10 +148,10 @@ fn without_a_broker_the_person_is_told_while_it_is_waited_for() {
     for load in [&[][..], &["--count", "3"]] {
         let mut command = tow(["call", "echo", "--connect", "ipc:///nowhere/at/all", "--timeout", "60"]);
         let caller = Process::start(command.args(load));
-        wait_until("it says so", || caller.log().contains("no broker yet"));
+        wait_until("it says so", || caller.log().contains("no connection to a broker"));
         caller.signal(Signal::INT);
         let outcome = caller.finish().expect_code(1);
-        assert_eq!(outcome.stderr.matches("no broker yet").count(), 1, "{}", outcome.stderr);
+        assert_eq!(outcome.stderr.matches("no connection to a broker").count(), 1, "{}", outcome.stderr);
     }
     run(&mut tow(["call", ""])).expect_code(2);
     run(&mut tow(["call", "echo", "--count", "3", "--rate", "0"])).expect_code(2);

@@ -3,8 +3,9 @@
 use super::super::table::State;
 use super::{Delivery, ENTRY_BYTES, Link, RETRY_MOST, Session};
 use crate::body::{Arriving, Body};
+use crate::link::incoming::{Piece, Pieces};
 use crate::mdp::peer::ClientHears;
-use crate::wire::{Content, Status, ToClient, WireError};
+use crate::wire::{CLIENT_HEADER, Content, Status, ToClient, WireError};
 use bytes::Bytes;
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -22,6 +23,27 @@ struct Finished {
 }
 
 impl Session {
+    /// Takes a message of a broker of numbered requests. One that is wrong beyond repair is to end the connection.
+    pub fn on_message(
+        &mut self,
+        message: Pieces,
+        now: Duration,
+        sink: &mut impl FnMut(Delivery),
+    ) -> Result<(), String> {
+        let mut pieces = message.into_iter();
+        let (Some(Piece::Bytes(header)), Some(Piece::Bytes(block))) = (pieces.next(), pieces.next()) else {
+            return Err("a message without a header and a block".to_owned());
+        };
+        if header != CLIENT_HEADER {
+            return Err("a message with another header".to_owned());
+        }
+        let attached = pieces.next().map(|piece| piece.into_attached(|| ToClient::announces_list(&block)));
+        if pieces.next().is_some() {
+            return Err(WireError::Attachment.to_string());
+        }
+        self.on_block(&block, attached, now, sink).map_err(|error| error.to_string())
+    }
+
     /// Takes a block of records, and the body behind it, or why that is lost.
     pub fn on_block(
         &mut self,

@@ -1,0 +1,81 @@
+//! What a client can tell people of its connection: whether it works, and what is wrong with it.
+
+use crate::link::Speech;
+use std::time::{Duration, Instant};
+use towpath_sockets::Endpoint;
+
+/// A connection to a stock broker works if it lasts for so long: nothing that such a broker says would tell it.
+const LASTS: Duration = Duration::from_millis(100);
+
+/// How it stands with the connection that is there, or was last.
+#[derive(Debug)]
+pub(super) struct Standing {
+    failure: String,
+    misheard: bool,
+    stock: bool,
+    ready_at: Option<Instant>,
+}
+
+impl Standing {
+    /// Of a client that hasn't tried yet.
+    pub fn new() -> Standing {
+        Standing {
+            failure: "no connection has been made yet".to_owned(),
+            misheard: false,
+            stock: false,
+            ready_at: None,
+        }
+    }
+
+    /// Why there is no connection, why the last one was lost, or that the peer says what isn't of its dialect.
+    pub fn failure(&self) -> &str {
+        &self.failure
+    }
+
+    /// Whether what came last isn't of the dialect that is spoken: the peer may be no broker.
+    pub fn is_misheard(&self) -> bool {
+        self.misheard
+    }
+
+    /// Whether the connection is to a stock broker.
+    pub fn is_stock(&self) -> bool {
+        self.stock
+    }
+
+    /// There is a connection.
+    pub fn connected(&mut self, speech: Speech, now: Instant) {
+        self.stock = speech != Speech::Numbered;
+        self.misheard &= self.stock;
+        self.ready_at = Some(now);
+    }
+
+    /// A message of a stock broker was understood, or why it wasn't.
+    pub fn heard(&mut self, endpoint: Option<&Endpoint>, error: Option<&dyn std::fmt::Display>) {
+        self.misheard = error.is_some();
+        if let Some(error) = error {
+            self.set(endpoint, &format!("what it sends isn't Majordomo; is it a broker? ({error})"));
+        }
+    }
+
+    /// The connection is replaced. That the peer isn't understood says more.
+    pub fn replaced(&mut self, endpoint: Option<&Endpoint>, reason: &str) {
+        if !self.misheard {
+            self.set(endpoint, reason);
+        }
+    }
+
+    /// The connection is lost, or couldn't be made. Tells whether it was one to a stock broker that lasted.
+    pub fn lost(&mut self, endpoint: Option<&Endpoint>, reason: &str, now: Instant) -> bool {
+        self.replaced(endpoint, reason);
+        self.misheard = false;
+        let lasted = self.ready_at.take().is_some_and(|at| now.saturating_duration_since(at) >= LASTS);
+        lasted && self.stock
+    }
+
+    fn set(&mut self, endpoint: Option<&Endpoint>, reason: &str) {
+        self.failure = match endpoint {
+            Some(endpoint) => format!("{endpoint}: {reason}"),
+            None => reason.to_owned(),
+        };
+    }
+}
