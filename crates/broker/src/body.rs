@@ -263,9 +263,14 @@ fn large_bytes_of_pieces(pieces: &[Body]) -> u64 {
     pieces.iter().map(Body::large_bytes).sum()
 }
 
+/// What each of several frames costs beside its octets: its handle, and what the allocator rounds up and keeps beside two small
+/// pieces of memory. Of frames of an octet it is nearly everything.
+const FRAME_BYTES: usize = size_of::<Bytes>() + 64;
+
+/// Octets of memory that several frames hold.
 #[cold]
-fn memory_bytes_of_frames(frames: &[Bytes]) -> usize {
-    frames.iter().map(|frame| size_of::<Bytes>() + frame.len()).sum()
+pub(crate) fn memory_bytes_of_frames(frames: &[Bytes]) -> usize {
+    frames.iter().map(|frame| FRAME_BYTES + frame.len()).sum()
 }
 
 #[cold]

@@ -8,9 +8,37 @@ use crate::spool::BodyOf;
 use crate::wire::{ClientId, Status, Token};
 use bytes::Bytes;
 use serde_json::json;
+use std::time::{Duration, Instant};
 
 /// Services, or workers, in one reply: more would hold up everybody while they are listed.
 const LISTED_MAX: usize = 10_000;
+
+/// A list that took this long to make, or longer, may be given again later on.
+const LIST_TAKES_LONG: Duration = Duration::from_millis(2);
+
+/// For so many times as long as it took: whoever asks without end gets a tenth of the broker's time.
+const LIST_RESTS: u32 = 9;
+
+/// Lists of everything that have been made: those who ask together get the same one, and what is long is made now and then.
+#[derive(Default)]
+pub(super) struct Lists(Vec<List>);
+
+struct List {
+    service: Bytes,
+    reply: Body,
+    /// Until then it is given again; else only in the turn that made it.
+    until: Option<Instant>,
+}
+
+impl Lists {
+    /// A turn is over.
+    pub fn turn(&mut self) {
+        if !self.0.is_empty() {
+            let now = Instant::now();
+            self.0.retain(|list| list.until.is_some_and(|until| until > now));
+        }
+    }
+}
 
 /// A reply that begins with a code, as all of these do.
 fn coded(code: &'static str, more: impl IntoIterator<Item = Bytes>) -> Body {
@@ -37,21 +65,12 @@ impl Broker {
                 let has_worker = self.core.service(&argument).is_some_and(|service| service.workers > 0);
                 coded(if has_worker { "200" } else { "404" }, [])
             }
-            b"mmi.services" => {
-                let services = self.core.services().filter(|service| service.workers > 0).take(LISTED_MAX);
-                let names: Vec<String> = services.map(|s| String::from_utf8_lossy(&s.name).into_owned()).collect();
-                coded("200", [json!(names).to_string().into()])
+            b"mmi.queue" if !argument.is_empty() => {
+                let queue: Vec<_> = self.core.service(&argument).iter().map(of_service).collect();
+                coded("200", [json!(queue).to_string().into()])
             }
-            b"mmi.queue" => {
-                let wanted = |service: &ServiceInfo| match argument.is_empty() {
-                    true => !crate::core::is_built_in(&service.name),
-                    false => service.name[..] == argument[..],
-                };
-                let queues: Vec<_> =
-                    self.core.services().filter(wanted).take(LISTED_MAX).map(|s| of_service(&s)).collect();
-                coded("200", [json!(queues).to_string().into()])
-            }
-            b"mmi.workers" => coded("200", [self.workers(&argument).to_string().into()]),
+            b"mmi.workers" if !argument.is_empty() => coded("200", [self.workers(&argument).to_string().into()]),
+            b"mmi.services" | b"mmi.queue" | b"mmi.workers" => self.list(service),
             b"mmi.spool" => coded("200", [self.spool().to_string().into()]),
             b"titanic.request" if self.keeping.is_some() => return self.titanic_request(token, body),
             b"titanic.reply" if self.keeping.is_some() => self.titanic_reply(&argument),
@@ -66,6 +85,30 @@ impl Broker {
         };
         let status = if reply.single() == Some(b"501") { Status::NOT_IMPLEMENTED } else { Status::OK };
         self.core.built_in_reply(token, status, reply);
+    }
+
+    /// A list of everything.
+    fn list(&mut self, service: &[u8]) -> Body {
+        if let Some(list) = self.lists.0.iter().find(|list| list.service == service) {
+            return list.reply.clone();
+        }
+        let begin = Instant::now();
+        let listed = match service {
+            b"mmi.workers" => self.workers(b""),
+            b"mmi.queue" => {
+                let queues = self.core.services().filter(|service| !crate::core::is_built_in(&service.name));
+                queues.take(LISTED_MAX).map(|service| of_service(&service)).collect()
+            }
+            _ => {
+                let services = self.core.services().filter(|service| service.workers > 0).take(LISTED_MAX);
+                services.map(|service| String::from_utf8_lossy(&service.name).into_owned()).collect()
+            }
+        };
+        let reply = coded("200", [listed.to_string().into()]);
+        let took = begin.elapsed();
+        let until = (took >= LIST_TAKES_LONG).then(|| begin + took * (LIST_RESTS + 1));
+        self.lists.0.push(List { service: Bytes::copy_from_slice(service), reply: reply.clone(), until });
+        reply
     }
 
     /// The room for large bodies.

@@ -16,6 +16,7 @@ pub use options::{BrokerOptions, Heartbeats};
 use crate::core::{Core, Millis, Settings, Task};
 use crate::journal::JournalError;
 use crate::wire::Extent;
+use built_in::Lists;
 use connection::Connections;
 use gathering::{Gathering, IDLE_WAIT_MS};
 use keeping::Keeping;
@@ -53,6 +54,7 @@ pub struct Broker {
     started: Instant,
     stop: Arc<AtomicBool>,
     gathering: Gathering,
+    lists: Lists,
     pace: Pace,
     held_bytes_max: usize,
 }
@@ -103,6 +105,7 @@ impl Broker {
             started,
             stop: Arc::new(AtomicBool::new(false)),
             gathering: Gathering::default(),
+            lists: Lists::default(),
             pace: Pace::default(),
             held_bytes_max: options.settings.unfinished_bytes_max(),
         })
@@ -178,6 +181,7 @@ impl Broker {
         self.make_room();
         self.release_gathered(false);
         self.flush();
+        self.lists.turn();
         Ok(())
     }
 }

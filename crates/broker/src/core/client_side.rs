@@ -1,9 +1,9 @@
 //! What clients say.
 
 use super::numbers::Walk;
-use super::requests::State;
+use super::requests::{State, envelope_bytes};
 use super::room::{Refusal, STOPPING};
-use super::session::Session;
+use super::session::{GAP_BYTES, Session};
 use super::settings::{Millis, NEVER};
 use super::{Action, Core, Peer, Role, ServiceKey, SessionKey, StockEnvelope};
 use crate::body::{Arriving, Body};
@@ -48,8 +48,10 @@ impl Core {
         self.actions.push(Action::Welcome { peer });
         self.drop_interest(now, key, 0, first);
         let session = &mut self.sessions[key as usize];
+        let gaps = session.confirmed.gaps();
         session.confirmed.insert_below(first);
         session.highest = session.highest.max(first.saturating_sub(1));
+        self.recharge_gaps(key, gaps);
         self.unpark(now, key);
     }
 
@@ -127,9 +129,16 @@ impl Core {
         service: &[u8],
         body: Body,
     ) {
-        if self.bytes + body.memory_bytes() > self.settings.bytes_max + self.settings.unfinished_bytes_max() {
+        let bytes = body.memory_bytes() + envelope_bytes(&envelope);
+        if self.bytes + bytes > self.settings.bytes_max + self.settings.unfinished_bytes_max() {
             let (status, reason) = (Status::UNAVAILABLE, "the broker has all that it can hold");
-            return self.stock_refuse(now, peer, envelope, service, status, reason);
+            let known = self.services.find(service);
+            self.stock_refuse(now, peer, envelope, service, status, reason);
+            // The next one would be refused as well, and so on through all that it sends.
+            if let Role::Client(key) = self.role(peer) {
+                self.pause(key, known.unwrap_or(ServiceKey::MAX));
+            }
+            return;
         }
         // Those that were there before aren't read any more.
         if self.stopping {
@@ -138,6 +147,11 @@ impl Core {
         let Some(key) = self.stock_session(now, peer) else { return };
         let session = &mut self.sessions[key as usize];
         session.one_reply = one_reply;
+        if session.blocked && is_built_in(service) {
+            // These are answered at once, and would pile up.
+            let (status, reason) = (Status::UNAVAILABLE, "read the replies that wait before you ask for more");
+            return self.stock_refuse(now, peer, envelope, service, status, reason);
+        }
         let number = session.next_number;
         session.next_number += 1;
         let ttl_ms = self.settings.ttl_ms;
@@ -208,14 +222,31 @@ impl Core {
             return self.disconnect(now, peer, "a client says who it is before it confirms anything");
         };
         let end = first.saturating_add(u64::from(count));
+        let before = self.bytes;
         self.drop_interest(now, key, first, end);
         let session = &mut self.sessions[key as usize];
+        let gaps = session.confirmed.gaps();
         session.confirmed.insert(first, end);
         session.highest = session.highest.max(end.saturating_sub(1));
+        self.recharge_gaps(key, gaps);
+        // Who confirms what it asked for needs less than before.
+        if self.bytes > before && self.bytes > self.settings.bytes_max {
+            return self.disconnect(now, peer, "the broker can't remember more numbers that were never asked for");
+        }
+        let session = &self.sessions[key as usize];
         if session.confirmed.gaps() > self.settings.client_requests_max.max(GAPS_MAX) {
             return self.disconnect(now, peer, "a client numbers its requests without gaps");
         }
         self.unpark(now, key);
+    }
+
+    /// The gaps between a client's confirmed numbers cost memory too: keeps the sums true, given how many there were.
+    fn recharge_gaps(&mut self, key: SessionKey, before: usize) {
+        let session = &mut self.sessions[key as usize];
+        let (before, after) = (before * GAP_BYTES, session.confirmed.gaps() * GAP_BYTES);
+        session.bytes = session.bytes + after - before;
+        self.bytes = self.bytes + after - before;
+        self.relieved |= after < before;
     }
 
     /// A client doesn't want some outcomes any more, or has them.
@@ -271,6 +302,9 @@ impl Core {
             self.forget(slot);
         }
         let session = self.sessions.remove(key as usize);
+        let gaps = session.confirmed.gaps();
+        self.bytes -= gaps * GAP_BYTES;
+        self.relieved |= gaps > 0;
         if let Some(client) = session.client {
             self.session_by_client.remove(&client);
         }

@@ -42,7 +42,7 @@ use foldhash::fast::FixedState;
 use requests::Requests;
 use requests::State;
 use service::Services;
-use session::Session;
+use session::{GAP_BYTES, Session};
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -346,6 +346,7 @@ impl Core {
                 State::Waiting | State::Parked | State::BuiltIn | State::Settled => {}
             }
         }
+        bytes += self.sessions.iter().map(|(_, session)| session.confirmed.gaps() * GAP_BYTES).sum::<usize>();
         assert_eq!(bytes, self.bytes, "the sum of all octets");
         let of_sessions: usize = self.sessions.iter().map(|(_, session)| session.requests.len()).sum();
         assert_eq!(of_sessions, self.requests.len());

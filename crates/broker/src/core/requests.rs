@@ -3,7 +3,7 @@
 use super::StockEnvelope;
 use super::settings::Millis;
 use super::{ServiceKey, SessionKey, WorkerKey};
-use crate::body::{Arriving, Body};
+use crate::body::{Arriving, Body, memory_bytes_of_frames};
 use crate::wire::Status;
 
 /// No slot.
@@ -42,6 +42,17 @@ pub(super) struct Extra {
     pub envelope: StockEnvelope,
     /// Parts that wait for the last one, because this client knows no parts.
     pub parts: Vec<Body>,
+}
+
+impl Extra {
+    fn bytes(&self) -> usize {
+        size_of::<Extra>() + envelope_bytes(&self.envelope) + self.parts.iter().map(part_bytes).sum::<usize>()
+    }
+}
+
+/// Octets of memory that an envelope holds.
+pub(super) fn envelope_bytes(envelope: &StockEnvelope) -> usize {
+    envelope.as_deref().map_or(0, memory_bytes_of_frames)
 }
 
 /// It fills two lines of a processor's cache. There are millions of these, and what each costs is getting it there.
@@ -98,7 +109,7 @@ impl Request {
 
     #[inline]
     pub fn bytes(&self) -> usize {
-        REQUEST_BYTES + self.body.memory_bytes() + self.parts().iter().map(part_bytes).sum::<usize>()
+        REQUEST_BYTES + self.body.memory_bytes() + self.extra.as_ref().map_or(0, |extra| extra.bytes())
     }
 
     /// What came with a stock client's request.

@@ -7,6 +7,9 @@ use super::settings::Millis;
 use crate::wire::ClientId;
 use std::collections::BTreeMap;
 
+/// What a gap between confirmed numbers costs.
+pub(super) const GAP_BYTES: usize = 64;
+
 /// A client: one that says who it is, over all its connections; or a stock one, as long as its connection lasts.
 #[derive(Debug)]
 pub(super) struct Session {

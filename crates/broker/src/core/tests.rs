@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod any_order;
+mod bounds;
 
 use super::*;
 

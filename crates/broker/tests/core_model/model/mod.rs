@@ -23,6 +23,9 @@ pub enum Seen {
 /// What a request costs beside its body.
 const REQUEST_BYTES: usize = 256;
 
+/// What a gap between confirmed numbers costs.
+const GAP_BYTES: usize = 64;
+
 /// Small bodies cost nothing more, and those up to 1 KiB in steps.
 pub fn memory_bytes(length: usize) -> usize {
     match length {
@@ -100,6 +103,13 @@ struct Session {
     is_journalled: bool,
     parked: Vec<usize>,
     next_number: u64,
+}
+
+impl Session {
+    fn gap_bytes(&self) -> usize {
+        let begins = |number: &&u64| number.checked_sub(1).is_some_and(|before| !self.confirmed.contains(&before));
+        self.confirmed.iter().filter(begins).count() * GAP_BYTES
+    }
 }
 
 #[derive(Debug)]
@@ -187,7 +197,23 @@ impl Model {
     }
 
     pub fn load(&self) -> (usize, usize) {
-        (self.requests.iter().count(), self.requests.iter().map(|(_, request)| request.bytes).sum())
+        let bytes: usize = self.requests.iter().map(|(_, request)| request.bytes).sum();
+        let gaps: usize = self.sessions.iter().map(|(_, session)| session.gap_bytes()).sum();
+        (self.requests.iter().count(), bytes + gaps)
+    }
+
+    /// Octets of a client's requests and of the gaps between what it has confirmed.
+    fn bytes_of(&self, key: usize) -> usize {
+        let gaps: usize =
+            self.sessions.iter().filter(|(of, _)| *of == key).map(|(_, session)| session.gap_bytes()).sum();
+        self.of_session(key).map(|request| request.bytes).sum::<usize>() + gaps
+    }
+
+    fn add_confirmed(&mut self, key: usize, numbers: std::ops::Range<u64>) {
+        let session = self.sessions.at(key);
+        let before = session.gap_bytes();
+        session.confirmed.extend(numbers);
+        self.relieved |= self.sessions.at(key).gap_bytes() < before;
     }
 
     fn disconnect(&mut self, now: Millis, peer: Peer) {
@@ -238,6 +264,7 @@ impl Model {
             }
             self.forget(place);
         }
+        self.relieved |= self.sessions.at(key).gap_bytes() > 0;
         self.sessions.take(key);
     }
 
@@ -256,7 +283,7 @@ impl Model {
         self.roles.insert(peer, Role::Client(key));
         self.seen.push(Seen::Welcome(peer));
         (0..first).for_each(|number| self.drop_interest(key, number));
-        self.sessions.at(key).confirmed.extend(0..first);
+        self.add_confirmed(key, 0..first);
         self.unpark(key);
     }
 

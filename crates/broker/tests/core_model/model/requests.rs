@@ -46,7 +46,7 @@ impl Model {
 
     pub(super) fn has_room_for(&self, key: usize, service: u8, bytes: usize) -> bool {
         let settings = &self.settings;
-        let of_client: usize = self.of_session(key).map(|request| request.bytes).sum();
+        let of_client = self.bytes_of(key);
         let (all, all_bytes) = self.load();
         let (waiting, waiting_bytes) = self.queued(service);
         bytes <= settings.client_bytes_max.min(settings.bytes_max).min(settings.service_bytes_max)
@@ -85,7 +85,7 @@ impl Model {
         let (all, all_bytes) = self.load();
         let (waiting, waiting_bytes) = self.queued(service);
         below(self.of_session(key).count(), settings.client_requests_max, own)
-            && below(self.of_session(key).map(|request| request.bytes).sum(), settings.client_bytes_max, own)
+            && below(self.bytes_of(key), settings.client_bytes_max, own)
             && below(all, settings.requests_max, shared)
             && below(all_bytes, settings.bytes_max, shared)
             && below(waiting, settings.service_requests_max, shared)
@@ -130,8 +130,13 @@ impl Model {
 
     pub fn confirm(&mut self, now: Millis, peer: Peer, first: u64, count: u64) {
         let Some(key) = self.client(now, peer) else { return };
+        let before = self.load().1;
         (first..first + count).for_each(|number| self.drop_interest(key, number));
-        self.sessions.at(key).confirmed.extend(first..first + count);
+        self.add_confirmed(key, first..first + count);
+        let after = self.load().1;
+        if after > before && after > self.settings.bytes_max {
+            return self.disconnect(now, peer);
+        }
         self.unpark(key);
     }
 

@@ -1,0 +1,99 @@
+//! What counts as memory, and what becomes of those who want more of it than there is.
+
+use super::*;
+use crate::core::client_side::is_built_in;
+
+/// Room for little; the rest of the bounds is never in the way.
+fn narrow(bytes_max: usize) -> Core {
+    let settings = Settings { secret: [3, 4], bytes_max, service_bytes_max: bytes_max, ..Settings::default() };
+    Core::new(Settings { client_bytes_max: bytes_max, ..settings })
+}
+
+fn envelope(frames: usize, octets: usize) -> StockEnvelope {
+    Some((0..frames).map(|_| Bytes::from(vec![b'e'; octets])).collect())
+}
+
+fn refusals(actions: &[Action]) -> usize {
+    let refused = |action: &&Action| matches!(action, Action::StockReply { status: Status::UNAVAILABLE, .. });
+    actions.iter().filter(refused).count()
+}
+
+#[test]
+fn an_envelope_counts_as_what_it_holds() {
+    let mut core = core();
+    core.stock_request(0, 1, true, envelope(16, 255), b"nobody", Body::from("x"));
+    let with = core.load().1;
+    assert!(with > 16 * 255, "{with}");
+    core.peer_gone(1, 1);
+    assert_eq!(core.load(), (0, 0));
+    core.check();
+}
+
+#[test]
+fn frames_of_an_octet_count_what_they_cost() {
+    let frames = || (0..1000).map(|_| Bytes::from_static(b"x"));
+    let counted = Body::owned(frames().collect::<Vec<_>>()).memory_bytes();
+    assert!(counted >= 1000 * 96, "{counted}");
+}
+
+#[test]
+fn a_stock_client_beyond_all_bounds_is_told_so_once_and_not_read_any_further() {
+    let mut core = narrow(1 << 20);
+    let most = (1 << 20) + core.settings().unfinished_bytes_max();
+    let body = || Body::from(Bytes::from(vec![0; 512 << 10]));
+    let mut peer = 0;
+    while core.load().1 + (512 << 10) <= most {
+        core.stock_request(0, peer, true, None, b"nobody", body());
+        peer += 1;
+    }
+    actions(&mut core);
+    core.stock_request(0, peer, true, None, b"another", body());
+    let done = actions(&mut core);
+    assert_eq!(refusals(&done), 1);
+    assert!(done.contains(&Action::Pause { peer, paused: true }), "{done:?}");
+    // It goes on when there is room.
+    (0..peer).for_each(|other| core.peer_gone(1, other));
+    core.tick(1);
+    assert!(actions(&mut core).contains(&Action::Pause { peer, paused: false }));
+}
+
+#[test]
+fn the_broker_answers_nothing_more_to_who_does_not_read() {
+    let mut core = core();
+    core.stock_request(0, 1, true, None, b"mmi.queue", Body::default());
+    assert!(matches!(actions(&mut core)[..], [Action::BuiltIn { .. }]));
+    core.peer_blocked(0, 1, true);
+    core.stock_request(0, 1, true, None, b"mmi.queue", Body::default());
+    assert_eq!(refusals(&actions(&mut core)), 1);
+    core.peer_blocked(0, 1, false);
+    core.stock_request(0, 1, true, None, b"mmi.queue", Body::default());
+    assert!(matches!(actions(&mut core)[..], [Action::BuiltIn { .. }]));
+    assert!(is_built_in(b"mmi.queue"));
+}
+
+#[test]
+fn gaps_between_confirmed_numbers_count_and_end_with_their_client() {
+    let mut core = narrow(64 << 10);
+    let confirm_odd = |core: &mut Core, peer, numbers: std::ops::Range<u64>| {
+        numbers.for_each(|number| core.confirm(0, peer, 2 * number, 1));
+    };
+    core.client_hello(0, 1, CLIENT, 1);
+    confirm_odd(&mut core, 1, 1..500);
+    assert!(core.load().1 >= 499 * 64);
+    assert!(!actions(&mut core).iter().any(|action| matches!(action, Action::Disconnect { .. })));
+    // What was asked for may be confirmed in any order, also where there is no room.
+    let mut filler = 0;
+    core.client_hello(0, 2, ClientId([8; 16]), 1);
+    while filler < 100 && core.load().1 + 300 < 64 << 10 {
+        filler += 1;
+        core.request(0, 2, filler, 0, false, b"nobody", Body::default());
+    }
+    (1..=filler).filter(|number| number % 2 == 0).for_each(|number| core.confirm(0, 2, number, 1));
+    assert!(!actions(&mut core).iter().any(|action| matches!(action, Action::Disconnect { .. })));
+    confirm_odd(&mut core, 1, 500..2000);
+    let ended = |action: &Action| matches!(action, Action::Disconnect { peer: 1, .. });
+    assert!(actions(&mut core).iter().any(ended));
+    core.peer_gone(0, 2);
+    core.tick(core.settings().absent_client_ms + 1);
+    assert_eq!(core.load(), (0, 0));
+}

@@ -1,0 +1,103 @@
+"""What counts as memory of the broker's, beside bodies: --max-memory bounds it all."""
+
+import os
+import time
+
+import pytest
+import zmq
+
+import mdp
+from conftest import DEADLINE_SECONDS, wait_until
+from numbered import CLIENT, confirm, hello, request
+from raw import Raw, message
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def small(broker):
+    """A broker with little memory, and a function that says how much more than at its start it has, in octets."""
+    server = broker("--max-memory", 32)
+    before = server.resident_kib()
+    return server, lambda: (server.resident_kib() - before) * 1024
+
+
+def test_envelopes(small, connected):
+    server, more = small
+    sockets = [connected(server, SNDHWM=10) for _ in range(8)]
+    frames = [*[b"e" * 255] * 16, b"", b"MDPC01", b"nobody", b"x"]
+    sent = 0
+    for socket in sockets:
+        # Until it isn't read any more.
+        while sent < 100_000 and socket.poll(200, zmq.POLLOUT):
+            socket.send_multipart(frames)
+            sent += 1
+    assert 5_000 < sent < 100_000
+    assert more() < 3 * 32 * MIB
+    assert mdp.Client(connected(server)).ask(b"mmi.service", b"nobody") == [b"404"]
+
+
+def test_frames_of_an_octet(small, connected):
+    server, more = small
+    frames = [b"", b"MDPC01", b"nobody", *[b"x"] * 900]
+    sent = 0
+    for _ in range(40):
+        socket = connected(server, SNDHWM=10)
+        while sent < 2_000 and socket.poll(50, zmq.POLLOUT):
+            socket.send_multipart(frames)
+            sent += 1
+    # Where there is no room for more they are told so once, and not read: that costs nothing.
+    wait_until(lambda: is_idle(server), "nothing is left to do")
+    assert more() < 6 * 32 * MIB
+    assert mdp.Client(connected(server)).ask(b"mmi.service", b"nobody") == [b"404"]
+
+
+def is_idle(server) -> bool:
+    def ticks() -> int:
+        with open(f"/proc/{server.process.pid}/stat") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])
+
+    before = ticks()
+    time.sleep(0.3)
+    return ticks() - before <= 3
+
+
+def test_long_lists_that_nobody_reads(broker, connected):
+    server = broker()
+    raw = Raw(server).handshake()
+    raw.send(b"".join(message(b"", b"MDPC01", b"%0200d" % number, b"x") for number in range(9_000)))
+    asking = mdp.Client(connected(server))
+    wait_until(lambda: len(asking.ask(b"mmi.queue", b"")[1]) > 9_000 * 200, "all services are listed")
+    before = server.resident_kib()
+    raws = [Raw(server).handshake() for _ in range(100)]
+    for other in raws:
+        other.send(message(b"", b"MDPC01", b"mmi.queue", b"") * 50)
+    begin = time.monotonic()
+    for _ in range(5):
+        assert mdp.Client(connected(server)).ask(b"mmi.service", b"nobody") == [b"404"]
+    assert time.monotonic() - begin < DEADLINE_SECONDS
+    assert server.resident_kib() < before + 300_000
+    for other in [raw, *raws]:
+        other.close()
+
+
+def test_gaps_between_confirmations(small, connected):
+    server, more = small
+    ranges = [range(at, at + 1000) for at in range(1, 10_000, 1000)]
+    gaps = [message(CLIENT, b"".join(confirm(2 * number) for number in numbers)) for numbers in ranges]
+    ended = 0
+    for _ in range(100):
+        raw = Raw(server).handshake()
+        raw.send(message(CLIENT, hello(os.urandom(16))))
+        try:
+            raw.send(b"".join(gaps) + message(CLIENT, request(1, b"mmi.service", b"x")))
+            said = b""
+            while b"404" not in said:
+                said += raw.receive(1)
+        except OSError:
+            ended += 1
+        raw.close()
+    assert ended > 20
+    assert more() < 3 * 32 * MIB
+    assert "numbers that were never asked for" in server.log()
