@@ -9,10 +9,6 @@ use crate::transport;
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
-/// A connection that lasts for so long works. One that its peer ends right after the handshake, again and again, is as little use as
-/// none, and tried as seldom.
-const LASTS: Duration = Duration::from_millis(100);
-
 /// One endpoint to be connected to.
 pub(crate) struct Connector {
     endpoint: Endpoint,
@@ -26,8 +22,8 @@ impl Connector {
     }
 
     /// A connection has ended that was ready for so long.
-    pub(crate) fn ended_after(&mut self, lasted: Duration) {
-        if lasted >= LASTS {
+    pub(crate) fn ended_after(&mut self, lasted: Duration, works_after: Duration) {
+        if lasted >= works_after {
             self.failures = 0;
         }
     }

@@ -94,6 +94,9 @@ pub struct HubOptions {
     pub congestion: Congestion,
     /// Between attempts to connect.
     pub reconnect: Backoff,
+    /// A connection that was ready for so long worked, and after it the waits of `reconnect` begin anew. One that its peer ends right
+    /// after the handshake, again and again, is as little use as none, and tried as seldom.
+    pub works_after: Duration,
 }
 
 impl HubOptions {
@@ -123,6 +126,7 @@ impl HubOptions {
             max_handshakes: 2_048,
             congestion: Congestion::Auto,
             reconnect: Backoff { first: Duration::from_millis(100), most: Duration::from_secs(5) },
+            works_after: Duration::from_millis(100),
         }
     }
 

@@ -137,6 +137,8 @@ impl Connection {
             max_message_bytes: MESSAGE_BYTES_MAX,
             max_frames: DATA_ENTRIES_MAX + 1,
             pipe_over_bytes: pipe_bodies.then_some(PIPE_OVER_BYTES),
+            // Connections that bring nothing are counted, and given up; those that bring little before they break still get on.
+            works_after: Duration::ZERO,
             ..HubOptions::new(SocketType::Dealer)
         })?;
         cancel.wakes(hub.waker());

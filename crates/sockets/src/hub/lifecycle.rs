@@ -121,7 +121,8 @@ impl Hub {
         }
         if let Origin::Connector(index) = peer.origin {
             if let (Some(ready_at), Some(connector)) = (peer.ready_at, self.connectors.get_mut(index)) {
-                connector.ended_after(self.now.saturating_duration_since(ready_at));
+                let lasted = self.now.saturating_duration_since(ready_at);
+                connector.ended_after(lasted, self.options.works_after);
             }
             self.connect_later(index);
         }
