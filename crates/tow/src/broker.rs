@@ -4,6 +4,7 @@
 
 use crate::brokers::seconds;
 use crate::exit::Failure;
+use crate::numbers::positive;
 use clap::builder::RangedU64ValueParser;
 use std::io::Write;
 use std::path::PathBuf;
@@ -31,31 +32,31 @@ pub struct Arguments {
     #[arg(long, value_name = "MIB")]
     max_spool: Option<u64>,
     /// Seconds that a request waits for its outcome, if its client doesn't say.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, allow_negative_numbers = true)]
     request_timeout: f64,
     /// Seconds that a worker may take for a request [default: as long as it is connected].
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     busy_timeout: Option<f64>,
     /// How often a request is given to workers that die over it.
-    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = positive::<u16>, allow_negative_numbers = true)]
     attempts: u16,
     /// Seconds between two heartbeats; a peer that is silent for five times as long is gone, a stock worker that is idle and silent for four times as long too.
-    #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0, allow_negative_numbers = true)]
     heartbeat: f64,
     /// Requests of one service that may wait for a worker.
-    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
-    max_waiting: usize,
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = positive::<u64>, allow_negative_numbers = true)]
+    max_waiting: u64,
     /// MiB of memory for all requests and replies.
-    #[arg(long, value_name = "MIB", default_value_t = 1024)]
-    max_memory: usize,
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = positive::<u64>, allow_negative_numbers = true)]
+    max_memory: u64,
     /// Seconds that what belongs to a numbered client is kept while the client isn't connected.
-    #[arg(long, value_name = "SECONDS", default_value_t = 300.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 300.0, allow_negative_numbers = true)]
     absent_timeout: f64,
     /// The same for what is in the journal; seven days by default.
-    #[arg(long, value_name = "SECONDS", default_value_t = 604_800.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 604_800.0, allow_negative_numbers = true)]
     journal_retention: f64,
     /// Seconds that workers may finish what they have when the broker is told to end.
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, allow_negative_numbers = true)]
     grace: f64,
     /// Connections in all.
     #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
@@ -76,7 +77,7 @@ impl Arguments {
         options.journal = self.journal;
         options.spool = self.spool;
         options.max_spool_bytes = self.max_spool.map(|mib| mib.saturating_mul(1 << 20));
-        options.grace = seconds("grace", self.grace.max(0.001))?;
+        options.grace = if self.grace == 0.0 { Duration::ZERO } else { seconds("grace", self.grace)? };
         options.max_peers = self.max_peers;
         options.busy_poll = Duration::from_micros(u64::from(self.busy_poll));
         let interval = seconds("heartbeat", self.heartbeat)?;
@@ -85,9 +86,9 @@ impl Arguments {
         settings.heartbeat_ms = millis("heartbeat", self.heartbeat)?.max(1);
         settings.ttl_ms = millis("request-timeout", self.request_timeout)?;
         settings.busy_timeout_ms = self.busy_timeout.map(|busy| millis("busy-timeout", busy)).transpose()?;
-        settings.attempts_max = self.attempts.max(1);
-        settings.service_requests_max = self.max_waiting.max(1);
-        settings.bytes_max = self.max_memory.max(1) << 20;
+        settings.attempts_max = self.attempts;
+        settings.service_requests_max = usize::try_from(self.max_waiting).map_err(Failure::usage)?;
+        settings.bytes_max = usize::try_from(self.max_memory.saturating_mul(1 << 20)).map_err(Failure::usage)?;
         settings.service_bytes_max = settings.bytes_max / 2;
         settings.client_bytes_max = settings.client_bytes_max.min(settings.bytes_max / 2);
         settings.absent_client_ms = millis("absent-timeout", self.absent_timeout)?;

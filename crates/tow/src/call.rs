@@ -4,9 +4,9 @@
 
 use crate::bodies::{read_body, write_body};
 use crate::brokers::{BrokerArguments, seconds};
-use crate::demo::parse_size;
 use crate::exit::Failure;
 use crate::load;
+use crate::numbers::{body_size, positive};
 use crate::resources::own_usage;
 use crate::text::Shown;
 use serde_json::json;
@@ -37,7 +37,7 @@ pub struct Arguments {
     #[command(flatten)]
     brokers: BrokerArguments,
     /// Seconds that a request may take [default: 60; a load has no limit but the broker's].
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     timeout: Option<f64>,
     /// The broker needn't keep it in its journal.
     #[arg(long)]
@@ -49,20 +49,20 @@ pub struct Arguments {
     #[arg(long, short)]
     quiet: bool,
     /// A load of so many requests, for a service that echoes them. Each body begins with its number, in eight octets.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive::<u64>, allow_negative_numbers = true)]
     count: Option<u64>,
     /// The load: so many requests without a reply at a time, on each connection.
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "count")]
-    ahead: usize,
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "count", value_parser = positive::<u64>, allow_negative_numbers = true)]
+    ahead: u64,
     /// The load: octets of a body, such as 1K; at least 8.
-    #[arg(long, value_name = "OCTETS", default_value = "32", value_parser = parse_size, requires = "count")]
+    #[arg(long, value_name = "OCTETS", default_value = "32", value_parser = body_size, allow_negative_numbers = true, requires = "count")]
     size: u64,
     /// The load: so many requests a second, instead of as many as possible.
-    #[arg(long, value_name = "N", requires = "count", value_parser = rate)]
+    #[arg(long, value_name = "N", requires = "count", value_parser = rate, allow_negative_numbers = true)]
     rate: Option<f64>,
     /// The load: so many clients, each with a connection.
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "count")]
-    clients: usize,
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "count", value_parser = positive::<u64>, allow_negative_numbers = true)]
+    clients: u64,
 }
 
 fn rate(text: &str) -> Result<f64, String> {
@@ -100,10 +100,10 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             link: arguments.brokers.link(),
             options: CallOptions { ttl: timeout, volatile: arguments.volatile },
             count,
-            ahead: arguments.ahead.max(1),
+            ahead: usize::try_from(arguments.ahead).map_err(Failure::usage)?,
             size: usize::try_from(arguments.size).map_err(Failure::usage)?,
             rate: arguments.rate,
-            clients: arguments.clients.max(1),
+            clients: usize::try_from(arguments.clients).map_err(Failure::usage)?,
         };
         return runtime.block_on(load.run(arguments.json, arguments.quiet));
     }

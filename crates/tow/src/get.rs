@@ -3,7 +3,8 @@
 use crate::demo::parse_size;
 use crate::exit::Failure;
 use crate::location::Location;
-use crate::progress::Bar;
+use crate::numbers::positive;
+use crate::progress::{Bar, human_bytes};
 use crate::resources::own_usage;
 use crate::text::Shown;
 use serde_json::json;
@@ -11,25 +12,29 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use towpath_files::limits::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CREDIT_BYTES_MAX};
+use towpath_files::limits::{CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CREDIT_BYTES_MAX};
 use towpath_files::path::RelPath;
+use towpath_files::protocol::ErrorCode;
 use towpath_files::protocol::control::Compression;
 use towpath_files::receive::{
-    CancelHandle, ConnectOptions, Destination, GetError, GetOptions, Progress, Source, Summary, get,
+    CancelHandle, ConnectOptions, Destination, GetError, GetOptions, Progress, Source, Summary, TransferError, get,
 };
 use towpath_sockets::{Endpoint, MechanismConfig};
 
 /// Failures of single files that are printed.
 const FAILURES_SHOWN_MAX: usize = 20;
 
+/// What is good about a transfer that ended early.
+const KEPT: &str = "What has arrived is kept, and the same command goes on with it.";
+
 /// How to reach a server.
 #[derive(clap::Args)]
 pub struct ConnectArguments {
     /// Seconds to try for the first connection.
-    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = positive::<u64>, allow_negative_numbers = true)]
     connect_timeout: u64,
     /// Seconds without any progress, a lost connection included, before giving up.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = positive::<u64>, allow_negative_numbers = true)]
     timeout: u64,
     /// Log in by PLAIN; the password is taken from the environment variable TOW_PASSWORD.
     #[arg(long)]
@@ -40,8 +45,8 @@ impl ConnectArguments {
     /// The options of a connection to that endpoint.
     pub fn options(&self, endpoint: Endpoint) -> Result<ConnectOptions, Failure> {
         let mut options = ConnectOptions::new(endpoint);
-        options.connect_timeout = Duration::from_secs(self.connect_timeout.max(1));
-        options.idle_timeout = Duration::from_secs(self.timeout.max(1));
+        options.connect_timeout = Duration::from_secs(self.connect_timeout);
+        options.idle_timeout = Duration::from_secs(self.timeout);
         if let Some(user) = &self.user {
             let password = std::env::var("TOW_PASSWORD")
                 .map_err(|_| Failure::usage("--user needs the password in the environment variable TOW_PASSWORD"))?;
@@ -53,12 +58,19 @@ impl ConnectArguments {
     /// Says of what a transfer as a whole failed, and what can be done about it; errors of connecting and of the destination say the
     /// first themselves.
     pub fn failure_at(&self, location: &OsStr, error: &GetError) -> Failure {
+        let is_glob = || Location::parse(location).is_ok_and(|location| location.is_glob());
         match error {
+            GetError::Transfer(TransferError::Refused { code: ErrorCode::NotFound, .. }) if is_glob() => {
+                let hint = "a \\ before * ? [ { takes it as it is";
+                Failure::failed(format!("{}: {error}; {hint}", location.display()))
+            }
             GetError::Transfer(_) => Failure::failed(format!("{}: {error}", location.display())),
             GetError::Refused { .. } if self.user.is_none() => {
                 Failure::failed(format!("{error} (does it want a --user?)"))
             }
-            GetError::Refused { .. } => Failure::failed(format!("{error} (are --user and TOW_PASSWORD right?)")),
+            GetError::Refused { .. } => {
+                Failure::failed(format!("{error} (does it want no --user, or are it and TOW_PASSWORD wrong?)"))
+            }
             _ => Failure::failed(error),
         }
     }
@@ -84,9 +96,10 @@ pub struct Arguments {
     /// Let the server compress what shrinks: for slow links.
     #[arg(long)]
     zstd: bool,
-    /// The largest piece in one frame, such as 256K: from 4K to 4M, and not over the window.
-    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = parse_size)]
-    chunk: u64,
+    /// The largest piece in one frame, such as 256K: from 4K to 4M, and not over the window [default: 1M, or the window if that is
+    /// less].
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    chunk: Option<u64>,
     /// The credit: what may be on the way or not yet written, such as 32M for long fat links.
     #[arg(long, value_name = "SIZE", default_value = "8M", value_parser = parse_size)]
     window: u64,
@@ -130,16 +143,20 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.connect = arguments.connect.options(location.endpoint)?;
     options.verify = !arguments.no_verify;
     options.compress = arguments.zstd.then_some(Compression::Zstd);
-    options.chunk_bytes = arguments.chunk;
+    options.chunk_bytes = arguments.chunk.unwrap_or(CHUNK_BYTES_DEFAULT.min(arguments.window));
     options.window_bytes = arguments.window;
-    if !(CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&arguments.chunk) {
-        return Err(Failure::usage("--chunk is from 4K to 4M"));
-    }
     if !(CHUNK_BYTES_MIN..=CREDIT_BYTES_MAX).contains(&arguments.window) {
         return Err(Failure::usage("--window is at least 4K"));
     }
+    if !(CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&options.chunk_bytes) {
+        return Err(Failure::usage("--chunk is from 4K to 4M"));
+    }
+    if options.chunk_bytes > options.window_bytes {
+        return Err(Failure::usage("--chunk is not over --window"));
+    }
     options.durable = arguments.fsync;
     let to_output = arguments.destination.as_deref().is_some_and(|path| path.as_os_str() == "-");
+    let is_path = !to_output && !arguments.discard;
     options.destination = match arguments.destination {
         _ if arguments.discard => Destination::Discard,
         _ if to_output => Destination::Writer(Box::new(std::io::stdout())),
@@ -176,7 +193,9 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Ok(summary) => summary,
         Err(error) => {
             show(failure_object(&last, &error, begun.elapsed()));
-            return Err(arguments.connect.failure_at(&arguments.location, &error));
+            let failure = arguments.connect.failure_at(&arguments.location, &error);
+            let is_kept = is_path && last.received_bytes > 0 && matches!(error, GetError::Transfer(_));
+            return Err(if is_kept { Failure::failed(format!("{failure}\n{KEPT}")) } else { failure });
         }
     };
     for warning in &summary.warnings {
@@ -188,8 +207,34 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     if summary.failed > FAILURES_SHOWN_MAX as u64 {
         eprintln!("tow: and {} more", summary.failed - FAILURES_SHOWN_MAX as u64);
     }
+    if bar.is_visible() && summary.failed == 0 {
+        eprintln!("tow: {}", told(&summary));
+    }
     show(summary_object(&summary));
     Ok(ExitCode::from(u8::from(summary.failed > 0)))
+}
+
+/// For a person: what came, and how fast.
+fn told(summary: &Summary) -> String {
+    let count = |count: u64, of: &str| format!("{count} {of}{}", if count == 1 { "" } else { "s" });
+    let per_second = (summary.received_bytes as f64 / summary.seconds.max(1e-3)) as u64;
+    let mut line = format!("{}, {}", count(summary.files, "file"), human_bytes(summary.bytes));
+    if summary.received_bytes > 0 {
+        let how = if summary.verified { "verified" } else { "not verified" };
+        let speed = human_bytes(per_second);
+        line += &format!(" in {:.1} s, {speed}/s, {how}", summary.seconds);
+    }
+    if summary.resumed_bytes > 0 {
+        line += &format!("; {} had come before", human_bytes(summary.resumed_bytes));
+    }
+    if summary.skipped > 0 {
+        line += &format!(
+            "; {} {} here already",
+            count(summary.skipped, "file"),
+            if summary.skipped == 1 { "was" } else { "were" }
+        );
+    }
+    line
 }
 
 /// Of a transfer that ended early: how far it came, and why it ended.
@@ -202,11 +247,14 @@ fn failure_object(progress: &Progress, error: &GetError, taken: Duration) -> ser
         "received_bytes": progress.received_bytes,
         "resumed_bytes": progress.resumed_bytes,
         "skipped": progress.skipped,
-        "failed": progress.failed,
+        // Something did, even if it was no single file.
+        "failed": progress.failed.max(1),
         "seconds": taken.as_secs_f64(),
         "verified": false,
         "cpu_seconds": usage.cpu_seconds,
         "peak_memory_bytes": usage.peak_memory_bytes,
+        "failures": [],
+        "warnings": [],
     })
 }
 

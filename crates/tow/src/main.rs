@@ -11,6 +11,7 @@ mod load;
 mod location;
 mod log;
 mod ls;
+mod numbers;
 mod program;
 mod progress;
 mod resources;

@@ -47,6 +47,11 @@ impl Bar {
         self.bar.reset_eta();
     }
 
+    /// Whether anybody sees it.
+    pub fn is_visible(&self) -> bool {
+        !self.bar.is_hidden()
+    }
+
     /// Removes the bar.
     pub fn finish(&self) {
         self.bar.finish_and_clear();

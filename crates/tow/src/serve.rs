@@ -74,7 +74,8 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
 }
 
 fn read_passwords(path: &Path) -> Result<HashMap<Vec<u8>, Vec<u8>>, Failure> {
-    let named = |error: &dyn std::fmt::Display| Failure::failed(format!("{}: {error}", path.display()));
+    let named =
+        |error: &dyn std::fmt::Display| Failure::failed(format!("--plain-passwords {}: {error}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| named(&error))?;
     let mut passwords = HashMap::new();
     for (number, line) in text.lines().enumerate() {

@@ -5,8 +5,8 @@
 use crate::bodies::{Collector, PIECE_BYTES, open_large};
 use crate::brokers::BrokerArguments;
 use crate::exit::Failure;
+use crate::numbers::positive;
 use crate::program::executable;
-use clap::builder::RangedU64ValueParser;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -41,7 +41,7 @@ pub struct Arguments {
     #[command(flatten)]
     brokers: BrokerArguments,
     /// Requests at a time [default: 1; an echo: 4096].
-    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(1..), allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = positive::<u32>, allow_negative_numbers = true)]
     jobs: Option<u32>,
     /// Reply what is asked, without any command.
     #[arg(long)]

@@ -22,6 +22,7 @@ use gathering::{Gathering, IDLE_WAIT_MS};
 use keeping::Keeping;
 use pace::Pace;
 use spooling::Spooling;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -37,8 +38,13 @@ pub enum BrokerError {
     #[error(transparent)]
     Journal(#[from] JournalError),
     /// The place for large bodies.
-    #[error("no place for large bodies: {0}")]
-    Spool(std::io::Error),
+    #[error("no place for large bodies: {}: {reason}", directory.display())]
+    Spool {
+        /// Where they should be.
+        directory: PathBuf,
+        /// Why they can't.
+        reason: std::io::Error,
+    },
 }
 
 /// A broker that listens. [`Broker::run`] serves.
@@ -87,10 +93,10 @@ impl Broker {
         });
         let opened = options.journal.as_ref().map(|directory| keeping::open(directory, &hub)).transpose()?;
         let kept = opened.as_ref().map_or(0, |(_, recovered)| keeping::large_bytes(recovered));
-        let (spool, room) = spooling::prepare(&options, kept).map_err(BrokerError::Spool)?;
+        let no_place = |reason| BrokerError::Spool { directory: spooling::directory(&options), reason };
+        let (spool, room) = spooling::prepare(&options, kept).map_err(no_place)?;
         let keeping = opened.map(|(journal, recovered)| Keeping::new(journal, recovered, &mut core, &room));
-        let spooling =
-            Spooling::start(spool, room, options.journal.is_some(), hub.waker()).map_err(BrokerError::Spool)?;
+        let spooling = Spooling::start(spool, room, options.journal.is_some(), hub.waker()).map_err(no_place)?;
         let endpoints =
             options.endpoints.iter().map(|endpoint| hub.bind(endpoint)).collect::<Result<Vec<_>, SocketError>>()?;
         Ok(Broker {

@@ -133,7 +133,7 @@ pub(super) struct Spooling {
 }
 
 /// Where large bodies are.
-fn directory(options: &BrokerOptions) -> PathBuf {
+pub(super) fn directory(options: &BrokerOptions) -> PathBuf {
     let of_journal = || options.journal.as_ref().map(|journal| journal.join("spool"));
     options.spool.clone().or_else(of_journal).unwrap_or_else(crate::link::default_spool_folder)
 }

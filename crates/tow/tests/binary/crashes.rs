@@ -37,6 +37,8 @@ fn interrupted_by_ctrl_c_then_resumed() {
     assert!((1..SIZE).contains(&outcome.number("bytes")), "{}", outcome.summary());
     assert!(outcome.number("received_bytes") >= outcome.number("bytes"), "{}", outcome.summary());
     assert!(!copy.exists());
+    assert!(outcome.stderr.contains("the same command goes on with it"), "{}", outcome.stderr);
+    assert_eq!(outcome.summary()["failures"], serde_json::json!([]));
 
     proxy.release();
     let outcome = get(&proxy.url("big.bin"), &copy).expect_code(0);

@@ -129,6 +129,7 @@ fn a_destination_that_is_not_writable_is_reported() {
         let arguments = [OsStr::new("get"), url.as_ref(), destination.as_ref(), "--json".as_ref()];
         let outcome = run(&mut unprivileged_tow(folder.path(), arguments)).expect_code(1);
         assert!(outcome.stderr.to_lowercase().contains("permission denied"), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains(closed.to_str().expect("letters")), "{}", outcome.stderr);
         assert!(!destination.exists());
     }
     assert_eq!(fs::read_dir(&closed).expect("read").count(), 0);

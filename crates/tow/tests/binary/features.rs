@@ -324,6 +324,18 @@ fn usage_errors_end_with_status_2() {
         vec!["get", "tcp://127.0.0.1:1/a", "--chunk", "1K"],
         vec!["get", "tcp://127.0.0.1:1/a", "--chunk", "5M"],
         vec!["get", "tcp://127.0.0.1:1/a", "--window", "0"],
+        vec!["get", "tcp://127.0.0.1:1/a", "--window", "1M", "--chunk", "2M"],
+        vec!["get", "tcp://127.0.0.1:1/a", "--timeout", "0"],
+        vec!["get", "tcp://127.0.0.1:1/a", "--connect-timeout", "-1"],
+        vec!["call", "echo", "--count", "0"],
+        vec!["call", "echo", "--count", "1", "--ahead", "0"],
+        vec!["call", "echo", "--count", "1", "--clients", "0"],
+        vec!["call", "echo", "--count", "1", "--size", "7"],
+        vec!["call", "echo", "x", "--timeout", "-1"],
+        vec!["broker", "--max-memory", "0"],
+        vec!["broker", "--attempts", "0"],
+        vec!["broker", "--max-waiting", "-1"],
+        vec!["broker", "--grace", "-1"],
         vec!["serve", "/", "--bind", "carrier-pigeon://roof"],
         vec!["ls", "tcp://"],
         vec!["frobnicate"],
@@ -369,6 +381,7 @@ fn the_bar_is_for_terminals_only() {
             assert!(output.status.success(), "{output:?}");
             let shown = String::from_utf8_lossy(&output.stdout);
             assert!(shown.contains("MiB") && shown.contains('\r'), "no bar: {shown:?}");
+            assert!(shown.contains("tow: 1 file, 20.00 MiB in") && shown.contains("/s, verified"), "{shown:?}");
         }
         Err(error) => println!("the half with a terminal is skipped: script: {error}"),
     }

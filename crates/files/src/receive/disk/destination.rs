@@ -15,6 +15,8 @@ const OWNER_MODE: u32 = 0o700;
 #[derive(Debug)]
 pub(super) struct Destination {
     root: Root,
+    /// Where it is, for people.
+    pub(super) place: String,
     /// Sync files before they get their names, and directories after.
     pub(super) durable: bool,
 }
@@ -22,7 +24,11 @@ pub(super) struct Destination {
 impl Destination {
     /// A destination below this directory, which is trusted.
     pub(super) fn new(path: &std::path::Path, durable: bool) -> Result<Self, RootError> {
-        Ok(Self { root: Root::directory(path, Links::Never)?, durable })
+        let place = match path.to_str() {
+            Some(".") => "below the working directory".to_owned(),
+            _ => format!("below {}", path.display()),
+        };
+        Ok(Self { root: Root::directory(path, Links::Never)?, place, durable })
     }
 
     /// The directory that a file goes into, made if it is missing, and the file's name there.

@@ -138,7 +138,11 @@ impl Worker {
                 DiskReport::Inspected { file, found }
             }
             Job::Small(files) => {
-                let reports = files.iter().map(|small| self.small(small)).collect();
+                let mut reports = Vec::with_capacity(files.len());
+                for small in &files {
+                    let report = self.small(small);
+                    reports.push(self.placed(report));
+                }
                 self.small_jobs.fetch_sub(1, Ordering::AcqRel);
                 return reports;
             }
@@ -174,7 +178,15 @@ impl Worker {
                 return Vec::new();
             }
         };
-        vec![report]
+        vec![self.placed(report)]
+    }
+
+    /// Where it was: the file's name alone doesn't say which disk, or whose permissions.
+    fn placed(&self, report: DiskReport) -> DiskReport {
+        report.map_error(|error| DiskError {
+            message: format!("{} ({})", error.message, self.destination.place),
+            ..error
+        })
     }
 
     fn small(&mut self, small: &SmallFile) -> DiskReport {

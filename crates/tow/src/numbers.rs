@@ -1,0 +1,40 @@
+//! Numbers on the command line: what makes no sense is refused, not replaced by what does.
+
+use crate::demo::parse_size;
+use std::fmt::Display;
+use std::str::FromStr;
+
+/// A whole number of at least 1.
+pub fn positive<N>(text: &str) -> Result<N, String>
+where
+    N: FromStr<Err: Display> + PartialOrd + From<u8>,
+{
+    match text.parse() {
+        Ok(number) if number >= N::from(1) => Ok(number),
+        // Such as one that is too large.
+        Err(error) if !text.is_empty() && text.bytes().all(|octet| octet.is_ascii_digit()) => Err(error.to_string()),
+        _ => Err("it is a whole number of at least 1".to_owned()),
+    }
+}
+
+/// The octets of a body that begins with its number.
+pub fn body_size(text: &str) -> Result<u64, String> {
+    parse_size(text).and_then(|size| if size < 8 { Err("a body has at least 8 octets".to_owned()) } else { Ok(size) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_and_less_are_refused() {
+        assert_eq!(positive::<u16>("1"), Ok(1));
+        assert_eq!(positive::<u64>("18446744073709551615"), Ok(u64::MAX));
+        for wrong in ["0", "-1", "1.5", "one", ""] {
+            assert_eq!(positive::<u32>(wrong), Err("it is a whole number of at least 1".to_owned()), "{wrong}");
+        }
+        assert!(positive::<u16>("65536").unwrap_err().contains("too large"));
+        assert_eq!(body_size("8"), Ok(8));
+        assert!(body_size("7").is_err());
+    }
+}
