@@ -22,6 +22,7 @@ BYTES_PER_SECOND = 8_000_000
 ROWS, COLUMNS = 24, 120
 CONTROL = re.compile(r"\x1b\[(\d*)([A-Z])|\x1b\[\?\d+[hl]|[\r\n]|[^\x1b\r\n]+")
 
+DONE = re.compile(r"tow: (\d+ files?), [\d.]+ [KM]iB in [\d.]+ s, [\d.]+ [KM]iB/s, verified")
 
 class Screen:
     """What is to be seen of what was written: as much of a terminal as a bar needs."""
@@ -123,7 +124,7 @@ BAR = re.compile(r"[█░]{30} ([\d.]+ (?:[KM]i)?B)/9\.54 MiB  ([\d.]+) ([KM]i)
 def test_it_shows_octets_rate_time_and_files_and_is_gone_at_the_end(slowly, tmp_path):
     get = OnTerminal("get", slowly + "/", tmp_path / "copy")
     assert get.finish() == 0
-    assert get.output == b"" and get.screen.text() == ""
+    assert get.output == b"" and DONE.fullmatch(get.screen.text())[1] == "40 files", get.screen.text()
     assert all("\n" not in shown for shown in get.shown), "it keeps to its line"
     bars = [bar for shown in get.shown if (bar := BAR.fullmatch(shown))]
     assert len(bars) > 5, get.shown
@@ -137,7 +138,7 @@ def test_it_shows_octets_rate_time_and_files_and_is_gone_at_the_end(slowly, tmp_
 
 def test_one_file_is_not_counted(slowly, tmp_path):
     get = OnTerminal("get", slowly + "/file-1", tmp_path / "copy")
-    assert get.finish() == 0 and get.screen.text() == ""
+    assert get.finish() == 0 and DONE.fullmatch(get.screen.text())[1] == "1 file", get.screen.text()
     assert any("ETA" in shown for shown in get.shown) and not any("files" in shown for shown in get.shown)
 
 
@@ -146,7 +147,7 @@ def test_an_interruption_leaves_its_line_alone(slowly, tmp_path):
     wait_until(lambda: any("of 40 files" in shown for shown in get.shown), "it is on its way")
     get.process.send_signal(signal.SIGINT)
     assert get.finish() == 1
-    assert re.fullmatch(r"tow: \S+: .*interrupted.*", get.screen.text()), get.screen.text()
+    assert re.fullmatch(r"tow: \S+: .*interrupted.*\n  What has arrived is kept, .*", get.screen.text()), get.screen.text()
 
 
 def test_what_was_here_before_is_not_taken_for_speed(slowly, tmp_path):
