@@ -168,12 +168,12 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let outcome = get(
         options,
         &mut |progress| {
-            last = progress;
             if !started && progress.bytes_total > 0 {
-                // What was here before must not look like speed.
+                // What was here before must not look like speed. It is known before anything comes.
                 bar.start_at(progress.bytes_done, progress.bytes_total);
-                started = true;
+                started = progress.received_bytes > 0;
             }
+            last = progress;
             let files = match progress.files_total {
                 0 | 1 => String::new(),
                 total => format!("{} of {total}{} files", progress.files_done, if progress.listed { "" } else { "+" }),

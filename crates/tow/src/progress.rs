@@ -6,6 +6,9 @@ use std::io::IsTerminal;
 /// Redraws a second.
 const REDRAWS_PER_SECOND: u8 = 10;
 
+/// Before anything has come.
+const WITHOUT_RATE: &str = "{bar:30} {binary_bytes}/{binary_total_bytes}  {msg}";
+
 /// A bar for octets and files; invisible when standard error is not a terminal.
 pub struct Bar {
     bar: ProgressBar,
@@ -43,7 +46,14 @@ impl Bar {
     /// What was there when this began doesn't count for the rate.
     pub fn start_at(&self, done: u64, total: u64) {
         self.bar.set_length(total);
-        self.bar.set_position(done);
+        // The bar takes note of a position now and then only: this notes it before it begins to count anew. That draws it too, and
+        // the rate would be of what was there.
+        let style = self.bar.style();
+        if let Ok(without_rate) = ProgressStyle::with_template(WITHOUT_RATE) {
+            self.bar.set_style(without_rate);
+        }
+        self.bar.update(|state| state.set_pos(done));
+        self.bar.set_style(style);
         self.bar.reset_eta();
     }
 
