@@ -3,6 +3,7 @@
 use crate::body::Body;
 use crate::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX};
 use crate::spool::{Spool, SpoolWriter};
+use crate::wire::WireError;
 use bytes::Bytes;
 use smallvec::SmallVec;
 use std::io;
@@ -116,6 +117,30 @@ impl Piece {
             piece => piece.into_body(),
         }
     }
+}
+
+/// The block of a numbered message with this header, and the body behind it, or why that is lost.
+///
+/// # Errors
+///
+/// It is no such message: what is wrong with it.
+pub(crate) fn block_of(
+    message: Pieces,
+    header: &[u8],
+    announces_list: impl FnOnce(&[u8]) -> bool,
+) -> Result<(Bytes, Option<Result<Body, String>>), String> {
+    let mut pieces = message.into_iter();
+    let (Some(Piece::Bytes(first)), Some(Piece::Bytes(block))) = (pieces.next(), pieces.next()) else {
+        return Err("a message without a header and a block".to_owned());
+    };
+    if first != header {
+        return Err("a message with another header".to_owned());
+    }
+    let attached = pieces.next().map(|piece| piece.into_attached(|| announces_list(&block)));
+    if pieces.next().is_some() {
+        return Err(WireError::Attachment.to_string());
+    }
+    Ok((block, attached))
 }
 
 /// The body that these frames are, or why it is lost. Several frames are in memory, since only a single one can be in a file.

@@ -5,9 +5,9 @@ use super::request::{Cancellation, Request};
 use super::session::{Arrival, AtOnce, Heard, Session};
 use crate::body::Body;
 use crate::link::drive::{Driven, Shared};
-use crate::link::incoming::{Incoming, Piece, Pieces};
+use crate::link::incoming::{Incoming, Pieces, block_of};
 use crate::link::{LinkOptions, Speech, outgoing};
-use crate::wire::{Block, Extent, Status, ToWorker, Token, WORKER_HEADER, WireError};
+use crate::wire::{Block, Extent, Status, ToWorker, Token, WORKER_HEADER};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::Waker;
@@ -163,17 +163,7 @@ impl LinkState {
         let handler = self.handler.as_deref();
         match speech {
             Speech::Numbered => {
-                let mut pieces = message.into_iter();
-                let (Some(Piece::Bytes(header)), Some(Piece::Bytes(block))) = (pieces.next(), pieces.next()) else {
-                    return Err("a message without a header and a block".to_owned());
-                };
-                if header != WORKER_HEADER {
-                    return Err("a message with another header".to_owned());
-                }
-                let attached = pieces.next().map(|piece| piece.into_attached(|| ToWorker::announces_list(&block)));
-                if pieces.next().is_some() {
-                    return Err(WireError::Attachment.to_string());
-                }
+                let (block, attached) = block_of(message, WORKER_HEADER, |block| ToWorker::announces_list(block))?;
                 let outcome = self.session.on_block(&block, attached, &mut self.block, handler, &mut sink);
                 // What came together goes back together, and isn't joined to what comes next.
                 self.block.close_if_long(Extent::among(0));

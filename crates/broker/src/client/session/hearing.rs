@@ -3,7 +3,7 @@
 use super::super::table::State;
 use super::{Delivery, ENTRY_BYTES, Link, RETRY_MOST, Session};
 use crate::body::{Arriving, Body};
-use crate::link::incoming::{Piece, Pieces};
+use crate::link::incoming::{Pieces, block_of};
 use crate::mdp::peer::ClientHears;
 use crate::wire::{CLIENT_HEADER, Content, Status, ToClient, WireError};
 use bytes::Bytes;
@@ -30,17 +30,7 @@ impl Session {
         now: Duration,
         sink: &mut impl FnMut(Delivery),
     ) -> Result<(), String> {
-        let mut pieces = message.into_iter();
-        let (Some(Piece::Bytes(header)), Some(Piece::Bytes(block))) = (pieces.next(), pieces.next()) else {
-            return Err("a message without a header and a block".to_owned());
-        };
-        if header != CLIENT_HEADER {
-            return Err("a message with another header".to_owned());
-        }
-        let attached = pieces.next().map(|piece| piece.into_attached(|| ToClient::announces_list(&block)));
-        if pieces.next().is_some() {
-            return Err(WireError::Attachment.to_string());
-        }
+        let (block, attached) = block_of(message, CLIENT_HEADER, |block| ToClient::announces_list(block))?;
         self.on_block(&block, attached, now, sink).map_err(|error| error.to_string())
     }
 
