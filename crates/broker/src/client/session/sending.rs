@@ -7,6 +7,16 @@ use crate::wire::{Block, FromClient, Status};
 use std::cmp::Reverse;
 use std::time::Duration;
 
+/// So much of a request's time, at the most, is kept back for the broker's word that it is over.
+const TIME_KEPT_BACK_MOST: Duration = Duration::from_millis(50);
+
+/// The milliseconds that the broker is given of the time that a request has left: a little less, since the broker knows whether a
+/// worker had it, and its word is to be here before our own.
+fn time_for_broker(left: Duration) -> u32 {
+    let given = left - (left / 8).min(TIME_KEPT_BACK_MOST);
+    u32::try_from(given.as_millis()).unwrap_or(u32::MAX).max(1)
+}
+
 impl Session {
     /// The next request to a stock broker, if one may be sent now.
     pub fn pump_stock(&mut self) -> Option<(&[u8], Body)> {
@@ -63,15 +73,8 @@ impl Session {
             if self.again.pop_front().is_none() {
                 self.cursor = number + 1;
             }
-            let left = entry.deadline.map_or(0, |at| at.saturating_sub(now).as_millis().clamp(1, u128::from(u32::MAX)));
-            FromClient::request(
-                block,
-                number,
-                left as u32,
-                entry.volatile,
-                self.services.name(entry.service),
-                &entry.body,
-            );
+            let left = entry.deadline.map_or(0, |at| time_for_broker(at.saturating_sub(now)));
+            FromClient::request(block, number, left, entry.volatile, self.services.name(entry.service), &entry.body);
             if entry.known {
                 self.counters.resent += 1;
             } else if entry.sent_before {
