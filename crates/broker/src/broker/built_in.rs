@@ -8,6 +8,7 @@ use crate::spool::BodyOf;
 use crate::wire::{ClientId, Status, Token};
 use bytes::Bytes;
 use serde_json::json;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// Services, or workers, in one reply: more would hold up everybody while they are listed.
@@ -19,12 +20,14 @@ const LIST_TAKES_LONG: Duration = Duration::from_millis(2);
 /// For so many times as long as it took: whoever asks without end gets a tenth of the broker's time.
 const LIST_RESTS: u32 = 9;
 
-/// Lists of everything that have been made: those who ask together get the same one, and what is long is made now and then.
+/// Lists that have been made: those who ask together get the same one, and what is long is made now and then.
 #[derive(Default)]
-pub(super) struct Lists(Vec<List>);
+pub(super) struct Lists(HashMap<Asked, List>);
+
+/// What was asked for: a service of the broker's, and of which service.
+type Asked = (Bytes, Bytes);
 
 struct List {
-    service: Bytes,
     reply: Body,
     /// Until then it is given again; else only in the turn that made it.
     until: Option<Instant>,
@@ -35,7 +38,7 @@ impl Lists {
     pub fn turn(&mut self) {
         if !self.0.is_empty() {
             let now = Instant::now();
-            self.0.retain(|list| list.until.is_some_and(|until| until > now));
+            self.0.retain(|_, list| list.until.is_some_and(|until| until > now));
         }
     }
 }
@@ -69,8 +72,11 @@ impl Broker {
                 let queue: Vec<_> = self.core.service(&argument).iter().map(of_service).collect();
                 coded("200", [json!(queue).to_string().into()])
             }
-            b"mmi.workers" if !argument.is_empty() => coded("200", [self.workers(&argument).to_string().into()]),
-            b"mmi.services" | b"mmi.queue" | b"mmi.workers" => self.list(service),
+            b"mmi.workers" if !argument.is_empty() && self.core.service(&argument).is_none_or(|of| of.workers == 0) => {
+                coded("200", ["[]".into()])
+            }
+            b"mmi.workers" => self.list(service, &argument),
+            b"mmi.services" | b"mmi.queue" => self.list(service, b""),
             b"mmi.spool" => coded("200", [self.spool().to_string().into()]),
             b"titanic.request" if self.keeping.is_some() => return self.titanic_request(token, body),
             b"titanic.reply" if self.keeping.is_some() => self.titanic_reply(&argument),
@@ -87,14 +93,15 @@ impl Broker {
         self.core.built_in_reply(token, status, reply);
     }
 
-    /// A list of everything.
-    fn list(&mut self, service: &[u8]) -> Body {
-        if let Some(list) = self.lists.0.iter().find(|list| list.service == service) {
+    /// A list of everything, or of what belongs to one service.
+    fn list(&mut self, service: &[u8], of: &[u8]) -> Body {
+        let asked = (Bytes::copy_from_slice(service), Bytes::copy_from_slice(of));
+        if let Some(list) = self.lists.0.get(&asked) {
             return list.reply.clone();
         }
         let begin = Instant::now();
         let listed = match service {
-            b"mmi.workers" => self.workers(b""),
+            b"mmi.workers" => self.workers(of),
             b"mmi.queue" => {
                 let queues = self.core.services().filter(|service| !crate::core::is_built_in(&service.name));
                 queues.take(LISTED_MAX).map(|service| of_service(&service)).collect()
@@ -107,7 +114,7 @@ impl Broker {
         let reply = coded("200", [listed.to_string().into()]);
         let took = begin.elapsed();
         let until = (took >= LIST_TAKES_LONG).then(|| begin + took * (LIST_RESTS + 1));
-        self.lists.0.push(List { service: Bytes::copy_from_slice(service), reply: reply.clone(), until });
+        self.lists.0.insert(asked, List { reply: reply.clone(), until });
         reply
     }
 
