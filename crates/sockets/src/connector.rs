@@ -83,3 +83,23 @@ impl Hub {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::options::WORKS_AFTER;
+
+    #[test]
+    fn waits_double_up_to_the_longest_until_a_connection_lasts() {
+        let backoff = Backoff { first: Duration::from_millis(100), most: Duration::from_secs(1) };
+        let mut connector = Connector::new("tcp://127.0.0.1:1".parse().unwrap());
+        for doubled in [100, 200, 400, 800, 1000, 1000].map(Duration::from_millis) {
+            assert!((doubled / 2..=doubled).contains(&connector.delay(backoff)), "{doubled:?}");
+            connector.failures += 1;
+            connector.ended_after(WORKS_AFTER - Duration::from_millis(1), WORKS_AFTER);
+        }
+        connector.ended_after(WORKS_AFTER, WORKS_AFTER);
+        assert!(connector.delay(backoff) <= backoff.first);
+    }
+}

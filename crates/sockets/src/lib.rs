@@ -71,7 +71,7 @@ pub use error::{SendError, SocketError};
 pub use event::Event;
 pub use hub::Hub;
 pub use message::{FileRange, Frame, IfShort, Message, OpenFile};
-pub use options::{Backoff, Congestion, HubOptions};
+pub use options::{Backoff, Congestion, HubOptions, WORKS_AFTER};
 pub use peer::{PeerId, PeerInfo};
 pub use pipe::Piped;
 pub use socket::{Received, Socket};

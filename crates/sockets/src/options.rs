@@ -4,6 +4,9 @@ use bytes::Bytes;
 use std::time::Duration;
 use towpath_zmtp::{Config, Heartbeat, InboxLimits, MechanismConfig, Metadata, SocketType};
 
+/// A connection that lasts for so long after its handshake works, whatever is said on it.
+pub const WORKS_AFTER: Duration = Duration::from_millis(100);
+
 /// Which TCP congestion control sending sockets use.
 ///
 /// On loopback, sendfile under the widespread default `bbr` costs about four times the CPU of `cubic`; over real distance the
@@ -126,7 +129,7 @@ impl HubOptions {
             max_handshakes: 2_048,
             congestion: Congestion::Auto,
             reconnect: Backoff { first: Duration::from_millis(100), most: Duration::from_secs(5) },
-            works_after: Duration::from_millis(100),
+            works_after: WORKS_AFTER,
         }
     }
 

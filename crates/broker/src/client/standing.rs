@@ -1,11 +1,8 @@
 //! What a client can tell people of its connection: whether it works, and what is wrong with it.
 
 use crate::link::Speech;
-use std::time::{Duration, Instant};
-use towpath_sockets::Endpoint;
-
-/// A connection to a stock broker works if it lasts for so long: nothing that such a broker says would tell it.
-const LASTS: Duration = Duration::from_millis(100);
+use std::time::Instant;
+use towpath_sockets::{Endpoint, WORKS_AFTER};
 
 /// How it stands with the connection that is there, or was last.
 #[derive(Debug)]
@@ -64,11 +61,12 @@ impl Standing {
         }
     }
 
-    /// The connection is lost, or couldn't be made. Tells whether it was one to a stock broker that lasted.
+    /// The connection is lost, or couldn't be made. Tells whether it was one to a stock broker that lasted: nothing else tells that it
+    /// worked.
     pub fn lost(&mut self, endpoint: Option<&Endpoint>, reason: &str, now: Instant) -> bool {
         self.replaced(endpoint, reason);
         self.misheard = false;
-        let lasted = self.ready_at.take().is_some_and(|at| now.saturating_duration_since(at) >= LASTS);
+        let lasted = self.ready_at.take().is_some_and(|at| now.saturating_duration_since(at) >= WORKS_AFTER);
         lasted && self.stock
     }
 
