@@ -5,7 +5,6 @@
 use crate::brokers::seconds;
 use crate::exit::Failure;
 use crate::numbers::positive;
-use clap::builder::RangedU64ValueParser;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -44,11 +43,11 @@ pub struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0, allow_negative_numbers = true)]
     heartbeat: f64,
     /// Requests of one service that may wait for a worker.
-    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = positive::<u64>, allow_negative_numbers = true)]
-    max_waiting: u64,
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = positive::<usize>, allow_negative_numbers = true)]
+    max_waiting: usize,
     /// MiB of memory for all requests and replies.
-    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = positive::<u64>, allow_negative_numbers = true)]
-    max_memory: u64,
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = positive::<usize>, allow_negative_numbers = true)]
+    max_memory: usize,
     /// Seconds that what belongs to a numbered client is kept while the client isn't connected.
     #[arg(long, value_name = "SECONDS", default_value_t = 300.0, allow_negative_numbers = true)]
     absent_timeout: f64,
@@ -59,7 +58,7 @@ pub struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, allow_negative_numbers = true)]
     grace: f64,
     /// Connections in all.
-    #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = positive::<usize>, allow_negative_numbers = true)]
     max_peers: usize,
     /// Microseconds for which a broker that was busy a moment ago looks again before it sleeps: short round trips become shorter,
     /// for some of a processor's time. 0: it sleeps at once.
@@ -87,8 +86,8 @@ impl Arguments {
         settings.ttl_ms = millis("request-timeout", self.request_timeout)?;
         settings.busy_timeout_ms = self.busy_timeout.map(|busy| millis("busy-timeout", busy)).transpose()?;
         settings.attempts_max = self.attempts;
-        settings.service_requests_max = usize::try_from(self.max_waiting).map_err(Failure::usage)?;
-        settings.bytes_max = usize::try_from(self.max_memory.saturating_mul(1 << 20)).map_err(Failure::usage)?;
+        settings.service_requests_max = self.max_waiting;
+        settings.bytes_max = self.max_memory.saturating_mul(1 << 20);
         settings.service_bytes_max = settings.bytes_max / 2;
         settings.client_bytes_max = settings.client_bytes_max.min(settings.bytes_max / 2);
         settings.absent_client_ms = millis("absent-timeout", self.absent_timeout)?;

@@ -52,8 +52,8 @@ pub struct Arguments {
     #[arg(long, value_name = "N", value_parser = positive::<u64>, allow_negative_numbers = true)]
     count: Option<u64>,
     /// The load: so many requests without a reply at a time, on each connection.
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "count", value_parser = positive::<u64>, allow_negative_numbers = true)]
-    ahead: u64,
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "count", value_parser = positive::<usize>, allow_negative_numbers = true)]
+    ahead: usize,
     /// The load: octets of a body, such as 1K; at least 8.
     #[arg(long, value_name = "OCTETS", default_value = "32", value_parser = body_size, allow_negative_numbers = true, requires = "count")]
     size: u64,
@@ -61,8 +61,8 @@ pub struct Arguments {
     #[arg(long, value_name = "N", requires = "count", value_parser = rate, allow_negative_numbers = true)]
     rate: Option<f64>,
     /// The load: so many clients, each with a connection.
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "count", value_parser = positive::<u64>, allow_negative_numbers = true)]
-    clients: u64,
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "count", value_parser = positive::<usize>, allow_negative_numbers = true)]
+    clients: usize,
 }
 
 fn rate(text: &str) -> Result<f64, String> {
@@ -100,10 +100,10 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             link: arguments.brokers.link(),
             options: CallOptions { ttl: timeout, volatile: arguments.volatile },
             count,
-            ahead: usize::try_from(arguments.ahead).map_err(Failure::usage)?,
+            ahead: arguments.ahead,
             size: usize::try_from(arguments.size).map_err(Failure::usage)?,
             rate: arguments.rate,
-            clients: usize::try_from(arguments.clients).map_err(Failure::usage)?,
+            clients: arguments.clients,
         };
         return runtime.block_on(load.run(arguments.json, arguments.quiet));
     }

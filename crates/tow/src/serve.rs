@@ -3,7 +3,7 @@
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in the help of arguments are no links")]
 
 use crate::exit::Failure;
-use clap::builder::RangedU64ValueParser;
+use crate::numbers::positive;
 use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -35,10 +35,10 @@ pub struct Arguments {
     #[arg(long, default_value = "auto")]
     congestion: Congestion,
     /// Connections in all.
-    #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = positive::<usize>, allow_negative_numbers = true)]
     max_clients: usize,
     /// Connections from one IP address.
-    #[arg(long, value_name = "N", default_value_t = 8_192, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 8_192, value_parser = positive::<usize>, allow_negative_numbers = true)]
     max_clients_per_address: usize,
 }
 

@@ -45,8 +45,8 @@ fn failures_say_why() {
     assert!(outcome.stderr.contains("tool: No such file"), "{}", outcome.stderr);
 
     let outcome = run(&mut call(&[&broker], &["nobody", "x", "--timeout", "0.3"])).expect_code(1);
-    // The broker's word that no worker had it, or the client's own, which can't know, if that comes first.
-    assert!(["408", "504 expired"].iter().any(|said| outcome.stderr.contains(said)), "{}", outcome.stderr);
+    // The broker's word, which knows that no worker had it; the client's own comes later.
+    assert!(outcome.stderr.contains("408"), "{}", outcome.stderr);
 
     let nobody = ["call", "echo", "x", "--connect", "ipc:///nowhere/at/all", "--timeout", "0.3"];
     let outcome = run(&mut tow(nobody)).expect_code(1);
@@ -58,7 +58,7 @@ fn failures_say_why() {
 #[test]
 fn what_cannot_work_is_refused_at_once() {
     for (arguments, reason) in [
-        (&["missing", "--", "/nowhere/at/all"][..], "tow: /nowhere/at/all: No such file"),
+        (&["missing", "--", "/nowhere/at/all"][..], "tow: /nowhere/at/all: it is not a file that can be executed"),
         (&["missing", "--", "no-such-command-at-all"], "no such command in PATH"),
         (&["mmi.foo", "--echo"], "the broker's own services"),
         (&["titanic.request", "--", "cat"], "the broker's own services"),
