@@ -182,11 +182,11 @@ impl Worker {
     }
 
     /// Where it was: the file's name alone doesn't say which disk, or whose permissions.
-    fn placed(&self, report: DiskReport) -> DiskReport {
-        report.map_error(|error| DiskError {
-            message: format!("{} ({})", error.message, self.destination.place),
-            ..error
-        })
+    fn placed(&self, mut report: DiskReport) -> DiskReport {
+        if let Some(error) = report.error_mut() {
+            error.message = format!("{} ({})", error.message, self.destination.place);
+        }
+        report
     }
 
     fn small(&mut self, small: &SmallFile) -> DiskReport {

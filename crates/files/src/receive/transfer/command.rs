@@ -319,18 +319,16 @@ pub enum DiskReport {
 }
 
 impl DiskReport {
-    /// The same, with another error if there is one.
-    pub fn map_error(mut self, map: impl FnOnce(DiskError) -> DiskError) -> Self {
-        let error = match &mut self {
+    /// What went wrong.
+    pub fn error_mut(&mut self) -> Option<&mut DiskError> {
+        match self {
             Self::Inspected { found: Err(error), .. }
             | Self::Entry { result: Err(error), .. }
             | Self::Small { result: Err(error), .. }
             | Self::Written { result: Err(error), .. }
-            | Self::Installed { result: Err(error), .. } => error,
-            _ => return self,
-        };
-        *error = map(std::mem::replace(error, DiskError { full: false, message: String::new() }));
-        self
+            | Self::Installed { result: Err(error), .. } => Some(error),
+            _ => None,
+        }
     }
 }
 
