@@ -1,5 +1,6 @@
 """What counts as memory of the broker's, beside bodies: --max-memory bounds it all."""
 
+import json
 import os
 import time
 
@@ -39,17 +40,19 @@ def test_envelopes(small, connected):
 
 def test_frames_of_an_octet(small, connected):
     server, more = small
-    frames = [b"", b"MDPC01", b"nobody", *[b"x"] * 900]
-    sent = 0
-    for _ in range(40):
-        socket = connected(server, SNDHWM=10)
-        while sent < 2_000 and socket.poll(50, zmq.POLLOUT):
-            socket.send_multipart(frames)
-            sent += 1
+    asking = mdp.Client(connected(server))
+    raws = [Raw(server).handshake() for _ in range(5)]
+    for raw in raws:
+        # So much that it isn't all read.
+        raw.send(message(b"", b"MDPC01", b"nobody", *[b"x"] * 900) * 120)
     # Where there is no room for more they are told so once, and not read: that costs nothing.
     wait_until(lambda: is_idle(server), "nothing is left to do")
-    assert more() < 6 * 32 * MIB
-    assert mdp.Client(connected(server)).ask(b"mmi.service", b"nobody") == [b"404"]
+    [service] = json.loads(asking.ask(b"mmi.queue", b"nobody")[1])
+    assert service["waiting_bytes"] > 10 * MIB
+    assert more() < 1.3 * service["waiting_bytes"]
+    assert asking.ask(b"mmi.service", b"nobody") == [b"404"]
+    for raw in raws:
+        raw.close()
 
 
 def is_idle(server) -> bool:
