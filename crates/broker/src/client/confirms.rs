@@ -6,8 +6,8 @@ use std::time::Duration;
 /// The broker is told at the latest after so long.
 const DELAY: Duration = Duration::from_millis(50);
 
-/// The broker is told when there are so many.
-const MANY: u64 = 64;
+/// The broker is told when there are so many, even if there is nothing else to tell it.
+const MANY: u64 = 1024;
 
 /// Ranges of numbers to confirm.
 #[derive(Debug, Default)]

@@ -156,22 +156,27 @@ enum Turn {
 }
 
 async fn drive<S: Driven>(shared: Arc<Shared<S>>, fd: AsyncFd<OwnedFd>, linger: Duration) {
+    let mut sleep = std::pin::pin!(tokio::time::sleep(WAIT_MOST));
     loop {
         let deadline = match shared.turn() {
             Turn::Again => {
                 tokio::task::yield_now().await;
                 continue;
             }
-            Turn::Wait(deadline) => deadline.unwrap_or_else(|| Instant::now() + WAIT_MOST),
+            Turn::Wait(deadline) => deadline.unwrap_or_else(|| Instant::now() + WAIT_MOST).into(),
             Turn::Over => break,
         };
+        // A timer that is set wakes the runtime, which is another system call; one that is early costs a turn.
+        if deadline < sleep.deadline() || sleep.is_elapsed() {
+            sleep.as_mut().reset(deadline);
+        }
         tokio::select! {
             ready = fd.readable() => match ready {
                 // The turn takes all that there is, so an edge that comes from here on is a new one.
                 Ok(mut guard) => guard.clear_ready(),
                 Err(_) => break,
             },
-            () = tokio::time::sleep_until(deadline.into()) => {}
+            () = sleep.as_mut() => {}
             () = shared.work.notified() => {}
         }
     }

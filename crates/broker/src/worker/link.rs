@@ -240,6 +240,8 @@ impl Driven for LinkState {
             self.lost(why);
         }
         self.send(hub);
+        // Nobody here has more to add to it, unlike a client's callers.
+        hub.flush();
         if !self.is_full() {
             self.room.notify_waiters();
         }
