@@ -48,13 +48,13 @@ pub struct Arguments {
     /// No progress bar.
     #[arg(long, short)]
     quiet: bool,
-    /// A load of so many requests, for a service that echoes them. Each body begins with its number, in eight octets.
+    /// A load of so many requests, for a service that echoes them. Each body begins with its number, in eight octets or its last ones.
     #[arg(long, value_name = "N", value_parser = positive::<u64>, allow_negative_numbers = true)]
     count: Option<u64>,
     /// The load: so many requests without a reply at a time, on each connection.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "count", value_parser = positive::<usize>, allow_negative_numbers = true)]
     ahead: usize,
-    /// The load: octets of a body, such as 1K; at least 8.
+    /// The load: octets of a body, such as 1K; at least 1.
     #[arg(long, value_name = "OCTETS", default_value = "32", value_parser = body_size, allow_negative_numbers = true, requires = "count")]
     size: u64,
     /// The load: so many requests a second, instead of as many as possible.

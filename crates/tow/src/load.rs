@@ -9,6 +9,7 @@ use hdrhistogram::Histogram;
 use serde_json::json;
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::io::Read;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use towpath_broker::Body;
 use towpath_broker::client::{CallOptions, Client, ClientOptions, Completed, LinkOptions, SubmitError};
 use towpath_sockets::Endpoint;
 
-/// Octets of the number that each body begins with.
+/// Octets of the number that each body begins with, if it has so many.
 const NUMBER_BYTES: usize = 8;
 
 /// Reasons of failures that are printed.
@@ -42,7 +43,7 @@ pub struct Load {
     pub count: u64,
     /// Without a reply at a time, on each connection.
     pub ahead: usize,
-    /// Octets of each body.
+    /// Octets of each body, at least one.
     pub size: usize,
     /// Requests a second in all.
     pub rate: Option<f64>,
@@ -70,8 +71,7 @@ impl Tally {
 
 impl Load {
     /// Makes the requests, and prints what came of it.
-    pub async fn run(mut self, as_json: bool, quiet: bool) -> Result<ExitCode, Failure> {
-        self.size = self.size.max(NUMBER_BYTES);
+    pub async fn run(self, as_json: bool, quiet: bool) -> Result<ExitCode, Failure> {
         let latency = Histogram::new_with_bounds(1, LATENCY_MOST_US, 3).map_err(Failure::failed)?;
         let tally = Rc::new(RefCell::new(Tally { requests: 0, replies: 0, failed: 0, wrong: 0, latency }));
         let interrupted = interrupted()?;
@@ -225,7 +225,7 @@ async fn ask(load: Rc<Load>, index: u64, client: Client, tally: Rc<RefCell<Tally
                     break;
                 }
             }
-            body[..NUMBER_BYTES].copy_from_slice(&(base + sent + 1).to_be_bytes());
+            put_number(&mut body, base + sent + 1);
             match requests.try_send(&load.service, &body[..], load.options) {
                 Ok(number) => {
                     debug_assert_eq!(number, sent + 1);
@@ -264,9 +264,8 @@ async fn ask(load: Rc<Load>, index: u64, client: Client, tally: Rc<RefCell<Tally
             tally.requests += 1;
             let at = times.take(number).unwrap_or(now);
             let octets = body.single().unwrap_or_default();
-            let (head, tail) = octets.split_at(NUMBER_BYTES.min(octets.len()));
-            let is_right = head == (base + number).to_be_bytes() && tail == &filler[NUMBER_BYTES..];
-            if status.is_ok() && (is_right || is_right_file(&body, base + number, &filler)) {
+            let is_right = |octets: &[u8]| is_body(octets, base + number, &filler);
+            if status.is_ok() && (is_right(octets) || file_of(&body).is_some_and(|octets| is_right(&octets))) {
                 tally.replies += 1;
                 let us = now.saturating_sub(at).as_micros().clamp(1, u128::from(LATENCY_MOST_US));
                 tally.latency.saturating_record(us as u64);
@@ -280,12 +279,43 @@ async fn ask(load: Rc<Load>, index: u64, client: Client, tally: Rc<RefCell<Tally
     }
 }
 
-/// The same for a body that came as a file.
-fn is_right_file(body: &Body, number: u64, filler: &[u8]) -> bool {
-    let Some(Ok(mut file)) = crate::bodies::open_large(body) else { return false };
+/// Puts the number at the front: its last octets, where there is no room for all.
+fn put_number(body: &mut [u8], number: u64) {
+    let octets = NUMBER_BYTES.min(body.len());
+    body[..octets].copy_from_slice(&number.to_be_bytes()[NUMBER_BYTES - octets..]);
+}
+
+/// Whether this is the body that was sent with a number, made of this filler.
+fn is_body(octets: &[u8], number: u64, filler: &[u8]) -> bool {
+    let (head, tail) = octets.split_at(NUMBER_BYTES.min(octets.len()));
+    octets.len() == filler.len()
+        && *head == number.to_be_bytes()[NUMBER_BYTES - head.len()..]
+        && *tail == filler[head.len()..]
+}
+
+/// The octets of a body that came as a file.
+fn file_of(body: &Body) -> Option<Vec<u8>> {
     let mut octets = Vec::new();
-    std::io::Read::read_to_end(&mut file, &mut octets).is_ok()
-        && octets.len() == filler.len()
-        && octets[..NUMBER_BYTES] == number.to_be_bytes()
-        && octets[NUMBER_BYTES..] == filler[NUMBER_BYTES..]
+    crate::bodies::open_large(body)?.ok()?.read_to_end(&mut octets).ok()?;
+    Some(octets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_is_known_by_its_number_and_all_the_rest() {
+        for size in [1, 5, 8, 9, 32] {
+            let filler = vec![b'x'; size];
+            let mut body = filler.clone();
+            put_number(&mut body, 513);
+            assert!(is_body(&body, 513, &filler), "{size}");
+            assert!(!is_body(&body, 514, &filler), "{size}");
+            assert!(!is_body(&body[1..], 513, &filler), "{size}");
+            assert!(!is_body(&[&body[..], b"x"].concat(), 513, &filler), "{size}");
+            body[size - 1] ^= 1;
+            assert!(!is_body(&body, 513, &filler), "{size}");
+        }
+    }
 }

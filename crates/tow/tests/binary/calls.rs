@@ -206,8 +206,8 @@ fn a_load_checks_every_reply() {
         assert_eq!(outcome.number(member), value, "{member}");
     }
     assert!(outcome.number("p50_us") <= outcome.number("p99_us"));
-    // Bodies that are attached, and bodies that become files.
-    for size in ["10K", "2M"] {
+    // Bodies without room for a whole number, that are attached, and that become files.
+    for size in ["1", "5", "10K", "2M"] {
         run(&mut call(&[&broker], &["echo", "--count", "20", "--ahead", "5", "--size", size])).expect_code(0);
     }
     let started = Instant::now();

@@ -330,7 +330,7 @@ fn usage_errors_end_with_status_2() {
         vec!["call", "echo", "--count", "0"],
         vec!["call", "echo", "--count", "1", "--ahead", "0"],
         vec!["call", "echo", "--count", "1", "--clients", "0"],
-        vec!["call", "echo", "--count", "1", "--size", "7"],
+        vec!["call", "echo", "--count", "1", "--size", "0"],
         vec!["call", "echo", "x", "--timeout", "-1"],
         vec!["broker", "--max-memory", "0"],
         vec!["broker", "--attempts", "0"],
