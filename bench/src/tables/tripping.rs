@@ -42,7 +42,7 @@ fn content(one_by_one: u64, at_once: u64) -> Content {
         about: format!(
             "A client, something in the middle, and one worker that echoes, each a process: {} requests of {SIZE} octets one after \
              another, and {} at once. The proxy passes on whatever comes. The Majordomo brokers know services and workers, and \
-             give a stock worker one request at a time (for them it is {} at once); `tow work` takes as many as it asks for, and `tow call` sends 8 octets. *Raw \
+             give a stock worker one request at a time (for them it is {} at once); `tow work` takes as many as it asks for. *Raw \
              sockets* are epoll programs with frames but no protocol.",
             count_text(one_by_one),
             count_text(at_once),
