@@ -36,7 +36,7 @@ pub struct Arguments {
     /// Seconds that a worker may take for a request [default: as long as it is connected].
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     busy_timeout: Option<f64>,
-    /// How often a request is given to workers that die over it.
+    /// How often a request is given to workers that die over it. One that is in the journal is kept for workers of aside.SERVICE then.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = positive::<u16>, allow_negative_numbers = true)]
     attempts: u16,
     /// Seconds between two heartbeats; a peer that is silent for five times as long is gone, a stock worker that is idle and silent for four times as long too.

@@ -155,7 +155,7 @@ impl Broker {
             return self.core.built_in_reply(token, Status::OK, coded("500", []));
         }
         let name = ClientId(super::random());
-        let answer = coded("200", [Bytes::from(text_of(name))]);
+        let answer = coded("200", [Bytes::from(name.to_string())]);
         let now = self.now();
         self.core.store(now, name, &service, Body::of_frames(frames), *token, answer);
     }
@@ -170,11 +170,7 @@ impl Broker {
     }
 }
 
-/// A stored request's name as Titanic has it: 32 hexadecimal digits.
-fn text_of(name: ClientId) -> String {
-    name.0.iter().map(|octet| format!("{octet:02X}")).collect()
-}
-
+/// A stored request's name as Titanic has it: as a client's is written.
 fn name_of(text: &[u8]) -> Option<ClientId> {
     let text: &[u8; 32] = text.try_into().ok()?;
     let mut name = [0; 16];
@@ -229,8 +225,8 @@ mod tests {
     #[test]
     fn a_name_survives_as_text() {
         let name = ClientId([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 254, 255, 16]);
-        assert_eq!(name_of(text_of(name).as_bytes()), Some(name));
-        assert_eq!(name_of(text_of(name).to_lowercase().as_bytes()), Some(name));
+        assert_eq!(name_of(name.to_string().as_bytes()), Some(name));
+        assert_eq!(name_of(name.to_string().to_lowercase().as_bytes()), Some(name));
         for wrong in [&b""[..], b"00", &[b'x'; 32], &[0xFF; 32]] {
             assert_eq!(name_of(wrong), None);
         }

@@ -129,6 +129,19 @@ impl Broker {
                     give_up(&mut self.hub, connection);
                 }
             }
+            Action::GaveUp { client, number, service, attempts, kept_for } => {
+                let (service, client) = (String::from_utf8_lossy(&service), client.map(tracing::field::display));
+                match kept_for.as_deref().map(String::from_utf8_lossy) {
+                    Some(aside) => {
+                        let what =
+                            "a request is given up, and kept for workers of another service: all that had it went";
+                        tracing::warn!(%service, attempts, client, number, %aside, "{what}");
+                    }
+                    None => {
+                        tracing::warn!(%service, attempts, client, number, "a request is given up: all workers that had it went")
+                    }
+                }
+            }
             Action::Disconnect { peer, reason } => {
                 let Some(connection) = self.connections.find(peer) else { return };
                 let (id, speaks) = (connection.id, connection.speaks);

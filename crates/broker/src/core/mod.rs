@@ -9,6 +9,7 @@
 //!
 //! What happens by the million is wanted as a [`Task`], whose body stays here until it is carried out.
 
+mod aside;
 mod client_side;
 mod info;
 mod numbers;
@@ -161,6 +162,19 @@ pub enum Action {
         peer: Peer,
         /// Stop?
         paused: bool,
+    },
+    /// Tell the operator that a request was given up: as many workers as it may be given to went while they had it.
+    GaveUp {
+        /// Whose it was; `None`: a stock client's.
+        client: Option<ClientId>,
+        /// Its number there.
+        number: u64,
+        /// For which service it was.
+        service: Bytes,
+        /// How many workers.
+        attempts: u16,
+        /// It is in the journal, and kept as a request for this service. `None`: it isn't, or there is no room.
+        kept_for: Option<Bytes>,
     },
     /// End a connection. The core has already forgotten it.
     Disconnect {

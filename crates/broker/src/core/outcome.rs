@@ -75,11 +75,18 @@ impl Core {
     /// Ends a request that is in no list.
     #[inline]
     pub(super) fn settle(&mut self, slot: u32, status: Status, body: Arriving<'_>) {
+        let is_aside = self.is_aside(slot);
+        if is_aside && !status.is_ok() {
+            return self.put_off(slot);
+        }
         let (status, body) = self.join_parts(slot, status, body);
         if status.is_ok() {
             self.counters.replied += 1;
         } else {
             self.counters.failed += 1;
+        }
+        if is_aside {
+            return self.forget(slot);
         }
         let request = self.requests.at_mut(slot);
         let session = &self.sessions[request.session as usize];

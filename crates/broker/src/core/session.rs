@@ -41,6 +41,8 @@ pub(super) struct Session {
     pub one_reply: bool,
     /// Some of its requests are in the journal.
     pub is_journalled: bool,
+    /// It is nobody: it has one request, which was given up and is kept aside.
+    pub is_aside: bool,
 }
 
 impl Session {
@@ -60,6 +62,7 @@ impl Session {
             paused: false,
             one_reply: false,
             is_journalled: false,
+            is_aside: false,
         }
     }
 

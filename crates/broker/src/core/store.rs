@@ -1,5 +1,6 @@
 //! What goes into the journal, and what comes out of it after a restart; requests that are kept for clients that come again.
 
+use super::aside;
 use super::requests::State;
 use super::session::Session;
 use super::settings::{Millis, NEVER};
@@ -204,6 +205,9 @@ impl Core {
                 let id = std::mem::take(&mut request.journal_id);
                 request.is_tellable = true;
                 let session = request.session;
+                if self.sessions[session as usize].is_aside {
+                    return self.remove_session(now, session);
+                }
                 if let Some((token, _)) = self.store.answers.remove(&id) {
                     // Nobody was told its name.
                     self.built_in_reply(&token, Status::TOO_LARGE, Body::of_frames([Bytes::from_static(b"500")]));
@@ -251,6 +255,9 @@ impl Core {
         let Restored { id, client, number, service, expires, body, outcome } = restored;
         self.store.last_id = self.store.last_id.max(id);
         let session = self.absent_session(now, client);
+        if number == aside::NUMBER {
+            self.set_aside(session);
+        }
         let service = self.services.find_or_add(&service);
         self.services.at_mut(service).live += 1;
         let slot = self.requests.insert(session, number, service, expires, body.into());
@@ -283,7 +290,7 @@ impl Core {
         self.store.last_id = self.store.last_id.max(last_id);
     }
 
-    fn absent_session(&mut self, now: Millis, client: ClientId) -> SessionKey {
+    pub(super) fn absent_session(&mut self, now: Millis, client: ClientId) -> SessionKey {
         if let Some(&key) = self.session_by_client.get(&client) {
             return key;
         }
@@ -329,6 +336,7 @@ impl Core {
     /// it back: neither this time's nor an earlier time's forgetting of the name may be on its way to the disk then.
     pub fn close_stored(&mut self, now: Millis, name: ClientId, token: Token, answer: Body) {
         if let Some(&key) = self.session_by_client.get(&name)
+            && self.sessions[key as usize].requests.get(STORED_NUMBER).is_some()
             && self.sessions[key as usize].peer.is_none()
         {
             self.remove_session(now, key);

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod any_order;
+mod aside;
 mod bounds;
 
 use super::*;
@@ -97,6 +98,8 @@ fn what_a_worker_held_goes_to_the_next_in_the_same_order_and_not_for_ever() {
     let [(3, second, 2)] = dispatched(&mut core)[..] else { panic!("the first is not given first") };
     assert_eq!(second.0[..8], first[0].1.0[..8]);
     core.peer_gone(3, 3);
+    let service = Bytes::from_static(b"echo");
+    let told = Action::GaveUp { client: Some(CLIENT), number: 1, service, attempts: 2, kept_for: None };
     let failed = Action::Reply {
         peer: 1,
         number: 1,
@@ -104,7 +107,7 @@ fn what_a_worker_held_goes_to_the_next_in_the_same_order_and_not_for_ever() {
         part: None,
         body: Body::from("given up: 2 workers went while they had it"),
     };
-    assert_eq!(actions(&mut core), [failed]);
+    assert_eq!(actions(&mut core), [told, failed]);
     // The first worker comes again, with a reply to what it was given before.
     core.worker_ready(4, 4, Kind::Numbered, b"other", 1);
     core.worker_reply(4, 4, &first[1].1, Status::OK, None, Body::default());

@@ -143,6 +143,8 @@ impl Core {
             // What is in the journal was promised: only its time ends it.
             if gone || (index < too_many && !self.sessions[key as usize].is_journalled) {
                 self.remove_session(now, key);
+            } else if self.sessions[key as usize].is_aside {
+                self.unpark(now, key);
             }
         }
     }

@@ -270,10 +270,7 @@ impl Core {
             self.requests.unlink(&mut self.workers[key as usize].held, slot);
             self.recharge(slot, |request| drop(request.take_parts()));
             if self.requests.at(slot).attempt >= self.settings.attempts_max {
-                self.requests.at_mut(slot).state = State::BuiltIn;
-                let attempts = self.settings.attempts_max;
-                let reason = format!("given up: {attempts} workers went while they had it");
-                self.settle(slot, Status::ATTEMPTS_USED_UP, Body::from(reason).into());
+                self.give_up(now, slot);
             } else {
                 self.counters.requeued += 1;
                 self.enqueue(slot, true);

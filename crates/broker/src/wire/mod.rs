@@ -31,6 +31,13 @@ pub const PROPERTY_VALUE: &[u8] = b"1";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ClientId(pub [u8; 16]);
 
+/// 32 hexadecimal digits.
+impl std::fmt::Display for ClientId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|octet| write!(f, "{octet:02X}"))
+    }
+}
+
 /// What a worker returns so that its reply finds its request: 16 octets that mean something to the broker only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Token(pub [u8; 16]);

@@ -5,7 +5,7 @@ mod model;
 
 use model::{Model, Seen};
 use proptest::prelude::*;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use towpath_broker::core::{Action, Core, Entry, Kind, Peer, Settings};
 use towpath_broker::wire::{ClientId, Status, Token};
 use towpath_broker::{Arriving, Body};
@@ -37,7 +37,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => (one_of(client.clone()), 0..3_u8, prop_oneof![5 => Just(1), 1 => 1..12_u64])
             .prop_map(|(peer, client, first)| Step::Hello { peer, client, first }),
-        4 => (one_of(worker.clone()), any::<bool>(), service.clone(), 0..4_usize)
+        4 => (one_of(worker.clone()), any::<bool>(), prop_oneof![5 => service.clone(), 1 => 2..4_u8], 0..4_usize)
             .prop_map(|(peer, stock, service, credit)| Step::Ready { peer, stock, service, credit }),
         16 => (one_of(client.clone()), number.clone(), prop_oneof![Just(0), 1..150_u32], any::<bool>(),
             service.clone(), length.clone())
@@ -79,6 +79,8 @@ struct Real {
     core: Core,
     given: Vec<(Peer, Token, (u64, u16))>,
     names: HashMap<Token, (u64, u16)>,
+    /// Workers of services for what is kept aside.
+    of_aside: HashSet<Peer>,
     entries: Vec<Entry>,
     taken: usize,
     persisted: usize,
@@ -109,7 +111,8 @@ impl Real {
                     continue;
                 }
                 Action::Dispatch { peer, token, attempt, body, .. } => {
-                    let name = (what(&body), attempt);
+                    let aside = if self.of_aside.contains(&peer) { model::ASIDE } else { 0 };
+                    let name = (what(&body) | aside, attempt);
                     self.given.push((peer, token, name));
                     self.names.insert(token, name);
                     Seen::Dispatch { peer, request: name.0, attempt }
@@ -120,6 +123,7 @@ impl Real {
                     Seen::CancelWork { peer, request, attempt }
                 }
                 Action::Pause { peer, paused } => Seen::Pause { peer, paused },
+                Action::GaveUp { number, kept_for, .. } => Seen::GaveUp { number, kept: kept_for.is_some() },
                 Action::Disconnect { peer, .. } => Seen::Disconnect(peer),
                 Action::Heartbeat { .. } | Action::Leave { .. } | Action::BuiltIn { .. } => continue,
             });
@@ -128,7 +132,8 @@ impl Real {
     }
 }
 
-const SERVICES: [&[u8]; 2] = [b"one", b"two"];
+/// Clients ask for the first two; workers work for all.
+const SERVICES: [&[u8]; 4] = [b"one", b"two", b"aside.one", b"aside.two"];
 
 fn run(steps: Vec<Step>, journal: bool) -> Result<(), TestCaseError> {
     let settings = Settings {
@@ -153,6 +158,7 @@ fn run(steps: Vec<Step>, journal: bool) -> Result<(), TestCaseError> {
         core: Core::new(settings),
         given: Vec::new(),
         names: HashMap::new(),
+        of_aside: HashSet::new(),
         entries: Vec::new(),
         taken: 0,
         persisted: 0,
@@ -167,6 +173,10 @@ fn run(steps: Vec<Step>, journal: bool) -> Result<(), TestCaseError> {
             }
             Step::Ready { peer, stock, service, credit } => {
                 let (kind, credit) = if stock { (Kind::Stock, 1) } else { (Kind::Numbered, credit) };
+                match service >= model::ASIDE_SERVICES {
+                    true => real.of_aside.insert(peer),
+                    false => real.of_aside.remove(&peer),
+                };
                 core.worker_ready(now, peer, kind, SERVICES[usize::from(service)], credit as u32);
                 model.ready(now, peer, kind, service, credit);
             }

@@ -142,6 +142,30 @@ impl History {
         }
     }
 
+    /// What a broker told to be kept aside is among what it kept, and that is of its clients.
+    pub fn check_aside(&self, of: usize, kept: &[Body]) -> Result<(), String> {
+        let mut asked: BTreeMap<Key, Vec<&Body>> = BTreeMap::new();
+        for (now, event) in &self.events {
+            match event {
+                Event::Submitted { key, body, .. } | Event::Forgot { key, ghost: body } => {
+                    asked.entry(*key).or_default().push(body);
+                }
+                Event::Told { node, key, status: Status::ATTEMPTS_USED_UP, body, .. } if *node == of => {
+                    let reason = body.single().map(String::from_utf8_lossy).unwrap_or_default();
+                    let is_there = asked.get(key).is_some_and(|bodies| bodies.iter().any(|body| kept.contains(body)));
+                    if reason.contains("kept for") && !is_there {
+                        return Err(format!("at {now}: what was kept aside is lost: {event:?}"));
+                    }
+                }
+                _ => {}
+            }
+        }
+        match kept.iter().find(|kept| !asked.values().flatten().any(|body| body == kept)) {
+            Some(kept) => Err(format!("kept aside, and asked by nobody: {kept:?}")),
+            None => Ok(()),
+        }
+    }
+
     fn check_stock(&self) -> Result<(), String> {
         let mut asked: BTreeMap<Key, (Body, bool)> = BTreeMap::new();
         for (now, event) in &self.events {

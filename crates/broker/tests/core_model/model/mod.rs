@@ -17,8 +17,13 @@ pub enum Seen {
     Dispatch { peer: Peer, request: u64, attempt: u16 },
     CancelWork { peer: Peer, request: u64, attempt: u16 },
     Pause { peer: Peer, paused: bool },
+    GaveUp { number: u64, kept: bool },
     Disconnect(Peer),
 }
+
+/// What the name of a request that is kept aside has beside its own, and how far its service is from its own.
+pub const ASIDE: u64 = 1 << 32;
+pub const ASIDE_SERVICES: u8 = 2;
 
 /// What a request costs beside its body.
 const REQUEST_BYTES: usize = 256;
@@ -101,6 +106,7 @@ struct Session {
     blocked: bool,
     paused: bool,
     is_journalled: bool,
+    is_aside: bool,
     parked: Vec<usize>,
     next_number: u64,
 }
@@ -239,7 +245,7 @@ impl Model {
                 self.workers.at(key).available = None;
                 while let Some(place) = self.workers.at(key).held.pop() {
                     if self.requests.at(place).attempt >= self.settings.attempts_max {
-                        self.settle(place, 502, 0, 80);
+                        self.give_up(now, place);
                     } else {
                         self.counters.requeued += 1;
                         self.requests.at(place).state = State::Waiting;
@@ -296,6 +302,7 @@ impl Model {
             blocked: false,
             paused: false,
             is_journalled: false,
+            is_aside: false,
             parked: Vec::new(),
             next_number: 1,
         })
@@ -367,6 +374,8 @@ impl Model {
                 let kept = if is_journalled { settings.journal_retention_ms } else { settings.absent_client_ms };
                 if now - since > kept || self.of_session(key).next().is_none() {
                     self.remove_session(key);
+                } else if self.sessions.at(key).is_aside {
+                    self.unpark(key);
                 }
             }
         }

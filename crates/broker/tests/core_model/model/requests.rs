@@ -1,6 +1,6 @@
 //! What becomes of a request.
 
-use super::{Awaiting, Model, REQUEST_BYTES, Request, Role, Seen, State, memory_bytes};
+use super::{ASIDE, ASIDE_SERVICES, Awaiting, Model, REQUEST_BYTES, Request, Role, Seen, State, memory_bytes};
 use towpath_broker::core::{Kind, Millis, Peer};
 
 impl Model {
@@ -28,7 +28,7 @@ impl Model {
             }
         } else if self.sessions.at(key).confirmed.contains(&number) {
             self.counters.duplicates += 1;
-        } else if !self.has_room_for(key, service, memory_bytes(length)) {
+        } else if !self.has_room_for(Some(key), service, memory_bytes(length)) {
             self.counters.refused += 1;
             self.seen.push(Seen::Refused { peer, number });
         } else {
@@ -44,13 +44,14 @@ impl Model {
         (queue.len(), queue.iter().map(of).sum())
     }
 
-    pub(super) fn has_room_for(&self, key: usize, service: u8, bytes: usize) -> bool {
+    /// `None`: of a client that isn't there yet.
+    pub(super) fn has_room_for(&self, key: Option<usize>, service: u8, bytes: usize) -> bool {
         let settings = &self.settings;
-        let of_client = self.bytes_of(key);
+        let (requests, of_client) = key.map_or((0, 0), |key| (self.of_session(key).count(), self.bytes_of(key)));
         let (all, all_bytes) = self.load();
         let (waiting, waiting_bytes) = self.queued(service);
         bytes <= settings.client_bytes_max.min(settings.bytes_max).min(settings.service_bytes_max)
-            && self.of_session(key).count() < settings.client_requests_max
+            && requests < settings.client_requests_max
             && of_client + bytes <= settings.client_bytes_max
             && all < settings.requests_max
             && all_bytes + bytes <= settings.bytes_max
@@ -110,7 +111,7 @@ impl Model {
             session,
             number,
             service,
-            expires: now + ttl,
+            expires: now.saturating_add(ttl),
             bytes: REQUEST_BYTES + memory_bytes(length),
             state: State::Waiting,
             attempt: 0,
@@ -200,13 +201,51 @@ impl Model {
         }
     }
 
+    /// All workers that had it went.
+    pub(super) fn give_up(&mut self, now: Millis, place: usize) {
+        let request = self.requests.at(place);
+        request.state = State::Ended;
+        let (session, number, name) = (request.session, request.number, request.name);
+        let (service, length) = (request.service + ASIDE_SERVICES, request.bytes - REQUEST_BYTES);
+        let is_journalled = request.is_journalled;
+        if self.sessions.at(session).is_aside {
+            return self.put_off(place);
+        }
+        let kept = is_journalled && self.has_room_for(None, service, length);
+        if kept {
+            self.counters.kept_aside += 1;
+            let session = self.add_session(Some(u8::MAX), None);
+            let aside = self.sessions.at(session);
+            (aside.is_aside, aside.absent_since) = (true, now);
+            self.take(now, session, 0, Millis::MAX, true, service, name | ASIDE, length);
+        }
+        self.seen.push(Seen::GaveUp { number, kept });
+        // As long as the reason.
+        self.settle(place, 502, 0, if kept { 62 } else { 42 });
+    }
+
+    fn put_off(&mut self, place: usize) {
+        let request = self.requests.at(place);
+        request.state = State::Parked;
+        let session = request.session;
+        self.sessions.at(session).parked.push(place);
+    }
+
     pub(super) fn settle(&mut self, place: usize, status: u16, what: u64, length: usize) {
+        let of = self.requests.at(place).session;
+        let is_aside = self.sessions.at(of).is_aside;
+        if is_aside && status != 200 {
+            return self.put_off(place);
+        }
         if status == 200 {
             self.counters.replied += 1;
         } else {
             self.counters.failed += 1;
         }
         let (session, name) = (self.requests.at(place).session, self.requests.at(place).name);
+        if is_aside {
+            return self.forget(place);
+        }
         if self.sessions.at(session).client.is_none() {
             if let Some(peer) = self.sessions.at(session).peer {
                 self.seen.push(Seen::StockReply { peer, status, partial: false, what });
@@ -216,7 +255,7 @@ impl Model {
         let request = self.requests.at(place);
         (request.state, request.outcome) = (State::Settled, (status, what));
         let before = request.bytes;
-        request.bytes = REQUEST_BYTES + if what > 0 { memory_bytes(length) } else { 0 };
+        request.bytes = REQUEST_BYTES + memory_bytes(length);
         let is_less = request.bytes < before;
         request.expires = Millis::MAX;
         self.relieved |= is_less;

@@ -113,6 +113,8 @@ impl Node {
                     set_reading(world, conn);
                 }
             }
+            // The operator of a simulation reads its trace.
+            Action::GaveUp { .. } => {}
             Action::Disconnect { peer, .. } => match self.conn(peer).map(|conn| conn.speaks) {
                 Some(Speaks::StockWorker(_)) => self.dismiss(world, peer),
                 Some(_) => self.reject(world, peer),

@@ -1,5 +1,6 @@
 //! The world: who is there, what goes wrong, and the order of it all, decided by one seed.
 
+mod aside;
 mod trouble;
 
 use crate::client::Client;
@@ -50,6 +51,7 @@ pub struct Tally {
     pub failed: u64,
     pub crashes: u64,
     pub stops: u64,
+    pub kept_aside: u64,
     /// Outcomes of all but the first client, before everything was healed.
     pub of_others: u64,
 }
@@ -172,6 +174,8 @@ impl Sim {
     }
 
     fn check_empty(&mut self) -> Result<(), String> {
+        // Before time passes in which it is kept no longer.
+        (0..self.nodes.len()).try_for_each(|index| self.check_aside(index))?;
         for index in 0..self.nodes.len() {
             // A client leaves what it has asked of one broker to its time, once it has the outcome from another.
             if self.nodes.len() > 1 {
@@ -395,6 +399,7 @@ impl Tally {
         self.failed += other.failed;
         self.crashes += other.crashes;
         self.stops += other.stops;
+        self.kept_aside += other.kept_aside;
         self.of_others += other.of_others;
     }
 }
