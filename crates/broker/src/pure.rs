@@ -94,7 +94,7 @@ impl Client {
         if self.0.pump(Duration::from_millis(now), block, PUMP_BYTES) {
             return Some(now);
         }
-        self.0.deadline().map(|at| at.as_millis() as Millis)
+        self.0.deadline(true).map(|at| at.as_millis() as Millis)
     }
 
     /// Whether it waits for nothing, and the broker has been told all.

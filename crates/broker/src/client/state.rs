@@ -41,6 +41,8 @@ pub(super) struct State {
     connection: Connection,
     block: Block,
     pending: VecDeque<Message>,
+    /// The connection takes no more; the hub says when it does again.
+    is_full: bool,
     incoming: Incoming,
     paused: bool,
     notices: Arc<Notices>,
@@ -75,6 +77,7 @@ impl State {
             connection: Connection::Resting(now),
             block: Block::default(),
             pending: VecDeque::new(),
+            is_full: false,
             incoming: Incoming::new(link.spool_folder.clone()),
             link,
             paused: false,
@@ -242,14 +245,17 @@ impl State {
     /// Encodes and hands over what the hub has room for.
     fn send(&mut self, hub: &mut Hub, now: Duration) {
         let Connection::Ready(peer, speech) = self.connection else { return };
+        self.is_full = false;
         loop {
             while let Some(message) = self.pending.pop_front() {
                 if let Err(SendError::Full(back) | SendError::Gone(back)) = hub.send(peer, message) {
                     self.pending.push_front(back);
+                    self.is_full = true;
                     return;
                 }
             }
             if !hub.has_room(peer) {
+                self.is_full = true;
                 return;
             }
             match speech {
@@ -354,7 +360,7 @@ impl Driven for State {
             Connection::Resting(until) => Some(until),
             _ => None,
         };
-        resting.into_iter().chain(self.session.deadline().map(|at| self.origin + at)).min()
+        resting.into_iter().chain(self.session.deadline(!self.is_full).map(|at| self.origin + at)).min()
     }
 
     fn is_over(&self) -> bool {

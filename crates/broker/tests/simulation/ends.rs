@@ -1,6 +1,6 @@
 //! What clients and workers have in common.
 
-use crate::history::History;
+use crate::history::{History, Key};
 use crate::link::Frames;
 use crate::rng::Rng;
 use bytes::Bytes;
@@ -59,4 +59,11 @@ pub fn request_body(rng: &mut Rng, of: &str, client: usize, number: u64) -> Body
     let length = if rng.percent(8) { rng.between(3_000, 6_000) } else { rng.below(120) };
     let padding = Bytes::from(vec![b'.'; length as usize]);
     if rng.percent(60) { Body::of_frames([name]) } else { Body::of_frames([name, padding]) }
+}
+
+/// Which request of a numbered client a body names.
+pub fn key_of(body: &Body) -> Option<Key> {
+    let name = String::from_utf8_lossy(body.frames()?.next()?).into_owned();
+    let mut words = name.strip_prefix("request ")?.split(' ');
+    Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
 }

@@ -4,7 +4,7 @@
 //! has two different replies, on the wire of a broker with a journal not even across its deaths; (4) what was acknowledged by
 //! ACCEPTED is never lost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use towpath_broker::Body;
 use towpath_broker::core::Millis;
 use towpath_broker::wire::Status;
@@ -22,6 +22,8 @@ pub enum Event {
     Acknowledged { node: usize, key: Key },
     /// A broker says how a request ended.
     Told { node: usize, life: u64, key: Key, status: Status, body: Body },
+    /// A broker has given a request to a worker.
+    Given { key: Key },
     /// A client takes an outcome, or makes one because it waits no longer.
     Outcome { key: Key, status: Status, body: Body, own: bool },
     /// A stock client asks, over a connection.
@@ -37,6 +39,8 @@ pub struct History {
     pub events: Vec<(Millis, Event)>,
     /// Whether the brokers have journals.
     pub journal: bool,
+    /// Clients whose word is to be believed, when they say that no worker had a request.
+    pub believed: BTreeSet<usize>,
 }
 
 /// The frame that a worker puts before what it was asked: the execution, and how many parts came before.
@@ -87,6 +91,11 @@ impl History {
 
     fn check_numbered(&self) -> Result<(), String> {
         let mut requests: BTreeMap<Key, Known> = BTreeMap::new();
+        let given = |(_, event): &(Millis, Event)| match event {
+            Event::Given { key } => Some(*key),
+            _ => None,
+        };
+        let given: BTreeSet<Key> = self.events.iter().filter_map(given).collect();
         for (now, event) in &self.events {
             let wrong = |what: &str| Err(format!("at {now}: {what}: {event:?}"));
             match event {
@@ -128,12 +137,16 @@ impl History {
                     if !own && !known.told.values().any(|told| *told == (*status, body.clone())) {
                         return wrong("an outcome that nobody told");
                     }
+                    if *status == Status::EXPIRED && self.believed.contains(&key.0) && given.contains(key) {
+                        return wrong("a worker had it, or was given it later");
+                    }
                     known.outcomes.push((*status, body.clone()));
                     if known.outcomes.len() > 1 {
                         return wrong("(1) a second outcome");
                     }
                 }
-                Event::StockAsked { .. } | Event::StockGot { .. } | Event::StockGaveUp { .. } => {}
+                Event::Given { .. } | Event::StockAsked { .. } | Event::StockGot { .. } | Event::StockGaveUp { .. } => {
+                }
             }
         }
         match requests.iter().find(|(_, known)| known.body.is_some() && known.outcomes.is_empty()) {
@@ -206,6 +219,7 @@ impl History {
             | Event::Acknowledged { key, .. }
             | Event::Told { key, .. }
             | Event::Outcome { key, .. }
+            | Event::Given { key }
             | Event::StockAsked { key, .. }
             | Event::StockGot { key, .. }
             | Event::StockGaveUp { key } => *key == wanted,

@@ -27,6 +27,10 @@ impl RealClient {
     fn take(io: &mut Io, index: usize, outcome: Outcome, own: bool) {
         let Outcome { number, status, part, body } = outcome;
         if part.is_none() {
+            // What it makes of a broker's word is its own.
+            let own = own
+                || (status == Status::TIMED_OUT
+                    && body.single().is_some_and(|why| why.ends_with(b"may have given it to one")));
             io.history.add(io.now, Event::Outcome { key: (index, number), status, body, own });
         }
     }
@@ -52,6 +56,7 @@ impl End for RealClient {
     fn connected(&mut self, io: &mut Io) {
         let mut block = Block::default();
         self.session.connected(io.now, &mut block);
+        io.history.believed.insert(self.index);
         self.is_connected = true;
         io.send(CLIENT_HEADER, &mut block);
     }

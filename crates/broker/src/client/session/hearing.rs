@@ -10,9 +10,14 @@ use bytes::Bytes;
 use std::cmp::Reverse;
 use std::time::Duration;
 
+/// Why a request ends of which the broker says that no worker had it, and can't know.
+const MAYBE_ELSEWHERE: &str = "the broker that had it before may have given it to one";
+
 /// What is left of a request that has its outcome.
 struct Finished {
     owner: u32,
+    /// Another broker may have had it executed, or this one before it forgot it.
+    elsewhere: bool,
     service: u32,
     /// It takes a place at the broker.
     was_sent: bool,
@@ -111,6 +116,10 @@ impl Session {
         }
         if let Some(mut entry) = self.finish(number) {
             self.confirms.add(number, now);
+            if status == Status::EXPIRED && entry.elsewhere {
+                let (status, body) = (Status::TIMED_OUT, Body::from(MAYBE_ELSEWHERE));
+                return sink(Delivery { number, owner: entry.owner, status, part: None, body });
+            }
             body.replace(&mut entry.body);
             sink(Delivery { number, owner: entry.owner, status, part: None, body: entry.body });
         } else if number < self.table.next_number() {
@@ -162,6 +171,7 @@ impl Session {
     fn finish(&mut self, number: u64) -> Option<Finished> {
         let finished = self.table.finish(number, |entry| Finished {
             owner: entry.owner,
+            elsewhere: entry.elsewhere,
             service: entry.service,
             was_sent: entry.state == State::Sent,
             length: entry.body.length(),

@@ -10,10 +10,13 @@ use std::time::Duration;
 /// So much of a request's time, at the most, is kept back for the broker's word that it is over.
 const TIME_KEPT_BACK_MOST: Duration = Duration::from_millis(50);
 
+/// So much at the least, if it is no more than half: the broker looks at times every 20 ms.
+const TIME_KEPT_BACK_LEAST: Duration = Duration::from_millis(25);
+
 /// The milliseconds that the broker is given of the time that a request has left: a little less, since the broker knows whether a
 /// worker had it, and its word is to be here before our own.
 fn time_for_broker(left: Duration) -> u32 {
-    let given = left - (left / 8).min(TIME_KEPT_BACK_MOST);
+    let given = left - (left / 8).clamp(TIME_KEPT_BACK_LEAST, TIME_KEPT_BACK_MOST).min(left / 2);
     u32::try_from(given.as_millis()).unwrap_or(u32::MAX).max(1)
 }
 
@@ -97,11 +100,11 @@ impl Session {
         !matches!(self.link, Link::Numbered { .. }) || (self.confirms.due().is_none() && self.cancels.is_empty())
     }
 
-    /// When [`Session::on_time`], or else [`Session::pump`], has something to do.
-    pub fn deadline(&self) -> Option<Duration> {
+    /// When [`Session::on_time`], or else [`Session::pump`], if there is room for what it says, has something to do.
+    pub fn deadline(&self, has_room: bool) -> Option<Duration> {
         let (welcome, confirms) = match self.link {
             Link::Greeting(until) => (Some(until), None),
-            Link::Numbered { .. } => (None, self.confirms.due()),
+            Link::Numbered { .. } if has_room => (None, self.confirms.due()),
             _ => (None, None),
         };
         let held = self.held.peek().map(|Reverse((at, _))| *at);
@@ -132,5 +135,70 @@ impl Session {
                 self.again.push_back(number);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::super::NewRequest;
+    use super::*;
+    use crate::wire::{ClientId, ToClient};
+
+    const AT: fn(u64) -> Duration = Duration::from_millis;
+
+    fn hears(session: &mut Session, say: impl FnOnce(&mut Block)) -> Vec<(u64, Status)> {
+        let (mut said, mut heard) = (Block::default(), Vec::new());
+        say(&mut said);
+        let block = said.drain().next().unwrap().block;
+        session.on_block(&block, None, AT(30), &mut |delivery| heard.push((delivery.number, delivery.status))).unwrap();
+        heard
+    }
+
+    /// With two requests, sent to a broker.
+    fn asking() -> Session {
+        let mut session = Session::new(ClientId([7; 16]), 10, usize::MAX, AT(5_000));
+        for _ in 0..2 {
+            let (body, ttl) = (Body::default(), Some(AT(1_000)));
+            session.submit(NewRequest { service: b"echo", body, ttl, volatile: false, owner: 0 }, AT(0));
+        }
+        connect(&mut session);
+        session
+    }
+
+    fn connect(session: &mut Session) {
+        session.connected(AT(10), &mut Block::default());
+        hears(session, |said| ToClient::welcome(said, 1, 1000, 1 << 20, false));
+        session.pump(AT(20), &mut Block::default(), 10_000);
+    }
+
+    #[test]
+    fn the_broker_has_less_time_than_the_client() {
+        for (left, given) in [(10_000, 9_950), (400, 350), (240, 210), (160, 135), (60, 35), (40, 20), (1, 1), (0, 1)] {
+            assert_eq!(time_for_broker(AT(left)), given, "{left} ms");
+        }
+        assert_eq!(time_for_broker(Duration::MAX), u32::MAX);
+    }
+
+    #[test]
+    fn a_broker_does_not_know_what_another_one_did() {
+        let mut session = asking();
+        let expired = |said: &mut Block, number| ToClient::reply(said, number, Status::EXPIRED, None, &Body::default());
+        assert_eq!(hears(&mut session, |said| expired(said, 1)), [(1, Status::EXPIRED)]);
+        session.disconnected();
+        connect(&mut session);
+        assert_eq!(hears(&mut session, |said| expired(said, 2)), [(2, Status::TIMED_OUT)]);
+    }
+
+    #[test]
+    fn what_is_overdue_waits_for_room() {
+        let mut session = asking();
+        hears(&mut session, |said| ToClient::reply(said, 1, Status::OK, None, &Body::default()));
+        // Request 2 has its time; request 1 is to be confirmed before.
+        assert_eq!(session.deadline(false), Some(AT(1_000)));
+        let due = session.deadline(true).unwrap();
+        assert!(due < AT(100), "{due:?}");
+        session.pump(due, &mut Block::default(), 10_000);
+        assert_eq!(session.deadline(true), Some(AT(1_000)));
     }
 }

@@ -1,6 +1,7 @@
 //! From what the core wants to what peers get, and to the disk.
 
 use super::{Conn, Fault, Node, Speaks, World, client_index, frames_of};
+use crate::ends::key_of;
 use crate::history::{Event, reply_frame};
 use crate::link::{Frames, LANE_BYTES};
 use bytes::Bytes;
@@ -42,6 +43,9 @@ impl Node {
         }
         match action {
             Action::Dispatch { peer, token, attempt, ttl_ms, body } => {
+                if let Some(key) = key_of(&body) {
+                    world.history.add(world.now, Event::Given { key });
+                }
                 let Some(conn) = self.conn(peer) else { return };
                 conn.parts = 0;
                 match conn.speaks {
