@@ -2,7 +2,7 @@
 
 use super::Broker;
 use crate::body::Body;
-use crate::core::{ServiceInfo, StoredState};
+use crate::core::{ServiceInfo, StoredState, WorkerInfo};
 use crate::limits::SERVICE_BYTES_MAX;
 use crate::spool::BodyOf;
 use crate::wire::{ClientId, Status, Token};
@@ -22,23 +22,41 @@ const LIST_RESTS: u32 = 9;
 
 /// Lists that have been made: those who ask together get the same one, and what is long is made now and then.
 #[derive(Default)]
-pub(super) struct Lists(HashMap<Asked, List>);
+pub(super) struct Lists {
+    replies: HashMap<Asked, Made<Body>>,
+    /// All workers by their services, so that whoever asks for one service after another doesn't have all looked at for each.
+    workers: Option<Made<HashMap<Bytes, Vec<WorkerInfo>>>>,
+}
 
 /// What was asked for: a service of the broker's, and of which service.
 type Asked = (Bytes, Bytes);
 
-struct List {
-    reply: Body,
-    /// Until then it is given again; else only in the turn that made it.
+struct Made<T> {
+    what: T,
+    /// Until then it is used again; else only in the turn that made it.
     until: Option<Instant>,
+}
+
+impl<T> Made<T> {
+    fn now(make: impl FnOnce() -> T) -> Made<T> {
+        let begin = Instant::now();
+        let what = make();
+        let took = begin.elapsed();
+        Made { what, until: (took >= LIST_TAKES_LONG).then(|| begin + took * (LIST_RESTS + 1)) }
+    }
+
+    fn is_good(&self, now: Instant) -> bool {
+        self.until.is_some_and(|until| until > now)
+    }
 }
 
 impl Lists {
     /// A turn is over.
     pub fn turn(&mut self) {
-        if !self.0.is_empty() {
+        if !self.replies.is_empty() || self.workers.is_some() {
             let now = Instant::now();
-            self.0.retain(|_, list| list.until.is_some_and(|until| until > now));
+            self.replies.retain(|_, reply| reply.is_good(now));
+            self.workers.take_if(|workers| !workers.is_good(now));
         }
     }
 }
@@ -57,6 +75,12 @@ fn of_service(service: &ServiceInfo) -> serde_json::Value {
         "unconfirmed": service.live,
         "workers": service.workers,
     })
+}
+
+fn by_service(workers: impl Iterator<Item = WorkerInfo>) -> HashMap<Bytes, Vec<WorkerInfo>> {
+    let mut all: HashMap<Bytes, Vec<WorkerInfo>> = HashMap::new();
+    workers.for_each(|worker| all.entry(worker.service.clone()).or_default().push(worker));
+    all
 }
 
 impl Broker {
@@ -96,25 +120,25 @@ impl Broker {
     /// A list of everything, or of what belongs to one service.
     fn list(&mut self, service: &[u8], of: &[u8]) -> Body {
         let asked = (Bytes::copy_from_slice(service), Bytes::copy_from_slice(of));
-        if let Some(list) = self.lists.0.get(&asked) {
-            return list.reply.clone();
+        if let Some(made) = self.lists.replies.get(&asked) {
+            return made.what.clone();
         }
-        let begin = Instant::now();
-        let listed = match service {
-            b"mmi.workers" => self.workers(of),
-            b"mmi.queue" => {
-                let queues = self.core.services().filter(|service| !crate::core::is_built_in(&service.name));
-                queues.take(LISTED_MAX).map(|service| of_service(&service)).collect()
-            }
-            _ => {
-                let services = self.core.services().filter(|service| service.workers > 0).take(LISTED_MAX);
-                services.map(|service| String::from_utf8_lossy(&service.name).into_owned()).collect()
-            }
-        };
-        let reply = coded("200", [listed.to_string().into()]);
-        let took = begin.elapsed();
-        let until = (took >= LIST_TAKES_LONG).then(|| begin + took * (LIST_RESTS + 1));
-        self.lists.0.insert(asked, List { reply: reply.clone(), until });
+        let made = Made::now(|| {
+            let listed = match service {
+                b"mmi.workers" => self.workers(of),
+                b"mmi.queue" => {
+                    let queues = self.core.services().filter(|service| !crate::core::is_built_in(&service.name));
+                    queues.take(LISTED_MAX).map(|service| of_service(&service)).collect()
+                }
+                _ => {
+                    let services = self.core.services().filter(|service| service.workers > 0).take(LISTED_MAX);
+                    services.map(|service| String::from_utf8_lossy(&service.name).into_owned()).collect()
+                }
+            };
+            coded("200", [listed.to_string().into()])
+        });
+        let reply = made.what.clone();
+        self.lists.replies.insert(asked, made);
         reply
     }
 
@@ -130,8 +154,14 @@ impl Broker {
 
     /// Where each worker really is, and what it has.
     fn workers(&mut self, service: &[u8]) -> serde_json::Value {
-        let workers: Vec<_> =
-            self.core.workers().filter(|w| service.is_empty() || w.service[..] == *service).take(LISTED_MAX).collect();
+        let workers: Vec<_> = match service {
+            b"" => self.core.workers().take(LISTED_MAX).collect(),
+            of => {
+                let core = &self.core;
+                let all = self.lists.workers.get_or_insert_with(|| Made::now(|| by_service(core.workers())));
+                all.what.get(of).map_or(&[][..], |all| all).iter().take(LISTED_MAX).cloned().collect()
+            }
+        };
         let shown = workers.into_iter().map(|worker| {
             let connection = self.connections.find(worker.peer);
             let address = connection.and_then(|connection| self.hub.peer(connection.id)).map(|peer| peer.address);
