@@ -6,7 +6,7 @@ use crate::bodies::{read_body, write_body};
 use crate::brokers::{BrokerArguments, seconds};
 use crate::exit::Failure;
 use crate::load;
-use crate::numbers::{body_size, positive};
+use crate::numbers::{body_size, clients, positive};
 use crate::resources::own_usage;
 use crate::text::Shown;
 use serde_json::json;
@@ -48,20 +48,20 @@ pub struct Arguments {
     /// No progress bar.
     #[arg(long, short)]
     quiet: bool,
-    /// A load of so many requests, for a service that echoes them. Each body begins with its number, in eight octets or its last ones.
+    /// A load of so many requests, for a service that echoes them. Each body begins with its number, and which client's it is, in eight octets or the last of them.
     #[arg(long, value_name = "N", value_parser = positive::<u64>, allow_negative_numbers = true)]
     count: Option<u64>,
     /// The load: so many requests without a reply at a time, on each connection.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "count", value_parser = positive::<usize>, allow_negative_numbers = true)]
     ahead: usize,
-    /// The load: octets of a body, such as 1K; at least 1.
+    /// The load: octets of a body, such as 1K; 1 to 64M, and so many that the number in it tells all apart that are under way.
     #[arg(long, value_name = "OCTETS", default_value = "32", value_parser = body_size, allow_negative_numbers = true, requires = "count")]
-    size: u64,
+    size: usize,
     /// The load: so many requests a second, instead of as many as possible.
     #[arg(long, value_name = "N", requires = "count", value_parser = rate, allow_negative_numbers = true)]
     rate: Option<f64>,
     /// The load: so many clients, each with a connection.
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "count", value_parser = positive::<usize>, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "count", value_parser = clients, allow_negative_numbers = true)]
     clients: usize,
 }
 
@@ -101,10 +101,11 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             options: CallOptions { ttl: timeout, volatile: arguments.volatile },
             count,
             ahead: arguments.ahead,
-            size: usize::try_from(arguments.size).map_err(Failure::usage)?,
+            size: arguments.size,
             rate: arguments.rate,
             clients: arguments.clients,
         };
+        load.check()?;
         return runtime.block_on(load.run(arguments.json, arguments.quiet));
     }
     let interrupted = interrupted()?;

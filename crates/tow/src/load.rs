@@ -70,14 +70,29 @@ impl Tally {
 }
 
 impl Load {
+    /// Refuses a load whose bodies are too short to tell those requests apart that are under way at the same time.
+    pub fn check(&self) -> Result<(), Failure> {
+        let (ahead, bits) = (self.ahead as u128, client_bits(self.clients));
+        let told_apart = |size: usize| size >= NUMBER_BYTES || ahead << bits <= 1 << (8 * size);
+        if told_apart(self.size) {
+            return Ok(());
+        }
+        let enough = (self.size..).find(|size| told_apart(*size)).unwrap_or(NUMBER_BYTES);
+        Err(Failure::usage(format!(
+            "bodies of {} can't tell apart {} requests at a time of each of {} clients: --size {enough} is enough",
+            self.size, self.ahead, self.clients
+        )))
+    }
+
     /// Makes the requests, and prints what came of it.
     pub async fn run(self, as_json: bool, quiet: bool) -> Result<ExitCode, Failure> {
         let latency = Histogram::new_with_bounds(1, LATENCY_MOST_US, 3).map_err(Failure::failed)?;
         let tally = Rc::new(RefCell::new(Tally { requests: 0, replies: 0, failed: 0, wrong: 0, latency }));
         let interrupted = interrupted()?;
-        let outstanding_bytes_max = (self.ahead + 1).saturating_mul(self.size + 1024);
+        let outstanding_max = self.ahead.saturating_add(1);
+        let outstanding_bytes_max = outstanding_max.saturating_mul(self.size + 1024);
         let options = ClientOptions {
-            outstanding_max: self.ahead + 1,
+            outstanding_max,
             outstanding_bytes_max,
             link: self.link.clone(),
             ..ClientOptions::default()
@@ -202,8 +217,8 @@ impl Times {
 async fn ask(load: Rc<Load>, index: u64, client: Client, tally: Rc<RefCell<Tally>>, started: Instant) {
     let clients = load.clients as u64;
     let share = load.count / clients + u64::from(index < load.count % clients);
-    // Numbers differ between clients, so that a reply to the wrong one is seen too.
-    let base = index << 40;
+    // A reply to the wrong client is seen too.
+    let named = |number: u64| number << client_bits(load.clients) | index;
     let interval = load.rate.map(|rate| Duration::from_secs_f64(clients as f64 / rate.max(1e-3)));
     let filler: Vec<u8> = (0..load.size).map(|place| b'a' + (place % 26) as u8).collect();
     let mut body = filler.clone();
@@ -225,7 +240,7 @@ async fn ask(load: Rc<Load>, index: u64, client: Client, tally: Rc<RefCell<Tally
                     break;
                 }
             }
-            put_number(&mut body, base + sent + 1);
+            put_number(&mut body, named(sent + 1));
             match requests.try_send(&load.service, &body[..], load.options) {
                 Ok(number) => {
                     debug_assert_eq!(number, sent + 1);
@@ -264,7 +279,7 @@ async fn ask(load: Rc<Load>, index: u64, client: Client, tally: Rc<RefCell<Tally
             tally.requests += 1;
             let at = times.take(number).unwrap_or(now);
             let octets = body.single().unwrap_or_default();
-            let is_right = |octets: &[u8]| is_body(octets, base + number, &filler);
+            let is_right = |octets: &[u8]| is_body(octets, named(number), &filler);
             if status.is_ok() && (is_right(octets) || file_of(&body).is_some_and(|octets| is_right(&octets))) {
                 tally.replies += 1;
                 let us = now.saturating_sub(at).as_micros().clamp(1, u128::from(LATENCY_MOST_US));
@@ -277,6 +292,11 @@ async fn ask(load: Rc<Load>, index: u64, client: Client, tally: Rc<RefCell<Tally
             }
         }
     }
+}
+
+/// The last bits of a request's number say which client's it is.
+fn client_bits(clients: usize) -> u32 {
+    clients.next_power_of_two().trailing_zeros()
 }
 
 /// Puts the number at the front: its last octets, where there is no room for all.
@@ -303,6 +323,33 @@ fn file_of(body: &Body) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bodies_tell_all_apart_that_are_under_way() {
+        let check = |ahead, clients, size| {
+            let (service, endpoints, link) = (String::new(), Vec::new(), LinkOptions::default());
+            let load = Load {
+                service,
+                endpoints,
+                link,
+                options: CallOptions::default(),
+                count: 1,
+                ahead,
+                size,
+                rate: None,
+                clients,
+            };
+            load.check().map_err(|failure| failure.to_string())
+        };
+        for (ahead, clients, size) in [(256, 1, 1), (64, 3, 1), (1, 256, 1), (10_000, 100, 3), (usize::MAX, 65_535, 8)]
+        {
+            assert_eq!(check(ahead, clients, size), Ok(()), "{ahead} {clients} {size}");
+        }
+        for (ahead, clients, size, enough) in [(257, 1, 1, 2), (65, 3, 1, 2), (1, 257, 1, 2), (usize::MAX, 2, 7, 8)] {
+            let why = check(ahead, clients, size).unwrap_err();
+            assert!(why.ends_with(&format!("--size {enough} is enough")), "{why}");
+        }
+    }
 
     #[test]
     fn a_body_is_known_by_its_number_and_all_the_rest() {

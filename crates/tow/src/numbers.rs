@@ -3,6 +3,7 @@
 use crate::demo::parse_size;
 use std::fmt::Display;
 use std::str::FromStr;
+use towpath_broker::limits::BODY_BYTES_MAX;
 
 /// A whole number of at least 1.
 pub fn positive<N>(text: &str) -> Result<N, String>
@@ -17,9 +18,22 @@ where
     }
 }
 
-/// The octets of a body that has its number in it.
-pub fn body_size(text: &str) -> Result<u64, String> {
-    parse_size(text).and_then(|size| if size < 1 { Err("a body has at least 1 octet".to_owned()) } else { Ok(size) })
+/// The octets of a body that has its number in it, and is made in memory.
+pub fn body_size(text: &str) -> Result<usize, String> {
+    let size = usize::try_from(parse_size(text)?).unwrap_or(usize::MAX);
+    match size {
+        0 => Err("a body has at least 1 octet".to_owned()),
+        1..=BODY_BYTES_MAX => Ok(size),
+        _ => Err(format!("a load's bodies have at most {} MiB", BODY_BYTES_MAX >> 20)),
+    }
+}
+
+/// Connections that one process makes to one broker: an address has no more ports.
+pub fn clients(text: &str) -> Result<usize, String> {
+    match positive(text)? {
+        1..=65_535 => positive(text),
+        _ => Err("there are at most 65535".to_owned()),
+    }
 }
 
 #[cfg(test)]
@@ -36,5 +50,9 @@ mod tests {
         assert!(positive::<u16>("65536").unwrap_err().contains("too large"));
         assert_eq!(body_size("1"), Ok(1));
         assert!(body_size("0").is_err());
+        assert_eq!(body_size("64M"), Ok(BODY_BYTES_MAX));
+        assert!(body_size("65M").is_err() && body_size("16777216T").is_err());
+        assert_eq!(clients("65535"), Ok(65_535));
+        assert!(clients("65536").is_err() && clients("0").is_err());
     }
 }

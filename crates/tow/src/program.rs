@@ -3,11 +3,18 @@
 use crate::exit::Failure;
 use std::ffi::OsStr;
 
+/// Where commands are looked for if there is no PATH, as execvp(3) does.
+const PATH_BY_DEFAULT: &str = "/bin:/usr/bin";
+
 /// Refuses what can't be executed: a path that is no executable file, or a name that no folder of PATH has.
 pub fn executable(program: &OsStr) -> Result<(), Failure> {
     let is_path = program.as_encoded_bytes().contains(&b'/');
     let why = if is_path { "it is not a file that can be executed" } else { "there is no such command in PATH" };
-    which::which(program).map(drop).map_err(|_| Failure::usage(format!("{}: {why}", program.display())))
+    let path = std::env::var_os("PATH").unwrap_or_else(|| PATH_BY_DEFAULT.into());
+    let folder = std::env::current_dir().unwrap_or_default();
+    which::which_in(program, Some(path), folder)
+        .map(drop)
+        .map_err(|_| Failure::usage(format!("{}: {why}", program.display())))
 }
 
 #[cfg(test)]
