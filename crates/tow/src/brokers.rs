@@ -12,7 +12,8 @@ pub struct BrokerArguments {
     /// A broker. May be given several times: a client uses the next one when one fails, a worker is there for all of them.
     #[arg(long = "connect", value_name = "ENDPOINT", default_value = "tcp://127.0.0.1:5555")]
     pub endpoints: Vec<Endpoint>,
-    /// What to speak: numbered requests with a broker that has them and MDP/0.1 with any other, or a dialect of Majordomo.
+    /// What to speak: numbered requests with a broker that has them, and with any other the dialect of Majordomo that it answers to; or one
+    /// that is told.
     /// Majordomo has no failures: of a reply of two frames, the first a number from 400 to 599, tow call takes the second for why the
     /// request failed, as this broker tells clients of Majordomo.
     #[arg(long, value_enum, default_value = "auto")]
@@ -25,7 +26,7 @@ pub struct BrokerArguments {
 /// The names of dialects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum DialectName {
-    /// Numbered requests, or else MDP/0.1.
+    /// Numbered requests, or else MDP/0.1, or what the broker answers to if it doesn't to that.
     Auto,
     /// MDP/0.1.
     Mdp01,

@@ -30,6 +30,7 @@ mod state;
 mod table;
 #[cfg(test)]
 mod tests;
+mod trial;
 
 pub use crate::link::{Dialect, LinkOptions, default_spool_folder};
 pub use batch::Batch;

@@ -1,6 +1,7 @@
 //! What the client and the worker have in common: a hub that a task drives, messages put together, bodies on disk.
 
 pub(crate) mod drive;
+pub(crate) mod guess;
 pub(crate) mod incoming;
 pub(crate) mod outgoing;
 
@@ -10,6 +11,7 @@ use towpath_sockets::{Heartbeat, HubOptions, Metadata, SocketType};
 
 use crate::limits::{BODY_FRAMES_MAX, LARGE_BODY_BYTES_MAX};
 use crate::{mdp, wire};
+use guess::Guess;
 
 /// Octets that wait in a hub's queue before no more are encoded: what is behind can still be changed.
 const QUEUE_BYTES: usize = 1024 * 1024;
@@ -20,7 +22,7 @@ const ENVELOPE_FRAMES_MAX: usize = 16;
 /// What to speak with a broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Dialect {
-    /// Numbered requests with a broker that has them, MDP/0.1 with any other.
+    /// Numbered requests with a broker that has them. With any other MDP/0.1, or another dialect if it says nothing to that.
     #[default]
     Auto,
     /// MDP/0.1, as most Majordomo brokers do.
@@ -89,12 +91,10 @@ impl LinkOptions {
     }
 
     /// What to speak to a broker that announces itself so.
-    pub(crate) fn speech(&self, metadata: &Metadata) -> Speech {
+    pub(crate) fn speech(&self, metadata: &Metadata, guess: Guess) -> Speech {
         match self.dialect {
             Dialect::Auto if metadata.find(wire::PROPERTY).is_some() => Speech::Numbered,
-            Dialect::Auto | Dialect::Mdp01 => Speech::Stock(mdp::Dialect::Mdp01),
-            Dialect::Mdp02 => Speech::Stock(mdp::Dialect::Mdp02),
-            Dialect::Majortomo => Speech::Stock(mdp::Dialect::Majortomo),
+            _ => Speech::Stock(guess.dialect()),
         }
     }
 }

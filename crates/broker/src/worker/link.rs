@@ -5,6 +5,7 @@ use super::request::{Cancellation, Request};
 use super::session::{Arrival, AtOnce, Heard, Session};
 use crate::body::Body;
 use crate::link::drive::{Driven, Shared};
+use crate::link::guess::Guess;
 use crate::link::incoming::{Incoming, Pieces, block_of};
 use crate::link::{LinkOptions, Speech, outgoing};
 use crate::wire::{Block, Extent, Status, ToWorker, Token, WORKER_HEADER};
@@ -31,6 +32,7 @@ pub(super) struct LinkState {
     session: Session,
     endpoint: Endpoint,
     options: LinkOptions,
+    guess: Guess,
     origin: Instant,
     peer: Option<(PeerId, Speech)>,
     block: Block,
@@ -67,6 +69,7 @@ impl LinkState {
             block: Block::default(),
             pending: VecDeque::new(),
             incoming: Incoming::new(options.spool_folder.clone()),
+            guess: Guess::first(options.dialect),
             options,
             handler,
             arrived: Vec::new(),
@@ -117,7 +120,7 @@ impl LinkState {
 
     fn on_ready(&mut self, hub: &Hub, peer: PeerId) {
         let Some(info) = hub.peer(peer) else { return };
-        let speech = self.options.speech(&info.metadata);
+        let speech = self.options.speech(&info.metadata, self.guess);
         tracing::info!(endpoint = %self.endpoint, "connected to a broker");
         self.alone_told = false;
         self.peer = Some((peer, speech));
@@ -171,7 +174,10 @@ impl LinkState {
             }
             Speech::Stock(dialect) => {
                 match dialect.worker_hears(message) {
-                    Ok(heard) => self.session.on_stock(heard, now, handler, &mut sink),
+                    Ok(heard) => {
+                        self.guess.heard(dialect);
+                        self.session.on_stock(heard, now, handler, &mut sink);
+                    }
                     Err(error) => tracing::warn!(%error, "a message of the broker is left out"),
                 }
                 Ok(())
@@ -236,6 +242,7 @@ impl Driven for LinkState {
         }
         self.session.on_time(self.now());
         if let (Some(why), Some((peer, _))) = (self.session.over(), self.peer) {
+            self.guess.next();
             hub.disconnect(peer, why);
             self.lost(why);
         }

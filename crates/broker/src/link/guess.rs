@@ -1,0 +1,71 @@
+//! What a stock broker speaks, as long as it has said nothing.
+
+use super::Dialect;
+use crate::mdp;
+
+/// What a broker without numbered requests is taken to speak. Majordomo has no way to ask: whoever isn't understood hears nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Guess {
+    dialect: mdp::Dialect,
+    is_sure: bool,
+}
+
+impl Guess {
+    /// As it was told; or MDP/0.1, which most speak.
+    pub fn first(told: Dialect) -> Guess {
+        let dialect = match told {
+            Dialect::Auto | Dialect::Mdp01 => mdp::Dialect::Mdp01,
+            Dialect::Mdp02 => mdp::Dialect::Mdp02,
+            Dialect::Majortomo => mdp::Dialect::Majortomo,
+        };
+        Guess { dialect, is_sure: told != Dialect::Auto }
+    }
+
+    pub fn dialect(self) -> mdp::Dialect {
+        self.dialect
+    }
+
+    /// Nothing else is tried.
+    pub fn is_sure(self) -> bool {
+        self.is_sure
+    }
+
+    /// It said something in this dialect.
+    pub fn heard(&mut self, dialect: mdp::Dialect) {
+        (self.dialect, self.is_sure) = (dialect, true);
+    }
+
+    /// It hasn't been heard: the next one is as good.
+    pub fn next(&mut self) {
+        if !self.is_sure {
+            self.dialect = match self.dialect {
+                mdp::Dialect::Mdp01 => mdp::Dialect::Majortomo,
+                mdp::Dialect::Majortomo => mdp::Dialect::Mdp02,
+                mdp::Dialect::Mdp02 => mdp::Dialect::Mdp01,
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_are_tried_until_one_is_heard_or_told() {
+        let mut guess = Guess::first(Dialect::Auto);
+        let mut tried = Vec::new();
+        for _ in 0..4 {
+            tried.push(guess.dialect());
+            guess.next();
+        }
+        let all = [mdp::Dialect::Mdp01, mdp::Dialect::Majortomo, mdp::Dialect::Mdp02, mdp::Dialect::Mdp01];
+        assert_eq!(tried, all);
+        guess.heard(mdp::Dialect::Mdp02);
+        guess.next();
+        assert_eq!((guess.dialect(), guess.is_sure()), (mdp::Dialect::Mdp02, true));
+        let mut told = Guess::first(Dialect::Majortomo);
+        told.next();
+        assert_eq!(told.dialect(), mdp::Dialect::Majortomo);
+    }
+}
