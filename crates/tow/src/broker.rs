@@ -5,11 +5,12 @@
 use crate::brokers::seconds;
 use crate::exit::Failure;
 use crate::numbers::positive;
+use crate::passwords::Passwords;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-use towpath_broker::broker::{Broker, BrokerOptions, Heartbeats};
+use towpath_broker::broker::{Admit, Broker, BrokerOptions, Heartbeats};
 use towpath_sockets::Endpoint;
 
 /// What `tow broker` is told.
@@ -60,6 +61,12 @@ pub struct Arguments {
     /// Connections in all.
     #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = positive::<usize>, allow_negative_numbers = true)]
     max_peers: usize,
+    /// Connections from one IP address.
+    #[arg(long, value_name = "N", default_value_t = 12_288, value_parser = positive::<usize>, allow_negative_numbers = true)]
+    max_peers_per_address: usize,
+    /// Lets in only users named in this file, one USER:PASSWORD a line, by ZMTP's PLAIN. The wire is not encrypted.
+    #[arg(long, value_name = "FILE")]
+    plain_passwords: Option<PathBuf>,
     /// Microseconds for which a broker that was busy a moment ago looks again before it sleeps: short round trips become shorter,
     /// for some of a processor's time. 0: it sleeps at once.
     #[arg(long, value_name = "US", default_value_t = 50)]
@@ -78,6 +85,11 @@ impl Arguments {
         options.max_spool_bytes = self.max_spool.map(|mib| mib.saturating_mul(1 << 20));
         options.grace = if self.grace == 0.0 { Duration::ZERO } else { seconds("grace", self.grace)? };
         options.max_peers = self.max_peers;
+        options.max_peers_per_address = self.max_peers_per_address;
+        if let Some(path) = &self.plain_passwords {
+            let passwords = Passwords::read(path)?;
+            options.admit = Some(Admit::by(move |user, password| passwords.admit(user, password)));
+        }
         options.busy_poll = Duration::from_micros(u64::from(self.busy_poll));
         let interval = seconds("heartbeat", self.heartbeat)?;
         options.heartbeats = Heartbeats { interval, timeout: interval * 4 };

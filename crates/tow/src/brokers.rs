@@ -1,6 +1,7 @@
 //! How clients and workers reach their brokers, as they are told on the command line.
 
 use crate::exit::Failure;
+use crate::passwords::mechanism_as;
 use std::path::PathBuf;
 use std::time::Duration;
 use towpath_broker::client::{Dialect, LinkOptions};
@@ -18,6 +19,9 @@ pub struct BrokerArguments {
     /// request failed, as this broker tells clients of Majordomo.
     #[arg(long, value_enum, default_value = "auto")]
     dialect: DialectName,
+    /// Log in by PLAIN; the password is taken from the environment variable TOW_PASSWORD.
+    #[arg(long)]
+    user: Option<String>,
     /// Where bodies of over 1 MiB are while they are here [default: below the system's directory for temporary files].
     #[arg(long, value_name = "DIR")]
     spool: Option<PathBuf>,
@@ -37,19 +41,28 @@ enum DialectName {
 }
 
 impl BrokerArguments {
+    /// What may be wrong if a broker doesn't let this side in.
+    pub fn login_hint(&self) -> &'static str {
+        match self.user {
+            None => "; does it want a --user?",
+            Some(_) => "; does it want no --user, or are it and TOW_PASSWORD wrong?",
+        }
+    }
+
     /// The options of a connection.
-    pub fn link(&self) -> LinkOptions {
+    pub fn link(&self) -> Result<LinkOptions, Failure> {
         let dialect = match self.dialect {
             DialectName::Auto => Dialect::Auto,
             DialectName::Mdp01 => Dialect::Mdp01,
             DialectName::Mdp02 => Dialect::Mdp02,
             DialectName::Majortomo => Dialect::Majortomo,
         };
-        let mut link = LinkOptions { dialect, ..LinkOptions::default() };
+        let mechanism = mechanism_as(self.user.as_ref())?;
+        let mut link = LinkOptions { dialect, mechanism, ..LinkOptions::default() };
         if let Some(folder) = &self.spool {
             link.spool_folder.clone_from(folder);
         }
-        link
+        Ok(link)
     }
 }
 

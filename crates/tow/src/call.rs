@@ -97,7 +97,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         let load = load::Load {
             service: arguments.service,
             endpoints: arguments.brokers.endpoints.clone(),
-            link: arguments.brokers.link(),
+            link: arguments.brokers.link()?,
             options: CallOptions { ttl: timeout, volatile: arguments.volatile },
             count,
             ahead: arguments.ahead,
@@ -109,7 +109,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         return runtime.block_on(load.run(arguments.json, arguments.quiet));
     }
     let interrupted = interrupted()?;
-    let link = arguments.brokers.link();
+    let link = arguments.brokers.link()?;
     let body = if arguments.body.is_empty() {
         read_body(std::io::stdin().lock(), link.spool_folder.clone())
             .map_err(|error| Failure::failed(format!("standard input: {error}")))?
@@ -148,7 +148,8 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
                 Err(Failure::failed(format!("{failure} ({})", status.failure)))
             }
             Err(Failure::Failed(failure)) if status.connected.is_none() => {
-                Err(Failure::failed(format!("{failure} (no connection: {})", status.failure)))
+                let hint = if status.is_refused { arguments.brokers.login_hint() } else { "" };
+                Err(Failure::failed(format!("{failure} (no connection: {}{hint})", status.failure)))
             }
             Err(failure) => Err(failure),
         }

@@ -4,6 +4,7 @@ use crate::demo::parse_size;
 use crate::exit::Failure;
 use crate::location::Location;
 use crate::numbers::positive;
+use crate::passwords::mechanism_as;
 use crate::progress::{Bar, human_bytes};
 use crate::resources::own_usage;
 use crate::text::Shown;
@@ -19,7 +20,7 @@ use towpath_files::protocol::control::Compression;
 use towpath_files::receive::{
     CancelHandle, ConnectOptions, Destination, GetError, GetOptions, Progress, Source, Summary, TransferError, get,
 };
-use towpath_sockets::{Endpoint, MechanismConfig};
+use towpath_sockets::Endpoint;
 
 /// Failures of single files that are printed.
 const FAILURES_SHOWN_MAX: usize = 20;
@@ -47,11 +48,7 @@ impl ConnectArguments {
         let mut options = ConnectOptions::new(endpoint);
         options.connect_timeout = Duration::from_secs(self.connect_timeout);
         options.idle_timeout = Duration::from_secs(self.timeout);
-        if let Some(user) = &self.user {
-            let password = std::env::var("TOW_PASSWORD")
-                .map_err(|_| Failure::usage("--user needs the password in the environment variable TOW_PASSWORD"))?;
-            options.mechanism = MechanismConfig::PlainClient { user: user.clone(), password };
-        }
+        options.mechanism = mechanism_as(self.user.as_ref())?;
         Ok(options)
     }
 

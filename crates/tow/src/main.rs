@@ -12,6 +12,7 @@ mod location;
 mod log;
 mod ls;
 mod numbers;
+mod passwords;
 mod program;
 mod progress;
 mod resources;

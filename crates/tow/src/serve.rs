@@ -4,9 +4,9 @@
 
 use crate::exit::Failure;
 use crate::numbers::positive;
-use std::collections::HashMap;
+use crate::passwords::Passwords;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use towpath_files::serve::{Server, ServerOptions};
@@ -52,11 +52,9 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.hub.max_peers = arguments.max_clients;
     options.hub.max_peers_per_address = arguments.max_clients_per_address;
     if let Some(path) = &arguments.plain_passwords {
-        let passwords = read_passwords(path)?;
+        let passwords = Passwords::read(path)?;
         options.hub.mechanism = MechanismConfig::PlainServer;
-        options.admit = Some(Box::new(move |user, password| {
-            passwords.get(user).is_some_and(|expected| same_octets(expected, password))
-        }));
+        options.admit = Some(Box::new(move |user, password| passwords.admit(user, password)));
     }
     let server = Server::bind(options).map_err(Failure::failed)?;
     let handle = server.shutdown_handle();
@@ -71,45 +69,4 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     server.run().map_err(Failure::failed)?;
     tracing::info!("ended");
     Ok(ExitCode::SUCCESS)
-}
-
-fn read_passwords(path: &Path) -> Result<HashMap<Vec<u8>, Vec<u8>>, Failure> {
-    let named =
-        |error: &dyn std::fmt::Display| Failure::failed(format!("--plain-passwords {}: {error}", path.display()));
-    let text = std::fs::read_to_string(path).map_err(|error| named(&error))?;
-    let mut passwords = HashMap::new();
-    for (number, line) in text.lines().enumerate() {
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let Some((user, password)) = line.split_once(':') else {
-            return Err(named(&format!("line {} is not USER:PASSWORD", number + 1)));
-        };
-        passwords.insert(user.as_bytes().to_vec(), password.as_bytes().to_vec());
-    }
-    Ok(passwords)
-}
-
-/// Compares in a time that tells nothing of where the difference is.
-fn same_octets(expected: &[u8], given: &[u8]) -> bool {
-    let difference = expected.iter().zip(given).fold(0, |difference, (one, other)| difference | (one ^ other));
-    expected.len() == given.len() && difference == 0
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn passwords_are_read_and_compared_whole() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "# who may\nann:a:b\n\nbob:\n").unwrap();
-        let passwords = read_passwords(file.path()).unwrap();
-        assert_eq!(passwords.len(), 2);
-        assert!(same_octets(&passwords[&b"ann"[..]], b"a:b"));
-        assert!(!same_octets(b"secret", b"secre"));
-        assert!(!same_octets(b"secret", b"secreT"));
-        std::fs::write(file.path(), "ann\n").unwrap();
-        assert!(read_passwords(file.path()).unwrap_err().to_string().contains("line 1"));
-    }
 }

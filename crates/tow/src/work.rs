@@ -58,7 +58,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     // Otherwise it would take request after request, and fail each.
     arguments.command.first().map(|program| executable(program)).transpose()?;
     runtime.block_on(async {
-        let link = arguments.brokers.link();
+        let link = arguments.brokers.link()?;
         let spool = link.spool_folder.clone();
         let options = WorkerOptions { credit: jobs, link };
         let (endpoints, service) = (&arguments.brokers.endpoints, &arguments.service);

@@ -56,8 +56,12 @@ impl Broker {
                     _ => self.forget(peer),
                 }
             }
-            // This side is no server of PLAIN, and hears of peers that never were ready from the hub's log.
-            Event::Authenticate { .. } | Event::FileSent { .. } | Event::Failed { .. } => {}
+            Event::Authenticate { peer, user, password } => {
+                let welcome = self.admit.as_ref().is_some_and(|admit| admit.admits(&user, &password));
+                self.hub.admit(peer, welcome);
+            }
+            // The hub's log tells of peers that never were ready.
+            Event::FileSent { .. } | Event::Failed { .. } => {}
             // It asks for none.
             Event::BodyPiped { .. } => {}
         }

@@ -11,7 +11,7 @@ mod pace;
 mod spooling;
 mod streams;
 
-pub use options::{BrokerOptions, Heartbeats};
+pub use options::{Admit, BrokerOptions, Heartbeats};
 
 use crate::core::{Core, Millis, Settings, Task};
 use crate::journal::JournalError;
@@ -63,6 +63,7 @@ pub struct Broker {
     lists: Lists,
     pace: Pace,
     held_bytes_max: usize,
+    admit: Option<Admit>,
 }
 
 /// Ends a broker from another thread.
@@ -114,6 +115,7 @@ impl Broker {
             lists: Lists::default(),
             pace: Pace::default(),
             held_bytes_max: options.settings.unfinished_bytes_max(),
+            admit: options.admit,
         })
     }
 

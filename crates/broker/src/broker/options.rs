@@ -4,8 +4,9 @@ use crate::core::Settings;
 use crate::wire::{PROPERTY, PROPERTY_VALUE};
 use bytes::Bytes;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
-use towpath_sockets::{Endpoint, Heartbeat, HubOptions, Metadata, SocketType};
+use towpath_sockets::{Endpoint, Heartbeat, HubOptions, MechanismConfig, Metadata, SocketType};
 
 /// Octets of a frame above which it goes to disk instead of into memory.
 pub(crate) const STREAM_OVER_BYTES: u64 = 1024 * 1024;
@@ -22,6 +23,29 @@ pub struct Heartbeats {
 impl Default for Heartbeats {
     fn default() -> Heartbeats {
         Heartbeats { interval: Duration::from_secs(2), timeout: Duration::from_secs(8) }
+    }
+}
+
+type Admits = dyn Fn(&[u8], &[u8]) -> bool + Send + Sync;
+
+/// Whether a user may connect with this password.
+#[derive(Clone)]
+pub struct Admit(Arc<Admits>);
+
+impl Admit {
+    /// Asks this of the name and the password of each peer.
+    pub fn by(admits: impl Fn(&[u8], &[u8]) -> bool + Send + Sync + 'static) -> Admit {
+        Admit(Arc::new(admits))
+    }
+
+    pub(super) fn admits(&self, user: &[u8], password: &[u8]) -> bool {
+        (self.0)(user, password)
+    }
+}
+
+impl std::fmt::Debug for Admit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Admit")
     }
 }
 
@@ -46,6 +70,10 @@ pub struct BrokerOptions {
     pub grace: Duration,
     /// Connections in all.
     pub max_peers: usize,
+    /// Connections from one IP address.
+    pub max_peers_per_address: usize,
+    /// Asked for each peer, which must log in by PLAIN then; `None`: everybody may connect.
+    pub admit: Option<Admit>,
     /// How long the broker looks again before it sleeps, where the last waits were as short ([`HubOptions::busy_poll`]).
     pub busy_poll: Duration,
 }
@@ -62,6 +90,8 @@ impl BrokerOptions {
             heartbeats: Heartbeats::default(),
             grace: Duration::from_secs(10),
             max_peers: 16_384,
+            max_peers_per_address: 12_288,
+            admit: None,
             busy_poll: Duration::from_micros(50),
         }
     }
@@ -83,7 +113,10 @@ impl BrokerOptions {
         hub.send_queue_bytes = 4 * 1024 * 1024;
         hub.busy_poll = self.busy_poll;
         hub.max_peers = self.max_peers;
-        hub.max_peers_per_address = self.max_peers;
+        hub.max_peers_per_address = self.max_peers_per_address;
+        if self.admit.is_some() {
+            hub.mechanism = MechanismConfig::PlainServer;
+        }
         // When a broker comes back, all its peers do so at once: none of them may push another out.
         hub.max_handshakes = self.max_peers;
         hub

@@ -126,6 +126,8 @@ pub struct ClientStatus {
     pub is_stock: bool,
     /// Whether what such a broker sent last isn't Majordomo: it may be no broker.
     pub is_misheard: bool,
+    /// Whether the broker doesn't let this client in, such as for want of a password.
+    pub is_refused: bool,
 }
 
 /// Why a request isn't taken.
@@ -362,6 +364,7 @@ impl Client {
             failure: state.standing.failure().to_owned(),
             is_stock: state.standing.is_stock(),
             is_misheard: state.standing.is_misheard(),
+            is_refused: state.standing.is_refused(),
         }
     }
 

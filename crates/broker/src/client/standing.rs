@@ -9,6 +9,7 @@ use towpath_sockets::{Endpoint, WORKS_AFTER};
 pub(super) struct Standing {
     failure: String,
     misheard: bool,
+    refused: bool,
     stock: bool,
     ready_at: Option<Instant>,
 }
@@ -19,6 +20,7 @@ impl Standing {
         Standing {
             failure: "no connection has been made yet".to_owned(),
             misheard: false,
+            refused: false,
             stock: false,
             ready_at: None,
         }
@@ -34,6 +36,16 @@ impl Standing {
         self.misheard
     }
 
+    /// Whether the broker doesn't let this client in.
+    pub fn is_refused(&self) -> bool {
+        self.refused
+    }
+
+    /// The two sides are set up so that they never agree, or not.
+    pub fn set_refused(&mut self, refused: bool) {
+        self.refused = refused;
+    }
+
     /// Whether the connection is to a stock broker.
     pub fn is_stock(&self) -> bool {
         self.stock
@@ -43,6 +55,7 @@ impl Standing {
     pub fn connected(&mut self, speech: Speech, now: Instant) {
         self.stock = speech != Speech::Numbered;
         self.misheard &= self.stock;
+        self.refused = false;
         self.ready_at = Some(now);
     }
 

@@ -341,7 +341,8 @@ impl State {
             Event::Ready { peer } if matches!(self.connection, Connection::Connecting) => {
                 return self.on_ready(hub, peer, now);
             }
-            Event::Failed { reason, .. } if matches!(self.connection, Connection::Connecting) => {
+            Event::Failed { reason, refused, .. } if matches!(self.connection, Connection::Connecting) => {
+                self.standing.set_refused(refused);
                 return self.lost(&reason, now);
             }
             Event::Gone { peer, reason } if Some(peer) == ours => return self.lost(&reason, now),

@@ -7,7 +7,7 @@ pub(crate) mod outgoing;
 
 use std::path::PathBuf;
 use std::time::Duration;
-use towpath_sockets::{Heartbeat, HubOptions, Metadata, SocketType};
+use towpath_sockets::{Heartbeat, HubOptions, MechanismConfig, Metadata, SocketType};
 
 use crate::limits::{BODY_FRAMES_MAX, LARGE_BODY_BYTES_MAX};
 use crate::{mdp, wire};
@@ -38,6 +38,8 @@ pub enum Dialect {
 pub struct LinkOptions {
     /// What to speak.
     pub dialect: Dialect,
+    /// As whom to connect: PLAIN, or nobody.
+    pub mechanism: MechanismConfig,
     /// A PING goes out this often.
     pub heartbeat_interval: Duration,
     /// A broker that says nothing for so long is given up, also while a connection is being made.
@@ -61,6 +63,7 @@ impl Default for LinkOptions {
     fn default() -> LinkOptions {
         LinkOptions {
             dialect: Dialect::Auto,
+            mechanism: MechanismConfig::Null,
             heartbeat_interval: Duration::from_secs(1),
             heartbeat_timeout: Duration::from_secs(3),
             backoff_first: Duration::from_millis(20),
@@ -78,6 +81,7 @@ impl LinkOptions {
         if self.dialect == Dialect::Auto {
             options.metadata = Metadata::new().with(wire::PROPERTY, wire::PROPERTY_VALUE);
         }
+        options.mechanism = self.mechanism.clone();
         options.heartbeat =
             Some(Heartbeat { interval: self.heartbeat_interval, timeout: self.heartbeat_timeout, ttl: Duration::ZERO });
         options.handshake_timeout = self.heartbeat_timeout;

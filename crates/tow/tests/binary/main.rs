@@ -10,6 +10,7 @@ mod crashes;
 mod destination;
 mod features;
 mod hostile_server;
+mod logins;
 mod paths;
 mod requests;
 mod serving;
