@@ -1,6 +1,7 @@
 //! The first half: a file is made, served, got and compared, beside a plain copy.
 
-use super::{Running, this_program};
+use super::running::{Processes, Running};
+use super::this_program;
 use crate::exit::Failure;
 use crate::progress::{Bar, human_bytes};
 use crate::resources::{Usage, usage_of};
@@ -10,8 +11,11 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Instant;
 
+/// How much is copied between two looks for an interruption.
+const PIECE: u64 = 8 << 20;
+
 /// Moves a file of `size` octets in `folder`.
-pub fn run(folder: &Path, size: u64) -> Result<(), Failure> {
+pub fn run(processes: &Processes, folder: &Path, size: u64) -> Result<(), Failure> {
     let free = free_bytes(folder)?;
     // The file, a plain copy of it, and what was got.
     if free < size.saturating_mul(3).saturating_add(64 << 20) {
@@ -26,27 +30,27 @@ pub fn run(folder: &Path, size: u64) -> Result<(), Failure> {
     println!("1. {} of random data in {}", human_bytes(size), folder.display());
     let served = folder.join("served");
     std::fs::create_dir(&served).map_err(Failure::failed)?;
-    make_noise(&served.join("data.bin"), size).map_err(|error| Failure::failed(format!("cannot write it: {error}")))?;
+    make_noise(processes, &served.join("data.bin"), size)?;
 
     println!("2. a plain copy of it on this disk");
     let copy = folder.join("copy.bin");
     let started = Instant::now();
-    std::fs::copy(served.join("data.bin"), &copy).map_err(|error| Failure::failed(format!("cannot copy: {error}")))?;
+    plain_copy(processes, &served.join("data.bin"), &copy)?;
     let copy_seconds = started.elapsed().as_secs_f64();
     std::fs::remove_file(&copy).map_err(Failure::failed)?;
 
     println!("3. tow serve {}", served.display());
-    let (server, endpoint) = start_server(&served)?;
+    let (server, endpoint) = start_server(processes, &served)?;
     println!("   serving on {endpoint}");
 
     println!("4. tow get {endpoint}/data.bin, verified against its BLAKE3 digest");
     let got = folder.join("got.bin");
-    let summary = get(&format!("{endpoint}/data.bin"), &got)?;
-    let server_usage = usage_of(server.0.id());
+    let summary = get(processes, &format!("{endpoint}/data.bin"), &got)?;
+    let server_usage = usage_of(server.child.id());
     drop(server);
 
     println!("5. compared octet by octet");
-    compare(&served.join("data.bin"), &got)?;
+    compare(processes, &served.join("data.bin"), &got)?;
     report(size, copy_seconds, &summary, server_usage);
     Ok(())
 }
@@ -56,16 +60,18 @@ fn free_bytes(folder: &Path) -> Result<u64, Failure> {
     Ok(space.f_bavail.saturating_mul(space.f_frsize))
 }
 
-fn make_noise(path: &Path, size: u64) -> std::io::Result<()> {
-    let mut noise = File::open("/dev/urandom")?;
-    let mut file = File::create(path)?;
+fn make_noise(processes: &Processes, path: &Path, size: u64) -> Result<(), Failure> {
+    let cannot_write = |error| Failure::failed(format!("cannot write it: {error}"));
+    let mut noise = File::open("/dev/urandom").map_err(cannot_write)?;
+    let mut file = File::create(path).map_err(cannot_write)?;
     let mut buffer = vec![0; 256 * 1024];
     let bar = Bar::new(false);
     let mut done = 0;
     while done < size {
+        processes.go_on().inspect_err(|_| bar.finish())?;
         let now = buffer.len().min(usize::try_from(size - done).unwrap_or(buffer.len()));
-        noise.read_exact(&mut buffer[..now])?;
-        file.write_all(&buffer[..now])?;
+        noise.read_exact(&mut buffer[..now]).map_err(cannot_write)?;
+        file.write_all(&buffer[..now]).map_err(cannot_write)?;
         done += now as u64;
         bar.set(done, size, String::new());
     }
@@ -73,23 +79,39 @@ fn make_noise(path: &Path, size: u64) -> std::io::Result<()> {
     Ok(())
 }
 
-fn start_server(folder: &Path) -> Result<(Running, String), Failure> {
+/// The kernel copies, as for cp(1), a piece at a time.
+fn plain_copy(processes: &Processes, from: &Path, to: &Path) -> Result<(), Failure> {
+    let cannot_copy = |error| Failure::failed(format!("cannot copy: {error}"));
+    let source = File::open(from).map_err(cannot_copy)?;
+    let mut copy = File::create(to).map_err(cannot_copy)?;
+    loop {
+        processes.go_on()?;
+        if std::io::copy(&mut (&source).take(PIECE), &mut copy).map_err(cannot_copy)? == 0 {
+            return Ok(());
+        }
+    }
+}
+
+fn start_server(processes: &Processes, folder: &Path) -> Result<(Running, String), Failure> {
     let mut server = this_program()?;
     server.arg("serve").arg(folder).args(["--bind", "tcp://127.0.0.1:0"]);
-    Running::listening(server)
+    processes.start_listening(&mut server)
 }
 
-fn get(location: &str, destination: &Path) -> Result<serde_json::Value, Failure> {
+fn get(processes: &Processes, location: &str, destination: &Path) -> Result<serde_json::Value, Failure> {
     let mut client = this_program()?;
-    client.arg("get").arg(location).arg(destination).arg("--json");
-    let output = client.stderr(Stdio::inherit()).output().map_err(Failure::failed)?;
-    if !output.status.success() {
+    client.arg("get").arg(location).arg(destination).arg("--json").stdout(Stdio::piped());
+    let mut running = processes.start(&mut client)?;
+    let mut summary = Vec::new();
+    let output = running.child.stdout.take();
+    output.map(|mut output| output.read_to_end(&mut summary)).transpose().map_err(Failure::failed)?;
+    if !running.finish()? {
         return Err(Failure::failed("getting it failed"));
     }
-    serde_json::from_slice(&output.stdout).map_err(|error| Failure::failed(format!("an unreadable summary: {error}")))
+    serde_json::from_slice(&summary).map_err(|error| Failure::failed(format!("an unreadable summary: {error}")))
 }
 
-fn compare(one: &Path, other: &Path) -> Result<(), Failure> {
+fn compare(processes: &Processes, one: &Path, other: &Path) -> Result<(), Failure> {
     let mut files = [File::open(one).map_err(Failure::failed)?, File::open(other).map_err(Failure::failed)?];
     let lengths = files.each_ref().map(|file| file.metadata().map(|metadata| metadata.len()).unwrap_or(u64::MAX));
     if lengths[0] != lengths[1] {
@@ -98,6 +120,7 @@ fn compare(one: &Path, other: &Path) -> Result<(), Failure> {
     let mut buffers = [vec![0; 256 * 1024], vec![0; 256 * 1024]];
     let mut position = 0;
     while position < lengths[0] {
+        processes.go_on()?;
         let now = buffers[0].len().min(usize::try_from(lengths[0] - position).unwrap_or(usize::MAX));
         for (file, buffer) in files.iter_mut().zip(&mut buffers) {
             file.read_exact(&mut buffer[..now]).map_err(Failure::failed)?;

@@ -2,11 +2,12 @@
 
 mod files;
 mod requests;
+mod running;
 
 use crate::exit::Failure;
-use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode, Stdio};
+use running::Processes;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 
 /// What `tow demo` is told.
 #[derive(clap::Args)]
@@ -35,52 +36,31 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| "that is more than 64 bits can count".to_owned())
 }
 
-/// A child process that doesn't outlive this one.
-struct Running(Child);
-
-impl Running {
-    /// Starts a program of ours that tells on its first line where it listens.
-    fn listening(mut program: Command) -> Result<(Running, String), Failure> {
-        program.env("TOW_LOG", "error").stdin(Stdio::null()).stdout(Stdio::piped());
-        let started = program.spawn().map_err(|error| Failure::failed(format!("cannot start: {error}")))?;
-        let mut running = Running(started);
-        let output = running.0.stdout.take().ok_or_else(|| Failure::failed("it has no output"))?;
-        let mut line = String::new();
-        BufReader::new(output).read_line(&mut line).map_err(Failure::failed)?;
-        let endpoint = line.trim().rsplit_once(" on ").map(|(_, endpoint)| endpoint.to_owned());
-        let endpoint = endpoint.ok_or_else(|| Failure::failed(format!("it did not start: {line:?}")))?;
-        Ok((running, endpoint))
-    }
-
-    /// Ends it with SIGKILL, as a crash would.
-    fn crash(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 fn this_program() -> Result<Command, Failure> {
     Ok(Command::new(std::env::current_exe().map_err(Failure::failed)?))
 }
 
-/// Runs the demo.
+/// Runs the demo. However it ends, unless by SIGKILL, it leaves no process and no file.
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
+    // Before there is anything that an interruption would leave behind.
+    let processes = Processes::until_interrupted()?;
     let folder = match &arguments.folder {
         Some(folder) => tempfile::tempdir_in(folder),
         None => tempfile::tempdir(),
     };
     let folder = folder.map_err(|error| Failure::failed(format!("no temporary folder: {error}")))?;
+    let outcome = both_halves(&processes, folder.path(), &arguments);
+    // What an interruption made fail isn't what the person wants to know.
+    let outcome = processes.go_on().and(outcome);
+    let removed = folder.close().map_err(|error| Failure::failed(format!("the temporary folder stays: {error}")));
+    outcome.and_then(|code| removed.map(|()| code))
+}
+
+fn both_halves(processes: &Processes, folder: &Path, arguments: &Arguments) -> Result<ExitCode, Failure> {
     println!("Files\n");
-    files::run(folder.path(), arguments.size)?;
+    files::run(processes, folder, arguments.size)?;
     println!("\nRequests\n");
-    requests::run(folder.path(), arguments.requests)?;
+    requests::run(processes, folder, arguments.requests)?;
     Ok(ExitCode::SUCCESS)
 }
 

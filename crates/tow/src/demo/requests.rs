@@ -1,10 +1,11 @@
 //! The second half: requests through a broker and four workers, while one of them and the broker are killed.
 
-use super::{Running, this_program};
+use super::running::{Processes, Running};
+use super::this_program;
 use crate::exit::Failure;
 use crate::progress::human_bytes;
 use crate::resources::usage_of;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -21,13 +22,13 @@ const AHEAD: u64 = 1_000;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Sends so many requests, and accounts for every reply.
-pub fn run(folder: &Path, requests: u64) -> Result<(), Failure> {
+pub fn run(processes: &Processes, folder: &Path, requests: u64) -> Result<(), Failure> {
     let journal = folder.join("journal");
     println!("1. tow broker --journal {}", journal.display());
-    let (broker, endpoint) = start_broker(&journal, "tcp://127.0.0.1:0")?;
+    let (broker, endpoint) = start_broker(processes, &journal, "tcp://127.0.0.1:0")?;
     println!("   broker on {endpoint}");
     println!("2. {WORKERS} times tow work {SERVICE} --echo --connect {endpoint}");
-    let workers = (0..WORKERS).map(|_| start_worker(&endpoint)).collect::<Result<Vec<_>, _>>()?;
+    let workers = (0..WORKERS).map(|_| start_worker(processes, &endpoint)).collect::<Result<Vec<_>, _>>()?;
     println!(
         "3. {requests} requests, {AHEAD} ahead; a worker is killed after a third of them, the broker after a half"
     );
@@ -35,33 +36,39 @@ pub fn run(folder: &Path, requests: u64) -> Result<(), Failure> {
     let mut load = Load {
         replied: vec![false; usize::try_from(requests).map_err(Failure::failed)?],
         requests,
+        processes,
         journal: &journal,
         endpoint: &endpoint,
         broker,
         workers,
         gone: None,
     };
-    let outcome = runtime.block_on(load.run())?;
+    let outcome = runtime.block_on(async {
+        tokio::select! {
+            outcome = load.run() => outcome,
+            () = processes.interrupted() => Err(Failure::failed("interrupted")),
+        }
+    })?;
     report(&load, &outcome);
     Ok(())
 }
 
-fn start_broker(journal: &Path, endpoint: &str) -> Result<(Running, String), Failure> {
+fn start_broker(processes: &Processes, journal: &Path, endpoint: &str) -> Result<(Running, String), Failure> {
     let mut broker = this_program()?;
     broker.args(["broker", "--bind", endpoint, "--journal"]).arg(journal);
-    Running::listening(broker)
+    processes.start_listening(&mut broker)
 }
 
-fn start_worker(endpoint: &str) -> Result<Running, Failure> {
+fn start_worker(processes: &Processes, endpoint: &str) -> Result<Running, Failure> {
     let mut worker = this_program()?;
     worker.args(["work", SERVICE, "--echo", "--jobs", "64", "--connect", endpoint]);
-    worker.env("TOW_LOG", "error").stdin(Stdio::null()).stdout(Stdio::null());
-    worker.spawn().map(Running).map_err(|error| Failure::failed(format!("cannot start a worker: {error}")))
+    processes.start(worker.env("TOW_LOG", "error").stdout(Stdio::null()))
 }
 
 struct Load<'a> {
     replied: Vec<bool>,
     requests: u64,
+    processes: &'a Processes,
     journal: &'a Path,
     endpoint: &'a str,
     broker: Running,
@@ -79,7 +86,7 @@ impl Load<'_> {
     async fn run(&mut self) -> Result<Outcome, Failure> {
         let endpoint = self.endpoint.parse().map_err(Failure::failed)?;
         let client = Client::connect(&[endpoint], ClientOptions::default()).map_err(Failure::failed)?;
-        let bar = ProgressBar::new(self.requests);
+        let bar = ProgressBar::new(self.requests).with_finish(ProgressFinish::AndClear);
         if let Ok(style) = ProgressStyle::with_template("   {wide_bar} {pos}/{len} {per_sec}") {
             bar.set_style(style);
         }
@@ -132,13 +139,13 @@ impl Load<'_> {
             bar.suspend(|| println!("   after {done} replies a worker is killed, and another one started"));
             if let Some(worker) = self.workers.first_mut() {
                 worker.crash();
-                *worker = start_worker(self.endpoint)?;
+                *worker = start_worker(self.processes, self.endpoint)?;
             }
         }
         if done == self.requests / 2 {
             bar.suspend(|| println!("   after {done} replies the broker is killed, and started again on its journal"));
             self.broker.crash();
-            (self.broker, _) = start_broker(self.journal, self.endpoint)?;
+            (self.broker, _) = start_broker(self.processes, self.journal, self.endpoint)?;
             self.gone = Some((Instant::now(), None));
         }
         Ok(())
@@ -146,7 +153,7 @@ impl Load<'_> {
 }
 
 fn report(load: &Load<'_>, outcome: &Outcome) {
-    let broker = usage_of(load.broker.0.id());
+    let broker = usage_of(load.broker.child.id());
     let accounted = load.replied.iter().filter(|replied| **replied).count();
     println!();
     println!("{accounted} of {} requests have their reply, each exactly one", load.requests);

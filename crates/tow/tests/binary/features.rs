@@ -389,15 +389,3 @@ fn the_bar_is_for_terminals_only() {
         Err(error) => println!("the half with a terminal is skipped: script: {error}"),
     }
 }
-
-#[test]
-fn the_demo_runs_and_cleans_up() {
-    let folder = tempdir().expect("a folder");
-    let mut command = tow(["demo", "--size", "24M", "--folder"]);
-    let outcome = run(command.arg(folder.path())).expect_code(0);
-    let text = String::from_utf8_lossy(&outcome.stdout).into_owned();
-    for word in ["verified", "CPU", "memory", "copy"] {
-        assert!(text.contains(word), "nothing of {word} in: {text}");
-    }
-    assert_eq!(fs::read_dir(folder.path()).expect("read").count(), 0, "something is left over");
-}

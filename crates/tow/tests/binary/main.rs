@@ -7,6 +7,7 @@ mod calls;
 mod changing_files;
 mod connections;
 mod crashes;
+mod demo;
 mod destination;
 mod features;
 mod hostile_server;

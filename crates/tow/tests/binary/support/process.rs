@@ -92,7 +92,8 @@ impl Process {
         let _ = kill_process(self.pid(), signal);
     }
 
-    fn pid(&self) -> Pid {
+    /// Its id, which is no other process's as long as this one is there.
+    pub fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
     }
 

@@ -1,0 +1,77 @@
+//! `tow demo`: what it shows, and that it leaves nothing, however it ends.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
+use tempfile::tempdir;
+
+use crate::support::process::{Process, run, tow};
+use crate::support::wait_until;
+
+/// More than any machine gets through before a signal comes.
+const REQUESTS: &str = "400000";
+
+#[test]
+fn the_demo_runs_and_cleans_up() {
+    let folder = tempdir().expect("a folder");
+    let mut command = tow(["demo", "--size", "24M", "--folder"]);
+    let outcome = run(command.arg(folder.path())).expect_code(0);
+    let text = String::from_utf8_lossy(&outcome.stdout).into_owned();
+    for word in ["verified", "CPU", "memory", "copy"] {
+        assert!(text.contains(word), "nothing of {word} in: {text}");
+    }
+    assert_eq!(fs::read_dir(folder.path()).expect("read").count(), 0, "something is left over");
+}
+
+/// A group of processes, of which none outlives the test.
+struct Group(Pid);
+
+impl Group {
+    /// Whether one of them runs, or was not waited for.
+    fn is_there(&self) -> bool {
+        test_kill_process_group(self.0).is_ok()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // It fails when nobody is left, as it should be.
+        let _ = kill_process_group(self.0, Signal::KILL);
+    }
+}
+
+/// Interrupts a demo as soon as it has printed `line`: the demo alone, or all of its processes as a terminal does.
+fn interrupt_after(line: &str, signal: Signal, is_alone: bool) {
+    let folder = tempdir().expect("a folder");
+    let mut command = tow(["demo", "--size", "64M", "--requests", REQUESTS]);
+    let mut demo = Process::start(command.env("TMPDIR", folder.path()).process_group(0));
+    let group = Group(demo.pid());
+    wait_until(line, || demo.output().contains(line) || demo.ended());
+    let sent = if is_alone { kill_process(group.0, signal) } else { kill_process_group(group.0, signal) };
+    sent.expect("it has not ended by itself");
+    wait_until("it has ended", || demo.ended());
+    assert!(!group.is_there(), "after {line:?}: a process is left over");
+    let left: Vec<_> = fs::read_dir(folder.path()).expect("read").flatten().map(|entry| entry.path()).collect();
+    assert!(left.is_empty(), "after {line:?}: left over: {left:?}");
+    let outcome = demo.finish().expect_code(1);
+    // Of a group, another one may say first that it was interrupted.
+    assert!(!is_alone || outcome.stderr == "tow: interrupted\n", "after {line:?}: {}", outcome.stderr);
+}
+
+#[test]
+fn a_demo_that_is_interrupted_among_files_leaves_nothing() {
+    for line in ["1. ", "2. a plain copy", "serving on", "4. tow get"] {
+        interrupt_after(line, Signal::INT, true);
+        interrupt_after(line, Signal::TERM, false);
+    }
+}
+
+#[test]
+fn a_demo_that_is_interrupted_among_requests_leaves_nothing() {
+    for line in ["1. tow broker", "broker on", "times tow work", "ahead; a worker"] {
+        interrupt_after(line, Signal::TERM, true);
+        interrupt_after(line, Signal::INT, false);
+    }
+    interrupt_after("a worker is killed", Signal::INT, true);
+}
