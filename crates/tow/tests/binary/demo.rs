@@ -15,11 +15,19 @@ const REQUESTS: &str = "400000";
 #[test]
 fn the_demo_runs_and_cleans_up() {
     let folder = tempdir().expect("a folder");
-    let mut command = tow(["demo", "--size", "24M", "--folder"]);
+    let mut command = tow(["demo", "--size", "24M", "--requests", "30000", "--folder"]);
     let outcome = run(command.arg(folder.path())).expect_code(0);
     let text = String::from_utf8_lossy(&outcome.stdout).into_owned();
     for word in ["verified", "CPU", "memory", "copy"] {
         assert!(text.contains(word), "nothing of {word} in: {text}");
+    }
+    for line in [
+        "after 10000 replies a worker is killed",
+        "after 15000 replies the broker is killed, and started again on its journal",
+        "30000 of 30000 requests have their reply, each exactly one",
+        "ms after the new broker was there",
+    ] {
+        assert!(text.contains(line), "no {line:?} in: {text}");
     }
     assert_eq!(fs::read_dir(folder.path()).expect("read").count(), 0, "something is left over");
 }
