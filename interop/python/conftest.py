@@ -15,6 +15,9 @@ WORKSPACE = pathlib.Path(__file__).parents[2]
 TOW = os.environ.get("TOW", WORKSPACE / "target/debug/tow")
 DEADLINE_SECONDS = 30
 
+# What must be tested may not be skipped there.
+IN_CI = os.environ.get("CI") == "true"
+
 
 class Server:
     """A running `tow serve` or `tow broker`. Its log goes to a file, so that it never waits for us."""

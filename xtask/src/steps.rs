@@ -53,7 +53,8 @@ impl Step {
             Self::Integration => "tests of the real tow binary: features, bad input, faults",
             Self::Python => "pyzmq against tow serve and tow broker; bad input to the broker, and faults",
             Self::Stacks => {
-                "JeroMQ, go-zeromq and zeromq.js against tow serve and tow broker, as far as they can be installed"
+                "JeroMQ, go-zeromq and zeromq.js against tow serve and tow broker, as far as they can be installed; \
+                in CI one of the first two must be"
             }
         }
     }
