@@ -9,10 +9,11 @@ use std::process::{Command, Stdio};
 use tempfile::tempdir;
 
 use crate::support::process::{Outcome, Server, get, get_command, run, unprivileged_tow};
+use crate::support::skip;
 use crate::support::tree::{assert_same, digest, mixed, random_file, snapshot, write};
 
-/// Runs a shell script with a tmpfs of so many MiB mounted on `mount`, in a mount namespace of its own. `None` where neither
-/// root nor a user namespace may do that.
+/// Runs a shell script with a tmpfs of so many MiB mounted on `mount`, in a mount namespace of its own. `None`, and the test is
+/// skipped, where neither root nor a user namespace may do that.
 fn with_small_disk(mount: &Path, mebibytes: u32, script: &str) -> Option<Outcome> {
     let options: [&[&str]; 2] = [&["--mount"], &["--user", "--map-root-user", "--mount"]];
     let works = |flags: &&&[&str]| {
@@ -20,7 +21,10 @@ fn with_small_disk(mount: &Path, mebibytes: u32, script: &str) -> Option<Outcome
         probe.args(**flags).args(["mount", "-t", "tmpfs", "tmpfs"]).arg(mount);
         probe.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
     };
-    let flags = options.iter().find(works)?;
+    let Some(flags) = options.iter().find(works) else {
+        skip("no tmpfs can be mounted here, neither by unshare --mount nor in a user namespace");
+        return None;
+    };
     let script = format!("mount -t tmpfs -o size={mebibytes}m tmpfs \"$1\" && {script}");
     let mut command = Command::new("unshare");
     command.args(*flags).args(["sh", "-c", &script, "sh"]).arg(mount).env("TOW", env!("CARGO_BIN_EXE_tow"));
@@ -37,10 +41,7 @@ fn a_disk_that_is_too_small_is_refused_at_once() {
     random_file(&served.join("a"), 24 << 20, 1);
     let server = Server::start(&served);
     let script = format!("\"$TOW\" get {} \"$1/copy\" --json; code=$?; ls -A \"$1\" >&2; exit $code", server.url("a"));
-    let Some(outcome) = with_small_disk(&mount, 8, &script) else {
-        println!("skipped: no tmpfs can be mounted here");
-        return;
-    };
+    let Some(outcome) = with_small_disk(&mount, 8, &script) else { return };
     let outcome = outcome.expect_code(1);
     assert!(outcome.stderr.to_lowercase().contains("space"), "{}", outcome.stderr);
     assert!(!outcome.stderr.lines().any(|line| line == "copy"), "{}", outcome.stderr);
@@ -61,10 +62,7 @@ fn a_disk_that_fills_up_leaves_whole_files_only() {
         server.url(""),
         survivors.display()
     );
-    let Some(outcome) = with_small_disk(&mount, 10, &script) else {
-        println!("skipped: no tmpfs can be mounted here");
-        return;
-    };
+    let Some(outcome) = with_small_disk(&mount, 10, &script) else { return };
     let outcome = outcome.expect_code(1);
     assert!(outcome.stderr.to_lowercase().contains("space"), "{}", outcome.stderr);
     if survivors.exists() {
@@ -230,10 +228,7 @@ fn a_sparse_file_needs_room_for_its_data_only() {
         server.url("sparse"),
         served.join("sparse").display()
     );
-    let Some(outcome) = with_small_disk(&mount, 8, &script) else {
-        println!("skipped: no tmpfs can be mounted here");
-        return;
-    };
+    let Some(outcome) = with_small_disk(&mount, 8, &script) else { return };
     outcome.expect_code(0);
 }
 
