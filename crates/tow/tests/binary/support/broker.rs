@@ -45,6 +45,11 @@ impl Broker {
         self.process.log()
     }
 
+    /// The most memory that it had resident at a time, in octets.
+    pub fn peak_memory(&self) -> u64 {
+        self.process.peak_memory()
+    }
+
     /// Sends a signal.
     pub fn signal(&self, signal: Signal) {
         self.process.signal(signal);

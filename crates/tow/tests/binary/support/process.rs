@@ -112,6 +112,18 @@ impl Process {
         String::from_utf8_lossy(&self.stdout.so_far()).into_owned()
     }
 
+    /// The most memory that it had resident at a time, in octets, as the kernel counts it.
+    pub fn peak_memory(&self) -> u64 {
+        self.status_kib("VmHWM:") * 1024
+    }
+
+    fn status_kib(&self, member: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("/proc");
+        let line = status.lines().find_map(|line| line.strip_prefix(member));
+        let number = line.and_then(|rest| rest.trim().strip_suffix("kB")).and_then(|text| text.trim().parse().ok());
+        number.unwrap_or_else(|| panic!("no {member} in /proc/PID/status"))
+    }
+
     /// Waits until it ends by itself.
     pub fn finish(mut self) -> Outcome {
         let start = Instant::now();
@@ -248,10 +260,7 @@ impl Server {
 
     /// Resident memory in KiB, as the kernel counts it, without pages of files.
     pub fn resident_kib(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.child.id())).expect("/proc");
-        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-        let number = line.and_then(|rest| rest.trim().strip_suffix("kB")).and_then(|text| text.trim().parse().ok());
-        number.expect("RssAnon in /proc/PID/status")
+        self.process.status_kib("RssAnon:")
     }
 
     /// How many files and sockets it has open.
