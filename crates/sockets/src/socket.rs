@@ -63,6 +63,8 @@ enum Turn {
     Idle,
     /// REQ: a request is out; only this peer's answer counts.
     AwaitReply(PeerId),
+    /// REQ: that peer is gone. Its answer may have come before.
+    Deserted(PeerId),
     /// REP: a request is in; the answer goes there, behind this envelope.
     OweReply(PeerId, Frames),
 }
@@ -115,24 +117,16 @@ impl Socket {
         let mut message = match self.socket_type {
             SocketType::Router => return Err(SocketError::OutOfTurn("a ROUTER sends to a peer: use send_to")),
             SocketType::Dealer => message,
-            SocketType::Req => {
-                if !matches!(self.shared.lock().turn, Turn::Idle) {
-                    return Err(SocketError::OutOfTurn("a REQ waits for the reply to its request first"));
-                }
-                with_envelope(&[Bytes::new()], message)
-            }
-            SocketType::Rep => {
-                let turn = std::mem::replace(&mut self.shared.lock().turn, Turn::Idle);
-                let Turn::OweReply(peer, envelope) = turn else {
-                    return Err(SocketError::OutOfTurn("a REP replies to a request that it has received"));
-                };
-                return self.send_to(peer, with_envelope(&envelope, message)).await;
-            }
+            SocketType::Req => with_envelope(&[Bytes::new()], message),
+            SocketType::Rep => match &self.shared.lock().turn {
+                Turn::OweReply(_, envelope) => with_envelope(envelope, message),
+                _ => return Err(SocketError::OutOfTurn("a REP replies to a request that it has received")),
+            },
         };
         loop {
             let room = self.shared.room.notified();
             // Bound first: a guard in the match would still be held in its arms.
-            let outcome = self.shared.lock().send_to_any(message, self.socket_type)?;
+            let outcome = self.shared.lock().send(message, self.socket_type)?;
             match outcome {
                 None => {
                     self.shared.wake();
@@ -160,7 +154,8 @@ impl Socket {
         }
     }
 
-    /// The next message, from whichever peer. Cancel-safe.
+    /// The next message, from whichever peer. To a REQ it is an error if the peer that it asked has gone without a reply; it may ask
+    /// again then. Cancel-safe.
     pub async fn recv(&self) -> Result<Received, SocketError> {
         loop {
             let arrived = self.shared.received.notified();
@@ -228,6 +223,29 @@ impl Shared {
 }
 
 impl State {
+    /// Sends if it is this side's turn; gives the message back if there is no room.
+    fn send(&mut self, message: Message, socket_type: SocketType) -> Result<Option<Message>, SocketError> {
+        match (socket_type, &self.turn) {
+            (SocketType::Req, Turn::AwaitReply(_)) => {
+                Err(SocketError::OutOfTurn("a REQ waits for the reply to its request first"))
+            }
+            (SocketType::Rep, Turn::OweReply(peer, _)) => {
+                let peer = *peer;
+                let hub = self.hub.as_mut().ok_or(SocketError::Closed)?;
+                let outcome = match hub.send(peer, message) {
+                    // The turn is kept until then: whoever gives up waiting may reply again.
+                    Err(SendError::Full(back)) => return Ok(Some(back)),
+                    Err(SendError::Gone(_)) => Err(SocketError::PeerGone(peer)),
+                    Ok(()) => Ok(None),
+                };
+                self.turn = Turn::Idle;
+                outcome
+            }
+            (SocketType::Rep, _) => Err(SocketError::OutOfTurn("this request has its reply")),
+            _ => self.send_to_any(message, socket_type),
+        }
+    }
+
     /// Sends to the next peer with room; gives the message back if there is none.
     fn send_to_any(&mut self, mut message: Message, socket_type: SocketType) -> Result<Option<Message>, SocketError> {
         let hub = self.hub.as_mut().ok_or(SocketError::Closed)?;
@@ -262,7 +280,11 @@ impl State {
             self.received_bytes = self.received_bytes.saturating_sub(cost(&received.frames));
             match socket_type {
                 SocketType::Req => {
-                    let expected = matches!(self.turn, Turn::AwaitReply(peer) if peer == received.peer);
+                    let asked = match self.turn {
+                        Turn::AwaitReply(peer) | Turn::Deserted(peer) => Some(peer),
+                        Turn::Idle | Turn::OweReply(..) => None,
+                    };
+                    let expected = asked == Some(received.peer);
                     if !expected || received.frames.first().is_none_or(|frame| !frame.is_empty()) {
                         tracing::debug!(peer = %received.peer, "a message that answers no request is left out");
                         continue;
@@ -282,6 +304,10 @@ impl State {
                 SocketType::Dealer | SocketType::Router => {}
             }
             return Ok(Some(received));
+        }
+        if let Turn::Deserted(peer) = self.turn {
+            self.turn = Turn::Idle;
+            return Err(SocketError::PeerGone(peer));
         }
         Ok(None)
     }
@@ -306,7 +332,7 @@ impl State {
                     self.peers.retain(|known| *known != peer);
                     self.paused.remove(&peer);
                     if matches!(self.turn, Turn::AwaitReply(asked) if asked == peer) {
-                        self.turn = Turn::Idle;
+                        self.turn = Turn::Deserted(peer);
                     }
                     // Whoever waits for room at this peer must learn that there is none to come.
                     shared.room.notify_waiters();

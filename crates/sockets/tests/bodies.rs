@@ -3,6 +3,9 @@
 
 mod support;
 
+use rustix::io::Errno;
+use std::fs::File;
+use std::sync::Arc;
 use support::*;
 use towpath_sockets::{Event, FileRange, Hub, HubOptions, Message, SocketType};
 
@@ -143,4 +146,32 @@ fn what_has_not_begun_is_taken_back() {
         _ => None,
     });
     assert_eq!(bodies, 1);
+}
+
+/// Files of /proc that only read(2) reads, as some filesystems have them all.
+#[test]
+fn what_sendfile_cannot_send_is_copied() {
+    let file = Arc::new(File::open("/proc/self/environ").unwrap());
+    let expected = std::fs::read("/proc/self/environ").unwrap();
+    let (_reading, pipe) = rustix::pipe::pipe().unwrap();
+    let refused = rustix::fs::sendfile(&pipe, &file, Some(&mut 0), 100);
+    assert_eq!(refused, Err(Errno::INVAL), "this kernel can send what the test needs it to refuse");
+    let mut pair = pair(options(SocketType::Router), streaming());
+    let message = Message::new().with(FileRange::new(file, 3, expected.len() as u64 - 3)).with(&b"tail"[..]);
+    pair.server.send(pair.at_server, message).unwrap();
+    let mut body = Vec::new();
+    until(&mut [&mut pair.server, &mut pair.client], |_, event| {
+        match event {
+            // Shorter than what is streamed, it is a frame like any other.
+            Event::Message { frames, .. } => {
+                frames.iter().for_each(|frame| body.extend_from_slice(frame));
+                return Some(());
+            }
+            Event::BodyData { data, .. } => body.extend_from_slice(&data),
+            _ => {}
+        }
+        None
+    });
+    assert_eq!(body, [&expected[3..], b"tail"].concat());
+    assert_eq!(pair.server.peer(pair.at_server).unwrap().sendfile_bytes, 0);
 }
