@@ -1,9 +1,9 @@
 //! Requests that were given up, because every worker that had one went: what is in the journal is kept aside, as a request for a
 //! service of its own, so that somebody who works for that service can look at them, and do something about them.
 
-use super::requests::State;
+use super::requests::{REQUEST_BYTES, State};
 use super::settings::{Millis, NEVER};
-use super::{Action, Core};
+use super::{Action, Core, SessionKey};
 use crate::body::Body;
 use crate::limits::SERVICE_BYTES_MAX;
 use crate::wire::{ClientId, Status};
@@ -16,6 +16,14 @@ const PREFIX: &[u8] = b"aside.";
 
 /// The number of such a request. Those of clients begin with 1.
 pub(super) const NUMBER: u64 = 0;
+
+/// What is kept aside, in all.
+#[derive(Debug, Default)]
+pub(super) struct Aside {
+    pub requests: usize,
+    /// As they count in memory.
+    pub bytes: usize,
+}
 
 /// For which service a request is kept whose workers all went; `None`: such a name would be too long.
 fn service_for(service: &[u8]) -> Option<Bytes> {
@@ -42,7 +50,7 @@ impl Core {
         let (number, client) = (request.number, self.sessions[request.session as usize].client);
         let service = self.services.at(request.service).name.clone();
         self.actions.push(Action::GaveUp { client, number, service, attempts, kept_for });
-        self.settle(slot, Status::ATTEMPTS_USED_UP, Body::from(reason).into());
+        self.settle(slot, Status::ATTEMPTS_USED_UP, Body::from(reason.as_str()).into());
     }
 
     /// Keeps a request that is in the journal. It goes there before the outcome of the one that it was: after a crash in between
@@ -54,12 +62,16 @@ impl Core {
         }
         let (body, id) = (request.body.clone(), request.journal_id);
         let service = service_for(&self.services.at(request.service).name)?;
-        let client = self.name_aside(id);
-        if self.session_by_client.contains_key(&client) || self.room_for(None, &service, body.memory_bytes()).is_err() {
+        let (client, bytes) = (self.name_aside(id), body.memory_bytes());
+        // They may stay for long, and what is new must find room beside them.
+        let has_room = self.aside.requests < self.settings.aside_requests_max()
+            && self.aside.bytes + REQUEST_BYTES + bytes <= self.settings.aside_bytes_max()
+            && self.room_for(None, &service, bytes).is_ok();
+        if !has_room || self.session_by_client.contains_key(&client) {
             return None;
         }
         let session = self.absent_session(now, client);
-        self.set_aside(session);
+        self.set_aside(session, REQUEST_BYTES + bytes);
         self.counters.kept_aside += 1;
         self.take(now, session, NUMBER, NEVER, true, &service, body.into(), None);
         Some(service)
@@ -74,11 +86,40 @@ impl Core {
         ClientId(hasher.finish128().as_bytes())
     }
 
-    pub(super) fn set_aside(&mut self, session: super::SessionKey) {
+    /// A session is that of a request which is kept aside, and has so many octets.
+    pub(super) fn set_aside(&mut self, session: SessionKey, bytes: usize) {
+        self.aside.requests += 1;
+        self.aside.bytes += bytes;
         let session = &mut self.sessions[session as usize];
         session.is_aside = true;
         // Nobody waits for a reply.
         session.one_reply = false;
+    }
+
+    /// Such a request is forgotten.
+    #[cold]
+    pub(super) fn forget_aside(&mut self, bytes: usize) {
+        self.aside.requests -= 1;
+        self.aside.bytes -= bytes;
+    }
+
+    /// Looks at all that are kept: those whose time is over go, and what was put off is given to a worker again.
+    pub(super) fn check_aside(&mut self, now: Millis) {
+        if self.aside.requests == 0 {
+            return;
+        }
+        let kept = self.settings.journal_retention_ms;
+        let aside = self.sessions.iter().filter(|(_, session)| session.is_aside);
+        let is_over = |since: Millis| now.saturating_sub(since) > kept;
+        let due = aside.filter(|(_, session)| session.parked.len > 0 || is_over(session.absent_since));
+        let due: Vec<(SessionKey, bool)> =
+            due.map(|(key, session)| (key as SessionKey, is_over(session.absent_since))).collect();
+        for (key, is_over) in due {
+            match is_over {
+                true => self.remove_session(now, key),
+                false => self.unpark(now, key),
+            }
+        }
     }
 
     #[inline]

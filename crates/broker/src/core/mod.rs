@@ -204,6 +204,7 @@ pub struct Core {
     roles: Vec<Role>,
     actions: task::Tasks,
     store: store::Store,
+    aside: aside::Aside,
     /// Octets of memory of all requests and replies.
     bytes: usize,
     /// No request expires before this.
@@ -232,6 +233,7 @@ impl Core {
             roles: Vec::new(),
             actions: task::Tasks::default(),
             store: store::Store::default(),
+            aside: aside::Aside::default(),
             bytes: 0,
             next_expiry: settings::NEVER,
             last_sweep: 0,
@@ -362,6 +364,9 @@ impl Core {
         }
         bytes += self.sessions.iter().map(|(_, session)| session.confirmed.gaps() * GAP_BYTES).sum::<usize>();
         assert_eq!(bytes, self.bytes, "the sum of all octets");
+        let aside = self.sessions.iter().filter(|(_, session)| session.is_aside && !session.requests.is_empty());
+        let (requests, bytes) = aside.fold((0, 0), |(requests, bytes), (_, one)| (requests + 1, bytes + one.bytes));
+        assert_eq!((requests, bytes), (self.aside.requests, self.aside.bytes), "what is kept aside");
         let of_sessions: usize = self.sessions.iter().map(|(_, session)| session.requests.len()).sum();
         assert_eq!(of_sessions, self.requests.len());
         let states = |wanted: fn(State) -> bool| self.requests.iter().filter(|(_, r)| wanted(r.state)).count();

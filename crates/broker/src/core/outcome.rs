@@ -152,9 +152,12 @@ impl Core {
         if request.state == State::Settled {
             session.reply_bytes -= bytes;
         }
-        let service = request.service;
+        let (service, is_aside) = (request.service, session.is_aside);
         if request.journal_id != 0 {
             self.journal_forgotten(slot);
+        }
+        if is_aside {
+            self.forget_aside(bytes);
         }
         self.services.at_mut(service).live -= 1;
         self.services.remove_if_unused(service);

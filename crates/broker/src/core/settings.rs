@@ -55,6 +55,16 @@ impl Settings {
         self.services_max - self.services_max / 10
     }
 
+    /// Requests that are kept aside: what each costs is looked at every second.
+    pub fn aside_requests_max(&self) -> usize {
+        self.absent_clients_max
+    }
+
+    /// Octets of them: a quarter of all memory.
+    pub fn aside_bytes_max(&self) -> usize {
+        self.bytes_max / 4
+    }
+
     /// Octets of messages that have begun and aren't whole: a quarter of all memory, but at least a message's.
     pub fn unfinished_bytes_max(&self) -> usize {
         (self.bytes_max / 4).max(BODY_BYTES_MAX)

@@ -255,9 +255,6 @@ impl Core {
         let Restored { id, client, number, service, expires, body, outcome } = restored;
         self.store.last_id = self.store.last_id.max(id);
         let session = self.absent_session(now, client);
-        if number == aside::NUMBER {
-            self.set_aside(session);
-        }
         let service = self.services.find_or_add(&service);
         self.services.at_mut(service).live += 1;
         let slot = self.requests.insert(session, number, service, expires, body.into());
@@ -278,6 +275,10 @@ impl Core {
         state.bytes += bytes;
         state.requests.insert(number, slot);
         state.highest = state.highest.max(number);
+        if number == aside::NUMBER {
+            self.set_aside(session, bytes);
+        }
+        let state = &mut self.sessions[session as usize];
         if is_settled {
             state.reply_bytes += bytes;
         } else {

@@ -30,6 +30,7 @@ impl Core {
         if now >= self.next_absence_check {
             self.next_absence_check = now + ABSENCE_GRAIN;
             self.check_absent(now);
+            self.check_aside(now);
         }
     }
 
@@ -126,7 +127,7 @@ impl Core {
         let mut absent: Vec<(Millis, SessionKey, bool)> = self
             .sessions
             .iter()
-            .filter(|(_, session)| session.peer.is_none())
+            .filter(|(_, session)| session.peer.is_none() && (!session.is_aside || session.requests.is_empty()))
             .map(|(key, session)| {
                 let kept = if session.is_journalled {
                     self.settings.journal_retention_ms
@@ -143,8 +144,6 @@ impl Core {
             // What is in the journal was promised: only its time ends it.
             if gone || (index < too_many && !self.sessions[key as usize].is_journalled) {
                 self.remove_session(now, key);
-            } else if self.sessions[key as usize].is_aside {
-                self.unpark(now, key);
             }
         }
     }

@@ -89,13 +89,13 @@ fn it_is_in_the_journal_before_the_outcome_is_and_comes_back_from_there() {
 #[test]
 fn it_can_neither_be_closed_nor_fill_the_broker() {
     let mut core = journalled();
-    give_up(&mut core, 1, Body::from(vec![0; 3_000]));
+    give_up(&mut core, 1, Body::from(vec![0; 2_000]));
     let Some(Entry::Accepted { client, .. }) = entries(&mut core).into_iter().nth(1) else { panic!("not kept") };
     assert_eq!(core.stored(client), None);
     core.close_stored(1, client, Token::default(), Body::default());
     assert_eq!(core.service(b"aside.echo").map(|service| service.waiting), Some(1));
-    // What it was is still there beside what is kept.
-    let told = give_up(&mut core, 2, Body::from(vec![0; 4_000]));
+    // They have a quarter of the memory.
+    let told = give_up(&mut core, 2, Body::from(vec![0; 400]));
     assert!(matches!(told[..], [Action::GaveUp { number: 2, kept_for: None, .. }]), "{told:?}");
     assert_eq!((core.counters().kept_aside, core.counters().failed), (1, 2));
 }

@@ -365,7 +365,8 @@ impl Model {
         }
         if now >= self.next_absence {
             self.next_absence = now + 1_000;
-            let absent = self.sessions.iter().filter(|(_, session)| session.peer.is_none());
+            let is_empty = |key: usize| self.of_session(key).next().is_none();
+            let absent = self.sessions.iter().filter(|(key, s)| s.peer.is_none() && (!s.is_aside || is_empty(*key)));
             let mut absent: Vec<(Millis, usize)> = absent.map(|(key, s)| (s.absent_since, key)).collect();
             absent.sort_unstable();
             for (since, key) in absent {
@@ -374,9 +375,13 @@ impl Model {
                 let kept = if is_journalled { settings.journal_retention_ms } else { settings.absent_client_ms };
                 if now - since > kept || self.of_session(key).next().is_none() {
                     self.remove_session(key);
-                } else if self.sessions.at(key).is_aside {
-                    self.unpark(key);
                 }
+            }
+            let retention = self.settings.journal_retention_ms;
+            let aside = self.sessions.iter().filter(|(_, session)| session.is_aside);
+            let aside: Vec<(usize, bool)> = aside.map(|(key, s)| (key, now - s.absent_since > retention)).collect();
+            for (key, is_over) in aside {
+                if is_over { self.remove_session(key) } else { self.unpark(key) }
             }
         }
     }

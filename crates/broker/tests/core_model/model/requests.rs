@@ -211,7 +211,10 @@ impl Model {
         if self.sessions.at(session).is_aside {
             return self.put_off(place);
         }
-        let kept = is_journalled && self.has_room_for(None, service, length);
+        let is_aside = |request: &&Request| self.sessions.all[request.session].as_ref().is_some_and(|s| s.is_aside);
+        let aside: usize = self.requests.iter().map(|(_, request)| request).filter(is_aside).map(|r| r.bytes).sum();
+        let has_room = aside + REQUEST_BYTES + length <= self.settings.bytes_max / 4;
+        let kept = is_journalled && has_room && self.has_room_for(None, service, length);
         if kept {
             self.counters.kept_aside += 1;
             let session = self.add_session(Some(u8::MAX), None);
