@@ -59,7 +59,7 @@ def test_what_is_kept_may_be_asked_for_again_by_a_pipe(again, end, connected, jo
     dying.socket.close(linger=0)
     assert [client.reply().status for _ in range(100)] == [502] * 100
     mended = numbered.Worker(connected(server), b"deadly", credit=100)
-    end("work", "aside.deadly", [server], "--", TOW, "call", "deadly", "--connect", server.endpoint)
+    end("work", "aside.deadly", [server], "--", TOW, "call", "--volatile", "deadly", "--connect", server.endpoint)
     got = []
     for _ in range(100):
         request = mended.request()

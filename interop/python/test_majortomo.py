@@ -134,18 +134,11 @@ def test_our_ends_at_their_broker(their_broker, end, context, majortomo_worker, 
     assert (done.returncode, done.stdout) == (0, b"123"), done.stderr
 
 
-def test_our_ends_find_out_what_their_broker_speaks(their_broker, end, context):
-    # The worker hears nothing for ten seconds, the client for one: then they try the next dialect.
+def test_our_worker_finds_out_what_their_broker_speaks(their_broker, end, context):
+    # When it has heard no heartbeat for ten seconds. Our client doesn't try, and says what to do.
     end("work", "shout", [their_broker], "--", "tr", "a-z", "A-Z")
-    words = [TOW, "call", "shout", "hello", "--connect", their_broker.endpoint, "--timeout", str(DEADLINE_SECONDS)]
-    done = subprocess.run(words, capture_output=True, timeout=2 * DEADLINE_SECONDS)
-    assert (done.returncode, done.stdout) == (0, b"HELLO"), done.stderr
     with majortomo.Client(their_broker.endpoint, zmq_context=context) as client:
         assert ask(client, "shout", b"theirs") == [[b"THEIRS"]]
-    # From the first reply on it goes by that: ten seconds wouldn't do otherwise.
-    end("work", "echo", [their_broker], "--dialect", "majortomo", "--echo")
-    load = end("call", "echo", [their_broker], "--count", 20, "--timeout", 10, "--json", "-q")
-    assert json.loads(load.communicate(timeout=DEADLINE_SECONDS)[0])["replies"] == 20
-    nobody = [*words[:2], "nobody", *words[3:6], "--timeout", "4"]
-    done = subprocess.run(nobody, capture_output=True, timeout=DEADLINE_SECONDS)
-    assert done.returncode == 1 and b"none of Majordomo's dialects" in done.stderr, done.stderr
+    words = [TOW, "call", "shout", "x", "--connect", their_broker.endpoint, "--timeout", "1"]
+    done = subprocess.run(words, capture_output=True, timeout=DEADLINE_SECONDS)
+    assert done.returncode == 1 and b"say so by --dialect" in done.stderr, done.stderr

@@ -13,8 +13,7 @@ pub struct BrokerArguments {
     /// A broker. May be given several times: a client uses the next one when one fails, a worker is there for all of them.
     #[arg(long = "connect", value_name = "ENDPOINT", default_value = "tcp://127.0.0.1:5555")]
     pub endpoints: Vec<Endpoint>,
-    /// What to speak: numbered requests with a broker that has them, and with any other the dialect of Majordomo that it answers to; or one
-    /// that is told.
+    /// What to speak: numbered requests with a broker that has them and MDP/0.1 with any other, or a dialect of Majordomo.
     /// Majordomo has no failures: of a reply of two frames, the first a number from 400 to 599, tow call takes the second for why the
     /// request failed, as this broker tells clients of Majordomo.
     #[arg(long, value_enum, default_value = "auto")]
@@ -30,7 +29,7 @@ pub struct BrokerArguments {
 /// The names of dialects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum DialectName {
-    /// Numbered requests, or else MDP/0.1, or what the broker answers to if it doesn't to that.
+    /// Numbered requests, or else MDP/0.1; tow work finds out by itself if it is majortomo's broker.
     Auto,
     /// MDP/0.1.
     Mdp01,
@@ -46,6 +45,18 @@ impl BrokerArguments {
         match self.user {
             None => "; does it want a --user?",
             Some(_) => "; does it want no --user, or are it and TOW_PASSWORD wrong?",
+        }
+    }
+
+    /// What may be wrong if nothing comes from a stock broker.
+    pub fn dialect_hint(&self) -> &'static str {
+        match self.dialect {
+            DialectName::Auto => {
+                "nothing has come from the broker, which was asked in MDP/0.1: if it speaks another one, say so by --dialect"
+            }
+            _ => {
+                "nothing has come from the broker: does it speak this --dialect, and does anybody work for the service?"
+            }
         }
     }
 

@@ -147,6 +147,9 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             Err(Failure::Failed(failure)) if status.is_misheard => {
                 Err(Failure::failed(format!("{failure} ({})", status.failure)))
             }
+            Err(Failure::Failed(failure)) if status.is_unheard => {
+                Err(Failure::failed(format!("{failure} ({})", arguments.brokers.dialect_hint())))
+            }
             Err(Failure::Failed(failure)) if status.connected.is_none() => {
                 let hint = if status.is_refused { arguments.brokers.login_hint() } else { "" };
                 Err(Failure::failed(format!("{failure} (no connection: {}{hint})", status.failure)))

@@ -162,7 +162,8 @@ impl Broker {
                 all.what.get(of).map_or(&[][..], |all| all).iter().take(LISTED_MAX).cloned().collect()
             }
         };
-        let shown = workers.into_iter().map(|worker| {
+        // Some that are listed by their services may have gone since.
+        let shown = workers.into_iter().filter(|worker| self.core.is_worker(worker.peer)).map(|worker| {
             let connection = self.connections.find(worker.peer);
             let address = connection.and_then(|connection| self.hub.peer(connection.id)).map(|peer| peer.address);
             json!({

@@ -15,6 +15,7 @@ pub use options::{Admit, BrokerOptions, Heartbeats};
 
 use crate::core::{Core, Millis, Settings, Task};
 use crate::journal::JournalError;
+use crate::spool::BodyOf;
 use crate::wire::Extent;
 use built_in::Lists;
 use connection::Connections;
@@ -96,6 +97,7 @@ impl Broker {
         let kept = opened.as_ref().map_or(0, |(_, recovered)| keeping::large_bytes(recovered));
         let no_place = |reason| BrokerError::Spool { directory: spooling::directory(&options), reason };
         let (spool, room) = spooling::prepare(&options, kept).map_err(no_place)?;
+        core.set_large_bytes_max(room.most_of(BodyOf::Request));
         let keeping = opened.map(|(journal, recovered)| Keeping::new(journal, recovered, &mut core, &room));
         let spooling = Spooling::start(spool, room, options.journal.is_some(), hub.waker()).map_err(no_place)?;
         let endpoints =

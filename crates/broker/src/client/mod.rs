@@ -30,7 +30,6 @@ mod state;
 mod table;
 #[cfg(test)]
 mod tests;
-mod trial;
 
 pub use crate::link::{Dialect, LinkOptions, default_spool_folder};
 pub use batch::Batch;
@@ -126,6 +125,8 @@ pub struct ClientStatus {
     pub is_stock: bool,
     /// Whether what such a broker sent last isn't Majordomo: it may be no broker.
     pub is_misheard: bool,
+    /// Whether nothing at all has come from such a broker: it may speak another dialect.
+    pub is_unheard: bool,
     /// Whether the broker doesn't let this client in, such as for want of a password.
     pub is_refused: bool,
 }
@@ -364,6 +365,7 @@ impl Client {
             failure: state.standing.failure().to_owned(),
             is_stock: state.standing.is_stock(),
             is_misheard: state.standing.is_misheard(),
+            is_unheard: state.standing.is_unheard(),
             is_refused: state.standing.is_refused(),
         }
     }

@@ -11,6 +11,7 @@ pub(super) struct Standing {
     misheard: bool,
     refused: bool,
     stock: bool,
+    unheard: bool,
     ready_at: Option<Instant>,
 }
 
@@ -22,6 +23,7 @@ impl Standing {
             misheard: false,
             refused: false,
             stock: false,
+            unheard: false,
             ready_at: None,
         }
     }
@@ -51,17 +53,24 @@ impl Standing {
         self.stock
     }
 
+    /// Whether a stock broker has said nothing at all.
+    pub fn is_unheard(&self) -> bool {
+        self.stock && self.unheard
+    }
+
     /// There is a connection.
     pub fn connected(&mut self, speech: Speech, now: Instant) {
         self.stock = speech != Speech::Numbered;
         self.misheard &= self.stock;
         self.refused = false;
+        self.unheard = true;
         self.ready_at = Some(now);
     }
 
     /// A message of a stock broker was understood, or why it wasn't.
     pub fn heard(&mut self, endpoint: Option<&Endpoint>, error: Option<&dyn std::fmt::Display>) {
         self.misheard = error.is_some();
+        self.unheard = false;
         if let Some(error) = error {
             self.set(endpoint, &format!("what it sends isn't Majordomo; is it a broker? ({error})"));
         }

@@ -4,7 +4,6 @@ use super::failover::Failover;
 use super::inbox::Inbox;
 use super::session::{NewRequest, Session};
 use super::standing::Standing;
-use super::trial::Trial;
 use super::{CallOptions, ClientOptions, SubmitError};
 use crate::body::Body;
 use crate::limits::SERVICE_BYTES_MAX;
@@ -12,7 +11,6 @@ use crate::link::drive::{Driven, Shared};
 use crate::link::guess::Guess;
 use crate::link::incoming::{Incoming, Pieces};
 use crate::link::{LinkOptions, Speech, outgoing};
-use crate::mdp;
 use crate::wire::{Block, CLIENT_HEADER, ClientId, Extent};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,10 +21,6 @@ use towpath_sockets::{Endpoint, Event, Hub, Message, PeerId, SendError, SocketEr
 
 /// Octets that are encoded before the hub is asked whether it has room for more.
 const PUMP_BYTES: usize = 60 * 1024;
-
-/// What is wrong with a stock broker that answers nothing.
-const UNHEARD: &str =
-    "it has answered in none of Majordomo's dialects; is it a broker, and does anybody work for the service?";
 
 /// Where the connection stands.
 enum Connection {
@@ -46,9 +40,6 @@ pub(super) struct State {
     received_bytes_max: usize,
     failover: Failover,
     connection: Connection,
-    /// What each of the endpoints is taken to speak, if it has no numbered requests.
-    guesses: Vec<Guess>,
-    trial: Trial,
     block: Block,
     pending: VecDeque<Message>,
     /// The connection takes no more; the hub says when it does again.
@@ -82,8 +73,6 @@ impl State {
             inbox: Inbox::new(),
             origin: now,
             failover: Failover::new(endpoints.len(), link.backoff_first, link.backoff_most),
-            guesses: vec![Guess::first(link.dialect); endpoints.len()],
-            trial: Trial::default(),
             endpoints,
             received_bytes_max,
             connection: Connection::Resting(now),
@@ -197,7 +186,6 @@ impl State {
         self.pending.clear();
         self.incoming.reset();
         self.paused = false;
-        self.trial = Trial::default();
     }
 
     fn connect(&mut self, hub: &mut Hub, now: Instant) {
@@ -212,8 +200,7 @@ impl State {
     fn on_ready(&mut self, hub: &Hub, peer: PeerId, now: Instant) {
         // It may have come and gone in one turn, and nothing else would tell of that.
         let Some(info) = hub.peer(peer) else { return self.lost("the broker went at once", now) };
-        self.trial = Trial::default();
-        let speech = self.link.speech(&info.metadata, self.guess());
+        let speech = self.link.speech(&info.metadata, Guess::first(self.link.dialect));
         self.connection = Connection::Ready(peer, speech);
         self.standing.connected(speech, now);
         match speech {
@@ -240,10 +227,7 @@ impl State {
                 outcome
             }
             Speech::Stock(dialect) => {
-                let dialect = self.dialect_of(&message).unwrap_or(dialect);
                 let endpoint = self.endpoints.get(self.failover.current());
-                let (session, inbox) = (&mut self.session, &mut self.inbox);
-                let mut sink = |delivery| inbox.deliver(delivery);
                 match dialect.client_hears(message) {
                     Ok(heard) => {
                         session.on_stock(heard, &mut sink);
@@ -259,44 +243,8 @@ impl State {
         }
     }
 
-    fn guess(&self) -> Guess {
-        self.guesses.get(self.failover.current()).copied().unwrap_or(Guess::first(self.link.dialect))
-    }
-
-    fn guessed(&mut self, change: impl FnOnce(&mut Guess)) -> mdp::Dialect {
-        let mut guess = self.guess();
-        change(&mut guess);
-        if let Some(place) = self.guesses.get_mut(self.failover.current()) {
-            *place = guess;
-        }
-        guess.dialect()
-    }
-
-    /// What a stock broker speaks that is heard for the first time.
-    fn dialect_of(&mut self, message: &Pieces) -> Option<mdp::Dialect> {
-        let heard = mdp::Dialect::of_reply(message).filter(|_| !self.guess().is_sure())?;
-        self.guessed(|guess| guess.heard(heard));
-        self.trial = Trial::default();
-        if let Connection::Ready(_, speech) = &mut self.connection {
-            *speech = Speech::Stock(heard);
-        }
-        Some(heard)
-    }
-
-    /// Asks a stock broker that has said nothing once more, in another dialect. One that understood the first leaves the others out.
-    fn ask_otherwise(&mut self, now: Duration) {
-        if !self.trial.again(now) {
-            return;
-        }
-        let dialect = self.guessed(Guess::next);
-        if let Some((service, body)) = self.session.asked_stock() {
-            self.pending.push_back(dialect.request(service, &body));
-        }
-    }
-
     /// Encodes and hands over what the hub has room for.
     fn send(&mut self, hub: &mut Hub, now: Duration) {
-        self.ask_otherwise(now);
         let Connection::Ready(peer, speech) = self.connection else { return };
         self.is_full = false;
         loop {
@@ -321,12 +269,8 @@ impl State {
                     self.pending.extend(self.block.drain().map(|message| outgoing::numbered(CLIENT_HEADER, message)));
                 }
                 Speech::Stock(dialect) => {
-                    let is_sure = self.guess().is_sure();
                     let Some((service, body)) = self.session.pump_stock() else { return };
                     self.pending.push_back(dialect.request(service, &body));
-                    if !is_sure {
-                        self.trial.begin(now);
-                    }
                 }
             }
         }
@@ -371,10 +315,7 @@ impl State {
         match speech {
             Speech::Numbered => self.lost(why, now),
             Speech::Stock(_) => {
-                let is_unheard = self.trial.is_exhausted() && !self.guess().is_sure();
-                let why = if is_unheard { UNHEARD } else { why };
                 self.standing.replaced(self.endpoints.get(self.failover.current()), why);
-                self.guessed(Guess::next);
                 self.forget_connection();
                 self.connection = Connection::Resting(now);
             }
@@ -421,8 +362,7 @@ impl Driven for State {
             Connection::Resting(until) => Some(until),
             _ => None,
         };
-        let trial = self.trial.deadline().map(|at| self.origin + at);
-        resting.into_iter().chain(trial).chain(self.session.deadline(!self.is_full).map(|at| self.origin + at)).min()
+        resting.into_iter().chain(self.session.deadline(!self.is_full).map(|at| self.origin + at)).min()
     }
 
     fn is_over(&self) -> bool {

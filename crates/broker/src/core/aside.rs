@@ -17,12 +17,19 @@ const PREFIX: &[u8] = b"aside.";
 /// The number of such a request. Those of clients begin with 1.
 pub(super) const NUMBER: u64 = 0;
 
+/// Requests that are put off no longer, each second: a worker that fails them all must not keep the broker busy with them.
+const AGAIN_AT_ONCE: usize = 1_000;
+
 /// What is kept aside, in all.
 #[derive(Debug, Default)]
 pub(super) struct Aside {
     pub requests: usize,
     /// As they count in memory.
     pub bytes: usize,
+    /// Of their bodies that aren't in memory.
+    pub large_bytes: u64,
+    /// The next of them that is put off no longer.
+    next: SessionKey,
 }
 
 /// For which service a request is kept whose workers all went; `None`: such a name would be too long.
@@ -37,7 +44,6 @@ impl Core {
     /// A request that is in no list has been given to as many workers as it may be, and all of them went.
     #[cold]
     pub(super) fn give_up(&mut self, now: Millis, slot: u32) {
-        self.requests.at_mut(slot).state = State::BuiltIn;
         if self.is_aside(slot) {
             return self.put_off(slot);
         }
@@ -63,17 +69,21 @@ impl Core {
         let (body, id) = (request.body.clone(), request.journal_id);
         let service = service_for(&self.services.at(request.service).name)?;
         let (client, bytes) = (self.name_aside(id), body.memory_bytes());
-        // They may stay for long, and what is new must find room beside them.
-        let has_room = self.aside.requests < self.settings.aside_requests_max()
-            && self.aside.bytes + REQUEST_BYTES + bytes <= self.settings.aside_bytes_max()
-            && self.room_for(None, &service, bytes).is_ok();
+        // They may stay for long, and what is new must find room beside them. A broker that is stopping keeps them all the same.
+        let (aside, settings) = (&self.aside, &self.settings);
+        let has_room = aside.requests < settings.aside_requests_max()
+            && aside.bytes + REQUEST_BYTES + bytes <= settings.aside_bytes_max()
+            && aside.large_bytes.saturating_add(body.large_bytes()) <= settings.large_bytes_max / 4
+            && self.room_beside_others(&service, bytes).is_ok();
         if !has_room || self.session_by_client.contains_key(&client) {
             return None;
         }
         let session = self.absent_session(now, client);
-        self.set_aside(session, REQUEST_BYTES + bytes);
+        self.set_aside(session, REQUEST_BYTES + bytes, body.large_bytes());
         self.counters.kept_aside += 1;
         self.take(now, session, NUMBER, NEVER, true, &service, body.into(), None);
+        // No client's: it was counted when it came.
+        self.counters.accepted -= 1;
         Some(service)
     }
 
@@ -87,9 +97,10 @@ impl Core {
     }
 
     /// A session is that of a request which is kept aside, and has so many octets.
-    pub(super) fn set_aside(&mut self, session: SessionKey, bytes: usize) {
+    pub(super) fn set_aside(&mut self, session: SessionKey, bytes: usize, large_bytes: u64) {
         self.aside.requests += 1;
         self.aside.bytes += bytes;
+        self.aside.large_bytes += large_bytes;
         let session = &mut self.sessions[session as usize];
         session.is_aside = true;
         // Nobody waits for a reply.
@@ -98,9 +109,10 @@ impl Core {
 
     /// Such a request is forgotten.
     #[cold]
-    pub(super) fn forget_aside(&mut self, bytes: usize) {
+    pub(super) fn forget_aside(&mut self, bytes: usize, large_bytes: u64) {
         self.aside.requests -= 1;
         self.aside.bytes -= bytes;
+        self.aside.large_bytes -= large_bytes;
     }
 
     /// Looks at all that are kept: those whose time is over go, and what was put off is given to a worker again.
@@ -109,15 +121,20 @@ impl Core {
             return;
         }
         let kept = self.settings.journal_retention_ms;
-        let aside = self.sessions.iter().filter(|(_, session)| session.is_aside);
-        let is_over = |since: Millis| now.saturating_sub(since) > kept;
-        let due = aside.filter(|(_, session)| session.parked.len > 0 || is_over(session.absent_since));
-        let due: Vec<(SessionKey, bool)> =
-            due.map(|(key, session)| (key as SessionKey, is_over(session.absent_since))).collect();
-        for (key, is_over) in due {
-            match is_over {
-                true => self.remove_session(now, key),
-                false => self.unpark(now, key),
+        let aside = || self.sessions.iter().filter(|(_, session)| session.is_aside);
+        let over = aside().filter(|(_, session)| now.saturating_sub(session.absent_since) > kept);
+        let over: Vec<SessionKey> = over.map(|(key, _)| key as SessionKey).collect();
+        let next = self.aside.next;
+        let put_off = aside().map(|(key, session)| (key as SessionKey, session.parked.len > 0));
+        let again = put_off.filter(|&(key, is_put_off)| is_put_off && key >= next).map(|(key, _)| key);
+        let again: Vec<SessionKey> = again.take(AGAIN_AT_ONCE).collect();
+        // The others have their turn a second later.
+        self.aside.next = again.get(AGAIN_AT_ONCE - 1).map_or(0, |last| last + 1);
+        over.into_iter().for_each(|key| self.remove_session(now, key));
+        for key in again {
+            // Its time may be over.
+            if self.sessions.contains(key as usize) {
+                self.unpark(now, key);
             }
         }
     }

@@ -302,6 +302,11 @@ impl Core {
         self.workers.iter().all(|(_, worker)| worker.held.len == 0) && self.store.is_settled()
     }
 
+    /// Octets of large bodies that there is room for.
+    pub fn set_large_bytes_max(&mut self, bytes: u64) {
+        self.settings.large_bytes_max = bytes;
+    }
+
     /// The driver's journal fails (no new request is taken), or works again.
     pub fn storage_failed(&mut self, failed: bool) {
         self.storage_failed = failed;

@@ -152,12 +152,12 @@ impl Core {
         if request.state == State::Settled {
             session.reply_bytes -= bytes;
         }
-        let (service, is_aside) = (request.service, session.is_aside);
+        let (service, is_aside, large_bytes) = (request.service, session.is_aside, request.body.large_bytes());
         if request.journal_id != 0 {
             self.journal_forgotten(slot);
         }
         if is_aside {
-            self.forget_aside(bytes);
+            self.forget_aside(bytes, large_bytes);
         }
         self.services.at_mut(service).live -= 1;
         self.services.remove_if_unused(service);

@@ -41,6 +41,12 @@ impl Core {
         {
             return not_now(50, "this client has too much outstanding; confirm replies, or wait");
         }
+        self.room_beside_others(service, bytes)
+    }
+
+    /// Whether there is room in what is everybody's, and in the service's queue.
+    pub(super) fn room_beside_others(&mut self, service: &[u8], bytes: usize) -> Result<(), Refusal> {
+        let settings = &self.settings;
         if self.bytes + bytes > settings.bytes_max || self.requests.len() >= settings.requests_max {
             return not_now(200, "the broker has all that it can hold");
         }

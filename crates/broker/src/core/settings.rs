@@ -25,6 +25,8 @@ pub struct Settings {
     pub requests_max: usize,
     /// Octets of memory of all requests and replies.
     pub bytes_max: usize,
+    /// Octets of bodies that aren't in memory. What keeps them bounds them; here it tells how much may be kept aside.
+    pub large_bytes_max: u64,
     /// Requests that one client has here.
     pub client_requests_max: usize,
     /// Octets of them; and octets of replies that it has not confirmed before no more of its requests are given to workers.
@@ -81,6 +83,7 @@ impl Default for Settings {
             service_bytes_max: 256 << 20,
             requests_max: 4_000_000,
             bytes_max: 1 << 30,
+            large_bytes_max: u64::MAX,
             client_requests_max: 262_144,
             client_bytes_max: 128 << 20,
             services_max: 100_000,

@@ -267,7 +267,7 @@ impl Core {
         if let Some((status, reply)) = outcome {
             (request.state, request.status, request.body, request.expires) = (State::Settled, status, reply, NEVER);
         }
-        let bytes = request.bytes();
+        let (bytes, large_bytes) = (request.bytes(), request.body.large_bytes());
         self.next_expiry = self.next_expiry.min(request.expires);
         self.bytes += bytes;
         let state = &mut self.sessions[session as usize];
@@ -276,7 +276,7 @@ impl Core {
         state.requests.insert(number, slot);
         state.highest = state.highest.max(number);
         if number == aside::NUMBER {
-            self.set_aside(session, bytes);
+            self.set_aside(session, bytes, large_bytes);
         }
         let state = &mut self.sessions[session as usize];
         if is_settled {

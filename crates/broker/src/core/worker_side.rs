@@ -152,7 +152,8 @@ impl Core {
         let is_open = found.is_some_and(|r| matches!(r.state, State::Waiting | State::Parked | State::Held(_)));
         let has_parts = found.is_some_and(|request| request.has_parts);
         match part {
-            None if is_open && !has_parts => {
+            // Another worker may look after what one couldn't.
+            None if is_open && !has_parts && (status.is_ok() || !self.is_aside(slot)) => {
                 self.withdraw(now, slot);
                 self.settle(slot, status, body);
             }
@@ -266,16 +267,19 @@ impl Core {
     pub(super) fn worker_gone(&mut self, now: Millis, key: WorkerKey) {
         let service = self.workers[key as usize].service;
         self.services.at_mut(service).available.retain(|&available| available != key);
+        let mut given_up = Vec::new();
         while let Some(slot) = self.workers[key as usize].held.last() {
             self.requests.unlink(&mut self.workers[key as usize].held, slot);
             self.recharge(slot, |request| drop(request.take_parts()));
             if self.requests.at(slot).attempt >= self.settings.attempts_max {
-                self.give_up(now, slot);
+                self.requests.at_mut(slot).state = State::BuiltIn;
+                given_up.push(slot);
             } else {
                 self.counters.requeued += 1;
                 self.enqueue(slot, true);
             }
         }
+        given_up.into_iter().rev().for_each(|slot| self.give_up(now, slot));
         self.workers.remove(key as usize);
         self.services.at_mut(service).workers -= 1;
         self.dispatch(now, service);

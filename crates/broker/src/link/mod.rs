@@ -22,7 +22,8 @@ const ENVELOPE_FRAMES_MAX: usize = 16;
 /// What to speak with a broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Dialect {
-    /// Numbered requests with a broker that has them. With any other MDP/0.1, or another dialect if it says nothing to that.
+    /// Numbered requests with a broker that has them. With any other MDP/0.1; a worker that hears nothing
+    /// tries majortomo's shape of 0.2 too.
     #[default]
     Auto,
     /// MDP/0.1, as most Majordomo brokers do.

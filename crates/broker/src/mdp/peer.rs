@@ -84,20 +84,6 @@ impl Dialect {
         Ok(ClientHears { service, partial, body: body_of(pieces) })
     }
 
-    /// In which dialect a broker's message to a client is.
-    pub(crate) fn of_reply(pieces: &[Piece]) -> Option<Dialect> {
-        let at = |place: usize| match pieces.get(place) {
-            Some(Piece::Bytes(bytes)) => &bytes[..],
-            _ => &[],
-        };
-        match (at(0), at(1)) {
-            (b"", header) if header == CLIENT_01 => Some(Dialect::Mdp01),
-            (b"", header) if header == CLIENT_02 => Some(Dialect::Majortomo),
-            (header, _) if header == CLIENT_02 => Some(Dialect::Mdp02),
-            _ => None,
-        }
-    }
-
     /// A worker that is there.
     pub(crate) fn ready(self, service: &[u8]) -> Message {
         self.worker_says(command::READY).with(Bytes::copy_from_slice(service))
@@ -203,20 +189,6 @@ mod tests {
             octets(&Dialect::Majortomo.request(b"echo", &Body::default())),
             [&b""[..], b"MDPC02", b"\x02", b"echo", b""]
         );
-    }
-
-    #[test]
-    fn a_reply_tells_its_dialect() {
-        for (frames, dialect) in [
-            (&[&b""[..], b"MDPC01", b"echo", b"one"][..], Some(Dialect::Mdp01)),
-            (&[b"MDPC02", b"\x02", b"echo", b"one"], Some(Dialect::Mdp02)),
-            (&[b"", b"MDPC02", b"\x04", b"one"], Some(Dialect::Majortomo)),
-            (&[b"", b"MDPW01"], None),
-            (&[b""], None),
-            (&[], None),
-        ] {
-            assert_eq!(Dialect::of_reply(&pieces(frames)), dialect, "{frames:?}");
-        }
     }
 
     #[test]

@@ -34,13 +34,6 @@ impl Session {
         Some((self.services.name(entry.service), entry.body.clone()))
     }
 
-    /// The request that a stock broker hasn't answered.
-    pub fn asked_stock(&mut self) -> Option<(&[u8], Body)> {
-        let Link::Stock(Some(number)) = self.link else { return None };
-        let entry = self.table.find(number)?;
-        Some((self.services.name(entry.service), entry.body.clone()))
-    }
-
     /// Appends what may be sent now, up to about so many octets; says whether there is more.
     pub fn pump(&mut self, now: Duration, block: &mut Block, bytes: usize) -> bool {
         let Link::Numbered { requests_max, bytes_max, .. } = self.link else { return false };

@@ -111,3 +111,42 @@ fn what_is_not_in_the_journal_is_not_kept() {
     assert_eq!(actions(&mut core).iter().filter(|action| given_up(action)).count(), 2);
     assert_eq!(core.counters().kept_aside, 0);
 }
+
+#[test]
+fn they_keep_their_order_also_while_the_broker_stops() {
+    let mut core = journalled();
+    core.worker_ready(0, 2, Kind::Numbered, b"echo", 3);
+    for number in 1..=3 {
+        core.request(0, 1, number, 0, false, b"echo", Body::from(vec![number as u8; 50]));
+    }
+    core.stop();
+    core.peer_gone(1, 2);
+    let told = actions(&mut core).into_iter().filter_map(|action| match action {
+        Action::GaveUp { number, kept_for, .. } => Some((number, kept_for.is_some())),
+        _ => None,
+    });
+    assert_eq!(told.collect::<Vec<_>>(), [(1, true), (2, true), (3, true)]);
+    core.worker_ready(2, 3, Kind::Numbered, b"aside.echo", 3);
+    let given = actions(&mut core).into_iter().filter_map(|action| match action {
+        Action::Dispatch { body, .. } => body.single().map(|octets| octets[0]),
+        _ => None,
+    });
+    assert_eq!(given.collect::<Vec<_>>(), [1, 2, 3]);
+}
+
+#[test]
+fn a_late_failure_leaves_it_to_the_worker_that_has_it() {
+    let mut core = journalled();
+    give_up(&mut core, 1, Body::from("poison"));
+    core.worker_ready(2, 3, Kind::Numbered, b"aside.echo", 1);
+    let [(3, first, 1)] = dispatched(&mut core)[..] else { panic!("not given") };
+    core.peer_gone(3, 3);
+    core.tick(2_000);
+    core.worker_ready(2_001, 4, Kind::Numbered, b"aside.echo", 1);
+    let [(4, second, 2)] = dispatched(&mut core)[..] else { panic!("not given again") };
+    core.worker_ready(2_002, 5, Kind::Numbered, b"other", 1);
+    core.worker_reply(2_003, 5, &first, Status::FAILED, None, Body::from("no"));
+    assert_eq!((actions(&mut core), core.counters().late_replies), (vec![], 1));
+    core.worker_reply(2_004, 4, &second, Status::OK, None, Body::default());
+    assert_eq!(core.service(b"aside.echo").map(|service| service.live), Some(0));
+}

@@ -243,15 +243,18 @@ impl Model {
             Some(Role::Worker(key)) => {
                 let service = self.workers.at(key).service;
                 self.workers.at(key).available = None;
+                let mut given_up = Vec::new();
                 while let Some(place) = self.workers.at(key).held.pop() {
                     if self.requests.at(place).attempt >= self.settings.attempts_max {
-                        self.give_up(now, place);
+                        self.requests.at(place).state = State::Ended;
+                        given_up.push(place);
                     } else {
                         self.counters.requeued += 1;
                         self.requests.at(place).state = State::Waiting;
                         self.queues.entry(service).or_default().insert(0, place);
                     }
                 }
+                given_up.into_iter().rev().for_each(|place| self.give_up(now, place));
                 self.workers.take(key);
                 self.dispatch(service);
             }

@@ -204,7 +204,6 @@ impl Model {
     /// All workers that had it went.
     pub(super) fn give_up(&mut self, now: Millis, place: usize) {
         let request = self.requests.at(place);
-        request.state = State::Ended;
         let (session, number, name) = (request.session, request.number, request.name);
         let (service, length) = (request.service + ASIDE_SERVICES, request.bytes - REQUEST_BYTES);
         let is_journalled = request.is_journalled;
@@ -221,10 +220,16 @@ impl Model {
             let aside = self.sessions.at(session);
             (aside.is_aside, aside.absent_since) = (true, now);
             self.take(now, session, 0, Millis::MAX, true, service, name | ASIDE, length);
+            self.counters.accepted -= 1;
         }
         self.seen.push(Seen::GaveUp { number, kept });
         // As long as the reason.
         self.settle(place, 502, 0, if kept { 62 } else { 42 });
+    }
+
+    pub(super) fn is_aside(&mut self, place: usize) -> bool {
+        let session = self.requests.at(place).session;
+        self.sessions.at(session).is_aside
     }
 
     fn put_off(&mut self, place: usize) {

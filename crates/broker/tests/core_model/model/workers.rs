@@ -108,7 +108,7 @@ impl Model {
             self.offer(key);
             self.settle(place, status, what, length);
             self.dispatch(service);
-        } else if self.requests.at(place).has_parts {
+        } else if self.requests.at(place).has_parts || (!ok && self.is_aside(place)) {
             self.counters.late_replies += 1;
         } else {
             self.withdraw(place);
