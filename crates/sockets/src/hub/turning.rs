@@ -112,7 +112,8 @@ impl Hub {
             if reading && let Some(deadline) = peer.connection.deadline() {
                 self.next_timer = Some(self.next_timer.map_or(deadline, |at| at.min(deadline)));
             }
-            if peer.was_full && peer.connection.outbox_ref().queued().memory_bytes < self.options.send_queue_bytes / 2 {
+            if peer.was_full && peer.connection.outbox_ref().queued().memory_bytes <= self.options.send_queue_bytes / 2
+            {
                 peer.was_full = false;
                 self.events.push_back(Event::Room { peer: id });
             }

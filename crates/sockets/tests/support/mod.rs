@@ -1,6 +1,8 @@
 //! Two hubs in one thread, driven until something is true. Every wait has a deadline.
 #![allow(dead_code, missing_docs, clippy::unwrap_used)]
 
+pub mod easy;
+
 use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
