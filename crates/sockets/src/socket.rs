@@ -4,24 +4,21 @@
 //! are bounded in bytes: [`Socket::send`] waits while every queue is full, and what isn't received is left in the kernel, so
 //! that TCP holds the sender back. Nothing is dropped.
 
+mod state;
+
 use crate::endpoint::Endpoint;
 use crate::error::{SendError, SocketError};
-use crate::event::Event;
 use crate::hub::Hub;
 use crate::message::Message;
 use crate::options::HubOptions;
 use crate::peer::{PeerId, PeerInfo};
-use bytes::Bytes;
 use rustix::fd::{AsFd, OwnedFd};
-use std::collections::{HashSet, VecDeque};
+use state::State;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
-use towpath_zmtp::{Frames, Queued, SocketType};
-
-/// Messages received and not yet taken, in octets, before reading pauses.
-const RECEIVED_BYTES_MAX: usize = 16 * 1024 * 1024;
+use towpath_zmtp::{Frames, Queued};
 
 /// How long closing waits for what is still to be sent.
 const LINGER: Duration = Duration::from_secs(30);
@@ -35,10 +32,10 @@ pub struct Received {
     pub frames: Frames,
 }
 
-/// A REQ, REP, DEALER or ROUTER socket on tokio. Dropping it sends what waits, for up to 30 seconds, and closes.
+/// A REQ, REP, DEALER or ROUTER socket on tokio. Dropping it sends what waits, for up to 30 seconds, and closes. Its runtime has to live
+/// as long: the end of that one is the end of the socket, with what waits.
 pub struct Socket {
     shared: Arc<Shared>,
-    socket_type: SocketType,
 }
 
 struct Shared {
@@ -46,27 +43,6 @@ struct Shared {
     received: Notify,
     room: Notify,
     hung_up: Notify,
-}
-
-struct State {
-    hub: Option<Hub>,
-    peers: VecDeque<PeerId>,
-    received: VecDeque<Received>,
-    received_bytes: usize,
-    paused: HashSet<PeerId>,
-    turn: Turn,
-    failed: bool,
-}
-
-/// Whose turn it is at a REQ or REP socket.
-enum Turn {
-    Idle,
-    /// REQ: a request is out; only this peer's answer counts.
-    AwaitReply(PeerId),
-    /// REQ: that peer is gone. Its answer may have come before.
-    Deserted(PeerId),
-    /// REP: a request is in; the answer goes there, behind this envelope.
-    OweReply(PeerId, Frames),
 }
 
 impl Socket {
@@ -80,23 +56,14 @@ impl Socket {
         let fd = rustix::io::fcntl_dupfd_cloexec(hub.as_fd(), 0)?;
         #[expect(deprecated, reason = "its successor is unsafe; an OwnedFd keeps what that one asks for")]
         let fd = AsyncFd::new(fd)?;
-        let state = State {
-            hub: Some(hub),
-            peers: VecDeque::new(),
-            received: VecDeque::new(),
-            received_bytes: 0,
-            paused: HashSet::new(),
-            turn: Turn::Idle,
-            failed: false,
-        };
         let shared = Arc::new(Shared {
-            state: Mutex::new(state),
+            state: Mutex::new(State::new(hub, socket_type)),
             received: Notify::new(),
             room: Notify::new(),
             hung_up: Notify::new(),
         });
-        tokio::spawn(drive(shared.clone(), fd));
-        Ok(Socket { shared, socket_type })
+        tokio::spawn(drive(Driver(shared.clone()), fd));
+        Ok(Socket { shared })
     }
 
     /// Listens; gives the endpoint with the real port.
@@ -112,21 +79,15 @@ impl Socket {
     /// Sends a message: DEALER to the next peer that has room, REQ likewise with the envelope that it needs, REP to
     /// whom it owes a reply. Waits until there is room. A ROUTER uses [`Socket::send_to`].
     ///
-    /// Cancel-safe: a message whose future is dropped early was not sent.
-    pub async fn send(&self, message: Message) -> Result<(), SocketError> {
-        let mut message = match self.socket_type {
-            SocketType::Router => return Err(SocketError::OutOfTurn("a ROUTER sends to a peer: use send_to")),
-            SocketType::Dealer => message,
-            SocketType::Req => with_envelope(&[Bytes::new()], message),
-            SocketType::Rep => match &self.shared.lock().turn {
-                Turn::OweReply(_, envelope) => with_envelope(envelope, message),
-                _ => return Err(SocketError::OutOfTurn("a REP replies to a request that it has received")),
-            },
-        };
+    /// What has been taken waits in a peer's queue, and goes with it if the peer does: a DEALER that must know asks for an answer. A
+    /// REP whose peer is gone gets [`SocketError::PeerGone`], and may take the next request.
+    ///
+    /// Cancel-safe: a message whose future is dropped early was not sent, and a reply is still owed.
+    pub async fn send(&self, mut message: Message) -> Result<(), SocketError> {
         loop {
             let room = self.shared.room.notified();
             // Bound first: a guard in the match would still be held in its arms.
-            let outcome = self.shared.lock().send(message, self.socket_type)?;
+            let outcome = self.shared.lock().send(message)?;
             match outcome {
                 None => {
                     self.shared.wake();
@@ -154,14 +115,15 @@ impl Socket {
         }
     }
 
-    /// The next message, from whichever peer. To a REQ it is an error if the peer that it asked has gone without a reply; it may ask
-    /// again then. Cancel-safe.
+    /// The next message, from whichever peer; for a REQ the reply to its request. If the peer that was asked goes without one, that is
+    /// [`SocketError::PeerGone`], once, and the REQ may send again. A peer that stays and says nothing is waited for without end.
+    ///
+    /// Cancel-safe.
     pub async fn recv(&self) -> Result<Received, SocketError> {
         loop {
             let arrived = self.shared.received.notified();
-            let received = self.shared.lock().take_received(self.socket_type)?;
+            let received = self.shared.lock().take_received()?;
             if let Some(received) = received {
-                self.shared.wake();
                 return Ok(received);
             }
             arrived.await;
@@ -196,12 +158,6 @@ impl Drop for Socket {
     }
 }
 
-fn with_envelope(envelope: &[Bytes], message: Message) -> Message {
-    let tag = message.tag;
-    let envelope = envelope.iter().cloned().map(crate::message::Frame::Bytes);
-    envelope.chain(message.frames).collect::<Message>().tagged(tag)
-}
-
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -222,148 +178,22 @@ impl Shared {
     }
 }
 
-impl State {
-    /// Sends if it is this side's turn; gives the message back if there is no room.
-    fn send(&mut self, message: Message, socket_type: SocketType) -> Result<Option<Message>, SocketError> {
-        match (socket_type, &self.turn) {
-            (SocketType::Req, Turn::AwaitReply(_)) => {
-                Err(SocketError::OutOfTurn("a REQ waits for the reply to its request first"))
-            }
-            (SocketType::Rep, Turn::OweReply(peer, _)) => {
-                let peer = *peer;
-                let hub = self.hub.as_mut().ok_or(SocketError::Closed)?;
-                let outcome = match hub.send(peer, message) {
-                    // The turn is kept until then: whoever gives up waiting may reply again.
-                    Err(SendError::Full(back)) => return Ok(Some(back)),
-                    Err(SendError::Gone(_)) => Err(SocketError::PeerGone(peer)),
-                    Ok(()) => Ok(None),
-                };
-                self.turn = Turn::Idle;
-                outcome
-            }
-            (SocketType::Rep, _) => Err(SocketError::OutOfTurn("this request has its reply")),
-            _ => self.send_to_any(message, socket_type),
-        }
-    }
+/// The task's hold on the socket, which is closed when it ends: also by an error, and with its runtime.
+struct Driver(Arc<Shared>);
 
-    /// Sends to the next peer with room; gives the message back if there is none.
-    fn send_to_any(&mut self, mut message: Message, socket_type: SocketType) -> Result<Option<Message>, SocketError> {
-        let hub = self.hub.as_mut().ok_or(SocketError::Closed)?;
-        for _ in 0..self.peers.len() {
-            let Some(peer) = self.peers.pop_front() else { break };
-            self.peers.push_back(peer);
-            match hub.send(peer, message) {
-                Ok(()) => {
-                    if socket_type == SocketType::Req {
-                        self.turn = Turn::AwaitReply(peer);
-                    }
-                    return Ok(None);
-                }
-                Err(SendError::Full(back) | SendError::Gone(back)) => message = back,
-            }
-        }
-        Ok(Some(message))
-    }
-
-    fn take_received(&mut self, socket_type: SocketType) -> Result<Option<Received>, SocketError> {
-        if self.failed {
-            return Err(SocketError::Closed);
-        }
-        match (socket_type, &self.turn) {
-            (SocketType::Req, Turn::Idle) => return Err(SocketError::OutOfTurn("a REQ sends a request first")),
-            (SocketType::Rep, Turn::OweReply(..)) => {
-                return Err(SocketError::OutOfTurn("a REP replies before it takes the next request"));
-            }
-            _ => {}
-        }
-        while let Some(mut received) = self.received.pop_front() {
-            self.received_bytes = self.received_bytes.saturating_sub(cost(&received.frames));
-            match socket_type {
-                SocketType::Req => {
-                    let asked = match self.turn {
-                        Turn::AwaitReply(peer) | Turn::Deserted(peer) => Some(peer),
-                        Turn::Idle | Turn::OweReply(..) => None,
-                    };
-                    let expected = asked == Some(received.peer);
-                    if !expected || received.frames.first().is_none_or(|frame| !frame.is_empty()) {
-                        tracing::debug!(peer = %received.peer, "a message that answers no request is left out");
-                        continue;
-                    }
-                    received.frames.remove(0);
-                    self.turn = Turn::Idle;
-                }
-                SocketType::Rep => {
-                    let Some(delimiter) = received.frames.iter().position(Bytes::is_empty) else {
-                        tracing::debug!(peer = %received.peer, "a request without an envelope is left out");
-                        continue;
-                    };
-                    let body = received.frames.drain(delimiter + 1..).collect();
-                    let envelope = std::mem::replace(&mut received.frames, body);
-                    self.turn = Turn::OweReply(received.peer, envelope);
-                }
-                SocketType::Dealer | SocketType::Router => {}
-            }
-            return Ok(Some(received));
-        }
-        if let Turn::Deserted(peer) = self.turn {
-            self.turn = Turn::Idle;
-            return Err(SocketError::PeerGone(peer));
-        }
-        Ok(None)
-    }
-
-    /// One turn of the hub; says whether it wants another at once.
-    fn turn(&mut self, shared: &Shared) -> Result<bool, SocketError> {
-        let Some(hub) = self.hub.as_mut() else { return Ok(false) };
-        if self.received_bytes < RECEIVED_BYTES_MAX / 2 {
-            for peer in self.paused.drain() {
-                hub.pause_reading(peer, false);
-            }
-        }
-        hub.turn(Some(Duration::ZERO))?;
-        while let Some(event) = hub.next_event() {
-            match event {
-                Event::Ready { peer } => {
-                    self.peers.push_back(peer);
-                    shared.room.notify_waiters();
-                }
-                Event::Gone { peer, reason } => {
-                    tracing::debug!(%peer, reason, "gone");
-                    self.peers.retain(|known| *known != peer);
-                    self.paused.remove(&peer);
-                    if matches!(self.turn, Turn::AwaitReply(asked) if asked == peer) {
-                        self.turn = Turn::Deserted(peer);
-                    }
-                    // Whoever waits for room at this peer must learn that there is none to come.
-                    shared.room.notify_waiters();
-                    shared.received.notify_waiters();
-                }
-                Event::Room { .. } => shared.room.notify_waiters(),
-                Event::Message { peer, frames, .. } => {
-                    self.received_bytes += cost(&frames);
-                    self.received.push_back(Received { peer, frames });
-                    if self.received_bytes >= RECEIVED_BYTES_MAX && self.paused.insert(peer) {
-                        hub.pause_reading(peer, true);
-                    }
-                    shared.received.notify_waiters();
-                }
-                Event::Authenticate { peer, .. } => hub.admit(peer, false),
-                // Its messages are still wanted, and come before its end.
-                Event::HungUp { .. } | Event::Failed { .. } | Event::FileSent { .. } => {}
-                Event::BodyStart { .. } | Event::BodyData { .. } | Event::BodyPiped { .. } | Event::BodyEnd { .. } => {}
-            }
-        }
-        Ok(hub.is_busy())
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let hub = self.0.lock().hub.take();
+        drop(hub);
+        self.0.received.notify_waiters();
+        self.0.room.notify_waiters();
     }
 }
 
-fn cost(frames: &Frames) -> usize {
-    frames.iter().map(|frame| frame.len() + towpath_zmtp::limits::FRAME_OVERHEAD_BYTES).sum()
-}
-
-async fn drive(shared: Arc<Shared>, fd: AsyncFd<OwnedFd>) {
+async fn drive(driver: Driver, fd: AsyncFd<OwnedFd>) {
+    let shared = &driver.0;
     loop {
-        let outcome = shared.lock().turn(&shared);
+        let outcome = shared.lock().turn(shared);
         let deadline = shared.lock().hub.as_ref().and_then(Hub::deadline);
         match outcome {
             Ok(true) => {
@@ -373,9 +203,6 @@ async fn drive(shared: Arc<Shared>, fd: AsyncFd<OwnedFd>) {
             Ok(false) => {}
             Err(error) => {
                 tracing::error!(%error, "the socket's driver ends");
-                shared.lock().failed = true;
-                shared.received.notify_waiters();
-                shared.room.notify_waiters();
                 return;
             }
         }

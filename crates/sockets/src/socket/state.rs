@@ -1,0 +1,238 @@
+//! What the callers of an easy socket share with the task that drives it, and whose turn it is.
+
+use super::{Received, Shared};
+use crate::error::{SendError, SocketError};
+use crate::event::Event;
+use crate::hub::Hub;
+use crate::message::{Frame, Message};
+use crate::peer::PeerId;
+use bytes::Bytes;
+use std::collections::{HashSet, VecDeque};
+use std::time::Duration;
+use towpath_zmtp::{Frames, SocketType};
+
+/// Messages received and not yet taken, in octets, before reading pauses.
+const RECEIVED_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// What a REQ puts before its request.
+static DELIMITER: [Bytes; 1] = [Bytes::new()];
+
+pub(super) struct State {
+    /// None when the socket is closed.
+    pub(super) hub: Option<Hub>,
+    socket_type: SocketType,
+    peers: VecDeque<PeerId>,
+    received: VecDeque<Received>,
+    received_bytes: usize,
+    paused: HashSet<PeerId>,
+    turn: Turn,
+}
+
+/// Whose turn it is at a REQ or REP socket.
+enum Turn {
+    Idle,
+    /// REQ: a request is out; only this peer's answer counts.
+    AwaitReply(PeerId),
+    /// REQ: that peer went without an answer, and nobody has been told yet.
+    Lost(PeerId),
+    /// REP: a request is in; the answer goes there, behind this envelope.
+    OweReply(PeerId, Frames),
+}
+
+impl State {
+    pub(super) fn new(hub: Hub, socket_type: SocketType) -> State {
+        State {
+            hub: Some(hub),
+            socket_type,
+            peers: VecDeque::new(),
+            received: VecDeque::new(),
+            received_bytes: 0,
+            paused: HashSet::new(),
+            turn: Turn::Idle,
+        }
+    }
+
+    /// Sends to whom the kind of socket sends to now; gives the message back if there is no room.
+    pub(super) fn send(&mut self, message: Message) -> Result<Option<Message>, SocketError> {
+        match (self.socket_type, &self.turn) {
+            (SocketType::Router, _) => Err(SocketError::OutOfTurn("a ROUTER sends to a peer: use send_to")),
+            (SocketType::Dealer, _) => self.send_to_any(message),
+            (SocketType::Req, Turn::AwaitReply(_)) => {
+                Err(SocketError::OutOfTurn("a REQ waits for the reply to its request first"))
+            }
+            (SocketType::Req, _) => {
+                let back = self.send_to_any(with_envelope(&DELIMITER, message))?;
+                Ok(back.map(|back| without_envelope(&DELIMITER, back)))
+            }
+            (SocketType::Rep, _) => self.reply(message),
+        }
+    }
+
+    /// To the next peer with room.
+    fn send_to_any(&mut self, mut message: Message) -> Result<Option<Message>, SocketError> {
+        let hub = self.hub.as_mut().ok_or(SocketError::Closed)?;
+        for _ in 0..self.peers.len() {
+            let Some(peer) = self.peers.pop_front() else { break };
+            self.peers.push_back(peer);
+            match hub.send(peer, message) {
+                Ok(()) => {
+                    if self.socket_type == SocketType::Req {
+                        self.turn = Turn::AwaitReply(peer);
+                        // What has come until now answers no request, and may be of the peer that is asked now.
+                        self.received.clear();
+                        self.received_bytes = 0;
+                    }
+                    return Ok(None);
+                }
+                Err(SendError::Full(back) | SendError::Gone(back)) => message = back,
+            }
+        }
+        Ok(Some(message))
+    }
+
+    /// The reply is owed until it is taken: whoever gives up waiting for room may try again.
+    fn reply(&mut self, message: Message) -> Result<Option<Message>, SocketError> {
+        let Turn::OweReply(peer, envelope) = &self.turn else {
+            return Err(SocketError::OutOfTurn("a REP replies to a request that it has received"));
+        };
+        let peer = *peer;
+        let hub = self.hub.as_mut().ok_or(SocketError::Closed)?;
+        let sent = match hub.send(peer, with_envelope(envelope, message)) {
+            Ok(()) => Ok(None),
+            Err(SendError::Full(back)) => return Ok(Some(without_envelope(envelope, back))),
+            Err(SendError::Gone(_)) => Err(SocketError::PeerGone(peer)),
+        };
+        self.turn = Turn::Idle;
+        sent
+    }
+
+    /// The next message that is for the caller, if there is one.
+    pub(super) fn take_received(&mut self) -> Result<Option<Received>, SocketError> {
+        match (self.socket_type, &self.turn) {
+            (SocketType::Req, Turn::Idle) => return Err(SocketError::OutOfTurn("a REQ sends a request first")),
+            (SocketType::Req, &Turn::Lost(peer)) => {
+                self.turn = Turn::Idle;
+                return Err(SocketError::PeerGone(peer));
+            }
+            (SocketType::Rep, Turn::OweReply(..)) => {
+                return Err(SocketError::OutOfTurn("a REP replies before it takes the next request"));
+            }
+            _ => {}
+        }
+        while let Some(mut received) = self.received.pop_front() {
+            self.received_bytes = self.received_bytes.saturating_sub(cost(&received.frames));
+            if self.may_read_on()
+                && let Some(hub) = &self.hub
+            {
+                hub.waker().wake();
+            }
+            match self.socket_type {
+                SocketType::Req => {
+                    if !self.is_awaited(&received) {
+                        tracing::debug!(peer = %received.peer, "a message that answers no request is left out");
+                        continue;
+                    }
+                    received.frames.remove(0);
+                    self.turn = Turn::Idle;
+                }
+                SocketType::Rep => {
+                    let Some(delimiter) = received.frames.iter().position(Bytes::is_empty) else {
+                        tracing::debug!(peer = %received.peer, "a request without an envelope is left out");
+                        continue;
+                    };
+                    let body = received.frames.drain(delimiter + 1..).collect();
+                    let envelope = std::mem::replace(&mut received.frames, body);
+                    self.turn = Turn::OweReply(received.peer, envelope);
+                }
+                SocketType::Dealer | SocketType::Router => {}
+            }
+            return Ok(Some(received));
+        }
+        if self.hub.is_none() { Err(SocketError::Closed) } else { Ok(None) }
+    }
+
+    /// Whether it is the reply to the request that is out.
+    fn is_awaited(&self, received: &Received) -> bool {
+        matches!(self.turn, Turn::AwaitReply(peer) if peer == received.peer)
+            && received.frames.first().is_some_and(Bytes::is_empty)
+    }
+
+    /// Whether peers are held back for whom there is room again.
+    fn may_read_on(&self) -> bool {
+        !self.paused.is_empty() && self.received_bytes < RECEIVED_BYTES_MAX / 2
+    }
+
+    /// One turn of the hub; says whether it wants another at once.
+    pub(super) fn turn(&mut self, shared: &Shared) -> Result<bool, SocketError> {
+        let may_read_on = self.may_read_on();
+        let Some(hub) = self.hub.as_mut() else { return Ok(false) };
+        if may_read_on {
+            for peer in self.paused.drain() {
+                hub.pause_reading(peer, false);
+            }
+        }
+        hub.turn(Some(Duration::ZERO))?;
+        while let Some(event) = self.hub.as_mut().and_then(Hub::next_event) {
+            self.take_in(event, shared);
+        }
+        Ok(self.hub.as_ref().is_some_and(Hub::is_busy))
+    }
+
+    fn take_in(&mut self, event: Event, shared: &Shared) {
+        match event {
+            Event::Ready { peer } => {
+                self.peers.push_back(peer);
+                shared.room.notify_waiters();
+            }
+            Event::Gone { peer, reason } => {
+                tracing::debug!(%peer, reason, "gone");
+                self.peers.retain(|known| *known != peer);
+                self.paused.remove(&peer);
+                // An answer that came before its end still counts.
+                if matches!(self.turn, Turn::AwaitReply(asked) if asked == peer)
+                    && !self.received.iter().any(|received| self.is_awaited(received))
+                {
+                    self.turn = Turn::Lost(peer);
+                }
+                // Whoever waits for room at this peer, or for its answer, must learn that there is none to come.
+                shared.room.notify_waiters();
+                shared.received.notify_waiters();
+            }
+            Event::Room { .. } => shared.room.notify_waiters(),
+            Event::Message { peer, frames, .. } => {
+                self.received_bytes += cost(&frames);
+                self.received.push_back(Received { peer, frames });
+                if self.received_bytes >= RECEIVED_BYTES_MAX
+                    && self.paused.insert(peer)
+                    && let Some(hub) = &mut self.hub
+                {
+                    hub.pause_reading(peer, true);
+                }
+                shared.received.notify_waiters();
+            }
+            Event::Authenticate { peer, .. } => {
+                if let Some(hub) = &mut self.hub {
+                    hub.admit(peer, false);
+                }
+            }
+            // Its messages are still wanted, and come before its end.
+            Event::HungUp { .. } | Event::Failed { .. } | Event::FileSent { .. } => {}
+            Event::BodyStart { .. } | Event::BodyData { .. } | Event::BodyPiped { .. } | Event::BodyEnd { .. } => {}
+        }
+    }
+}
+
+fn with_envelope(envelope: &[Bytes], message: Message) -> Message {
+    let tag = message.tag;
+    let envelope = envelope.iter().cloned().map(Frame::Bytes);
+    envelope.chain(message.frames).collect::<Message>().tagged(tag)
+}
+
+fn without_envelope(envelope: &[Bytes], mut message: Message) -> Message {
+    message.frames.drain(..envelope.len());
+    message
+}
+
+fn cost(frames: &Frames) -> usize {
+    frames.iter().map(|frame| frame.len() + towpath_zmtp::limits::FRAME_OVERHEAD_BYTES).sum()
+}
