@@ -47,15 +47,67 @@ def test_their_req_and_dealer_at_our_rep(echo, connected):
     assert req.recv() == b"still there?"
 
 
+def asks(endpoint, *words) -> subprocess.Popen:
+    """Our REQ, with a request of these frames."""
+    return subprocess.Popen([ECHO, "ask", endpoint, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def told(asking) -> bytes:
+    """The reply's frames, in a line each."""
+    out, err = asking.communicate(timeout=DEADLINE_SECONDS)
+    assert asking.returncode == 0, err
+    return out
+
+
+@pytest.fixture
+def bound(context):
+    """A function that makes sockets of theirs: bound(kind, endpoint) gives one, and where it is."""
+
+    def make(kind, endpoint="tcp://127.0.0.1:*"):
+        socket = context.socket(kind)
+        socket.linger, socket.rcvtimeo, socket.sndtimeo = 0, DEADLINE_SECONDS * 1000, DEADLINE_SECONDS * 1000
+        socket.bind(endpoint)
+        return socket, socket.last_endpoint.decode()
+
+    return make
+
+
 @pytest.mark.parametrize("kind", [zmq.REP, zmq.ROUTER], ids=["REP", "ROUTER"])
-def test_our_req_at_their_rep_and_router(context, kind):
-    socket = context.socket(kind)
-    socket.linger, socket.rcvtimeo = 0, DEADLINE_SECONDS * 1000
-    port = socket.bind_to_random_port("tcp://127.0.0.1")
-    words = ["how", "far?"]
-    asking = subprocess.Popen([ECHO, "ask", f"tcp://127.0.0.1:{port}", *words], stdout=subprocess.PIPE)
-    frames = socket.recv_multipart()
-    assert frames[-3:] == [b"", b"how", b"far?"] if kind == zmq.ROUTER else frames == [b"how", b"far?"]
-    socket.send_multipart(frames)
-    assert asking.communicate(timeout=DEADLINE_SECONDS)[0] == b"how\nfar?\n"
-    assert asking.returncode == 0
+def test_our_req_at_their_rep_and_router(bound, kind):
+    socket, endpoint = bound(kind)
+    for words in (["how", "far?"], ["one"], ["", "x", ""], ["x" * 100_000, "tail"]):
+        asking = asks(endpoint, *words)
+        frames = socket.recv_multipart()
+        if kind == zmq.ROUTER:
+            # Their name for it, and the end of the envelope.
+            assert frames[0] and frames[1] == b""
+        assert frames[2 if kind == zmq.ROUTER else 0 :] == [word.encode() for word in words]
+        socket.send_multipart(frames)
+        assert told(asking) == "".join(f"{word}\n" for word in words).encode()
+
+
+def test_a_proxy_of_theirs_between_our_req_and_our_rep(echo, bound, connected):
+    front, endpoint = bound(zmq.ROUTER)
+    back = connected(echo)
+    several = [asks(endpoint, "from", str(number)) for number in range(5)]
+    for _ in several:
+        back.send_multipart(front.recv_multipart())
+    for _ in several:
+        front.send_multipart(back.recv_multipart())
+    assert [told(asking) for asking in several] == [b"from\n%d\n" % number for number in range(5)]
+
+
+def test_our_req_waits_for_their_rep(bound, tmp_path):
+    asking = asks(f"ipc://{tmp_path}/late", "anybody?")
+    rep, _ = bound(zmq.REP, f"ipc://{tmp_path}/late")
+    rep.send(rep.recv())
+    assert told(asking) == b"anybody?\n"
+
+
+def test_our_req_learns_that_their_rep_went_without_a_reply(bound):
+    rep, endpoint = bound(zmq.REP)
+    asking = asks(endpoint, "will you?")
+    assert rep.recv() == b"will you?"
+    rep.close()
+    _, err = asking.communicate(timeout=DEADLINE_SECONDS)
+    assert asking.returncode == 1 and b"PeerGone" in err

@@ -8,8 +8,8 @@ use crate::{cargo, workspace};
 
 const REQUIREMENTS: &str = "interop/python/requirements.txt";
 
-/// Runs pytest with the `tow` binary of this workspace and the example that it talks to, which it builds first. `arguments` are passed on: folders or files,
-/// and options. Without Python the step is skipped, but in CI that is a failure.
+/// Runs pytest with the `tow` binary of this workspace and the example of its sockets, which it builds first. `arguments` are
+/// passed on: folders or files, and options. Without Python the step is skipped, but in CI that is a failure.
 pub fn pytest(arguments: &[&str]) -> Result<Outcome, String> {
     check(cargo().args(["build", "--package", "towpath", "--bin", "tow"]))?;
     check(cargo().args(["build", "--package", "towpath-sockets", "--example", "echo"]))?;
