@@ -13,7 +13,7 @@ use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// One octet in so many is probed. Read-ahead fills the cache in stretches of at least this, so that the smaller gaps that a probe
-/// overlooks are rare, and each costs one short read.
+/// overlooks are rare, and each costs the event thread one short read. So does what the kernel drops between the probe and sending.
 const PROBE_STRIDE_BYTES: u64 = 64 << 10;
 /// A piece is read into the page cache through a buffer of this size, small enough to stay in the processor's cache.
 const WARM_BUFFER_BYTES: usize = 128 << 10;
@@ -21,9 +21,9 @@ const WARM_BUFFER_BYTES: usize = 128 << 10;
 /// What a probe found.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Residency {
-    /// Sending it will not wait for a disk.
+    /// All that was probed is in memory: sending the piece will hardly wait for a disk.
     Resident,
-    /// It might.
+    /// Something isn't, or can't be probed.
     Cold,
 }
 
