@@ -84,10 +84,11 @@ impl Socket {
     ///
     /// Cancel-safe: a message whose future is dropped early was not sent, and a reply is still owed.
     pub async fn send(&self, mut message: Message) -> Result<(), SocketError> {
+        let owed = self.shared.lock().owed;
         loop {
             let room = self.shared.room.notified();
             // Bound first: a guard in the match would still be held in its arms.
-            let outcome = self.shared.lock().send(message)?;
+            let outcome = self.shared.lock().send(message, owed)?;
             match outcome {
                 None => {
                     self.shared.wake();

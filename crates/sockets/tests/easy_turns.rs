@@ -204,6 +204,22 @@ async fn of_two_replies_at_once_a_rep_sends_one() {
 }
 
 #[tokio::test]
+async fn a_reply_that_waited_is_never_to_the_next_request() {
+    let (rep, dealer) = owing_behind_a_full_queue().await;
+    let (mut one, mut other) = (Box::pin(rep.send(message(&["one"]))), Box::pin(rep.send(message(&["other"]))));
+    assert!(at_once(&mut one).await.is_none() && at_once(&mut other).await.is_none(), "both wait for room");
+    send(&dealer, &["next", "", "third"]).await;
+    within("it is taken", one).await.unwrap();
+    arrived(&rep, 3).await;
+    assert_eq!(texts(&recv(&rep).await.frames), ["third"]);
+    assert!(is_out_of_turn(within("an answer comes at once", other).await));
+    send(&rep, &["its own"]).await;
+    assert_eq!(recv(&dealer).await.frames[1].len(), 2000);
+    assert_eq!(texts(&recv(&dealer).await.frames), ["via", "", "one"]);
+    assert_eq!(texts(&recv(&dealer).await.frames), ["next", "", "its own"]);
+}
+
+#[tokio::test]
 async fn a_req_takes_no_answer_to_an_earlier_request() {
     let (router, req) = (socket(Router), socket(Req));
     join(&router, &req, &anywhere());

@@ -26,6 +26,8 @@ pub(super) struct State {
     received_bytes: usize,
     paused: HashSet<PeerId>,
     turn: Turn,
+    /// How many turns were a REP's to reply: a reply is to the request that was in when it was given.
+    pub(super) owed: u64,
 }
 
 /// Whose turn it is at a REQ or REP socket.
@@ -49,11 +51,13 @@ impl State {
             received_bytes: 0,
             paused: HashSet::new(),
             turn: Turn::Idle,
+            owed: 0,
         }
     }
 
-    /// Sends to whom the kind of socket sends to now; gives the message back if there is no room.
-    pub(super) fn send(&mut self, message: Message) -> Result<Option<Message>, SocketError> {
+    /// Sends to whom the kind of socket sends to now; gives the message back if there is no room. A reply is to the request of the
+    /// turn of that number.
+    pub(super) fn send(&mut self, message: Message, owed: u64) -> Result<Option<Message>, SocketError> {
         match (self.socket_type, &self.turn) {
             (SocketType::Router, _) => Err(SocketError::OutOfTurn("a ROUTER sends to a peer: use send_to")),
             (SocketType::Dealer, _) => self.send_to_any(message),
@@ -63,6 +67,9 @@ impl State {
             (SocketType::Req, _) => {
                 let back = self.send_to_any(with_envelope(&DELIMITER, message))?;
                 Ok(back.map(|back| without_envelope(&DELIMITER, back)))
+            }
+            (SocketType::Rep, _) if owed != self.owed => {
+                Err(SocketError::OutOfTurn("the request has had its reply, and another one is in"))
             }
             (SocketType::Rep, _) => self.reply(message),
         }
@@ -143,6 +150,7 @@ impl State {
                     let body = received.frames.drain(delimiter + 1..).collect();
                     let envelope = std::mem::replace(&mut received.frames, body);
                     self.turn = Turn::OweReply(received.peer, envelope);
+                    self.owed += 1;
                 }
                 SocketType::Dealer | SocketType::Router => {}
             }
