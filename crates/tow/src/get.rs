@@ -1,9 +1,8 @@
 //! `tow get`: a file, a directory or a glob from a server.
 
-use crate::demo::parse_size;
 use crate::exit::Failure;
 use crate::location::Location;
-use crate::numbers::positive;
+use crate::numbers::{positive, size};
 use crate::passwords::mechanism_as;
 use crate::progress::{Bar, human_bytes};
 use crate::resources::own_usage;
@@ -95,10 +94,10 @@ pub struct Arguments {
     zstd: bool,
     /// The largest piece in one frame, such as 256K: from 4K to 4M, and not over the window [default: 1M, or the window if that is
     /// less].
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
     chunk: Option<u64>,
     /// The credit: what may be on the way or not yet written, such as 32M for long fat links.
-    #[arg(long, value_name = "SIZE", default_value = "8M", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "8M", value_parser = size)]
     window: u64,
     /// Sync each file before it gets its name, and its directory after.
     #[arg(long)]

@@ -1,6 +1,5 @@
 //! Numbers on the command line: what makes no sense is refused, not replaced by what does.
 
-use crate::demo::parse_size;
 use std::fmt::Display;
 use std::str::FromStr;
 use towpath_broker::limits::BODY_BYTES_MAX;
@@ -18,9 +17,27 @@ where
     }
 }
 
+/// A size in octets: digits, then K, M, G or T for powers of 1024, which may be spelt out as KiB.
+///
+/// What ends in B alone is refused: to some kB is 1000, to others 1024.
+pub fn size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        "t" | "tib" => 40,
+        _ => return Err("a size is in octets, or in K, M, G or T, which are powers of 1024".to_owned()),
+    };
+    let number: u64 =
+        digits.parse().map_err(|_| "a size is a whole number, then K, M, G or T if need be".to_owned())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "that is more than 64 bits can count".to_owned())
+}
+
 /// The octets of a body that has its number in it, and is made in memory.
 pub fn body_size(text: &str) -> Result<usize, String> {
-    let size = usize::try_from(parse_size(text)?).unwrap_or(usize::MAX);
+    let size = usize::try_from(size(text)?).unwrap_or(usize::MAX);
     match size {
         0 => Err("a body has at least 1 octet".to_owned()),
         1..=BODY_BYTES_MAX => Ok(size),
@@ -39,6 +56,18 @@ pub fn clients(text: &str) -> Result<usize, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes() {
+        for (text, octets) in
+            [("0", 0), ("10", 10), ("3k", 3 << 10), ("64M", 64 << 20), ("8MiB", 8 << 20), ("1G", 1 << 30)]
+        {
+            assert_eq!(size(text), Ok(octets), "{text}");
+        }
+        for wrong in ["", "G", "-1", "1.5G", "1é", "99999999T", "8MB", "8 M", "0x10"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn zero_and_less_are_refused() {

@@ -5,6 +5,7 @@ mod requests;
 mod running;
 
 use crate::exit::Failure;
+use crate::numbers::size;
 use running::Processes;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -13,7 +14,7 @@ use std::process::{Command, ExitCode};
 #[derive(clap::Args)]
 pub struct Arguments {
     /// How much data, such as 64M or 2G.
-    #[arg(long, default_value = "1G", value_parser = parse_size)]
+    #[arg(long, default_value = "1G", value_parser = size)]
     size: u64,
     /// How many requests.
     #[arg(long, default_value_t = 100_000)]
@@ -21,19 +22,6 @@ pub struct Arguments {
     /// Where to make the temporary folder.
     #[arg(long)]
     folder: Option<PathBuf>,
-}
-
-/// Reads a size: digits, then K, M, G or T for powers of 1024.
-pub fn parse_size(text: &str) -> Result<u64, String> {
-    let (digits, shift) = match text.char_indices().last() {
-        Some((at, 'k' | 'K')) => (&text[..at], 10),
-        Some((at, 'm' | 'M')) => (&text[..at], 20),
-        Some((at, 'g' | 'G')) => (&text[..at], 30),
-        Some((at, 't' | 'T')) => (&text[..at], 40),
-        _ => (text, 0),
-    };
-    let number: u64 = digits.parse().map_err(|_| "a size is a number, then K, M, G or T if need be".to_owned())?;
-    number.checked_mul(1 << shift).ok_or_else(|| "that is more than 64 bits can count".to_owned())
 }
 
 fn this_program() -> Result<Command, Failure> {
@@ -62,21 +50,4 @@ fn both_halves(processes: &Processes, folder: &Path, arguments: &Arguments) -> R
     println!("\nRequests\n");
     requests::run(processes, folder, arguments.requests)?;
     Ok(ExitCode::SUCCESS)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes() {
-        assert_eq!(parse_size("0"), Ok(0));
-        assert_eq!(parse_size("10"), Ok(10));
-        assert_eq!(parse_size("3k"), Ok(3 << 10));
-        assert_eq!(parse_size("64M"), Ok(64 << 20));
-        assert_eq!(parse_size("1G"), Ok(1 << 30));
-        for wrong in ["", "G", "-1", "1.5G", "1é", "99999999T"] {
-            assert!(parse_size(wrong).is_err(), "{wrong}");
-        }
-    }
 }
