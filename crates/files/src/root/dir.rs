@@ -235,12 +235,3 @@ pub(super) fn regular(descriptor: OwnedFd) -> Result<(File, FileStat), RootError
     debug_assert_eq!(stat.kind, FileKind::File);
     Ok((descriptor.into(), stat))
 }
-
-/// What an open file is now.
-impl TryFrom<&File> for FileStat {
-    type Error = RootError;
-
-    fn try_from(file: &File) -> Result<FileStat, RootError> {
-        Ok(fstat(file)?.into())
-    }
-}

@@ -4,9 +4,10 @@
 //! path nor a symbolic link that was swapped in while nobody looked leads outside. Where the kernel or a sandbox has no
 //! openat2, it walks name by name with `O_NOFOLLOW`: just as safe, but it then follows no symbolic link at all.
 //!
-//! All calls here may block on a slow disk.
+//! All calls here may block on a slow disk, but for [`Root::open_cached_file`].
 
 mod dir;
+mod local;
 mod resolve;
 mod stat;
 
@@ -83,6 +84,8 @@ pub enum Links {
 #[derive(Debug)]
 pub struct Root {
     resolver: Resolver,
+    /// The device of the directory, if its file system is a local one.
+    local_device: Option<u64>,
     only: Option<OnlyFile>,
 }
 
@@ -98,7 +101,7 @@ struct OnlyFile {
 impl Root {
     /// A root that is a directory.
     pub fn directory(path: impl AsRef<Path>, links: Links) -> Result<Root, RootError> {
-        Ok(Root { resolver: Resolver::at(path.as_ref(), links)?, only: None })
+        Root::at(path.as_ref(), links, None)
     }
 
     /// A root for serving: a directory, or one file.
@@ -118,7 +121,13 @@ impl Root {
             Ok(RelPath::new(path.file_name().ok_or(RootError::NotAFile)?.as_bytes())?)
         };
         let only = OnlyFile { shown: name(path)?, actual: name(&actual)? };
-        Ok(Root { resolver: Resolver::at(parent, Links::Beneath)?, only: Some(only) })
+        Root::at(parent, Links::Beneath, Some(only))
+    }
+
+    fn at(path: &Path, links: Links, only: Option<OnlyFile>) -> Result<Root, RootError> {
+        let resolver = Resolver::at(path, links)?;
+        let local_device = resolver.local_device()?;
+        Ok(Root { resolver, local_device, only })
     }
 
     /// The same root without openat2, as on kernels and in sandboxes that lack it.
@@ -170,13 +179,24 @@ impl Root {
         dir::regular(self.resolver.open(path, READING)?)
     }
 
-    /// The same if the names on the way are in memory; `None` if the disk would have to be asked for them.
+    /// The same if it is known not to block: the names on the way are in memory, and the file is on the file system of the root,
+    /// which is a local one. `None` where it may.
     pub fn open_cached_file(&self, path: &RelPath) -> Result<Option<(File, FileStat)>, RootError> {
-        match self.resolver.open_cached(self.actual(path)?, READING) {
+        let path = self.actual(path)?;
+        if self.local_device.is_none() {
+            return Ok(None);
+        }
+        match self.resolver.open_cached(path, READING) {
             Ok(descriptor) => dir::regular(descriptor).map(Some),
-            Err(Errno::AGAIN) => Ok(None),
+            // Out of the root, or to what is mounted below it: opening it the other way tells.
+            Err(Errno::AGAIN | Errno::XDEV) => Ok(None),
             Err(errno) => Err(errno.into()),
         }
+    }
+
+    /// Whether a file opened here is on a local file system, which asks nobody for what is in memory.
+    pub fn is_local(&self, file: &File, stat: &FileStat) -> bool {
+        self.local_device == Some(stat.device) || local::is_local(file)
     }
 
     /// What an entry is, a link not followed. Of the root itself: that of the directory, or of the one file.

@@ -1,9 +1,10 @@
 //! Opening a path below a directory descriptor without ever leaving it.
 
-use super::{Links, RootError};
+use super::local::is_local;
+use super::{FileStat, Links, RootError};
 use crate::path::RelPath;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
 use rustix::io::Errno;
 use std::path::Path;
 
@@ -48,13 +49,19 @@ impl Resolver {
         self.open_with_openat2(octets, flags)
     }
 
-    /// The same if all names on the way are in the kernel's cache, so that no disk is asked. EAGAIN if they aren't, or if this
-    /// can't be told.
+    /// The device of the directory, if its file system is a local one.
+    pub(super) fn local_device(&self) -> Result<Option<u64>, RootError> {
+        let device = FileStat::from(fstat(&self.dir)?).device;
+        Ok(is_local(&self.dir).then_some(device))
+    }
+
+    /// The same if all names on the way are in the kernel's cache, so that no disk is asked, and lead to nothing mounted below.
+    /// EAGAIN if they aren't, or if this can't be told; EXDEV if they do.
     pub(super) fn open_cached(&self, path: &RelPath, flags: OFlags) -> Result<OwnedFd, Errno> {
         if !self.has_openat2 || path.is_root() {
             return Err(Errno::AGAIN);
         }
-        let resolve = self.resolve() | ResolveFlags::CACHED;
+        let resolve = self.resolve() | ResolveFlags::CACHED | ResolveFlags::NO_XDEV;
         match openat2(&self.dir, path.as_bytes(), flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
             // Kernels before 5.12 don't know the flag.
             Err(Errno::INVAL | Errno::INTR) => Err(Errno::AGAIN),

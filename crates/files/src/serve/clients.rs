@@ -115,7 +115,7 @@ impl Clients {
         let Some(client) = self.clients.get_mut(&peer) else { return };
         let result = match client.session.file_in_socket(slot) {
             Some(_) if !whole => Err(Failure::changed("the file shrank while it was sent")),
-            Some(source) => source.check(),
+            Some(source) => source.check_at_once(),
             None => Ok(()),
         };
         client.session.sent(slot, result);

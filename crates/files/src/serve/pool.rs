@@ -4,9 +4,16 @@
 //! lane every job has a group (the device that it reads from, where that is known). Groups take turns, and of one group only so
 //! many jobs run at a time: a disk that hangs occupies no more threads than that. Within a group the askers, which are
 //! clients, take turns, so that nobody waits behind all that another one wants.
+//!
+//! Which disk a path leads to is known only when it was opened, and that may hang as reading may. So while work waits, a thread
+//! that has been at one job for long is taken for one that hangs, and another one is started in its place, up to a bound.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A job that takes longer is taken for one that hangs.
+const HANGS_AFTER: Duration = Duration::from_secs(1);
 
 /// A job, run once on one of the lane's threads.
 type Job = Box<dyn FnOnce() + Send>;
@@ -16,8 +23,10 @@ type Job = Box<dyn FnOnce() + Send>;
 pub(super) struct LaneLimits {
     /// For the threads' names.
     pub(super) name: &'static str,
-    /// Threads in all. They are started when first needed.
+    /// Threads that do not hang. They are started when first needed.
     pub(super) threads_max: usize,
+    /// Threads that are replaced when they seem to hang.
+    pub(super) hanging_max: usize,
     /// Jobs of one group that run at the same time.
     pub(super) per_group_max: usize,
 }
@@ -42,6 +51,12 @@ struct State {
     ready: VecDeque<u64>,
     idle: usize,
     threads: usize,
+    /// Since when each running job runs, by the number of its thread.
+    since: HashMap<u64, Instant>,
+    /// Threads ever started.
+    started: u64,
+    /// A thread looks from time to time for others that hang.
+    watched: bool,
     closed: bool,
 }
 
@@ -112,17 +127,41 @@ impl Shared {
             return Ok(());
         }
         self.work.notify_one();
-        if state.idle < state.ready.len() && state.threads < self.limits.threads_max {
+        if state.idle >= state.ready.len() {
+            return Ok(());
+        }
+        let hanging = state.hanging(Instant::now()).min(self.limits.hanging_max);
+        if state.threads < self.limits.threads_max + hanging {
             let shared = Arc::clone(self);
-            std::thread::Builder::new().name(self.limits.name.into()).spawn(move || shared.run())?;
+            let number = state.started;
+            std::thread::Builder::new().name(self.limits.name.into()).spawn(move || shared.run(number))?;
             state.threads += 1;
+            state.started += 1;
+        } else if !state.watched && hanging < self.limits.hanging_max {
+            let shared = Arc::clone(self);
+            // Without this thread the lane is as slow as its slowest jobs, no more than that.
+            let watch = std::thread::Builder::new().name(self.limits.name.into()).spawn(move || shared.watch());
+            state.watched = watch.is_ok();
         }
         Ok(())
     }
 
-    fn run(self: Arc<Self>) {
+    /// Replaces threads that hang, as long as anything waits for one.
+    fn watch(self: Arc<Self>) {
+        loop {
+            std::thread::sleep(HANGS_AFTER / 4);
+            let mut state = self.lock();
+            if state.closed || state.ready.is_empty() || self.staff(&mut state).is_err() {
+                state.watched = false;
+                return;
+            }
+        }
+    }
+
+    fn run(self: Arc<Self>, number: u64) {
         let mut state = self.lock();
-        while !state.closed {
+        // One of those that took the place of others goes when these are back.
+        while !state.closed && state.threads <= self.limits.threads_max + state.hanging(Instant::now()) {
             let Some(group) = state.ready.pop_front() else {
                 state.idle += 1;
                 state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -130,6 +169,7 @@ impl Shared {
                 continue;
             };
             let Some(job) = state.take(group, &self.limits) else { continue };
+            state.since.insert(number, Instant::now());
             // The group may have more that can run beside this one. If no thread can be had for it, this one comes back to it.
             let _ = self.staff(&mut state);
             drop(state);
@@ -138,13 +178,20 @@ impl Shared {
                 tracing::error!(lane = self.limits.name, "a job panicked");
             }
             state = self.lock();
+            state.since.remove(&number);
             state.finished(group, &self.limits);
         }
         state.threads -= 1;
+        // What it was woken for is for another one.
+        self.work.notify_one();
     }
 }
 
 impl State {
+    fn hanging(&self, now: Instant) -> usize {
+        self.since.values().filter(|since| now.saturating_duration_since(**since) >= HANGS_AFTER).count()
+    }
+
     fn take(&mut self, group: u64, limits: &LaneLimits) -> Option<Job> {
         let entry = self.groups.get_mut(&group)?;
         entry.is_ready = false;
@@ -202,7 +249,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    const LIMITS: LaneLimits = LaneLimits { name: "test", threads_max: 2, per_group_max: 1 };
+    const LIMITS: LaneLimits = LaneLimits { name: "test", threads_max: 2, hanging_max: 0, per_group_max: 1 };
 
     #[test]
     fn a_group_that_hangs_occupies_no_more_than_its_share() {
@@ -226,6 +273,38 @@ mod tests {
         assert_eq!(finished.iter().take(10).collect::<Vec<_>>(), (10..20).collect::<Vec<_>>());
         drop(gate);
         assert_eq!(finished.iter().take(3).collect::<Vec<_>>(), [0, 1, 2]);
+    }
+
+    #[test]
+    fn threads_that_hang_are_replaced_up_to_a_bound() {
+        let lane = Lane::new(LaneLimits { hanging_max: 3, ..LIMITS });
+        let (gate, closed) = mpsc::channel::<()>();
+        let closed = Arc::new(Mutex::new(closed));
+        let (done, finished) = mpsc::channel();
+        // Four groups hang, of which two are more than the lane has threads.
+        for group in 0..4 {
+            let (closed, done) = (Arc::clone(&closed), done.clone());
+            lane.submit(group, 0, move || {
+                let _ = closed.lock().unwrap().recv();
+                done.send(group).unwrap();
+            })
+            .unwrap();
+        }
+        for number in 10..20 {
+            let done = done.clone();
+            lane.submit(9, 0, move || done.send(number).unwrap()).unwrap();
+        }
+        assert_eq!(finished.iter().take(10).collect::<Vec<_>>(), (10..20).collect::<Vec<_>>());
+        assert_eq!(lane.shared.lock().threads, 5);
+        drop(gate);
+        assert_eq!(finished.iter().take(4).count(), 4);
+        // Of five threads there are two again, as soon as one more job has woken those that are too many.
+        let (done, finished) = mpsc::channel();
+        while lane.shared.lock().threads > 2 {
+            let done = done.clone();
+            lane.submit(9, 0, move || done.send(()).unwrap()).unwrap();
+            finished.recv().unwrap();
+        }
     }
 
     #[test]
@@ -254,7 +333,7 @@ mod tests {
     #[test]
     fn jobs_of_a_group_run_side_by_side_as_far_as_allowed() {
         for _ in 0..100 {
-            let lane = Lane::new(LaneLimits { name: "test", threads_max: 3, per_group_max: 2 });
+            let lane = Lane::new(LaneLimits { threads_max: 3, per_group_max: 2, ..LIMITS });
             // Each of the two waits for the other: one after the other, they would never end.
             let barrier = Arc::new(std::sync::Barrier::new(2));
             let (done, finished) = mpsc::channel();

@@ -14,19 +14,22 @@ use std::sync::Arc;
 pub(super) struct Source {
     pub(super) file: Arc<File>,
     pub(super) stat: FileStat,
+    /// Whether it is on a local file system. Elsewhere everything that isn't known to be in memory may block.
+    pub(super) is_local: bool,
 }
 
 impl Source {
     /// Opens a file below the root. Blocks.
     pub(super) fn open(root: &Root, path: &RelPath) -> Result<Source, Failure> {
         let (file, stat) = root.open_file(path)?;
-        Ok(Source { file: Arc::new(file), stat })
+        let is_local = root.is_local(&file, &stat);
+        Ok(Source { file: Arc::new(file), stat, is_local })
     }
 
-    /// The same where it needs no disk; `None` where it does.
+    /// The same where it can't block; `None` where it may.
     pub(super) fn open_cached(root: &Root, path: &RelPath) -> Result<Option<Source>, Failure> {
         let opened = root.open_cached_file(path)?;
-        Ok(opened.map(|(file, stat)| Source { file: Arc::new(file), stat }))
+        Ok(opened.map(|(file, stat)| Source { file: Arc::new(file), stat, is_local: true }))
     }
 
     /// Appends the file from its beginning, as far as this size or a little beyond; how many octets that were. Blocks.
@@ -45,10 +48,19 @@ impl Source {
         Ok(buffer.len() - begin)
     }
 
-    /// Whether the open file still is the version that it was at opening, so far as its times and size tell. Doesn't block on
-    /// local file systems: what fstat(2) needs of an open file is in memory.
+    /// Whether the open file still is the version that it was at opening, so far as its times and size tell. Blocks where the file
+    /// isn't on a local file system.
     pub(super) fn check(&self) -> Result<(), Failure> {
-        let now = FileStat::try_from(&*self.file)?;
+        self.compare(FileStat::try_from(&*self.file)?)
+    }
+
+    /// The same for the event thread: what fstat(2) needs of a local file is in memory, and elsewhere the kernel says what it was
+    /// told last, as it sends what it was told last.
+    pub(super) fn check_at_once(&self) -> Result<(), Failure> {
+        if self.is_local { self.check() } else { self.compare(FileStat::last_known(&self.file)?) }
+    }
+
+    fn compare(&self, now: FileStat) -> Result<(), Failure> {
         if now.same_content(&self.stat) {
             return Ok(());
         }

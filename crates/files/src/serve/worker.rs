@@ -19,10 +19,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use towpath_sockets::{PeerId, Waker};
 
-/// Threads of each lane. Most of the time they wait for a disk; hashing and compressing need processors.
-const FILES_LANE: LaneLimits = LaneLimits { name: "tow-files", threads_max: 4, per_group_max: 2 };
-const LIST_LANE: LaneLimits = LaneLimits { name: "tow-list", threads_max: 2, per_group_max: 1 };
-const WARM_LANE: LaneLimits = LaneLimits { name: "tow-warm", threads_max: 8, per_group_max: 2 };
+/// Threads of each lane. Most of the time they wait for a disk; hashing and compressing need processors, and a large file takes
+/// its time.
+const FILES_LANE: LaneLimits = LaneLimits { name: "tow-files", threads_max: 4, hanging_max: 28, per_group_max: 2 };
+const LIST_LANE: LaneLimits = LaneLimits { name: "tow-list", threads_max: 2, hanging_max: 14, per_group_max: 1 };
+const WARM_LANE: LaneLimits = LaneLimits { name: "tow-warm", threads_max: 8, hanging_max: 8, per_group_max: 2 };
+const HASHING_HANGING_MAX: usize = 4;
 
 /// What came of a job.
 #[derive(Debug)]
@@ -88,9 +90,18 @@ impl Workers {
         let processors = std::thread::available_parallelism().map_or(2, usize::from);
         // A device that hangs must not keep files of others from being hashed.
         let hash_threads = processors.clamp(2, 4);
-        let hash = LaneLimits { name: "tow-hash", threads_max: hash_threads, per_group_max: hash_threads - 1 };
-        let compress =
-            LaneLimits { name: "tow-zstd", threads_max: processors.min(8), per_group_max: processors.min(8) };
+        let hash = LaneLimits {
+            name: "tow-hash",
+            threads_max: hash_threads,
+            hanging_max: HASHING_HANGING_MAX,
+            per_group_max: hash_threads - 1,
+        };
+        let compress = LaneLimits {
+            name: "tow-zstd",
+            threads_max: processors.min(8),
+            hanging_max: 0,
+            per_group_max: processors.min(8),
+        };
         let workers = Workers {
             shared: Arc::new(Shared { root, cache, budget, storage, waker }),
             files: Lane::new(FILES_LANE),
@@ -115,7 +126,7 @@ impl Workers {
         });
     }
 
-    /// Opens a file: at once, if the names on its path are in memory. Small files are asked for one by one in the plain
+    /// Opens a file: at once, if that can't block. Small files are asked for one by one in the plain
     /// dialect, and two changes of threads would take longer than all the rest.
     pub(super) fn open(&self, asker: Asker, path: Option<&[u8]>) -> Option<Result<(Source, u64), Failure>> {
         let with_size = |source: Source| (source.clone(), source.stat.size);
@@ -153,16 +164,18 @@ impl Workers {
             self.run(&self.compress, asker.key, asker, failed, pack);
             return None;
         }
-        if how == LoadHow::Unchanged
-            && let Err(failure) = source.check()
-        {
-            return Some(Err(failure));
-        }
-        if self.shared.storage.probe(&source, offset, length) == Residency::Resident {
-            return Some(Ok(Loaded::InPlace));
+        let check = how == LoadHow::Unchanged;
+        if source.is_local {
+            if check && let Err(failure) = source.check() {
+                return Some(Err(failure));
+            }
+            if self.shared.storage.probe(&source, offset, length) == Residency::Resident {
+                return Some(Ok(Loaded::InPlace));
+            }
         }
         self.run(&self.warm, source.stat.device, asker, failed, move |shared| {
-            let warmed = shared.storage.warm(&source, offset, length);
+            let checked = if check && !source.is_local { source.check() } else { Ok(()) };
+            let warmed = checked.and_then(|()| shared.storage.warm(&source, offset, length));
             Outcome::Loaded(slot, warmed.map(|()| Loaded::InPlace))
         });
         None

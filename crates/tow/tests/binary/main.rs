@@ -15,3 +15,4 @@ mod logins;
 mod paths;
 mod requests;
 mod serving;
+mod slow_disk;

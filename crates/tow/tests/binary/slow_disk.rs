@@ -1,0 +1,95 @@
+//! A disk that hangs stalls only those who read from it. Without timing: it hangs until it is let go.
+
+use std::fs;
+use std::path::Path;
+
+use rustix::process::Signal;
+use tempfile::tempdir;
+use towpath_slow_disk::{COLD_FILE, Pace, SlowDisk, content};
+
+use crate::support::process::{Process, Server, get, get_command, run, tow};
+use crate::support::tree::{digest, random_file};
+use crate::support::wire::Wire;
+use crate::support::{DEADLINE, wait_until};
+
+const COLD_BYTES: u64 = 6 << 20;
+
+/// A disk in this folder that reads nothing yet. `None`, and the test is skipped, where none can be mounted.
+fn hanging(folder: &Path) -> Option<SlowDisk> {
+    fs::create_dir(folder).expect("mkdir");
+    match SlowDisk::mount(folder, COLD_BYTES, Pace::Held) {
+        Ok(disk) => Some(disk),
+        // Not the helper that fails in CI: a container has /dev/fuse or not, and the same is tested without it in `serve`.
+        Err(error) => {
+            println!("skipped: no FUSE file system can be mounted here: {error}");
+            None
+        }
+    }
+}
+
+#[test]
+fn who_gets_what_is_in_memory_does_not_wait_for_who_reads_a_hanging_disk() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    let warm = served.join("warm");
+    let copies = folder.path().join("copies");
+    fs::create_dir(&served).expect("mkdir");
+    fs::create_dir(&copies).expect("mkdir");
+    random_file(&warm, 48 << 20, 1);
+    let Some(disk) = hanging(&served.join("disk")) else { return };
+    let server = Server::start(&served);
+    // Let go before anything else is, should the test fail: who waits for a disk can't be killed.
+    let disk = disk;
+    let url = server.url("disk/cold");
+
+    // Six of them, more than a pool of two processors has threads: verified or not, and by plain requests.
+    let mut verified = Process::start(&mut get_command(&url, &copies.join("verified")));
+    assert!(disk.await_read(DEADLINE), "{}", verified.log());
+    let mut others: Vec<Process> = (0..4)
+        .map(|copy| Process::start(get_command(&url, &copies.join(copy.to_string())).arg("--no-verify")))
+        .collect();
+    let mut plain = Wire::dealer(server.port());
+    plain.send(&["fetch", "disk/cold", "0", "65536"]).expect("send");
+
+    // All that is warm is there for all: with its digest, without, in a listing, by plain requests.
+    let got = get(&server.url("warm"), &copies.join("warm")).expect_code(0);
+    assert_eq!(got.summary()["verified"], true);
+    assert_eq!(digest(&copies.join("warm")), digest(&warm));
+    run(get_command(&server.url("warm"), &copies.join("again")).arg("--no-verify")).expect_code(0);
+    run(&mut tow(["ls", &server.url("")])).expect_code(0);
+    run(&mut tow(["ls", &server.url("disk")])).expect_code(0);
+    let mut wire = Wire::dealer(server.port());
+    wire.send(&["fetch", "warm", "5", "1000"]).expect("send");
+    assert!(wire.receive().expect("an answer")[0][..] == fs::read(&warm).expect("read")[5..1005]);
+
+    // Who gives up needn't wait either.
+    let given_up = others.pop().expect("one");
+    given_up.signal(Signal::INT);
+    assert_ne!(given_up.finish().status.code(), Some(0));
+    assert!(!verified.ended() && others.iter_mut().all(|other| !other.ended()));
+
+    disk.release();
+    let whole = content(0, COLD_BYTES as usize);
+    verified.finish().expect_code(0);
+    assert!(fs::read(copies.join("verified")).expect("read") == whole);
+    for (copy, other) in others.into_iter().enumerate() {
+        other.finish().expect_code(0);
+        assert!(fs::read(copies.join(copy.to_string())).expect("read") == whole);
+    }
+    assert!(plain.receive().expect("an answer")[0][..] == whole[..65_536]);
+    server.stop(Signal::TERM).expect_code(0);
+}
+
+#[test]
+fn serve_ends_though_its_disk_hangs() {
+    let folder = tempdir().expect("a folder");
+    let mount = folder.path().join("disk");
+    let Some(disk) = hanging(&mount) else { return };
+    let server = Server::start(&mount);
+    let disk = disk;
+    let client = Process::start(&mut get_command(&server.url(COLD_FILE), &folder.path().join("copy")));
+    assert!(disk.await_read(DEADLINE));
+    wait_until("the server has logged its client", || server.log().contains("connected"));
+    server.stop(Signal::TERM).expect_code(0);
+    drop(client);
+}
