@@ -34,6 +34,11 @@ impl Machine {
             versions: programs.versions(),
         }
     }
+
+    /// What makes it another one, in short.
+    pub fn system(&self) -> String {
+        format!("{}, {} cores, {} GiB, kernel {}", self.processor, self.cores, self.memory_gib, self.kernel)
+    }
 }
 
 /// The one-minute load before the series began: other work spoils a measurement.

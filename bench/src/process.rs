@@ -199,7 +199,7 @@ pub fn run(command: Command, logs: &Path) -> Result<Finished> {
     Running::start(command, logs)?.finish(RUN_LIMIT)
 }
 
-/// A program that is waited for.
+/// A program that is waited for. It is killed when dropped.
 pub struct Running {
     child: Child,
     stdout: BufReader<ChildStdout>,
@@ -262,6 +262,15 @@ impl Running {
             bail!("{shown} ended with {status}: {}", log.trim());
         }
         Ok(Finished { seconds, cpu_seconds, stdout })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
     }
 }
 

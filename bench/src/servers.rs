@@ -41,6 +41,11 @@ pub fn java<P: AsRef<OsStr>>(programs: &Programs, how: &str, files: &[P]) -> Res
 
 /// nginx with sendfile and one worker, serving a folder.
 pub fn nginx(programs: &Programs, state: &Path, root: &Path) -> Result<ServerSpec> {
+    nginx_with(programs, state, root, "")
+}
+
+/// The same with more directives for all that it serves.
+pub fn nginx_with(programs: &Programs, state: &Path, root: &Path, directives: &str) -> Result<ServerSpec> {
     let port = free_port()?;
     let state = state.join("nginx");
     fs::create_dir_all(&state)?;
@@ -49,7 +54,7 @@ pub fn nginx(programs: &Programs, state: &Path, root: &Path) -> Result<ServerSpe
     let config = format!(
         "daemon off;\nuser {user};\nworker_processes 1;\npid {state}/pid;\nerror_log stderr warn;\n\
          events {{ worker_connections 8192; }}\n\
-         http {{\n  access_log off;\n  sendfile on;\n  tcp_nopush on;\n  keepalive_requests 100000;\n\
+         http {{\n  access_log off;\n  {directives}\n  sendfile on;\n  tcp_nopush on;\n  keepalive_requests 100000;\n\
          client_body_temp_path {state}/body;\n  proxy_temp_path {state}/proxy;\n  fastcgi_temp_path {state}/fastcgi;\n\
          uwsgi_temp_path {state}/uwsgi;\n  scgi_temp_path {state}/scgi;\n\
          server {{ listen 127.0.0.1:{port} backlog=4096; location / {{ root {root}; }} }}\n}}\n",

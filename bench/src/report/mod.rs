@@ -46,8 +46,11 @@ pub fn write(results: &Path, docs: &Path) -> Result<()> {
     let mut text = INTRODUCTION.to_owned();
     machine(&mut text, &tables);
     targets(&mut text, &tables);
+    // The last one was measured on the machine that is described.
+    let usual = tables.last().map(|table| table.machine.system());
     for (index, table) in tables.iter().enumerate() {
-        section(&mut text, index + 1, table, &plots)?;
+        let elsewhere = usual.as_deref().is_some_and(|usual| table.machine.system() != usual);
+        section(&mut text, index + 1, table, elsewhere, &plots)?;
     }
     fs::write(docs.join("benchmarks.md"), text)?;
     eprintln!("bench: wrote {}", docs.join("benchmarks.md").display());
@@ -108,16 +111,17 @@ fn targets(text: &mut String, tables: &[Table]) {
     }
 }
 
-fn section(text: &mut String, number: usize, table: &Table, plots: &Path) -> Result<()> {
+fn section(text: &mut String, number: usize, table: &Table, elsewhere: bool, plots: &Path) -> Result<()> {
     let Table { content, .. } = table;
     let _ = write!(text, "\n## {number}. {}\n\n{}\n\n", content.title, content.about);
     let quick = if table.quick { " **A quick run, to see that it works: not a measurement.**" } else { "" };
     // Figures of a run that shared the cores are no use to anybody, but ratios may be.
     let is_busy = table.load > 1.5 * table.machine.cores as f64;
     let busy = if is_busy { " **The machine was busy with other work: to be measured again.**" } else { "" };
+    let elsewhere = if elsewhere { format!(" On another machine: {}.", table.machine.system()) } else { String::new() };
     let _ = write!(
         text,
-        "{} rounds on {}, in {:.0} s, with a load of {:.1} before it.{busy}{quick} Compared with: *{}*.\n\n",
+        "{} rounds on {}, in {:.0} s, with a load of {:.1} before it.{elsewhere}{busy}{quick} Compared with: *{}*.\n\n",
         table.rounds, table.date, table.seconds, table.load, content.peer
     );
     let plots_of_table = match &content.layout {
@@ -139,6 +143,12 @@ fn section(text: &mut String, number: usize, table: &Table, plots: &Path) -> Res
 /// A plot's file name, title and contents.
 type Plot = (String, String, String);
 
+/// The file of a plot of a table's group.
+fn plot_name(table: &Table, group: &str) -> String {
+    let name = [table.id.as_str(), group].join("-").replace([' ', ','], "-").replace("--", "-");
+    name.trim_end_matches('-').to_owned()
+}
+
 /// A line for each row; a table and a plot for each group where there are several.
 fn full(text: &mut String, table: &Table) -> Vec<Plot> {
     let mut plots = Vec::new();
@@ -155,10 +165,9 @@ fn full(text: &mut String, table: &Table) -> Vec<Plot> {
         text.push('\n');
         let title = [table.content.title.as_str(), &group].join(": ");
         let bars = rows().filter_map(|row| bar(row, peer)).collect();
-        let name = [table.id.as_str(), &group].join("-").trim_end_matches('-').to_owned();
         let title = title.trim_end_matches(": ").to_owned();
         let svg = plot::bars(&title, "milliseconds", Measure::Time, bars);
-        plots.push((name, title, svg));
+        plots.push((plot_name(table, &group), title, svg));
     }
     plots
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Plot, groups, tone};
+use super::{Plot, groups, plot_name, tone};
 use crate::plot::{self, Bar, Measure};
 use crate::series::{Kind, Row};
 use crate::tables::Table;
@@ -25,10 +25,9 @@ pub fn rates(text: &mut String, table: &Table) -> Vec<Plot> {
         }
         text.push('\n');
         let title = [table.content.title.as_str(), &group].join(": ").trim_end_matches(": ").to_owned();
-        let name = [table.id.as_str(), &group].join("-").replace([' ', ','], "-").replace("--", "-");
         let bars = rows().filter_map(|row| bar(row, peer)).collect();
         let svg = plot::bars(&title, "requests a second", Measure::Rate, bars);
-        plots.push((name.trim_end_matches('-').to_owned(), title, svg));
+        plots.push((plot_name(table, &group), title, svg));
     }
     plots
 }

@@ -8,6 +8,7 @@ mod models;
 mod one_connection;
 mod pool;
 mod scale;
+mod slow_disk;
 mod throughput;
 mod to_file;
 mod tree;
@@ -40,6 +41,8 @@ pub enum TableId {
     OneConnection,
     /// Trees of small files to disk
     Tree,
+    /// Somebody reads a slow disk beside others who get what is in memory
+    SlowDisk,
     /// Round trips through a broker that does nothing, and through one that does
     Tripping,
     /// The same service behind different Majordomo brokers
@@ -61,13 +64,14 @@ pub enum TableId {
 }
 
 impl TableId {
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Models,
         Self::ToFile,
         Self::Clients,
         Self::ZeroCopy,
         Self::OneConnection,
         Self::Tree,
+        Self::SlowDisk,
         Self::Tripping,
         Self::Majordomo,
         Self::Throughput,
@@ -87,6 +91,7 @@ impl TableId {
             Self::ZeroCopy => "zero-copy",
             Self::OneConnection => "one-connection",
             Self::Tree => "tree",
+            Self::SlowDisk => "slow-disk",
             Self::Tripping => "tripping",
             Self::Majordomo => "majordomo",
             Self::Throughput => "throughput",
@@ -193,6 +198,7 @@ pub fn measure(bench: &Bench, id: TableId, seed: u64) -> Result<Table> {
         TableId::ZeroCopy => zero_copy::plan(bench)?,
         TableId::OneConnection => one_connection::plan(bench)?,
         TableId::Tree => tree::plan(bench)?,
+        TableId::SlowDisk => slow_disk::plan(bench)?,
         TableId::Tripping => tripping::plan(bench),
         TableId::Majordomo => majordomo::plan(bench),
         TableId::Throughput => throughput::plan(bench),
