@@ -25,7 +25,9 @@ impl Passwords {
             let Some((user, password)) = line.split_once(':') else {
                 return Err(named(&format!("line {} is not USER:PASSWORD", number + 1)));
             };
-            passwords.insert(user.as_bytes().to_vec(), password.as_bytes().to_vec());
+            if passwords.insert(user.as_bytes().to_vec(), password.as_bytes().to_vec()).is_some() {
+                return Err(named(&format!("line {} names a user for the second time", number + 1)));
+            }
         }
         Ok(Passwords(passwords))
     }
@@ -70,8 +72,10 @@ mod tests {
         ] {
             assert_eq!(passwords.admit(user.as_bytes(), password.as_bytes()), may, "{user} {password}");
         }
-        std::fs::write(file.path(), "ann\n").unwrap();
-        let Err(failure) = Passwords::read(file.path()) else { panic!("it was read") };
-        assert!(failure.to_string().contains("line 1"));
+        for (text, line) in [("ann\n", "line 1"), ("ann:a\nbob:b\nann:c\n", "line 3")] {
+            std::fs::write(file.path(), text).unwrap();
+            let Err(failure) = Passwords::read(file.path()) else { panic!("it was read") };
+            assert!(failure.to_string().contains(line), "{failure}");
+        }
     }
 }
