@@ -1,5 +1,6 @@
-//! The report: docs/benchmarks.md and its plots, from the results that are there.
+//! The report: docs/benchmarks.md and its plots, from the results that are there, and what it says already of other tables.
 
+mod previous;
 mod rates;
 
 use std::fmt::Write;
@@ -8,6 +9,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use previous::Previous;
+
+use crate::machine::Machine;
 use crate::plot::{self, Bar, Line, Measure, Tone};
 use crate::series::{Kind, Row};
 use crate::tables::{Bound, Figure, Layout, Table, TableId, Target};
@@ -31,54 +35,81 @@ medians of the ratios within a round, and only they mean anything: absolute figu
   matched with its request, and a run with one missing or doubled is a failed run. Slow peers get fewer requests.
 ";
 
-/// Writes the report on all results in a folder.
+/// A table of the report.
+enum Entry {
+    Measured(Box<Table>),
+    /// As an earlier report has it.
+    Kept(TableId),
+}
+
+/// Writes the report on all results in a folder. Of tables that have none there, it keeps what it says already.
 pub fn write(results: &Path, docs: &Path) -> Result<()> {
-    let mut tables = Vec::new();
+    let report = docs.join("benchmarks.md");
+    let previous = Previous::read(&report);
+    let mut entries = Vec::new();
     for id in TableId::ALL {
         let path = results.join(format!("{}.json", id.name()));
         if let Ok(json) = fs::read(&path) {
-            let table: Table = serde_json::from_slice(&json).with_context(|| path.display().to_string())?;
-            tables.push(table);
+            let table = serde_json::from_slice(&json).with_context(|| path.display().to_string())?;
+            entries.push(Entry::Measured(Box::new(table)));
+        } else if previous.table(id.name(), 0).is_some() {
+            entries.push(Entry::Kept(id));
         }
     }
     let plots = docs.join("plots");
     fs::create_dir_all(&plots)?;
-    let mut text = INTRODUCTION.to_owned();
-    machine(&mut text, &tables);
-    targets(&mut text, &tables);
-    // The last one was measured on the machine that is described.
-    let usual = tables.last().map(|table| table.machine.system());
-    for (index, table) in tables.iter().enumerate() {
-        let elsewhere = usual.as_deref().is_some_and(|usual| table.machine.system() != usual);
-        section(&mut text, index + 1, table, elsewhere, &plots)?;
+    let machine = described_machine(&entries, &previous);
+    let mut text = format!("{INTRODUCTION}{machine}");
+    targets(&mut text, &entries, &previous);
+    for (index, entry) in entries.iter().enumerate() {
+        match entry {
+            Entry::Measured(table) => {
+                let elsewhere = !machine.contains(&system(&table.machine));
+                section(&mut text, index + 1, table, elsewhere, &plots)?;
+            }
+            Entry::Kept(id) => text.push_str(&previous.table(id.name(), index + 1).unwrap_or_default()),
+        }
     }
-    fs::write(docs.join("benchmarks.md"), text)?;
-    eprintln!("bench: wrote {}", docs.join("benchmarks.md").display());
+    fs::write(&report, text)?;
+    eprintln!("bench: wrote {}", report.display());
     Ok(())
 }
 
-fn machine(text: &mut String, tables: &[Table]) {
+/// The machine of the tables that are kept, or else that of the last one.
+fn described_machine(entries: &[Entry], previous: &Previous) -> String {
+    let is_kept = |entry: &Entry| matches!(entry, Entry::Kept(_));
+    if let Some(machine) = previous.machine().filter(|_| entries.iter().any(is_kept)) {
+        return machine.to_owned();
+    }
+    let mut tables: Vec<&Table> = Vec::new();
+    for entry in entries {
+        if let Entry::Measured(table) = entry {
+            tables.push(table);
+        }
+    }
     let Some(machine) = tables.last().map(|table| &table.machine) else {
-        return;
+        return String::new();
     };
     let versions: Vec<String> =
-        versions(tables).into_iter().map(|(name, version)| format!("| {name} | {version} |\n")).collect();
-    let _ = write!(
-        text,
-        "\n## The machine\n\n| | |\n|---|---|\n| processor | {}, {} cores |\n| memory | {} GiB |\n| kernel | {} |\n| disk | {} |\n\
-         | TCP congestion control by default | {} |\n{}",
-        machine.processor,
-        machine.cores,
-        machine.memory_gib,
-        machine.kernel,
-        machine.disk,
+        versions(&tables).into_iter().map(|(name, version)| format!("| {name} | {version} |\n")).collect();
+    format!(
+        "\n## The machine\n\n| | |\n|---|---|\n{}| TCP congestion control by default | {} |\n{}",
+        system(machine),
         machine.congestion,
         versions.concat()
-    );
+    )
+}
+
+/// What makes it another machine.
+fn system(machine: &Machine) -> String {
+    format!(
+        "| processor | {}, {} cores |\n| memory | {} GiB |\n| kernel | {} |\n| disk | {} |\n",
+        machine.processor, machine.cores, machine.memory_gib, machine.kernel, machine.disk
+    )
 }
 
 /// What the tables were measured with; where they differ, what the last one was.
-fn versions(tables: &[Table]) -> Vec<(String, String)> {
+fn versions(tables: &[&Table]) -> Vec<(String, String)> {
     let mut versions: Vec<(String, String)> = Vec::new();
     for (name, version) in tables.iter().flat_map(|table| &table.machine.versions) {
         match versions.iter_mut().find(|(known, _)| known == name) {
@@ -89,26 +120,31 @@ fn versions(tables: &[Table]) -> Vec<(String, String)> {
     versions
 }
 
-fn targets(text: &mut String, tables: &[Table]) {
-    let all: Vec<(&Table, &Target)> =
-        tables.iter().flat_map(|table| table.targets.iter().map(move |target| (table, target))).collect();
-    if all.is_empty() {
-        return;
+fn targets(text: &mut String, entries: &[Entry], previous: &Previous) {
+    let mut rows = String::new();
+    for entry in entries {
+        match entry {
+            Entry::Measured(table) => table.targets.iter().for_each(|target| rows.push_str(&target_row(table, target))),
+            Entry::Kept(id) => previous.targets(id.name()).for_each(|row| rows.extend([row, "\n"])),
+        }
     }
-    text.push_str("\n## Targets\n\n| table | | target | measured | met |\n|---|---|---|---|---|\n");
-    for (table, target) in all {
-        let bound = match target.bound {
-            Bound::AtLeast(least) => format!("at least {least}"),
-            Bound::AtMost(most) => format!("at most {most}"),
-        };
-        let measured = target.measured.map_or("not measured".to_owned(), |value| format!("{value:.2}"));
-        let met = match target.met() {
-            Some(true) => "yes",
-            Some(false) => "**no**",
-            None => "",
-        };
-        let _ = writeln!(text, "| {} | {} | {bound} | {measured} | {met} |", table.id, target.text);
+    if !rows.is_empty() {
+        let _ = write!(text, "\n## Targets\n\n| table | | target | measured | met |\n|---|---|---|---|---|\n{rows}");
     }
+}
+
+fn target_row(table: &Table, target: &Target) -> String {
+    let bound = match target.bound {
+        Bound::AtLeast(least) => format!("at least {least}"),
+        Bound::AtMost(most) => format!("at most {most}"),
+    };
+    let measured = target.measured.map_or("not measured".to_owned(), |value| format!("{value:.2}"));
+    let met = match target.met() {
+        Some(true) => "yes",
+        Some(false) => "**no**",
+        None => "",
+    };
+    format!("| {} | {} | {bound} | {measured} | {met} |\n", table.id, target.text)
 }
 
 fn section(text: &mut String, number: usize, table: &Table, elsewhere: bool, plots: &Path) -> Result<()> {
