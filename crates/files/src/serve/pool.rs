@@ -182,8 +182,8 @@ impl Shared {
             state.finished(group, &self.limits);
         }
         state.threads -= 1;
-        // What it was woken for is for another one.
-        self.work.notify_one();
+        // What it was woken for, or leaves, is for another one, and should all others come to hang, for one that is started then.
+        let _ = self.staff(&mut state);
     }
 }
 
@@ -360,5 +360,29 @@ mod tests {
         lane.submit(1, 0, || std::panic::resume_unwind(Box::new(()))).unwrap();
         lane.submit(1, 0, move || done.send(()).unwrap()).unwrap();
         finished.recv().unwrap();
+    }
+
+    /// A thread that goes, because those that hung are back, leaves what is ready to others; these may hang as well.
+    #[test]
+    fn what_a_thread_that_goes_leaves_is_done_though_the_others_hang() {
+        let lane = Lane::new(LaneLimits { threads_max: 1, hanging_max: 4, ..LIMITS });
+        let (release_first, first) = mpsc::channel::<()>();
+        let (_release_second, second) = mpsc::channel::<()>();
+        let (done, finished) = mpsc::channel();
+        let (begun, has_begun) = mpsc::channel();
+        lane.submit(1, 0, move || drop(first.recv())).unwrap();
+        let last = done.clone();
+        // Of the same group: not ready before the first is through.
+        lane.submit(1, 0, move || last.send(1).unwrap()).unwrap();
+        lane.submit(2, 0, move || {
+            begun.send(()).unwrap();
+            drop(second.recv());
+        })
+        .unwrap();
+        // Another thread was started for it, as the first hangs.
+        has_begun.recv().unwrap();
+        std::thread::sleep(HANGS_AFTER / 2);
+        drop(release_first);
+        assert_eq!(finished.recv_timeout(HANGS_AFTER * 5), Ok(1));
     }
 }
