@@ -6,6 +6,7 @@
 
 mod budget;
 mod clients;
+mod handle;
 mod holes;
 mod listing;
 mod pieces;

@@ -1,18 +1,18 @@
 //! An open file of which a version is being sent: the stat at opening says which.
 
 use super::Failure;
+use super::handle::Handle;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::root::{FileStat, Root, RootError};
 use rustix::io::Errno;
-use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 /// An open regular file, and what it was when it was opened. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
-    pub(super) file: Arc<File>,
+    pub(super) file: Arc<Handle>,
     pub(super) stat: FileStat,
     /// Whether it is on a local file system. Elsewhere everything that isn't known to be in memory may block.
     pub(super) is_local: bool,
@@ -23,13 +23,14 @@ impl Source {
     pub(super) fn open(root: &Root, path: &RelPath) -> Result<Source, Failure> {
         let (file, stat) = root.open_file(path)?;
         let is_local = root.is_local(&file, &stat);
-        Ok(Source { file: Arc::new(file), stat, is_local })
+        let far = (!is_local).then_some(stat.device);
+        Ok(Source { file: Arc::new(Handle::new(file, far)), stat, is_local })
     }
 
     /// The same where it can't block; `None` where it may.
     pub(super) fn open_cached(root: &Root, path: &RelPath) -> Result<Option<Source>, Failure> {
         let opened = root.open_cached_file(path)?;
-        Ok(opened.map(|(file, stat)| Source { file: Arc::new(file), stat, is_local: true }))
+        Ok(opened.map(|(file, stat)| Source { file: Arc::new(Handle::new(file, None)), stat, is_local: true }))
     }
 
     /// Appends the file from its beginning, as far as this size or a little beyond; how many octets that were. Blocks.
@@ -51,7 +52,7 @@ impl Source {
     /// Whether the open file still is the version that it was at opening, so far as its times and size tell. Blocks where the file
     /// isn't on a local file system.
     pub(super) fn check(&self) -> Result<(), Failure> {
-        self.compare(FileStat::try_from(&*self.file)?)
+        self.compare(FileStat::try_from(&**self.file)?)
     }
 
     /// The same for the event thread: what fstat(2) needs of a local file is in memory, and elsewhere the kernel says what it was
