@@ -5,7 +5,7 @@
 
 use fuser::{
     BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, Generation, INodeNo, LockOwner,
-    MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEntry, Request,
+    MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, Request,
 };
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -29,6 +29,8 @@ pub enum Pace {
     BytesPerSecond(u64),
     /// Not before [`SlowDisk::release`], then at once.
     Held,
+    /// So it is, and with closing the file too.
+    HeldWithClosing,
 }
 
 /// A mounted slow disk. Dropping it answers what waits, and unmounts it.
@@ -49,8 +51,12 @@ impl SlowDisk {
         let arm = Arc::new(Arm::default());
         let mut config = Config::default();
         config.mount_options = vec![MountOption::RO, MountOption::FSName("slow-disk".to_owned())];
-        let files =
-            Files { root: attributes(INodeNo::ROOT, 0), cold: attributes(COLD_INODE, size), arm: Arc::clone(&arm) };
+        let files = Files {
+            root: attributes(INodeNo::ROOT, 0),
+            cold: attributes(COLD_INODE, size),
+            pace,
+            arm: Arc::clone(&arm),
+        };
         let mount = fuser::spawn_mount(files, folder, &config)?;
         let moving = Arc::clone(&arm);
         let thread =
@@ -64,9 +70,20 @@ impl SlowDisk {
         !reads.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
+    /// Waits until somebody closes the file and is held; false where that takes longer.
+    pub fn await_closing(&self, at_most: Duration) -> bool {
+        let reads = self.arm.changed.wait_timeout_while(self.arm.lock(), at_most, |reads| reads.closing.is_empty());
+        !reads.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
     /// From now on nothing waits.
     pub fn release(&self) {
-        self.arm.lock().released = true;
+        let mut reads = self.arm.lock();
+        reads.released = true;
+        for closing in reads.closing.drain(..) {
+            closing.ok();
+        }
+        drop(reads);
         self.arm.changed.notify_all();
     }
 }
@@ -100,6 +117,8 @@ fn octet(at: u64) -> u8 {
 #[derive(Default, Debug)]
 struct Reads {
     waiting: VecDeque<Read>,
+    /// Those that close the file and are held.
+    closing: Vec<ReplyEmpty>,
     released: bool,
     ended: bool,
 }
@@ -124,7 +143,7 @@ impl Arm {
     }
 
     fn answer(&self, size: u64, pace: Pace) {
-        let held = pace == Pace::Held;
+        let held = matches!(pace, Pace::Held | Pace::HeldWithClosing);
         loop {
             let mut reads = self
                 .changed
@@ -149,6 +168,7 @@ impl Arm {
 struct Files {
     root: FileAttr,
     cold: FileAttr,
+    pace: Pace,
     arm: Arc<Arm>,
 }
 
@@ -182,6 +202,16 @@ impl Filesystem for Files {
     ) {
         self.arm.lock().waiting.push_back(Read { offset, length, reply });
         self.arm.changed.notify_all();
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        let mut reads = self.arm.lock();
+        if reads.released || self.pace != Pace::HeldWithClosing {
+            reply.ok();
+        } else {
+            reads.closing.push(reply);
+            self.arm.changed.notify_all();
+        }
     }
 
     fn readdir(&self, _: &Request, inode: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {

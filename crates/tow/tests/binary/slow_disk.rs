@@ -14,10 +14,10 @@ use crate::support::{DEADLINE, wait_until};
 
 const COLD_BYTES: u64 = 6 << 20;
 
-/// A disk in this folder that reads nothing yet. `None`, and the test is skipped, where none can be mounted.
-fn hanging(folder: &Path) -> Option<SlowDisk> {
+/// A disk in this folder that does nothing yet. `None`, and the test is skipped, where none can be mounted.
+fn hanging(folder: &Path, pace: Pace) -> Option<SlowDisk> {
     fs::create_dir(folder).expect("mkdir");
-    match SlowDisk::mount(folder, COLD_BYTES, Pace::Held) {
+    match SlowDisk::mount(folder, COLD_BYTES, pace) {
         Ok(disk) => Some(disk),
         // Not the helper that fails in CI: a container has /dev/fuse or not, and the same is tested without it in `serve`.
         Err(error) => {
@@ -36,7 +36,7 @@ fn who_gets_what_is_in_memory_does_not_wait_for_who_reads_a_hanging_disk() {
     fs::create_dir(&served).expect("mkdir");
     fs::create_dir(&copies).expect("mkdir");
     random_file(&warm, 48 << 20, 1);
-    let Some(disk) = hanging(&served.join("disk")) else { return };
+    let Some(disk) = hanging(&served.join("disk"), Pace::Held) else { return };
     let server = Server::start(&served);
     // Let go before anything else is, should the test fail: who waits for a disk can't be killed.
     let disk = disk;
@@ -80,11 +80,32 @@ fn who_gets_what_is_in_memory_does_not_wait_for_who_reads_a_hanging_disk() {
     server.stop(Signal::TERM).expect_code(0);
 }
 
+/// A file system may hang as a whole, and then closing a file of it does too.
+#[test]
+fn nobody_waits_for_the_closing_of_a_file_on_a_hanging_disk() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    fs::create_dir(&served).expect("mkdir");
+    random_file(&served.join("warm"), 1 << 20, 1);
+    let Some(disk) = hanging(&served.join("disk"), Pace::HeldWithClosing) else { return };
+    let server = Server::start(&served);
+    let disk = disk;
+    // Behind its end nothing need be read; the server keeps the file open for whoever may read on.
+    let mut plain = Wire::dealer(server.port());
+    plain.send(&["fetch", "disk/cold", &COLD_BYTES.to_string(), "1000"]).expect("send");
+    assert!(plain.receive().expect("an answer")[0].is_empty());
+    drop(plain);
+    assert!(disk.await_closing(DEADLINE));
+    get(&server.url("warm"), &folder.path().join("copy")).expect_code(0);
+    disk.release();
+    server.stop(Signal::TERM).expect_code(0);
+}
+
 #[test]
 fn serve_ends_though_its_disk_hangs() {
     let folder = tempdir().expect("a folder");
     let mount = folder.path().join("disk");
-    let Some(disk) = hanging(&mount) else { return };
+    let Some(disk) = hanging(&mount, Pace::Held) else { return };
     let server = Server::start(&mount);
     let disk = disk;
     let client = Process::start(&mut get_command(&server.url(COLD_FILE), &folder.path().join("copy")));
