@@ -25,6 +25,7 @@ const FILES_LANE: LaneLimits = LaneLimits { name: "tow-files", threads_max: 4, h
 const LIST_LANE: LaneLimits = LaneLimits { name: "tow-list", threads_max: 2, hanging_max: 14, per_group_max: 1 };
 const WARM_LANE: LaneLimits = LaneLimits { name: "tow-warm", threads_max: 8, hanging_max: 8, per_group_max: 2 };
 const HASHING_HANGING_MAX: usize = 4;
+const COMPRESSING_HANGING_MAX: usize = 8;
 
 /// What came of a job.
 #[derive(Debug)]
@@ -96,11 +97,14 @@ impl Workers {
             hanging_max: HASHING_HANGING_MAX,
             per_group_max: hash_threads - 1,
         };
+        // It reads as well: a device that hangs must not keep files of others from being compressed. So one thread is more than
+        // one device can have, and each can have all processors.
+        let compress_threads = processors.min(8);
         let compress = LaneLimits {
             name: "tow-zstd",
-            threads_max: processors.min(8),
-            hanging_max: 0,
-            per_group_max: processors.min(8),
+            threads_max: compress_threads + 1,
+            hanging_max: COMPRESSING_HANGING_MAX,
+            per_group_max: compress_threads,
         };
         let workers = Workers {
             shared: Arc::new(Shared { root, cache, budget, storage, waker }),
@@ -160,8 +164,9 @@ impl Workers {
     ) -> Option<Result<Loaded, Failure>> {
         let failed = move |failure| Outcome::Loaded(slot, Err(failure));
         if how == LoadHow::Compressed {
+            let device = source.stat.device;
             let pack = move |_: &Shared| Outcome::Loaded(slot, pack(&source, offset, length));
-            self.run(&self.compress, asker.key, asker, failed, pack);
+            self.run(&self.compress, device, asker, failed, pack);
             return None;
         }
         let check = how == LoadHow::Unchanged;
