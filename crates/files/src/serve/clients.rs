@@ -83,6 +83,7 @@ impl Clients {
         tracing::info!(address = %client.address, %reason, "gone");
         client.given_up.values().for_each(|flag| flag.store(true, Ordering::Relaxed));
         self.stop_waiting(|of, _| of == peer);
+        self.workers.forget(client.key);
     }
 
     /// Takes a message of a client.

@@ -102,6 +102,26 @@ impl Lane {
     }
 }
 
+impl Lane {
+    /// Drops what this asker has waiting. What runs goes on.
+    pub(super) fn forget(&self, asker: u64) {
+        let mut dropped = Vec::new();
+        let mut state = self.shared.lock();
+        let State { groups, ready, .. } = &mut *state;
+        groups.retain(|number, group| {
+            let Some(jobs) = group.waiting.remove(&asker) else { return true };
+            dropped.push(jobs);
+            group.turns.retain(|of| *of != asker);
+            if group.turns.is_empty() && std::mem::take(&mut group.is_ready) {
+                ready.retain(|of| of != number);
+            }
+            group.running > 0 || !group.turns.is_empty()
+        });
+        // Not under the lock: who knows what it takes to drop them.
+        drop(state);
+    }
+}
+
 impl Drop for Lane {
     fn drop(&mut self) {
         {
@@ -354,6 +374,38 @@ mod tests {
     }
 
     #[test]
+    fn what_waits_for_an_asker_that_is_gone_is_dropped() {
+        let lane = Lane::new(LaneLimits { threads_max: 1, ..LIMITS });
+        let (gate, closed) = mpsc::channel::<()>();
+        let (begun, has_begun) = mpsc::channel();
+        lane.submit(1, 1, move || {
+            begun.send(()).unwrap();
+            closed.recv().unwrap_or(());
+        })
+        .unwrap();
+        has_begun.recv().unwrap();
+        let (done, finished) = mpsc::channel();
+        for (group, asker) in [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1)] {
+            let done = done.clone();
+            lane.submit(group, asker, move || done.send((group, asker)).unwrap()).unwrap();
+        }
+        drop(done);
+        lane.forget(1);
+        drop(gate);
+        let mut left: Vec<_> = finished.iter().collect();
+        left.sort_unstable();
+        assert_eq!(left, [(1, 2), (2, 2)]);
+        wait_for_no_groups(&lane);
+    }
+
+    fn wait_for_no_groups(lane: &Lane) {
+        while !lane.shared.lock().groups.is_empty() {
+            std::thread::yield_now();
+        }
+        assert!(lane.shared.lock().ready.is_empty());
+    }
+
+    #[test]
     fn a_panic_ends_one_job_only() {
         let lane = Lane::new(LaneLimits { threads_max: 1, ..LIMITS });
         let (done, finished) = mpsc::channel();
@@ -370,13 +422,13 @@ mod tests {
         let (_release_second, second) = mpsc::channel::<()>();
         let (done, finished) = mpsc::channel();
         let (begun, has_begun) = mpsc::channel();
-        lane.submit(1, 0, move || drop(first.recv())).unwrap();
+        lane.submit(1, 0, move || first.recv().unwrap_or(())).unwrap();
         let last = done.clone();
         // Of the same group: not ready before the first is through.
         lane.submit(1, 0, move || last.send(1).unwrap()).unwrap();
         lane.submit(2, 0, move || {
             begun.send(()).unwrap();
-            drop(second.recv());
+            second.recv().unwrap_or(());
         })
         .unwrap();
         // Another thread was started for it, as the first hangs.

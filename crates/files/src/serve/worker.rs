@@ -237,6 +237,12 @@ impl Workers {
         );
     }
 
+    /// Drops what a client that is gone has waiting, and with it the files that are open for it. Of what hashes, others may wait
+    /// for the same; and it is given up otherwise.
+    pub(super) fn forget(&self, key: u64) {
+        [&self.files, &self.list, &self.warm, &self.compress].into_iter().for_each(|lane| lane.forget(key));
+    }
+
     /// Has a job done in a lane. One that panics, or for which there is no thread, is a `failed` one: nobody waits for ever.
     fn run(
         &self,
