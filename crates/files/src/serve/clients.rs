@@ -12,7 +12,7 @@ use crate::protocol::plain::PlainRequest;
 use crate::protocol::{Dialect, WireError};
 use bytes::Bytes;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, Ordering};
 use towpath_sockets::PeerId;
 
@@ -34,6 +34,8 @@ struct Hashing {
     run: u64,
     waiting: Vec<(PeerId, Ticket, u32)>,
     given_up: Arc<AtomicBool>,
+    /// Open as long as the run has not begun and is wanted.
+    file: Arc<Mutex<Option<Source>>>,
 }
 
 /// All clients by peer.
@@ -191,8 +193,10 @@ impl Clients {
                 let given_up = Arc::new(AtomicBool::new(false));
                 self.next_run += 1;
                 let run = self.next_run;
-                workers.hash(asker(ticket), run, file, Arc::clone(&given_up));
-                self.hashing.insert(key, Hashing { run, waiting: vec![waiter], given_up });
+                let device = file.stat.device;
+                let file = Arc::new(Mutex::new(Some(file)));
+                workers.hash(asker(ticket), key, device, run, Arc::clone(&file), Arc::clone(&given_up));
+                self.hashing.insert(key, Hashing { run, waiting: vec![waiter], given_up, file });
             }
             Job::List { ticket, request } => workers.list(asker(ticket), request, client.flag(ticket)),
             Job::ListMore { ticket } => {
@@ -245,6 +249,7 @@ impl Clients {
             let goes_on = !hashing.waiting.is_empty();
             if !goes_on {
                 hashing.given_up.store(true, Ordering::Relaxed);
+                hashing.file.lock().unwrap_or_else(PoisonError::into_inner).take();
             }
             goes_on
         });

@@ -14,7 +14,7 @@ use crate::protocol::ErrorCode;
 use crate::protocol::control::{FetchRequest, FileAnswer, LeavesReply, LeavesRequest, ListRequest};
 use crate::root::Root;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use towpath_sockets::{PeerId, Waker};
@@ -186,11 +186,22 @@ impl Workers {
         None
     }
 
-    pub(super) fn hash(&self, asker: Asker, run: u64, source: Source, given_up: Arc<AtomicBool>) {
-        let key = FileKey::from(&source.stat);
+    /// Hashes the file, unless it is taken away before it is its turn.
+    pub(super) fn hash(
+        &self,
+        asker: Asker,
+        key: FileKey,
+        device: u64,
+        run: u64,
+        file: Arc<Mutex<Option<Source>>>,
+        given_up: Arc<AtomicBool>,
+    ) {
         let failed = move |failure| Outcome::Hashed { key, run, result: Err(failure) };
-        self.run(&self.hash, source.stat.device, asker, failed, move |shared| {
-            let result = shared.digested(&source, &given_up).map(|digested| digested.digest);
+        self.run(&self.hash, device, asker, failed, move |shared| {
+            let source = file.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let result = source
+                .ok_or_else(|| Failure::new(ErrorCode::Other, HashError::GivenUp.to_string()))
+                .and_then(|source| Ok(shared.digested(&source, &given_up)?.digest));
             Outcome::Hashed { key, run, result }
         });
     }
