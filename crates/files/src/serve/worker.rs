@@ -60,6 +60,13 @@ pub(super) struct Asker {
     pub(super) key: u64,
 }
 
+impl Asker {
+    /// Its own group in a lane where other groups are devices: no device has so large a number.
+    fn group(self) -> u64 {
+        !self.key
+    }
+}
+
 /// The lanes, and what jobs need.
 pub(super) struct Workers {
     shared: Arc<Shared>,
@@ -210,7 +217,7 @@ impl Workers {
         let lane = if request.digest { &self.hash } else { &self.list };
         self.run(
             lane,
-            asker.key,
+            asker.group(),
             asker,
             |failure| Outcome::Listed(Err(failure)),
             move |shared| {
@@ -228,7 +235,7 @@ impl Workers {
         let lane = if listing.hashes() { &self.hash } else { &self.list };
         self.run(
             lane,
-            asker.key,
+            asker.group(),
             asker,
             |failure| Outcome::Listed(Err(failure)),
             move |shared| {
@@ -241,7 +248,7 @@ impl Workers {
     pub(super) fn leaves(&self, asker: Asker, request: LeavesRequest, given_up: Arc<AtomicBool>) {
         self.run(
             &self.hash,
-            asker.key,
+            asker.group(),
             asker,
             |failure| Outcome::Leaves(Err(failure)),
             move |shared| Outcome::Leaves(shared.leaves(&request, &given_up)),
