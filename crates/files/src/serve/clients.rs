@@ -12,8 +12,8 @@ use crate::protocol::plain::PlainRequest;
 use crate::protocol::{Dialect, WireError};
 use bytes::Bytes;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use towpath_sockets::PeerId;
 
 /// One connected client.

@@ -103,20 +103,14 @@ impl Lane {
 }
 
 impl Lane {
-    /// Drops what this asker has waiting. What runs goes on.
-    pub(super) fn forget(&self, asker: u64) {
+    /// Drops what this asker has waiting: in one group, where it has no jobs in others. What runs goes on.
+    pub(super) fn forget(&self, asker: u64, group: Option<u64>) {
         let mut dropped = Vec::new();
         let mut state = self.shared.lock();
-        let State { groups, ready, .. } = &mut *state;
-        groups.retain(|number, group| {
-            let Some(jobs) = group.waiting.remove(&asker) else { return true };
-            dropped.push(jobs);
-            group.turns.retain(|of| *of != asker);
-            if group.turns.is_empty() && std::mem::take(&mut group.is_ready) {
-                ready.retain(|of| of != number);
-            }
-            group.running > 0 || !group.turns.is_empty()
-        });
+        let all = || state.groups.keys().copied().collect();
+        for group in group.map_or_else(all, |group| vec![group]) {
+            dropped.extend(state.forget(asker, group));
+        }
         // Not under the lock: who knows what it takes to drop them.
         drop(state);
     }
@@ -226,6 +220,21 @@ impl State {
             entry.running = entry.running.saturating_sub(1);
         }
         self.update(group, limits);
+    }
+
+    fn forget(&mut self, asker: u64, group: u64) -> Option<VecDeque<Job>> {
+        let entry = self.groups.get_mut(&group)?;
+        let jobs = entry.waiting.remove(&asker)?;
+        entry.turns.retain(|of| *of != asker);
+        if entry.turns.is_empty() {
+            if std::mem::take(&mut entry.is_ready) {
+                self.ready.retain(|of| *of != group);
+            }
+            if entry.running == 0 {
+                self.groups.remove(&group);
+            }
+        }
+        Some(jobs)
     }
 
     /// Gives the group its turn if it may have one, forgets it if nothing of it is left.
@@ -390,8 +399,9 @@ mod tests {
             lane.submit(group, asker, move || done.send((group, asker)).unwrap()).unwrap();
         }
         drop(done);
-        lane.forget(1);
+        lane.forget(1, None);
         drop(gate);
+        lane.forget(2, Some(9));
         let mut left: Vec<_> = finished.iter().collect();
         left.sort_unstable();
         assert_eq!(left, [(1, 2), (2, 2)]);

@@ -14,9 +14,9 @@ use crate::protocol::ErrorCode;
 use crate::protocol::control::{FetchRequest, FileAnswer, LeavesReply, LeavesRequest, ListRequest};
 use crate::root::Root;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use towpath_sockets::{PeerId, Waker};
 
 /// Threads of each lane. Most of the time they wait for a disk; hashing and compressing need processors, and a large file takes
@@ -63,7 +63,11 @@ pub(super) struct Asker {
 impl Asker {
     /// Its own group in a lane where other groups are devices: no device has so large a number.
     fn group(self) -> u64 {
-        !self.key
+        Asker::group_of(self.key)
+    }
+
+    fn group_of(key: u64) -> u64 {
+        !key
     }
 }
 
@@ -258,7 +262,11 @@ impl Workers {
     /// Drops what a client that is gone has waiting, and with it the files that are open for it. Of what hashes, others may wait
     /// for the same; and it is given up otherwise.
     pub(super) fn forget(&self, key: u64) {
-        [&self.files, &self.list, &self.warm, &self.compress].into_iter().for_each(|lane| lane.forget(key));
+        self.files.forget(key, Some(key));
+        self.list.forget(key, Some(Asker::group_of(key)));
+        // Here the groups are devices, of which there are few.
+        self.warm.forget(key, None);
+        self.compress.forget(key, None);
     }
 
     /// Has a job done in a lane. One that panics, or for which there is no thread, is a `failed` one: nobody waits for ever.
