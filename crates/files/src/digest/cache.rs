@@ -108,11 +108,7 @@ impl DigestCache {
     /// Remembers the digest of a file that was this both before and after it was hashed, unless it had changed too shortly
     /// before `hashing_began` (see [`SETTLED_AFTER_SECONDS`]) or is larger than the cache. Tells whether it did.
     pub fn remember(&self, stat: &FileStat, value: Arc<Digested>, hashing_began: Timestamp) -> bool {
-        let settled = stat.changed.seconds.saturating_add(SETTLED_AFTER_SECONDS);
-        let bytes = entry_bytes(&value);
-        if (hashing_began.seconds, hashing_began.nanoseconds) < (settled, stat.changed.nanoseconds)
-            || bytes > self.bytes_max
-        {
+        if !may_be_remembered(stat, hashing_began) || entry_bytes(&value) > self.bytes_max {
             return false;
         }
         let mut state = self.lock();
@@ -163,6 +159,13 @@ impl State {
 
 fn entry_bytes(value: &Digested) -> usize {
     ENTRY_BYTES + size_of_val(&*value.leaves)
+}
+
+/// Whether the digest of a file that was this both before and after it was hashed can be taken for its digest from now on: see
+/// [`SETTLED_AFTER_SECONDS`].
+pub(super) fn may_be_remembered(stat: &FileStat, hashing_began: Timestamp) -> bool {
+    let settled = stat.changed.seconds.saturating_add(SETTLED_AFTER_SECONDS);
+    (hashing_began.seconds, hashing_began.nanoseconds) >= (settled, stat.changed.nanoseconds)
 }
 
 /// The time now, as files have it.

@@ -3,12 +3,15 @@
 mod cache;
 mod hash;
 mod leaves;
+mod small;
 mod store;
 
 pub use cache::{DigestCache, Digested, FileKey, SETTLED_AFTER_SECONDS, wall_clock};
 pub use hash::{HashError, hash_file};
 pub use leaves::{LEAF_BYTES_MIN, LEAVES_MAX, Leaf, LeafError, LeafHasher, LeafSize, TreeHasher, merge_leaves};
+pub use small::SmallDigests;
 
+use cache::may_be_remembered;
 use std::fmt;
 use std::str::FromStr;
 

@@ -5,12 +5,12 @@ use super::limits::{BATCH_BYTES_MAX, BATCH_FILES_MAX, SMALL_FILE_BYTES_MAX};
 use super::session::Prepared;
 use super::source::Source;
 use super::{Failure, budget::Budget};
-use crate::digest::{Digest, DigestCache, LeafSize};
+use crate::digest::{Digest, DigestCache, LeafSize, SmallDigests, wall_clock};
 use crate::limits::CHUNK_BYTES_MAX;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{DigestWish, FetchFile, FetchRequest, FileAnswer, FileMetadata, Unless};
-use crate::root::{FileStat, Root};
+use crate::root::{FileStat, Root, Timestamp};
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,6 +28,7 @@ pub(super) const ZSTD_LEVEL: i32 = 3;
 pub(super) struct Preparing<'a> {
     pub(super) root: &'a Root,
     pub(super) cache: &'a DigestCache,
+    pub(super) small_digests: &'a SmallDigests,
     pub(super) budget: &'a Arc<Budget>,
     pub(super) request: &'a FetchRequest,
     /// Files to be left open.
@@ -47,9 +48,10 @@ impl Preparing<'_> {
         let mut buffer = self.budget.has(BATCH_BYTES_MAX).then(|| self.budget.buffer());
         let mut looked = Vec::new();
         let mut open = 0;
+        let began = wall_clock();
         for (n, file) in self.request.files.iter().enumerate().skip(from).take(BATCH_FILES_MAX) {
             let n = u32::try_from(n).unwrap_or(u32::MAX);
-            let one = match self.look(n, file, buffer.as_mut()) {
+            let one = match self.look(n, file, buffer.as_mut(), began) {
                 Ok(Some(one)) => one,
                 Ok(None) => break,
                 Err(Failure { code, message }) => {
@@ -66,7 +68,13 @@ impl Preparing<'_> {
     }
 
     /// Looks at one file. None if it is too large for what is left of the buffer: it is one for the next batch.
-    fn look(&self, n: u32, file: &FetchFile, buffer: Option<&mut Vec<u8>>) -> Result<Option<Looked>, Failure> {
+    fn look(
+        &self,
+        n: u32,
+        file: &FetchFile,
+        buffer: Option<&mut Vec<u8>>,
+        began: Timestamp,
+    ) -> Result<Option<Looked>, Failure> {
         let path = file.path.to_rel_path().map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string()))?;
         match buffer {
             Some(buffer) if file.ranges.is_none() => {
@@ -85,7 +93,7 @@ impl Preparing<'_> {
                         return Ok(None);
                     }
                     if read_whole(&source, buffer)? {
-                        return Ok(Some(self.small(n, file, &source.stat, begin..buffer.len(), buffer)));
+                        return Ok(Some(self.small(n, file, &source.stat, begin..buffer.len(), buffer, began)));
                     }
                 }
                 buffer.truncate(begin);
@@ -101,10 +109,24 @@ impl Preparing<'_> {
         stat.size <= SMALL_FILE_BYTES_MAX.min(self.request.chunk_bytes) && !keeps_holes
     }
 
-    fn small(&self, n: u32, file: &FetchFile, stat: &FileStat, octets: Range<usize>, buffer: &[u8]) -> Looked {
+    fn small(
+        &self,
+        n: u32,
+        file: &FetchFile,
+        stat: &FileStat,
+        octets: Range<usize>,
+        buffer: &[u8],
+        began: Timestamp,
+    ) -> Looked {
         let wants = self.request.digest != DigestWish::None;
         let unless = unless_digest(file);
-        let digest = (wants || unless.is_some()).then(|| Digest::of(buffer.get(octets.clone()).unwrap_or_default()));
+        let digest = (wants || unless.is_some()).then(|| {
+            self.small_digests.lookup(stat).unwrap_or_else(|| {
+                let digest = Digest::of(buffer.get(octets.clone()).unwrap_or_default());
+                self.small_digests.remember(stat, digest, began);
+                digest
+            })
+        });
         if unless.is_some() && digest == unless {
             return Looked::Done(Prepared::Answer(FileAnswer::Same { n }));
         }
@@ -215,7 +237,9 @@ mod tests {
         let request = FetchRequest { id: 1, chunk_bytes, compress: None, digest, credit_bytes: 0, files };
         let (root, cache) = (Root::directory(temp.path(), Links::Never).unwrap(), DigestCache::new(0));
         let budget = Budget::new(8 * BATCH_BYTES_MAX);
-        let preparing = Preparing { root: &root, cache: &cache, budget: &budget, request: &request, open_max: 1 };
+        let small_digests = &SmallDigests::default();
+        let preparing =
+            Preparing { root: &root, cache: &cache, small_digests, budget: &budget, request: &request, open_max: 1 };
         let bodies = |from| -> Vec<usize> {
             let batch = preparing.batch(from);
             let body = |prepared: &Prepared<Source>| match prepared {
@@ -230,5 +254,33 @@ mod tests {
         assert_eq!(bodies(3), sizes[3..4]);
         assert_eq!(bodies(4), sizes[4..]);
         assert_eq!(budget.buffer().capacity(), BATCH_BYTES_MAX);
+    }
+
+    #[test]
+    fn a_digest_is_remembered_for_as_long_as_the_file_is_the_same() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::write(temp.path().join("f"), b"content").unwrap();
+        let files = vec![FetchFile { path: b"f".to_vec().into(), ranges: None, unless: None }];
+        let (chunk_bytes, digest) = (CHUNK_BYTES_DEFAULT, DigestWish::Now);
+        let request = FetchRequest { id: 1, chunk_bytes, compress: None, digest, credit_bytes: 0, files };
+        let (root, cache) = (Root::directory(temp.path(), Links::Never).unwrap(), DigestCache::new(0));
+        let (budget, small_digests) = (&Budget::new(8 * BATCH_BYTES_MAX), &SmallDigests::default());
+        let told = || {
+            let preparing =
+                Preparing { root: &root, cache: &cache, small_digests, budget, request: &request, open_max: 1 };
+            match preparing.batch(0).as_slice() {
+                [Prepared::Small { metadata, .. }] => metadata.digest,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(told(), Some(Digest::of(b"content")));
+        // Another one, to see that it isn't hashed.
+        let (known, began) = (Digest::of(b"known"), Timestamp { seconds: i64::MAX, nanoseconds: 0 });
+        let stat = Source::open(&root, &"f".parse().unwrap()).unwrap().stat;
+        small_digests.remember(&stat, known, began);
+        assert_eq!(told(), Some(known));
+        std::fs::write(temp.path().join("f"), b"changed").unwrap();
+        std::fs::File::open(temp.path().join("f")).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+        assert_eq!(told(), Some(Digest::of(b"changed")));
     }
 }

@@ -8,7 +8,7 @@ use super::prepare::{Preparing, ZSTD_LEVEL, plain_path};
 use super::session::{LeavesAnswer, LoadHow, Loaded, Page, Prepared, Slot, Ticket};
 use super::source::Source;
 use super::warm::{Residency, Storage};
-use crate::digest::{Digest, DigestCache, Digested, FileKey, HashError, hash_file, wall_clock};
+use crate::digest::{Digest, DigestCache, Digested, FileKey, HashError, SmallDigests, hash_file, wall_clock};
 use crate::limits::LEAVES_PAGE_MAX;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{FetchRequest, FileAnswer, LeavesReply, LeavesRequest, ListRequest};
@@ -85,6 +85,7 @@ pub(super) struct Workers {
 struct Shared {
     root: Root,
     cache: DigestCache,
+    small_digests: SmallDigests,
     budget: Arc<Budget>,
     storage: Box<dyn Storage>,
     waker: Waker,
@@ -118,7 +119,7 @@ impl Workers {
             per_group_max: compress_threads,
         };
         let workers = Workers {
-            shared: Arc::new(Shared { root, cache, budget, storage, waker }),
+            shared: Arc::new(Shared { root, cache, small_digests: SmallDigests::default(), budget, storage, waker }),
             files: Lane::new(FILES_LANE),
             list: Lane::new(LIST_LANE),
             warm: Lane::new(WARM_LANE),
@@ -136,8 +137,8 @@ impl Workers {
             Outcome::Prepared(vec![Prepared::Answer(answer)])
         };
         self.run(&self.files, asker.key, asker, failed, move |shared| {
-            let Shared { root, cache, budget, .. } = shared;
-            Outcome::Prepared(Preparing { root, cache, budget, request: &request, open_max }.batch(from))
+            let Shared { root, cache, small_digests, budget, .. } = shared;
+            Outcome::Prepared(Preparing { root, cache, small_digests, budget, request: &request, open_max }.batch(from))
         });
     }
 

@@ -1,0 +1,118 @@
+//! Digests of small files remembered: a tree is served to many, and hashing its files again for each takes a third of what
+//! preparing them costs.
+
+use super::{Digest, FileKey, may_be_remembered};
+use crate::root::{FileStat, Timestamp};
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+/// Files in each half. A table of so many is just full, and both halves together take about 6 MiB.
+const HALF_FILES_MAX: usize = 28_672;
+
+/// Remembers digests of files that have one leaf only, in memory. What was used since the half before the last was filled is kept: to
+/// know more exactly what was used last would cost more than a digest.
+#[derive(Debug, Default)]
+pub struct SmallDigests {
+    halves: Mutex<Halves>,
+}
+
+#[derive(Debug, Default)]
+struct Halves {
+    young: HashMap<FileKey, Digest>,
+    old: HashMap<FileKey, Digest>,
+}
+
+impl SmallDigests {
+    /// The digest of a file that is (still) this.
+    pub fn lookup(&self, stat: &FileStat) -> Option<Digest> {
+        let key = FileKey::from(stat);
+        let mut halves = self.halves.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = halves.young.get(&key) {
+            return Some(*known);
+        }
+        let known = halves.old.remove(&key)?;
+        halves.insert(key, known);
+        Some(known)
+    }
+
+    /// Remembers the digest of a file that was this both before and after it was hashed, unless it had changed too shortly before
+    /// `hashing_began` (see [`super::SETTLED_AFTER_SECONDS`]).
+    pub fn remember(&self, stat: &FileStat, digest: Digest, hashing_began: Timestamp) {
+        if may_be_remembered(stat, hashing_began) {
+            self.halves.lock().unwrap_or_else(PoisonError::into_inner).insert(FileKey::from(stat), digest);
+        }
+    }
+}
+
+impl Halves {
+    fn insert(&mut self, key: FileKey, digest: Digest) {
+        if self.young.len() >= HALF_FILES_MAX {
+            // The memory of the one that goes is used again.
+            std::mem::swap(&mut self.young, &mut self.old);
+            self.young.clear();
+        }
+        self.young.insert(key, digest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::digest::SETTLED_AFTER_SECONDS;
+    use crate::root::FileKind;
+
+    fn stat(inode: u64) -> FileStat {
+        let time = Timestamp { seconds: 1000, nanoseconds: 500 };
+        FileStat {
+            kind: FileKind::File,
+            device: 1,
+            inode,
+            size: 10,
+            modified: time,
+            changed: time,
+            mode: 0o644,
+            allocated: 4096,
+        }
+    }
+
+    #[test]
+    fn only_what_is_settled_and_the_same() {
+        let digests = SmallDigests::default();
+        let (changed, digest) = (stat(1).changed, Digest::of(b"small"));
+        let settled = Timestamp { seconds: changed.seconds + SETTLED_AFTER_SECONDS, ..changed };
+        digests.remember(&stat(1), digest, Timestamp { nanoseconds: settled.nanoseconds - 1, ..settled });
+        assert_eq!(digests.lookup(&stat(1)), None);
+        digests.remember(&stat(1), digest, settled);
+        assert_eq!(digests.lookup(&stat(1)), Some(digest));
+        for change in [
+            |stat: &mut FileStat| stat.device += 1,
+            |stat: &mut FileStat| stat.inode += 1,
+            |stat: &mut FileStat| stat.size += 1,
+            |stat: &mut FileStat| stat.modified.nanoseconds += 1,
+            |stat: &mut FileStat| stat.changed.nanoseconds += 1,
+        ] {
+            let mut other = stat(1);
+            change(&mut other);
+            assert_eq!(digests.lookup(&other), None);
+        }
+    }
+
+    #[test]
+    fn what_is_used_stays_and_memory_is_bounded() {
+        let digests = SmallDigests::default();
+        let (digest, later) = (Digest::of(b"small"), Timestamp { seconds: 5000, nanoseconds: 0 });
+        let files = 4 * HALF_FILES_MAX as u64;
+        for inode in 0..files {
+            digests.remember(&stat(inode), digest, later);
+            assert_eq!(digests.lookup(&stat(0)), Some(digest), "{inode}");
+        }
+        let halves = digests.halves.lock().unwrap();
+        assert!(halves.young.len() <= HALF_FILES_MAX && halves.old.len() <= HALF_FILES_MAX);
+        // What the comment on the size promises: buckets of a table that never grew beyond this.
+        let bytes = |half: &HashMap<FileKey, Digest>| half.capacity() * 8 / 7 * (size_of::<(FileKey, Digest)>() + 1);
+        assert!(bytes(&halves.young) + bytes(&halves.old) <= 6 << 20);
+        drop(halves);
+        assert_eq!(digests.lookup(&stat(files - 1)), Some(digest));
+        assert_eq!(digests.lookup(&stat(1)), None);
+    }
+}
