@@ -180,7 +180,7 @@ pub fn get(
         source,
         path,
         discard,
-        disk: DiskOptions { durable, verify, workers: workers() },
+        disk: DiskOptions { durable, verify, workers: workers(), fresh: false },
         connect,
         ever_connected: false,
         last_reason: None,
@@ -331,6 +331,7 @@ impl Driver {
         }
         let place = place(base, name, &self.source, self.path.as_deref())?;
         let waker = self.connection.waker();
+        self.disk.fresh = place.fresh;
         let disk = Disk::start(&place.dir, self.disk, move || waker.wake())
             .map_err(|error| GetError::Destination { path: place.dir.clone(), reason: error.to_string() })?;
         self.sink = Sink::Disk(Box::new(disk));

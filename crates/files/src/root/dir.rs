@@ -184,8 +184,8 @@ impl Dir {
         Ok(futimens(&self.0, &modified_only(time))?)
     }
 
-    /// Sets the time of last modification of a link in it, not of what it points to.
-    pub fn set_link_modified(&self, name: &[u8], time: Timestamp) -> Result<(), RootError> {
+    /// Sets the time of last modification of an entry: of a link itself, not of what it points to.
+    pub fn set_entry_modified(&self, name: &[u8], time: Timestamp) -> Result<(), RootError> {
         check_name(name)?;
         Ok(utimensat(&self.0, name, &modified_only(time), AtFlags::SYMLINK_NOFOLLOW)?)
     }

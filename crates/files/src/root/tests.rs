@@ -174,7 +174,7 @@ fn receiving_creates_renames_and_sets_metadata() {
         assert!(!temp.path().join("root/x").exists());
 
         dir.symlink(b"whole", b"link").unwrap();
-        dir.set_link_modified(b"link", time).unwrap();
+        dir.set_entry_modified(b"link", time).unwrap();
         assert_eq!(dir.stat(b"link").unwrap().modified, time);
         assert_eq!(dir.existing(b"nothing").unwrap(), None);
         let names: Vec<_> = dir.entries(10).unwrap().into_iter().map(|entry| entry.name).collect();

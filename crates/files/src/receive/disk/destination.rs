@@ -54,26 +54,25 @@ impl Destination {
     }
 
     /// Makes a directory that can be written into, in place of a file or link that is there.
-    pub(super) fn make_dir(&self, local: &RelPath) -> Result<(), DiskError> {
+    pub(super) fn make_dir(parent: &Dir, name: &[u8]) -> Result<(), DiskError> {
         let failed = |error: RootError| root_error("cannot make the directory", &error);
-        let (parent, name) = self.parent_of(local)?;
-        match parent.create_dir(&name, DIR_MODE) {
+        match parent.create_dir(name, DIR_MODE) {
             // Mostly it is new.
             Err(RootError::Exists) => {}
             made => return made.map_err(failed),
         }
-        match parent.existing(&name).map_err(failed)? {
+        match parent.existing(name).map_err(failed)? {
             Some(stat) if stat.kind == FileKind::Dir => {
                 if stat.mode & OWNER_MODE != OWNER_MODE {
                     // Left by an earlier transfer. It gets its mode at the end.
-                    parent.open_dir(&name).and_then(|dir| dir.set_own_mode(stat.mode | OWNER_MODE)).map_err(failed)?;
+                    parent.open_dir(name).and_then(|dir| dir.set_own_mode(stat.mode | OWNER_MODE)).map_err(failed)?;
                 }
                 return Ok(());
             }
-            Some(_) => parent.remove_file(&name).map_err(failed)?,
+            Some(_) => parent.remove_file(name).map_err(failed)?,
             None => {}
         }
-        parent.create_dir(&name, DIR_MODE).map_err(failed)
+        parent.create_dir(name, DIR_MODE).map_err(failed)
     }
 
     /// Octets that are free for this process.

@@ -184,24 +184,31 @@ pub(super) fn make_link(
         dir.symlink(target, &part_name).map_err(failed)?;
         rename_over(&dir, &part_name, &name)?;
     }
-    dir.set_link_modified(&name, modified).map_err(failed)?;
+    dir.set_entry_modified(&name, modified).map_err(failed)?;
     sync_dir(&dir, destination.durable)
 }
 
 /// Gives a directory its mode and time.
 pub(super) fn finish_dir(
-    destination: &Destination,
-    local: &RelPath,
+    parent: &Dir,
+    name: &[u8],
     mode: u32,
     modified: Timestamp,
+    durable: bool,
 ) -> Result<(), DiskError> {
     let failed = |error: RootError| root_error("cannot set mode and time", &error);
-    let Some(dir) = destination.existing_dir(local).map_err(failed)? else { return Err(failed(RootError::NotFound)) };
-    if dir.own_stat().map_err(failed)?.mode != mode & MODE_BITS {
-        dir.set_own_mode(mode & MODE_BITS).map_err(failed)?;
+    let stat = parent.stat(name).map_err(failed)?;
+    if stat.kind != FileKind::Dir {
+        return Err(failed(RootError::NotADirectory));
     }
+    if stat.mode == mode & MODE_BITS && !durable {
+        // Most are made with the mode that they are to have, and needn't be opened.
+        return parent.set_entry_modified(name, modified).map_err(failed);
+    }
+    let dir = parent.open_dir(name).map_err(failed)?;
+    dir.set_own_mode(mode & MODE_BITS).map_err(failed)?;
     dir.set_own_modified(modified).map_err(failed)?;
-    sync_dir(&dir, destination.durable)
+    sync_dir(&dir, durable)
 }
 
 /// Gives a file that is `mode` now its own mode and time.

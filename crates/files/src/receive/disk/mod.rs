@@ -30,6 +30,7 @@ use worker::{Job, Worker};
 pub use state::fuzz_body as fuzz_partial_state;
 
 use super::transfer::{ContentKey, DiskCommand, DiskError, DiskReport, Part, SmallFile};
+use crate::path::RelPath;
 use crate::root::RootError;
 
 /// Small files in one job: enough that waking a worker costs nothing, few enough that all have something to do.
@@ -47,6 +48,8 @@ pub(super) struct DiskOptions {
     pub(super) verify: bool,
     /// Threads, at least one.
     pub(super) workers: usize,
+    /// Nothing is at the destination.
+    pub(super) fresh: bool,
 }
 
 /// The disk's side of a transfer.
@@ -133,18 +136,16 @@ impl Disk {
                 self.send(file.0, Job::Inspect { file, local, listed, verify });
             }
             DiskCommand::CheckSpace { .. } => self.report(DiskReport::Space { free: self.destination.free_bytes() }),
-            // Done here, so that a directory is there before anything that goes into it.
             DiskCommand::MakeDir { local } => {
-                let result = self.destination.make_dir(&local);
-                self.report(DiskReport::Entry { local, result });
+                // What stands in the place of a directory has to go before anything is made below it: in order, then.
+                let worker = if self.options.fresh { self.worker_in(&local) } else { 0 };
+                self.send(worker, Job::MakeDir { local });
             }
             DiskCommand::MakeLink { local, target, modified } => {
                 self.send(0, Job::MakeLink { local, target, modified });
             }
-            // What is below a directory by the worker that finishes the directory itself: in order.
             DiskCommand::FinishDir { local, mode, modified } => {
-                let worker = self.hasher.hash_one(local.names().next());
-                self.send(worker, Job::FinishDir { local, mode, modified });
+                self.send(self.worker_in(&local), Job::FinishDir { local, mode, modified });
             }
             DiskCommand::Touch { file, local, version } => self.send(file.0, Job::Touch { file, local, version }),
             DiskCommand::Small(small) => self.small(small),
@@ -279,12 +280,15 @@ impl Disk {
         self.queued_bytes.load(Ordering::Relaxed)
     }
 
-    /// Files of the same directory go to the same worker: the kernel makes one after the other there anyhow, and the worker
+    /// What is in the same directory goes to the same worker: the kernel makes one after the other there anyhow, and the worker
     /// keeps the directory open.
+    fn worker_in(&self, local: &RelPath) -> u64 {
+        self.hasher.hash_one(local.parent().unwrap_or_default())
+    }
+
     fn small(&mut self, small: SmallFile) {
         self.queued_bytes.fetch_add(small.bytes(), Ordering::Relaxed);
-        let parent = small.local.parent().unwrap_or_default();
-        let worker = self.index(self.hasher.hash_one(&parent));
+        let worker = self.index(self.worker_in(&small.local));
         if let Some(gathered) = self.small.get_mut(worker) {
             gathered.push(small);
             if gathered.len() >= SMALL_JOB_FILES {

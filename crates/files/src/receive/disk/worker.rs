@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
 use bytes::Bytes;
 use rustix::fs::{FallocateFlags, fallocate};
@@ -18,11 +18,13 @@ use super::install::{self, OpenDir};
 use super::partial::{OpenPartial, PartialFile, io_error};
 use crate::digest::{Leaf, LeafHasher, LeafSize};
 use crate::path::RelPath;
-use crate::receive::transfer::{ContentKey, DiskError, DiskReport, FileKey, Part, SmallFile, SmallOutcome, Version};
+use crate::receive::transfer::{ContentKey, DiskError, DiskReport, FileKey, Part, SmallFile, Version};
 use crate::root::Timestamp;
 
 /// What a leaf's value is taken for where nothing is verified.
 const UNVERIFIED: Leaf = [0; 32];
+/// Reports of short jobs that may wait to be told together.
+const UNTOLD_MAX: usize = 64;
 const ZEROS: &[u8] = &[0; 64 << 10];
 
 /// Something for a worker to do.
@@ -57,6 +59,9 @@ pub(super) enum Job {
         local: RelPath,
         version: Version,
     },
+    MakeDir {
+        local: RelPath,
+    },
     MakeLink {
         local: RelPath,
         target: Vec<u8>,
@@ -69,6 +74,13 @@ pub(super) enum Job {
     },
     /// Nothing more comes for this content.
     Forget(ContentKey),
+}
+
+impl Job {
+    /// Takes hardly longer than telling of it.
+    fn is_short(&self) -> bool {
+        matches!(self, Job::MakeDir { .. } | Job::FinishDir { .. } | Job::Forget(_))
+    }
 }
 
 /// A leaf that is being written.
@@ -91,7 +103,7 @@ pub(super) struct Worker {
     /// Jobs of small files that wait for this worker.
     small_jobs: Arc<AtomicUsize>,
     leaves: HashMap<(ContentKey, u64), OpenLeaf>,
-    /// The directory that the last small file went to.
+    /// The directory in which something was made or finished last.
     dir: Option<OpenDir>,
     /// What is read back goes through this.
     buffer: Vec<u8>,
@@ -121,12 +133,40 @@ impl Worker {
 
     /// Works until nobody can send any more jobs, or hear of them.
     pub(super) fn run(mut self, jobs: &Receiver<Job>) {
-        while let Ok(job) = jobs.recv() {
+        let mut untold = 0;
+        while let Some(job) = self.next_job(jobs, &mut untold) {
+            let is_short = job.is_short();
             for report in self.work(job) {
                 if self.reports.send(report).is_err() {
                     return;
                 }
+                untold += 1;
             }
+            if !is_short || untold >= UNTOLD_MAX {
+                self.tell(&mut untold);
+            }
+        }
+    }
+
+    /// The next job. Before one that may take its time, or when there is none, what was done is told.
+    fn next_job(&self, jobs: &Receiver<Job>, untold: &mut usize) -> Option<Job> {
+        match jobs.try_recv() {
+            Ok(job) => {
+                if !job.is_short() {
+                    self.tell(untold);
+                }
+                Some(job)
+            }
+            Err(TryRecvError::Empty) => {
+                self.tell(untold);
+                jobs.recv().ok()
+            }
+            Err(TryRecvError::Disconnected) => None,
+        }
+    }
+
+    fn tell(&self, untold: &mut usize) {
+        if std::mem::take(untold) > 0 {
             (self.wake)();
         }
     }
@@ -165,12 +205,18 @@ impl Worker {
                 let result = parent.and_then(|(dir, name)| install::touch(&dir, &name, &version));
                 DiskReport::Installed { file, result }
             }
+            Job::MakeDir { local } => {
+                let result = self.in_parent(&local, |open, name| Destination::make_dir(&open.dir, name));
+                DiskReport::Entry { local, result }
+            }
             Job::MakeLink { local, target, modified } => {
                 let result = install::make_link(&self.destination, &local, &target, modified);
                 DiskReport::Entry { local, result }
             }
             Job::FinishDir { local, mode, modified } => {
-                let result = install::finish_dir(&self.destination, &local, mode, modified);
+                let durable = self.destination.durable;
+                let result =
+                    self.in_parent(&local, |open, name| install::finish_dir(&open.dir, name, mode, modified, durable));
                 DiskReport::Entry { local, result }
             }
             Job::Forget(content) => {
@@ -190,13 +236,19 @@ impl Worker {
     }
 
     fn small(&mut self, small: &SmallFile) -> DiskReport {
-        let result = self.install_small(small);
+        let durable = self.destination.durable;
+        let result = self.in_parent(&small.local, |open, name| install::install_small(open, name, small, durable));
         self.queued_bytes.fetch_sub(small.bytes(), Ordering::Relaxed);
         DiskReport::Small { file: small.file, credit: small.credit, result }
     }
 
-    fn install_small(&mut self, small: &SmallFile) -> Result<SmallOutcome, DiskError> {
-        let (parent, name) = small.local.split().unwrap_or_default();
+    /// Does something in the directory that this goes into, which is made if it is missing.
+    fn in_parent<T>(
+        &mut self,
+        local: &RelPath,
+        work: impl FnOnce(&mut OpenDir, &[u8]) -> Result<T, DiskError>,
+    ) -> Result<T, DiskError> {
+        let (parent, name) = local.split().unwrap_or_default();
         let mut open = match self.dir.take() {
             Some(open) if open.path == parent => open,
             _ => {
@@ -204,7 +256,7 @@ impl Worker {
                 OpenDir::new(parent, dir)
             }
         };
-        let result = install::install_small(&mut open, name, small, self.destination.durable);
+        let result = work(&mut open, name);
         self.dir = Some(open);
         result
     }

@@ -24,6 +24,7 @@ impl Transfer {
                 if let Err(error) = result {
                     let error = full(error)?;
                     self.totals.fail(local.to_string(), error.message);
+                    self.failed_dirs.insert(local);
                 }
                 Ok(())
             }

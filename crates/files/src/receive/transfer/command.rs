@@ -56,7 +56,8 @@ pub enum Output {
     Finished,
 }
 
-/// Work for a disk. Commands of the same content and leaf are in order; others may be done in any order.
+/// Work for a disk. Commands of the same content and leaf are in order; others may be done in any order, but that what isn't answered is
+/// done before whatever comes after it.
 #[derive(Debug)]
 pub enum DiskCommand {
     /// Say what is at the place of a file: [`DiskReport::Inspected`].

@@ -1,7 +1,7 @@
 //! The listing: asked for page by page while its files are fetched, and every path in it checked.
 
 use std::collections::hash_map::RandomState;
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::hash::BuildHasher;
 
 use super::command::{DiskCommand, FileKey, Output, Version};
@@ -41,7 +41,8 @@ pub(super) struct Listing {
     /// nothing twice. Keyed at random: a server cannot choose paths that collide.
     seen: HashSet<u64>,
     hasher: RandomState,
-    dirs: Vec<ListedDir>,
+    /// By how deep they are.
+    dirs: BTreeMap<usize, Vec<ListedDir>>,
 }
 
 impl Listing {
@@ -59,8 +60,9 @@ impl Listing {
         self.awaiting = false;
     }
 
-    pub(super) fn take_dirs(&mut self) -> Vec<ListedDir> {
-        std::mem::take(&mut self.dirs)
+    /// The directories that are deepest, of those that were not taken yet.
+    pub(super) fn take_deepest_dirs(&mut self) -> Option<Vec<ListedDir>> {
+        Some(self.dirs.pop_last()?.1)
     }
 
     /// Whether this path comes for the first time.
@@ -176,6 +178,19 @@ impl Transfer {
         Ok(())
     }
 
+    /// Has files inspected once there is nothing that may still stand in the place of a directory of theirs.
+    pub(super) fn pump_inspections(&mut self) {
+        if self.entries_pending > 0 {
+            return;
+        }
+        for file in std::mem::take(&mut self.to_inspect) {
+            if let Some(FileTask { local, version, .. }) = self.files.get(&file) {
+                let (local, listed) = (local.clone(), *version);
+                self.command(DiskCommand::Inspect { file, local, listed });
+            }
+        }
+    }
+
     /// Where an entry goes. That it is below what was asked for is checked here; that no link leads out, when it is written.
     fn local_path(&self, remote: &RelPath) -> Result<RelPath, String> {
         let stripped = match (&self.placement, &self.options.source) {
@@ -204,7 +219,7 @@ impl Transfer {
             Phase::Waiting
         } else {
             self.inspecting += 1;
-            self.command(DiskCommand::Inspect { file: key, local: local.clone(), listed: version });
+            self.to_inspect.push(key);
             Phase::Inspecting
         };
         let task = FileTask {
@@ -231,7 +246,8 @@ impl Transfer {
         }
         self.entries_pending += 1;
         self.command(DiskCommand::MakeDir { local: local.clone() });
-        self.listing.dirs.push(ListedDir { local, mode: entry.mode, modified: entry.mtime });
+        let dir = ListedDir { local, mode: entry.mode, modified: entry.mtime };
+        self.listing.dirs.entry(dir.local.names().count()).or_default().push(dir);
         Ok(())
     }
 

@@ -24,7 +24,7 @@ pub use command::{
 };
 pub use outcome::{FileFailure, Progress, Totals, TransferError};
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use confirming::Confirmations;
@@ -32,7 +32,7 @@ pub(in crate::receive) use credit::Credit;
 use fetching::{Fetch, Share, Space};
 use file::{FileTask, Phase};
 use keys::Counted;
-use listing::Listing;
+use listing::{ListedDir, Listing};
 use pieces::Piece;
 
 use super::breaks::Breaks;
@@ -115,14 +115,18 @@ pub struct Transfer {
     /// Requests for leaves under way.
     leaf_requests: HashMap<u32, FileKey, Counted>,
     credit: Credit,
-    /// Files that the disk is asked about.
+    /// Files that the disk is asked about, or will be.
     inspecting: usize,
+    /// Those that it will be asked about once the directories and links that were listed before them are made.
+    to_inspect: Vec<FileKey>,
     space: Option<Space>,
     /// Fetch that the data message under way belongs to.
     data_id: u32,
     piece: Option<Piece>,
-    /// Directories and links that the disk is making.
+    /// Directories and links that the disk is making, or directories that it is finishing.
     entries_pending: usize,
+    /// Directories that could not be made, which is told once.
+    failed_dirs: HashSet<RelPath>,
     confirmations: Confirmations,
     outputs: VecDeque<Output>,
     totals: Totals,
@@ -159,10 +163,12 @@ impl Transfer {
             leaf_requests: HashMap::default(),
             credit: Credit::new(options.window_bytes, options.chunk_bytes),
             inspecting: 0,
+            to_inspect: Vec::new(),
             space: None,
             data_id: 0,
             piece: None,
             entries_pending: 0,
+            failed_dirs: HashSet::new(),
             confirmations: Confirmations::default(),
             outputs: VecDeque::new(),
             totals: Totals::default(),
@@ -338,6 +344,7 @@ impl Transfer {
             }
             self.pump_confirmations();
         }
+        self.pump_inspections();
         self.pump_end();
     }
 
@@ -352,16 +359,16 @@ impl Transfer {
         if !idle {
             return;
         }
-        if self.stage == Stage::Running {
-            self.stage = Stage::FinishingDirs;
-            // The deepest first: a directory's time changes when something below it is finished.
-            for dir in self.listing.take_dirs().into_iter().rev() {
-                self.entries_pending += 1;
-                self.command(DiskCommand::FinishDir { local: dir.local, mode: dir.mode, modified: dir.modified });
+        self.stage = Stage::FinishingDirs;
+        // The deepest first: what is in a directory may not be reached any more once it has its mode.
+        while self.entries_pending == 0 {
+            let Some(dirs) = self.listing.take_deepest_dirs() else { return self.over() };
+            for ListedDir { local, mode, modified } in dirs {
+                if !self.failed_dirs.contains(&local) {
+                    self.entries_pending += 1;
+                    self.command(DiskCommand::FinishDir { local, mode, modified });
+                }
             }
-        }
-        if self.entries_pending == 0 {
-            self.over();
         }
     }
 

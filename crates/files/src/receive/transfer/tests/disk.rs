@@ -15,8 +15,11 @@ pub struct SimDisk {
     /// What inspecting finds; nothing where there is no entry.
     pub found: HashMap<Vec<u8>, Found>,
     pub free: Option<u64>,
-    /// Writing this file fails.
+    /// Writing this file, or making this directory, fails.
     pub broken: Option<Vec<u8>>,
+    /// Directories that were made, and those that were finished.
+    pub made: HashSet<Vec<u8>>,
+    pub finished: HashSet<Vec<u8>>,
     left: HashMap<Vec<u8>, Open>,
     open: HashMap<ContentKey, (ContentSpec, Open)>,
     abandoned: HashSet<ContentKey>,
@@ -50,13 +53,43 @@ impl SimDisk {
         }
         // Those of the same content stay in order, so that leaves are written from their beginning and nothing is installed
         // before it is written; all others may overtake one another.
-        let chosen = content_of(&self.commands[draw.below(self.commands.len())]);
+        let drawn = draw.below(self.commands.len());
+        let chosen = content_of(&self.commands[drawn]);
         let index = match chosen {
             Some(content) => self.commands.iter().position(|command| content_of(command) == Some(content)).unwrap(),
-            None => self.commands.iter().position(|command| content_of(command).is_none()).unwrap(),
+            None => drawn,
         };
         let command = self.commands.remove(index).unwrap();
+        self.check_order(&command);
         self.work(command)
+    }
+
+    /// Since others may be done in any order, what depends on another command must not come while that one waits.
+    fn check_order(&mut self, command: &DiskCommand) {
+        let waits = |which: &dyn Fn(&DiskCommand) -> bool| self.commands.iter().any(which);
+        match command {
+            // What stands in the place of a directory above would be found.
+            DiskCommand::Inspect { local, .. } => {
+                assert!(!waits(
+                    &|other| matches!(other, DiskCommand::MakeDir { local: dir } if local.below(dir).is_some())
+                ));
+            }
+            DiskCommand::MakeDir { local } => {
+                assert!(!self.finished.contains(local.as_bytes()), "made when it was finished");
+            }
+            // With its mode, nothing below it may be reached.
+            DiskCommand::FinishDir { local, .. } => {
+                assert!(self.made.contains(local.as_bytes()), "finished and never made");
+                assert!(!waits(&|other| match other {
+                    DiskCommand::FinishDir { local: dir, .. } => dir.below(local).is_some(),
+                    // Nobody hears when these are done.
+                    DiskCommand::Abandon { .. } | DiskCommand::Leave { .. } => false,
+                    _ => true,
+                }));
+                assert!(self.finished.insert(local.as_bytes().to_vec()), "finished twice");
+            }
+            _ => {}
+        }
     }
 
     fn work(&mut self, command: DiskCommand) -> Option<DiskReport> {
@@ -66,9 +99,16 @@ impl SimDisk {
                 DiskReport::Inspected { file, found: Ok(found) }
             }
             DiskCommand::CheckSpace { .. } => DiskReport::Space { free: self.free },
-            DiskCommand::MakeDir { local }
-            | DiskCommand::MakeLink { local, .. }
-            | DiskCommand::FinishDir { local, .. } => DiskReport::Entry { local, result: Ok(()) },
+            DiskCommand::MakeDir { local } => {
+                let result = if self.broken.as_deref() == Some(local.as_bytes()) { Err(broken()) } else { Ok(()) };
+                if result.is_ok() {
+                    self.made.insert(local.as_bytes().to_vec());
+                }
+                DiskReport::Entry { local, result }
+            }
+            DiskCommand::MakeLink { local, .. } | DiskCommand::FinishDir { local, .. } => {
+                DiskReport::Entry { local, result: Ok(()) }
+            }
             DiskCommand::Touch { file, local, .. } => {
                 // The right content was there, says what inspecting found.
                 let _ = local;

@@ -32,7 +32,9 @@ fn sizes() -> impl Strategy<Value = Vec<usize>> {
 fn world(sizes: &[usize], seed: u64) -> World {
     let mut world = World::new(seed);
     for (index, size) in sizes.iter().enumerate() {
-        world.server.add(&format!("d{}/f{index:02}", index % 3), noise(*size, seed ^ index as u64));
+        // Some deeper than others.
+        let deeper = "in/".repeat(index / 3 % 3);
+        world.server.add(&format!("d{}/{deeper}f{index:02}", index % 3), noise(*size, seed ^ index as u64));
     }
     world
 }
@@ -52,6 +54,7 @@ proptest! {
         prop_assert_eq!(outcome.totals.unfinished_bytes, 0);
         prop_assert_eq!(outcome.totals.bytes, sizes.iter().sum::<usize>() as u64);
         world.check_installed()?;
+        prop_assert_eq!(&world.disk.made, &world.disk.finished);
         prop_assert_eq!(world.server.confirmed.len(), sizes.len());
     }
 
@@ -201,6 +204,15 @@ fn a_disk_that_fails_for_one_file_fails_that_file() {
     world.disk.broken = Some(b"d0/f00".to_vec());
     let outcome = world.run();
     assert_eq!((outcome.failure, outcome.totals.files, outcome.totals.failed), (None, 2, 1));
+}
+
+#[test]
+fn a_directory_that_cannot_be_made_is_told_once() {
+    let mut world = world(&[100, 200, 300], 8);
+    world.disk.broken = Some(b"d1".to_vec());
+    let outcome = world.run();
+    assert_eq!((outcome.failure, outcome.totals.files, outcome.totals.failed), (None, 3, 1));
+    assert_eq!(outcome.totals.failures[0].path, "d1");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A server in memory that keeps to the protocol, but for the faults that it is told to have.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use super::world::{Draw, Faults, noise};
 use crate::digest::{Digest, Leaf, LeafSize, TreeHasher};
@@ -156,13 +156,13 @@ impl SimServer {
             digest: None,
             message: None,
         };
-        let mut last_dir = None;
+        let mut dirs = BTreeSet::new();
         for (path, file) in &self.files {
-            let dir = path.rsplit_once('/').map(|(dir, _)| dir.to_owned());
-            if let Some(dir) = dir.as_ref().filter(|_| last_dir != dir) {
-                entries.push(entry(dir, EntryKind::Dir, 0, 0));
+            for (end, _) in path.match_indices('/') {
+                if dirs.insert(&path[..end]) {
+                    entries.push(entry(&path[..end], EntryKind::Dir, 0, 0));
+                }
             }
-            last_dir = dir;
             entries.push(entry(path, EntryKind::File, file.content.len() as u64, file.modified));
         }
         entries
