@@ -27,7 +27,7 @@ const TTL: Duration = Duration::from_secs(86_400);
 pub enum Pace {
     /// One after the other, so many octets a second; at least 1.
     BytesPerSecond(u64),
-    /// Not before [`SlowDisk::release`], then at once.
+    /// Not before [`SlowDisk::release`], then at once, until [`SlowDisk::hold`].
     Held,
     /// So it is, and with closing the file too.
     HeldWithClosing,
@@ -74,6 +74,11 @@ impl SlowDisk {
     pub fn await_closing(&self, at_most: Duration) -> bool {
         let reads = self.arm.changed.wait_timeout_while(self.arm.lock(), at_most, |reads| reads.closing.is_empty());
         !reads.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
+    /// From now on what its pace holds waits again.
+    pub fn hold(&self) {
+        self.arm.lock().released = false;
     }
 
     /// From now on nothing waits.
