@@ -1,5 +1,6 @@
 //! All clients: their sessions, and the jobs that run for them.
 
+use super::load::Piece;
 use super::session::{Job, Naming, News, Outgoing, Session, Ticket};
 use super::source::Source;
 use super::worker::{Asker, Done, Outcome, Workers};
@@ -118,7 +119,8 @@ impl Clients {
         let Some(client) = self.clients.get_mut(&peer) else { return };
         let result = match client.session.file_in_socket(slot) {
             Some(_) if !whole => Err(Failure::changed("the file shrank while it was sent")),
-            Some(source) => source.check_at_once(),
+            // On a local file system, as all that sendfile is given: looking at it waits for nothing.
+            Some(source) => source.check(),
             None => Ok(()),
         };
         client.session.sent(slot, result);
@@ -170,7 +172,7 @@ impl Clients {
     fn start(&mut self, peer: PeerId, job: Job<Source>, take_back: &mut impl FnMut(Ticket) -> usize) {
         let Some(client) = self.clients.get_mut(&peer) else { return };
         let asker = |ticket| Asker { peer, ticket, key: client.key };
-        let workers = &self.workers;
+        let workers = &mut self.workers;
         match job {
             Job::Prepare { ticket, request, from, open_max } => workers.prepare(asker(ticket), request, from, open_max),
             Job::Open { ticket, path } => {
@@ -179,7 +181,8 @@ impl Clients {
                 }
             }
             Job::Load { ticket, slot, file, offset, length, how } => {
-                if let Some(result) = workers.load(asker(ticket), slot, file, offset, length, how) {
+                let piece = Piece { asker: asker(ticket), slot, source: file, offset, length, how };
+                if let Some(result) = workers.load(piece) {
                     client.session.loaded(ticket, slot, result);
                 }
             }
@@ -218,6 +221,11 @@ impl Clients {
                 self.stop_waiting(|of, waits| of == peer && waits == ticket);
             }
         }
+    }
+
+    /// Goes on with what waited for memory. [`Workers::copy_on`] says when.
+    pub(super) fn copy_on(&mut self) {
+        self.workers.copy_on();
     }
 
     /// What to send to a client next, if the socket has room.

@@ -6,9 +6,11 @@
 
 mod budget;
 mod clients;
+mod copies;
 mod handle;
 mod holes;
 mod listing;
+mod load;
 mod pieces;
 mod pool;
 mod prepare;
@@ -63,6 +65,14 @@ mod limits {
     /// these octets and this number.
     pub(super) const PIPELINE_BYTES_MAX: u64 = 4 << 20;
     pub(super) const PIPELINE_PIECES_MAX: usize = 64;
+    /// Octets of copies of pieces, of files that are not on a local disk, of all clients, beyond what is sure.
+    pub(super) const COPIES_BYTES_MAX: usize = 32 << 20;
+    /// Of these, what one client may have, or one piece.
+    pub(super) const CLIENT_COPIES_BYTES_MAX: usize = COPIES_BYTES_MAX / 2;
+    /// Of these, what one device may have that isn't read yet, or one piece.
+    pub(super) const DEVICE_COPIES_AHEAD_BYTES_MAX: usize = COPIES_BYTES_MAX / 4;
+    /// A client that has none of them may have so much, whatever others have.
+    pub(super) const CLIENT_COPIES_BYTES_SURE: usize = 256 << 10;
     /// Octets of small files in one data message: as many as the client wants in a chunk, between these.
     pub(super) const DATA_MESSAGE_BYTES_MIN: u64 = 64 << 10;
     pub(super) const DATA_MESSAGE_BYTES_MAX: u64 = 1 << 20;

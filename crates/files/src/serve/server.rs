@@ -181,6 +181,7 @@ impl Server {
             while let Ok(done) = self.done.try_recv() {
                 touched.extend(self.clients.done(done));
             }
+            self.clients.copy_on();
             while let Some(peer) = touched.pop_first() {
                 self.serve(peer);
             }
@@ -265,6 +266,7 @@ fn message(outgoing: Outgoing<Source>) -> Message {
     let frame = |part: Part<Source>| match part {
         Part::Bytes(octets) => Frame::Bytes(octets),
         Part::File { file, offset, length, slot, if_short } => {
+            debug_assert!(file.is_local, "sendfile may wait for ever");
             let range = FileRange::new(file.file, offset, length).tagged(slot);
             match if_short {
                 IfShort::Pad => range.into(),

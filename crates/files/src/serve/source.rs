@@ -6,7 +6,6 @@ use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::root::{FileStat, Root, RootError};
 use rustix::io::Errno;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 /// An open regular file, and what it was when it was opened. Cheap to clone.
@@ -49,19 +48,25 @@ impl Source {
         Ok(buffer.len() - begin)
     }
 
+    /// Reads exactly these octets. Blocks. A file that ends before them has changed.
+    pub(super) fn read(&self, offset: u64, length: usize) -> Result<Vec<u8>, Failure> {
+        let mut octets = Vec::with_capacity(length);
+        while octets.len() < length {
+            let at = offset.saturating_add(octets.len() as u64);
+            match rustix::io::pread(&*self.file, rustix::buffer::spare_capacity(&mut octets), at) {
+                Ok(0) => return Err(Failure::changed("the file shrank while it was sent")),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(Failure::io(&errno.into())),
+            }
+        }
+        octets.truncate(length);
+        Ok(octets)
+    }
+
     /// Whether the open file still is the version that it was at opening, so far as its times and size tell. Blocks where the file
     /// isn't on a local file system.
     pub(super) fn check(&self) -> Result<(), Failure> {
-        self.compare(FileStat::try_from(&**self.file)?)
-    }
-
-    /// The same for the event thread: what fstat(2) needs of a local file is in memory, and elsewhere the kernel says what it was
-    /// told last, as it sends what it was told last.
-    pub(super) fn check_at_once(&self) -> Result<(), Failure> {
-        if self.is_local { self.check() } else { self.compare(FileStat::last_known(&self.file)?) }
-    }
-
-    fn compare(&self, now: FileStat) -> Result<(), Failure> {
+        let now = FileStat::try_from(&**self.file)?;
         if now.same_content(&self.stat) {
             return Ok(());
         }
@@ -73,14 +78,6 @@ impl Source {
             "the file changed"
         };
         Err(Failure::changed(format!("{what} while it was sent")))
-    }
-
-    /// Reads exactly these octets. Blocks. A file that ends before them has changed.
-    pub(super) fn read_exact(&self, buffer: &mut [u8], offset: u64) -> Result<(), Failure> {
-        self.file.read_exact_at(buffer, offset).map_err(|error| match error.kind() {
-            std::io::ErrorKind::UnexpectedEof => Failure::changed("the file shrank while it was sent"),
-            _ => Failure::io(&error),
-        })
     }
 }
 

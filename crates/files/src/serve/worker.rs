@@ -2,9 +2,11 @@
 
 use super::Failure;
 use super::budget::Budget;
+use super::copies::Copies;
 use super::listing::{Lister, Listing};
+use super::load::Piece;
 use super::pool::{Lane, LaneLimits};
-use super::prepare::{Preparing, ZSTD_LEVEL, plain_path};
+use super::prepare::{Preparing, plain_path};
 use super::session::{LeavesAnswer, LoadHow, Loaded, Page, Prepared, Slot, Ticket};
 use super::source::Source;
 use super::warm::{Residency, Storage};
@@ -79,6 +81,7 @@ pub(super) struct Workers {
     warm: Lane,
     hash: Lane,
     compress: Lane,
+    copies: Copies<Piece>,
     sender: Sender<Done>,
 }
 
@@ -118,6 +121,7 @@ impl Workers {
             hanging_max: COMPRESSING_HANGING_MAX,
             per_group_max: compress_threads,
         };
+        let copies_waker = waker.clone();
         let workers = Workers {
             shared: Arc::new(Shared { root, cache, small_digests: SmallDigests::default(), budget, storage, waker }),
             files: Lane::new(FILES_LANE),
@@ -125,6 +129,7 @@ impl Workers {
             warm: Lane::new(WARM_LANE),
             hash: Lane::new(hash),
             compress: Lane::new(compress),
+            copies: Copies::new(move || copies_waker.wake()),
             sender,
         };
         (workers, receiver)
@@ -164,38 +169,48 @@ impl Workers {
         None
     }
 
-    /// Makes a piece ready: at once, with None, if it is in memory and needn't be compressed.
-    pub(super) fn load(
-        &self,
-        asker: Asker,
-        slot: Slot,
-        source: Source,
-        offset: u64,
-        length: u64,
-        how: LoadHow,
-    ) -> Option<Result<Loaded, Failure>> {
-        let failed = move |failure| Outcome::Loaded(slot, Err(failure));
-        if how == LoadHow::Compressed {
-            let device = source.stat.device;
-            let pack = move |_: &Shared| Outcome::Loaded(slot, pack(&source, offset, length));
-            self.run(&self.compress, device, asker, failed, pack);
+    /// Makes a piece ready: at once if it is in memory, of a file on a local disk, and needn't be compressed. Otherwise None.
+    pub(super) fn load(&mut self, piece: Piece) -> Option<Result<Loaded, Failure>> {
+        let Piece { asker, slot, ref source, offset, length, how } = piece;
+        if !source.is_local {
+            // A piece of more octets than memory can have waits for ever; there is none.
+            let bytes = usize::try_from(length).unwrap_or(usize::MAX);
+            // The plain dialect has asked for one frame, of all of it.
+            let may_be_cut = how != LoadHow::AsItIs;
+            self.copies.push(asker.key, source.stat.device, bytes, may_be_cut, piece);
+            self.copy_on();
             return None;
         }
-        let check = how == LoadHow::Unchanged;
-        if source.is_local {
-            if check && let Err(failure) = source.check() {
-                return Some(Err(failure));
-            }
-            if self.shared.storage.probe(&source, offset, length) == Residency::Resident {
-                return Some(Ok(Loaded::InPlace));
-            }
+        let failed = move |failure| Outcome::Loaded(slot, Err(failure));
+        let device = source.stat.device;
+        if how == LoadHow::Compressed {
+            self.run(&self.compress, device, asker, failed, move |_| Outcome::Loaded(slot, piece.pack()));
+            return None;
         }
-        self.run(&self.warm, source.stat.device, asker, failed, move |shared| {
-            let checked = if check && !source.is_local { source.check() } else { Ok(()) };
-            let warmed = checked.and_then(|()| shared.storage.warm(&source, offset, length));
+        if how == LoadHow::Unchanged
+            && let Err(failure) = source.check()
+        {
+            return Some(Err(failure));
+        }
+        if self.shared.storage.probe(source, offset, length) == Residency::Resident {
+            return Some(Ok(Loaded::InPlace));
+        }
+        self.run(&self.warm, device, asker, failed, move |shared| {
+            let warmed = shared.storage.warm(&piece.source, offset, length);
             Outcome::Loaded(slot, warmed.map(|()| Loaded::InPlace))
         });
         None
+    }
+
+    /// Has pieces read that waited for memory, as far as there is some. To be called after the waker was woken.
+    pub(super) fn copy_on(&mut self) {
+        while let Some((piece, room)) = self.copies.next() {
+            let Piece { asker, slot, how, .. } = piece;
+            let lane = if how == LoadHow::Compressed { &self.compress } else { &self.warm };
+            let failed = move |failure| Outcome::Loaded(slot, Err(failure));
+            let device = piece.source.stat.device;
+            self.run(lane, device, asker, failed, move |_| Outcome::Loaded(slot, piece.copy(room)));
+        }
     }
 
     /// Hashes the file, unless it is taken away before it is its turn.
@@ -262,7 +277,8 @@ impl Workers {
 
     /// Drops what a client that is gone has waiting, and with it the files that are open for it. Of what hashes, others may wait
     /// for the same; and it is given up otherwise.
-    pub(super) fn forget(&self, key: u64) {
+    pub(super) fn forget(&mut self, key: u64) {
+        self.copies.forget(key);
         self.files.forget(key, Some(key));
         self.list.forget(key, Some(Asker::group_of(key)));
         // Here the groups are devices, of which there are few.
@@ -335,18 +351,5 @@ impl Shared {
             total: as_u32(leaves.len()),
         };
         Ok(LeavesAnswer { reply, attachment: wanted.into_iter().flatten().copied().collect::<Vec<u8>>().into() })
-    }
-}
-
-/// Reads and compresses a piece. If it doesn't shrink it is sent as it is; having been read, it is in memory.
-fn pack(source: &Source, offset: u64, length: u64) -> Result<Loaded, Failure> {
-    let length = usize::try_from(length).map_err(|_| Failure::new(ErrorCode::Io, "piece too large"))?;
-    let mut octets = vec![0; length];
-    source.read_exact(&mut octets, offset)?;
-    // Compressed octets are sent later than they are read, so what was read is checked now.
-    source.check()?;
-    match zstd::bulk::compress(&octets, ZSTD_LEVEL) {
-        Ok(packed) if packed.len() < length => Ok(Loaded::Packed(packed.into())),
-        _ => Ok(Loaded::InPlace),
     }
 }

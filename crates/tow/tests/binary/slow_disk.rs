@@ -16,8 +16,12 @@ const COLD_BYTES: u64 = 6 << 20;
 
 /// A disk in this folder that does nothing yet. `None`, and the test is skipped, where none can be mounted.
 fn hanging(folder: &Path, pace: Pace) -> Option<SlowDisk> {
+    disk_of(folder, COLD_BYTES, pace)
+}
+
+fn disk_of(folder: &Path, bytes: u64, pace: Pace) -> Option<SlowDisk> {
     fs::create_dir(folder).expect("mkdir");
-    match SlowDisk::mount(folder, COLD_BYTES, pace) {
+    match SlowDisk::mount(folder, bytes, pace) {
         Ok(disk) => Some(disk),
         // Not the helper that fails in CI: a container has /dev/fuse or not, and the same is tested without it in `serve`.
         Err(error) => {
@@ -97,6 +101,33 @@ fn nobody_waits_for_the_closing_of_a_file_on_a_hanging_disk() {
     drop(plain);
     assert!(disk.await_closing(DEADLINE));
     get(&server.url("warm"), &folder.path().join("copy")).expect_code(0);
+    disk.release();
+    server.stop(Signal::TERM).expect_code(0);
+}
+
+/// What a slow client hasn't taken yet may be gone from the page cache when it reads on, and the disk may hang by then.
+#[test]
+fn what_was_read_of_a_disk_that_hangs_now_is_sent_from_memory() {
+    // Far more than the sockets between the server and a client hold.
+    const BYTES: u64 = 16 << 20;
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    fs::create_dir(&served).expect("mkdir");
+    random_file(&served.join("warm"), 1 << 20, 1);
+    let Some(disk) = disk_of(&served.join("disk"), BYTES, Pace::Held) else { return };
+    let server = Server::start(&served);
+    let disk = disk;
+    disk.release();
+    let mut plain = Wire::dealer(server.port());
+    plain.send(&["fetch", "disk/cold", "0", &BYTES.to_string()]).expect("send");
+    // Sending begins when all of it is ready.
+    plain.await_octets().expect("an answer");
+    disk.hold();
+    // Whoever opens the file drops what the page cache has of it.
+    drop(fs::File::open(served.join("disk").join(COLD_FILE)).expect("open"));
+    let reader = std::thread::spawn(move || plain.receive().expect("an answer"));
+    get(&server.url("warm"), &folder.path().join("copy")).expect_code(0);
+    assert!(reader.join().expect("no panic")[0] == content(0, BYTES as usize));
     disk.release();
     server.stop(Signal::TERM).expect_code(0);
 }

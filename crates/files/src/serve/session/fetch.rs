@@ -1,5 +1,6 @@
 //! One fetch: its files are looked at in batches, announced, and sent one after the other, in their order.
 
+use super::large::{DataPiece, DigestState, Large};
 use super::naming::Named;
 use super::pipeline::Pipeline;
 use super::{Envelope, IfShort, Job, LoadHow, Loaded, News, Outgoing, Part, Prepared, Shared, Slot, Ticket};
@@ -14,7 +15,7 @@ use crate::serve::limits::{
     BATCH_OPEN_MAX, CLIENT_OPEN_FILES_MAX, DATA_MESSAGE_BYTES_MAX, DATA_MESSAGE_BYTES_MIN, HASH_AHEAD_MAX,
     OPEN_FILES_MAX, PIPELINE_BYTES_MAX, READY_BYTES_MAX,
 };
-use crate::serve::pieces::{Piece, PieceCursor};
+use crate::serve::pieces::PieceCursor;
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,11 +29,6 @@ fn aligned(offset: u64, available: u64) -> u64 {
     let well = end - end % CUT_ALIGNMENT;
     if well > offset { well - offset } else { available }
 }
-
-/// So many pieces of a file in a row that don't shrink, and compression is given up for most of the next.
-const UNSHRUNK_MAX: u32 = 4;
-/// One piece in so many is compressed all the same, to see whether the file has become different.
-const COMPRESS_AGAIN_AFTER: u32 = 16;
 
 #[derive(Debug)]
 pub(super) struct Fetch<F> {
@@ -56,39 +52,6 @@ enum FileState<F> {
     Answered(FileAnswer),
     Small { metadata: FileMetadata, body: Bytes, packed: Option<Bytes>, sent: usize },
     Large(Box<Large<F>>),
-}
-
-#[derive(Debug)]
-struct Large<F> {
-    metadata: FileMetadata,
-    file: F,
-    unless: Option<Digest>,
-    digest: DigestState,
-    cursor: PieceCursor,
-    pipeline: Pipeline<DataPiece>,
-    /// Pieces in a row that compression didn't make smaller.
-    unshrunk: u32,
-    /// Pieces begun.
-    begun: u32,
-    failed: Option<Failure>,
-}
-
-#[derive(Debug)]
-struct DataPiece {
-    piece: Piece,
-    how: LoadHow,
-    packed: Option<Bytes>,
-    /// Taken from the credit when it was begun.
-    cost: u64,
-}
-
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum DigestState {
-    /// Not asked for, or told with the metadata.
-    Settled,
-    Wanted,
-    Hashing,
-    Found(Digest),
 }
 
 impl<F: Clone> Fetch<F> {
@@ -188,20 +151,8 @@ impl<F: Clone> Fetch<F> {
     }
 
     pub(super) fn loaded(&mut self, slot: Slot, result: Result<Loaded, Failure>, shared: &mut Shared<F>) {
-        let Some(FileState::Large(large)) = self.files.front_mut() else { return };
-        // Nothing of this number: it belonged to a file that has been declared void meanwhile.
-        let Some(piece) = large.pipeline.ready(slot) else { return };
-        match result {
-            Ok(Loaded::InPlace) if piece.how == LoadHow::Compressed => large.unshrunk += 1,
-            Ok(Loaded::InPlace) => {}
-            Ok(Loaded::Packed(octets)) => {
-                large.unshrunk = 0;
-                let cost = (octets.len() as u64).max(PIECE_COST_MIN);
-                shared.credit.add(piece.cost.saturating_sub(cost));
-                piece.cost = cost;
-                piece.packed = Some(octets);
-            }
-            Err(failure) => large.failed = Some(failure),
+        if let Some(FileState::Large(large)) = self.files.front_mut() {
+            large.loaded(self.ticket, slot, result, shared);
         }
     }
 
@@ -333,7 +284,7 @@ impl<F: Clone> Fetch<F> {
             let slot = shared.slot();
             let length = if piece.hole { 0 } else { piece.length };
             let how = if self.request.compress.is_some() { large.how_to_compress() } else { LoadHow::Unchanged };
-            large.pipeline.begin(slot, length, DataPiece { piece, how, packed: None, cost });
+            large.pipeline.begin(slot, length, DataPiece { piece, how, octets: None, cost });
             if piece.hole {
                 large.pipeline.ready(slot);
             } else {
@@ -397,18 +348,18 @@ impl<F: Clone> Fetch<F> {
         if shared.in_socket_bytes > 0 && shared.in_socket_bytes + length > PIPELINE_BYTES_MAX {
             return None;
         }
-        let DataPiece { piece, packed, cost, .. } = piece;
-        let (piece, cost, packed) = (*piece, *cost, packed.take());
-        let (body, body_length) = match &packed {
+        let DataPiece { piece, octets, cost, .. } = piece;
+        let (piece, cost, octets) = (*piece, *cost, octets.take());
+        let (body, body_length) = match &octets {
             _ if piece.hole => (Body::Hole, 0),
-            Some(octets) => (Body::Zstd, octets.len() as u64),
+            Some((body, octets)) => (*body, octets.len() as u64),
             None => (Body::Plain, piece.length),
         };
         let n = large.metadata.n;
         let entry = DataEntry { n, end: false, body, offset: piece.offset, length: piece.length, body_length };
-        let part = match packed {
+        let part = match octets {
             _ if piece.hole => Part::Bytes(Bytes::new()),
-            Some(octets) => Part::Bytes(octets),
+            Some((_, octets)) => Part::Bytes(octets),
             None => {
                 let file = large.file.clone();
                 Part::File { file, offset: piece.offset, length: piece.length, slot, if_short: IfShort::Pad }
@@ -493,32 +444,5 @@ impl<F: Clone> Fetch<F> {
         frames.push(Part::Bytes(header.into()));
         frames.append(&mut parts);
         Some(Outgoing { ticket: Some(self.ticket), parts: frames })
-    }
-}
-
-impl<F> Large<F> {
-    /// Whether the metadata can't be told before the digest is known.
-    fn must_wait(&self, wish: DigestWish) -> bool {
-        let unknown = matches!(self.digest, DigestState::Wanted | DigestState::Hashing);
-        unknown && (wish == DigestWish::Now || self.unless.is_some())
-    }
-
-    /// A file whose pieces don't shrink, as most media and archives, is tried again only now and then.
-    fn how_to_compress(&mut self) -> LoadHow {
-        self.begun = self.begun.wrapping_add(1);
-        let is_hopeless = self.unshrunk >= UNSHRUNK_MAX && !self.begun.is_multiple_of(COMPRESS_AGAIN_AFTER);
-        if is_hopeless { LoadHow::Unchanged } else { LoadHow::Compressed }
-    }
-
-    fn is_through(&self) -> bool {
-        let digest_open = matches!(self.digest, DigestState::Wanted | DigestState::Hashing);
-        self.cursor.is_done() && self.pipeline.is_empty() && !digest_open
-    }
-
-    /// Gives back the credit of what the socket never got.
-    fn refund(&mut self, shared: &mut Shared<F>) {
-        for piece in self.pipeline.clear() {
-            shared.credit.add(piece.cost);
-        }
     }
 }

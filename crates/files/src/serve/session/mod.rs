@@ -6,6 +6,7 @@
 
 mod credit;
 mod fetch;
+mod large;
 mod naming;
 mod pipeline;
 mod plain;

@@ -55,6 +55,15 @@ impl<P> Pipeline<P> {
         Some(&mut entry.piece)
     }
 
+    /// Only so much of a piece is ready: what is behind it is a piece of its own, that is being loaded.
+    pub(super) fn split(&mut self, slot: Slot, length: u64, rest: Slot, piece: P) {
+        let Some(at) = self.pieces.iter().position(|entry| entry.slot == slot) else { return };
+        let Some(entry) = self.pieces.get_mut(at) else { return };
+        let left = entry.length.saturating_sub(length);
+        entry.length -= left;
+        self.pieces.insert(at + 1, Entry { slot: rest, length: left, piece, stage: Stage::Loading });
+    }
+
     /// The next piece to go to the socket, if it is ready.
     pub(super) fn next_ready(&mut self) -> Option<(Slot, u64, &mut P)> {
         let entry = self.pieces.iter_mut().find(|entry| entry.stage != Stage::InSocket)?;

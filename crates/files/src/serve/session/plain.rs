@@ -113,9 +113,11 @@ impl<F: Clone> Plain<F> {
 
     pub(super) fn loaded(&mut self, slot: Slot, result: Result<Loaded, Failure>, shared: &mut Shared<F>) {
         if let Some(piece) = self.pipeline.ready(slot) {
-            // Only what compresses gives octets, and nothing is compressed here: the piece goes out of the file.
-            if let Err(failure) = result {
-                piece.content = Content::Frames(error_frames(&failure.message).into());
+            match result {
+                // Nothing is compressed here.
+                Ok(Loaded::InPlace | Loaded::Packed(_)) => {}
+                Ok(Loaded::Copied(octets)) => piece.content = Content::Frames(vec![octets]),
+                Err(failure) => piece.content = Content::Frames(error_frames(&failure.message).into()),
             }
         }
         self.progress(shared);

@@ -248,6 +248,14 @@ impl Simulation {
                     (_, LoadHow::Compressed) if length > 1 && self.chance.one_in(2) => {
                         Ok(Loaded::Packed(Bytes::from(vec![0; 1 + self.chance.below(length as usize - 1)])))
                     }
+                    (_, how) if self.chance.one_in(2) => {
+                        // The beginning of one that is cut, and what is left, cost no more than the whole.
+                        let may_be_cut =
+                            how != LoadHow::AsItIs && length >= 2 * PIECE_COST_MIN && self.chance.one_in(2);
+                        let least = if may_be_cut { PIECE_COST_MIN as usize } else { length as usize };
+                        let most = if may_be_cut { length as usize - least } else { length as usize };
+                        Ok(Loaded::Copied(Bytes::from(vec![0; least + self.chance.below(most - least + 1)])))
+                    }
                     _ => Ok(Loaded::InPlace),
                 };
                 self.session.loaded(ticket, slot, result);
@@ -352,8 +360,9 @@ impl Simulation {
             let Some(Part::Bytes(json)) = message.parts.get(1) else { panic!("control without JSON") };
             return self.check_reply(Reply::decode(json).unwrap());
         }
-        if first.is_empty() {
-            return self.check_plain(0);
+        // No frame that begins another message begins with a zero, as copied pieces do here.
+        if first.first().is_none_or(|octet| *octet == 0) {
+            return self.check_plain(first.len() as u64);
         }
         let header = DataHeader::decode(first).unwrap();
         assert!(!self.ended.contains(&header.id), "data after the end of its request");

@@ -69,7 +69,7 @@ pub(in crate::serve) enum Prepared<F> {
 /// How a piece is made ready.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(in crate::serve) enum LoadHow {
-    /// Brought into memory, whatever version of the file it is now.
+    /// Brought into memory as one piece, whatever version of the file it is now.
     AsItIs,
     /// Brought into memory, if the file still is the version that is being sent.
     Unchanged,
@@ -84,6 +84,9 @@ pub(in crate::serve) enum Loaded {
     InPlace,
     /// Compressed, smaller than it was.
     Packed(Bytes),
+    /// From memory, as the file can't be left to the page cache: all of the piece or, where there is little memory and the piece
+    /// isn't of the plain dialect, its beginning.
+    Copied(Bytes),
 }
 
 /// A page of a listing: the JSON of the reply.

@@ -193,6 +193,11 @@ impl Wire {
         Ok((flags[0], body))
     }
 
+    /// Waits until the peer has sent something, and leaves it where it is.
+    pub fn await_octets(&self) -> io::Result<()> {
+        self.stream.peek(&mut [0]).map(drop)
+    }
+
     /// Reads a message; answers PINGs on the way.
     pub fn receive(&mut self) -> io::Result<Vec<Vec<u8>>> {
         let mut frames = Vec::new();

@@ -1,0 +1,52 @@
+//! Making pieces of files ready where that takes reading: jobs for the pool.
+
+use super::Failure;
+use super::copies::Share;
+use super::prepare::ZSTD_LEVEL;
+use super::session::{LoadHow, Loaded, Slot};
+use super::source::Source;
+use super::worker::Asker;
+use crate::protocol::ErrorCode;
+use rustix::fs::{Advice, fadvise};
+use std::num::NonZeroU64;
+
+/// A piece of a file, and who wants it.
+pub(super) struct Piece {
+    pub(super) asker: Asker,
+    pub(super) slot: Slot,
+    pub(super) source: Source,
+    pub(super) offset: u64,
+    pub(super) length: u64,
+    pub(super) how: LoadHow,
+}
+
+impl Piece {
+    /// Reads and compresses it. If it doesn't shrink it is sent as it is; having been read, it is in memory.
+    pub(super) fn pack(&self) -> Result<Loaded, Failure> {
+        let length = usize::try_from(self.length).map_err(|_| Failure::new(ErrorCode::Io, "piece too large"))?;
+        let octets = self.source.read(self.offset, length)?;
+        // Compressed octets are sent later than they are read, so what was read is checked now.
+        self.source.check()?;
+        Ok(packed(&octets).unwrap_or(Loaded::InPlace))
+    }
+
+    /// Copies as much of it as there is room for. Where that is all of it, it is compressed if that is wanted.
+    pub(super) fn copy(&self, room: Share) -> Result<Loaded, Failure> {
+        // While this piece travels, the disk may read the next. If it can't be told to, it is read when its turn comes.
+        if let Some(ahead) = NonZeroU64::new(self.length.saturating_mul(2)) {
+            let _ = fadvise(&*self.source.file, self.offset, Some(ahead), Advice::WillNeed);
+        }
+        let octets = self.source.read(self.offset, room.bytes())?;
+        if self.how != LoadHow::AsItIs {
+            self.source.check()?;
+        }
+        let packs = self.how == LoadHow::Compressed && octets.len() as u64 == self.length;
+        let packed = if packs { packed(&octets) } else { None };
+        Ok(packed.unwrap_or_else(|| Loaded::Copied(room.hold(octets))))
+    }
+}
+
+fn packed(octets: &[u8]) -> Option<Loaded> {
+    let packed = zstd::bulk::compress(octets, ZSTD_LEVEL).ok()?;
+    (packed.len() < octets.len()).then(|| Loaded::Packed(packed.into()))
+}
