@@ -4,8 +4,9 @@
 //! Mounting takes root, or fusermount3.
 
 use fuser::{
-    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, Generation, INodeNo, LockOwner,
-    MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, Request,
+    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
+    LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen,
+    Request,
 };
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -31,6 +32,8 @@ pub enum Pace {
     Held,
     /// So it is, and with closing the file too.
     HeldWithClosing,
+    /// So it is with opening the file, and with nothing else.
+    HeldAtOpening,
 }
 
 /// A mounted slow disk. Dropping it answers what waits, and unmounts it.
@@ -76,6 +79,12 @@ impl SlowDisk {
         !reads.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
+    /// Waits until somebody opens the file and is held; false where that takes longer.
+    pub fn await_opening(&self, at_most: Duration) -> bool {
+        let reads = self.arm.changed.wait_timeout_while(self.arm.lock(), at_most, |reads| reads.opening.is_empty());
+        !reads.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
     /// From now on what its pace holds waits again.
     pub fn hold(&self) {
         self.arm.lock().released = false;
@@ -88,6 +97,7 @@ impl SlowDisk {
         for closing in reads.closing.drain(..) {
             closing.ok();
         }
+        reads.opening.drain(..).for_each(opened);
         drop(reads);
         self.arm.changed.notify_all();
     }
@@ -124,6 +134,8 @@ struct Reads {
     waiting: VecDeque<Read>,
     /// Those that close the file and are held.
     closing: Vec<ReplyEmpty>,
+    /// Those that open it and are held.
+    opening: Vec<ReplyOpen>,
     released: bool,
     ended: bool,
 }
@@ -194,6 +206,16 @@ impl Filesystem for Files {
         }
     }
 
+    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        let mut reads = self.arm.lock();
+        if reads.released || self.pace != Pace::HeldAtOpening {
+            opened(reply);
+        } else {
+            reads.opening.push(reply);
+            self.arm.changed.notify_all();
+        }
+    }
+
     fn read(
         &self,
         _: &Request,
@@ -226,6 +248,11 @@ impl Filesystem for Files {
         }
         reply.ok();
     }
+}
+
+/// Nothing need be known of who has the file open.
+fn opened(reply: ReplyOpen) {
+    reply.opened(FileHandle(0), FopenFlags::empty());
 }
 
 fn attributes(inode: INodeNo, size: u64) -> FileAttr {
