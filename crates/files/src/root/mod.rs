@@ -4,7 +4,7 @@
 //! path nor a symbolic link that was swapped in while nobody looked leads outside. Where the kernel or a sandbox has no
 //! openat2, it walks name by name with `O_NOFOLLOW`: just as safe, but it then follows no symbolic link at all.
 //!
-//! All calls here may block on a slow disk, but for [`Root::open_cached_file`].
+//! All calls here may block on a slow disk, but for [`Root::open_cached_file`] and [`Root::mounted_below`].
 
 mod dir;
 mod local;
@@ -18,6 +18,7 @@ use crate::path::{PathError, RelPath};
 use resolve::Resolver;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use stat::Place;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -84,8 +85,12 @@ pub enum Links {
 #[derive(Debug)]
 pub struct Root {
     resolver: Resolver,
-    /// The device of the directory, if its file system is a local one.
-    local_device: Option<u64>,
+    /// The device of the directory.
+    device: u64,
+    /// Whether its file system is a local one.
+    is_local: bool,
+    /// If the kernel tells.
+    place: Option<Place>,
     only: Option<OnlyFile>,
 }
 
@@ -126,8 +131,9 @@ impl Root {
 
     fn at(path: &Path, links: Links, only: Option<OnlyFile>) -> Result<Root, RootError> {
         let resolver = Resolver::at(path, links)?;
-        let local_device = resolver.local_device()?;
-        Ok(Root { resolver, local_device, only })
+        let (device, is_local) = resolver.device()?;
+        let place = resolver.own_place();
+        Ok(Root { resolver, device, is_local, place, only })
     }
 
     /// The same root without openat2, as on kernels and in sandboxes that lack it.
@@ -179,11 +185,31 @@ impl Root {
         dir::regular(self.resolver.open(path, READING)?)
     }
 
-    /// The same if it is known not to block: the names on the way are in memory, and the file is on the file system of the root,
+    /// The same if nothing that is mounted below the root is on the way; `None` if something is, or if it leads out of the root.
+    /// Without openat2 nobody can tell.
+    pub fn open_unmounted_file(&self, path: &RelPath) -> Result<Option<(File, FileStat)>, RootError> {
+        let path = self.actual(path)?;
+        match self.resolver.open_unmounted(path, READING) {
+            Ok(descriptor) => dir::regular(descriptor).map(Some),
+            Err(Errno::XDEV) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// The device of a file system that is mounted below the root, if a path leads there. It is told by what the kernel has in memory,
+    /// so no disk is waited for: of a path that isn't known to the end, by the names that are. Where a mount is, they always are.
+    pub fn mounted_below(&self, path: &RelPath) -> Option<u64> {
+        let own = self.place?;
+        let place = self.resolver.cached_place(self.actual(path).ok()?)?;
+        // What is mounted twice, or bound to another folder, hangs together.
+        (place.mount != own.mount && place.device != own.device).then_some(place.device)
+    }
+
+    /// The same as [`Root::open_file`] if it is known not to block: the names on the way are in memory, and the file is on the file system of the root,
     /// which is a local one. `None` where it may.
     pub fn open_cached_file(&self, path: &RelPath) -> Result<Option<(File, FileStat)>, RootError> {
         let path = self.actual(path)?;
-        if self.local_device.is_none() {
+        if !self.is_local {
             return Ok(None);
         }
         match self.resolver.open_cached(path, READING) {
@@ -196,7 +222,7 @@ impl Root {
 
     /// Whether a file opened here is on a local file system, which asks nobody for what is in memory.
     pub fn is_local(&self, file: &File, stat: &FileStat) -> bool {
-        self.local_device == Some(stat.device) || local::is_local(file)
+        (self.is_local && self.device == stat.device) || local::is_local(file)
     }
 
     /// What an entry is, a link not followed. Of the root itself: that of the directory, or of the one file.

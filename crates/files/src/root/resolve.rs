@@ -1,6 +1,7 @@
 //! Opening a path below a directory descriptor without ever leaving it.
 
 use super::local::is_local;
+use super::stat::Place;
 use super::{FileStat, Links, RootError};
 use crate::path::RelPath;
 use rustix::fd::{AsFd, OwnedFd};
@@ -29,7 +30,7 @@ impl Resolver {
         let mut resolver = Resolver { dir, links, has_openat2: true };
         // Missing: ENOSYS. Forbidden by a sandbox: EPERM, which later would be taken for one of a file.
         resolver.has_openat2 = !matches!(
-            resolver.open_with_openat2(b".", OFlags::PATH | OFlags::DIRECTORY),
+            resolver.open_with_openat2(b".", OFlags::PATH | OFlags::DIRECTORY, resolver.resolve()),
             Err(Errno::NOSYS | Errno::PERM)
         );
         Ok(resolver)
@@ -46,16 +47,49 @@ impl Resolver {
             return self.walk(path, flags);
         }
         let octets = if path.is_root() { b"." } else { path.as_bytes() };
-        self.open_with_openat2(octets, flags)
+        self.open_with_openat2(octets, flags, self.resolve())
     }
 
-    /// The device of the directory, if its file system is a local one.
-    pub(super) fn local_device(&self) -> Result<Option<u64>, RootError> {
-        let device = FileStat::from(fstat(&self.dir)?).device;
-        Ok(is_local(&self.dir).then_some(device))
+    /// The same if it leads to nothing mounted below; EXDEV if it does. Without openat2 it can't be told, and is opened.
+    pub(super) fn open_unmounted(&self, path: &RelPath, flags: OFlags) -> Result<OwnedFd, Errno> {
+        if !self.has_openat2 || path.is_root() {
+            return self.open(path, flags);
+        }
+        self.open_with_openat2(path.as_bytes(), flags, self.resolve() | ResolveFlags::NO_XDEV)
     }
 
-    /// The same if all names on the way are in the kernel's cache, so that no disk is asked, and lead to nothing mounted below.
+    /// The device of the directory, and whether its file system is a local one.
+    pub(super) fn device(&self) -> Result<(u64, bool), RootError> {
+        Ok((FileStat::from(fstat(&self.dir)?).device, is_local(&self.dir)))
+    }
+
+    /// Where as many names of a path lead to as are in the kernel's cache. No disk is asked. `None` if none of them is, or if this can't
+    /// be told.
+    pub(super) fn cached_place(&self, path: &RelPath) -> Option<Place> {
+        let octets = path.as_bytes();
+        if !self.has_openat2 || path.is_root() {
+            return None;
+        }
+        let place = |octets: &[u8]| {
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            let resolve = self.resolve() | ResolveFlags::CACHED;
+            Place::known(openat2(&self.dir, octets, flags, Mode::empty(), resolve).ok()?)
+        };
+        // What is below a name that isn't in the cache isn't either: of a path of thousands of names, few are tried.
+        place(octets).or_else(|| {
+            let ends = octets.iter().enumerate().filter(|(_, octet)| **octet == b'/');
+            let ends: Vec<&[u8]> = ends.filter_map(|(at, _)| octets.get(..at)).collect();
+            let known = ends.partition_point(|beginning| place(beginning).is_some());
+            place(ends.get(known.checked_sub(1)?)?)
+        })
+    }
+
+    /// Where the directory itself is.
+    pub(super) fn own_place(&self) -> Option<Place> {
+        Place::known(&self.dir)
+    }
+
+    /// The same as [`Resolver::open`] if all names on the way are in the kernel's cache, so that no disk is asked, and lead to nothing mounted below.
     /// EAGAIN if they aren't, or if this can't be told; EXDEV if they do.
     pub(super) fn open_cached(&self, path: &RelPath, flags: OFlags) -> Result<OwnedFd, Errno> {
         if !self.has_openat2 || path.is_root() {
@@ -77,8 +111,7 @@ impl Resolver {
         }
     }
 
-    fn open_with_openat2(&self, octets: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
-        let resolve = self.resolve();
+    fn open_with_openat2(&self, octets: &[u8], flags: OFlags, resolve: ResolveFlags) -> Result<OwnedFd, Errno> {
         let mut last = Errno::AGAIN;
         for _ in 0..RACE_ATTEMPTS_MAX {
             match openat2(&self.dir, octets, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {

@@ -1,8 +1,8 @@
 //! What is known of a file without reading it.
 
 use super::RootError;
-use rustix::fs::{AtFlags, FileType, Stat, Statx, StatxFlags, fstat, makedev, statx};
-use rustix::io::Errno;
+use rustix::fd::AsFd;
+use rustix::fs::{AtFlags, FileType, Stat, StatxFlags, fstat, makedev, statx};
 use std::fs::File;
 
 /// A time as files have them.
@@ -67,17 +67,6 @@ impl FileStat {
             == (other.device, other.inode, other.size, other.modified, other.changed)
     }
 
-    /// What an open file was when the kernel was last told: on a network file system the other side isn't asked.
-    pub fn last_known(file: &File) -> Result<FileStat, RootError> {
-        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-        match statx(file, c"", flags, StatxFlags::BASIC_STATS) {
-            Ok(stat) => Ok(stat.into()),
-            // Some sandboxes don't know the call.
-            Err(Errno::NOSYS | Errno::PERM) => file.try_into(),
-            Err(errno) => Err(errno.into()),
-        }
-    }
-
     /// Whether it may have holes.
     pub fn is_sparse(&self) -> bool {
         self.kind == FileKind::File && self.allocated < self.size
@@ -111,18 +100,21 @@ impl From<Stat> for FileStat {
     }
 }
 
-impl From<Statx> for FileStat {
-    fn from(stat: Statx) -> FileStat {
-        FileStat {
-            kind: FileKind::of(u32::from(stat.stx_mode)),
-            device: makedev(stat.stx_dev_major, stat.stx_dev_minor),
-            inode: stat.stx_ino,
-            size: stat.stx_size,
-            modified: Timestamp { seconds: stat.stx_mtime.tv_sec, nanoseconds: stat.stx_mtime.tv_nsec },
-            changed: Timestamp { seconds: stat.stx_ctime.tv_sec, nanoseconds: stat.stx_ctime.tv_nsec },
-            mode: u32::from(stat.stx_mode) & PERMISSION_BITS,
-            allocated: stat.stx_blocks.saturating_mul(STAT_BLOCK_BYTES),
-        }
+/// Where something is, as the kernel was last told: nobody is asked.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) device: u64,
+    /// Of the mount. Devices alone don't tell: overlayfs and Btrfs have several in one.
+    pub(super) mount: u64,
+}
+
+impl Place {
+    /// `None` where a sandbox or an old kernel doesn't tell.
+    pub(super) fn known(descriptor: impl AsFd) -> Option<Place> {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let stat = statx(descriptor, c"", flags, StatxFlags::MNT_ID).ok()?;
+        let is_told = stat.stx_mask & StatxFlags::MNT_ID.bits() != 0;
+        is_told.then(|| Place { device: makedev(stat.stx_dev_major, stat.stx_dev_minor), mount: stat.stx_mnt_id })
     }
 }
 
@@ -145,7 +137,7 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[1; 10_000]).unwrap();
         let now = FileStat::try_from(&file).unwrap();
-        assert_eq!(FileStat::last_known(&file).unwrap(), now);
+        assert_eq!(Place::known(&file).unwrap().device, now.device);
         assert_eq!((now.kind, now.size), (FileKind::File, 10_000));
     }
 }

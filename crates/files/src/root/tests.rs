@@ -55,6 +55,33 @@ fn links_never_lead_out() {
 }
 
 #[test]
+fn what_is_mounted_below_is_told_by_the_names_that_are_in_memory() {
+    let device = |path: &str| FileStat::try_from(&File::open(path).unwrap()).unwrap().device;
+    let (root, proc) = (Root::directory("/", Links::Beneath).unwrap(), device("/proc/version"));
+    assert_ne!(proc, device("/"));
+    assert_eq!(root.mounted_below(&path("proc/version")), Some(proc));
+    // Nobody has asked for these: that they'd be below the mount is known all the same.
+    assert_eq!(root.mounted_below(&path("proc/none")), Some(proc));
+    assert_eq!(root.mounted_below(&path(&format!("proc{}", "/none".repeat(800)))), Some(proc));
+    assert_eq!(root.mounted_below(&path("none/none")), None);
+    assert_eq!(root.mounted_below(&RelPath::root()), None);
+    assert!(root.open_unmounted_file(&path("proc/version")).unwrap().is_none());
+    assert!(root.open_file(&path("proc/version")).is_ok());
+
+    let temp = tree();
+    for root in both_ways(&temp, Links::Beneath) {
+        for name in ["a", "sub/b", "sub/none", "out"] {
+            assert_eq!(root.mounted_below(&path(name)), None);
+        }
+        assert!(root.open_unmounted_file(&path("sub/b")).unwrap().is_some());
+        assert!(matches!(root.open_unmounted_file(&path("none")), Err(RootError::NotFound)));
+    }
+    let root = Root::directory("/", Links::Beneath).unwrap().without_openat2();
+    assert_eq!(root.mounted_below(&path("proc/version")), None);
+    assert!(root.open_unmounted_file(&path("proc/version")).unwrap().is_some());
+}
+
+#[test]
 fn links_that_stay_are_followed_only_where_asked_for() {
     let temp = tree();
     let serving = Root::directory(temp.path().join("root"), Links::Beneath).unwrap();

@@ -127,7 +127,6 @@ impl Lister<'_> {
             }
             return Ok(());
         }
-        // Nothing outside of the literal beginning can match.
         let start = literal_beginning(glob);
         listing.glob = Some(pattern);
         match self.open_level(&start, NAMES_MAX) {
@@ -271,6 +270,11 @@ impl Listing {
         self.digest
     }
 
+    /// The directory that the walk is in.
+    pub(super) fn place(&self) -> Option<&RelPath> {
+        self.levels.last().map(|level| &level.path)
+    }
+
     fn is_through(&self) -> bool {
         self.levels.iter().all(|level| level.names.is_empty())
     }
@@ -335,7 +339,15 @@ fn failed(path: &RelPath, error: &RootError) -> ListEntry {
     }
 }
 
-/// The directory that a pattern's first names spell out, without the last name.
+/// Where a listing begins, so far as its request is a valid one.
+pub(super) fn start_of(request: &ListRequest) -> Option<RelPath> {
+    match &request.target {
+        ListTarget::Glob { glob } => Some(literal_beginning(glob)),
+        ListTarget::Path(path) => path.to_rel_path().ok(),
+    }
+}
+
+/// The directory that a pattern's first names spell out, without the last name: nothing outside of it can match.
 fn literal_beginning(glob: &str) -> RelPath {
     let mut path = RelPath::root();
     let mut names = glob.split('/').peekable();

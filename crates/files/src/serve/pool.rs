@@ -5,7 +5,8 @@
 //! many jobs run at a time: a disk that hangs occupies no more threads than that. Within a group the askers, which are
 //! clients, take turns, so that nobody waits behind all that another one wants.
 //!
-//! Which disk a path leads to is known only when it was opened, and that may hang as reading may. So while work waits, a thread
+//! Which disk a path leads to is known before it was opened only so far as its names are in memory, and opening may hang as reading
+//! may. So while work waits, a thread
 //! that has been at one job for long is taken for one that hangs, and another one is started in its place, up to a bound.
 
 use std::collections::{HashMap, VecDeque};

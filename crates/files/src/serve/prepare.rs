@@ -5,7 +5,7 @@ use super::limits::{BATCH_BYTES_MAX, BATCH_FILES_MAX, SMALL_FILE_BYTES_MAX};
 use super::session::Prepared;
 use super::source::Source;
 use super::{Failure, budget::Budget};
-use crate::digest::{Digest, DigestCache, LeafSize, SmallDigests, wall_clock};
+use crate::digest::{Digest, DigestCache, LeafSize, SmallDigests};
 use crate::limits::CHUNK_BYTES_MAX;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
@@ -29,8 +29,13 @@ pub(super) struct Preparing<'a> {
     pub(super) root: &'a Root,
     pub(super) cache: &'a DigestCache,
     pub(super) small_digests: &'a SmallDigests,
+    /// When this begins.
+    pub(super) began: Timestamp,
     pub(super) budget: &'a Arc<Budget>,
     pub(super) request: &'a FetchRequest,
+    /// The mounted file system that the first file leads to: [`Root::mounted_below`]. Those of a batch all lead to the same one, so
+    /// that one that hangs keeps waiting only what is asked of it.
+    pub(super) mount: Option<u64>,
     /// Files to be left open.
     pub(super) open_max: usize,
 }
@@ -48,10 +53,9 @@ impl Preparing<'_> {
         let mut buffer = self.budget.has(BATCH_BYTES_MAX).then(|| self.budget.buffer());
         let mut looked = Vec::new();
         let mut open = 0;
-        let began = wall_clock();
         for (n, file) in self.request.files.iter().enumerate().skip(from).take(BATCH_FILES_MAX) {
             let n = u32::try_from(n).unwrap_or(u32::MAX);
-            let one = match self.look(n, file, buffer.as_mut(), began) {
+            let one = match self.look(n, file, looked.is_empty(), buffer.as_mut()) {
                 Ok(Some(one)) => one,
                 Ok(None) => break,
                 Err(Failure { code, message }) => {
@@ -67,20 +71,21 @@ impl Preparing<'_> {
         self.finish(looked, buffer.unwrap_or_default())
     }
 
-    /// Looks at one file. None if it is too large for what is left of the buffer: it is one for the next batch.
+    /// Looks at one file. None if it is too large for what is left of the buffer, or on another file system than the first: it is one
+    /// for the next batch.
     fn look(
         &self,
         n: u32,
         file: &FetchFile,
+        is_first: bool,
         buffer: Option<&mut Vec<u8>>,
-        began: Timestamp,
     ) -> Result<Option<Looked>, Failure> {
         let path = file.path.to_rel_path().map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string()))?;
         match buffer {
             Some(buffer) if file.ranges.is_none() => {
                 let begin = buffer.len();
                 for _ in 0..READ_ATTEMPTS_MAX {
-                    let source = Source::open(self.root, &path)?;
+                    let Some(source) = self.open(&path, is_first)? else { return Ok(None) };
                     if !self.is_small(&source.stat) {
                         return self.large(n, file, source).map(Some);
                     }
@@ -93,14 +98,33 @@ impl Preparing<'_> {
                         return Ok(None);
                     }
                     if read_whole(&source, buffer)? {
-                        return Ok(Some(self.small(n, file, &source.stat, begin..buffer.len(), buffer, began)));
+                        return Ok(Some(self.small(n, file, &source.stat, begin..buffer.len(), buffer)));
                     }
                 }
                 buffer.truncate(begin);
                 Err(Failure::changed("the file kept changing while it was read"))
             }
-            _ => self.large(n, file, Source::open(self.root, &path)?).map(Some),
+            _ => match self.open(&path, is_first)? {
+                Some(source) => self.large(n, file, source).map(Some),
+                None => Ok(None),
+            },
         }
+    }
+
+    /// Opens a file. None if it is on another file system than the first of the batch.
+    fn open(&self, path: &RelPath, is_first: bool) -> Result<Option<Source>, Failure> {
+        if !is_first {
+            // Most are where the root is, and need no second look.
+            if self.mount.is_none()
+                && let Some(source) = Source::open_unmounted(self.root, path)?
+            {
+                return Ok(Some(source));
+            }
+            if self.root.mounted_below(path) != self.mount {
+                return Ok(None);
+            }
+        }
+        Source::open(self.root, path).map(Some)
     }
 
     /// Whether a file is read here. One with holes worth keeping isn't: they would arrive as zeros.
@@ -109,21 +133,13 @@ impl Preparing<'_> {
         stat.size <= SMALL_FILE_BYTES_MAX.min(self.request.chunk_bytes) && !keeps_holes
     }
 
-    fn small(
-        &self,
-        n: u32,
-        file: &FetchFile,
-        stat: &FileStat,
-        octets: Range<usize>,
-        buffer: &[u8],
-        began: Timestamp,
-    ) -> Looked {
+    fn small(&self, n: u32, file: &FetchFile, stat: &FileStat, octets: Range<usize>, buffer: &[u8]) -> Looked {
         let wants = self.request.digest != DigestWish::None;
         let unless = unless_digest(file);
         let digest = (wants || unless.is_some()).then(|| {
             self.small_digests.lookup(stat).unwrap_or_else(|| {
                 let digest = Digest::of(buffer.get(octets.clone()).unwrap_or_default());
-                self.small_digests.remember(stat, digest, began);
+                self.small_digests.remember(stat, digest, self.began);
                 digest
             })
         });
@@ -221,6 +237,7 @@ pub(super) fn plain_path(root: &Root, path: Option<&[u8]>) -> Result<RelPath, Fa
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::digest::wall_clock;
     use crate::limits::CHUNK_BYTES_DEFAULT;
     use crate::root::Links;
 
@@ -237,9 +254,17 @@ mod tests {
         let request = FetchRequest { id: 1, chunk_bytes, compress: None, digest, credit_bytes: 0, files };
         let (root, cache) = (Root::directory(temp.path(), Links::Never).unwrap(), DigestCache::new(0));
         let budget = Budget::new(8 * BATCH_BYTES_MAX);
-        let small_digests = &SmallDigests::default();
-        let preparing =
-            Preparing { root: &root, cache: &cache, small_digests, budget: &budget, request: &request, open_max: 1 };
+        let (small_digests, began) = (&SmallDigests::default(), wall_clock());
+        let preparing = Preparing {
+            root: &root,
+            cache: &cache,
+            small_digests,
+            began,
+            budget: &budget,
+            request: &request,
+            mount: None,
+            open_max: 1,
+        };
         let bodies = |from| -> Vec<usize> {
             let batch = preparing.batch(from);
             let body = |prepared: &Prepared<Source>| match prepared {
@@ -266,8 +291,8 @@ mod tests {
         let (root, cache) = (Root::directory(temp.path(), Links::Never).unwrap(), DigestCache::new(0));
         let (budget, small_digests) = (&Budget::new(8 * BATCH_BYTES_MAX), &SmallDigests::default());
         let told = || {
-            let preparing =
-                Preparing { root: &root, cache: &cache, small_digests, budget, request: &request, open_max: 1 };
+            let (root, cache, request, began) = (&root, &cache, &request, wall_clock());
+            let preparing = Preparing { root, cache, small_digests, began, budget, request, mount: None, open_max: 1 };
             match preparing.batch(0).as_slice() {
                 [Prepared::Small { metadata, .. }] => metadata.digest,
                 other => panic!("{other:?}"),

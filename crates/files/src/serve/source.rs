@@ -6,6 +6,7 @@ use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::root::{FileStat, Root, RootError};
 use rustix::io::Errno;
+use std::fs::File;
 use std::sync::Arc;
 
 /// An open regular file, and what it was when it was opened. Cheap to clone.
@@ -20,10 +21,18 @@ pub(super) struct Source {
 impl Source {
     /// Opens a file below the root. Blocks.
     pub(super) fn open(root: &Root, path: &RelPath) -> Result<Source, Failure> {
-        let (file, stat) = root.open_file(path)?;
+        Ok(Source::opened(root, root.open_file(path)?))
+    }
+
+    /// The same if nothing that is mounted below the root is on the way: [`Root::open_unmounted_file`].
+    pub(super) fn open_unmounted(root: &Root, path: &RelPath) -> Result<Option<Source>, Failure> {
+        Ok(root.open_unmounted_file(path)?.map(|opened| Source::opened(root, opened)))
+    }
+
+    fn opened(root: &Root, (file, stat): (File, FileStat)) -> Source {
         let is_local = root.is_local(&file, &stat);
         let far = (!is_local).then_some(stat.device);
-        Ok(Source { file: Arc::new(Handle::new(file, far)), stat, is_local })
+        Source { file: Arc::new(Handle::new(file, far)), stat, is_local }
     }
 
     /// The same where it can't block; `None` where it may.

@@ -3,7 +3,7 @@
 use super::Failure;
 use super::budget::Budget;
 use super::copies::Copies;
-use super::listing::{Lister, Listing};
+use super::listing::{Lister, Listing, start_of};
 use super::load::Piece;
 use super::pool::{Lane, LaneLimits};
 use super::prepare::{Preparing, plain_path};
@@ -12,9 +12,11 @@ use super::source::Source;
 use super::warm::{Residency, Storage};
 use crate::digest::{Digest, DigestCache, Digested, FileKey, HashError, SmallDigests, hash_file, wall_clock};
 use crate::limits::LEAVES_PAGE_MAX;
+use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{FetchRequest, FileAnswer, LeavesReply, LeavesRequest, ListRequest};
 use crate::root::Root;
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -63,7 +65,7 @@ pub(super) struct Asker {
 }
 
 impl Asker {
-    /// Its own group in a lane where other groups are devices: no device has so large a number.
+    /// Its own group, in lanes where other groups are devices: no device has so large a number.
     fn group(self) -> u64 {
         Asker::group_of(self.key)
     }
@@ -82,6 +84,8 @@ pub(super) struct Workers {
     hash: Lane,
     compress: Lane,
     copies: Copies<Piece>,
+    /// Devices of file systems that are mounted below the root, so far as they were groups. There are few.
+    mounts: BTreeSet<u64>,
     sender: Sender<Done>,
 }
 
@@ -130,26 +134,39 @@ impl Workers {
             hash: Lane::new(hash),
             compress: Lane::new(compress),
             copies: Copies::new(move || copies_waker.wake()),
+            mounts: BTreeSet::new(),
             sender,
         };
         (workers, receiver)
     }
 
-    pub(super) fn prepare(&self, asker: Asker, request: Arc<FetchRequest>, from: usize, open_max: usize) {
+    /// The mounted file system that a path leads to, and the group of a job that begins there: those of one that hangs have only its
+    /// share of a lane, however many clients ask for them. Where there is none, or it can't be told, each client is a group.
+    fn group(&mut self, asker: Asker, path: Option<&RelPath>) -> (Option<u64>, u64) {
+        let mount = path.and_then(|path| self.shared.root.mounted_below(path));
+        self.mounts.extend(mount);
+        (mount, mount.unwrap_or(asker.group()))
+    }
+
+    pub(super) fn prepare(&mut self, asker: Asker, request: Arc<FetchRequest>, from: usize, open_max: usize) {
+        let path = request.files.get(from).and_then(|file| file.path.to_rel_path().ok());
+        let (mount, group) = self.group(asker, path.as_ref());
         // What is behind the first file is asked for again, in a job of its own.
         let failed = move |Failure { code, message }| {
             let answer = FileAnswer::Error { n: u32::try_from(from).unwrap_or(u32::MAX), code, message };
             Outcome::Prepared(vec![Prepared::Answer(answer)])
         };
-        self.run(&self.files, asker.key, asker, failed, move |shared| {
+        self.run(&self.files, group, asker, failed, move |shared| {
+            let (began, request) = (wall_clock(), &request);
             let Shared { root, cache, small_digests, budget, .. } = shared;
-            Outcome::Prepared(Preparing { root, cache, small_digests, budget, request: &request, open_max }.batch(from))
+            let preparing = Preparing { root, cache, small_digests, began, budget, request, mount, open_max };
+            Outcome::Prepared(preparing.batch(from))
         });
     }
 
     /// Opens a file: at once, if that can't block. Small files are asked for one by one in the plain
     /// dialect, and two changes of threads would take longer than all the rest.
-    pub(super) fn open(&self, asker: Asker, path: Option<&[u8]>) -> Option<Result<(Source, u64), Failure>> {
+    pub(super) fn open(&mut self, asker: Asker, path: Option<&[u8]>) -> Option<Result<(Source, u64), Failure>> {
         let with_size = |source: Source| (source.clone(), source.stat.size);
         let path = match plain_path(&self.shared.root, path) {
             Ok(path) => path,
@@ -159,9 +176,10 @@ impl Workers {
             Ok(None) => {}
             opened => return opened.map(|source| source.map(with_size)).transpose(),
         }
+        let (_, group) = self.group(asker, Some(&path));
         self.run(
             &self.files,
-            asker.key,
+            group,
             asker,
             |failure| Outcome::Opened(Err(failure)),
             move |shared| Outcome::Opened(Source::open(&shared.root, &path).map(with_size)),
@@ -233,11 +251,12 @@ impl Workers {
         });
     }
 
-    pub(super) fn list(&self, asker: Asker, request: ListRequest, given_up: Arc<AtomicBool>) {
+    pub(super) fn list(&mut self, asker: Asker, request: ListRequest, given_up: Arc<AtomicBool>) {
+        let (_, group) = self.group(asker, start_of(&request).as_ref());
         let lane = if request.digest { &self.hash } else { &self.list };
         self.run(
             lane,
-            asker.group(),
+            group,
             asker,
             |failure| Outcome::Listed(Err(failure)),
             move |shared| {
@@ -251,11 +270,12 @@ impl Workers {
         );
     }
 
-    pub(super) fn list_more(&self, asker: Asker, mut listing: Box<Listing>, given_up: Arc<AtomicBool>) {
+    pub(super) fn list_more(&mut self, asker: Asker, mut listing: Box<Listing>, given_up: Arc<AtomicBool>) {
+        let (_, group) = self.group(asker, listing.place());
         let lane = if listing.hashes() { &self.hash } else { &self.list };
         self.run(
             lane,
-            asker.group(),
+            group,
             asker,
             |failure| Outcome::Listed(Err(failure)),
             move |shared| {
@@ -265,10 +285,11 @@ impl Workers {
         );
     }
 
-    pub(super) fn leaves(&self, asker: Asker, request: LeavesRequest, given_up: Arc<AtomicBool>) {
+    pub(super) fn leaves(&mut self, asker: Asker, request: LeavesRequest, given_up: Arc<AtomicBool>) {
+        let (_, group) = self.group(asker, request.path.to_rel_path().ok().as_ref());
         self.run(
             &self.hash,
-            asker.group(),
+            group,
             asker,
             |failure| Outcome::Leaves(Err(failure)),
             move |shared| Outcome::Leaves(shared.leaves(&request, &given_up)),
@@ -279,8 +300,10 @@ impl Workers {
     /// for the same; and it is given up otherwise.
     pub(super) fn forget(&mut self, key: u64) {
         self.copies.forget(key);
-        self.files.forget(key, Some(key));
-        self.list.forget(key, Some(Asker::group_of(key)));
+        for group in self.mounts.iter().copied().chain([Asker::group_of(key)]) {
+            self.files.forget(key, Some(group));
+            self.list.forget(key, Some(group));
+        }
         // Here the groups are devices, of which there are few.
         self.warm.forget(key, None);
         self.compress.forget(key, None);

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use rustix::process::Signal;
+use serde_json::json;
 use tempfile::tempdir;
 use towpath_slow_disk::{COLD_FILE, Pace, SlowDisk, content};
 
@@ -102,6 +103,57 @@ fn nobody_waits_for_the_closing_of_a_file_on_a_hanging_disk() {
     assert!(disk.await_closing(DEADLINE));
     get(&server.url("warm"), &folder.path().join("copy")).expect_code(0);
     disk.release();
+    server.stop(Signal::TERM).expect_code(0);
+}
+
+/// Which disk a path leads to is known before the path is opened, where its names are in memory.
+#[test]
+fn nobody_waits_for_the_opening_of_files_on_a_hanging_disk() {
+    // More than the server has threads that open files, with all that it starts in place of those that hang.
+    const CLIENTS: usize = 40;
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    fs::create_dir(&served).expect("mkdir");
+    random_file(&served.join("warm"), 1 << 20, 1);
+    fs::write(served.join("small"), "small").expect("write");
+    let Some(disk) = hanging(&served.join("disk"), Pace::HeldAtOpening) else { return };
+    let server = Server::start(&served);
+    let disk = disk;
+
+    let fetch = |paths: &[&str]| {
+        let files: Vec<_> = paths.iter().map(|path| json!({ "path": path })).collect();
+        json!({ "op": "fetch", "id": 1, "digest": "none", "credit_bytes": 1 << 30, "files": files })
+    };
+    let mut clients: Vec<Wire> = (0..CLIENTS).map(|_| Wire::dealer(server.port())).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        if number % 2 == 0 {
+            client.send(&["fetch", "disk/cold", "0", "1"]).expect("send");
+        } else {
+            client.request(&fetch(&["disk/cold"])).expect("send");
+        }
+        // When this is answered, what was asked for before is under way.
+        assert_eq!(client.ask(&json!({ "op": "hello" }))["re"], "hello");
+    }
+    assert!(disk.await_opening(DEADLINE));
+    get(&server.url("warm"), &folder.path().join("copy")).expect_code(0);
+    run(&mut tow(["ls", &server.url("")])).expect_code(0);
+
+    // A fetch gets what comes before the file that can't be opened.
+    let mut both = Wire::dealer(server.port());
+    let answer = both.ask(&fetch(&["small", "disk/cold"]));
+    assert_eq!((&answer["re"], &answer["files"][0]["size"]), (&json!("files"), &json!(5)));
+    assert_eq!(both.receive().expect("its data")[1], b"small");
+
+    disk.release();
+    for (number, mut client) in clients.into_iter().enumerate() {
+        let answer = client.receive().expect("an answer");
+        if number % 2 == 0 {
+            assert_eq!(answer, [content(0, 1)]);
+        } else {
+            assert_eq!(answer[0], b"TOW1");
+        }
+    }
+    assert_eq!(both.control()["files"][0]["size"], COLD_BYTES);
     server.stop(Signal::TERM).expect_code(0);
 }
 
