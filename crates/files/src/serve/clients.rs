@@ -86,7 +86,7 @@ impl Clients {
         tracing::info!(address = %client.address, %reason, "gone");
         client.given_up.values().for_each(|flag| flag.store(true, Ordering::Relaxed));
         self.stop_waiting(|of, _| of == peer);
-        self.workers.forget(client.key);
+        self.workers.forget(client.key, None);
     }
 
     /// Takes a message of a client.
@@ -216,6 +216,7 @@ impl Clients {
                     flag.store(true, Ordering::Relaxed);
                 }
                 if wants_back {
+                    workers.forget(client.key, Some(ticket));
                     client.session.taken_back(ticket, take_back(ticket));
                 }
                 self.stop_waiting(|of, waits| of == peer && waits == ticket);

@@ -122,12 +122,20 @@ impl<W> Copies<W> {
         Some(wanted.what)
     }
 
-    /// Drops what a client that is gone has waiting.
-    pub(super) fn forget(&mut self, client: u64) {
-        self.turns.retain(|(of, _)| *of != client);
-        self.waiting.retain(|(of, _), _| *of != client);
-        // Others may have waited behind it.
-        self.counts.lock().is_changed = true;
+    /// Drops what a client has waiting and doesn't want any more.
+    pub(super) fn forget(&mut self, client: u64, is_unwanted: impl Fn(&W) -> bool) {
+        if self.turns.is_empty() {
+            return;
+        }
+        for (_, waiting) in self.waiting.iter_mut().filter(|((of, _), _)| *of == client) {
+            waiting.retain(|wanted| !is_unwanted(&wanted.what));
+        }
+        self.waiting.retain(|_, waiting| !waiting.is_empty());
+        self.turns.retain(|line| self.waiting.contains_key(line));
+        let mut held = self.counts.lock();
+        // Room may have been kept for it.
+        held.is_changed = true;
+        held.is_awaited = !self.turns.is_empty();
     }
 }
 
@@ -287,7 +295,7 @@ mod tests {
         copies.push(2, 7, 16 * MIB, false, 300);
         assert_eq!(read(all(&mut copies)).len(), 1);
         drop(unread);
-        copies.forget(1);
+        copies.forget(1, |_| true);
         assert!(copies.next().is_none());
         assert!(is_empty(&copies));
     }
@@ -353,8 +361,8 @@ mod tests {
                     4 if !read.is_empty() => drop(read.swap_remove(bytes % read.len())),
                     5 if gone > 0 => {
                         gone -= 1;
-                        copies.forget(client);
-                        waiting.retain(|(_, of, ..)| *of != client);
+                        copies.forget(client, |number| may_be_cut || number % 2 == 0);
+                        waiting.retain(|(number, of, ..)| *of != client || !may_be_cut && number % 2 != 0);
                     }
                     _ => {}
                 }

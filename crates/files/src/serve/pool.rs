@@ -19,6 +19,9 @@ const HANGS_AFTER: Duration = Duration::from_secs(1);
 /// A job, run once on one of the lane's threads.
 type Job = Box<dyn FnOnce() + Send>;
 
+/// A job that waits, and the request that it is for.
+type Waiting = (u64, Job);
+
 /// How much of a lane runs at a time.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct LaneLimits {
@@ -73,7 +76,7 @@ impl std::fmt::Debug for State {
 #[derive(Default)]
 struct Group {
     /// By asker; none of them is empty.
-    waiting: HashMap<u64, VecDeque<Job>>,
+    waiting: HashMap<u64, VecDeque<Waiting>>,
     /// Askers with jobs, in the order of their turns, each once.
     turns: VecDeque<u64>,
     running: usize,
@@ -88,8 +91,19 @@ impl Lane {
 
     /// Queues a job behind those of the same group and asker. Never waits. Fails only if the system gives no first thread.
     pub(super) fn submit(&self, group: u64, asker: u64, job: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+        self.submit_for(0, group, asker, job)
+    }
+
+    /// The same for a request of the asker, by which [`Lane::forget`] can find it.
+    pub(super) fn submit_for(
+        &self,
+        request: u64,
+        group: u64,
+        asker: u64,
+        job: impl FnOnce() + Send + 'static,
+    ) -> std::io::Result<()> {
         let mut state = self.shared.lock();
-        state.groups.entry(group).or_default().push(asker, Box::new(job));
+        state.groups.entry(group).or_default().push(asker, (request, Box::new(job)));
         state.update(group, &self.shared.limits);
         if let Err(error) = self.shared.staff(&mut state) {
             // With fewer threads it is slower, no more than that; without any, nothing would ever be done.
@@ -104,13 +118,14 @@ impl Lane {
 }
 
 impl Lane {
-    /// Drops what this asker has waiting: in one group, where it has no jobs in others. What runs goes on.
-    pub(super) fn forget(&self, asker: u64, group: Option<u64>) {
+    /// Drops what this asker has waiting, or only what is for one request of it: in one group, where it has no jobs in others. What
+    /// runs goes on.
+    pub(super) fn forget(&self, asker: u64, request: Option<u64>, group: Option<u64>) {
         let mut dropped = Vec::new();
         let mut state = self.shared.lock();
         let all = || state.groups.keys().copied().collect();
         for group in group.map_or_else(all, |group| vec![group]) {
-            dropped.extend(state.forget(asker, group));
+            dropped.extend(state.forget(asker, request, group));
         }
         // Not under the lock: who knows what it takes to drop them.
         drop(state);
@@ -223,9 +238,14 @@ impl State {
         self.update(group, limits);
     }
 
-    fn forget(&mut self, asker: u64, group: u64) -> Option<VecDeque<Job>> {
+    fn forget(&mut self, asker: u64, request: Option<u64>, group: u64) -> Option<VecDeque<Waiting>> {
         let entry = self.groups.get_mut(&group)?;
-        let jobs = entry.waiting.remove(&asker)?;
+        let waiting = entry.waiting.remove(&asker)?;
+        let (jobs, kept) = waiting.into_iter().partition(|(of, _)| request.is_none_or(|request| *of == request));
+        if !VecDeque::is_empty(&kept) {
+            entry.waiting.insert(asker, kept);
+            return Some(jobs);
+        }
         entry.turns.retain(|of| *of != asker);
         if entry.turns.is_empty() {
             if std::mem::take(&mut entry.is_ready) {
@@ -253,7 +273,7 @@ impl State {
 }
 
 impl Group {
-    fn push(&mut self, asker: u64, job: Job) {
+    fn push(&mut self, asker: u64, job: Waiting) {
         let waiting = self.waiting.entry(asker).or_default();
         if waiting.is_empty() {
             self.turns.push_back(asker);
@@ -270,182 +290,9 @@ impl Group {
         } else {
             self.turns.push_back(asker);
         }
-        job
+        job.map(|(_, job)| job)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::mpsc;
-
-    const LIMITS: LaneLimits = LaneLimits { name: "test", threads_max: 2, hanging_max: 0, per_group_max: 1 };
-
-    #[test]
-    fn a_group_that_hangs_occupies_no_more_than_its_share() {
-        let lane = Lane::new(LIMITS);
-        let (gate, closed) = mpsc::channel::<()>();
-        let closed = Arc::new(Mutex::new(closed));
-        let (done, finished) = mpsc::channel();
-        for number in 0..3 {
-            let (closed, done) = (Arc::clone(&closed), done.clone());
-            lane.submit(7, 0, move || {
-                let _ = closed.lock().unwrap().recv();
-                done.send(number).unwrap();
-            })
-            .unwrap();
-        }
-        for number in 10..20 {
-            let done = done.clone();
-            lane.submit(8, 0, move || done.send(number).unwrap()).unwrap();
-        }
-        // All of the other group's jobs end, in order, while the first group hangs.
-        assert_eq!(finished.iter().take(10).collect::<Vec<_>>(), (10..20).collect::<Vec<_>>());
-        drop(gate);
-        assert_eq!(finished.iter().take(3).collect::<Vec<_>>(), [0, 1, 2]);
-    }
-
-    #[test]
-    fn threads_that_hang_are_replaced_up_to_a_bound() {
-        let lane = Lane::new(LaneLimits { hanging_max: 3, ..LIMITS });
-        let (gate, closed) = mpsc::channel::<()>();
-        let closed = Arc::new(Mutex::new(closed));
-        let (done, finished) = mpsc::channel();
-        // Four groups hang, of which two are more than the lane has threads.
-        for group in 0..4 {
-            let (closed, done) = (Arc::clone(&closed), done.clone());
-            lane.submit(group, 0, move || {
-                let _ = closed.lock().unwrap().recv();
-                done.send(group).unwrap();
-            })
-            .unwrap();
-        }
-        for number in 10..20 {
-            let done = done.clone();
-            lane.submit(9, 0, move || done.send(number).unwrap()).unwrap();
-        }
-        assert_eq!(finished.iter().take(10).collect::<Vec<_>>(), (10..20).collect::<Vec<_>>());
-        assert_eq!(lane.shared.lock().threads, 5);
-        drop(gate);
-        assert_eq!(finished.iter().take(4).count(), 4);
-        // Of five threads there are two again, as soon as one more job has woken those that are too many.
-        let (done, finished) = mpsc::channel();
-        while lane.shared.lock().threads > 2 {
-            let done = done.clone();
-            lane.submit(9, 0, move || done.send(()).unwrap()).unwrap();
-            finished.recv().unwrap();
-        }
-    }
-
-    #[test]
-    fn groups_and_askers_take_turns() {
-        for asker_of in [|number: u64| (number, 0), |number: u64| (0, number)] {
-            let lane = Lane::new(LaneLimits { threads_max: 1, ..LIMITS });
-            let (gate, closed) = mpsc::channel::<()>();
-            let (begun, has_begun) = mpsc::channel();
-            lane.submit(0, 0, move || {
-                begun.send(()).unwrap();
-                closed.recv().unwrap_or(());
-            })
-            .unwrap();
-            has_begun.recv().unwrap();
-            let (done, finished) = mpsc::channel();
-            for number in [1, 1, 1, 2, 2, 3] {
-                let done = done.clone();
-                let (group, asker) = asker_of(number);
-                lane.submit(group, asker, move || done.send(number).unwrap()).unwrap();
-            }
-            drop(gate);
-            assert_eq!(finished.iter().take(6).collect::<Vec<_>>(), [1, 2, 3, 1, 2, 1]);
-        }
-    }
-
-    #[test]
-    fn jobs_of_a_group_run_side_by_side_as_far_as_allowed() {
-        for _ in 0..100 {
-            let lane = Lane::new(LaneLimits { threads_max: 3, per_group_max: 2, ..LIMITS });
-            // Each of the two waits for the other: one after the other, they would never end.
-            let barrier = Arc::new(std::sync::Barrier::new(2));
-            let (done, finished) = mpsc::channel();
-            // The thread of this job soon waits for more. Then just one is woken for the two that come at once.
-            let primed = done.clone();
-            lane.submit(1, 0, move || primed.send(()).unwrap()).unwrap();
-            finished.recv().unwrap();
-            for _ in 0..2 {
-                let (barrier, done) = (Arc::clone(&barrier), done.clone());
-                lane.submit(1, 0, move || {
-                    barrier.wait();
-                    done.send(()).unwrap();
-                })
-                .unwrap();
-            }
-            assert_eq!(finished.iter().take(2).count(), 2);
-        }
-    }
-
-    #[test]
-    fn what_waits_for_an_asker_that_is_gone_is_dropped() {
-        let lane = Lane::new(LaneLimits { threads_max: 1, ..LIMITS });
-        let (gate, closed) = mpsc::channel::<()>();
-        let (begun, has_begun) = mpsc::channel();
-        lane.submit(1, 1, move || {
-            begun.send(()).unwrap();
-            closed.recv().unwrap_or(());
-        })
-        .unwrap();
-        has_begun.recv().unwrap();
-        let (done, finished) = mpsc::channel();
-        for (group, asker) in [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1)] {
-            let done = done.clone();
-            lane.submit(group, asker, move || done.send((group, asker)).unwrap()).unwrap();
-        }
-        drop(done);
-        lane.forget(1, None);
-        drop(gate);
-        lane.forget(2, Some(9));
-        let mut left: Vec<_> = finished.iter().collect();
-        left.sort_unstable();
-        assert_eq!(left, [(1, 2), (2, 2)]);
-        wait_for_no_groups(&lane);
-    }
-
-    fn wait_for_no_groups(lane: &Lane) {
-        while !lane.shared.lock().groups.is_empty() {
-            std::thread::yield_now();
-        }
-        assert!(lane.shared.lock().ready.is_empty());
-    }
-
-    #[test]
-    fn a_panic_ends_one_job_only() {
-        let lane = Lane::new(LaneLimits { threads_max: 1, ..LIMITS });
-        let (done, finished) = mpsc::channel();
-        lane.submit(1, 0, || std::panic::resume_unwind(Box::new(()))).unwrap();
-        lane.submit(1, 0, move || done.send(()).unwrap()).unwrap();
-        finished.recv().unwrap();
-    }
-
-    /// A thread that goes, because those that hung are back, leaves what is ready to others; these may hang as well.
-    #[test]
-    fn what_a_thread_that_goes_leaves_is_done_though_the_others_hang() {
-        let lane = Lane::new(LaneLimits { threads_max: 1, hanging_max: 4, ..LIMITS });
-        let (release_first, first) = mpsc::channel::<()>();
-        let (_release_second, second) = mpsc::channel::<()>();
-        let (done, finished) = mpsc::channel();
-        let (begun, has_begun) = mpsc::channel();
-        lane.submit(1, 0, move || first.recv().unwrap_or(())).unwrap();
-        let last = done.clone();
-        // Of the same group: not ready before the first is through.
-        lane.submit(1, 0, move || last.send(1).unwrap()).unwrap();
-        lane.submit(2, 0, move || {
-            begun.send(()).unwrap();
-            second.recv().unwrap_or(());
-        })
-        .unwrap();
-        // Another thread was started for it, as the first hangs.
-        has_begun.recv().unwrap();
-        std::thread::sleep(HANGS_AFTER / 2);
-        drop(release_first);
-        assert_eq!(finished.recv_timeout(HANGS_AFTER * 5), Ok(1));
-    }
-}
+mod tests;

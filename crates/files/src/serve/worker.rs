@@ -296,17 +296,18 @@ impl Workers {
         );
     }
 
-    /// Drops what a client that is gone has waiting, and with it the files that are open for it. Of what hashes, others may wait
-    /// for the same; and it is given up otherwise.
-    pub(super) fn forget(&mut self, key: u64) {
-        self.copies.forget(key);
+    /// Drops what a client that is gone has waiting, or what it has for a request that is over: with it the files that are open for it,
+    /// and the names that it asked for. Of what hashes, others may wait for the same; and it is given up otherwise.
+    pub(super) fn forget(&mut self, key: u64, ticket: Option<Ticket>) {
+        self.copies.forget(key, |piece| ticket.is_none_or(|ticket| piece.asker.ticket == ticket));
+        let request = ticket.map(|Ticket(number)| number);
         for group in self.mounts.iter().copied().chain([Asker::group_of(key)]) {
-            self.files.forget(key, Some(group));
-            self.list.forget(key, Some(group));
+            self.files.forget(key, request, Some(group));
+            self.list.forget(key, request, Some(group));
         }
         // Here the groups are devices, of which there are few.
-        self.warm.forget(key, None);
-        self.compress.forget(key, None);
+        self.warm.forget(key, request, None);
+        self.compress.forget(key, request, None);
     }
 
     /// Has a job done in a lane. One that panics, or for which there is no thread, is a `failed` one: nobody waits for ever.
@@ -321,7 +322,7 @@ impl Workers {
         let (shared, sender) = (Arc::clone(&self.shared), self.sender.clone());
         let if_refused = failed.clone();
         let Asker { peer, ticket, key } = asker;
-        let submitted = lane.submit(group, key, move || {
+        let submitted = lane.submit_for(ticket.0, group, key, move || {
             let outcome = catch_unwind(AssertUnwindSafe(|| job(&shared))).unwrap_or_else(|_| {
                 tracing::error!("a job panicked, and fails");
                 failed(Failure::new(ErrorCode::Io, "the server failed over it; its log has more"))

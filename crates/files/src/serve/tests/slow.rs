@@ -96,6 +96,30 @@ fn a_warm_transfer_ends_while_a_cold_one_waits_for_its_disk() {
     assert!(slow_fetched.bodies[&0] == slow);
 }
 
+#[test]
+fn what_is_cancelled_keeps_nothing_open_though_its_disk_hangs() {
+    let slow = octets((3 << 20) + 7);
+    let temp = root_with(&[("slow", &slow)]);
+    let path = temp.path().join("slow").canonicalize().unwrap();
+    let gate = Arc::new(Gate::default());
+    let slow_size = slow.len() as u64;
+    let storage = GatedStorage { slow_size, gate: Arc::clone(&gate), inner: PageCache::default() };
+    let server = TestServer::start_with(temp.path(), Box::new(storage));
+    let mut client = server.client();
+    for id in 1..=20 {
+        client.request(&Request::Fetch(FetchRequest { digest: DigestWish::None, ..fetch_of(id, &["slow"]) }));
+        assert!(!Fetched::default().take(id, client.receive()));
+        client.request(&Request::Cancel { id });
+        assert_eq!(client.reply(), Reply::Cancelled(Cancelled { id }));
+    }
+    let open = std::fs::read_dir("/proc/self/fd").unwrap();
+    let open = open.filter(|entry| std::fs::read_link(entry.as_ref().unwrap().path()).is_ok_and(|to| to == path));
+    // Those that are being read, of which there are no more than a device may have at a time.
+    assert!(open.count() <= 2);
+    gate.open();
+    assert!(client.fetch(fetch_of(21, &["slow"])).bodies[&0] == slow);
+}
+
 /// A storage that doesn't say what is resident, as where RWF_NOWAIT is missing: everything goes through the pool.
 struct SilentStorage(PageCache);
 

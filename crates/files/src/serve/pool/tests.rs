@@ -1,0 +1,197 @@
+use super::*;
+use std::sync::mpsc;
+
+const LIMITS: LaneLimits = LaneLimits { name: "test", threads_max: 2, hanging_max: 0, per_group_max: 1 };
+
+#[test]
+fn a_group_that_hangs_occupies_no_more_than_its_share() {
+    let lane = Lane::new(LIMITS);
+    let (gate, closed) = mpsc::channel::<()>();
+    let closed = Arc::new(Mutex::new(closed));
+    let (done, finished) = mpsc::channel();
+    for number in 0..3 {
+        let (closed, done) = (Arc::clone(&closed), done.clone());
+        lane.submit(7, 0, move || {
+            let _ = closed.lock().unwrap().recv();
+            done.send(number).unwrap();
+        })
+        .unwrap();
+    }
+    for number in 10..20 {
+        let done = done.clone();
+        lane.submit(8, 0, move || done.send(number).unwrap()).unwrap();
+    }
+    // All of the other group's jobs end, in order, while the first group hangs.
+    assert_eq!(finished.iter().take(10).collect::<Vec<_>>(), (10..20).collect::<Vec<_>>());
+    drop(gate);
+    assert_eq!(finished.iter().take(3).collect::<Vec<_>>(), [0, 1, 2]);
+}
+
+#[test]
+fn threads_that_hang_are_replaced_up_to_a_bound() {
+    let lane = Lane::new(LaneLimits { hanging_max: 3, ..LIMITS });
+    let (gate, closed) = mpsc::channel::<()>();
+    let closed = Arc::new(Mutex::new(closed));
+    let (done, finished) = mpsc::channel();
+    // Four groups hang, of which two are more than the lane has threads.
+    for group in 0..4 {
+        let (closed, done) = (Arc::clone(&closed), done.clone());
+        lane.submit(group, 0, move || {
+            let _ = closed.lock().unwrap().recv();
+            done.send(group).unwrap();
+        })
+        .unwrap();
+    }
+    for number in 10..20 {
+        let done = done.clone();
+        lane.submit(9, 0, move || done.send(number).unwrap()).unwrap();
+    }
+    assert_eq!(finished.iter().take(10).collect::<Vec<_>>(), (10..20).collect::<Vec<_>>());
+    assert_eq!(lane.shared.lock().threads, 5);
+    drop(gate);
+    assert_eq!(finished.iter().take(4).count(), 4);
+    // Of five threads there are two again, as soon as one more job has woken those that are too many.
+    let (done, finished) = mpsc::channel();
+    while lane.shared.lock().threads > 2 {
+        let done = done.clone();
+        lane.submit(9, 0, move || done.send(()).unwrap()).unwrap();
+        finished.recv().unwrap();
+    }
+}
+
+#[test]
+fn groups_and_askers_take_turns() {
+    for asker_of in [|number: u64| (number, 0), |number: u64| (0, number)] {
+        let lane = Lane::new(LaneLimits { threads_max: 1, ..LIMITS });
+        let (gate, closed) = mpsc::channel::<()>();
+        let (begun, has_begun) = mpsc::channel();
+        lane.submit(0, 0, move || {
+            begun.send(()).unwrap();
+            closed.recv().unwrap_or(());
+        })
+        .unwrap();
+        has_begun.recv().unwrap();
+        let (done, finished) = mpsc::channel();
+        for number in [1, 1, 1, 2, 2, 3] {
+            let done = done.clone();
+            let (group, asker) = asker_of(number);
+            lane.submit(group, asker, move || done.send(number).unwrap()).unwrap();
+        }
+        drop(gate);
+        assert_eq!(finished.iter().take(6).collect::<Vec<_>>(), [1, 2, 3, 1, 2, 1]);
+    }
+}
+
+#[test]
+fn jobs_of_a_group_run_side_by_side_as_far_as_allowed() {
+    for _ in 0..100 {
+        let lane = Lane::new(LaneLimits { threads_max: 3, per_group_max: 2, ..LIMITS });
+        // Each of the two waits for the other: one after the other, they would never end.
+        let barrier = Arc::new(std::sync::Barrier::new(2));
+        let (done, finished) = mpsc::channel();
+        // The thread of this job soon waits for more. Then just one is woken for the two that come at once.
+        let primed = done.clone();
+        lane.submit(1, 0, move || primed.send(()).unwrap()).unwrap();
+        finished.recv().unwrap();
+        for _ in 0..2 {
+            let (barrier, done) = (Arc::clone(&barrier), done.clone());
+            lane.submit(1, 0, move || {
+                barrier.wait();
+                done.send(()).unwrap();
+            })
+            .unwrap();
+        }
+        assert_eq!(finished.iter().take(2).count(), 2);
+    }
+}
+
+#[test]
+fn what_waits_for_an_asker_that_is_gone_is_dropped() {
+    let lane = Lane::new(LaneLimits { threads_max: 1, ..LIMITS });
+    let (gate, closed) = mpsc::channel::<()>();
+    let (begun, has_begun) = mpsc::channel();
+    lane.submit(1, 1, move || {
+        begun.send(()).unwrap();
+        closed.recv().unwrap_or(());
+    })
+    .unwrap();
+    has_begun.recv().unwrap();
+    let (done, finished) = mpsc::channel();
+    for (group, asker) in [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1)] {
+        let done = done.clone();
+        lane.submit(group, asker, move || done.send((group, asker)).unwrap()).unwrap();
+    }
+    drop(done);
+    lane.forget(1, None, None);
+    drop(gate);
+    lane.forget(2, None, Some(9));
+    let mut left: Vec<_> = finished.iter().collect();
+    left.sort_unstable();
+    assert_eq!(left, [(1, 2), (2, 2)]);
+    wait_for_no_groups(&lane);
+}
+
+#[test]
+fn what_waits_for_a_request_that_is_over_is_dropped() {
+    let lane = Lane::new(LaneLimits { threads_max: 1, ..LIMITS });
+    let (gate, closed) = mpsc::channel::<()>();
+    let (begun, has_begun) = mpsc::channel();
+    lane.submit(1, 1, move || {
+        begun.send(()).unwrap();
+        closed.recv().unwrap_or(());
+    })
+    .unwrap();
+    has_begun.recv().unwrap();
+    let (done, finished) = mpsc::channel();
+    for (request, group, asker) in [(5, 1, 1), (6, 1, 1), (5, 1, 1), (7, 1, 1), (5, 1, 2), (5, 2, 1)] {
+        let done = done.clone();
+        lane.submit_for(request, group, asker, move || done.send((request, group, asker)).unwrap()).unwrap();
+    }
+    drop(done);
+    lane.forget(1, Some(5), None);
+    drop(gate);
+    let mut left: Vec<_> = finished.iter().collect();
+    left.sort_unstable();
+    assert_eq!(left, [(5, 1, 2), (6, 1, 1), (7, 1, 1)]);
+    wait_for_no_groups(&lane);
+}
+
+fn wait_for_no_groups(lane: &Lane) {
+    while !lane.shared.lock().groups.is_empty() {
+        std::thread::yield_now();
+    }
+    assert!(lane.shared.lock().ready.is_empty());
+}
+
+#[test]
+fn a_panic_ends_one_job_only() {
+    let lane = Lane::new(LaneLimits { threads_max: 1, ..LIMITS });
+    let (done, finished) = mpsc::channel();
+    lane.submit(1, 0, || std::panic::resume_unwind(Box::new(()))).unwrap();
+    lane.submit(1, 0, move || done.send(()).unwrap()).unwrap();
+    finished.recv().unwrap();
+}
+
+/// A thread that goes, because those that hung are back, leaves what is ready to others; these may hang as well.
+#[test]
+fn what_a_thread_that_goes_leaves_is_done_though_the_others_hang() {
+    let lane = Lane::new(LaneLimits { threads_max: 1, hanging_max: 4, ..LIMITS });
+    let (release_first, first) = mpsc::channel::<()>();
+    let (_release_second, second) = mpsc::channel::<()>();
+    let (done, finished) = mpsc::channel();
+    let (begun, has_begun) = mpsc::channel();
+    lane.submit(1, 0, move || first.recv().unwrap_or(())).unwrap();
+    let last = done.clone();
+    // Of the same group: not ready before the first is through.
+    lane.submit(1, 0, move || last.send(1).unwrap()).unwrap();
+    lane.submit(2, 0, move || {
+        begun.send(()).unwrap();
+        second.recv().unwrap_or(());
+    })
+    .unwrap();
+    // Another thread was started for it, as the first hangs.
+    has_begun.recv().unwrap();
+    std::thread::sleep(HANGS_AFTER / 2);
+    drop(release_first);
+    assert_eq!(finished.recv_timeout(HANGS_AFTER * 5), Ok(1));
+}
