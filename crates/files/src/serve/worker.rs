@@ -2,7 +2,7 @@
 
 use super::Failure;
 use super::budget::Budget;
-use super::copies::Copies;
+use super::copies::{Copies, Cut, Wanted};
 use super::listing::{Lister, Listing, start_of};
 use super::load::Piece;
 use super::pool::{Lane, LaneLimits};
@@ -193,9 +193,15 @@ impl Workers {
         if !source.is_local {
             // A piece of more octets than memory can have waits for ever; there is none.
             let bytes = usize::try_from(length).unwrap_or(usize::MAX);
-            // The plain dialect has asked for one frame, of all of it.
-            let may_be_cut = how != LoadHow::AsItIs;
-            self.copies.push(asker.key, source.stat.device, bytes, may_be_cut, piece);
+            let cut = match how {
+                // The plain dialect has asked for one frame, of all of it.
+                LoadHow::AsItIs => Cut::Never,
+                LoadHow::Unchanged | LoadHow::Compressed => Cut::May,
+                LoadHow::Rest => Cut::Was,
+            };
+            let Asker { key: client, ticket: Ticket(request), .. } = asker;
+            let device = source.stat.device;
+            self.copies.push(Wanted { client, request, device, bytes, cut, what: piece });
             self.copy_on();
             return None;
         }
@@ -205,7 +211,7 @@ impl Workers {
             self.run(&self.compress, device, asker, failed, move |_| Outcome::Loaded(slot, piece.pack()));
             return None;
         }
-        if how == LoadHow::Unchanged
+        if how != LoadHow::AsItIs
             && let Err(failure) = source.check()
         {
             return Some(Err(failure));
@@ -299,8 +305,8 @@ impl Workers {
     /// Drops what a client that is gone has waiting, or what it has for a request that is over: with it the files that are open for it,
     /// and the names that it asked for. Of what hashes, others may wait for the same; and it is given up otherwise.
     pub(super) fn forget(&mut self, key: u64, ticket: Option<Ticket>) {
-        self.copies.forget(key, |piece| ticket.is_none_or(|ticket| piece.asker.ticket == ticket));
         let request = ticket.map(|Ticket(number)| number);
+        self.copies.forget(key, request);
         for group in self.mounts.iter().copied().chain([Asker::group_of(key)]) {
             self.files.forget(key, request, Some(group));
             self.list.forget(key, request, Some(group));

@@ -184,6 +184,37 @@ fn what_was_read_of_a_disk_that_hangs_now_is_sent_from_memory() {
     server.stop(Signal::TERM).expect_code(0);
 }
 
+/// What waits to be sent of a network disk takes memory, and clients that read nothing take all that there is.
+#[test]
+fn a_client_gets_on_though_others_have_all_memory_and_read_nothing() {
+    const BYTES: u64 = 16 << 20;
+    let folder = tempdir().expect("a folder");
+    let mount = folder.path().join("disk");
+    let Some(disk) = disk_of(&mount, BYTES, Pace::Held) else { return };
+    disk.release();
+    let server = Server::start(&mount);
+    let disk = disk;
+    let mut hogs: Vec<Wire> = (0..3).map(|_| Wire::dealer(server.port())).collect();
+    for (number, hog) in hogs.iter_mut().enumerate() {
+        hog.send(&["fetch", COLD_FILE, "0", &BYTES.to_string()]).expect("send");
+        // There is room for two of them.
+        if number < 2 {
+            hog.await_octets().expect("an answer");
+        }
+    }
+    let url = server.url(COLD_FILE);
+    for option in ["--no-verify", "--zstd"] {
+        let copy = folder.path().join(option);
+        run(get_command(&url, &copy).arg(option)).expect_code(0);
+        assert!(fs::read(&copy).expect("read") == content(0, BYTES as usize));
+    }
+    for mut hog in hogs {
+        assert!(hog.receive().expect("an answer")[0] == content(0, BYTES as usize));
+    }
+    drop(disk);
+    server.stop(Signal::TERM).expect_code(0);
+}
+
 #[test]
 fn serve_ends_though_its_disk_hangs() {
     let folder = tempdir().expect("a folder");

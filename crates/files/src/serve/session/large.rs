@@ -121,6 +121,6 @@ impl DataPiece {
         let cost = self.cost.saturating_sub(length.max(PIECE_COST_MIN));
         self.cost -= cost;
         // Where memory is short, nothing is compressed either.
-        Some(DataPiece { piece, how: LoadHow::Unchanged, octets: None, cost })
+        Some(DataPiece { piece, how: LoadHow::Rest, octets: None, cost })
     }
 }

@@ -75,6 +75,8 @@ pub(in crate::serve) enum LoadHow {
     Unchanged,
     /// That, and compressed.
     Compressed,
+    /// As [`LoadHow::Unchanged`]: what is left of a piece of which only the beginning could be copied.
+    Rest,
 }
 
 /// A piece, ready to be sent.
