@@ -211,8 +211,8 @@ fn a_client_gets_on_though_others_have_all_memory_and_read_nothing() {
     for mut hog in hogs {
         assert!(hog.receive().expect("an answer")[0] == content(0, BYTES as usize));
     }
-    drop(disk);
     server.stop(Signal::TERM).expect_code(0);
+    drop(disk);
 }
 
 #[test]
