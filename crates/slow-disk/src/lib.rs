@@ -1,7 +1,13 @@
 //! A disk as slow as a test or a benchmark wants it: a FUSE file system with one file, [`COLD_FILE`], whose octets come at a set
 //! rate, or not before they are let go. What has been read stays in the page cache until the file is opened again.
 //!
+//! [`WritableDisk`] is another one, that can be written, and hangs or fails when it is told to.
+//!
 //! Mounting takes root, or fusermount3.
+
+mod writable;
+
+pub use writable::WritableDisk;
 
 use fuser::{
     BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,

@@ -1,0 +1,93 @@
+//! What is on a disk in memory: folders and files.
+
+use super::BLOCK_BYTES;
+use fuser::{Errno, FileAttr, FileType, INodeNo};
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::time::SystemTime;
+
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) attributes: FileAttr,
+    pub(super) content: Vec<u8>,
+    pub(super) names: BTreeMap<OsString, u64>,
+}
+
+impl Node {
+    pub(super) fn new(inode: u64, kind: FileType, mode: u32) -> Node {
+        let now = SystemTime::now();
+        let attributes = FileAttr {
+            ino: INodeNo(inode),
+            size: 0,
+            blocks: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            crtime: now,
+            kind,
+            perm: (mode & 0o7777) as u16,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            flags: 0,
+            blksize: BLOCK_BYTES,
+        };
+        Node { attributes, content: Vec::new(), names: BTreeMap::new() }
+    }
+
+    pub(super) fn resize(&mut self, size: u64) {
+        self.content.resize(usize::try_from(size).unwrap_or(usize::MAX), 0);
+        self.attributes.size = size;
+        self.attributes.blocks = size.div_ceil(512);
+    }
+}
+
+/// All there is, by inode. What is unlinked stays: the disk is gone soon enough.
+#[derive(Debug)]
+pub(super) struct Nodes(BTreeMap<u64, Node>);
+
+impl Nodes {
+    pub(super) fn new() -> Nodes {
+        Nodes(BTreeMap::from([(INodeNo::ROOT.0, Node::new(INodeNo::ROOT.0, FileType::Directory, 0o777))]))
+    }
+
+    pub(super) fn node(&mut self, inode: INodeNo) -> Result<&mut Node, Errno> {
+        self.0.get_mut(&inode.0).ok_or(Errno::ENOENT)
+    }
+
+    pub(super) fn find(&mut self, parent: INodeNo, name: &OsStr) -> Result<INodeNo, Errno> {
+        self.node(parent)?.names.get(name).copied().map(INodeNo).ok_or(Errno::ENOENT)
+    }
+
+    pub(super) fn make(&mut self, parent: INodeNo, name: &OsStr, kind: FileType, mode: u32) -> Result<FileAttr, Errno> {
+        let inode = self.0.len() as u64 + 1;
+        let names = &mut self.node(parent)?.names;
+        if names.contains_key(name) {
+            return Err(Errno::EEXIST);
+        }
+        names.insert(name.to_owned(), inode);
+        let node = self.0.entry(inode).or_insert(Node::new(inode, kind, mode));
+        Ok(node.attributes)
+    }
+
+    pub(super) fn unlink(&mut self, parent: INodeNo, name: &OsStr) -> Result<(), Errno> {
+        let inode = self.find(parent, name)?;
+        if !self.node(inode)?.names.is_empty() {
+            return Err(Errno::ENOTEMPTY);
+        }
+        self.node(parent)?.names.remove(name);
+        self.node(inode)?.attributes.nlink = 0;
+        Ok(())
+    }
+
+    pub(super) fn rename(&mut self, parent: INodeNo, name: &OsStr, to: INodeNo, as_name: &OsStr) -> Result<(), Errno> {
+        let inode = self.find(parent, name)?;
+        if self.find(to, as_name).is_ok() {
+            self.unlink(to, as_name)?;
+        }
+        self.node(parent)?.names.remove(name);
+        self.node(to)?.names.insert(as_name.to_owned(), inode.0);
+        Ok(())
+    }
+}
