@@ -49,7 +49,12 @@ impl WritableDisk {
         config.mount_options = vec![MountOption::FSName("writable-disk".to_owned())];
         let files = Files { nodes: Mutex::new(Nodes::new()), temper: Arc::clone(&temper) };
         let mount = fuser::spawn_mount(files, folder, &config)?;
-        Ok(WritableDisk { mount: Some(mount), folder: folder.to_owned(), temper, asking: Mutex::default() })
+        let disk = WritableDisk { mount: Some(mount), folder: folder.to_owned(), temper, asking: Mutex::default() };
+        // The kernel asks at the first closing of a file whether the disk wants to hear of it: asked while it hangs, it would keep a
+        // process that is killed.
+        let first = folder.join(NOBODY);
+        std::fs::write(&first, b"").and_then(|()| std::fs::remove_file(&first))?;
+        Ok(disk)
     }
 
     /// It hangs from now on.

@@ -8,6 +8,7 @@ use crate::exit::Failure;
 use crate::load;
 use crate::numbers::{body_size, clients, positive};
 use crate::resources::own_usage;
+use crate::say::{no_output, say};
 use crate::text::Shown;
 use serde_json::json;
 use std::convert::Infallible;
@@ -138,7 +139,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
                 "peak_memory_bytes": own_usage().peak_memory_bytes,
                 "error": outcome.as_ref().err().map(ToString::to_string),
             });
-            eprintln!("{object}");
+            say(object);
         }
         // The broker may forget the reply now.
         client.close().await;
@@ -164,7 +165,7 @@ pub async fn say_if_alone(client: &Client) -> Infallible {
     tokio::time::sleep(ALONE_AFTER).await;
     let status = client.status();
     if status.connected.is_none() {
-        eprintln!("tow: no connection to a broker, still trying: {}", Shown(&status.failure));
+        say(format_args!("tow: no connection to a broker, still trying: {}", Shown(&status.failure)));
     }
     std::future::pending().await
 }
@@ -194,9 +195,7 @@ fn failure_of_stock(body: &Body) -> Option<Failure> {
 
 /// One request, of which the reply is written to standard output as it comes; gives its octets.
 async fn call(client: &Client, service: &str, body: Body, options: CallOptions) -> Result<u64, Failure> {
-    let to_output = |body: &Body| {
-        write_body(body, std::io::stdout().lock()).map_err(|error| Failure::failed(format!("standard output: {error}")))
-    };
+    let to_output = |body: &Body| write_body(body, std::io::stdout().lock()).map_err(no_output);
     let mut stream = client.stream(service, body, options).await.map_err(Failure::usage)?;
     let (mut parts, mut octets) = (0, 0);
     while let Some(item) = stream.next().await {

@@ -1,16 +1,19 @@
 //! `tow get`: a file, a directory or a glob from a server.
 
+use crate::attended::{Attended, Hangs, Pulse, end_anyway};
 use crate::exit::Failure;
 use crate::location::Location;
 use crate::numbers::{positive, size};
 use crate::passwords::mechanism_as;
 use crate::progress::{Bar, human_bytes};
 use crate::resources::own_usage;
+use crate::say::{put_out, say};
 use crate::text::Shown;
 use serde_json::json;
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use towpath_files::limits::{CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CREDIT_BYTES_MAX};
 use towpath_files::path::RelPath;
@@ -23,6 +26,9 @@ use towpath_sockets::Endpoint;
 
 /// Failures of single files that are printed.
 const FAILURES_SHOWN_MAX: usize = 20;
+
+/// The transfer gives up by itself when nothing happens, and says more than who attends to it can.
+const SILENCE_BEYOND: Duration = Duration::from_secs(1);
 
 /// What is good about a transfer that ended early.
 const KEPT: &str = "What has arrived is kept, and the same command goes on with it.";
@@ -119,8 +125,9 @@ pub fn source_of(location: &Location) -> Result<Source, Failure> {
     RelPath::new(location.path.clone()).map(Source::Path).map_err(|error| wrong(error.to_string()))
 }
 
-/// A handle that Ctrl-C and SIGTERM use, so that what has arrived is kept in order. A second signal ends at once.
-pub fn end_on_interrupt() -> Result<CancelHandle, Failure> {
+/// A handle that Ctrl-C and SIGTERM use, so that what has arrived is kept in order; whoever attends to the work hears of it. A second
+/// signal ends at once.
+pub fn end_on_interrupt(pulse: Pulse) -> Result<CancelHandle, Failure> {
     let cancel = CancelHandle::new();
     let handle = cancel.clone();
     crate::signals::on_end(move || {
@@ -128,6 +135,7 @@ pub fn end_on_interrupt() -> Result<CancelHandle, Failure> {
             std::process::exit(1);
         }
         handle.cancel();
+        pulse.interrupted();
     })?;
     Ok(cancel)
 }
@@ -153,61 +161,94 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.durable = arguments.fsync;
     let to_output = arguments.destination.as_deref().is_some_and(|path| path.as_os_str() == "-");
     let is_path = !to_output && !arguments.discard;
+    let place = arguments.destination.as_deref().unwrap_or(Path::new(".")).display().to_string();
     options.destination = match arguments.destination {
         _ if arguments.discard => Destination::Discard,
         _ if to_output => Destination::Writer(Box::new(std::io::stdout())),
         path => Destination::Path(path),
     };
-    let cancel = end_on_interrupt()?;
+    let attended = Attended::new();
+    let cancel = end_on_interrupt(attended.pulse())?;
     let bar = Bar::new(arguments.quiet);
-    let (mut started, mut last, begun) = (false, Progress::default(), Instant::now());
-    let outcome = get(
-        options,
-        &mut |progress| {
-            if !started && progress.bytes_total > 0 {
-                // What was here before must not look like speed. It is known before anything comes.
-                bar.start_at(progress.bytes_done, progress.bytes_total);
-                started = progress.received_bytes > 0;
-            }
-            last = progress;
-            let files = match progress.files_total {
-                0 | 1 => String::new(),
-                total => format!("{} of {total}{} files", progress.files_done, if progress.listed { "" } else { "+" }),
-            };
-            bar.set(progress.bytes_done, progress.bytes_total, files);
-        },
-        &cancel,
-    );
+    let (last, begun) = (Arc::new(Mutex::new(Progress::default())), Instant::now());
+    // A disk that does nothing for so long hangs. The other end of a pipe may take all the time that it likes.
+    let silence = is_path.then_some(options.connect.idle_timeout + SILENCE_BEYOND);
+    let mut follow = Following { bar: bar.clone(), last: Arc::clone(&last), pulse: attended.pulse(), started: false };
+    let outcome = attended.run(silence, move || get(options, &mut |progress| follow.progress(progress), &cancel))?;
     bar.finish();
-    let show = |object: serde_json::Value| {
-        if arguments.json {
-            // With the file itself on standard output, the summary would be part of it.
-            if to_output { eprintln!("{object}") } else { println!("{object}") }
+    let last = *last.lock().unwrap_or_else(PoisonError::into_inner);
+    let as_json = arguments.json;
+    let show = move |object: serde_json::Value| match as_json {
+        // With the file itself on standard output, the summary would be part of it.
+        true if to_output => {
+            say(object);
+            Ok(())
         }
+        true => put_out(object),
+        false => Ok(()),
     };
+    let outcome = outcome.unwrap_or_else(|hangs| {
+        let why = match hangs {
+            Hangs::Interrupted => TransferError::Cancelled.to_string(),
+            Hangs::Silent(silence) => {
+                format!("the disk hangs: nothing came of {place} for {} s", silence.as_secs())
+            }
+        };
+        let object = failure_object(&last, &why, begun.elapsed());
+        let kept = if is_path { format!("\n{KEPT}") } else { String::new() };
+        let failure = Failure::failed(format!("{}: {why}{kept}", arguments.location.display()));
+        end_anyway(&failure, move || drop(show(object)))
+    });
     let summary = match outcome {
         Ok(summary) => summary,
         Err(error) => {
-            show(failure_object(&last, &error, begun.elapsed()));
+            // What the transfer failed of is what the person wants to know.
+            let _ = show(failure_object(&last, &error.to_string(), begun.elapsed()));
             let failure = arguments.connect.failure_at(&arguments.location, &error);
-            let is_kept = is_path && last.received_bytes > 0 && matches!(error, GetError::Transfer(_));
+            let is_kept =
+                is_path && last.received_bytes > 0 && matches!(error, GetError::Transfer(_) | GetError::Hangs { .. });
             return Err(if is_kept { Failure::failed(format!("{failure}\n{KEPT}")) } else { failure });
         }
     };
     for warning in &summary.warnings {
-        eprintln!("tow: {}", Shown(warning));
+        say(format_args!("tow: {}", Shown(warning)));
     }
     for failure in summary.failures.iter().take(FAILURES_SHOWN_MAX) {
-        eprintln!("tow: {}: {}", Shown(&failure.path), Shown(&failure.reason));
+        say(format_args!("tow: {}: {}", Shown(&failure.path), Shown(&failure.reason)));
     }
     if summary.failed > FAILURES_SHOWN_MAX as u64 {
-        eprintln!("tow: and {} more", summary.failed - FAILURES_SHOWN_MAX as u64);
+        say(format_args!("tow: and {} more", summary.failed - FAILURES_SHOWN_MAX as u64));
     }
     if bar.is_visible() && summary.failed == 0 {
-        eprintln!("tow: {}", told(&summary));
+        say(format_args!("tow: {}", told(&summary)));
     }
-    show(summary_object(&summary));
+    show(summary_object(&summary))?;
     Ok(ExitCode::from(u8::from(summary.failed > 0)))
+}
+
+/// What is done with the progress of a transfer, on its thread.
+struct Following {
+    bar: Bar,
+    last: Arc<Mutex<Progress>>,
+    pulse: Pulse,
+    started: bool,
+}
+
+impl Following {
+    fn progress(&mut self, progress: Progress) {
+        self.pulse.beat();
+        if !self.started && progress.bytes_total > 0 {
+            // What was here before must not look like speed. It is known before anything comes.
+            self.bar.start_at(progress.bytes_done, progress.bytes_total);
+            self.started = progress.received_bytes > 0;
+        }
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = progress;
+        let files = match progress.files_total {
+            0 | 1 => String::new(),
+            total => format!("{} of {total}{} files", progress.files_done, if progress.listed { "" } else { "+" }),
+        };
+        self.bar.set(progress.bytes_done, progress.bytes_total, files);
+    }
 }
 
 /// For a person: what came, and how fast.
@@ -234,10 +275,10 @@ fn told(summary: &Summary) -> String {
 }
 
 /// Of a transfer that ended early: how far it came, and why it ended.
-fn failure_object(progress: &Progress, error: &GetError, taken: Duration) -> serde_json::Value {
+fn failure_object(progress: &Progress, error: &str, taken: Duration) -> serde_json::Value {
     let usage = own_usage();
     json!({
-        "error": error.to_string(),
+        "error": error,
         "files": progress.files_done,
         "bytes": progress.bytes_done,
         "received_bytes": progress.received_bytes,

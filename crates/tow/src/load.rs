@@ -4,6 +4,7 @@ use crate::call::{interrupted, say_if_alone};
 use crate::exit::Failure;
 use crate::progress::Bar;
 use crate::resources::own_usage;
+use crate::say::{put_out, say};
 use crate::text::Shown;
 use hdrhistogram::Histogram;
 use serde_json::json;
@@ -64,7 +65,7 @@ impl Tally {
     fn complain(&mut self, reason: impl FnOnce() -> String) {
         self.failed += 1;
         if self.failed <= FAILURES_SHOWN_MAX {
-            eprintln!("tow: {}", Shown(&reason()));
+            say(format_args!("tow: {}", Shown(&reason())));
         }
     }
 }
@@ -136,18 +137,19 @@ impl Load {
         let seconds = started.elapsed().as_secs_f64();
         bar.finish();
         drop(running);
-        load.summarize(&clients, &tally.borrow(), seconds, as_json);
+        let summarized = load.summarize(&clients, &tally.borrow(), seconds, as_json);
         for client in &clients {
             client.close().await;
         }
         if !whole {
-            eprintln!("tow: interrupted");
+            say("tow: interrupted");
         }
+        summarized?;
         let good = whole && tally.borrow().replies == load.count;
         Ok(ExitCode::from(u8::from(!good)))
     }
 
-    fn summarize(&self, clients: &[Client], tally: &Tally, seconds: f64, as_json: bool) {
+    fn summarize(&self, clients: &[Client], tally: &Tally, seconds: f64, as_json: bool) -> Result<(), Failure> {
         let (mut resent, mut retried, mut duplicates) = (0, 0, 0);
         for client in clients {
             let counters = client.status().counters;
@@ -177,9 +179,9 @@ impl Load {
                 "cpu_seconds": usage.cpu_seconds,
                 "peak_memory_bytes": usage.peak_memory_bytes,
             });
-            println!("{object}");
+            put_out(object)
         } else {
-            println!(
+            put_out(format_args!(
                 "{} of {} replies in {seconds:.2} s: {per_second:.0}/s; {} failed, {resent} sent again; \
                  p50 {} us, p99 {} us, at most {} us",
                 tally.replies,
@@ -188,7 +190,7 @@ impl Load {
                 us(0.5),
                 us(0.99),
                 tally.latency.max()
-            );
+            ))
         }
     }
 }

@@ -2,6 +2,7 @@
 
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in the help of arguments are no links")]
 
+use crate::attended::{Attended, end_anyway};
 use crate::exit::Failure;
 use crate::get::{ConnectArguments, end_on_interrupt, source_of};
 use crate::location::Location;
@@ -11,7 +12,7 @@ use std::io::{BufWriter, Write};
 use std::process::ExitCode;
 use towpath_files::path::Escaped;
 use towpath_files::protocol::control::{EntryKind, ListEntry, ListTarget, WirePath};
-use towpath_files::receive::{ListOptions, Source, list};
+use towpath_files::receive::{CancelHandle, GetError, ListOptions, Source, TransferError, list};
 
 /// What `tow ls` is told.
 #[derive(clap::Args)]
@@ -44,23 +45,33 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         recursive: arguments.recursive,
         digest: arguments.digest,
     };
-    let cancel = end_on_interrupt()?;
-    let mut output = BufWriter::new(std::io::stdout().lock());
-    let mut unreadable = 0_u64;
-    let listed = list(
-        &options,
-        &mut |entry| {
-            unreadable += u64::from(entry.kind == EntryKind::Error);
-            match arguments.json {
-                true => writeln!(output, "{}", serde_json::to_string(&entry)?),
-                false => writeln!(output, "{}", line(&entry)),
-            }
-        },
-        &cancel,
-    );
-    listed.map_err(|error| arguments.connect.failure_at(&arguments.location, &error))?;
-    output.flush().map_err(Failure::failed)?;
+    let attended = Attended::new();
+    let cancel = end_on_interrupt(attended.pulse())?;
+    let as_json = arguments.json;
+    // Whoever reads the output may take all the time that they like, unless we are told to end.
+    let listed = attended.run(None, move || print(&options, as_json, &cancel))?;
+    let listed = listed.unwrap_or_else(|_| {
+        let interrupted = GetError::Transfer(TransferError::Cancelled);
+        end_anyway(&arguments.connect.failure_at(&arguments.location, &interrupted), || {})
+    });
+    let unreadable = listed.map_err(|error| arguments.connect.failure_at(&arguments.location, &error))?;
     Ok(ExitCode::from(u8::from(unreadable > 0)))
+}
+
+/// Puts out what is there, and gives how much of it can't be read.
+fn print(options: &ListOptions, as_json: bool, cancel: &CancelHandle) -> Result<u64, GetError> {
+    let mut output = BufWriter::new(std::io::stdout().lock());
+    let mut unreadable = 0;
+    let each = &mut |entry: ListEntry| {
+        unreadable += u64::from(entry.kind == EntryKind::Error);
+        match as_json {
+            true => writeln!(output, "{}", serde_json::to_string(&entry)?),
+            false => writeln!(output, "{}", line(&entry)),
+        }
+    };
+    list(options, each, cancel)?;
+    output.flush()?;
+    Ok(unreadable)
 }
 
 /// An entry for people: mode, size, time, digest if there is one, name.

@@ -1,5 +1,9 @@
 //! `tow`: moves files and requests over ZeroMQ's wire protocol. A module a subcommand.
 
+// They panic where nobody reads: `say` has what doesn't.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
+mod attended;
 mod bodies;
 mod broker;
 mod brokers;
@@ -16,6 +20,7 @@ mod passwords;
 mod program;
 mod progress;
 mod resources;
+mod say;
 mod serve;
 mod signals;
 mod text;
@@ -85,6 +90,6 @@ fn main() -> ExitCode {
 }
 
 fn told(failure: exit::Failure) -> ExitCode {
-    eprintln!("tow: {}", text::Shown(&failure.to_string()));
+    say::say(format_args!("tow: {}", text::Shown(&failure.to_string())));
     failure.into()
 }

@@ -9,7 +9,8 @@ const REDRAWS_PER_SECOND: u8 = 10;
 /// Before anything has come.
 const WITHOUT_RATE: &str = "{bar:30} {binary_bytes}/{binary_total_bytes}  {msg}";
 
-/// A bar for octets and files; invisible when standard error is not a terminal.
+/// A bar for octets and files, or another handle on it; invisible when standard error is not a terminal.
+#[derive(Clone)]
 pub struct Bar {
     bar: ProgressBar,
 }

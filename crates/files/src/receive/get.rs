@@ -24,6 +24,8 @@ pub const WINDOW_BYTES_DEFAULT: u64 = 8 << 20;
 const DISK_QUEUE_BYTES_MAX: u64 = 64 << 20;
 /// The longest that nothing is looked at: cancelling wakes, this is for the progress bar.
 const TURN_MAX: Duration = Duration::from_millis(100);
+/// What the disk may do nothing for when the transfer has ended early, before it isn't waited for.
+const ENDING: Duration = Duration::from_millis(500);
 /// Between two reports of progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -54,7 +56,7 @@ pub enum Destination {
     /// source's own name in the working directory.
     Path(Option<PathBuf>),
     /// A single file, in order, every piece checked before it is written.
-    Writer(Box<dyn Write>),
+    Writer(Box<dyn Write + Send>),
     /// Nowhere: for measuring. Nothing is verified.
     Discard,
 }
@@ -128,6 +130,14 @@ pub enum GetError {
         /// Why not.
         reason: String,
     },
+    /// The disk of the destination hangs: a thread waits for it, and ends with the process at the latest.
+    #[error("the disk hangs: nothing came of what is written {place} for {seconds} s")]
+    Hangs {
+        /// Below which directory.
+        place: String,
+        /// For how long.
+        seconds: u64,
+    },
     /// The transfer ended early.
     #[error(transparent)]
     Transfer(#[from] TransferError),
@@ -142,7 +152,8 @@ pub enum GetError {
 /// Warnings that are kept.
 const WARNINGS_KEPT_MAX: usize = 1000;
 
-/// Gets files. Blocks until it is done; `progress` is called now and then, on this thread.
+/// Gets files. Blocks until it is done; `progress` is called now and then, on this thread: to a path several times a second, so that
+/// silence tells that this thread itself hangs in a call to the disk.
 ///
 /// # Errors
 /// What ends the transfer as a whole. That single files failed is told in the [`Summary`].
@@ -195,6 +206,21 @@ fn workers() -> usize {
     std::thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 16))
 }
 
+/// Whoever follows the progress, told of it now and then.
+struct Told<'a> {
+    progress: &'a mut dyn FnMut(Progress),
+    last: Instant,
+}
+
+impl Told<'_> {
+    fn tell(&mut self, transfer: &Transfer, now: Instant) {
+        if now.duration_since(self.last) >= PROGRESS_INTERVAL {
+            self.last = now;
+            (self.progress)(transfer.progress());
+        }
+    }
+}
+
 struct Driver {
     connection: Connection,
     transfer: Transfer,
@@ -218,7 +244,7 @@ impl Driver {
         progress: &mut dyn FnMut(Progress),
         cancel: &CancelHandle,
     ) -> Result<Summary, GetError> {
-        let mut told = begun;
+        let mut progress = Told { progress, last: begun };
         while !self.finished {
             if cancel.is_cancelled() {
                 self.transfer.cancel();
@@ -226,10 +252,7 @@ impl Driver {
             self.outputs()?;
             self.sink.flush();
             let now = Instant::now();
-            if now.duration_since(told) >= PROGRESS_INTERVAL {
-                told = now;
-                progress(self.transfer.progress());
-            }
+            progress.tell(&self.transfer, now);
             if self.finished {
                 break;
             }
@@ -241,16 +264,26 @@ impl Driver {
             self.connection.turn(timeout)?;
             while let Some(happened) = self.connection.next() {
                 self.happened(happened)?;
-                self.let_the_disk_keep_up(cancel)?;
+                self.let_the_disk_keep_up(&mut progress, cancel)?;
             }
             self.reports()?;
             self.transfer.tick(Instant::now());
         }
-        progress(self.transfer.progress());
+        (progress.progress)(self.transfer.progress());
         self.connection.close();
-        // The workers finish what they have before the summary says that it is over.
-        drop(self.sink);
         let (totals, failure) = self.transfer.into_outcome();
+        // The workers finish what they have before the summary says that it is over. Whoever interrupts doesn't wait for a disk that
+        // does nothing, and who has waited for long enough already doesn't either.
+        let idle_timeout = self.connect.idle_timeout;
+        let patience = match failure {
+            Some(TransferError::Cancelled | TransferError::Stalled { .. }) => ENDING.min(idle_timeout),
+            _ => idle_timeout,
+        };
+        if let Err(place) = self.sink.end(patience)
+            && matches!(failure, None | Some(TransferError::Stalled { .. }))
+        {
+            return Err(GetError::Hangs { place, seconds: idle_timeout.as_secs() });
+        }
         match failure {
             Some(TransferError::Stalled { seconds, connected: false }) if self.last_reason.is_some() => {
                 let reason = format!("{}; gave up after {seconds} s", self.last_reason.unwrap_or_default());
@@ -310,13 +343,15 @@ impl Driver {
     }
 
     /// Back-pressure: while too much waits in memory for the disk, nothing is taken from the wire.
-    fn let_the_disk_keep_up(&mut self, cancel: &CancelHandle) -> Result<(), GetError> {
+    fn let_the_disk_keep_up(&mut self, progress: &mut Told<'_>, cancel: &CancelHandle) -> Result<(), GetError> {
         while self.sink.is_over(DISK_QUEUE_BYTES_MAX) && !cancel.is_cancelled() && !self.finished {
             if let Some(report) = self.sink.wait_while_over(DISK_QUEUE_BYTES_MAX, TURN_MAX) {
                 self.transfer.disk(report, Instant::now());
                 self.outputs()?;
             }
-            self.transfer.tick(Instant::now());
+            let now = Instant::now();
+            progress.tell(&self.transfer, now);
+            self.transfer.tick(now);
             self.outputs()?;
         }
         Ok(())

@@ -56,6 +56,14 @@ impl Sink {
         }
     }
 
+    /// Waits until all that it was given is done. An error, the place, if nothing comes of it for so long: then it isn't waited for.
+    pub(super) fn end(self, patience: Duration) -> Result<(), String> {
+        match self {
+            Self::Disk(disk) => disk.end(patience),
+            Self::Nothing | Self::Discard(_) => Ok(()),
+        }
+    }
+
     /// Whether more than so much waits in memory.
     pub(super) fn is_over(&self, bytes: u64) -> bool {
         matches!(self, Self::Disk(disk) if disk.queued_bytes() > bytes)

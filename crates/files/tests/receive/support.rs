@@ -1,10 +1,9 @@
 //! A server in a thread, trees of files, and `get` with defaults.
 
-use std::cell::RefCell;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
@@ -122,17 +121,17 @@ pub fn partial_names(directory: &Path) -> Vec<String> {
 
 /// A writer whose content a test can see afterwards.
 #[derive(Clone, Default)]
-pub struct Shared(Rc<RefCell<Vec<u8>>>);
+pub struct Shared(Arc<Mutex<Vec<u8>>>);
 
 impl Shared {
     pub fn content(&self) -> Vec<u8> {
-        self.0.borrow().clone()
+        self.0.lock().unwrap().clone()
     }
 }
 
 impl std::io::Write for Shared {
     fn write(&mut self, octets: &[u8]) -> std::io::Result<usize> {
-        self.0.borrow_mut().write(octets)
+        self.0.lock().unwrap().write(octets)
     }
 
     fn flush(&mut self) -> std::io::Result<()> {

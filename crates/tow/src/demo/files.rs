@@ -5,6 +5,7 @@ use super::this_program;
 use crate::exit::Failure;
 use crate::progress::{Bar, human_bytes};
 use crate::resources::{Usage, usage_of};
+use crate::say::put_out;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
@@ -27,32 +28,31 @@ pub fn run(processes: &Processes, folder: &Path, size: u64) -> Result<(), Failur
         )));
     }
 
-    println!("1. {} of random data in {}", human_bytes(size), folder.display());
+    put_out(format_args!("1. {} of random data in {}", human_bytes(size), folder.display()))?;
     let served = folder.join("served");
     std::fs::create_dir(&served).map_err(Failure::failed)?;
     make_noise(processes, &served.join("data.bin"), size)?;
 
-    println!("2. a plain copy of it on this disk");
+    put_out(format_args!("2. a plain copy of it on this disk"))?;
     let copy = folder.join("copy.bin");
     let started = Instant::now();
     plain_copy(processes, &served.join("data.bin"), &copy)?;
     let copy_seconds = started.elapsed().as_secs_f64();
     std::fs::remove_file(&copy).map_err(Failure::failed)?;
 
-    println!("3. tow serve {}", served.display());
+    put_out(format_args!("3. tow serve {}", served.display()))?;
     let (server, endpoint) = start_server(processes, &served)?;
-    println!("   serving on {endpoint}");
+    put_out(format_args!("   serving on {endpoint}"))?;
 
-    println!("4. tow get {endpoint}/data.bin, verified against its BLAKE3 digest");
+    put_out(format_args!("4. tow get {endpoint}/data.bin, verified against its BLAKE3 digest"))?;
     let got = folder.join("got.bin");
     let summary = get(processes, &format!("{endpoint}/data.bin"), &got)?;
     let server_usage = usage_of(server.child.id());
     drop(server);
 
-    println!("5. compared octet by octet");
+    put_out(format_args!("5. compared octet by octet"))?;
     compare(processes, &served.join("data.bin"), &got)?;
-    report(size, copy_seconds, &summary, server_usage);
-    Ok(())
+    report(size, copy_seconds, &summary, server_usage)
 }
 
 fn free_bytes(folder: &Path) -> Result<u64, Failure> {
@@ -133,31 +133,31 @@ fn compare(processes: &Processes, one: &Path, other: &Path) -> Result<(), Failur
     Ok(())
 }
 
-fn report(size: u64, copy_seconds: f64, summary: &serde_json::Value, server: Usage) {
+fn report(size: u64, copy_seconds: f64, summary: &serde_json::Value, server: Usage) -> Result<(), Failure> {
     let number = |name: &str| summary.get(name).and_then(serde_json::Value::as_f64).unwrap_or(0.0);
     let rate = |seconds: f64| if seconds > 0.0 { size as f64 / seconds / 1e6 } else { 0.0 };
     let seconds = number("seconds");
-    println!();
-    println!("{:24} {:>9} {:>10} {:>9} {:>12}", "", "seconds", "MB/s", "CPU s", "peak memory");
-    println!("{:24} {copy_seconds:>9.3} {:>10.0}", "plain copy", rate(copy_seconds));
+    put_out("")?;
+    put_out(format_args!("{:24} {:>9} {:>10} {:>9} {:>12}", "", "seconds", "MB/s", "CPU s", "peak memory"))?;
+    put_out(format_args!("{:24} {copy_seconds:>9.3} {:>10.0}", "plain copy", rate(copy_seconds)))?;
     let peak = |octets: u64| human_bytes(octets);
-    println!(
+    put_out(format_args!(
         "{:24} {seconds:>9.3} {:>10.0} {:>9.2} {:>12}",
         "tow get, verified",
         rate(seconds),
         number("cpu_seconds"),
         peak(number("peak_memory_bytes") as u64)
-    );
-    println!(
+    ))?;
+    put_out(format_args!(
         "{:24} {:>9} {:>10} {:>9.2} {:>12}",
         "tow serve",
         "",
         "",
         server.cpu_seconds,
         peak(server.peak_memory_bytes)
-    );
-    println!();
-    println!(
+    ))?;
+    put_out("")?;
+    put_out(format_args!(
         "The server's CPU time includes hashing the file once; it remembers the digest for everybody who comes after."
-    );
+    ))
 }

@@ -6,6 +6,7 @@ mod running;
 
 use crate::exit::Failure;
 use crate::numbers::size;
+use crate::say::put_out;
 use running::Processes;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -45,9 +46,9 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
 }
 
 fn both_halves(processes: &Processes, folder: &Path, arguments: &Arguments) -> Result<ExitCode, Failure> {
-    println!("Files\n");
+    put_out(format_args!("Files\n"))?;
     files::run(processes, folder, arguments.size)?;
-    println!("\nRequests\n");
+    put_out(format_args!("\nRequests\n"))?;
     requests::run(processes, folder, arguments.requests)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -5,6 +5,7 @@ use super::this_program;
 use crate::exit::Failure;
 use crate::progress::human_bytes;
 use crate::resources::usage_of;
+use crate::say::put_out;
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use std::path::Path;
 use std::process::Stdio;
@@ -24,14 +25,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Sends so many requests, and accounts for every reply.
 pub fn run(processes: &Processes, folder: &Path, requests: u64) -> Result<(), Failure> {
     let journal = folder.join("journal");
-    println!("1. tow broker --journal {}", journal.display());
+    put_out(format_args!("1. tow broker --journal {}", journal.display()))?;
     let (broker, endpoint) = start_broker(processes, &journal, "tcp://127.0.0.1:0")?;
-    println!("   broker on {endpoint}");
-    println!("2. {WORKERS} times tow work {SERVICE} --echo --connect {endpoint}");
+    put_out(format_args!("   broker on {endpoint}"))?;
+    put_out(format_args!("2. {WORKERS} times tow work {SERVICE} --echo --connect {endpoint}"))?;
     let workers = (0..WORKERS).map(|_| start_worker(processes, &endpoint)).collect::<Result<Vec<_>, _>>()?;
-    println!(
+    put_out(format_args!(
         "3. {requests} requests, {AHEAD} ahead; a worker is killed after a third of them, the broker after a half"
-    );
+    ))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
     let mut load = Load {
         replied: vec![false; usize::try_from(requests).map_err(Failure::failed)?],
@@ -49,8 +50,7 @@ pub fn run(processes: &Processes, folder: &Path, requests: u64) -> Result<(), Fa
             () = processes.interrupted() => Err(Failure::failed("interrupted")),
         }
     })?;
-    report(&load, &outcome);
-    Ok(())
+    report(&load, &outcome)
 }
 
 fn start_broker(processes: &Processes, journal: &Path, endpoint: &str) -> Result<(Running, String), Failure> {
@@ -136,14 +136,18 @@ impl Load<'_> {
     /// What is killed after so many replies.
     fn harm(&mut self, bar: &ProgressBar, done: u64) -> Result<(), Failure> {
         if done == self.requests / 3 {
-            bar.suspend(|| println!("   after {done} replies a worker is killed, and another one started"));
+            bar.suspend(|| {
+                put_out(format_args!("   after {done} replies a worker is killed, and another one started"))
+            })?;
             if let Some(worker) = self.workers.first_mut() {
                 worker.crash();
                 *worker = start_worker(self.processes, self.endpoint)?;
             }
         }
         if done == self.requests / 2 {
-            bar.suspend(|| println!("   after {done} replies the broker is killed, and started again on its journal"));
+            bar.suspend(|| {
+                put_out(format_args!("   after {done} replies the broker is killed, and started again on its journal"))
+            })?;
             self.broker.crash();
             (self.broker, _) = start_broker(self.processes, self.journal, self.endpoint)?;
             self.gone = Some((Instant::now(), None));
@@ -152,22 +156,25 @@ impl Load<'_> {
     }
 }
 
-fn report(load: &Load<'_>, outcome: &Outcome) {
+fn report(load: &Load<'_>, outcome: &Outcome) -> Result<(), Failure> {
     let broker = usage_of(load.broker.child.id());
     let accounted = load.replied.iter().filter(|replied| **replied).count();
-    println!();
-    println!("{accounted} of {} requests have their reply, each exactly one", load.requests);
-    println!(
+    put_out("")?;
+    put_out(format_args!("{accounted} of {} requests have their reply, each exactly one", load.requests))?;
+    put_out(format_args!(
         "{:.0} a second, each in the journal before it was replied to; {} were sent again",
         load.requests as f64 / outcome.seconds,
         outcome.resent
-    );
+    ))?;
     if let Some((_, Some(silence))) = load.gone {
-        println!("the first reply came {:.0} ms after the new broker was there", silence.as_secs_f64() * 1e3);
+        put_out(format_args!(
+            "the first reply came {:.0} ms after the new broker was there",
+            silence.as_secs_f64() * 1e3
+        ))?;
     }
-    println!(
+    put_out(format_args!(
         "the new broker took {:.2} s of CPU and at most {} of memory",
         broker.cpu_seconds,
         human_bytes(broker.peak_memory_bytes)
-    );
+    ))
 }

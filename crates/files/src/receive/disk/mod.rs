@@ -14,7 +14,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -295,6 +295,26 @@ impl Disk {
                 self.hand_over_small(worker);
             }
         }
+    }
+
+    /// As if it were dropped, but an error, the place, if the workers do nothing for so long: who hangs in a call to the disk is left
+    /// there.
+    pub(super) fn end(mut self, patience: Duration) -> Result<(), String> {
+        self.given_up.set();
+        self.jobs.clear();
+        // The last one who can report is a worker then.
+        (self.own_reports, _) = channel();
+        loop {
+            match self.reports.recv_timeout(patience) {
+                Ok(_) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Err(RecvTimeoutError::Timeout) => break,
+            }
+        }
+        self.threads.clear();
+        // Closing what is open there would hang this thread too.
+        std::mem::forget(std::mem::take(&mut self.contents));
+        Err(self.destination.place.clone())
     }
 
     fn forget(&mut self, content: ContentKey) -> Option<Arc<PartialFile>> {

@@ -27,7 +27,7 @@ pub(super) struct StreamOptions {
 /// Gets a file. Blocks as long as the writer does: what it does not take stays on the other side of the wire.
 pub(super) fn get_to_writer(
     options: StreamOptions,
-    mut output: Box<dyn Write>,
+    mut output: Box<dyn Write + Send>,
     progress: &mut dyn FnMut(Progress),
     cancel: &CancelHandle,
 ) -> Result<Summary, GetError> {

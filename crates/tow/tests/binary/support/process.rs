@@ -86,6 +86,13 @@ impl Process {
         Self { child, stdout, stderr }
     }
 
+    /// Starts `command` with this as standard output.
+    pub fn with_output(command: &mut Command, output: Stdio) -> Self {
+        let mut child = command.stdout(output).stderr(Stdio::piped()).spawn().expect("start the process");
+        let stderr = Collected::of(child.stderr.take().expect("piped"));
+        Self { child, stdout: Collected::of(std::io::empty()), stderr }
+    }
+
     /// Sends a signal.
     pub fn signal(&self, signal: Signal) {
         // A process that has ended is no mistake of the test: the signal came too late.

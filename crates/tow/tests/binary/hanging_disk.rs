@@ -1,0 +1,71 @@
+//! Disks that hang as a whole, or fail to sync what they are given. Without timing: they hang until they are let go.
+
+use std::fs;
+use std::path::Path;
+
+use rustix::process::Signal;
+use tempfile::tempdir;
+use towpath_slow_disk::WritableDisk;
+
+use crate::support::DEADLINE;
+use crate::support::process::{Process, Server, get_command};
+use crate::support::tree::random_file;
+
+const FILE_BYTES: usize = 16 << 20;
+/// It hangs when it has so much of the file.
+const TAKEN_BYTES: u64 = 2 << 20;
+/// The thread that receives writes what is verified, others what isn't.
+const WHO_WRITES: [&[&str]; 2] = [&[], &["--no-verify"]];
+
+/// A disk in this folder. `None`, and the test is skipped, where none can be mounted: a container has /dev/fuse or not.
+pub fn disk_in(folder: &Path) -> Option<WritableDisk> {
+    fs::create_dir(folder).expect("mkdir");
+    let disk = WritableDisk::mount(folder);
+    disk.inspect_err(|error| println!("skipped: no FUSE file system can be mounted here: {error}")).ok()
+}
+
+#[test]
+fn a_get_onto_a_hanging_disk_ends_when_it_is_interrupted() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("file");
+    random_file(&served, FILE_BYTES, 1);
+    let server = Server::start(&served);
+    for (index, arguments) in WHO_WRITES.iter().enumerate() {
+        let mount = folder.path().join(index.to_string());
+        let Some(disk) = disk_in(&mount) else { return };
+        disk.hang_after(TAKEN_BYTES);
+        let mut client = Process::start(get_command(&server.url("file"), &mount.join("copy")).args(*arguments));
+        assert!(disk.await_hanging(DEADLINE), "{}", client.log());
+        assert!(!client.ended(), "{}", client.log());
+        client.signal(Signal::INT);
+        let outcome = client.finish().expect_code(1);
+        assert_eq!(outcome.summary()["error"], "interrupted");
+        assert!(outcome.stderr.contains(": interrupted\n"), "{}", outcome.stderr);
+        disk.release();
+        // What it has goes on from there.
+        Process::start(&mut get_command(&server.url("file"), &mount.join("copy"))).finish().expect_code(0);
+        assert!(fs::read(mount.join("copy")).expect("read") == fs::read(&served).expect("read"));
+    }
+}
+
+#[test]
+fn a_get_onto_a_disk_that_hangs_for_too_long_says_so() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("file");
+    random_file(&served, FILE_BYTES, 1);
+    let server = Server::start(&served);
+    for (index, arguments) in WHO_WRITES.iter().enumerate() {
+        let mount = folder.path().join(index.to_string());
+        let Some(disk) = disk_in(&mount) else { return };
+        disk.hang_after(TAKEN_BYTES);
+        let mut command = get_command(&server.url("file"), &mount.join("copy"));
+        let client = Process::start(command.args(["--timeout", "1"]).args(*arguments));
+        assert!(disk.await_hanging(DEADLINE), "{}", client.log());
+        let outcome = client.finish().expect_code(1);
+        assert!(outcome.stderr.contains("the disk hangs"), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains(mount.to_str().expect("UTF-8")), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("the same command goes on with it"), "{}", outcome.stderr);
+        let error = outcome.summary()["error"].as_str().expect("an error").to_owned();
+        assert!(error.contains("the disk hangs"), "{error}");
+    }
+}
