@@ -75,14 +75,15 @@ impl Core {
         if self.is_known(key, number, peer) {
             return;
         }
-        if let Err(Refusal { status, retry_ms, reason }) = self.room_for(Some(key), service, body.memory_bytes()) {
+        // The broker answers for its own services at once, and after a restart nobody else would.
+        let journalled = self.settings.journal && !volatile && !is_built_in(service);
+        let room = self.room_for(Some(key), service, body.memory_bytes(), journalled);
+        if let Err(Refusal { status, retry_ms, reason }) = room {
             self.counters.refused += 1;
             self.actions.push(Action::Refused { peer, number, status, retry_ms, reason });
             return;
         }
         let ttl_ms = if ttl_ms == 0 { self.settings.ttl_ms } else { Millis::from(ttl_ms) };
-        // The broker answers for its own services at once, and after a restart nobody else would.
-        let journalled = self.settings.journal && !volatile && !is_built_in(service);
         self.take(now, key, number, ttl_ms, journalled, service, body, None);
     }
 

@@ -22,7 +22,13 @@ const fn not_now(retry_ms: u32, reason: &'static str) -> Result<(), Refusal> {
 
 impl Core {
     /// Whether a request of so many octets is taken; `None`: of a client that isn't there yet.
-    pub(super) fn room_for(&mut self, key: Option<SessionKey>, service: &[u8], bytes: usize) -> Result<(), Refusal> {
+    pub(super) fn room_for(
+        &mut self,
+        key: Option<SessionKey>,
+        service: &[u8],
+        bytes: usize,
+        journalled: bool,
+    ) -> Result<(), Refusal> {
         let settings = &self.settings;
         if bytes > settings.client_bytes_max.min(settings.bytes_max).min(settings.service_bytes_max) {
             let reason = "larger than all that the broker holds for a client or a service";
@@ -31,7 +37,8 @@ impl Core {
         if self.stopping {
             return not_now(1_000, STOPPING);
         }
-        if self.storage_failed {
+        // What needs no journal is as well off as without one.
+        if self.storage_failed && journalled {
             let reason = "the journal can't be written; see the broker's log";
             return Err(Refusal { status: Status::NO_STORAGE, retry_ms: 1_000, reason });
         }

@@ -308,7 +308,9 @@ impl Core {
     /// request `token` is answered with `answer`.
     pub fn store(&mut self, now: Millis, name: ClientId, service: &[u8], body: Body, token: Token, answer: Body) {
         // It is bounded as what clients hold themselves, since nobody may ever ask for it.
-        if self.session_by_client.contains_key(&name) || self.room_for(None, service, body.memory_bytes()).is_err() {
+        if self.session_by_client.contains_key(&name)
+            || self.room_for(None, service, body.memory_bytes(), true).is_err()
+        {
             let reason = Body::of_frames([Bytes::from_static(b"500")]);
             return self.built_in_reply(&token, Status::UNAVAILABLE, reason);
         }

@@ -97,3 +97,30 @@ fn gaps_between_confirmed_numbers_count_and_end_with_their_client() {
     core.tick(core.settings().absent_client_ms + 1);
     assert_eq!(core.load(), (0, 0));
 }
+
+/// Nothing of them goes to the journal.
+#[test]
+fn a_journal_that_fails_keeps_out_only_what_it_would_keep() {
+    let mut core = Core::new(Settings { journal: true, ..Settings::default() });
+    core.client_hello(0, 1, CLIENT, 1);
+    core.storage_failed(true);
+    core.request(0, 1, 1, 0, false, b"nobody", Body::from("kept"));
+    core.request(0, 1, 2, 0, true, b"nobody", Body::from("volatile"));
+    core.request(0, 1, 3, 0, false, b"mmi.queue", Body::default());
+    let done = actions(&mut core);
+    let refused = |action: &Action| match action {
+        Action::Refused { number, status, .. } => Some((*number, *status)),
+        _ => None,
+    };
+    let refused: Vec<_> = done.iter().filter_map(refused).collect();
+    assert_eq!(refused, [(1, Status::NO_STORAGE)]);
+    assert!(done.iter().any(|action| matches!(action, Action::BuiltIn { .. })), "{done:?}");
+    core.storage_failed(false);
+    core.request(0, 1, 4, 0, false, b"nobody", Body::from("kept"));
+    assert!(!actions(&mut core).iter().any(|action| refused_number(action) == Some(4)));
+    core.check();
+}
+
+fn refused_number(action: &Action) -> Option<u64> {
+    if let Action::Refused { number, .. } = action { Some(*number) } else { None }
+}
