@@ -7,9 +7,9 @@ use crate::text::Shown;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// What the work may take to end after it was told to. It keeps in order what is there already; what it hasn't written by then
+/// What getting files may take to end after it was told to. It keeps in order what is there already; what it hasn't written by then
 /// comes again.
-const ENDING: Duration = Duration::from_secs(1);
+pub const ENDING: Duration = Duration::from_secs(1);
 
 /// What saying something may take. Standard error may be what hangs.
 const SAYING: Duration = Duration::from_millis(200);
@@ -76,10 +76,11 @@ impl Attended {
     }
 
     /// Does it on a thread of its own, and waits until it is done, or hangs: then the thread is left alone. `silence`: how long it may
-    /// go on without a pulse.
+    /// go on without a pulse. `ending`: what it may take to end after it was told to.
     pub fn run<T: Send + 'static>(
         self,
         silence: Option<Duration>,
+        ending: Duration,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Result<T, Hangs>, Failure> {
         let tells = TellsEnd(self.pulse.clone());
@@ -89,7 +90,7 @@ impl Attended {
             work()
         });
         let thread = thread.map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))?;
-        if let Err(hangs) = wait(&self.news, silence, ENDING) {
+        if let Err(hangs) = wait(&self.news, silence, ending) {
             return Ok(Err(hangs));
         }
         // It has ended, but for giving what it came to.
@@ -150,7 +151,7 @@ mod tests {
     fn what_the_work_comes_to_is_given() {
         let attended = Attended::new();
         let pulse = attended.pulse();
-        let came_to = attended.run(Some(LONG), move || {
+        let came_to = attended.run(Some(LONG), LONG, move || {
             pulse.beat();
             7
         });
@@ -162,7 +163,7 @@ mod tests {
         let attended = Attended::new();
         let (pulse, (go_on, waits)) = (attended.pulse(), channel::<()>());
         pulse.interrupted();
-        let hangs = attended.run(Some(LONG), move || {
+        let hangs = attended.run(Some(LONG), ENDING, move || {
             // As a system call: it doesn't end before we let it.
             let _ = waits.recv();
         });

@@ -2,6 +2,7 @@
 
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in the help of arguments are no links")]
 
+use crate::attended::{Attended, end_anyway};
 use crate::brokers::seconds;
 use crate::exit::Failure;
 use crate::numbers::positive;
@@ -12,6 +13,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 use towpath_broker::broker::{Admit, Broker, BrokerOptions, Heartbeats};
 use towpath_sockets::Endpoint;
+
+/// What the end may take beyond the grace time: replies leave, and what is in memory goes to the journal. Nothing of what it doesn't
+/// get there has been acknowledged.
+const ENDING: Duration = Duration::from_secs(5);
 
 /// What `tow broker` is told.
 #[derive(clap::Args)]
@@ -110,9 +115,17 @@ impl Arguments {
 
 /// Serves until a signal ends it.
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
-    let broker = Broker::bind(arguments.options()?).map_err(Failure::failed)?;
-    let handle = broker.stop_handle();
-    crate::signals::on_end(move || handle.stop())?;
+    let disks: Vec<_> =
+        arguments.journal.iter().chain(&arguments.spool).map(|path| path.display().to_string()).collect();
+    let options = arguments.options()?;
+    let ending = options.grace + ENDING;
+    let broker = Broker::bind(options).map_err(Failure::failed)?;
+    let (handle, attended) = (broker.stop_handle(), Attended::new());
+    let pulse = attended.pulse();
+    crate::signals::on_end(move || {
+        handle.stop();
+        pulse.interrupted();
+    })?;
     let mut output = std::io::stdout().lock();
     for endpoint in broker.endpoints() {
         // Whoever started us may have closed our output; that is no reason not to serve.
@@ -120,6 +133,12 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     }
     let _ = output.flush();
     drop(output);
-    broker.run().map_err(Failure::failed)?;
+    let ended = attended.run(None, ending, move || broker.run())?;
+    let ended = ended.unwrap_or_else(|_| {
+        let place = if disks.is_empty() { String::new() } else { format!(" ({})", disks.join(", ")) };
+        let why = "it doesn't end: the disk hangs";
+        end_anyway(&Failure::failed(format!("{why}{place}; what isn't on it was never acknowledged")), || {})
+    });
+    ended.map_err(Failure::failed)?;
     Ok(ExitCode::SUCCESS)
 }

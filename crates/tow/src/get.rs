@@ -1,6 +1,6 @@
 //! `tow get`: a file, a directory or a glob from a server.
 
-use crate::attended::{Attended, Hangs, Pulse, end_anyway};
+use crate::attended::{Attended, ENDING, Hangs, Pulse, end_anyway};
 use crate::exit::Failure;
 use crate::location::Location;
 use crate::numbers::{positive, size};
@@ -174,7 +174,8 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     // A disk that does nothing for so long hangs. The other end of a pipe may take all the time that it likes.
     let silence = is_path.then_some(options.connect.idle_timeout + SILENCE_BEYOND);
     let mut follow = Following { bar: bar.clone(), last: Arc::clone(&last), pulse: attended.pulse(), started: false };
-    let outcome = attended.run(silence, move || get(options, &mut |progress| follow.progress(progress), &cancel))?;
+    let outcome =
+        attended.run(silence, ENDING, move || get(options, &mut |progress| follow.progress(progress), &cancel))?;
     bar.finish();
     let last = *last.lock().unwrap_or_else(PoisonError::into_inner);
     let as_json = arguments.json;

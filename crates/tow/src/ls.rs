@@ -2,7 +2,7 @@
 
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in the help of arguments are no links")]
 
-use crate::attended::{Attended, end_anyway};
+use crate::attended::{Attended, ENDING, end_anyway};
 use crate::exit::Failure;
 use crate::get::{ConnectArguments, end_on_interrupt, source_of};
 use crate::location::Location;
@@ -49,7 +49,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let cancel = end_on_interrupt(attended.pulse())?;
     let as_json = arguments.json;
     // Whoever reads the output may take all the time that they like, unless we are told to end.
-    let listed = attended.run(None, move || print(&options, as_json, &cancel))?;
+    let listed = attended.run(None, ENDING, move || print(&options, as_json, &cancel))?;
     let listed = listed.unwrap_or_else(|_| {
         let interrupted = GetError::Transfer(TransferError::Cancelled);
         end_anyway(&arguments.connect.failure_at(&arguments.location, &interrupted), || {})

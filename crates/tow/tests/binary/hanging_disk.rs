@@ -8,6 +8,7 @@ use tempfile::tempdir;
 use towpath_slow_disk::WritableDisk;
 
 use crate::support::DEADLINE;
+use crate::support::broker::{Broker, call};
 use crate::support::process::{Process, Server, get_command};
 use crate::support::tree::random_file;
 
@@ -68,4 +69,49 @@ fn a_get_onto_a_disk_that_hangs_for_too_long_says_so() {
         let error = outcome.summary()["error"].as_str().expect("an error").to_owned();
         assert!(error.contains("the disk hangs"), "{error}");
     }
+}
+
+/// What is on its way to the disk was never acknowledged: nobody has to wait for it.
+#[test]
+fn a_broker_ends_though_the_disk_of_its_journal_hangs() {
+    let folder = tempdir().expect("a folder");
+    let mount = folder.path().join("disk");
+    let Some(disk) = disk_in(&mount) else { return };
+    let broker = Broker::with(&["--bind", "tcp://127.0.0.1:0", "--journal", mount.to_str().expect("UTF-8")]);
+    let disk = disk;
+    // It takes the record that comes next, and hangs before that is synced.
+    disk.hang_after(1);
+    let caller = Process::start(&mut call(&[&broker], &["nobody", "a request"]));
+    assert!(disk.await_hanging(DEADLINE), "{}", broker.log());
+    broker.signal(Signal::TERM);
+    let outcome = broker.finish().expect_code(1);
+    assert!(outcome.stderr.contains("the disk hangs"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains(mount.to_str().expect("UTF-8")), "{}", outcome.stderr);
+    drop(caller);
+}
+
+/// The kernel tells of it once, and the next sync succeeds though the octets are gone.
+#[test]
+fn a_file_that_could_not_be_synced_is_not_installed_nor_gone_on_with() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    fs::create_dir(&served).expect("mkdir");
+    random_file(&served.join("large"), 8 << 20, 1);
+    random_file(&served.join("small"), 1000, 2);
+    let server = Server::start(&served);
+    let mount = folder.path().join("disk");
+    let Some(disk) = disk_in(&mount) else { return };
+    for file in ["large", "small"] {
+        let (url, copy) = (server.url(file), mount.join(file));
+        disk.fail_syncing(true);
+        let outcome = Process::start(get_command(&url, &copy).arg("--fsync")).finish().expect_code(1);
+        assert!(outcome.stderr.contains("cannot sync"), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains(mount.to_str().expect("UTF-8")), "{}", outcome.stderr);
+        assert!(!copy.exists());
+        disk.fail_syncing(false);
+        let outcome = Process::start(get_command(&url, &copy).arg("--fsync")).finish().expect_code(0);
+        assert_eq!(outcome.number("resumed_bytes"), 0, "{}", outcome.summary());
+        assert!(fs::read(&copy).expect("read") == fs::read(served.join(file)).expect("read"));
+    }
+    assert_eq!(fs::read_dir(&mount).expect("a listing").count(), 2, "something is left over");
 }

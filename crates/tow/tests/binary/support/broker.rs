@@ -4,7 +4,7 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-use super::process::{Process, tow};
+use super::process::{Outcome, Process, tow};
 use super::wait_until;
 
 /// A running `tow broker`.
@@ -48,6 +48,11 @@ impl Broker {
     /// The most memory that it had resident at a time, in octets.
     pub fn peak_memory(&self) -> u64 {
         self.process.peak_memory()
+    }
+
+    /// Waits until it ends.
+    pub fn finish(self) -> Outcome {
+        self.process.finish()
     }
 
     /// Sends a signal.
