@@ -66,7 +66,9 @@ pub(super) fn install(
     if size > version.size {
         open.file.set_len(version.size).map_err(|error| io_error("cannot set its length", &error))?;
     }
-    finish_file(&open.file, mode, version, durable)?;
+    finish_file(&open.file, mode, version)?;
+    // The system says once that octets are lost, and the next sync would succeed: nobody may go on with them.
+    sync_file(&open.file, durable).inspect_err(|_| content.abandon())?;
     rename_over(&open.dir, &open.part_name, &open.name)?;
     match open.dir.remove_file(&open.state_name) {
         Ok(()) | Err(RootError::NotFound) => {}
@@ -142,7 +144,8 @@ fn write_small(mut file: &File, mode: u32, small: &SmallFile, durable: bool) -> 
     for piece in &small.data {
         file.write_all(piece).map_err(|error| io_error("cannot write", &error))?;
     }
-    finish_file(file, mode, &small.version, durable)
+    finish_file(file, mode, &small.version)?;
+    sync_file(file, durable)
 }
 
 fn digest_of(pieces: &[Bytes]) -> Digest {
@@ -212,17 +215,20 @@ pub(super) fn finish_dir(
 }
 
 /// Gives a file that is `mode` now its own mode and time.
-fn finish_file(file: &File, mode: u32, version: &Version, durable: bool) -> Result<(), DiskError> {
+fn finish_file(file: &File, mode: u32, version: &Version) -> Result<(), DiskError> {
     let failed = |error: RootError| root_error("cannot set mode and time", &error);
     let wanted = version.mode & MODE_BITS;
     if mode != wanted {
         set_mode(file, wanted).map_err(failed)?;
     }
-    set_modified(file, version.modified).map_err(failed)?;
-    if durable {
-        file.sync_all().map_err(|error| io_error("cannot sync", &error))?;
+    set_modified(file, version.modified).map_err(failed)
+}
+
+fn sync_file(file: &File, durable: bool) -> Result<(), DiskError> {
+    if !durable {
+        return Ok(());
     }
-    Ok(())
+    file.sync_all().map_err(|error| io_error("cannot sync", &error))
 }
 
 /// Renames over a file or link, or an empty directory.
