@@ -364,7 +364,7 @@ impl Driver {
             self.transfer.destination(placement, true);
             return Ok(());
         }
-        let place = place(base, name, &self.source, self.path.as_deref())?;
+        let place = place(base, name, &self.source, self.path.as_deref(), self.disk.durable)?;
         let waker = self.connection.waker();
         self.disk.fresh = place.fresh;
         let disk = Disk::start(&place.dir, self.disk, move || waker.wake())

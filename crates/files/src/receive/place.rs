@@ -1,6 +1,7 @@
 //! Where a transfer's files go, once it is known what the source is.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -25,27 +26,28 @@ pub(super) fn place(
     name: Option<RelPath>,
     source: &Source,
     destination: Option<&Path>,
+    durable: bool,
 ) -> Result<Place, GetError> {
     match (base, name) {
-        (Base::File | Base::Link, Some(name)) => place_file(name, destination),
+        (Base::File | Base::Link, Some(name)) => place_file(name, destination, durable),
         _ => {
             let own_name = match source {
                 Source::Path(path) => path.name().map_or(Path::new("."), |name| Path::new(OsStr::from_bytes(name))),
                 Source::Glob(_) => Path::new("."),
             };
-            place_tree(destination.unwrap_or(own_name))
+            place_tree(destination.unwrap_or(own_name), durable)
         }
     }
 }
 
-fn place_file(name: RelPath, destination: Option<&Path>) -> Result<Place, GetError> {
+fn place_file(name: RelPath, destination: Option<&Path>, durable: bool) -> Result<Place, GetError> {
     let here = Path::new(".");
     let Some(destination) = destination else {
         return Ok(Place { dir: here.to_owned(), placement: Placement::As(name), fresh: false });
     };
     let wants_dir = destination.as_os_str().as_bytes().ends_with(b"/");
     if wants_dir && !destination.exists() {
-        make_dirs(destination)?;
+        make_dirs(destination, durable)?;
     }
     if destination.is_dir() || wants_dir {
         return Ok(Place { dir: destination.to_owned(), placement: Placement::As(name), fresh: false });
@@ -60,10 +62,10 @@ fn place_file(name: RelPath, destination: Option<&Path>) -> Result<Place, GetErr
     Ok(Place { dir: parent.to_owned(), placement: Placement::As(name), fresh: false })
 }
 
-fn place_tree(destination: &Path) -> Result<Place, GetError> {
+fn place_tree(destination: &Path, durable: bool) -> Result<Place, GetError> {
     let refused = |reason: &str| GetError::Destination { path: destination.to_owned(), reason: reason.to_owned() };
     if !destination.exists() {
-        make_dirs(destination)?;
+        make_dirs(destination, durable)?;
         return Ok(Place { dir: destination.to_owned(), placement: Placement::Below, fresh: true });
     }
     if !destination.is_dir() {
@@ -73,9 +75,17 @@ fn place_tree(destination: &Path) -> Result<Place, GetError> {
     Ok(Place { dir: destination.to_owned(), placement: Placement::Below, fresh })
 }
 
-fn make_dirs(path: &Path) -> Result<(), GetError> {
-    std::fs::create_dir_all(path)
-        .map_err(|error| GetError::Destination { path: path.to_owned(), reason: error.to_string() })
+/// Makes a directory and those above it, and has their names synced if they are to be durable.
+fn make_dirs(path: &Path, durable: bool) -> Result<(), GetError> {
+    let missing: Vec<_> = path.ancestors().take_while(|above| !above.exists()).collect();
+    let made = std::fs::create_dir_all(path).and_then(|()| {
+        let mut parents = missing.iter().filter(|_| durable).filter_map(|made| made.parent());
+        parents.try_for_each(|parent| {
+            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            File::open(parent)?.sync_all()
+        })
+    });
+    made.map_err(|error| GetError::Destination { path: path.to_owned(), reason: error.to_string() })
 }
 
 #[cfg(test)]
@@ -87,7 +97,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let name = || Some(RelPath::new("a.bin").unwrap());
         let source = Source::Path("x/a.bin".parse().unwrap());
-        let at = |destination: &Path| place(Base::File, name(), &source, Some(destination));
+        let at = |destination: &Path| place(Base::File, name(), &source, Some(destination), true);
         let into = at(temp.path()).unwrap();
         assert_eq!((into.dir.as_path(), into.placement), (temp.path(), Placement::As("a.bin".parse().unwrap())));
         let renamed = at(&temp.path().join("b")).unwrap();
@@ -102,7 +112,7 @@ mod tests {
     fn trees_go_directly_into_the_destination() {
         let temp = tempfile::tempdir().unwrap();
         let source = Source::Path("x/tree".parse().unwrap());
-        let at = |destination: &Path| place(Base::Dir, None, &source, Some(destination));
+        let at = |destination: &Path| place(Base::Dir, None, &source, Some(destination), true);
         assert!(at(temp.path()).unwrap().fresh);
         assert!(at(&temp.path().join("a/b")).unwrap().fresh);
         assert!(!at(temp.path()).unwrap().fresh);

@@ -193,7 +193,7 @@ pub(super) fn make_link(
 
 /// Gives a directory its mode and time.
 pub(super) fn finish_dir(
-    parent: &Dir,
+    OpenDir { path, dir: parent, .. }: &OpenDir,
     name: &[u8],
     mode: u32,
     modified: Timestamp,
@@ -211,7 +211,9 @@ pub(super) fn finish_dir(
     let dir = parent.open_dir(name).map_err(failed)?;
     dir.set_own_mode(mode & MODE_BITS).map_err(failed)?;
     dir.set_own_modified(modified).map_err(failed)?;
-    sync_dir(&dir, durable)
+    sync_dir(&dir, durable)?;
+    // Its name is in its parent, which is finished later; but for the destination itself, which isn't.
+    if path.is_root() { sync_dir(parent, durable) } else { Ok(()) }
 }
 
 /// Gives a file that is `mode` now its own mode and time.

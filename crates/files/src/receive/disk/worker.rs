@@ -216,7 +216,7 @@ impl Worker {
             Job::FinishDir { local, mode, modified } => {
                 let durable = self.destination.durable;
                 let result =
-                    self.in_parent(&local, |open, name| install::finish_dir(&open.dir, name, mode, modified, durable));
+                    self.in_parent(&local, |open, name| install::finish_dir(open, name, mode, modified, durable));
                 DiskReport::Entry { local, result }
             }
             Job::Forget(content) => {
