@@ -101,7 +101,13 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
             }
             pending.kept = true;
         }
-        storage.sync_bodies().map_err(JournalError::io("sync", storage.body_path("")))?;
+        storage.sync_bodies().map_err(|error| {
+            // Told once only: the next sync would succeed though names are lost, so that they are made anew.
+            for pending in &mut batch.bodies {
+                (pending.kept, pending.copy) = (false, true);
+            }
+            JournalError::io("sync", storage.body_path(""))(error)
+        })?;
         batch.bodies.clear();
         Ok(())
     }

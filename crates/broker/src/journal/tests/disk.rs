@@ -49,6 +49,8 @@ pub(super) struct World {
     changes: Vec<NameChange>,
     pub(super) bodies: BTreeMap<String, Vec<u8>>,
     durable_bodies: BTreeMap<String, Vec<u8>>,
+    /// Names of bodies that a sync has failed to bring to the disk: none brings them there any more, unless they are made anew.
+    lost_bodies: BTreeSet<String>,
     /// Operations until the machine crashes.
     pub(super) crash_in: Option<u64>,
     pub(super) crashed: bool,
@@ -104,6 +106,7 @@ impl Disk {
             }
         }
         world.bodies = world.durable_bodies.clone();
+        world.lost_bodies.clear();
         (world.crashed, world.crash_in) = (false, None);
     }
 
@@ -325,13 +328,20 @@ impl Storage for Disk {
         let mut world = self.world();
         world.operation()?;
         world.bodies.insert(name.to_owned(), octets);
+        world.lost_bodies.remove(name);
         Ok(())
     }
 
     fn sync_bodies(&self) -> io::Result<()> {
         let mut world = self.world();
-        world.operation()?;
-        world.durable_bodies = world.bodies.clone();
+        let done = world.operation();
+        let World { bodies, durable_bodies, lost_bodies, .. } = &mut *world;
+        if done.is_err() {
+            lost_bodies.extend(bodies.keys().filter(|name| !durable_bodies.contains_key(*name)).cloned());
+            return done;
+        }
+        let kept = bodies.iter().filter(|(name, _)| !lost_bodies.contains(*name));
+        *durable_bodies = kept.map(|(name, body)| (name.clone(), body.clone())).collect();
         Ok(())
     }
 
