@@ -28,7 +28,7 @@ impl Collector {
 
     /// Appends octets.
     pub fn push(&mut self, octets: &[u8]) -> io::Result<()> {
-        if self.file.is_none() && self.memory.len() + octets.len() > MEMORY_BYTES_MAX {
+        if self.file.is_none() && self.needs_disk(octets.len()) {
             let mut file = Spool::new(&self.folder)?.create()?;
             file.write(&std::mem::take(&mut self.memory))?;
             self.file = Some(file);
@@ -40,6 +40,11 @@ impl Collector {
                 Ok(())
             }
         }
+    }
+
+    /// Whether so many more octets would go to the disk, which may take its time.
+    pub fn needs_disk(&self, more: usize) -> bool {
+        self.file.is_some() || self.memory.len() + more > MEMORY_BYTES_MAX
     }
 
     /// The body.

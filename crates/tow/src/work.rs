@@ -57,7 +57,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
     // Otherwise it would take request after request, and fail each.
     arguments.command.first().map(|program| executable(program)).transpose()?;
-    runtime.block_on(async {
+    let outcome = runtime.block_on(async {
         let link = arguments.brokers.link()?;
         let spool = link.spool_folder.clone();
         let options = WorkerOptions { credit: jobs, link };
@@ -95,7 +95,10 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
                 .await;
         }
         Ok(ExitCode::SUCCESS)
-    })
+    });
+    // Whoever waits for a disk writes a reply that nobody takes any more.
+    runtime.shutdown_background();
+    outcome
 }
 
 /// The first signal lets the worker leave, the second one ends it with its commands.
@@ -236,13 +239,21 @@ async fn feed(mut input: ChildStdin, body: &Body) {
     }
 }
 
+/// What goes to the disk does so on threads that may wait for it: this one has heartbeats to answer, and other requests to take.
 async fn read_reply(mut from: impl AsyncReadExt + Unpin, folder: PathBuf) -> std::io::Result<Body> {
     let mut collector = Collector::new(folder);
     let mut piece = vec![0; PIECE_BYTES];
     loop {
         match from.read(&mut piece).await? {
             0 => return Ok(collector.finish()),
-            octets => collector.push(&piece[..octets])?,
+            octets if !collector.needs_disk(octets) => collector.push(&piece[..octets])?,
+            octets => {
+                let pushed = tokio::task::spawn_blocking(move || {
+                    collector.push(&piece[..octets])?;
+                    Ok::<_, std::io::Error>((collector, piece))
+                });
+                (collector, piece) = pushed.await.map_err(std::io::Error::other)??;
+            }
         }
     }
 }

@@ -8,8 +8,8 @@ use tempfile::tempdir;
 use towpath_slow_disk::WritableDisk;
 
 use crate::support::DEADLINE;
-use crate::support::broker::{Broker, call};
-use crate::support::process::{Process, Server, get_command};
+use crate::support::broker::{Broker, call, work};
+use crate::support::process::{Process, Server, get_command, run};
 use crate::support::tree::random_file;
 
 const FILE_BYTES: usize = 16 << 20;
@@ -114,4 +114,28 @@ fn a_file_that_could_not_be_synced_is_not_installed_nor_gone_on_with() {
         assert!(fs::read(&copy).expect("read") == fs::read(served.join(file)).expect("read"));
     }
     assert_eq!(fs::read_dir(&mount).expect("a listing").count(), 2, "something is left over");
+}
+
+#[test]
+fn a_worker_whose_reply_waits_for_a_hanging_disk_does_other_requests() {
+    const LARGE: usize = 8 << 20;
+    let folder = tempdir().expect("a folder");
+    let mount = folder.path().join("disk");
+    let Some(disk) = disk_in(&mount) else { return };
+    let broker = Broker::start();
+    let script = format!("if [ \"$(cat)\" = large ]; then head -c {LARGE} /dev/zero; else echo small; fi");
+    let spool = mount.join("spool");
+    let arguments = ["zeros", "--jobs", "2", "--spool", spool.to_str().expect("UTF-8"), "--", "sh", "-c", &script];
+    let _worker = work(&[&broker], &arguments);
+    let disk = disk;
+    disk.hang_after(2 << 20);
+    let mut large = Process::start(&mut call(&[&broker], &["zeros", "large"]));
+    assert!(disk.await_hanging(DEADLINE), "{}", large.log());
+    for _ in 0..3 {
+        let small = run(&mut call(&[&broker], &["zeros", "small"])).expect_code(0);
+        assert_eq!(small.stdout, b"small\n");
+    }
+    assert!(!large.ended(), "{}", large.log());
+    disk.release();
+    assert!(large.finish().expect_code(0).stdout == vec![0; LARGE]);
 }
