@@ -78,7 +78,6 @@ fn a_broker_ends_though_the_disk_of_its_journal_hangs() {
     let mount = folder.path().join("disk");
     let Some(disk) = disk_in(&mount) else { return };
     let broker = Broker::with(&["--bind", "tcp://127.0.0.1:0", "--journal", mount.to_str().expect("UTF-8")]);
-    let disk = disk;
     // It takes the record that comes next, and hangs before that is synced.
     disk.hang_after(1);
     let caller = Process::start(&mut call(&[&broker], &["nobody", "a request"]));
@@ -127,7 +126,6 @@ fn a_worker_whose_reply_waits_for_a_hanging_disk_does_other_requests() {
     let spool = mount.join("spool");
     let arguments = ["zeros", "--jobs", "2", "--spool", spool.to_str().expect("UTF-8"), "--", "sh", "-c", &script];
     let _worker = work(&[&broker], &arguments);
-    let disk = disk;
     disk.hang_after(2 << 20);
     let mut large = Process::start(&mut call(&[&broker], &["zeros", "large"]));
     assert!(disk.await_hanging(DEADLINE), "{}", large.log());
