@@ -16,11 +16,30 @@ use std::time::{Duration, Instant};
 /// A job that takes longer is taken for one that hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(1);
 
-/// A job, run once on one of the lane's threads.
-type Job = Box<dyn FnOnce() + Send>;
+/// A job that waits, to be run once on one of the lane's threads.
+trait Job: Send {
+    /// What it is for.
+    fn request(&self) -> u64;
 
-/// A job that waits, and the request that it is for.
-type Waiting = (u64, Job);
+    fn run(self: Box<Self>);
+}
+
+/// One allocation with all of a job, so that the queues stay small: what they take is strewn among the requests that wait, and keeps
+/// the allocator from using what those leave.
+struct ForRequest<F> {
+    request: u64,
+    job: F,
+}
+
+impl<F: FnOnce() + Send> Job for ForRequest<F> {
+    fn request(&self) -> u64 {
+        self.request
+    }
+
+    fn run(self: Box<Self>) {
+        (self.job)();
+    }
+}
 
 /// How much of a lane runs at a time.
 #[derive(Copy, Clone, Debug)]
@@ -76,7 +95,7 @@ impl std::fmt::Debug for State {
 #[derive(Default)]
 struct Group {
     /// By asker; none of them is empty.
-    waiting: HashMap<u64, VecDeque<Waiting>>,
+    waiting: HashMap<u64, VecDeque<Box<dyn Job>>>,
     /// Askers with jobs, in the order of their turns, each once.
     turns: VecDeque<u64>,
     running: usize,
@@ -103,7 +122,7 @@ impl Lane {
         job: impl FnOnce() + Send + 'static,
     ) -> std::io::Result<()> {
         let mut state = self.shared.lock();
-        state.groups.entry(group).or_default().push(asker, (request, Box::new(job)));
+        state.groups.entry(group).or_default().push(asker, Box::new(ForRequest { request, job }));
         state.update(group, &self.shared.limits);
         if let Err(error) = self.shared.staff(&mut state) {
             // With fewer threads it is slower, no more than that; without any, nothing would ever be done.
@@ -204,7 +223,7 @@ impl Shared {
             let _ = self.staff(&mut state);
             drop(state);
             // That it failed is for the job itself to tell; the lane goes on.
-            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
+            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job.run())).is_err() {
                 tracing::error!(lane = self.limits.name, "a job panicked");
             }
             state = self.lock();
@@ -222,7 +241,7 @@ impl State {
         self.since.values().filter(|since| now.saturating_duration_since(**since) >= HANGS_AFTER).count()
     }
 
-    fn take(&mut self, group: u64, limits: &LaneLimits) -> Option<Job> {
+    fn take(&mut self, group: u64, limits: &LaneLimits) -> Option<Box<dyn Job>> {
         let entry = self.groups.get_mut(&group)?;
         entry.is_ready = false;
         let job = entry.pop()?;
@@ -238,10 +257,10 @@ impl State {
         self.update(group, limits);
     }
 
-    fn forget(&mut self, asker: u64, request: Option<u64>, group: u64) -> Option<VecDeque<Waiting>> {
+    fn forget(&mut self, asker: u64, request: Option<u64>, group: u64) -> Option<VecDeque<Box<dyn Job>>> {
         let entry = self.groups.get_mut(&group)?;
         let waiting = entry.waiting.remove(&asker)?;
-        let (jobs, kept) = waiting.into_iter().partition(|(of, _)| request.is_none_or(|request| *of == request));
+        let (jobs, kept) = waiting.into_iter().partition(|job| request.is_none_or(|request| job.request() == request));
         if !VecDeque::is_empty(&kept) {
             entry.waiting.insert(asker, kept);
             return Some(jobs);
@@ -273,7 +292,7 @@ impl State {
 }
 
 impl Group {
-    fn push(&mut self, asker: u64, job: Waiting) {
+    fn push(&mut self, asker: u64, job: Box<dyn Job>) {
         let waiting = self.waiting.entry(asker).or_default();
         if waiting.is_empty() {
             self.turns.push_back(asker);
@@ -281,7 +300,7 @@ impl Group {
         waiting.push_back(job);
     }
 
-    fn pop(&mut self) -> Option<Job> {
+    fn pop(&mut self) -> Option<Box<dyn Job>> {
         let asker = self.turns.pop_front()?;
         let waiting = self.waiting.get_mut(&asker)?;
         let job = waiting.pop_front();
@@ -290,7 +309,7 @@ impl Group {
         } else {
             self.turns.push_back(asker);
         }
-        job.map(|(_, job)| job)
+        job
     }
 }
 
