@@ -165,7 +165,9 @@ def test_whole_requests_that_nobody_takes_are_bounded_together(broker, good, con
     # 100 MB and as much again as may be on its way, 64 MiB, hold five of them.
     wait_until(lambda: len(answered()) == 15, "the others are refused")
     for raw in answered():
-        assert b"\0\1\6MDPC01\1\6nobody\1\003503" in raw.receive(40)
+        answer = raw.receive(40)
+        # Where the beginning of the next one came before the end of one, the larger of the two has to go.
+        assert b"\0\1\6MDPC01\1\6nobody\1\003503" in answer or b"\5ERRORPtoo much memory is in messages" in answer
     assert max(most, server.resident_kib()) < 350_000
     # What was taken is done, and there is room again.
     worker = mdp.Worker(connected(server), b"nobody")
