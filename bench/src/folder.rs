@@ -97,16 +97,27 @@ pub fn warm_cache(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Takes memory from the system and gives it back: on a virtual machine, memory that was never used costs a fault of the
-/// host at first, which would be measured instead of the receiver.
-pub fn warm_memory(bytes: u64) -> Result<()> {
+/// Takes memory from the system and gives it back: on a virtual machine, memory that was not in use lately costs a fault of
+/// the host at first, which would be measured instead of the receiver.
+///
+/// It is taken as a program's own and then for a file in `folder`, since the system gives a program single pages and a large
+/// file larger pieces, each from elsewhere. Nothing of the file reaches the disk unless the system hurries.
+pub fn warm_memory(folder: &Path, bytes: u64) -> Result<()> {
     let mut memory = vec![0_u8; usize::try_from(bytes)?];
     for page in memory.chunks_mut(PAGE_BYTES) {
         if let Some(first) = page.first_mut() {
             *first = 1;
         }
     }
-    std::hint::black_box(&memory);
+    drop(std::hint::black_box(memory));
+    let path = folder.join("memory");
+    let mut file = File::create(&path)?;
+    let block = vec![1; BLOCK_BYTES];
+    for _ in 0..bytes.div_ceil(BLOCK_BYTES as u64) {
+        file.write_all(&block)?;
+    }
+    drop(file);
+    fs::remove_file(path)?;
     Ok(())
 }
 

@@ -101,7 +101,6 @@ impl<'a> Transfer<'a> {
                 fs::create_dir(&to.path)?;
             }
             self.bench.folder.flush()?;
-            warm_memory(self.bytes + self.bytes / 16 + CACHES_BYTES)?;
         }
         let mut server = match &self.server {
             Some(server) => Some(Server::start(server()?, logs)?),
@@ -111,6 +110,10 @@ impl<'a> Transfer<'a> {
         if let (Some(rehearsal), Some(server)) = (&self.rehearsal, &mut server) {
             run(rehearsal(port)?, logs)?;
             server.start_counting();
+        }
+        if self.to.is_some() {
+            // At the last moment: a host that takes free memory back does so within a second.
+            warm_memory(self.bench.folder.path(), self.bytes + self.bytes / 16 + CACHES_BYTES)?;
         }
         let finished = run((self.receiver)(port)?, logs).with_context(|| {
             server.as_ref().map_or_else(String::new, |server| format!("the server's log: {}", server.log_tail()))

@@ -112,7 +112,7 @@ fn content(size: u64) -> Content {
         about: format!(
             "One file of {} from the page cache to a new file on the same disk. `tow get` verifies against the file's BLAKE3 digest, which a \
              server that has just started must compute meanwhile, and one that has served the file before knows. Before each run the \
-             destination is removed, the disk is idle, and as much memory as the file needs has been used once.",
+             destination is removed, the disk is idle, and as much memory as the file needs has just been used by another.",
             size_text(size)
         ),
         peer: CP.to_owned(),
