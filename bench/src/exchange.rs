@@ -8,12 +8,15 @@ use serde::Deserialize;
 
 use crate::Bench;
 use crate::ends::{Ends, Load, Ports, Setup};
+use crate::folder::warm_memory;
 use crate::process::{Running, Server, show};
 use crate::series::{Kind, Sample, Variant};
 use crate::servers::free_port;
 
 /// Workers get no answer to their registration: so long after it everything is quiet.
 pub const SETTLE: Duration = Duration::from_millis(100);
+/// More than the programs of an exchange take together.
+const MEMORY_BYTES: u64 = 256 << 20;
 /// How long a client may take: many times what any of them needs.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
@@ -86,6 +89,7 @@ pub fn exchange(bench: &Bench, setup: Setup, load: Load) -> Result<Sample> {
     } else {
         Box::new(|| Running::start(client, logs))
     };
+    warm_memory(MEMORY_BYTES)?;
     for server in [&mut broker, &mut workers].into_iter().flatten() {
         server.start_counting();
     }

@@ -97,19 +97,22 @@ pub fn warm_cache(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Takes memory from the system and gives it back: on a virtual machine, memory that was not in use lately costs a fault of
-/// the host at first, which would be measured instead of the receiver.
-///
-/// It is taken as a program's own and then for a file in `folder`, since the system gives a program single pages and a large
-/// file larger pieces, each from elsewhere. Nothing of the file reaches the disk unless the system hurries.
-pub fn warm_memory(folder: &Path, bytes: u64) -> Result<()> {
+/// Takes memory from the system as a program and gives it back: on a virtual machine, memory that was not in use lately costs a
+/// fault of the host at first, which would be measured instead of the programs.
+pub fn warm_memory(bytes: u64) -> Result<()> {
     let mut memory = vec![0_u8; usize::try_from(bytes)?];
     for page in memory.chunks_mut(PAGE_BYTES) {
         if let Some(first) = page.first_mut() {
             *first = 1;
         }
     }
-    drop(std::hint::black_box(memory));
+    std::hint::black_box(&memory);
+    Ok(())
+}
+
+/// The same as a file in `folder`: the system gives a large file larger pieces than a program, from elsewhere. Nothing of it reaches
+/// the disk unless the system hurries.
+pub fn warm_file_memory(folder: &Path, bytes: u64) -> Result<()> {
     let path = folder.join("memory");
     let mut file = File::create(&path)?;
     let block = vec![1; BLOCK_BYTES];

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::Bench;
-use crate::folder::{compare, remove, warm_memory};
+use crate::folder::{compare, remove, warm_file_memory, warm_memory};
 use crate::process::{Server, ServerSpec, run, show};
 use crate::series::Sample;
 
@@ -113,7 +113,9 @@ impl<'a> Transfer<'a> {
         }
         if self.to.is_some() {
             // At the last moment: a host that takes free memory back does so within a second.
-            warm_memory(self.bench.folder.path(), self.bytes + self.bytes / 16 + CACHES_BYTES)?;
+            let bytes = self.bytes + self.bytes / 16 + CACHES_BYTES;
+            warm_memory(bytes)?;
+            warm_file_memory(self.bench.folder.path(), bytes)?;
         }
         let finished = run((self.receiver)(port)?, logs).with_context(|| {
             server.as_ref().map_or_else(String::new, |server| format!("the server's log: {}", server.log_tail()))
