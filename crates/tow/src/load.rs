@@ -24,6 +24,9 @@ const NUMBER_BYTES: usize = 8;
 /// Reasons of failures that are printed.
 const FAILURES_SHOWN_MAX: u64 = 5;
 
+/// Requests that are made before those made so far may leave.
+const BATCH_MAX: u64 = 1024;
+
 /// Between two looks at the bar.
 const BAR_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -232,7 +235,8 @@ async fn ask(load: Rc<Load>, index: u64, client: Client, tally: Rc<RefCell<Tally
         let mut next_at = None;
         let mut lost = None;
         let mut requests = client.batch();
-        while sent < share && sent - done < load.ahead as u64 {
+        let batch_end = sent + BATCH_MAX;
+        while sent < share && sent - done < load.ahead as u64 && sent < batch_end {
             // Latency counts from when a request should have been made: a broker that stalls must not hide it.
             let mut due = now;
             if let Some(interval) = interval {
@@ -260,9 +264,11 @@ async fn ask(load: Rc<Load>, index: u64, client: Client, tally: Rc<RefCell<Tally
         if let Some(error) = lost {
             return tally.borrow_mut().complain(|| error.to_string());
         }
+        let goes_on = sent == batch_end;
         let wait = async {
             match next_at {
                 Some(at) => tokio::time::sleep_until((started + at).into()).await,
+                None if goes_on => tokio::task::yield_now().await,
                 None => std::future::pending().await,
             }
         };

@@ -7,7 +7,7 @@ use crate::body::Body;
 use crate::link::drive::Guard;
 
 /// Requests that are made one after the other without anything between them. The client does nothing else as long as this is
-/// there, so it isn't to be kept over anything that waits.
+/// there, so it isn't to be kept over anything that waits; nor for very many requests, none of which leaves before it is dropped.
 pub struct Batch<'a> {
     client: &'a Client,
     state: Option<Guard<'a, State>>,
