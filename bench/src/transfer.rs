@@ -112,7 +112,7 @@ impl<'a> Transfer<'a> {
             server.start_counting();
         }
         if self.to.is_some() {
-            // At the last moment: a host that takes free memory back does so within a second.
+            // At the last moment: what is free meanwhile may be taken back by the host.
             let bytes = self.bytes + self.bytes / 16 + CACHES_BYTES;
             warm_memory(bytes)?;
             warm_file_memory(self.bench.folder.path(), bytes)?;

@@ -27,8 +27,9 @@ medians of the ratios within a round, and only they mean anything: absolute figu
   fastest and the slowest run.
 - *CPU* is user and system time of the whole process: of the server from when it was ready to its end, of the receiver from its
   start to its end. *Memory* is the most that the server had resident in any run (VmHWM), which counts pages that it maps.
-- Each run has a server of its own, freshly started. Sources are in the page cache; all sockets are on the loopback. Right before it as
-  much memory as the programs need is used by another and given back: the host of a virtual machine may have taken away what lay idle.
+- Each run has a server of its own, freshly started. Sources are in the page cache; all sockets are on the loopback.
+- Right before a receiver writes to the disk, and before requests are counted (but where a broker is killed), as much memory as that
+  needs is used and given back: the host of a virtual machine may have taken away what lay idle.
 - Our server sets the congestion control of its sockets itself where the path is local; the other servers get the system's default,
   but for *raw sendfile*, which is shown with both where that matters.
 - Where requests are counted, the time is the client's own, from its first request to the last reply (a request before that, which
