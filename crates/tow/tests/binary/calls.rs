@@ -222,6 +222,20 @@ fn a_load_checks_every_reply() {
 }
 
 #[test]
+fn a_load_goes_as_far_ahead_as_it_may_without_a_reply() {
+    let broker = Broker::start();
+    let load = Process::start(&mut call(&[&broker], &["echo", "--count", "6000", "--ahead", "5000", "--json"]));
+    wait_until("5000 requests wait for a worker", || {
+        let outcome = run(&mut call(&[&broker], &["mmi.queue", "echo"])).expect_code(0);
+        let queues: serde_json::Value = serde_json::from_slice(&outcome.stdout).expect("JSON");
+        queues[0]["waiting"] == 5000
+    });
+    let _echo = work(&[&broker], &["echo", "--echo"]);
+    let outcome = load.finish().expect_code(0);
+    assert_eq!((outcome.number("replies"), outcome.number("failed")), (6000, 0));
+}
+
+#[test]
 fn work_of_a_killed_worker_is_done_by_another() {
     let broker = Broker::start();
     let one = work(&[&broker], &["echo", "--echo", "--work-ms", "20", "--jobs", "10"]);
