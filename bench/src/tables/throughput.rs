@@ -76,9 +76,11 @@ fn targets(rows: &Rows<'_>) -> Vec<Target> {
         rows.compared(text, bound, (OURS, OURS, group), |row, _| figure(row))
     };
     let million = |row: &crate::series::Row| Some(row.per_second()? / 1e6);
+    let rate = |text, size, ahead| of_ours(text, Bound::AtLeast(1.0), &group(size, ahead), million);
     vec![
-        of_ours("30 octets, 1000 ahead, million requests a second", Bound::AtLeast(1.0), &group(30, 1000), million),
-        of_ours("30 octets, 10,000 ahead, million requests a second", Bound::AtLeast(1.0), &group(30, 10_000), million),
+        rate("30 octets, 100 ahead, million requests a second", 30, 100),
+        rate("30 octets, 1000 ahead, million requests a second", 30, 1000),
+        rate("30 octets, 10,000 ahead, million requests a second", 30, 10_000),
         of_ours("the broker's CPU there, us a request", Bound::AtMost(0.5), &group(30, 10_000), |row| row.broker_us()),
         rows.compared(
             "stock ends, 1000 ahead, times faster than behind the broker in C",
@@ -86,5 +88,8 @@ fn targets(rows: &Rows<'_>) -> Vec<Target> {
             (OURS_STOCK, LIBZMQ, &group(30, 1000)),
             |row, peer| row.times_faster(peer),
         ),
+        rate("250 octets, 100 ahead, million requests a second", 250, 100),
+        rate("250 octets, 1000 ahead, million requests a second", 250, 1000),
+        rate("250 octets, 10,000 ahead, million requests a second", 250, 10_000),
     ]
 }
