@@ -42,7 +42,7 @@ pub enum Event {
         /// Whether more frames of the message will follow it.
         more: bool,
     },
-    /// Octets of it, at most 256 KiB. Drop them when done: they hold a buffer of a bounded pool, and reading waits for one.
+    /// Octets of it, at most 512 KiB. Drop them when done: they hold a buffer of a bounded pool, and reading waits for one.
     BodyData {
         /// From whom.
         peer: PeerId,

@@ -80,7 +80,7 @@ pub struct HubOptions {
     pub stream_over_bytes: Option<u64>,
     /// Octets of a streamed frame.
     pub max_frame_bytes: u64,
-    /// Buffers of 256 KiB for streamed bodies, over all peers: the memory that slow consumers can tie up.
+    /// Buffers of 512 KiB for streamed bodies, over all peers: the memory that slow consumers can tie up.
     pub body_buffers: usize,
     /// Streamed frames over this come in pipes of the kernel ([`crate::Event::BodyPiped`]), as far as the socket lets it move them: for
     /// who puts them into files. `None`: all come in buffers.
@@ -121,7 +121,7 @@ impl HubOptions {
             unfinished_bytes_max: 4 * towpath_zmtp::limits::MESSAGE_BYTES_DEFAULT as usize,
             stream_over_bytes: None,
             max_frame_bytes: towpath_zmtp::limits::STREAMED_FRAME_BYTES_DEFAULT,
-            body_buffers: 32,
+            body_buffers: 16,
             pipe_over_bytes: None,
             body_pipes: 8,
             max_peers: 16_384,

@@ -11,6 +11,7 @@ use crate::pool::{BUFFER_BYTES, Pools};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::collections::VecDeque;
+use std::io::IoSliceMut;
 use std::time::Instant;
 use towpath_zmtp::Event as Wire;
 
@@ -44,7 +45,7 @@ impl Peer {
         while self.wants_to_read() && taken < turn_bytes && events.len() < EVENTS_MAX && !filled {
             let remaining = self.connection.body_remaining();
             let octets = if self.input.is_empty() && (remaining >= DIRECT_BYTES_MIN || self.has_partial(remaining)) {
-                let Some(octets) = self.receive_body(remaining, pools, events)? else {
+                let Some(octets) = self.receive_body(remaining, scratch, pools, events)? else {
                     self.starved = true;
                     break;
                 };
@@ -84,9 +85,25 @@ impl Peer {
     /// One recv: 0 if there is nothing now.
     fn receive(&mut self, buffer: &mut [u8]) -> Result<usize, End> {
         let wanted = buffer.len();
-        match rustix::net::recv(&self.fd, buffer, RecvFlags::empty()) {
-            Ok((_, 0)) => Err(self.closed()),
-            Ok((_, octets)) => {
+        let received = rustix::net::recv(&self.fd, buffer, RecvFlags::empty()).map(|(_, octets)| octets);
+        self.received(received, wanted)
+    }
+
+    /// The same into two buffers, of which the second takes what doesn't fit into the first: gives the octets in each.
+    fn receive_both(&mut self, first: &mut [u8], second: &mut [u8]) -> Result<(usize, usize), End> {
+        let room = first.len();
+        let wanted = room + second.len();
+        let mut parts = [IoSliceMut::new(first), IoSliceMut::new(second)];
+        let received = rustix::net::recvmsg(&self.fd, &mut parts, &mut Default::default(), RecvFlags::empty());
+        let octets = self.received(received.map(|message| message.bytes), wanted)?;
+        Ok((octets.min(room), octets.saturating_sub(room)))
+    }
+
+    /// What a recv for so many octets came to.
+    fn received(&mut self, received: rustix::io::Result<usize>, wanted: usize) -> Result<usize, End> {
+        match received {
+            Ok(0) => Err(self.closed()),
+            Ok(octets) => {
                 // A short read has emptied a stream socket, and the next edge tells of more. But for the end, whose edge may
                 // have come together with that of the last octets.
                 self.readable = octets == wanted || self.hung_up;

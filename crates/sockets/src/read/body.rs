@@ -36,6 +36,7 @@ impl Peer {
     pub(super) fn receive_body(
         &mut self,
         remaining: u64,
+        scratch: &mut [u8],
         pools: &Pools,
         events: &mut VecDeque<Event>,
     ) -> Result<Option<usize>, End> {
@@ -43,7 +44,7 @@ impl Peer {
             return Ok(None);
         };
         let step = match partial {
-            Partial::Buffer(buffer, filled) => self.receive_into_buffer(buffer, filled, remaining),
+            Partial::Buffer(buffer, filled) => self.receive_into_buffer(buffer, filled, remaining, scratch),
             Partial::Pipe(pipe, filled) => self.receive_into_pipe(pipe, filled, remaining),
         };
         if step.as_ref().map_or(true, |step| step.is_over) {
@@ -66,16 +67,29 @@ impl Peer {
         Some(Partial::Buffer(buffer, 0))
     }
 
-    fn receive_into_buffer(&mut self, mut buffer: Buffer, filled: usize, remaining: u64) -> Result<Step, End> {
+    /// With the end of a body comes what is read ahead of the next header: a call less for each frame.
+    fn receive_into_buffer(
+        &mut self,
+        mut buffer: Buffer,
+        filled: usize,
+        remaining: u64,
+        scratch: &mut [u8],
+    ) -> Result<Step, End> {
         let space = buffer.len().saturating_sub(filled);
         let most = filled + space.min(usize::try_from(remaining).unwrap_or(space));
-        let received = self.receive(&mut buffer[filled..most]);
-        let octets = received.as_ref().copied().unwrap_or(0);
+        let received = if (most - filled) as u64 == remaining && !self.piping && self.exact_bytes == 0 {
+            let ahead = READ_AHEAD_BYTES_MIN.min(scratch.len());
+            self.receive_both(&mut buffer[filled..most], &mut scratch[..ahead])
+        } else {
+            self.receive(&mut buffer[filled..most]).map(|octets| (octets, 0))
+        };
+        let (octets, ahead) = received.as_ref().copied().unwrap_or_default();
+        self.input.extend_from_slice(&scratch[..ahead]);
         self.partial = Some(Partial::Buffer(buffer, filled + octets));
         self.connection.body_advance(octets as u64);
         self.read_ahead = READ_AHEAD_BYTES_MIN;
         received?;
-        Ok(Step { octets, is_over: filled + octets == BUFFER_BYTES || octets as u64 == remaining })
+        Ok(Step { octets: octets + ahead, is_over: filled + octets == BUFFER_BYTES || octets as u64 == remaining })
     }
 
     fn receive_into_pipe(&mut self, pipe: Pipe, filled: usize, remaining: u64) -> Result<Step, End> {
