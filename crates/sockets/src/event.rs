@@ -1,7 +1,6 @@
 //! What a socket reports.
 
 use crate::peer::PeerId;
-use crate::pipe::Piped;
 use bytes::Bytes;
 use towpath_zmtp::{Frames, Secret};
 
@@ -48,14 +47,6 @@ pub enum Event {
         peer: PeerId,
         /// The octets.
         data: Bytes,
-    },
-    /// Octets of it, at most 512 KiB, that the kernel has moved into a pipe ([`crate::HubOptions::pipe_over_bytes`]). Take them out when
-    /// they are wanted: they hold a pipe of a bounded pool, and reading waits for one.
-    BodyPiped {
-        /// From whom.
-        peer: PeerId,
-        /// The octets.
-        piped: Piped,
     },
     /// The streamed frame is over.
     BodyEnd {

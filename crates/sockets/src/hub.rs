@@ -12,7 +12,7 @@ use crate::message::{Frame, Message};
 use crate::options::HubOptions;
 use crate::peer::{End, Peer, PeerId, PeerInfo};
 use crate::peers::Peers;
-use crate::pool::Pools;
+use crate::pool::Pool;
 use crate::read::READ_AHEAD_BYTES_MAX;
 use crate::transport::Listener;
 use crate::waker::Waker;
@@ -66,7 +66,7 @@ pub struct Hub {
     /// The sum over all peers, and what it may come to.
     unfinished_bytes: usize,
     unfinished_limit: usize,
-    pools: Pools,
+    pool: Pool,
     scratch: Box<[u8]>,
     pub(crate) next_timer: Option<Instant>,
     last_scan: Instant,
@@ -82,7 +82,7 @@ impl Hub {
         let now = Instant::now();
         Ok(Hub {
             config: Arc::new(options.connection_config()),
-            pools: Pools::new(&options, &waker),
+            pool: Pool::new(options.body_buffers, waker.clone()),
             epoll,
             busy_poll: BusyPoll::new(options.busy_poll),
             waker,
@@ -252,7 +252,7 @@ impl Hub {
             peer.paused = paused;
             peer.connection.set_reading(!paused, now);
             if paused {
-                peer.hand_over_buffer(&self.pools, &mut self.events);
+                peer.hand_over(&self.pool, &mut self.events);
             }
             if paused && peer.hung_up && peer.is_ready() {
                 self.events.push_back(Event::HungUp { peer: peer.id });

@@ -82,11 +82,6 @@ pub struct HubOptions {
     pub max_frame_bytes: u64,
     /// Buffers of 512 KiB for streamed bodies, over all peers: the memory that slow consumers can tie up.
     pub body_buffers: usize,
-    /// Streamed frames over this come in pipes of the kernel ([`crate::Event::BodyPiped`]), as far as the socket lets it move them: for
-    /// who puts them into files. `None`: all come in buffers.
-    pub pipe_over_bytes: Option<u64>,
-    /// Pipes, each for 512 KiB, over all peers.
-    pub body_pipes: usize,
     /// Connections in all.
     pub max_peers: usize,
     /// Connections from one IP address.
@@ -122,8 +117,6 @@ impl HubOptions {
             stream_over_bytes: None,
             max_frame_bytes: towpath_zmtp::limits::STREAMED_FRAME_BYTES_DEFAULT,
             body_buffers: 16,
-            pipe_over_bytes: None,
-            body_pipes: 8,
             max_peers: 16_384,
             max_peers_per_address: 8_192,
             max_handshakes: 2_048,

@@ -135,12 +135,6 @@ pub(crate) struct Peer {
     pub(crate) partial: Option<Partial>,
     /// How much to read ahead of a header; see `read.rs`.
     pub(crate) read_ahead: usize,
-    /// So many octets are read with nothing ahead.
-    pub(crate) exact_bytes: usize,
-    /// The body under way goes through pipes.
-    pub(crate) piping: bool,
-    /// This kind of socket has nothing for pipes.
-    pub(crate) cannot_splice: bool,
     /// connect(2) is under way.
     pub(crate) connecting: bool,
     pub(crate) readable: bool,
@@ -189,9 +183,6 @@ impl Peer {
             unfinished_bytes: 0,
             partial: None,
             read_ahead: crate::read::READ_AHEAD_BYTES_MAX,
-            exact_bytes: 0,
-            piping: false,
-            cannot_splice: false,
             connecting: false,
             readable: false,
             hung_up: false,

@@ -7,7 +7,7 @@ pub(crate) use body::Partial;
 use crate::event::Event;
 use crate::hub::EVENTS_MAX;
 use crate::peer::{End, Peer};
-use crate::pool::{BUFFER_BYTES, Pools};
+use crate::pool::{BUFFER_BYTES, Pool};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::collections::VecDeque;
@@ -25,15 +25,12 @@ const READ_AHEAD_BYTES_MIN: usize = 512;
 /// Bodies with less than this left come with the read-ahead.
 const DIRECT_BYTES_MIN: u64 = 4 * 1024;
 
-/// After a body that went through a pipe so many octets are read of headers alone, and nothing of the next body with them.
-const EXACT_BYTES: usize = 512;
-
 impl Peer {
     /// Reads what is there, within the turn's budget.
     pub(crate) fn read(
         &mut self,
         scratch: &mut [u8],
-        pools: &Pools,
+        pool: &Pool,
         events: &mut VecDeque<Event>,
         now: Instant,
         turn_bytes: usize,
@@ -45,7 +42,7 @@ impl Peer {
         while self.wants_to_read() && taken < turn_bytes && events.len() < EVENTS_MAX && !filled {
             let remaining = self.connection.body_remaining();
             let octets = if self.input.is_empty() && (remaining >= DIRECT_BYTES_MIN || self.has_partial(remaining)) {
-                let Some(octets) = self.receive_body(remaining, scratch, pools, events)? else {
+                let Some(octets) = self.receive_body(remaining, scratch, pool, events)? else {
                     self.starved = true;
                     break;
                 };
@@ -56,12 +53,8 @@ impl Peer {
                 if let Some(room) = self.connection.room() {
                     most = most.min(room);
                 }
-                if self.exact_bytes > 0 {
-                    most = most.min(self.connection.needed(&self.input).max(1));
-                }
                 let octets = self.receive(&mut scratch[..most])?;
-                self.exact_bytes = self.exact_bytes.saturating_sub(octets);
-                if octets == most && self.exact_bytes == 0 {
+                if octets == most {
                     self.read_ahead = (self.read_ahead * 4).min(READ_AHEAD_BYTES_MAX);
                 }
                 self.input.extend_from_slice(&scratch[..octets]);
@@ -73,7 +66,7 @@ impl Peer {
             taken += octets;
             self.bytes_in += octets as u64;
             self.connection.heard(now);
-            self.decode(pools, events, now)?;
+            self.decode(pool, events, now)?;
         }
         if self.input.is_empty() {
             // An idle peer holds no buffer.
@@ -126,7 +119,7 @@ impl Peer {
     }
 
     /// Turns what has been read into events.
-    pub(crate) fn decode(&mut self, pools: &Pools, events: &mut VecDeque<Event>, now: Instant) -> Result<(), End> {
+    pub(crate) fn decode(&mut self, pool: &Pool, events: &mut VecDeque<Event>, now: Instant) -> Result<(), End> {
         let peer = self.id;
         if self.input.is_empty() && !self.connection.event_is_due() {
             return Ok(());
@@ -145,16 +138,13 @@ impl Peer {
                     self.messages_in += 1;
                     Event::Message { peer, frames, continued }
                 }
-                Wire::BodyStart { head, length, more } => {
-                    self.piping = !self.cannot_splice && pools.pipe_over_bytes.is_some_and(|over| length > over);
-                    Event::BodyStart { peer, head, length, more }
-                }
+                Wire::BodyStart { head, length, more } => Event::BodyStart { peer, head, length, more },
                 Wire::BodyData(data) => {
-                    self.begin_body(data, pools, events);
+                    self.begin_body(data, pool, events);
                     continue;
                 }
                 Wire::BodyEnd { more } => {
-                    self.hand_over(pools, events);
+                    self.hand_over(pool, events);
                     self.messages_in += u64::from(!more);
                     Event::BodyEnd { peer, more }
                 }

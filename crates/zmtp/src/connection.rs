@@ -329,12 +329,6 @@ impl<F> Connection<F> {
         self.inbox.room()
     }
 
-    /// Once the handshake is over: octets that are missing at least until `input`, which [`Connection::input`] has left, gives a header
-    /// or a frame. A driver that reads no more finds all of a streamed body in the socket, for the kernel to move.
-    pub fn needed(&self, input: &[u8]) -> usize {
-        self.inbox.needed(input)
-    }
-
     /// Memory that the frames cost which are held here until their message is whole, beside the driver's own buffer: one message is
     /// bounded by [`InboxLimits`], all peers together by whoever drives their connections.
     pub fn unfinished_bytes(&self) -> usize {

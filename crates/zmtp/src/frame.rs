@@ -45,11 +45,6 @@ impl Header {
     }
 }
 
-/// How many octets the header will have whose first octets these are: the fewest that it can have, if there are none.
-pub fn header_bytes(input: &[u8]) -> usize {
-    if input.first().is_some_and(|flags| flags & LONG != 0) { HEADER_BYTES_MAX } else { 2 }
-}
-
 /// Appends a header. Always the short form under 256 octets: JeroMQ rejects an empty frame in the long form.
 #[inline]
 pub fn encode_header(out: &mut Vec<u8>, flags: u8, length: u64) {
@@ -74,7 +69,6 @@ mod tests {
             assert_eq!(wire.len(), size);
             for cut in 0..size {
                 assert_eq!(Header::decode(&wire[..cut]), None);
-                assert_eq!(header_bytes(&wire[..cut]), if cut == 0 { 2 } else { size });
             }
             let expected = Header { more: true, command: false, length, reserved_bits: false };
             assert_eq!(Header::decode(&wire), Some((expected, size)));

@@ -1,7 +1,7 @@
 //! From octets to frames to messages, under limits; a large body may leave as a stream.
 
 use crate::error::Error;
-use crate::frame::{Header, header_bytes};
+use crate::frame::Header;
 use crate::limits::{COMMAND_BYTES_MAX, FRAME_BYTES_MAX, FRAME_OVERHEAD_BYTES, HANDSHAKE_COMMAND_BYTES_MAX};
 use crate::limits::{OWN_BUFFER_AT_ONCE_BYTES, OWN_BUFFER_BYTES, OWN_BUFFER_PART};
 use bytes::{Bytes, BytesMut};
@@ -263,19 +263,6 @@ impl Inbox {
     /// Octets for which the buffer has room, if the frame under way has one of its own.
     pub(crate) fn room(&self) -> Option<usize> {
         self.is_in_own_buffer.then_some(self.wanted)
-    }
-
-    /// Octets that are missing at least until `input` makes a header, or a frame that is taken whole, complete: a driver that reads no
-    /// more than that finds the octets of a body that is streamed where they are. Zero while one is.
-    pub(crate) fn needed(&self, input: &[u8]) -> usize {
-        match Header::decode(input) {
-            _ if self.streaming.is_some() => 0,
-            Some((header, header_bytes)) => {
-                let body = usize::try_from(header.length).unwrap_or(usize::MAX);
-                body.saturating_add(header_bytes).saturating_sub(input.len())
-            }
-            None => header_bytes(input).saturating_sub(input.len()),
-        }
     }
 
     /// Frames whose header had reserved bits set.

@@ -12,7 +12,6 @@ use towpath_sockets::{
 
 use super::get::GetError;
 use super::inbound::{Assembler, Inbound};
-use crate::digest::LEAF_BYTES_MIN;
 use crate::limits::{CHUNK_BYTES_MAX, DATA_ENTRIES_MAX};
 use crate::protocol::WireError;
 use crate::protocol::control::Request;
@@ -21,8 +20,6 @@ use crate::protocol::control::Request;
 const STREAM_OVER_BYTES: u64 = 64 << 10;
 /// Messages taken whole: headers, and bodies that are not streamed.
 const MESSAGE_BYTES_MAX: u64 = (DATA_ENTRIES_MAX as u64 + 2) * STREAM_OVER_BYTES;
-/// Bodies over this come in pipes, if any do: those of a leaf and more, which most chunks are.
-const PIPE_OVER_BYTES: u64 = LEAF_BYTES_MIN - 1;
 /// How long what was sent last may take to leave.
 const LINGER: Duration = Duration::from_millis(300);
 
@@ -122,12 +119,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// With `pipe_bodies`, pieces of files come in pipes where they can.
-    pub(super) fn open(
-        options: &ConnectOptions,
-        pipe_bodies: bool,
-        cancel: &CancelHandle,
-    ) -> Result<Self, SocketError> {
+    pub(super) fn open(options: &ConnectOptions, cancel: &CancelHandle) -> Result<Self, SocketError> {
         let mut hub = Hub::new(HubOptions {
             mechanism: options.mechanism.clone(),
             heartbeat: options.heartbeat,
@@ -136,7 +128,6 @@ impl Connection {
             max_frame_bytes: CHUNK_BYTES_MAX,
             max_message_bytes: MESSAGE_BYTES_MAX,
             max_frames: DATA_ENTRIES_MAX + 1,
-            pipe_over_bytes: pipe_bodies.then_some(PIPE_OVER_BYTES),
             // Connections that bring nothing are counted, and given up; those that bring little before they break still get on.
             works_after: Duration::ZERO,
             ..HubOptions::new(SocketType::Dealer)
@@ -200,20 +191,9 @@ impl Connection {
             Event::Failed { reason, refused: true, .. } => self.happened.push_back(Happened::Refused { reason }),
             Event::Failed { reason, .. } => self.happened.push_back(Happened::Failed { reason }),
             Event::Room { .. } => self.send_unsent(),
-            Event::BodyPiped { peer, mut piped } if self.server == Some(peer) && self.assembler.needs_memory() => {
-                match piped.read(piped.len()) {
-                    Ok(data) => self.take_event(Event::BodyData { peer, data }),
-                    Err(error) => {
-                        let reason = format!("cannot read what was received from a pipe: {error}");
-                        self.hub.disconnect(peer, &reason);
-                        self.down(Happened::Down { reason });
-                    }
-                }
-            }
             Event::Message { peer, .. }
             | Event::BodyStart { peer, .. }
             | Event::BodyData { peer, .. }
-            | Event::BodyPiped { peer, .. }
             | Event::BodyEnd { peer, .. }
                 if self.server == Some(peer) =>
             {
@@ -246,7 +226,6 @@ impl Connection {
                 self.assembler.frame_start(length, out)
             }
             Event::BodyData { data, .. } => self.assembler.frame_data(data, out),
-            Event::BodyPiped { piped, .. } => self.assembler.frame_piped(piped, out),
             Event::BodyEnd { more, .. } => {
                 self.assembler.frame_end(out)?;
                 if more { Ok(()) } else { self.assembler.message_end(out) }

@@ -173,8 +173,6 @@ pub fn get(
         Destination::Discard => (None, true),
     };
     let verify = verify && !discard;
-    // With nothing to hash, a thread that receives and others that write are as fast.
-    let pipe_bodies = verify && compress.is_none();
     let transfer = TransferOptions {
         source: source.clone(),
         window_bytes,
@@ -185,7 +183,7 @@ pub fn get(
         idle_timeout: connect.idle_timeout,
     };
     let driver = Driver {
-        connection: Connection::open(&connect, pipe_bodies, cancel)?,
+        connection: Connection::open(&connect, cancel)?,
         transfer: Transfer::new(transfer, begun),
         sink: Sink::Nothing,
         source,

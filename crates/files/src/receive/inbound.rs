@@ -2,11 +2,9 @@
 //! header and bodies as they arrive.
 
 use bytes::{Bytes, BytesMut};
-use towpath_sockets::Piped;
 
-use super::octets::Octets;
 use crate::limits::{CONTROL_BYTES_MAX, LEAF_VALUE_BYTES, LEAVES_PAGE_MAX};
-use crate::protocol::data::{Body, DataEntry, DataHeader};
+use crate::protocol::data::{DataEntry, DataHeader};
 use crate::protocol::{Dialect, WireError};
 
 /// Largest attachment of a control message.
@@ -26,8 +24,8 @@ pub enum Inbound {
     Header(DataHeader),
     /// A body begins.
     Body(DataEntry),
-    /// Octets of the body that began last, in order. In memory, unless the body is plain and not all of its file.
-    BodyData(Octets),
+    /// Octets of the body that began last, in order.
+    BodyData(Bytes),
     /// The body that began last is whole.
     BodyEnd,
 }
@@ -55,7 +53,7 @@ enum Frame {
     /// Of a control message: collected.
     Collect { data: BytesMut, left: u64 },
     /// A body: passed on as it comes.
-    Pass { left: u64, looked_at: bool },
+    Pass { left: u64 },
 }
 
 /// Follows one connection. After an error nothing more can be read from it.
@@ -81,7 +79,7 @@ impl Assembler {
             Message::Data { rest } => {
                 out.push(Inbound::Body(next_entry(rest, frame.len() as u64)?));
                 if !frame.is_empty() {
-                    out.push(Inbound::BodyData(frame.into()));
+                    out.push(Inbound::BodyData(frame));
                 }
                 out.push(Inbound::BodyEnd);
                 Ok(())
@@ -103,17 +101,10 @@ impl Assembler {
             Message::Data { rest } => {
                 let entry = next_entry(rest, length)?;
                 out.push(Inbound::Body(entry));
-                // Compressed ones are unpacked, and a file in one piece is checked before it is written.
-                let looked_at = entry.body != Body::Plain || (entry.offset == 0 && entry.end);
-                Frame::Pass { left: length, looked_at }
+                Frame::Pass { left: length }
             }
         };
         Ok(())
-    }
-
-    /// Whether the octets of the frame that began are looked at on their way, and so have to be in memory.
-    pub fn needs_memory(&self) -> bool {
-        !matches!(self.frame, Frame::Pass { looked_at: false, .. })
     }
 
     /// Octets of the frame that began.
@@ -122,27 +113,16 @@ impl Assembler {
     /// More than were announced.
     pub fn frame_data(&mut self, octets: Bytes, out: &mut Vec<Inbound>) -> Result<(), WireError> {
         match &mut self.frame {
-            Frame::None => return Err(outside()),
+            Frame::None => return Err(WireError::bad("octets outside of a frame")),
             Frame::Collect { data, left } => {
                 take(left, octets.len())?;
                 data.extend_from_slice(&octets);
             }
-            Frame::Pass { left, .. } => {
+            Frame::Pass { left } => {
                 take(left, octets.len())?;
-                out.push(Inbound::BodyData(octets.into()));
+                out.push(Inbound::BodyData(octets));
             }
         }
-        Ok(())
-    }
-
-    /// Octets of the frame that began, where they need not be in memory.
-    ///
-    /// # Errors
-    /// As [`Assembler::frame_data`].
-    pub fn frame_piped(&mut self, piped: Piped, out: &mut Vec<Inbound>) -> Result<(), WireError> {
-        let Frame::Pass { left, .. } = &mut self.frame else { return Err(outside()) };
-        take(left, piped.len())?;
-        out.push(Inbound::BodyData(Octets::Piped(piped)));
         Ok(())
     }
 
@@ -158,7 +138,7 @@ impl Assembler {
                 }
                 Ok(())
             }
-            Frame::Pass { left: 0, .. } => {
+            Frame::Pass { left: 0 } => {
                 out.push(Inbound::BodyEnd);
                 Ok(())
             }
@@ -199,10 +179,6 @@ impl Assembler {
     }
 }
 
-fn outside() -> WireError {
-    WireError::bad("octets outside of a frame")
-}
-
 /// Takes octets off what is left of a frame.
 fn take(left: &mut u64, octets: usize) -> Result<(), WireError> {
     *left = left.checked_sub(octets as u64).ok_or_else(|| WireError::bad("a frame is too long"))?;
@@ -233,6 +209,7 @@ fn check_control_frame(index: usize, length: u64) -> Result<(), WireError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::data::Body;
     use proptest::prelude::*;
 
     fn entry(length: u64) -> DataEntry {
@@ -259,7 +236,7 @@ mod tests {
         assembler.frame_data(Bytes::from_static(b"f"), &mut out).unwrap();
         assembler.frame_end(&mut out).unwrap();
         assembler.message_end(&mut out).unwrap();
-        let data = |octets: &'static [u8]| Inbound::BodyData(Bytes::from_static(octets).into());
+        let data = |octets: &'static [u8]| Inbound::BodyData(Bytes::from_static(octets));
         let body = |length| Inbound::Body(entry(length));
         let expected = vec![
             Inbound::Header(header),

@@ -35,7 +35,7 @@ pub fn list(
     take: &mut dyn FnMut(ListEntry) -> Result<(), std::io::Error>,
     cancel: &CancelHandle,
 ) -> Result<Base, GetError> {
-    let mut connection = Connection::open(&options.connect, false, cancel)?;
+    let mut connection = Connection::open(&options.connect, cancel)?;
     let result = run(&mut connection, options, take, cancel);
     connection.close();
     result

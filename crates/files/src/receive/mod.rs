@@ -10,7 +10,6 @@ mod get;
 pub mod inbound;
 mod listing;
 mod names;
-pub mod octets;
 mod place;
 mod ranges;
 mod sink;

@@ -21,12 +21,7 @@ impl Sink {
         match self {
             Self::Nothing => {}
             Self::Disk(disk) => disk.command(command),
-            Self::Discard(reports) => match command {
-                DiskCommand::WritePiped { content, parts, .. } => {
-                    reports.extend(parts.into_iter().map(|part| part.written(content, Ok(Vec::new()))));
-                }
-                command => reports.extend(discarded(command)),
-            },
+            Self::Discard(reports) => reports.extend(discarded(command)),
         }
     }
 
@@ -90,7 +85,6 @@ fn discarded(command: DiskCommand) -> Option<DiskReport> {
             DiskReport::Written { content, offset, length, credit, result: Ok(Vec::new()) }
         }
         DiskCommand::Begin(_)
-        | DiskCommand::WritePiped { .. }
         | DiskCommand::NoteDigest { .. }
         | DiskCommand::ForgetLeaves { .. }
         | DiskCommand::Abandon { .. }

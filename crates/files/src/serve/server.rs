@@ -220,10 +220,7 @@ impl Server {
             // It is paused while something waits to be sent to it, and sending finds out.
             Event::HungUp { .. } => None,
             // Nothing is streamed to a server.
-            Event::BodyStart { peer, .. }
-            | Event::BodyData { peer, .. }
-            | Event::BodyPiped { peer, .. }
-            | Event::BodyEnd { peer, .. } => {
+            Event::BodyStart { peer, .. } | Event::BodyData { peer, .. } | Event::BodyEnd { peer, .. } => {
                 self.hub.disconnect(peer, "a frame over the limit");
                 None
             }

@@ -75,7 +75,6 @@ impl FakeDisk {
                 let result = self.write(content, part.leaf, part.offset, part.length, Some(&data));
                 part.written(content, result)
             }
-            DiskCommand::WritePiped { .. } => panic!("nothing is given in pipes here"),
             DiskCommand::Zeros { content, leaf, offset, length, credit } => {
                 let result = self.write(content, leaf, offset, length, None);
                 DiskReport::Written { content, offset, length, credit, result }

@@ -82,7 +82,7 @@ impl Hub {
     pub(crate) fn end(&mut self, id: PeerId, end: End) {
         let Some(mut peer) = self.peers.remove(id) else { return };
         self.unfinished_bytes -= peer.unfinished_bytes;
-        peer.hand_over(&self.pools, &mut self.events);
+        peer.hand_over(&self.pool, &mut self.events);
         if peer.writable && !peer.connecting {
             // What is left to say (an ERROR command) leaves now or never.
             let _ = peer.write(&mut self.scratch, &mut self.events);

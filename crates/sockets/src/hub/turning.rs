@@ -4,7 +4,7 @@ use super::{EVENTS_MAX, Hub, LISTENER_TOKENS, WAKER_TOKEN, schedule};
 use crate::error::SocketError;
 use crate::event::Event;
 use crate::peer::{End, Peer, PeerId};
-use crate::pool::Pools;
+use crate::pool::Pool;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use std::collections::VecDeque;
@@ -103,7 +103,7 @@ impl Hub {
                 peer,
                 reading && self.events.len() < EVENTS_MAX,
                 &mut self.scratch,
-                &self.pools,
+                &self.pool,
                 &mut self.events,
                 self.now,
                 self.options.read_turn_bytes,
@@ -136,7 +136,7 @@ impl Hub {
         if starving {
             // Peers that are slow to fill their buffers must not keep others from having one.
             for peer in self.peers.iter_mut() {
-                peer.hand_over(&self.pools, &mut self.events);
+                peer.hand_over(&self.pool, &mut self.events);
             }
         }
     }
@@ -184,7 +184,7 @@ fn run_peer(
     peer: &mut Peer,
     reading: bool,
     scratch: &mut [u8],
-    pools: &Pools,
+    pool: &Pool,
     events: &mut VecDeque<Event>,
     now: Instant,
     read_turn_bytes: usize,
@@ -199,7 +199,7 @@ fn run_peer(
         }
     }
     if reading {
-        peer.read(scratch, pools, events, now, read_turn_bytes)?;
+        peer.read(scratch, pool, events, now, read_turn_bytes)?;
     }
     if peer.wants_to_write() {
         peer.write(scratch, events)?;

@@ -225,7 +225,7 @@ impl State {
             }
             // Its messages are still wanted, and come before its end.
             Event::HungUp { .. } | Event::Failed { .. } | Event::FileSent { .. } => {}
-            Event::BodyStart { .. } | Event::BodyData { .. } | Event::BodyPiped { .. } | Event::BodyEnd { .. } => {}
+            Event::BodyStart { .. } | Event::BodyData { .. } | Event::BodyEnd { .. } => {}
         }
     }
 }

@@ -19,17 +19,16 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
-use towpath_sockets::Piped;
 
 use destination::Destination;
 use given_up::GivenUp;
-use partial::{PartialFile, io_error};
+use partial::PartialFile;
 use worker::{Job, Worker};
 
 #[cfg(fuzzing)]
 pub use state::fuzz_body as fuzz_partial_state;
 
-use super::transfer::{ContentKey, DiskCommand, DiskError, DiskReport, Part, SmallFile};
+use super::transfer::{ContentKey, DiskCommand, DiskReport, Part, SmallFile};
 use crate::path::RelPath;
 use crate::root::RootError;
 
@@ -73,8 +72,6 @@ pub(super) struct Disk {
     hasher: RandomState,
     /// Octets in memory that were handed over and not written yet.
     queued_bytes: Arc<AtomicU64>,
-    /// The leaf that the last of them are in, by content.
-    queued: HashMap<ContentKey, u64>,
 }
 
 impl Disk {
@@ -124,7 +121,6 @@ impl Disk {
             small_jobs,
             hasher,
             queued_bytes,
-            queued: HashMap::new(),
         })
     }
 
@@ -174,11 +170,6 @@ impl Disk {
                     self.write(content, part, data);
                 }
             }
-            DiskCommand::WritePiped { content, parts, data } => {
-                if let Some(content) = self.contents.get(&content).map(Arc::clone) {
-                    self.write_piped(&content, &parts, data);
-                }
-            }
             DiskCommand::Zeros { content, leaf, offset, length, credit } => {
                 if let Some(content) = self.contents.get(&content).map(Arc::clone) {
                     self.send(worker_of(&content, leaf), Job::Zeros { content, leaf, offset, length, credit });
@@ -198,51 +189,9 @@ impl Disk {
         }
     }
 
-    /// What is in memory is hashed and written by a worker.
     fn write(&mut self, content: Arc<PartialFile>, part: Part, data: Bytes) {
         self.queued_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
-        self.queued.insert(content.spec.content, part.leaf);
-        self.send(worker_of(&content, part.leaf), Job::Write { content, part, data: Some(data) });
-    }
-
-    /// What the kernel has is written here, while more of it gathers in the socket, and hashed by workers: the kernel writes a file for
-    /// one thread at a time anyhow.
-    ///
-    /// Not before other octets of its leaf, though, which may still be with a worker: what is there of a leaf when a transfer is
-    /// killed has to end where the file ends. So what is of that leaf follows them, the same way.
-    fn write_piped(&mut self, content: &Arc<PartialFile>, parts: &[Part], mut data: Piped) {
-        let mut rest = parts;
-        if let Some((&first, others)) = parts.split_first()
-            && self.queued.get(&content.spec.content) == Some(&first.leaf)
-        {
-            match data.read(usize::try_from(first.length).unwrap_or(usize::MAX)) {
-                Ok(data) => self.write(Arc::clone(content), first, data),
-                Err(error) => return self.cannot_write(content, parts, &io_error("cannot read a pipe", &error)),
-            }
-            rest = others;
-        }
-        let Some(first) = rest.first() else { return };
-        let end = rest.last().map_or(first.offset, |last| last.offset + last.length);
-        let written = content.open().and_then(|open| {
-            if !open.is_long_enough()? {
-                return Err(content.shortened());
-            }
-            data.write_to(&open.file, first.offset).map_err(|error| io_error("cannot write", &error))?;
-            open.wrote(end);
-            Ok(())
-        });
-        if let Err(error) = written {
-            return self.cannot_write(content, rest, &error);
-        }
-        for &part in rest {
-            self.send(worker_of(content, part.leaf), Job::Write { content: Arc::clone(content), part, data: None });
-        }
-    }
-
-    fn cannot_write(&self, content: &PartialFile, parts: &[Part], error: &DiskError) {
-        for part in parts {
-            self.report(part.written(content.spec.content, Err(error.clone())));
-        }
+        self.send(worker_of(&content, part.leaf), Job::Write { content, part, data });
     }
 
     /// Hands gathered small files over, to workers that would soon have nothing to do. The others are handed theirs when they
@@ -318,7 +267,6 @@ impl Disk {
     }
 
     fn forget(&mut self, content: ContentKey) -> Option<Arc<PartialFile>> {
-        self.queued.remove(&content);
         let partial = self.contents.remove(&content)?;
         for jobs in &self.jobs {
             let _ = jobs.send(Job::Forget(content));

@@ -40,8 +40,7 @@ pub(super) enum Job {
     Write {
         content: Arc<PartialFile>,
         part: Part,
-        /// `None`: they are written already, and only have to be hashed.
-        data: Option<Bytes>,
+        data: Bytes,
     },
     Zeros {
         content: Arc<PartialFile>,
@@ -187,8 +186,8 @@ impl Worker {
                 return reports;
             }
             Job::Write { content, part, data } => {
-                let result = self.write(&content, part, data.as_deref());
-                self.queued_bytes.fetch_sub(data.map_or(0, |data| data.len() as u64), Ordering::Relaxed);
+                let result = self.write(&content, part, &data);
+                self.queued_bytes.fetch_sub(data.len() as u64, Ordering::Relaxed);
                 part.written(content.spec.content, result)
             }
             Job::Zeros { content, leaf, offset, length, credit } => {
@@ -261,25 +260,18 @@ impl Worker {
         result
     }
 
-    fn write(&mut self, content: &PartialFile, part: Part, data: Option<&[u8]>) -> Result<Vec<(u64, Leaf)>, DiskError> {
+    fn write(&mut self, content: &PartialFile, part: Part, data: &[u8]) -> Result<Vec<(u64, Leaf)>, DiskError> {
         let open = content.open()?;
         let mut state = self.leaf_at(content, &open, part.leaf, part.offset)?;
-        match (&mut state.hasher, data) {
+        if let Some(hasher) = &mut state.hasher {
             // Before they are written, while they are in the processor's cache from being received.
-            (Some(hasher), Some(data)) => hasher.update(data).map_err(|error| leaf_error(&error))?,
-            // Given up or not: what is written and hashed need not be sent again.
-            (Some(hasher), None) => {
-                read_into(hasher, content, &open, part.offset, part.length, &mut self.buffer, || Ok(()))?;
-            }
-            (None, _) => {}
+            hasher.update(data).map_err(|error| leaf_error(&error))?;
         }
-        if let Some(data) = data {
-            if !open.is_long_enough()? {
-                return Err(content.shortened());
-            }
-            open.file.write_all_at(data, part.offset).map_err(|error| io_error("cannot write", &error))?;
-            open.wrote(part.offset + part.length);
+        if !open.is_long_enough()? {
+            return Err(content.shortened());
         }
+        open.file.write_all_at(data, part.offset).map_err(|error| io_error("cannot write", &error))?;
+        open.wrote(part.offset + part.length);
         state.position += part.length;
         let whole = self.put_back(content, part.leaf, state)?;
         open.note_leaves(&whole)?;

@@ -39,7 +39,7 @@ pub(super) fn get_to_writer(
             return Err(TransferError::Refused { code: ErrorCode::NotAFile, message }.into());
         }
     };
-    let mut connection = Connection::open(&options.connect, false, cancel)?;
+    let mut connection = Connection::open(&options.connect, cancel)?;
     let mut stream = Stream::new(path, &options);
     let result = run(&mut connection, &mut stream, &mut *output, &options.connect, progress, cancel);
     if result.is_err() {

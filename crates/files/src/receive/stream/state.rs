@@ -15,7 +15,6 @@ use crate::protocol::control::{
 };
 use crate::protocol::data::{Body, DataEntry};
 use crate::receive::inbound::Inbound;
-use crate::receive::octets::Octets;
 use crate::receive::transfer::{Credit, HASH_BYTES_PER_SECOND_MIN, Progress, TransferError};
 use crate::root::Timestamp;
 
@@ -168,9 +167,7 @@ impl Stream {
                 self.piece = Some(Piece { entry, useless, credit: 0, packed: Vec::new() });
             }
             Inbound::Body(entry) => self.body_begins(entry)?,
-            Inbound::BodyData(Octets::Memory(data)) => self.body_data(data)?,
-            // Not asked of the connection: what is to be checked before it is written has to be in memory.
-            Inbound::BodyData(Octets::Piped(_)) => {}
+            Inbound::BodyData(data) => self.body_data(data)?,
             Inbound::BodyEnd => self.body_ends()?,
         }
         if self.phase == Phase::Data

@@ -1,7 +1,6 @@
 //! What the state machine asks of a disk, and what it hears back.
 
 use bytes::Bytes;
-use towpath_sockets::Piped;
 
 use crate::digest::{Digest, Leaf, LeafSize};
 use crate::path::RelPath;
@@ -132,15 +131,6 @@ pub enum DiskCommand {
         part: Part,
         /// The octets.
         data: Bytes,
-    },
-    /// Write what the kernel has, and hash it: [`DiskReport::Written`] for each part.
-    WritePiped {
-        /// The content.
-        content: ContentKey,
-        /// Where it goes, one part behind the other.
-        parts: Vec<Part>,
-        /// The octets.
-        data: Piped,
     },
     /// Hash zeros and leave a hole: [`DiskReport::Written`].
     Zeros {
@@ -297,7 +287,7 @@ pub enum DiskReport {
         /// How it came out.
         result: Result<SmallOutcome, DiskError>,
     },
-    /// To [`DiskCommand::Write`], [`DiskCommand::WritePiped`] and [`DiskCommand::Zeros`].
+    /// To [`DiskCommand::Write`] and [`DiskCommand::Zeros`].
     Written {
         /// The content.
         content: ContentKey,

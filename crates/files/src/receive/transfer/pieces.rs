@@ -9,7 +9,6 @@ use super::outcome::TransferError;
 use super::{AGAIN_MAX, Transfer};
 use crate::digest::LeafSize;
 use crate::protocol::data::{Body, DataEntry, DataHeader};
-use crate::receive::octets::Octets;
 
 /// Leaves of zeros in one command, so that the answer stays small.
 const ZERO_LEAVES_MAX: u64 = 1024;
@@ -70,14 +69,13 @@ impl Transfer {
         Ok(())
     }
 
-    pub(super) fn body_data(&mut self, data: Octets) -> Result<(), TransferError> {
+    pub(super) fn body_data(&mut self, data: Bytes) -> Result<(), TransferError> {
         let Some(piece) = &mut self.piece else { return protocol("octets outside of a piece") };
-        match data {
-            data if piece.useless || piece.entry.body == Body::Plain => self.pass(data),
+        if piece.useless || piece.entry.body == Body::Plain {
+            self.pass(data);
+        } else {
             // Bounded by the largest chunk: the header was checked, and the body is as long as it says.
-            Octets::Memory(data) => piece.packed.extend_from_slice(&data),
-            // Only plain bodies come so.
-            Octets::Piped(_) => {}
+            piece.packed.extend_from_slice(&data);
         }
         Ok(())
     }
@@ -133,26 +131,22 @@ impl Transfer {
     }
 
     /// Hands octets of the current piece, as they are in the file, to the disk.
-    fn pass(&mut self, data: Octets) {
+    fn pass(&mut self, data: Bytes) {
         let Some((key, entry)) = self.piece.as_ref().map(|piece| (piece.file, piece.entry)) else { return };
         let is_small = self.is_whole_small_file(key, &entry);
         let Some(piece) = &mut self.piece else { return };
-        let length = data.count();
+        let length = data.len() as u64;
         let offset = entry.offset + piece.passed;
         piece.passed += length;
         let last = piece.passed == entry.length || entry.body == Body::Zstd;
-        let data = match data {
-            // A file in one piece comes in memory.
-            Octets::Memory(data) if is_small && !piece.useless => {
-                piece.gathered.push(data);
-                if last {
-                    let (data, credit) = (std::mem::take(&mut piece.gathered), std::mem::take(&mut piece.credit));
-                    self.pass_small(key, data, credit);
-                }
-                return;
+        if is_small && !piece.useless {
+            piece.gathered.push(data);
+            if last {
+                let (data, credit) = (std::mem::take(&mut piece.gathered), std::mem::take(&mut piece.credit));
+                self.pass_small(key, data, credit);
             }
-            data => data,
-        };
+            return;
+        }
         let credit = if last { piece.credit } else { length.min(piece.credit) };
         piece.credit -= credit;
         if piece.useless {
@@ -181,21 +175,15 @@ impl Transfer {
         self.command(DiskCommand::Small(SmallFile { file: key, local, version, digest, data, credit }));
     }
 
-    fn pass_to_content(&mut self, key: FileKey, offset: u64, data: Octets, credit: u64) {
+    fn pass_to_content(&mut self, key: FileKey, offset: u64, mut data: Bytes, credit: u64) {
         let Some((content, leaves)) = self.content_to_write(key) else {
             self.credit.release(credit);
             return;
         };
-        let parts = parts(leaves, offset, data.count(), credit);
-        parts.iter().for_each(|_| self.count_pending(key));
-        match data {
-            Octets::Memory(mut data) => {
-                for part in parts {
-                    let data = data.split_to(usize::try_from(part.length).unwrap_or(usize::MAX).min(data.len()));
-                    self.command(DiskCommand::Write { content, part, data });
-                }
-            }
-            Octets::Piped(data) => self.command(DiskCommand::WritePiped { content, parts, data }),
+        for part in parts(leaves, offset, data.len() as u64, credit) {
+            self.count_pending(key);
+            let data = data.split_to(usize::try_from(part.length).unwrap_or(usize::MAX).min(data.len()));
+            self.command(DiskCommand::Write { content, part, data });
         }
     }
 

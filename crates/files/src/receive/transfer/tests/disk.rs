@@ -151,7 +151,6 @@ impl SimDisk {
                 let result = self.write(content, part.leaf, part.offset, &data);
                 part.written(content, result)
             }
-            DiskCommand::WritePiped { .. } => panic!("nothing is given in pipes here"),
             DiskCommand::Zeros { content, leaf, offset, length, credit } => {
                 let result = self.write(content, leaf, offset, &vec![0; length as usize]);
                 DiskReport::Written { content, offset, length, credit, result }

@@ -291,7 +291,7 @@ proptest! {
                     session.give(Inbound::BodyEnd);
                 }
                 3 => session.give(Inbound::BodyEnd),
-                4 => session.give(Inbound::BodyData(Bytes::from_static(b"octets").into())),
+                4 => session.give(Inbound::BodyData(Bytes::from_static(b"octets"))),
                 _ => {
                     session.transfer.disconnected();
                     session.transfer.connected();
