@@ -50,6 +50,7 @@ pub(super) struct OpenPartial {
     /// All of its space was there when it was opened: that becomes less if it is cut off, however it is written on.
     is_reserved: bool,
     log: Option<Mutex<Log>>,
+    writing: Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -141,6 +142,7 @@ impl OpenPartial {
             written_to: AtomicU64::new(length),
             length_min,
             is_reserved,
+            writing: Mutex::new(()),
             log,
         })
     }
@@ -148,6 +150,11 @@ impl OpenPartial {
     /// The octet behind the last one that was written.
     pub(super) fn written_to(&self) -> u64 {
         self.written_to.load(Ordering::Acquire)
+    }
+
+    /// Held by who writes much: the kernel writes a file for one thread at a time, and keeps a processor busy with each that waits.
+    pub(super) fn writing(&self) -> MutexGuard<'_, ()> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Octets were written up to here.

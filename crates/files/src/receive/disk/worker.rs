@@ -267,11 +267,13 @@ impl Worker {
             // Before they are written, while they are in the processor's cache from being received.
             hasher.update(data).map_err(|error| leaf_error(&error))?;
         }
+        let writing = open.writing();
         if !open.is_long_enough()? {
             return Err(content.shortened());
         }
         open.file.write_all_at(data, part.offset).map_err(|error| io_error("cannot write", &error))?;
         open.wrote(part.offset + part.length);
+        drop(writing);
         state.position += part.length;
         let whole = self.put_back(content, part.leaf, state)?;
         open.note_leaves(&whole)?;
