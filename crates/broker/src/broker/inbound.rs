@@ -61,7 +61,7 @@ impl Broker {
                 self.hub.admit(peer, welcome);
             }
             // The hub's log tells of peers that never were ready.
-            Event::FileSent { .. } | Event::Failed { .. } => {} // It asks for none.
+            Event::FileSent { .. } | Event::Failed { .. } => {}
         }
     }
 

@@ -165,8 +165,7 @@ impl Hub {
     }
 }
 
-/// What a peer's socket is watched for. Urgent data (PRI) is what neither ZMTP nor ZeroMQ has: reading would stop short of it, and
-/// splice(2) for good, even with SO_OOBINLINE.
+/// What a peer's socket is watched for. Urgent data (PRI) is what neither ZMTP nor ZeroMQ has: reading would stop short of it.
 fn watched_for() -> epoll::EventFlags {
     use epoll::EventFlags;
     EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::PRI | EventFlags::ET

@@ -337,10 +337,28 @@ impl Worker {
         if let Some(hasher) = &mut hasher
             && offset > start
         {
-            let given_up = &self.given_up;
-            read_into(hasher, content, open, start, offset - start, &mut self.buffer, || given_up.check())?;
+            self.read_back(hasher, content, open, start, offset - start)?;
         }
         Ok(OpenLeaf { hasher, position: offset, end: start + length })
+    }
+
+    /// Hashes what was written.
+    fn read_back(
+        &mut self,
+        hasher: &mut LeafHasher,
+        content: &PartialFile,
+        open: &OpenPartial,
+        offset: u64,
+        length: u64,
+    ) -> Result<(), DiskError> {
+        read_range(&open.file, offset, length, &mut self.buffer, |octets| {
+            let _ = hasher.update(octets);
+            self.given_up.check()
+        })
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => content.shortened(),
+            _ => io_error("cannot read back", &error),
+        })
     }
 
     /// Keeps a leaf for its next octets, or finishes it.
@@ -355,26 +373,6 @@ impl Worker {
         };
         Ok(vec![(leaf, value)])
     }
-}
-
-/// Hashes what was written.
-fn read_into(
-    hasher: &mut LeafHasher,
-    content: &PartialFile,
-    open: &OpenPartial,
-    offset: u64,
-    length: u64,
-    buffer: &mut Vec<u8>,
-    go_on: impl Fn() -> io::Result<()>,
-) -> Result<(), DiskError> {
-    read_range(&open.file, offset, length, buffer, |octets| {
-        let _ = hasher.update(octets);
-        go_on()
-    })
-    .map_err(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => content.shortened(),
-        _ => io_error("cannot read back", &error),
-    })
 }
 
 fn hash_zeros(hasher: &mut LeafHasher, length: u64, given_up: &GivenUp) -> Result<(), DiskError> {
