@@ -51,7 +51,7 @@ pub enum TableId {
     Throughput,
     /// What a request costs with 1 to 10,000 services
     Services,
-    /// What a request costs with 1 to 1000 workers
+    /// What a request costs with 1 to 10,000 workers
     Workers,
     /// What a request costs with 1 to 1000 clients
     Callers,
