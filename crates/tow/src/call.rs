@@ -25,6 +25,9 @@ use towpath_broker::core::is_built_in;
 /// Seconds that one request may take, if nothing else is said.
 const TIMEOUT: f64 = 60.0;
 
+/// What whoever interrupts is told.
+const INTERRUPTED: &str = "interrupted";
+
 /// Without a connection after this long, the person is told.
 const ALONE_AFTER: Duration = Duration::from_secs(2);
 
@@ -109,55 +112,75 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         load.check()?;
         return runtime.block_on(load.run(arguments.json, arguments.quiet));
     }
+    let outcome = runtime.block_on(one(arguments, timeout));
+    // Who was interrupted doesn't wait for standard input or output, which may hang for ever.
+    runtime.shutdown_background();
+    outcome
+}
+
+/// Makes one request.
+async fn one(arguments: Arguments, timeout: Option<Duration>) -> Result<ExitCode, Failure> {
     let interrupted = interrupted()?;
     let link = arguments.brokers.link()?;
     let body = if arguments.body.is_empty() {
-        read_body(std::io::stdin().lock(), link.spool_folder.clone())
-            .map_err(|error| Failure::failed(format!("standard input: {error}")))?
+        let folder = link.spool_folder.clone();
+        let read = aside(move || read_body(std::io::stdin().lock(), folder));
+        tokio::select! {
+            body = read => body?.map_err(|error| Failure::failed(format!("standard input: {error}")))?,
+            () = interrupted.notified() => return Err(Failure::failed(INTERRUPTED)),
+        }
     } else {
         let words: Vec<Vec<u8>> = arguments.body.into_iter().map(OsString::into_vec).collect();
         Body::from(words.join(&b' '))
     };
     let ttl = Some(timeout.unwrap_or(Duration::from_secs_f64(TIMEOUT)));
     let options = CallOptions { ttl, volatile: arguments.volatile };
-    runtime.block_on(async {
-        let options_of_client = ClientOptions { link, ..ClientOptions::default() };
-        let client = Client::connect(&arguments.brokers.endpoints, options_of_client).map_err(Failure::failed)?;
-        let started = Instant::now();
-        let outcome = tokio::select! {
-            outcome = call(&client, &arguments.service, body, options) => outcome,
-            () = interrupted.notified() => Err(Failure::failed("interrupted")),
-            never = say_if_alone(&client) => match never {},
-        };
-        let status = client.status();
-        if arguments.json {
-            let object = json!({
-                "replies": u64::from(outcome.is_ok()),
-                "reply_bytes": outcome.as_ref().copied().unwrap_or(0),
-                "resent": status.counters.resent,
-                "seconds": started.elapsed().as_secs_f64(),
-                "peak_memory_bytes": own_usage().peak_memory_bytes,
-                "error": outcome.as_ref().err().map(ToString::to_string),
-            });
-            say(object);
+    let options_of_client = ClientOptions { link, ..ClientOptions::default() };
+    let client = Client::connect(&arguments.brokers.endpoints, options_of_client).map_err(Failure::failed)?;
+    let started = Instant::now();
+    let outcome = tokio::select! {
+        outcome = call(&client, &arguments.service, body, options) => outcome,
+        () = interrupted.notified() => Err(Failure::failed(INTERRUPTED)),
+        never = say_if_alone(&client) => match never {},
+    };
+    let status = client.status();
+    if arguments.json {
+        let object = json!({
+            "replies": u64::from(outcome.is_ok()),
+            "reply_bytes": outcome.as_ref().copied().unwrap_or(0),
+            "resent": status.counters.resent,
+            "seconds": started.elapsed().as_secs_f64(),
+            "peak_memory_bytes": own_usage().peak_memory_bytes,
+            "error": outcome.as_ref().err().map(ToString::to_string),
+        });
+        say(object);
+    }
+    // The broker may forget the reply now.
+    client.close().await;
+    match outcome {
+        Ok(_) => Ok(ExitCode::SUCCESS),
+        Err(Failure::Failed(failure)) if status.is_misheard => {
+            Err(Failure::failed(format!("{failure} ({})", status.failure)))
         }
-        // The broker may forget the reply now.
-        client.close().await;
-        match outcome {
-            Ok(_) => Ok(ExitCode::SUCCESS),
-            Err(Failure::Failed(failure)) if status.is_misheard => {
-                Err(Failure::failed(format!("{failure} ({})", status.failure)))
-            }
-            Err(Failure::Failed(failure)) if status.is_unheard => {
-                Err(Failure::failed(format!("{failure} ({})", arguments.brokers.dialect_hint())))
-            }
-            Err(Failure::Failed(failure)) if status.connected.is_none() => {
-                let hint = if status.is_refused { arguments.brokers.login_hint() } else { "" };
-                Err(Failure::failed(format!("{failure} (no connection: {}{hint})", status.failure)))
-            }
-            Err(failure) => Err(failure),
+        Err(Failure::Failed(failure)) if status.is_unheard => {
+            Err(Failure::failed(format!("{failure} ({})", arguments.brokers.dialect_hint())))
         }
-    })
+        Err(Failure::Failed(failure)) if status.connected.is_none() => {
+            let hint = if status.is_refused { arguments.brokers.login_hint() } else { "" };
+            Err(Failure::failed(format!("{failure} (no connection: {}{hint})", status.failure)))
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+/// Does what may wait for somebody else on a thread of its own: the connection has this one.
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
+    tokio::task::spawn_blocking(work).await.map_err(Failure::failed)
+}
+
+/// Writes a reply, or a part of one, to standard output.
+async fn to_output(body: Body) -> Result<(), Failure> {
+    aside(move || write_body(&body, std::io::stdout().lock())).await?.map_err(no_output)
 }
 
 /// Says once, if it is so after a moment, that there is no broker to talk to: the request goes on waiting for one. Never ends.
@@ -195,7 +218,6 @@ fn failure_of_stock(body: &Body) -> Option<Failure> {
 
 /// One request, of which the reply is written to standard output as it comes; gives its octets.
 async fn call(client: &Client, service: &str, body: Body, options: CallOptions) -> Result<u64, Failure> {
-    let to_output = |body: &Body| write_body(body, std::io::stdout().lock()).map_err(no_output);
     let mut stream = client.stream(service, body, options).await.map_err(Failure::usage)?;
     let (mut parts, mut octets) = (0, 0);
     while let Some(item) = stream.next().await {
@@ -208,16 +230,16 @@ async fn call(client: &Client, service: &str, body: Body, options: CallOptions) 
                 }
                 parts += 1;
                 octets += body.length();
-                to_output(&body)?;
+                to_output(body).await?;
             }
             StreamItem::Final(reply) if is_built_in(service.as_bytes()) => {
                 octets += reply.body.length();
                 if let Some(body) = without_code(&reply.body)? {
-                    to_output(&body)?;
+                    to_output(body).await?;
                 }
                 // Of Majordomo's it is a line of text; of Titanic's what a worker replied.
                 if service.starts_with("mmi.") && reply.body.frames().is_some_and(|frames| frames.len() > 1) {
-                    to_output(&Body::copied(b"\n"))?;
+                    to_output(Body::copied(b"\n")).await?;
                 }
             }
             StreamItem::Final(reply) => {
@@ -225,7 +247,7 @@ async fn call(client: &Client, service: &str, body: Body, options: CallOptions) 
                     return Err(failure);
                 }
                 octets += reply.body.length();
-                to_output(&reply.body)?;
+                to_output(reply.body).await?;
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Standard output and standard error that are closed, that break, or that nobody reads. Nothing panics over them.
 
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -138,7 +138,11 @@ fn an_output_that_nobody_reads_does_not_keep_an_interrupted_client() {
         fs::write(folder.path().join(format!("{file:0100}")), b"").expect("write");
     }
     let server = Server::start(folder.path());
-    for mut command in [tow(["get", &server.url("a"), "-"]), tow(["ls", &server.url(""), "--json"])] {
+    let broker = Broker::start();
+    let _worker = work(&[&broker], &["echo", "--echo"]);
+    let mut calling = call(&[&broker], &["echo"]);
+    calling.stdin(fs::File::open(folder.path().join("a")).expect("the file"));
+    for mut command in [tow(["get", &server.url("a"), "-"]), tow(["ls", &server.url(""), "--json"]), calling] {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         let mut client = Process::with_output(&mut command, writer.try_clone().expect("the same pipe").into());
         wait_until("the pipe is full", || {
@@ -151,4 +155,22 @@ fn an_output_that_nobody_reads_does_not_keep_an_interrupted_client() {
         assert!(outcome.stderr.ends_with(": interrupted\n"), "{}", outcome.stderr);
         drop(reader);
     }
+}
+
+/// Nor for somebody else to write.
+#[test]
+fn an_input_that_does_not_end_does_not_keep_an_interrupted_client() {
+    let broker = Broker::start();
+    let (reader, mut writer) = std::io::pipe().expect("a pipe");
+    let mut client = Process::start(call(&[&broker], &["echo"]).stdin(reader.try_clone().expect("the same pipe")));
+    // Once it has read this, it can be interrupted.
+    writer.write_all(b"the beginning").expect("write");
+    wait_until("the pipe is read", || {
+        assert!(!client.ended(), "{}", client.log());
+        let mut gives = [PollFd::new(&reader, PollFlags::IN)];
+        poll(&mut gives, Some(&Timespec::default())).expect("poll") == 0
+    });
+    client.signal(Signal::INT);
+    let outcome = client.finish().expect_code(1);
+    assert_eq!(outcome.stderr, "tow: interrupted\n");
 }
