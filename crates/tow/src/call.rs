@@ -28,8 +28,8 @@ const TIMEOUT: f64 = 60.0;
 /// What whoever interrupts is told.
 const INTERRUPTED: &str = "interrupted";
 
-/// Without a connection after this long, the person is told.
-const ALONE_AFTER: Duration = Duration::from_secs(2);
+/// What a request waits for after this long, the person is told.
+const TOLD_AFTER: Duration = Duration::from_secs(2);
 
 /// What `tow call` is told.
 #[derive(clap::Args)]
@@ -141,7 +141,7 @@ async fn one(arguments: Arguments, timeout: Option<Duration>) -> Result<ExitCode
     let outcome = tokio::select! {
         outcome = call(&client, &arguments.service, body, options) => outcome,
         () = interrupted.notified() => Err(Failure::failed(INTERRUPTED)),
-        never = say_if_alone(&client) => match never {},
+        never = say_what_is_waited_for(&client) => match never {},
     };
     let status = client.status();
     if arguments.json {
@@ -183,14 +183,24 @@ async fn to_output(body: Body) -> Result<(), Failure> {
     aside(move || write_body(&body, std::io::stdout().lock())).await?.map_err(no_output)
 }
 
-/// Says once, if it is so after a moment, that there is no broker to talk to: the request goes on waiting for one. Never ends.
-pub async fn say_if_alone(client: &Client) -> Infallible {
-    tokio::time::sleep(ALONE_AFTER).await;
+/// Says once each, if it is so after a moment, that there is no broker to talk to, and that the broker refuses requests for a while: they
+/// go on waiting. Never ends.
+pub async fn say_what_is_waited_for(client: &Client) -> Infallible {
+    tokio::time::sleep(TOLD_AFTER).await;
     let status = client.status();
     if status.connected.is_none() {
         say(format_args!("tow: no connection to a broker, still trying: {}", Shown(&status.failure)));
     }
-    std::future::pending().await
+    loop {
+        if let Some(refused) = client.status().refused {
+            say(format_args!(
+                "tow: the broker refuses requests for now, still trying: {}",
+                Shown(&refused.to_string())
+            ));
+            return std::future::pending().await;
+        }
+        tokio::time::sleep(TOLD_AFTER).await;
+    }
 }
 
 /// Takes the code off a reply of the broker's own services, if it is the code of success and more follows.

@@ -1,6 +1,6 @@
 //! The load of `tow call`: many requests ahead of their replies, each of which is checked.
 
-use crate::call::{interrupted, say_if_alone};
+use crate::call::{interrupted, say_what_is_waited_for};
 use crate::exit::Failure;
 use crate::progress::Bar;
 use crate::resources::own_usage;
@@ -114,9 +114,9 @@ impl Load {
             running.spawn_local_on(task, &tasks);
         }
         let first = clients.first().cloned();
-        let mut alone = Box::pin(async move {
+        let mut telling = Box::pin(async move {
             match first {
-                Some(client) => say_if_alone(&client).await,
+                Some(client) => say_what_is_waited_for(&client).await,
                 None => std::future::pending().await,
             }
         });
@@ -132,7 +132,7 @@ impl Load {
                         },
                         _ = look.tick() => bar.set(tally.borrow().replies, load.count, String::new()),
                         () = interrupted.notified() => return Ok(false),
-                        never = &mut alone => match never {},
+                        never = &mut telling => match never {},
                     }
                 }
             })

@@ -34,7 +34,7 @@ mod tests;
 pub use crate::link::{Dialect, LinkOptions, default_spool_folder};
 pub use batch::Batch;
 pub use call::{Call, CallError, Reply, Stream, StreamItem};
-pub use session::Counters;
+pub use session::{Counters, Refused};
 
 use crate::body::Body;
 use crate::limits::SERVICE_BYTES_MAX;
@@ -121,6 +121,8 @@ pub struct ClientStatus {
     pub numbered: bool,
     /// Why there is no connection, why the last one was lost, or that the peer isn't understood; for people.
     pub failure: String,
+    /// The last refusal of a broker's, while requests wait to be sent again because of one.
+    pub refused: Option<Refused>,
     /// Whether the connection that is there, or was last, is to a stock broker.
     pub is_stock: bool,
     /// Whether what such a broker sent last isn't Majordomo: it may be no broker.
@@ -363,6 +365,7 @@ impl Client {
             numbered: connected.is_some_and(|(_, numbered)| numbered),
             connected: connected.map(|(endpoint, _)| endpoint.clone()),
             failure: state.standing.failure().to_owned(),
+            refused: state.session.refused().cloned(),
             is_stock: state.standing.is_stock(),
             is_misheard: state.standing.is_misheard(),
             is_unheard: state.standing.is_unheard(),

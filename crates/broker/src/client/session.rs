@@ -14,6 +14,7 @@ use crate::body::Body;
 use crate::wire::{Block, ClientId, FromClient, Status};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::fmt;
 use std::time::Duration;
 
 /// Refused requests that wait for their time; while there are so many, no new ones are sent.
@@ -68,6 +69,22 @@ pub struct Counters {
     pub restarts: u64,
 }
 
+/// A broker has refused a request for a while, and it is sent again later.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// What for.
+    pub status: Status,
+    /// Why, for people.
+    pub reason: String,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Refused { status, reason } = self;
+        write!(f, "{status}{}{reason}", if reason.is_empty() { "" } else { ": " })
+    }
+}
+
 /// What is known of the present connection.
 enum Link {
     Down,
@@ -110,6 +127,8 @@ pub(crate) struct Session {
     in_flight: usize,
     in_flight_bytes: u64,
     counters: Counters,
+    /// The last refusal.
+    refused: Option<Refused>,
 }
 
 impl Session {
@@ -136,6 +155,7 @@ impl Session {
             in_flight: 0,
             in_flight_bytes: 0,
             counters: Counters::default(),
+            refused: None,
         }
     }
 
@@ -151,6 +171,11 @@ impl Session {
 
     pub fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// The last refusal, while requests wait to be sent again because of one.
+    pub fn refused(&self) -> Option<&Refused> {
+        self.refused.as_ref().filter(|_| !self.held.is_empty())
     }
 
     /// Whether one more request of so many octets is taken, if `taken` places of the bound are taken by something else.

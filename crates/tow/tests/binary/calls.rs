@@ -159,6 +159,23 @@ fn without_a_broker_the_person_is_told_while_it_is_waited_for() {
 }
 
 #[test]
+fn who_waits_for_a_full_queue_is_told_so() {
+    let broker = Broker::with(&["--bind", "tcp://127.0.0.1:0", "--max-waiting", "1"]);
+    let _first = Process::start(&mut call(&[&broker], &["full", "first", "--timeout", "600"]));
+    let waiting = || run(&mut call(&[&broker], &["mmi.queue", "full"])).stdout;
+    wait_until("the queue is full", || String::from_utf8_lossy(&waiting()).contains("\"waiting\":1"));
+    for load in [&["second"][..], &["--count", "3", "--ahead", "3", "--timeout", "600"]] {
+        let caller = Process::start(call(&[&broker], &["full"]).args(load));
+        wait_until("it says so", || caller.log().contains("still trying: 503 not now: the service's queue is full"));
+        caller.signal(Signal::INT);
+        caller.finish().expect_code(1);
+    }
+    let outcome = run(&mut call(&[&broker], &["full", "second", "--timeout", "0.5"])).expect_code(1);
+    let expected = "no broker took it within its time; the last refusal was 503 not now: the service's queue is full\n";
+    assert!(outcome.stderr.ends_with(expected), "{}", outcome.stderr);
+}
+
+#[test]
 fn a_command_that_does_not_read_still_replies() {
     let broker = Broker::start();
     let _lazy = work(&[&broker], &["lazy", "--", "echo", "done"]);

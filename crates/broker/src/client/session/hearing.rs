@@ -1,7 +1,7 @@
 //! What the broker says, and what ends a request.
 
 use super::super::table::State;
-use super::{Delivery, ENTRY_BYTES, Link, RETRY_MOST, Session};
+use super::{Delivery, ENTRY_BYTES, Link, RETRY_MOST, Refused, Session};
 use crate::body::{Arriving, Body};
 use crate::link::incoming::{Pieces, block_of};
 use crate::mdp::peer::ClientHears;
@@ -160,6 +160,7 @@ impl Session {
             return;
         }
         entry.state = State::Held;
+        self.refused = Some(Refused { status, reason: String::from_utf8_lossy(reason).into_owned() });
         self.in_flight = self.in_flight.saturating_sub(1);
         self.in_flight_bytes = self.in_flight_bytes.saturating_sub(entry.body.length());
         let wait = Duration::from_millis(u64::from(retry_ms)).min(RETRY_MOST);

@@ -120,11 +120,15 @@ impl Session {
         while let Some((at, number)) = self.deadlines.next().filter(|(at, _)| *at <= now) {
             self.deadlines.pop();
             let Some(entry) = self.table.find(number).filter(|entry| entry.deadline == Some(at)) else { continue };
-            let (status, reason) = match entry.known || entry.elsewhere {
-                true => (Status::TIMED_OUT, "no outcome came within its time"),
-                false => (Status::EXPIRED, "no broker took it within its time"),
+            let was_refused = entry.sent_before && !entry.known;
+            let (status, mut reason) = match entry.known || entry.elsewhere {
+                true => (Status::TIMED_OUT, "no outcome came within its time".to_owned()),
+                false => (Status::EXPIRED, "no broker took it within its time".to_owned()),
             };
-            if let Some(delivery) = self.abandon(number, now, status, reason) {
+            if let Some(refused) = self.refused.as_ref().filter(|_| was_refused) {
+                reason = format!("{reason}; the last refusal was {refused}");
+            }
+            if let Some(delivery) = self.abandon(number, now, status, &reason) {
                 sink(delivery);
             }
         }
@@ -188,6 +192,21 @@ mod tests {
         session.disconnected();
         connect(&mut session);
         assert_eq!(hears(&mut session, |said| expired(said, 2)), [(2, Status::TIMED_OUT)]);
+    }
+
+    #[test]
+    fn who_waits_in_vain_is_told_of_the_last_refusal() {
+        let mut session = asking();
+        let refused = |said: &mut Block| ToClient::refused(said, 1, Status::UNAVAILABLE, 60_000, "the queue is full");
+        assert_eq!(session.refused(), None);
+        assert_eq!(hears(&mut session, refused), []);
+        let told = session.refused().unwrap().to_string();
+        assert_eq!(told, format!("{}: the queue is full", Status::UNAVAILABLE));
+        let mut heard = Vec::new();
+        session.on_time(AT(1_000), &mut |delivery| heard.push((delivery.number, delivery.status, delivery.body)));
+        let [(1, Status::EXPIRED, first), (2, Status::TIMED_OUT, second)] = &heard[..] else { panic!("{heard:?}") };
+        let first = Body::from(format!("no broker took it within its time; the last refusal was {told}")) == *first;
+        assert!(first && *second == Body::from("no outcome came within its time"), "{heard:?}");
     }
 
     #[test]
