@@ -47,8 +47,8 @@ NOT_REQUESTS = {
 OTHER_DIALECTS = {
     "zproto": [b"\xaa\xa4\x01\x00\x06MDPC02\x04good"],
     "zeromq/majordomo": [b"", b"MDPC02", b"good", b"x"],
-    "opencmw": [b"", b"MDPC03", b"\1", b"good", b"c", b"t", b"x", b"e"],
-    "opencmw-cpp": [b"", b"MDPW03", b"\1", b"good", b"c", b"t", b"x", b"e"],
+    "opencmw": [b"MDPC03", b"\1", b"good", b"c", b"t", b"x", b"", b""],
+    "opencmw-cpp": [b"MDPW03", b"\1", b"good", b"c", b"t", b"x", b"", b""],
 }
 
 
@@ -88,6 +88,13 @@ def test_other_dialects_are_refused_by_name(peers, once, name):
     dealer.send_multipart(OTHER_DIALECTS[name])
     wait_until(lambda: name in peers.server.log(), "the log names it")
     assert not dealer.poll(SILENCE_MS)
+    peers.work()
+
+
+def test_a_message_that_is_too_large_is_told_in_the_log(peers, once):
+    dealer = once(peers.server)
+    dealer.send_multipart([b"", b"MDPC01", b"good", *[bytes(700 << 10)] * 100])
+    wait_until(lambda: "a message of over" in peers.server.log(), "the log tells why")
     peers.work()
 
 

@@ -48,7 +48,7 @@ pub struct Arguments {
     /// Seconds between two heartbeats; a peer that is silent for five times as long is gone, a stock worker that is idle and silent for four times as long too.
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0, allow_negative_numbers = true)]
     heartbeat: f64,
-    /// Requests of one service that may wait for a worker.
+    /// Requests of one service that may wait for a worker. Then ours are refused for a while, and stock clients not read any further.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = positive::<usize>, allow_negative_numbers = true)]
     max_waiting: usize,
     /// MiB of memory for all requests and replies.

@@ -17,6 +17,11 @@ const STORED_NUMBER: u64 = 1;
 /// Why a request failed.
 const NOT_KEPT: &str = "larger than what the journal takes";
 
+/// What Titanic says of a request that it doesn't take: its own code, whichever ours would be.
+fn failed(reason: &'static str) -> Body {
+    Body::of_frames(["500", reason].map(|frame| Bytes::from_static(frame.as_bytes())))
+}
+
 /// Something to write to the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
@@ -210,7 +215,7 @@ impl Core {
                 }
                 if let Some((token, _)) = self.store.answers.remove(&id) {
                     // Nobody was told its name.
-                    self.built_in_reply(&token, Status::TOO_LARGE, Body::of_frames([Bytes::from_static(b"500")]));
+                    self.built_in_reply(&token, Status::OK, failed(NOT_KEPT));
                     return self.remove_session(now, session);
                 }
                 if request.state == State::Settled {
@@ -308,11 +313,10 @@ impl Core {
     /// request `token` is answered with `answer`.
     pub fn store(&mut self, now: Millis, name: ClientId, service: &[u8], body: Body, token: Token, answer: Body) {
         // It is bounded as what clients hold themselves, since nobody may ever ask for it.
-        if self.session_by_client.contains_key(&name)
-            || self.room_for(None, service, body.memory_bytes(), true).is_err()
-        {
-            let reason = Body::of_frames([Bytes::from_static(b"500")]);
-            return self.built_in_reply(&token, Status::UNAVAILABLE, reason);
+        let refusal = self.room_for(None, service, body.memory_bytes(), true).err().map(|refusal| refusal.reason);
+        let is_taken = self.session_by_client.contains_key(&name);
+        if let Some(reason) = refusal.or(is_taken.then_some("the name is taken; ask again for another")) {
+            return self.built_in_reply(&token, Status::OK, failed(reason));
         }
         let session = self.absent_session(now, name);
         self.store.answers.insert(self.store.last_id + 1, (token, answer));

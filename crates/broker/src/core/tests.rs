@@ -109,9 +109,11 @@ fn what_a_worker_held_goes_to_the_next_in_the_same_order_and_not_for_ever() {
     };
     assert_eq!(actions(&mut core), [told, failed]);
     // The first worker comes again, with a reply to what it was given before.
-    core.worker_ready(4, 4, Kind::Numbered, b"other", 1);
+    core.worker_ready(4, 4, Kind::Numbered, b"echo", 1);
+    assert_eq!(dispatched(&mut core).len(), 1);
     core.worker_reply(4, 4, &first[1].1, Status::OK, None, Body::default());
-    assert!(matches!(actions(&mut core)[..], [Action::Reply { number: 2, status: Status::OK, .. }]));
+    let replied = |action: &Action| matches!(action, Action::Reply { number: 2, status: Status::OK, .. });
+    assert_eq!(actions(&mut core).iter().filter(|action| replied(action)).count(), 1);
 }
 
 #[test]
@@ -249,6 +251,25 @@ fn stock_replies(core: &mut Core) -> Vec<(Status, Body)> {
         _ => None,
     });
     replies.collect()
+}
+
+#[test]
+fn a_worker_replies_to_requests_of_its_own_service() {
+    let mut core = core();
+    core.worker_ready(0, 2, Kind::Stock, b"echo", 1);
+    core.worker_ready(0, 3, Kind::Stock, b"other", 1);
+    core.worker_ready(0, 4, Kind::Numbered, b"other", 1);
+    core.stock_request(0, 1, true, None, b"echo", Body::from("work"));
+    let [(2, token, _)] = dispatched(&mut core)[..] else { panic!("not given to the worker") };
+    for (other, is_sent_away) in [(3, true), (4, false)] {
+        core.worker_reply(1, other, &token, Status::OK, None, Body::from("forged"));
+        let sent_away = |action: &Action| matches!(action, Action::Disconnect { peer, .. } if *peer == other);
+        let actions = actions(&mut core);
+        assert_eq!(actions.iter().map(sent_away).collect::<Vec<_>>(), vec![true; usize::from(is_sent_away)], "{other}");
+    }
+    core.worker_reply(2, 2, &token, Status::OK, None, Body::from("done"));
+    assert_eq!(stock_replies(&mut core), [(Status::OK, Body::from("done"))]);
+    core.check();
 }
 
 #[test]
@@ -395,8 +416,9 @@ fn what_can_never_be_taken_is_refused_for_ever_and_what_is_stored_is_bounded() {
         let mut entries = Vec::new();
         core.take_entries(&mut entries);
         core.persisted(u64::from(name));
-        let expected = if name < 3 { Status::OK } else { Status::UNAVAILABLE };
-        assert!(matches!(stock_replies(&mut core)[..], [(status, _)] if status == expected), "{name}");
+        let expected = if name < 3 { "200" } else { "500" };
+        let [(Status::OK, body)] = &stock_replies(&mut core)[..] else { panic!("{name}: not one reply") };
+        assert_eq!(body.frames().unwrap().next(), Some(expected.as_bytes()), "{name}");
     }
     assert_eq!(core.load().0, 2);
 }

@@ -137,7 +137,10 @@ impl Core {
             }
             return;
         }
-        if !ticket.is_genuine(token, self.settings.secret) {
+        let slot = ticket.slot;
+        let found = self.requests.find(slot, ticket.generation);
+        let is_of_its_service = found.is_none_or(|request| request.service == worker.service);
+        if !is_of_its_service || !ticket.is_genuine(token, self.settings.secret) {
             let (peer, is_numbered) = (worker.peer, worker.kind == Kind::Numbered);
             // After a restart of the broker, workers finish what an earlier one gave them.
             if is_numbered {
@@ -147,8 +150,6 @@ impl Core {
             return self.disconnect(now, peer, "a worker replies to a request that it wasn't given");
         }
         // It was given this request: on another connection, or before the request was given to another worker.
-        let slot = ticket.slot;
-        let found = self.requests.find(slot, ticket.generation);
         let is_open = found.is_some_and(|r| matches!(r.state, State::Waiting | State::Parked | State::Held(_)));
         let has_parts = found.is_some_and(|request| request.has_parts);
         match part {

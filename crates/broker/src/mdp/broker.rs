@@ -1,6 +1,6 @@
 //! The broker's side.
 
-use super::{CLIENT_01, CLIENT_02, Dialect, WORKER_01, WORKER_02, command};
+use super::{CLIENT_01, CLIENT_02, CLIENT_03, Dialect, WORKER_01, WORKER_02, WORKER_03, command};
 use crate::limits::{BODY_FRAMES_MAX, SERVICE_BYTES_MAX};
 use crate::wire::Token;
 use bytes::Bytes;
@@ -91,6 +91,8 @@ pub fn decode(frames: &[Bytes]) -> Result<FromPeer, MdpError> {
     match first {
         CLIENT_02 => return strict_request(None, &frames[1..]),
         WORKER_02 => return worker(Dialect::Mdp02, &frames[1..]),
+        // Its own layout, without an empty frame; behind one, it is whoever took it for Majordomo's.
+        CLIENT_03 | WORKER_03 => return Err(MdpError::Dialect("the MDP/0.3 of opencmw-cpp")),
         [0xAA, 0xA4, ..] => return Err(MdpError::Dialect("the zproto codec of zeromq/majordomo")),
         CLIENT_01 | WORKER_01 => {
             return Err(MdpError::NotMajordomo(
@@ -126,7 +128,7 @@ pub fn decode(frames: &[Bytes]) -> Result<FromPeer, MdpError> {
         },
         WORKER_01 if delimiter == 0 => worker(Dialect::Mdp01, rest),
         WORKER_02 if delimiter == 0 => worker(Dialect::Majortomo, rest),
-        b"MDPC03" | b"MDPW03" => Err(MdpError::Dialect("the MDP/0.3 of opencmw-cpp")),
+        CLIENT_03 | WORKER_03 => Err(MdpError::Dialect("the MDP/0.3 of opencmw-cpp")),
         _ => Err(MdpError::NotMajordomo("an unknown header after the empty frame")),
     }
 }

@@ -18,6 +18,10 @@ pub const WORKER_01: &[u8] = b"MDPW01";
 pub const CLIENT_02: &[u8] = b"MDPC02";
 /// Header of MDP/0.2 workers.
 pub const WORKER_02: &[u8] = b"MDPW02";
+/// Header of opencmw-cpp's clients, which has a layout of its own and isn't spoken.
+pub const CLIENT_03: &[u8] = b"MDPC03";
+/// Header of opencmw-cpp's workers.
+pub const WORKER_03: &[u8] = b"MDPW03";
 
 /// What a stock peer speaks. It is told from its first message, and answered in kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

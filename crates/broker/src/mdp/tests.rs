@@ -42,6 +42,8 @@ fn what_is_not_spoken_is_named() {
     for (texts, name) in [
         (&[&b"\xAA\xA4\x01"[..]][..], "zproto"),
         (&[b"", b"MDPC02", b"echo", b"a"], "zeromq/majordomo"),
+        (&[b"MDPC03", b"\x01", b"/echo", b"1", b"", b"a", b"", b""], "opencmw"),
+        (&[b"MDPW03", b"\x01", b"/echo", b"", b"", b"", b"", b""], "opencmw"),
         (&[b"", b"MDPC03", b"x"], "opencmw"),
         (&[b"MDPC01", b"echo", b"a"], "empty frame"),
         (&[b"GET / HTTP/1.1"], "not a Majordomo"),

@@ -105,6 +105,9 @@ impl Hub {
             if self.routing.get(&peer.routing_id) == Some(&id) {
                 self.routing.remove(&peer.routing_id);
             }
+            if end.misbehaved {
+                tracing::warn!(peer = %id, address = %peer.address, reason = %end.reason, "a connection is ended over what its peer sent");
+            }
             self.events.push_back(Event::Gone { peer: id, reason: end.reason });
         } else {
             self.handshakes = self.handshakes.saturating_sub(1);

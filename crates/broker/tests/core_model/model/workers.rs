@@ -85,6 +85,14 @@ impl Model {
             }
             return;
         }
+        // One worker's reply counts for another of the same service.
+        if place.is_some_and(|place| self.requests.at(place).service != self.workers.at(key).service) {
+            if self.workers.at(key).kind == Kind::Numbered {
+                self.counters.late_replies += 1;
+                return;
+            }
+            return self.disconnect(now, peer);
+        }
         let is_open = matches!(state, Some(State::Waiting | State::Parked | State::Held(_)));
         let Some(place) = place.filter(|_| is_open) else {
             self.counters.late_replies += 1;
