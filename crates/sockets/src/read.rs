@@ -42,7 +42,7 @@ impl Peer {
         while self.wants_to_read() && taken < turn_bytes && events.len() < EVENTS_MAX && !filled {
             let remaining = self.connection.body_remaining();
             let octets = if self.input.is_empty() && (remaining >= DIRECT_BYTES_MIN || self.has_partial(remaining)) {
-                let Some(octets) = self.receive_body(remaining, scratch, pool, events)? else {
+                let Some(octets) = self.receive_body(remaining, scratch, pool, events, now)? else {
                     self.starved = true;
                     break;
                 };
@@ -140,7 +140,7 @@ impl Peer {
                 }
                 Wire::BodyStart { head, length, more } => Event::BodyStart { peer, head, length, more },
                 Wire::BodyData(data) => {
-                    self.begin_body(data, pool, events);
+                    self.begin_body(data, pool, events, now);
                     continue;
                 }
                 Wire::BodyEnd { more } => {

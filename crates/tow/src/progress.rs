@@ -1,6 +1,7 @@
 //! The progress bar: on a terminal only, on standard error, so that output can be piped.
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use std::fmt;
 use std::io::IsTerminal;
 
 /// Redraws a second.
@@ -18,12 +19,12 @@ pub struct Bar {
 impl Bar {
     /// A bar of which the length is not known yet.
     pub fn new(quiet: bool) -> Bar {
-        Bar::with_style(quiet, "{bar:30} {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  ETA {eta}  {msg}")
+        Bar::with_style(quiet, "{bar:30} {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  ETA {left}  {msg}")
     }
 
     /// A bar that counts something other than octets.
     pub fn counting(quiet: bool) -> Bar {
-        Bar::with_style(quiet, "{bar:30} {human_pos}/{human_len}  {per_sec}  ETA {eta}  {msg}")
+        Bar::with_style(quiet, "{bar:30} {human_pos}/{human_len}  {per_sec}  ETA {left}  {msg}")
     }
 
     fn with_style(quiet: bool, style: &str) -> Bar {
@@ -32,7 +33,7 @@ impl Bar {
             if visible { ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_SECOND) } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(0), target);
         if let Ok(style) = ProgressStyle::with_template(style) {
-            bar.set_style(style);
+            bar.set_style(style.with_key("left", left));
         }
         Bar { bar }
     }
@@ -67,6 +68,14 @@ impl Bar {
     pub fn finish(&self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// The time that is left. While nothing comes nobody knows it.
+fn left(state: &ProgressState, to: &mut dyn fmt::Write) {
+    let _ = match state.per_sec() > 0.0 {
+        true => write!(to, "{:#}", HumanDuration(state.eta())),
+        false => write!(to, "-"),
+    };
 }
 
 /// Octets for people, such as `1.5 GiB`.

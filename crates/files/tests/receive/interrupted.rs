@@ -72,13 +72,19 @@ fn a_writer_gets_every_octet_once_however_often_the_connection_is_cut() {
     let content = noise(9 * MIB + 5, 12);
     write(&source.path().join("f"), &content);
     let server = TestServer::start(source.path());
-    let (endpoint, connections) = cutting_proxy(&server.endpoint, vec![100, 700, 1_500_000, 900, 3_000_000, 2_000_000]);
-    let output = Shared::default();
-    let mut to_writer = options(&endpoint, path_source("f"), source.path());
-    to_writer.destination = Destination::Writer(Box::new(output.clone()));
-    let summary = run(to_writer).unwrap();
-    assert!(output.content() == content, "the output differs");
-    assert!(connections.load(Ordering::Acquire) > 6 && summary.verified, "{summary:?}");
+    for window_bytes in [8 * MIB as u64, MIB as u64] {
+        let cuts = vec![100, 700, 1_500_000, 900, 3_000_000, 2_000_000];
+        let most = content.len() + cuts.iter().sum::<usize>();
+        let (endpoint, connections) = cutting_proxy(&server.endpoint, cuts);
+        let output = Shared::default();
+        let mut to_writer = options(&endpoint, path_source("f"), source.path());
+        to_writer.destination = Destination::Writer(Box::new(output.clone()));
+        to_writer.window_bytes = window_bytes;
+        let summary = run(to_writer).unwrap();
+        assert!(output.content() == content, "the output differs");
+        assert!(connections.load(Ordering::Acquire) > 6 && summary.verified, "{summary:?}");
+        assert!(summary.received_bytes <= most as u64, "{summary:?}");
+    }
 }
 
 #[test]

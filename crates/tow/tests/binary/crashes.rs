@@ -49,6 +49,34 @@ fn interrupted_by_ctrl_c_then_resumed() {
     assert_eq!(fs::read_dir(&copies).expect("read").count(), 1, "something is left over");
 }
 
+/// Over a link on which the smallest piece takes many seconds, no more is lost, and nothing is given up while octets come.
+#[test]
+fn what_comes_slowly_is_kept_too() {
+    const SIZE: u64 = 3_000_000;
+    let folder = tempdir().expect("a folder");
+    let source = folder.path().join("slow.bin");
+    random_file(&source, SIZE as usize, 1);
+    let server = Server::start(&source);
+    for (copy, signal) in [("one", Signal::INT), ("two", Signal::KILL)] {
+        let proxy = Proxy::start(server.port());
+        proxy.slow_down(200_000);
+        proxy.hold_after(300_000);
+        let copy = folder.path().join(copy);
+        let mut client = Process::start(get_command(&proxy.url("slow.bin"), &copy).args(["--timeout", "1"]));
+        proxy.wait_held(&mut client);
+        client.signal(signal);
+        let outcome = client.finish();
+        assert!(!outcome.status.success(), "{outcome:?}");
+        if signal == Signal::INT {
+            assert!(outcome.number("received_bytes") <= 300_000, "{}", outcome.summary());
+        }
+        let outcome = get(&server.url("slow.bin"), &copy).expect_code(0);
+        assert_eq!(digest(&copy), digest(&source));
+        assert!(outcome.number("resumed_bytes") >= 150_000, "{}", outcome.summary());
+        assert!(outcome.number("received_bytes") <= SIZE - 150_000, "{}", outcome.summary());
+    }
+}
+
 /// As timeout(1) does it: one signal to the process, and one to its group.
 #[test]
 fn two_signals_at_once_are_one_wish() {

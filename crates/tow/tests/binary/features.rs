@@ -53,6 +53,10 @@ fn a_single_served_file_needs_no_path() {
     let without = folder.path().join("without");
     get(server.endpoint(), &without).expect_code(0);
     assert_eq!(digest(&without), digest(&source));
+    for url in [server.endpoint(), &server.url("")] {
+        let outcome = run(&mut tow(["get", url, "-"])).expect_code(0);
+        assert!(outcome.stdout == fs::read(&source).expect("the file"), "{url}");
+    }
 }
 
 #[test]

@@ -144,8 +144,11 @@ impl Stream {
 
     /// A connection, the first one or a new one: from the listing again, and from where the writer is.
     pub(super) fn connected(&mut self) -> Vec<Step> {
+        if let Some(piece) = self.piece.take() {
+            // The connection went in the middle of it.
+            self.credit.release(piece.credit);
+        }
         self.credit.reset();
-        self.piece = None;
         self.begin();
         std::mem::take(&mut self.steps)
     }
@@ -256,6 +259,11 @@ impl Stream {
                     let message = "not a single file".to_owned();
                     return Err(TransferError::Refused { code: ErrorCode::NotAFile, message });
                 };
+                if self.path.is_root() {
+                    // The server serves one file, and its name is known now.
+                    let Ok(path) = entry.path.to_rel_path() else { return protocol("a listed path that can't be one") };
+                    self.path = path;
+                }
                 self.listed_bytes = entry.size;
                 self.phase = Phase::Metadata;
                 let digest = if self.verify { DigestWish::Now } else { DigestWish::None };
@@ -359,7 +367,6 @@ impl Stream {
         if self.credit.spend(piece.credit).is_none() {
             return protocol("more data than there was credit for");
         }
-        self.received_bytes += entry.body_length;
         if piece.useless {
             return Ok(());
         }
@@ -374,6 +381,7 @@ impl Stream {
     }
 
     fn body_data(&mut self, data: Bytes) -> Result<(), TransferError> {
+        self.received_bytes += data.len() as u64;
         match &mut self.piece {
             None => protocol("octets outside of a piece"),
             Some(piece) if piece.useless => Ok(()),

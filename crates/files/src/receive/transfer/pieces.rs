@@ -61,7 +61,6 @@ impl Transfer {
         if self.credit.spend(credit).is_none() {
             return protocol("more data than there was credit for");
         }
-        self.totals.received_bytes += entry.body_length;
         // A file that failed meanwhile, or was asked for anew: the rest of it is of no use.
         let useless = useless || self.files.get(&file).is_none_or(|task| task.asked != (id, entry.n));
         self.piece =
@@ -70,6 +69,7 @@ impl Transfer {
     }
 
     pub(super) fn body_data(&mut self, data: Bytes) -> Result<(), TransferError> {
+        self.totals.received_bytes += data.len() as u64;
         let Some(piece) = &mut self.piece else { return protocol("octets outside of a piece") };
         if piece.useless || piece.entry.body == Body::Plain {
             self.pass(data);
