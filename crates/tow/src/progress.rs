@@ -19,7 +19,10 @@ pub struct Bar {
 impl Bar {
     /// A bar of which the length is not known yet.
     pub fn new(quiet: bool) -> Bar {
-        Bar::with_style(quiet, "{bar:30} {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  ETA {left}  {msg}")
+        Bar::with_style(
+            quiet,
+            "{bar:30} {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  ETA {left}  {msg}",
+        )
     }
 
     /// A bar that counts something other than octets.
