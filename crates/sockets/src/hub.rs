@@ -282,6 +282,12 @@ impl Hub {
         }
     }
 
+    /// Octets of messages of a peer's that have begun to arrive and aren't whole, at the end of the last turn. Not of bodies that are
+    /// streamed.
+    pub fn unfinished_bytes(&self, peer: PeerId) -> Option<usize> {
+        self.peers.find(peer).map(|peer| peer.unfinished_bytes)
+    }
+
     /// What is known of a peer that is ready.
     pub fn peer(&self, peer: PeerId) -> Option<PeerInfo> {
         self.peers.find(peer)?.info(self.config.mechanism.name())

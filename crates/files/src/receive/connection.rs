@@ -104,6 +104,8 @@ pub(super) enum Happened {
     Refused { reason: String },
     /// The server sent something.
     Inbound(Inbound),
+    /// Octets of something that isn't whole yet: over a slow link a message may take minutes.
+    Arriving,
     /// The server sent something that is not of the protocol. The connection was closed.
     Broken(WireError),
 }
@@ -113,6 +115,8 @@ pub(super) struct Connection {
     hub: Hub,
     server: Option<PeerId>,
     assembler: Assembler,
+    /// Octets of a message that isn't whole, at the last look.
+    unfinished_bytes: usize,
     happened: VecDeque<Happened>,
     /// Requests that the hub's queue had no room for.
     unsent: VecDeque<Message>,
@@ -135,7 +139,7 @@ impl Connection {
         cancel.wakes(hub.waker());
         hub.connect(&options.endpoint)?;
         let (assembler, happened, unsent) = (Assembler::default(), VecDeque::new(), VecDeque::new());
-        Ok(Self { hub, server: None, assembler, happened, unsent })
+        Ok(Self { hub, server: None, assembler, unfinished_bytes: 0, happened, unsent })
     }
 
     /// What another thread wakes [`Connection::turn`] with.
@@ -167,10 +171,16 @@ impl Connection {
     /// The next thing that happened.
     pub(super) fn next(&mut self) -> Option<Happened> {
         while self.happened.is_empty() {
-            let event = self.hub.next_event()?;
+            let Some(event) = self.hub.next_event() else { return self.is_arriving().then_some(Happened::Arriving) };
             self.take_event(event);
         }
         self.happened.pop_front()
+    }
+
+    /// Whether there is more of a message than there was. What is no message, such as a PING, doesn't count.
+    fn is_arriving(&mut self) -> bool {
+        let unfinished = self.server.and_then(|server| self.hub.unfinished_bytes(server)).unwrap_or(0);
+        unfinished > std::mem::replace(&mut self.unfinished_bytes, unfinished)
     }
 
     /// Sends what waits, and ends.
@@ -199,6 +209,9 @@ impl Connection {
             {
                 let mut inbound = Vec::new();
                 let result = self.assemble(event, &mut inbound);
+                if inbound.is_empty() {
+                    self.happened.push_back(Happened::Arriving);
+                }
                 self.happened.extend(inbound.into_iter().map(Happened::Inbound));
                 if let Err(error) = result {
                     self.hub.disconnect(peer, &error.to_string());

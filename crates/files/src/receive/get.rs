@@ -309,6 +309,7 @@ impl Driver {
             }
             Happened::Refused { reason } => return Err(self.connect.refused(reason)),
             Happened::Inbound(inbound) => self.transfer.inbound(inbound, Instant::now()),
+            Happened::Arriving => self.transfer.arriving(Instant::now()),
             Happened::Broken(error) => self.transfer.broken_wire(&error),
         }
         self.outputs()

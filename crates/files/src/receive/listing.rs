@@ -78,6 +78,7 @@ fn run(
                 Happened::Failed { reason } => last_reason = reason,
                 Happened::Refused { reason } => return Err(options.connect.refused(reason)),
                 Happened::Broken(error) => return Err(TransferError::from(error).into()),
+                Happened::Arriving => last_progress = Instant::now(),
                 Happened::Inbound(inbound) => {
                     last_progress = Instant::now();
                     let Some(page) = page_of(inbound)? else { continue };

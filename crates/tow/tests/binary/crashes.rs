@@ -77,6 +77,26 @@ fn what_comes_slowly_is_kept_too() {
     }
 }
 
+/// Pages of a listing, and small files, come many in a message: that message may take longer than nothing may take.
+#[test]
+fn a_message_that_takes_long_is_waited_for() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    for index in 0..3_000 {
+        write(&served.join(format!("{index:0150}")), b"");
+    }
+    for index in 0..60 {
+        random_file(&served.join(format!("small {index}")), 10_000, index);
+    }
+    let server = Server::start(&served);
+    let proxy = Proxy::start(server.port());
+    proxy.slow_down(400_000);
+    run(&mut tow(["ls", &proxy.url(""), "--timeout", "1"])).expect_code(0);
+    let copy = folder.path().join("copy");
+    run(get_command(&proxy.url(""), &copy).args(["--timeout", "1"])).expect_code(0);
+    assert_same(&served, &copy);
+}
+
 /// As timeout(1) does it: one signal to the process, and one to its group.
 #[test]
 fn two_signals_at_once_are_one_wish() {

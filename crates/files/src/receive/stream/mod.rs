@@ -102,6 +102,7 @@ fn run(
                 Happened::Refused { reason } => return Err(connect.refused(reason)),
                 Happened::Broken(error) => return Err(TransferError::from(error).into()),
                 Happened::Inbound(inbound) => stream.inbound(inbound)?,
+                Happened::Arriving => Vec::new(),
             };
             last_progress = Instant::now();
             loop {

@@ -266,6 +266,11 @@ impl Transfer {
         }
     }
 
+    /// Octets come of something that isn't whole yet: nobody is idle.
+    pub fn arriving(&mut self, now: Instant) {
+        self.last_progress = now;
+    }
+
     /// When [`Transfer::tick`] has to be called at the latest.
     pub fn deadline(&self) -> Instant {
         // A server that has sent all of a file, and only hashes it, may be silent for as long as that takes.
