@@ -97,6 +97,20 @@ fn a_message_that_takes_long_is_waited_for() {
     assert_same(&served, &copy);
 }
 
+/// Such a file is put in place in one go, and comes in more pieces than there are buffers for them.
+#[test]
+fn a_small_file_that_takes_long_arrives() {
+    let folder = tempdir().expect("a folder");
+    let source = folder.path().join("small.bin");
+    random_file(&source, 600_000, 1);
+    let server = Server::start(&source);
+    let proxy = Proxy::start(server.port());
+    proxy.slow_down(80_000);
+    let copy = folder.path().join("copy");
+    run(get_command(&proxy.url(""), &copy).args(["--timeout", "1"])).expect_code(0);
+    assert_eq!(digest(&copy), digest(&source));
+}
+
 /// As timeout(1) does it: one signal to the process, and one to its group.
 #[test]
 fn two_signals_at_once_are_one_wish() {

@@ -13,6 +13,10 @@ use crate::protocol::data::{Body, DataEntry, DataHeader};
 /// Leaves of zeros in one command, so that the answer stays small.
 const ZERO_LEAVES_MAX: u64 = 1024;
 
+/// Less than this of a small file is copied until the rest is here: it may keep a buffer of the connection's from being filled again,
+/// and a file that comes slowly has more such pieces than there are buffers.
+const KEPT_BYTES_MIN: u64 = 128 << 10;
+
 /// A piece whose body is arriving.
 #[derive(Debug)]
 pub(super) struct Piece {
@@ -140,7 +144,8 @@ impl Transfer {
         piece.passed += length;
         let last = piece.passed == entry.length || entry.body == Body::Zstd;
         if is_small && !piece.useless {
-            piece.gathered.push(data);
+            let is_all = length == entry.length;
+            piece.gathered.push(if is_all || length >= KEPT_BYTES_MIN { data } else { Bytes::copy_from_slice(&data) });
             if last {
                 let (data, credit) = (std::mem::take(&mut piece.gathered), std::mem::take(&mut piece.credit));
                 self.pass_small(key, data, credit);
