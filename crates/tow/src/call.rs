@@ -14,6 +14,7 @@ use serde_json::json;
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -122,16 +123,19 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
 async fn one(arguments: Arguments, timeout: Option<Duration>) -> Result<ExitCode, Failure> {
     let interrupted = interrupted()?;
     let link = arguments.brokers.link()?;
-    let body = if arguments.body.is_empty() {
-        let folder = link.spool_folder.clone();
-        let read = aside(move || read_body(std::io::stdin().lock(), folder));
-        tokio::select! {
-            body = read => body?.map_err(|error| Failure::failed(format!("standard input: {error}")))?,
-            () = interrupted.notified() => return Err(Failure::failed(INTERRUPTED)),
+    let read = request_body(arguments.body, link.spool_folder.clone());
+    let body = tokio::select! {
+        body = read => body,
+        () = interrupted.notified() => Err(Failure::failed(INTERRUPTED)),
+    };
+    let body = match body {
+        Ok(body) => body,
+        Err(failure) => {
+            if arguments.json {
+                say(summary(Err(&failure), 0, Duration::ZERO));
+            }
+            return Err(failure);
         }
-    } else {
-        let words: Vec<Vec<u8>> = arguments.body.into_iter().map(OsString::into_vec).collect();
-        Body::from(words.join(&b' '))
     };
     let ttl = Some(timeout.unwrap_or(Duration::from_secs_f64(TIMEOUT)));
     let options = CallOptions { ttl, volatile: arguments.volatile };
@@ -145,15 +149,7 @@ async fn one(arguments: Arguments, timeout: Option<Duration>) -> Result<ExitCode
     };
     let status = client.status();
     if arguments.json {
-        let object = json!({
-            "replies": u64::from(outcome.is_ok()),
-            "reply_bytes": outcome.as_ref().copied().unwrap_or(0),
-            "resent": status.counters.resent,
-            "seconds": started.elapsed().as_secs_f64(),
-            "peak_memory_bytes": own_usage().peak_memory_bytes,
-            "error": outcome.as_ref().err().map(ToString::to_string),
-        });
-        say(object);
+        say(summary(outcome.as_ref().copied(), status.counters.resent, started.elapsed()));
     }
     // The broker may forget the reply now.
     client.close().await;
@@ -171,6 +167,28 @@ async fn one(arguments: Arguments, timeout: Option<Duration>) -> Result<ExitCode
         }
         Err(failure) => Err(failure),
     }
+}
+
+/// What `--json` prints.
+fn summary(outcome: Result<u64, &Failure>, resent: u64, taken: Duration) -> serde_json::Value {
+    json!({
+        "replies": u64::from(outcome.is_ok()),
+        "reply_bytes": outcome.unwrap_or(0),
+        "resent": resent,
+        "seconds": taken.as_secs_f64(),
+        "peak_memory_bytes": own_usage().peak_memory_bytes,
+        "error": outcome.err().map(ToString::to_string),
+    })
+}
+
+/// The request: the words, or else standard input.
+async fn request_body(words: Vec<OsString>, spool_folder: PathBuf) -> Result<Body, Failure> {
+    if !words.is_empty() {
+        let words: Vec<Vec<u8>> = words.into_iter().map(OsString::into_vec).collect();
+        return Ok(Body::from(words.join(&b' ')));
+    }
+    let body = aside(move || read_body(std::io::stdin().lock(), spool_folder)).await?;
+    body.map_err(|error| Failure::failed(format!("standard input: {error}")))
 }
 
 /// Does what may wait for somebody else on a thread of its own: the connection has this one.

@@ -98,8 +98,8 @@ pub struct Arguments {
     /// Let the server compress what shrinks: for slow links.
     #[arg(long)]
     zstd: bool,
-    /// The largest piece in one frame, such as 256K: from 4K to 4M, and not over the window [default: 1M, or the window if that is
-    /// less].
+    /// The largest piece in one frame, such as 256K: from 4K to 4M, and not over the window [default: 1M, with --zstd
+    /// 256K, or the window if that is less].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     chunk: Option<u64>,
     /// The credit: what may be on the way or not yet written, such as 32M for long fat links.
@@ -114,6 +114,9 @@ pub struct Arguments {
     #[command(flatten)]
     connect: ConnectArguments,
 }
+
+/// Of a compressed piece nothing can be kept before it is whole, and it comes over a slow link.
+const COMPRESSED_CHUNK_BYTES: u64 = 256 << 10;
 
 /// What a location names: a path, or a pattern.
 pub fn source_of(location: &Location) -> Result<Source, Failure> {
@@ -147,7 +150,8 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.connect = arguments.connect.options(location.endpoint)?;
     options.verify = !arguments.no_verify;
     options.compress = arguments.zstd.then_some(Compression::Zstd);
-    options.chunk_bytes = arguments.chunk.unwrap_or(CHUNK_BYTES_DEFAULT.min(arguments.window));
+    let chunk_bytes = if arguments.zstd { COMPRESSED_CHUNK_BYTES } else { CHUNK_BYTES_DEFAULT };
+    options.chunk_bytes = arguments.chunk.unwrap_or(chunk_bytes.min(arguments.window));
     options.window_bytes = arguments.window;
     if !(CHUNK_BYTES_MIN..=CREDIT_BYTES_MAX).contains(&arguments.window) {
         return Err(Failure::usage("--window is at least 4K"));

@@ -328,7 +328,8 @@ impl Driven for State {
     fn turn(&mut self, hub: &mut Hub, now: Instant) -> Result<bool, SocketError> {
         self.connect(hub, now);
         if self.closing {
-            self.session.hurry();
+            let now = self.now();
+            self.session.hurry(now);
         }
         if let (true, Connection::Ready(peer, _)) = (self.wants_resume(), &self.connection) {
             hub.pause_reading(*peer, false);

@@ -162,7 +162,8 @@ fn an_output_that_nobody_reads_does_not_keep_an_interrupted_client() {
 fn an_input_that_does_not_end_does_not_keep_an_interrupted_client() {
     let broker = Broker::start();
     let (reader, mut writer) = std::io::pipe().expect("a pipe");
-    let mut client = Process::start(call(&[&broker], &["echo"]).stdin(reader.try_clone().expect("the same pipe")));
+    let mut client =
+        Process::start(call(&[&broker], &["echo", "--json"]).stdin(reader.try_clone().expect("the same pipe")));
     // Once it has read this, it can be interrupted.
     writer.write_all(b"the beginning").expect("write");
     wait_until("the pipe is read", || {
@@ -172,5 +173,7 @@ fn an_input_that_does_not_end_does_not_keep_an_interrupted_client() {
     });
     client.signal(Signal::INT);
     let outcome = client.finish().expect_code(1);
-    assert_eq!(outcome.stderr, "tow: interrupted\n");
+    let (summary, said) = outcome.stderr.split_once('\n').expect("two lines");
+    let summary: serde_json::Value = serde_json::from_str(summary).expect("JSON");
+    assert_eq!((&summary["error"], said), (&"interrupted".into(), "tow: interrupted\n"));
 }

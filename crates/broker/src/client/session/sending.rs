@@ -90,8 +90,16 @@ impl Session {
         more
     }
 
-    /// Tells the broker at the next opportunity what it may forget.
-    pub fn hurry(&mut self) {
+    /// Tells the broker at the next opportunity what it may forget, because this side ends: also what was given up here and has no
+    /// outcome there yet, or one that would come too late.
+    pub fn hurry(&mut self, now: Duration) {
+        if matches!(self.link, Link::Numbered { .. }) {
+            for (number, length) in std::mem::take(&mut self.abandoned) {
+                self.in_flight = self.in_flight.saturating_sub(1);
+                self.in_flight_bytes = self.in_flight_bytes.saturating_sub(length);
+                self.confirms.add(number, now);
+            }
+        }
         self.confirms.hurry();
     }
 
@@ -207,6 +215,19 @@ mod tests {
         let [(1, Status::EXPIRED, first), (2, Status::TIMED_OUT, second)] = &heard[..] else { panic!("{heard:?}") };
         let first = Body::from(format!("no broker took it within its time; the last refusal was {told}")) == *first;
         assert!(first && *second == Body::from("no outcome came within its time"), "{heard:?}");
+    }
+
+    #[test]
+    fn what_was_given_up_is_confirmed_when_the_client_ends() {
+        let mut session = asking();
+        assert!(session.cancel(2, AT(40)).is_some());
+        session.hurry(AT(50));
+        let mut block = Block::default();
+        session.pump(AT(50), &mut block, 10_000);
+        let said = block.drain().next().unwrap().block;
+        // CANCEL of number 2, and CONFIRM of one number from there.
+        assert_eq!(said[..], [&[4, 0, 0, 0, 0, 0, 0, 0, 2][..], &[3, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1]].concat());
+        assert!(session.is_flushed());
     }
 
     #[test]
