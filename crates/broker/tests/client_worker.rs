@@ -10,7 +10,7 @@ use towpath_broker::client::{
     Accepted, CallError, CallOptions, Client, ClientOptions, Completed, Dialect, LinkOptions, StreamItem, SubmitError,
 };
 use towpath_broker::wire::Status;
-use towpath_broker::worker::{Worker, WorkerOptions};
+use towpath_broker::worker::{Request, Worker, WorkerOptions};
 use towpath_broker::{Body, Spool, SpooledBody};
 use towpath_sockets::Endpoint;
 
@@ -289,6 +289,20 @@ fn a_panic_ends_one_request_and_nothing_else() {
         let error = client.call("odd", "panic").await.unwrap_err();
         assert_eq!(error.to_string(), "500 the worker failed: the worker panicked");
         assert_eq!(client.call("odd", "fine").await.unwrap().body, Body::from("fine"));
+        // Before there is a future, too.
+        let worker = Worker::connect(endpoint, "early", options(1, Dialect::Auto)).unwrap();
+        let working = tokio::spawn(async move {
+            worker
+                .run(|request: Request| {
+                    assert!(request.body().single() != Some(b"panic"), "this is a test");
+                    async move { Ok(request.body().clone()) }
+                })
+                .await;
+        });
+        let error = client.call("early", "panic").await.unwrap_err();
+        assert_eq!(error.to_string(), "500 the worker failed: the worker panicked");
+        assert_eq!(client.call("early", "fine").await.unwrap().body, Body::from("fine"));
+        working.abort();
     });
 }
 

@@ -183,7 +183,8 @@ impl Broker {
         let service = frames.next().unwrap_or_default();
         let is_nameable = (1..=SERVICE_BYTES_MAX).contains(&service.len());
         if !is_nameable || frames.len() == 0 || service.starts_with(b"mmi.") || service.starts_with(b"titanic.") {
-            return self.core.built_in_reply(token, Status::OK, coded("500", []));
+            let reason = "a service of 1 to 255 octets that isn't the broker's own, and a body";
+            return self.core.built_in_reply(token, Status::OK, coded("500", [Bytes::from_static(reason.as_bytes())]));
         }
         let name = ClientId(super::random());
         let answer = coded("200", [Bytes::from(name.to_string())]);

@@ -136,7 +136,11 @@ impl Broker {
             let core = &mut broker.core;
             match record {
                 FromWorker::Reply { token, status, part, content } => match body_of(content, block, attached)? {
-                    Ok(body) => core.worker_reply(now, peer, &token, status, part, body),
+                    Ok(body) => {
+                        // Others mean something that only the broker can know.
+                        let status = if status.is_ok() { status } else { Status::FAILED };
+                        core.worker_reply(now, peer, &token, status, part, body);
+                    }
                     Err(lost) => {
                         core.worker_reply(now, peer, &token, lost.of_reply(), None, Body::from(lost.reason()));
                     }

@@ -2,11 +2,21 @@
 
 use super::Completed;
 use super::session::Delivery;
+use crate::body::Body;
 use std::collections::VecDeque;
 use std::task::Waker;
 
 /// Owner 0 is whoever receives; others are places in the table of calls, from 1.
 pub(super) const RECEIVER: u32 = 0;
+
+/// What something that waits costs beside its body: there may be very many small ones.
+const DELIVERY_BYTES: usize = size_of::<Delivery>();
+
+/// Octets of memory that something with this body costs while it waits.
+#[inline]
+fn cost(body: &Body) -> usize {
+    DELIVERY_BYTES + body.memory_bytes()
+}
 
 /// A call or a stream whose caller waits.
 #[derive(Debug, Default)]
@@ -85,7 +95,7 @@ impl Inbox {
     /// What has come for a call.
     pub fn take(&mut self, place: u32) -> Option<Delivery> {
         let delivery = self.calls[place as usize].arrived.pop_front()?;
-        self.bytes -= delivery.body.memory_bytes();
+        self.bytes -= cost(&delivery.body);
         Some(delivery)
     }
 
@@ -100,7 +110,7 @@ impl Inbox {
     /// Takes one outcome for whoever receives.
     pub fn take_completed(&mut self) -> Option<Completed> {
         let completed = self.completed.pop_front()?;
-        let bytes = completed.body.memory_bytes();
+        let bytes = cost(&completed.body);
         self.bytes -= bytes;
         self.completed_bytes -= bytes;
         Some(completed)
@@ -123,7 +133,7 @@ impl Inbox {
     /// Puts an outcome, or a part, where it belongs.
     #[inline]
     pub fn deliver(&mut self, delivery: Delivery) {
-        let bytes = delivery.body.memory_bytes();
+        let bytes = cost(&delivery.body);
         if delivery.owner == RECEIVER {
             if delivery.part.is_some() {
                 self.parts_dropped += 1;

@@ -214,7 +214,9 @@ impl Client {
         Call::new(self.clone(), number, place).await
     }
 
-    /// Makes a request of which the reply may come in parts. Dropping the stream cancels the request.
+    /// Makes a request of which the reply may come in parts. Dropping the stream cancels the request. Parts that aren't taken wait in
+    /// memory; beyond [`ClientOptions::received_bytes_max`] nothing more is read for any request of this client, and a broker that
+    /// can't get rid of what it has to say ends the connection. So who reads slowly has a client of its own.
     pub async fn stream(
         &self,
         service: &str,

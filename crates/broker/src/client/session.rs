@@ -230,6 +230,7 @@ impl Session {
         for (_, entry) in self.table.iter_mut() {
             entry.state = State::Waiting;
             entry.elsewhere |= entry.known;
+            entry.next_part = 0;
         }
         self.cursor = self.table.lowest();
         self.again.clear();
@@ -243,6 +244,11 @@ impl Session {
     /// The connection is gone.
     pub fn disconnected(&mut self) {
         self.link = Link::Down;
+    }
+
+    /// Whether the broker hasn't said yet that it is one.
+    pub fn is_greeting(&self) -> bool {
+        matches!(self.link, Link::Greeting(_))
     }
 
     /// Why the connection is to be replaced by another one, if it is.

@@ -347,6 +347,8 @@ impl Driven for State {
         self.connect(hub, now);
         if let Connection::Ready(peer, _) = self.connection
             && !self.paused
+            // What it waits for is the broker's first word, and not much.
+            && !self.session.is_greeting()
             && self.inbox.bytes() > self.received_bytes_max
         {
             self.paused = true;

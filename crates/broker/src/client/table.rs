@@ -31,7 +31,7 @@ pub(super) struct Entry {
     pub service: u32,
     /// Who is told.
     pub owner: u32,
-    /// The number that the next part of the reply has, unless they begin again.
+    /// The number that the next part of the reply has, unless they begin again; 0 where none came on the present connection.
     pub next_part: u32,
     pub state: State,
     pub volatile: bool,

@@ -37,6 +37,7 @@ impl Core {
         };
         let session = &mut self.sessions[key as usize];
         let former = session.peer.replace(peer);
+        session.connections = session.connections.wrapping_add(1).max(1);
         session.blocked = false;
         session.one_reply = false;
         if let Some(former) = former {

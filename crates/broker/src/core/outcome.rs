@@ -11,6 +11,9 @@ use crate::wire::{Status, Token};
 /// Why a reply in parts failed.
 pub(super) const TOO_MUCH_IN_PARTS: &str = "the parts of the reply are too large for a client that takes one reply";
 
+/// Why a reply in parts can't be told.
+const PARTS_LOST: &str = "the connection was lost in the middle of it";
+
 impl Core {
     pub(super) fn token_of(&self, slot: u32) -> Token {
         let request = self.requests.at(slot);
@@ -80,7 +83,8 @@ impl Core {
             return self.put_off(slot);
         }
         let (status, body) = self.join_parts(slot, status, body);
-        if status.is_ok() {
+        let (status, body) = self.behind_parts(slot, status, body);
+        if matches!(status, Status::OK | Status::IN_PARTS) {
             self.counters.replied += 1;
         } else {
             self.counters.failed += 1;
@@ -111,6 +115,18 @@ impl Core {
             self.journal_finished(slot);
         } else {
             self.tell(slot);
+        }
+    }
+
+    /// What a reply is behind parts of it that were told: of use to a client that got these on the same connection, which only the
+    /// client knows.
+    #[inline]
+    fn behind_parts<'a>(&self, slot: u32, status: Status, body: Arriving<'a>) -> (Status, Arriving<'a>) {
+        let request = self.requests.at(slot);
+        match request.parts_on {
+            on if on == 0 || !status.is_ok() => (status, body),
+            on if self.sessions[request.session as usize].is_on(on) => (Status::IN_PARTS, body),
+            _ => (Status::PARTS_LOST, Body::from(PARTS_LOST).into()),
         }
     }
 
@@ -192,7 +208,7 @@ impl Core {
         if held + body.memory_bytes() > BODY_BYTES_MAX || (self.is_kept(slot) && body.frames().is_none()) {
             return false;
         }
-        self.recharge(slot, |request| request.extra_mut().parts.push(body));
+        self.recharge(slot, |request| request.extra_mut().add_part(body));
         true
     }
 

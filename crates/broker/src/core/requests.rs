@@ -41,12 +41,20 @@ pub(super) struct Extra {
     /// What came with a stock client's request.
     pub envelope: StockEnvelope,
     /// Parts that wait for the last one, because this client knows no parts.
-    pub parts: Vec<Body>,
+    parts: Vec<Body>,
+    /// Octets of memory that they take. There may be very many.
+    parts_bytes: usize,
 }
 
 impl Extra {
     fn bytes(&self) -> usize {
-        size_of::<Extra>() + envelope_bytes(&self.envelope) + self.parts.iter().map(part_bytes).sum::<usize>()
+        size_of::<Extra>() + envelope_bytes(&self.envelope) + self.parts_bytes
+    }
+
+    /// Keeps a part until the last one.
+    pub fn add_part(&mut self, part: Body) {
+        self.parts_bytes += part_bytes(&part);
+        self.parts.push(part);
     }
 }
 
@@ -76,6 +84,8 @@ pub(super) struct Request {
     /// The request; once settled the reply.
     pub body: Body,
     extra: Option<Box<Extra>>,
+    /// Which of its client's connections was told parts of this attempt's reply; 0: none.
+    pub parts_on: u32,
     /// Some worker has replied in parts.
     pub has_parts: bool,
     /// It is in the journal, and on the disk.
@@ -101,6 +111,7 @@ impl Request {
             since: 0,
             body: Body::default(),
             extra: None,
+            parts_on: 0,
             has_parts: false,
             is_durable: false,
             is_tellable: true,
@@ -130,7 +141,10 @@ impl Request {
     /// Takes the parts that wait, if there are any.
     #[inline]
     pub fn take_parts(&mut self) -> Vec<Body> {
-        self.extra.as_mut().map_or_else(Vec::new, |extra| std::mem::take(&mut extra.parts))
+        self.extra.as_mut().map_or_else(Vec::new, |extra| {
+            extra.parts_bytes = 0;
+            std::mem::take(&mut extra.parts)
+        })
     }
 }
 
@@ -206,6 +220,7 @@ impl Requests {
         request.expires = expires;
         request.since = 0;
         body.replace(&mut request.body);
+        request.parts_on = 0;
         request.has_parts = false;
         request.is_durable = false;
         request.is_tellable = true;

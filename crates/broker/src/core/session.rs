@@ -17,6 +17,8 @@ pub(super) struct Session {
     pub client: Option<ClientId>,
     /// Its connection.
     pub peer: Option<Peer>,
+    /// How many it has had.
+    pub connections: u32,
     /// Since when it has none.
     pub absent_since: Millis,
     /// Its requests that aren't settled, or are and not confirmed.
@@ -50,6 +52,7 @@ impl Session {
         Session {
             client,
             peer,
+            connections: 0,
             absent_since: 0,
             requests: Numbers::default(),
             highest: 0,
@@ -64,6 +67,12 @@ impl Session {
             is_journalled: false,
             is_aside: false,
         }
+    }
+
+    /// Whether it has a connection, which is this one of all that it has had.
+    #[inline]
+    pub fn is_on(&self, connection: u32) -> bool {
+        self.peer.is_some() && self.connections == connection
     }
 
     /// Whether it must take replies before more of its requests are executed.

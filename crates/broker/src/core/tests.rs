@@ -254,6 +254,57 @@ fn stock_replies(core: &mut Core) -> Vec<(Status, Body)> {
 }
 
 #[test]
+fn a_reply_of_which_parts_went_with_a_connection_is_not_told_as_whole() {
+    for (is_away, comes_again_before_the_end) in [(true, true), (true, false), (false, true)] {
+        let mut core = core();
+        core.worker_ready(0, 2, Kind::Numbered, b"echo", 1);
+        core.client_hello(0, 1, CLIENT, 1);
+        core.request(0, 1, 1, 0, false, b"echo", Body::from("work"));
+        let [(2, token, _)] = dispatched(&mut core)[..] else { panic!("not given to the worker") };
+        let part = |core: &mut Core, number| {
+            core.worker_reply(1, 2, &token, Status::OK, Some(number), Body::from("part"));
+            actions(core)
+        };
+        assert!(matches!(part(&mut core, 0)[..], [Action::Reply { peer: 1, part: Some(0), .. }]));
+        if is_away {
+            core.peer_gone(2, 1);
+            assert_eq!(part(&mut core, 1), []);
+        }
+        if comes_again_before_the_end {
+            core.client_hello(3, 4, CLIENT, 1);
+            actions(&mut core);
+            assert_eq!(part(&mut core, 2), []);
+        }
+        core.worker_reply(4, 2, &token, Status::OK, None, Body::from("end"));
+        if !comes_again_before_the_end {
+            core.client_hello(5, 4, CLIENT, 1);
+            core.request(5, 4, 1, 0, false, b"echo", Body::from("work"));
+        }
+        let told = actions(&mut core);
+        assert!(matches!(told.last(), Some(Action::Reply { peer: 4, status: Status::PARTS_LOST, .. })), "{told:?}");
+        core.check();
+    }
+}
+
+#[test]
+fn the_end_behind_parts_stays_what_it_is() {
+    let mut core = core();
+    core.worker_ready(0, 2, Kind::Numbered, b"echo", 1);
+    core.client_hello(0, 1, CLIENT, 1);
+    core.request(0, 1, 1, 0, false, b"echo", Body::from("work"));
+    let [(2, token, _)] = dispatched(&mut core)[..] else { panic!("not given to the worker") };
+    core.worker_reply(1, 2, &token, Status::OK, Some(0), Body::from("part"));
+    core.worker_reply(1, 2, &token, Status::OK, None, Body::from("end"));
+    let end = |peer| Action::Reply { peer, number: 1, status: Status::IN_PARTS, part: None, body: Body::from("end") };
+    assert_eq!(actions(&mut core).last(), Some(&end(1)));
+    // It was on its way when the connection went: whether that and the parts have arrived the client knows.
+    core.peer_gone(2, 1);
+    core.client_hello(3, 4, CLIENT, 1);
+    core.request(3, 4, 1, 0, false, b"echo", Body::from("work"));
+    assert_eq!(actions(&mut core).last(), Some(&end(4)));
+}
+
+#[test]
 fn a_worker_replies_to_requests_of_its_own_service() {
     let mut core = core();
     core.worker_ready(0, 2, Kind::Stock, b"echo", 1);

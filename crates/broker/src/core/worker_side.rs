@@ -173,7 +173,8 @@ impl Core {
         request.since = now;
         request.has_parts = true;
         let session = &self.sessions[request.session as usize];
-        let (number, status) = (request.number, Status::OK);
+        let (number, status, connection) = (request.number, Status::OK, session.connections);
+        let was_on = request.parts_on;
         match (session.peer, session.client) {
             // What was begun while nobody could take parts is ended so.
             _ if session.one_reply || !request.parts().is_empty() => {
@@ -182,13 +183,26 @@ impl Core {
                     self.settle(slot, Status::TOO_LARGE, Body::from(TOO_MUCH_IN_PARTS).into());
                 }
             }
-            (Some(peer), Some(_)) => self.actions.push(Action::Reply { peer, number, status, part: Some(part), body }),
+            // Without those before it is of no use.
+            (Some(_), Some(_)) if was_on != 0 && was_on != connection => self.counters.lost_parts += 1,
+            (Some(peer), Some(_)) => {
+                if was_on == 0 {
+                    self.requests.at_mut(slot).parts_on = connection;
+                }
+                self.actions.push(Action::Reply { peer, number, status, part: Some(part), body });
+            }
             (Some(peer), None) => {
                 let envelope = request.envelope();
                 let service = self.services.at(request.service).name.clone();
                 self.actions.push(Action::StockReply { peer, envelope, service, status, partial: true, body });
             }
-            (None, _) => self.counters.lost_parts += 1,
+            (None, _) => {
+                self.counters.lost_parts += 1;
+                // No connection has this number before the client comes again, and then it is another one.
+                if was_on == 0 {
+                    self.requests.at_mut(slot).parts_on = connection;
+                }
+            }
         }
     }
 
@@ -249,6 +263,7 @@ impl Core {
         request.state = State::Held(key);
         request.attempt = request.attempt.saturating_add(1);
         request.since = now;
+        request.parts_on = 0;
         let left = request.expires.saturating_sub(now).max(1);
         let ttl_ms = u32::try_from(left).unwrap_or(0);
         let attempt = request.attempt;

@@ -49,8 +49,13 @@ pub struct Status(pub u16);
 impl Status {
     /// The worker's reply.
     pub const OK: Status = Status(200);
+    /// The end of the worker's reply, of which parts came before: whoever hasn't got these on the same connection doesn't have it all.
+    /// Callers are told 200 or 410 instead.
+    pub const IN_PARTS: Status = Status(206);
     /// It expired before a worker took it.
     pub const EXPIRED: Status = Status(408);
+    /// The worker replied in parts, and some of them were lost with the client's connection.
+    pub const PARTS_LOST: Status = Status(410);
     /// It is larger than the broker takes.
     pub const TOO_LARGE: Status = Status(413);
     /// Its client cancelled it.
@@ -79,6 +84,8 @@ impl std::fmt::Display for Status {
         let meaning = match *self {
             Status::OK => "done",
             Status::EXPIRED => "expired before a worker took it",
+            Status::IN_PARTS => "the end of what came in parts",
+            Status::PARTS_LOST => "parts of the reply were lost",
             Status::TOO_LARGE => "too large",
             Status::CANCELLED => "cancelled",
             Status::FAILED => "the worker failed",

@@ -38,6 +38,9 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use towpath_sockets::{Endpoint, SocketError};
 
+/// What a caller is told of a panic.
+const PANICKED: &str = "the worker panicked";
+
 /// How long closing waits for what is still to be sent.
 const LINGER: Duration = Duration::from_secs(2);
 
@@ -153,7 +156,7 @@ impl Worker {
     ) -> Result<Worker, WorkerError> {
         let reply = move |body| {
             // A panic ends one request, not the connection.
-            catch_unwind(AssertUnwindSafe(|| reply(body))).map_err(|_| "the worker panicked".to_owned())
+            catch_unwind(AssertUnwindSafe(|| reply(body))).map_err(|_| PANICKED.to_owned())
         };
         Worker::start(endpoints, service, options, Some(Arc::new(reply)))
     }
@@ -218,7 +221,10 @@ impl Worker {
                 request = self.next(), if tasks.len() < self.credit => {
                     let Some(request) = request else { break };
                     let (request, answer) = request.split();
-                    let work = work(request);
+                    let Ok(work) = catch_unwind(AssertUnwindSafe(|| work(request))) else {
+                        let _ = answer.end(Err(PANICKED.to_owned()));
+                        continue;
+                    };
                     tasks.spawn(async move {
                         let cancellation = Arc::clone(answer.cancellation());
                         tokio::select! {

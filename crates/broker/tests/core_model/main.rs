@@ -95,7 +95,7 @@ impl Real {
         self.taken += self.entries.drain(..).count();
         let mut seen = Vec::new();
         for action in actions {
-            let said = |status: Status, body: &Body| if matches!(status.0, 200 | 500) { what(body) } else { 0 };
+            let said = |status: Status, body: &Body| if matches!(status.0, 200 | 206 | 500) { what(body) } else { 0 };
             seen.push(match action {
                 Action::Welcome { peer } => Seen::Welcome(peer),
                 Action::Reply { peer, number, status, part, body } => {

@@ -115,7 +115,7 @@ impl History {
                 Event::Told { node, life, key, status, body } => {
                     let Some(known) = requests.get_mut(key) else { return wrong("a reply to nothing") };
                     let Some(asked) = &known.body else { return wrong("a reply to nothing") };
-                    if status.is_ok() && !answers(body, asked, false) {
+                    if matches!(*status, Status::OK | Status::IN_PARTS) && !answers(body, asked, false) {
                         let is_ghost = known.ghost.as_ref().is_some_and(|ghost| answers(body, ghost, false));
                         if !is_ghost {
                             return wrong("(2) the reply is another request's");
@@ -134,7 +134,13 @@ impl History {
                 }
                 Event::Outcome { key, status, body, own } => {
                     let Some(known) = requests.get_mut(key) else { return wrong("an outcome of nothing") };
-                    if !own && !known.told.values().any(|told| *told == (*status, body.clone())) {
+                    // Our client takes what came behind parts for the reply, or for the loss of those that it hasn't got.
+                    let is_of = |told: &(Status, Body)| match told.0 {
+                        Status::IN_PARTS if *status == Status::PARTS_LOST => true,
+                        Status::IN_PARTS if status.is_ok() => told.1 == *body,
+                        _ => *told == (*status, body.clone()),
+                    };
+                    if !own && !known.told.values().any(is_of) {
                         return wrong("an outcome that nobody told");
                     }
                     if *status == Status::EXPIRED && self.believed.contains(&key.0) && given.contains(key) {

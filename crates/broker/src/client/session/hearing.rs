@@ -13,6 +13,9 @@ use std::time::Duration;
 /// Why a request ends of which the broker says that no worker had it, and can't know.
 const MAYBE_ELSEWHERE: &str = "the broker that had it before may have given it to one";
 
+/// Why the end of a reply is of no use.
+const PARTS_ELSEWHERE: &str = "they came on an earlier connection, not all of them perhaps";
+
 /// What is left of a request that has its outcome.
 struct Finished {
     owner: u32,
@@ -114,8 +117,17 @@ impl Session {
             }
             return;
         }
+        let has_parts = self.table.find(number).is_some_and(|entry| entry.next_part > 0);
         if let Some(mut entry) = self.finish(number) {
             self.confirms.add(number, now);
+            let status = match status {
+                Status::IN_PARTS if has_parts => Status::OK,
+                Status::IN_PARTS => {
+                    let (status, body) = (Status::PARTS_LOST, Body::from(PARTS_ELSEWHERE));
+                    return sink(Delivery { number, owner: entry.owner, status, part: None, body });
+                }
+                other => other,
+            };
             if status == Status::EXPIRED && entry.elsewhere {
                 let (status, body) = (Status::TIMED_OUT, Body::from(MAYBE_ELSEWHERE));
                 return sink(Delivery { number, owner: entry.owner, status, part: None, body });

@@ -203,6 +203,20 @@ mod tests {
     }
 
     #[test]
+    fn the_end_of_a_reply_counts_where_its_parts_came() {
+        let mut session = asking();
+        let says =
+            |said: &mut Block, number, status, part| ToClient::reply(said, number, status, part, &Body::default());
+        for number in [1, 2] {
+            assert_eq!(hears(&mut session, |said| says(said, number, Status::OK, Some(0))), [(number, Status::OK)]);
+        }
+        assert_eq!(hears(&mut session, |said| says(said, 1, Status::IN_PARTS, None)), [(1, Status::OK)]);
+        session.disconnected();
+        connect(&mut session);
+        assert_eq!(hears(&mut session, |said| says(said, 2, Status::IN_PARTS, None)), [(2, Status::PARTS_LOST)]);
+    }
+
+    #[test]
     fn who_waits_in_vain_is_told_of_the_last_refusal() {
         let mut session = asking();
         let refused = |said: &mut Block| ToClient::refused(said, 1, Status::UNAVAILABLE, 60_000, "the queue is full");

@@ -91,6 +91,8 @@ struct Request {
     state: State,
     attempt: u16,
     has_parts: bool,
+    /// Which connection of its client's was told parts of this attempt's.
+    parts_on: u32,
     outcome: (u16, u64),
     is_journalled: bool,
     is_durable: bool,
@@ -101,6 +103,7 @@ struct Request {
 struct Session {
     client: Option<u8>,
     peer: Option<Peer>,
+    connections: u32,
     absent_since: Millis,
     confirmed: BTreeSet<u64>,
     blocked: bool,
@@ -112,6 +115,10 @@ struct Session {
 }
 
 impl Session {
+    fn is_on(&self, connection: u32) -> bool {
+        self.peer.is_some() && self.connections == connection
+    }
+
     fn gap_bytes(&self) -> usize {
         let begins = |number: &&u64| number.checked_sub(1).is_some_and(|before| !self.confirmed.contains(&before));
         self.confirmed.iter().filter(begins).count() * GAP_BYTES
@@ -285,6 +292,7 @@ impl Model {
         let key = known.unwrap_or_else(|| self.add_session(Some(client), None));
         let session = self.sessions.at(key);
         session.blocked = false;
+        session.connections += 1;
         if let Some(former) = session.peer.replace(peer) {
             self.roles.remove(&former);
             self.seen.push(Seen::Disconnect(former));
@@ -300,6 +308,7 @@ impl Model {
         self.sessions.put(Session {
             client,
             peer,
+            connections: 0,
             absent_since: 0,
             confirmed: BTreeSet::new(),
             blocked: false,

@@ -116,6 +116,7 @@ impl Model {
             state: State::Waiting,
             attempt: 0,
             has_parts: false,
+            parts_on: 0,
             outcome: (0, 0),
             is_journalled,
             is_durable: false,
@@ -245,7 +246,15 @@ impl Model {
         if is_aside && status != 200 {
             return self.put_off(place);
         }
-        if status == 200 {
+        let parts_on = self.requests.at(place).parts_on;
+        let was_told = parts_on != 0 && status == 200;
+        let lost = was_told && !self.sessions.at(of).is_on(parts_on);
+        let (status, what, length) = match was_told {
+            true if lost => (410, 0, 0),
+            true => (206, what, length),
+            false => (status, what, length),
+        };
+        if matches!(status, 200 | 206) {
             self.counters.replied += 1;
         } else {
             self.counters.failed += 1;

@@ -101,14 +101,23 @@ impl Model {
         if let Some(part) = part {
             self.requests.at(place).has_parts = true;
             let (session, number) = (self.requests.at(place).session, self.requests.at(place).number);
+            let was_on = self.requests.at(place).parts_on;
             let session = self.sessions.at(session);
+            let connection = session.connections;
             match (session.peer, session.client) {
                 _ if !is_own => self.counters.late_replies += 1,
+                (Some(_), Some(_)) if was_on != 0 && was_on != connection => self.counters.lost_parts += 1,
                 (Some(peer), Some(_)) => {
+                    self.requests.at(place).parts_on = connection;
                     self.seen.push(Seen::Reply { peer, number, status: 200, part: Some(part), what })
                 }
                 (Some(peer), None) => self.seen.push(Seen::StockReply { peer, status: 200, partial: true, what }),
-                (None, _) => self.counters.lost_parts += 1,
+                (None, _) => {
+                    self.counters.lost_parts += 1;
+                    if was_on == 0 {
+                        self.requests.at(place).parts_on = connection;
+                    }
+                }
             }
         } else if is_own {
             let service = self.workers.at(key).service;
@@ -157,6 +166,7 @@ impl Model {
             let peer = worker.peer;
             let request = self.requests.at(place);
             (request.state, request.attempt) = (State::Held(key), request.attempt + 1);
+            request.parts_on = 0;
             let (request, attempt) = (request.name, request.attempt);
             self.counters.dispatched += 1;
             self.seen.push(Seen::Dispatch { peer, request, attempt });
