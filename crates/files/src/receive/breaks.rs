@@ -19,6 +19,11 @@ impl Breaks {
         self.furthest = self.furthest.max(reached);
         (self.in_a_row > IN_A_ROW_MAX).then_some(self.in_a_row)
     }
+
+    /// Whether the last connection brought nothing.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.in_a_row > 0
+    }
 }
 
 #[cfg(test)]
@@ -28,8 +33,9 @@ mod tests {
     #[test]
     fn only_breaks_without_progress_count() {
         let mut breaks = Breaks::default();
-        assert!((1..100).all(|reached| breaks.broke_at(reached).is_none()));
+        assert!((1..100).all(|reached| breaks.broke_at(reached).is_none() && !breaks.is_stuck()));
         assert!((0..IN_A_ROW_MAX).all(|_| breaks.broke_at(99).is_none()));
         assert_eq!(breaks.broke_at(50), Some(IN_A_ROW_MAX + 1));
+        assert!(breaks.is_stuck());
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use towpath_files::protocol::control::Compression;
 use towpath_files::receive::{CancelHandle, Destination, GetError, Progress, TransferError, get};
 use towpath_sockets::Endpoint;
 
@@ -64,6 +65,26 @@ fn a_connection_that_is_cut_again_and_again_loses_little() {
     assert_eq!(describe(destination.path()), describe(source.path()));
     // What was on its way when a connection went is sent again: the window at most, each time.
     assert!(summary.received_bytes <= summary.bytes + cuts.iter().sum::<usize>() as u64, "{summary:?}");
+}
+
+/// Small files come many in a message, and a compressed piece is of no use before it is whole.
+#[test]
+fn connections_that_break_early_still_bring_what_comes_in_one_piece() {
+    let source = tempfile::tempdir().unwrap();
+    for index in 0..400 {
+        write(&source.path().join(format!("small/{index}")), &noise(4096, index));
+    }
+    let halves: Vec<u8> = noise(1 << 20, 1).into_iter().flat_map(|octet| [octet, 0]).collect();
+    write(&source.path().join("compressible"), &halves);
+    let server = TestServer::start(source.path());
+    for (path, cut) in [("small", 600_000), ("compressible", 300_000)] {
+        let (endpoint, _) = cutting_proxy(&server.endpoint, vec![cut; 60]);
+        let destination = tempfile::tempdir().unwrap();
+        let mut breaking = options(&endpoint, path_source(path), &destination.path().join(path));
+        breaking.compress = Some(Compression::Zstd);
+        let summary = run(breaking).unwrap();
+        assert!(summary.failed == 0 && summary.verified, "{path}: {summary:?}");
+    }
 }
 
 #[test]

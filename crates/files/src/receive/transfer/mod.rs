@@ -41,6 +41,9 @@ use crate::path::RelPath;
 use crate::protocol::WireError;
 use crate::protocol::control::{Compression, Reply, Request};
 
+/// Where connections break before anything is whole, pieces become smaller, down to this.
+const CHUNK_BYTES_BREAKING_MIN: u64 = 64 << 10;
+
 /// How often a file is asked for again, because it changed, and how often because its content was wrong.
 const AGAIN_MAX: u32 = 3;
 /// Files that are under way at a time; the listing waits for them.
@@ -205,6 +208,10 @@ impl Transfer {
         let progress = self.progress();
         if let Some(times) = self.breaks.broke_at(progress.bytes_done + progress.files_done + progress.files_total) {
             self.fail(TransferError::Breaking { times });
+        }
+        // What comes as one piece is lost with its connection: several small files, or what is compressed.
+        if self.breaks.is_stuck() && self.options.chunk_bytes > CHUNK_BYTES_BREAKING_MIN {
+            self.options.chunk_bytes = (self.options.chunk_bytes / 2).max(CHUNK_BYTES_BREAKING_MIN);
         }
     }
 
