@@ -3,6 +3,7 @@
 use super::Completed;
 use super::session::Delivery;
 use crate::body::Body;
+use crate::wire::Status;
 use std::collections::VecDeque;
 use std::task::Waker;
 
@@ -18,6 +19,24 @@ fn cost(body: &Body) -> usize {
     DELIVERY_BYTES + body.memory_bytes()
 }
 
+/// Turns the end of a reply into what its caller has: all of it, or not. `has_parts`: some came before, perhaps of another attempt.
+#[inline]
+fn take_for_whole(delivery: &mut Delivery, streams: bool, has_parts: bool) {
+    if delivery.part.is_some() {
+        return;
+    }
+    let why = match delivery.status {
+        Status::IN_PARTS if streams => {
+            delivery.status = Status::OK;
+            return;
+        }
+        Status::IN_PARTS => "it came in parts, and was asked for as one",
+        Status::OK if has_parts => "the request was executed again, and what came before is void",
+        _ => return,
+    };
+    (delivery.status, delivery.body) = (Status::PARTS_LOST, Body::from(why));
+}
+
 /// A call or a stream whose caller waits.
 #[derive(Debug, Default)]
 struct Call {
@@ -25,6 +44,8 @@ struct Call {
     /// What has come: for a call the outcome, for a stream its parts too.
     arrived: VecDeque<Delivery>,
     streams: bool,
+    /// Parts have come for it.
+    has_parts: bool,
 }
 
 /// Outcomes for whoever receives, and for calls.
@@ -133,12 +154,14 @@ impl Inbox {
     /// Puts an outcome, or a part, where it belongs.
     #[inline]
     pub fn deliver(&mut self, delivery: Delivery) {
-        let bytes = cost(&delivery.body);
+        let mut delivery = delivery;
         if delivery.owner == RECEIVER {
             if delivery.part.is_some() {
                 self.parts_dropped += 1;
                 return;
             }
+            take_for_whole(&mut delivery, false, false);
+            let bytes = cost(&delivery.body);
             self.bytes += bytes;
             self.completed_bytes += bytes;
             let Delivery { number, status, body, .. } = delivery;
@@ -150,8 +173,46 @@ impl Inbox {
             self.parts_dropped += 1;
             return;
         }
-        self.bytes += bytes;
+        take_for_whole(&mut delivery, call.streams, call.has_parts);
+        call.has_parts |= delivery.part.is_some();
+        self.bytes += cost(&delivery.body);
         self.wakers.extend(call.waker.take());
         call.arrived.push_back(delivery);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// How a call's outcome is told that ended so, behind so many parts.
+    fn told(streams: bool, parts: u32, status: Status) -> Status {
+        let mut inbox = Inbox::new();
+        let owner = inbox.add_call(streams);
+        let delivery = |part, status| Delivery { number: 1, owner, status, part, body: Body::from("some") };
+        (0..parts).for_each(|part| inbox.deliver(delivery(Some(part), Status::OK)));
+        inbox.deliver(delivery(None, status));
+        let mut last = None;
+        while let Some(delivery) = inbox.take(owner) {
+            last = Some(delivery);
+        }
+        assert_eq!(inbox.bytes(), 0);
+        last.unwrap().status
+    }
+
+    #[test]
+    fn a_reply_is_told_as_whole_where_it_is() {
+        for (streams, parts, status, expected) in [
+            (true, 0, Status::OK, Status::OK),
+            (true, 2, Status::IN_PARTS, Status::OK),
+            // Another attempt replied as a whole.
+            (true, 2, Status::OK, Status::PARTS_LOST),
+            (true, 2, Status::FAILED, Status::FAILED),
+            (false, 2, Status::OK, Status::OK),
+            (false, 2, Status::IN_PARTS, Status::PARTS_LOST),
+        ] {
+            assert_eq!(told(streams, parts, status), expected, "{streams} {parts} {status}");
+        }
     }
 }

@@ -198,7 +198,8 @@ impl Client {
         &self.owner.shared
     }
 
-    /// Makes a request, and waits for its outcome. Dropping the future cancels the request.
+    /// Makes a request, and waits for its outcome. Dropping the future cancels the request. A reply in parts is for
+    /// [`Client::stream`]: here it ends with [`Status::PARTS_LOST`](crate::wire::Status::PARTS_LOST).
     pub async fn call(&self, service: &str, body: impl Into<Body>) -> Result<Reply, CallError> {
         self.call_with(service, body, CallOptions::default()).await
     }

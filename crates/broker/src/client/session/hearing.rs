@@ -120,14 +120,10 @@ impl Session {
         let has_parts = self.table.find(number).is_some_and(|entry| entry.next_part > 0);
         if let Some(mut entry) = self.finish(number) {
             self.confirms.add(number, now);
-            let status = match status {
-                Status::IN_PARTS if has_parts => Status::OK,
-                Status::IN_PARTS => {
-                    let (status, body) = (Status::PARTS_LOST, Body::from(PARTS_ELSEWHERE));
-                    return sink(Delivery { number, owner: entry.owner, status, part: None, body });
-                }
-                other => other,
-            };
+            if status == Status::IN_PARTS && !has_parts {
+                let (status, body) = (Status::PARTS_LOST, Body::from(PARTS_ELSEWHERE));
+                return sink(Delivery { number, owner: entry.owner, status, part: None, body });
+            }
             if status == Status::EXPIRED && entry.elsewhere {
                 let (status, body) = (Status::TIMED_OUT, Body::from(MAYBE_ELSEWHERE));
                 return sink(Delivery { number, owner: entry.owner, status, part: None, body });
@@ -239,7 +235,9 @@ impl Session {
             return;
         }
         let owner = entry.owner;
+        let ends_parts = !heard.partial && entry.next_part > 0;
         let (status, body) = match heard.body {
+            Ok(body) if ends_parts => (Status::IN_PARTS, body),
             Ok(body) => (Status::OK, body),
             Err(why) => (Status::NO_STORAGE, Body::from(why)),
         };

@@ -210,7 +210,7 @@ mod tests {
         for number in [1, 2] {
             assert_eq!(hears(&mut session, |said| says(said, number, Status::OK, Some(0))), [(number, Status::OK)]);
         }
-        assert_eq!(hears(&mut session, |said| says(said, 1, Status::IN_PARTS, None)), [(1, Status::OK)]);
+        assert_eq!(hears(&mut session, |said| says(said, 1, Status::IN_PARTS, None)), [(1, Status::IN_PARTS)]);
         session.disconnected();
         connect(&mut session);
         assert_eq!(hears(&mut session, |said| says(said, 2, Status::IN_PARTS, None)), [(2, Status::PARTS_LOST)]);
