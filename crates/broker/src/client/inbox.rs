@@ -153,8 +153,7 @@ impl Inbox {
 
     /// Puts an outcome, or a part, where it belongs.
     #[inline]
-    pub fn deliver(&mut self, delivery: Delivery) {
-        let mut delivery = delivery;
+    pub fn deliver(&mut self, mut delivery: Delivery) {
         if delivery.owner == RECEIVER {
             if delivery.part.is_some() {
                 self.parts_dropped += 1;
