@@ -19,7 +19,7 @@ const OURS_STOCK: &str = "tow broker, libzmq ends";
 const MAJORTOMO_AHEAD: u64 = 500;
 
 pub fn plan(bench: &Bench) -> Plan<'_> {
-    let requests = bench.requests(20_000);
+    let requests = bench.requests(100_000);
     let mut variants = Vec::new();
     for (kind, name, broker, ends, requests) in [
         (Kind::Peer, LIBZMQ, Broker::Libzmq, Ends::Libzmq, requests),
@@ -29,13 +29,11 @@ pub fn plan(bench: &Bench) -> Plan<'_> {
     ] {
         for (group, workers, ahead) in [(SYNCHRONOUS, 1, 1), (ONE_WORKER, 1, requests), (TEN_WORKERS, 10, requests)] {
             let ahead = if broker == Broker::Majortomo { ahead.min(MAJORTOMO_AHEAD) } else { ahead };
-            let requests = if ahead == 1 { requests.min(bench.requests(5_000)) } else { requests };
             let setup = Setup::new(broker, ends).workers(workers);
             variants.push(variant(bench, kind, name, group, setup, Load { requests, ahead, size: SIZE }));
         }
     }
-    for (group, ahead, requests) in [(SYNCHRONOUS, 1, bench.requests(10_000)), (ONE_WORKER, requests * 5, requests * 5)]
-    {
+    for (group, ahead, requests) in [(SYNCHRONOUS, 1, requests), (ONE_WORKER, requests * 5, requests * 5)] {
         let setup = Setup::new(Broker::Tow { journal: false }, Ends::Tow).workers(0);
         variants.push(variant(bench, Kind::Ours, OURS, group, setup, Load { requests, ahead, size: SIZE }));
     }

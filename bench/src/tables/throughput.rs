@@ -20,15 +20,14 @@ const RAW: &str = "raw sockets";
 pub fn plan(bench: &Bench) -> Plan<'_> {
     let tow = Broker::Tow { journal: false };
     let mut variants = Vec::new();
+    let most = bench.requests(1_000_000);
     for size in SIZES {
-        // Large ones take longer.
-        let most = if size > 100 { bench.requests(500_000) } else { bench.requests(1_000_000) };
         for ahead in AHEAD {
             let group = group(size, ahead);
             for (kind, name, setup, requests) in [
                 (Kind::Ours, OURS, Setup::new(tow, Ends::Tow).workers(ahead), most),
-                (Kind::Ours, OURS_STOCK, Setup::new(tow, Ends::Light).workers(STOCK_WORKERS), most / 20),
-                (Kind::Peer, LIBZMQ, Setup::new(Broker::Libzmq, Ends::Light).workers(STOCK_WORKERS), most / 50),
+                (Kind::Ours, OURS_STOCK, Setup::new(tow, Ends::Light).workers(STOCK_WORKERS), most / 10),
+                (Kind::Peer, LIBZMQ, Setup::new(Broker::Libzmq, Ends::Light).workers(STOCK_WORKERS), most / 10),
                 (Kind::Peer, "NATS", Setup::new(Broker::NatsCore, Ends::Nats), most / 10),
                 (Kind::Limit, RAW, Setup::new(Broker::Raw, Ends::Light), most),
             ] {
@@ -58,7 +57,7 @@ fn content(bench: &Bench) -> Content {
              what is measured. All ends are one process a side.",
             count_text(most),
             count_text(most / 10),
-            count_text(most / 20),
+            count_text(most / 10),
             count_text(most / 50),
             count_text(bench.requests(5000)),
         ),
