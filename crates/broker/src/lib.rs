@@ -20,3 +20,5 @@ pub mod worker;
 pub use body::Arriving;
 pub use body::{Body, LargeBody};
 pub use spool::{Spool, SpoolWriter, SpooledBody};
+/// What the options of clients, workers and brokers are made of.
+pub use towpath_sockets::{Endpoint, MechanismConfig, SocketError};

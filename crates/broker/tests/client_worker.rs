@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use towpath_broker::broker::{Broker, BrokerOptions, StopHandle};
+use towpath_broker::broker::{Broker, BrokerError, BrokerOptions, StopHandle};
 use towpath_broker::client::{
     Accepted, CallError, CallOptions, Client, ClientOptions, Completed, Dialect, LinkOptions, StreamItem, SubmitError,
 };
 use towpath_broker::wire::Status;
-use towpath_broker::worker::{Request, Worker, WorkerOptions};
-use towpath_broker::{Body, Spool, SpooledBody};
-use towpath_sockets::Endpoint;
+use towpath_broker::worker::{Request, Worker, WorkerError, WorkerOptions};
+use towpath_broker::{Body, Endpoint, SocketError, Spool, SpooledBody};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -75,6 +74,21 @@ fn on_both<F: Future<Output = ()>>(test: impl Fn() -> F) {
 }
 
 #[test]
+fn what_can_never_work_is_refused_at_once() {
+    let broker = Running::start(|_| ());
+    let here = [broker.endpoint.clone()];
+    assert!(matches!(Client::connect(&here, ClientOptions::default()), Err(SocketError::NoRuntime)));
+    let outside = Worker::connect(&here, "echo", WorkerOptions::default());
+    assert!(matches!(outside, Err(WorkerError::Socket(SocketError::NoRuntime))));
+    assert!(matches!(Broker::bind(BrokerOptions::new(vec![])), Err(BrokerError::Socket(SocketError::NoEndpoint))));
+    on_both(|| async {
+        assert!(matches!(Client::connect(&[], ClientOptions::default()), Err(SocketError::NoEndpoint)));
+        let worker = Worker::connect(&[], "echo", WorkerOptions::default());
+        assert!(matches!(worker, Err(WorkerError::Socket(SocketError::NoEndpoint))));
+    });
+}
+
+#[test]
 fn calls_in_order_and_side_by_side() {
     on_both(|| async {
         let broker = Running::start(|_| ());
@@ -92,7 +106,7 @@ fn calls_in_order_and_side_by_side() {
             assert_eq!(call.await.unwrap(), Body::from(format!("{n}")));
         }
         let status = client.status();
-        assert_eq!((status.outstanding, status.numbered), (0, true));
+        assert_eq!((status.outstanding, status.numbered, &*status.failure), (0, true, ""));
         client.close().await;
         assert!(matches!(client.try_send("echo", "late", CallOptions::default()), Err(SubmitError::Closed(_))));
         assert_eq!(client.receive().await, None);

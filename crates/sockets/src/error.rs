@@ -17,6 +17,9 @@ pub enum SocketError {
         /// What is wrong with it.
         why: String,
     },
+    /// An empty list of endpoints: there is nothing to connect to, or to listen on.
+    #[error("no endpoint is given")]
+    NoEndpoint,
     /// Listening failed.
     #[error("cannot listen on {endpoint}: {source}")]
     Bind {
@@ -28,6 +31,9 @@ pub enum SocketError {
     /// The event queue of this process failed.
     #[error("the event queue failed: {0}")]
     System(#[from] io::Error),
+    /// Only a tokio runtime can drive this, and there is none here.
+    #[error("outside of a tokio runtime")]
+    NoRuntime,
     /// The peer that a message was for is gone.
     #[error("peer {0} is gone")]
     PeerGone(PeerId),

@@ -17,6 +17,7 @@ use state::State;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use towpath_zmtp::{Frames, Queued};
 
@@ -48,7 +49,14 @@ struct Shared {
 impl Socket {
     /// A socket, driven by a task on the current tokio runtime. Every message comes whole, so `stream_over_bytes` is left out
     /// of account; in the server's role of PLAIN all users are refused, since nobody can be asked (a [`Hub`] can).
+    ///
+    /// # Errors
+    /// Outside of a runtime, or if the system has no event queue for it.
+    ///
+    /// # Panics
+    /// If the runtime does no I/O.
     pub fn new(mut options: HubOptions) -> Result<Socket, SocketError> {
+        let runtime = Handle::try_current().map_err(|_| SocketError::NoRuntime)?;
         let socket_type = options.socket_type;
         // A streamed body would have nowhere to go here, and nothing may be dropped in silence.
         options.stream_over_bytes = None;
@@ -62,7 +70,7 @@ impl Socket {
             room: Notify::new(),
             hung_up: Notify::new(),
         });
-        tokio::spawn(drive(Driver(shared.clone()), fd));
+        runtime.spawn(drive(Driver(shared.clone()), fd));
         Ok(Socket { shared })
     }
 

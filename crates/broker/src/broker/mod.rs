@@ -85,6 +85,9 @@ impl StopHandle {
 impl Broker {
     /// Opens the journal, takes up what is in it, and listens.
     pub fn bind(options: BrokerOptions) -> Result<Broker, BrokerError> {
+        if options.endpoints.is_empty() {
+            return Err(SocketError::NoEndpoint.into());
+        }
         let mut hub = Hub::new(options.hub())?;
         let started = Instant::now();
         let mut core = Core::new(Settings {

@@ -119,7 +119,8 @@ pub struct ClientStatus {
     pub connected: Option<Endpoint>,
     /// Whether requests are numbered there.
     pub numbered: bool,
-    /// Why there is no connection, why the last one was lost, or that the peer isn't understood; for people.
+    /// Why there is no connection, why the last one was lost, or that the peer isn't understood; for people. Empty where nothing has
+    /// gone wrong.
     pub failure: String,
     /// The last refusal of a broker's, while requests wait to be sent again because of one.
     pub refused: Option<Refused>,
@@ -179,6 +180,12 @@ impl std::fmt::Debug for Client {
 impl Client {
     /// A client with a name of its own, driven by a task on the current tokio runtime. It connects to the first endpoint, and to
     /// the next one when that fails, for as long as it lives; requests may be made before it is connected.
+    ///
+    /// # Errors
+    /// Without an endpoint, outside of a runtime, or if the system has no event queue for it.
+    ///
+    /// # Panics
+    /// If the runtime does no I/O.
     pub fn connect(endpoints: &[Endpoint], options: ClientOptions) -> Result<Client, SocketError> {
         let mut name = [0; 16];
         rustix::rand::getrandom(&mut name[..], rustix::rand::GetRandomFlags::empty())?;
@@ -187,6 +194,9 @@ impl Client {
 
     /// The same with a given name, which no other client may have.
     pub fn connect_as(id: ClientId, endpoints: &[Endpoint], options: ClientOptions) -> Result<Client, SocketError> {
+        if endpoints.is_empty() {
+            return Err(SocketError::NoEndpoint);
+        }
         let hub_options = options.link.hub_options();
         let notices = Arc::new(Notices::default());
         let state = State::new(id, endpoints.to_vec(), options, Arc::clone(&notices));

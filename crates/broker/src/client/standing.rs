@@ -4,6 +4,9 @@ use crate::link::Speech;
 use std::time::Instant;
 use towpath_sockets::{Endpoint, WORKS_AFTER};
 
+/// Why there is no connection, before the first attempt.
+const NOT_TRIED: &str = "no connection has been made yet";
+
 /// How it stands with the connection that is there, or was last.
 #[derive(Debug)]
 pub(super) struct Standing {
@@ -19,7 +22,7 @@ impl Standing {
     /// Of a client that hasn't tried yet.
     pub fn new() -> Standing {
         Standing {
-            failure: "no connection has been made yet".to_owned(),
+            failure: NOT_TRIED.to_owned(),
             misheard: false,
             refused: false,
             stock: false,
@@ -28,7 +31,8 @@ impl Standing {
         }
     }
 
-    /// Why there is no connection, why the last one was lost, or that the peer says what isn't of its dialect.
+    /// Why there is no connection, why the last one was lost, or that the peer says what isn't of its dialect. Empty where the first
+    /// connection is there, and all is well.
     pub fn failure(&self) -> &str {
         &self.failure
     }
@@ -60,6 +64,9 @@ impl Standing {
 
     /// There is a connection.
     pub fn connected(&mut self, speech: Speech, now: Instant) {
+        if self.failure == NOT_TRIED {
+            self.failure.clear();
+        }
         self.stock = speech != Speech::Numbered;
         self.misheard &= self.stock;
         self.refused = false;

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use tokio::io::unix::AsyncFd;
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use towpath_sockets::{Hub, HubOptions, SocketError};
 
@@ -70,12 +71,16 @@ impl<S> std::ops::DerefMut for Guard<'_, S> {
 
 impl<S: Driven> Shared<S> {
     /// A hub with these options, driven by a task on the current tokio runtime; `prepare` is for connecting it.
+    ///
+    /// # Panics
+    /// If that runtime does no I/O.
     pub fn start(
         options: HubOptions,
         state: S,
         linger: Duration,
         prepare: impl FnOnce(&mut Hub) -> Result<(), SocketError>,
     ) -> Result<Arc<Shared<S>>, SocketError> {
+        let runtime = Handle::try_current().map_err(|_| SocketError::NoRuntime)?;
         let mut hub = Hub::new(options)?;
         prepare(&mut hub)?;
         let fd = rustix::io::fcntl_dupfd_cloexec(hub.as_fd(), 0)?;
@@ -86,7 +91,7 @@ impl<S: Driven> Shared<S> {
             work: Notify::new(),
             closed: tokio::sync::watch::Sender::new(false),
         });
-        tokio::spawn(drive(shared.clone(), fd, linger));
+        runtime.spawn(drive(shared.clone(), fd, linger));
         Ok(shared)
     }
 

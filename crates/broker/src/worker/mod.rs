@@ -142,6 +142,12 @@ impl Drop for Worker {
 
 impl Worker {
     /// A worker, driven by a task for each endpoint on the current tokio runtime. It connects to each again and again.
+    ///
+    /// # Errors
+    /// Without an endpoint, for a service that can't be, outside of a runtime, or if the system has no event queue for it.
+    ///
+    /// # Panics
+    /// If the runtime does no I/O.
     pub fn connect(endpoints: &[Endpoint], service: &str, options: WorkerOptions) -> Result<Worker, WorkerError> {
         Worker::start(endpoints, service, options, None)
     }
@@ -172,6 +178,9 @@ impl Worker {
         }
         if is_built_in(service.as_bytes()) {
             return Err(WorkerError::BuiltIn(service.to_owned()));
+        }
+        if endpoints.is_empty() {
+            return Err(SocketError::NoEndpoint.into());
         }
         let waiting = Waiting { requests: VecDeque::new(), links: endpoints.len() };
         let inbox = Arc::new(Inbox { waiting: Mutex::new(waiting), arrived: Notify::new() });
