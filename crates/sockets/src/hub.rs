@@ -58,6 +58,9 @@ pub struct Hub {
     listeners: Vec<Listening>,
     pub(crate) connectors: Vec<Connector>,
     runnable: VecDeque<PeerId>,
+    /// Who waits for a buffer, the longest first; and whether one may have come back, so that they are to try again.
+    starved: VecDeque<PeerId>,
+    may_feed: bool,
     events: VecDeque<Event>,
     routing: HashMap<Bytes, PeerId>,
     next_routing_id: u32,
@@ -91,6 +94,8 @@ impl Hub {
             listeners: Vec::new(),
             connectors: Vec::new(),
             runnable: VecDeque::new(),
+            starved: VecDeque::new(),
+            may_feed: false,
             events: VecDeque::new(),
             routing: HashMap::new(),
             next_routing_id: 1,

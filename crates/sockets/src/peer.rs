@@ -145,7 +145,7 @@ pub(crate) struct Peer {
     pub(crate) scheduled: bool,
     /// The application doesn't want more for now.
     pub(crate) paused: bool,
-    /// Waits for a buffer of the pool.
+    /// Waits for a buffer of the pool, in the hub's queue.
     pub(crate) starved: bool,
     /// A send was refused since the last `Room`.
     pub(crate) was_full: bool,

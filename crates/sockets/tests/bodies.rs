@@ -4,6 +4,7 @@
 mod support;
 
 use rustix::io::Errno;
+use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
@@ -122,6 +123,37 @@ fn reading_waits_for_whoever_holds_the_buffers() {
     }
     assert!(body == octets);
     assert!(most_held <= 2 * 512 * 1024 + 64 * 1024, "{most_held} octets were held");
+}
+
+#[test]
+fn buffers_go_around_among_those_who_wait_for_one() {
+    let body = bytes::Bytes::from(vec![7; 64 * 1024 * 1024]);
+    let server = HubOptions { body_buffers: 2, stream_over_bytes: Some(1000), ..options(SocketType::Router) };
+    let mut server = Hub::new(server).unwrap();
+    let endpoint = server.bind(&anywhere()).unwrap();
+    let mut clients = (0..4).map(|_| Hub::new(options(SocketType::Dealer)).unwrap()).collect::<Vec<_>>();
+    let mut counts = HashMap::new();
+    for client in &mut clients {
+        client.connect(&endpoint).unwrap();
+        let peers = ready(&mut [&mut server, client]);
+        counts.insert(peers[0], 0);
+        client.send(peers[1], Message::new().with(body.clone())).unwrap();
+    }
+    // Whoever takes the octets is slower than those who send them: one piece at a time goes back.
+    let mut held = std::collections::VecDeque::new();
+    let mut hubs = clients.iter_mut().chain([&mut server]).collect::<Vec<_>>();
+    let total = until(&mut hubs, |_, event| {
+        if let Event::BodyData { peer, data } = event {
+            *counts.get_mut(&peer).unwrap() += data.len();
+            held.push_back(data);
+        }
+        if held.len() > 1 {
+            held.pop_front();
+        }
+        let total = counts.values().sum::<usize>();
+        (total > 32 * 1024 * 1024).then_some(total)
+    });
+    assert!(counts.values().all(|octets| *octets > total / 16), "{counts:?}");
 }
 
 #[test]

@@ -82,6 +82,9 @@ impl Hub {
     pub(crate) fn end(&mut self, id: PeerId, end: End) {
         let Some(mut peer) = self.peers.remove(id) else { return };
         self.unfinished_bytes -= peer.unfinished_bytes;
+        if peer.starved {
+            self.starved.retain(|waiting| *waiting != id);
+        }
         peer.hand_over(&self.pool, &mut self.events);
         if peer.writable && !peer.connecting {
             // What is left to say (an ERROR command) leaves now or never.

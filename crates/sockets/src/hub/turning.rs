@@ -46,10 +46,7 @@ impl Hub {
                 WAKER_TOKEN => {
                     self.waker.clear();
                     // A buffer may have come back, or somebody may have come by inproc.
-                    for peer in self.peers.iter_mut().filter(|peer| peer.starved) {
-                        peer.starved = false;
-                        schedule(&mut self.runnable, peer);
-                    }
+                    self.may_feed = true;
                     for listening in self.listeners.iter_mut().filter(|l| l.listener.fd().is_none()) {
                         listening.pending = true;
                     }
@@ -94,10 +91,19 @@ impl Hub {
     /// Gives every peer that has something to do one turn.
     pub(super) fn run(&mut self, reading: bool) {
         let mut starving = false;
-        for _ in 0..self.runnable.len() {
-            let Some(id) = self.runnable.pop_front() else { break };
-            let Some(peer) = self.peers.find_mut(id) else { continue };
-            peer.scheduled = false;
+        // Who waits for a buffer comes first, and whoever gets one waits behind all others for the next: so they go around.
+        let hungry = if reading && std::mem::take(&mut self.may_feed) { self.starved.len() } else { 0 };
+        for turn in 0..hungry + self.runnable.len() {
+            let is_hungry = turn < hungry;
+            let next = if is_hungry { self.starved.pop_front() } else { self.runnable.pop_front() };
+            let Some(peer) = next.and_then(|id| self.peers.find_mut(id)) else { continue };
+            let id = peer.id;
+            if is_hungry {
+                peer.starved = false;
+            } else {
+                peer.scheduled = false;
+            }
+            let was_starved = peer.starved;
             let was_ready = peer.is_ready();
             let outcome = run_peer(
                 peer,
@@ -109,6 +115,9 @@ impl Hub {
                 self.options.read_turn_bytes,
             );
             starving |= peer.starved;
+            if peer.starved && !was_starved {
+                self.starved.push_back(id);
+            }
             if reading && let Some(deadline) = peer.connection.deadline() {
                 self.next_timer = Some(self.next_timer.map_or(deadline, |at| at.min(deadline)));
             }
