@@ -236,12 +236,18 @@ impl Hub {
     /// Removes messages with this tag that wait for a peer and have not begun to leave; gives their number. Their file ranges
     /// get no [`Event::FileSent`].
     pub fn take_back(&mut self, peer: PeerId, tag: u64) -> usize {
-        self.peers.find_mut(peer).map_or(0, |peer| peer.connection.outbox().take_back(tag))
+        let Some(target) = self.peers.find_mut(peer) else { return 0 };
+        let removed = target.connection.outbox().take_back(tag);
+        schedule_for_room(&mut self.runnable, target);
+        removed
     }
 
     /// Removes all messages that wait for a peer and have not begun to leave; gives what was removed.
     pub fn clear_queue(&mut self, peer: PeerId) -> Queued {
-        self.peers.find_mut(peer).map(|peer| peer.connection.outbox().clear()).unwrap_or_default()
+        let Some(target) = self.peers.find_mut(peer) else { return Queued::default() };
+        let removed = target.connection.outbox().clear();
+        schedule_for_room(&mut self.runnable, target);
+        removed
     }
 
     /// Changes [`HubOptions::read_turn_bytes`], from the next turn on.
@@ -336,5 +342,12 @@ fn schedule(runnable: &mut VecDeque<PeerId>, peer: &mut Peer) {
     if !peer.scheduled {
         peer.scheduled = true;
         runnable.push_back(peer.id);
+    }
+}
+
+/// Whoever waits for room hears of it in the next turn: a peer that reads nothing would give no other cause to look.
+fn schedule_for_room(runnable: &mut VecDeque<PeerId>, peer: &mut Peer) {
+    if peer.was_full {
+        schedule(runnable, peer);
     }
 }

@@ -9,8 +9,9 @@ use std::fs::File;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 use support::*;
-use towpath_sockets::{Event, FileRange, Hub, HubOptions, Message, SocketType};
+use towpath_sockets::{Event, FileRange, Hub, HubOptions, Message, PeerId, SocketType};
 
 fn streaming() -> HubOptions {
     HubOptions { stream_over_bytes: Some(1000), ..options(SocketType::Dealer) }
@@ -102,7 +103,7 @@ fn reading_waits_for_whoever_holds_the_buffers() {
     let mut held = std::collections::VecDeque::new();
     let mut most_held = 0;
     let mut body = Vec::new();
-    let turns = |hub: &mut Hub| hub.turn(Some(std::time::Duration::from_millis(1))).unwrap();
+    let turns = |hub: &mut Hub| hub.turn(Some(Duration::from_millis(1))).unwrap();
     for _ in 0..20_000 {
         turns(&mut pair.server);
         turns(&mut pair.client);
@@ -164,7 +165,7 @@ fn what_has_not_begun_is_taken_back() {
         let range = FileRange::new(file.clone(), 0, 50_000_000);
         pair.server.send(pair.at_server, Message::new().with(range).tagged(tag)).unwrap();
     }
-    pair.server.turn(Some(std::time::Duration::ZERO)).unwrap();
+    pair.server.turn(Some(Duration::ZERO)).unwrap();
     assert_eq!(pair.server.take_back(pair.at_server, 1), 1, "the first of them has begun");
     assert_eq!(pair.server.queued(pair.at_server).messages, 2);
     let cleared = pair.server.clear_queue(pair.at_server);
@@ -180,6 +181,33 @@ fn what_has_not_begun_is_taken_back() {
         _ => None,
     });
     assert_eq!(bodies, 1);
+}
+
+#[test]
+fn a_queue_that_is_emptied_by_hand_tells_of_its_room() {
+    let emptied_by: [fn(&mut Hub, PeerId); 2] =
+        [|hub, peer| assert!(hub.clear_queue(peer).messages > 1), |hub, peer| assert!(hub.take_back(peer, 5) > 1)];
+    for (index, empty) in emptied_by.into_iter().enumerate() {
+        // The kernel's queues have one size here, and this peer reads nothing: once full, they stay so.
+        let endpoint = format!("inproc://emptied {index}").parse().unwrap();
+        let server = HubOptions { send_queue_bytes: 1024 * 1024, ..options(SocketType::Router) };
+        let mut pair = pair_at(&endpoint, server, options(SocketType::Dealer));
+        let chunk = bytes::Bytes::from(vec![7; 64 * 1024]);
+        loop {
+            let mut taken = 0;
+            while pair.server.send(pair.at_server, Message::new().with(chunk.clone()).tagged(5)).is_ok() {
+                taken += 1;
+            }
+            if taken == 0 {
+                break;
+            }
+            pair.server.turn(Some(Duration::ZERO)).unwrap();
+            while pair.server.next_event().is_some() {}
+        }
+        empty(&mut pair.server, pair.at_server);
+        until(&mut [&mut pair.server], |_, event| matches!(event, Event::Room { .. }).then_some(()));
+        assert!(pair.server.has_room(pair.at_server));
+    }
 }
 
 /// A file that only read(2) reads, as some filesystems have them all, and what it holds: more than is read at a time, and than a
