@@ -258,7 +258,8 @@ impl Hub {
     /// Stops or resumes reading from a peer: back-pressure, which TCP carries to it. [`Event::HungUp`] tells if it ends meanwhile.
     /// What has been read of a streamed body is still handed over: the buffer is for others.
     pub fn pause_reading(&mut self, peer: PeerId, paused: bool) {
-        let now = self.now;
+        // Its deadlines begin anew when reading does, from now and not from the last turn.
+        let now = Instant::now();
         if let Some(peer) = self.peers.find_mut(peer).filter(|peer| peer.paused != paused) {
             peer.paused = paused;
             peer.connection.set_reading(!paused, now);
@@ -269,6 +270,8 @@ impl Hub {
                 self.events.push_back(Event::HungUp { peer: peer.id });
             }
             schedule(&mut self.runnable, peer);
+            // A peer that stays silent has no turn of reading, which would take its deadline in.
+            self.next_timer = self.next_timer.into_iter().chain(peer.connection.deadline()).min();
         }
     }
 

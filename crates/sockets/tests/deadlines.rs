@@ -1,0 +1,41 @@
+//! Peers that say how long their silence may last, and are not always read from.
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping")]
+
+mod support;
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+use support::*;
+use towpath_sockets::{Endpoint, Event, Hub, SocketType};
+
+#[test]
+fn a_peer_that_falls_silent_while_it_is_not_read_is_given_up_once_it_is_again() {
+    let mut hub = Hub::new(options(SocketType::Router)).unwrap();
+    let Endpoint::Tcp { host, port } = hub.bind(&anywhere()).unwrap() else { panic!("not tcp") };
+    let mut client = TcpStream::connect((host, port)).unwrap();
+    // A PING whose TTL is a tenth of a second.
+    let said = [raw_greeting(), raw_ready(), b"\x04\x07\x04PING\x00\x01".to_vec()].concat();
+    client.write_all(&said).unwrap();
+    let begin = Instant::now();
+    let peer = loop {
+        hub.turn(Some(Duration::from_millis(1))).unwrap();
+        let peer = hub.peers().next().and_then(|peer| hub.peer(peer));
+        if let Some(peer) = peer.filter(|peer| peer.bytes_in == said.len() as u64) {
+            break peer.id;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(20), "what was said has not come");
+    };
+    hub.pause_reading(peer, true);
+    while hub.deadline().is_some() {
+        hub.turn(Some(Duration::from_millis(1))).unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(20), "a deadline that rests is waited for");
+    }
+    assert!(hub.peer(peer).is_some(), "the silence of a peer that isn't read from is not its own");
+    hub.pause_reading(peer, false);
+    let reason = until(&mut [&mut hub], |_, event| match event {
+        Event::Gone { reason, .. } => Some(reason),
+        _ => None,
+    });
+    assert!(reason.contains("TTL"), "{reason}");
+}
