@@ -42,6 +42,14 @@ struct Listening {
     rest_until: Option<Instant>,
 }
 
+impl Listening {
+    /// Whether somebody may be there to be accepted. While accepting rests, whoever comes waits: to look again and again would
+    /// take a processor's time for nothing.
+    fn is_due(&self, now: Instant) -> bool {
+        self.pending && self.rest_until.is_none_or(|until| now >= until)
+    }
+}
+
 /// All peers of one socket, driven by one thread: no lock, channel, task or timer a message.
 ///
 /// Call [`Hub::turn`], take what [`Hub::next_event`] gives, [`Hub::send`], and so on. What was sent in between leaves
@@ -152,13 +160,12 @@ impl Hub {
     pub fn turn(&mut self, timeout: Option<Duration>) -> Result<(), SocketError> {
         self.now = Instant::now();
         self.run(false);
-        let timeout =
-            if !self.events.is_empty() || !self.runnable.is_empty() || self.listeners.iter().any(|l| l.pending) {
-                Some(Duration::ZERO)
-            } else {
-                let timer = self.next_timer.map(|at| at.saturating_duration_since(self.now) + self.timer_grain());
-                timeout.into_iter().chain(timer).min()
-            };
+        let timeout = if !self.events.is_empty() || !self.runnable.is_empty() || self.accepts_now() {
+            Some(Duration::ZERO)
+        } else {
+            let timer = self.next_timer.map(|at| at.saturating_duration_since(self.now) + self.timer_grain());
+            timeout.into_iter().chain(timer).min()
+        };
         self.wait(timeout)?;
         self.now = Instant::now();
         for index in 0..self.listeners.len() {
@@ -177,10 +184,11 @@ impl Hub {
 
     /// Whether another turn would find something to do at once.
     pub fn is_busy(&self) -> bool {
-        !self.runnable.is_empty()
-            || !self.events.is_empty()
-            || self.more_ready
-            || self.listeners.iter().any(|listening| listening.pending)
+        !self.runnable.is_empty() || !self.events.is_empty() || self.more_ready || self.accepts_now()
+    }
+
+    fn accepts_now(&self) -> bool {
+        self.listeners.iter().any(|listening| listening.is_due(self.now))
     }
 
     /// When a turn is wanted even if nothing happens: for a caller that waits on the hub's descriptor itself.

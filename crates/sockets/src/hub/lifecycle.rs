@@ -21,7 +21,7 @@ impl Hub {
         for _ in 0..ACCEPTS_PER_TURN {
             let now = self.now;
             let Some(listening) = self.listeners.get_mut(index) else { return };
-            if listening.rest_until.is_some_and(|until| now < until) || !listening.pending {
+            if !listening.is_due(now) {
                 return;
             }
             listening.rest_until = None;
@@ -175,4 +175,34 @@ impl Hub {
 fn watched_for() -> epoll::EventFlags {
     use epoll::EventFlags;
     EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::PRI | EventFlags::ET
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::Endpoint;
+    use crate::options::HubOptions;
+    use std::net::TcpStream;
+    use std::time::Instant;
+
+    #[test]
+    fn a_turn_waits_while_accepting_rests_whoever_comes() {
+        let mut hub = Hub::new(HubOptions::new(SocketType::Router)).unwrap();
+        let Endpoint::Tcp { host, port } = hub.bind(&"tcp://127.0.0.1:0".parse().unwrap()).unwrap() else {
+            panic!("not tcp")
+        };
+        hub.listeners[0].rest_until = Some(Instant::now() + Duration::from_secs(3600));
+        let _client = TcpStream::connect((host.as_str(), port)).unwrap();
+        while !hub.listeners[0].pending {
+            hub.turn(Some(Duration::from_secs(10))).unwrap();
+        }
+        assert!(!hub.is_busy());
+        let (begin, wait) = (Instant::now(), Duration::from_millis(20));
+        hub.turn(Some(wait)).unwrap();
+        assert!(begin.elapsed() >= wait, "a turn of {:?}", begin.elapsed());
+        hub.listeners[0].rest_until = Some(Instant::now());
+        assert_eq!(hub.peers.len(), 0);
+        hub.turn(Some(Duration::from_secs(10))).unwrap();
+        assert_eq!(hub.peers.len(), 1);
+    }
 }
