@@ -1,11 +1,13 @@
-//! The connecting side: attempts with backoff, as long as the hub lives.
+//! The connecting side: attempts with backoff, as long as the hub lives. An attempt is over when all addresses of the endpoint's name
+//! have been tried.
 
 use crate::endpoint::Endpoint;
 use crate::event::Event;
 use crate::hub::Hub;
 use crate::options::Backoff;
-use crate::peer::Origin;
-use crate::transport;
+use crate::peer::{End, Origin};
+use crate::transport::{self, Target};
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
@@ -36,29 +38,97 @@ impl Connector {
     }
 }
 
+/// An attempt to connect to an endpoint, as long as none of its addresses has led to a connection that is ready.
+pub(crate) struct Attempt {
+    endpoint: Endpoint,
+    origin: Origin,
+    /// Those that have not been tried.
+    left: VecDeque<Target>,
+    /// Those that have been tried, and what came of each.
+    failures: Vec<(String, String)>,
+}
+
+impl Attempt {
+    fn new(endpoint: Endpoint, origin: Origin) -> Box<Attempt> {
+        Box::new(Attempt { endpoint, origin, left: VecDeque::new(), failures: Vec::new() })
+    }
+
+    fn failed(&mut self, address: String, reason: String) {
+        tracing::debug!(address, reason, "cannot connect");
+        self.failures.push((address, reason));
+    }
+
+    /// One report for all addresses, each of which it names if there are several.
+    fn report(mut self, refused: bool) -> Event {
+        let (address, reason) = match self.failures.pop() {
+            Some(only) if self.failures.is_empty() => only,
+            last => {
+                let each = self.failures.iter().chain(&last).map(|(address, reason)| format!("{address}: {reason}"));
+                (self.endpoint.to_string(), each.collect::<Vec<_>>().join("; "))
+            }
+        };
+        Event::Failed { address, reason, connecting: true, refused }
+    }
+}
+
 impl Hub {
     pub(crate) fn start_connecting(&mut self, index: usize) {
         let Some(connector) = self.connectors.get_mut(index) else { return };
         connector.retry_at = None;
-        match transport::connect(&connector.endpoint, &self.options.congestion) {
-            Ok((fd, address, connecting)) => self.add_peer(fd, address, Origin::Connector(index), connecting),
-            Err(error) => {
-                let address = connector.endpoint.to_string();
-                let reason = format!("connecting failed: {error}");
-                tracing::debug!(address, reason, "cannot connect");
-                self.report(Event::Failed { address, reason, connecting: true, refused: false });
-                self.connect_later(index);
-            }
-        }
+        let attempt = Attempt::new(connector.endpoint.clone(), Origin::Connector(index));
+        self.begin_attempt(attempt);
     }
 
     pub(crate) fn attempt_once(&mut self, endpoint: &Endpoint) {
-        match transport::connect(endpoint, &self.options.congestion) {
-            Ok((fd, address, connecting)) => self.add_peer(fd, address, Origin::Once, connecting),
-            Err(error) => {
-                let reason = format!("connecting failed: {error}");
-                self.report(Event::Failed { address: endpoint.to_string(), reason, connecting: true, refused: false });
+        self.begin_attempt(Attempt::new(endpoint.clone(), Origin::Once));
+    }
+
+    fn begin_attempt(&mut self, mut attempt: Box<Attempt>) {
+        match &attempt.endpoint {
+            Endpoint::Tcp { host, port } => match transport::resolve(host, *port) {
+                Ok(addresses) => attempt.left = addresses.into_iter().map(Target::Tcp).collect(),
+                Err(error) => {
+                    let reason = format!("connecting failed: {host}: {error}");
+                    attempt.failed(attempt.endpoint.to_string(), reason);
+                }
+            },
+            Endpoint::Ipc(path) => attempt.left.push_back(Target::Ipc(path.clone())),
+            Endpoint::Inproc(name) => attempt.left.push_back(Target::Inproc(name.clone())),
+        }
+        self.go_on(attempt);
+    }
+
+    /// Connects to the next address that takes it, or reports that none did.
+    fn go_on(&mut self, mut attempt: Box<Attempt>) {
+        // The peer's deadlines begin here, which may be long after the turn did.
+        self.now = Instant::now();
+        while let Some(target) = attempt.left.pop_front() {
+            match transport::connect(&target, &self.options.congestion) {
+                Ok((fd, address, connecting)) => {
+                    return self.add_peer(fd, address, attempt.origin, connecting, Some(attempt));
+                }
+                Err(error) => attempt.failed(target.to_string(), format!("connecting failed: {error}")),
             }
+        }
+        self.give_up(*attempt, false);
+    }
+
+    /// A connection that belonged to this attempt has ended before it was ready.
+    pub(crate) fn attempt_failed(&mut self, mut attempt: Box<Attempt>, address: String, end: End) {
+        attempt.failed(address, end.reason);
+        if end.refused {
+            // Whoever is there has understood this side, and will say the same at its other addresses.
+            self.give_up(*attempt, true);
+        } else {
+            self.go_on(attempt);
+        }
+    }
+
+    fn give_up(&mut self, attempt: Attempt, refused: bool) {
+        let origin = attempt.origin;
+        self.report(attempt.report(refused));
+        if let Origin::Connector(index) = origin {
+            self.connect_later(index);
         }
     }
 
@@ -88,7 +158,84 @@ impl Hub {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::options::WORKS_AFTER;
+    use crate::options::{HubOptions, WORKS_AFTER};
+    use std::net::SocketAddr;
+    use towpath_zmtp::SocketType;
+
+    fn hub(socket_type: SocketType) -> Hub {
+        Hub::new(HubOptions::new(socket_type)).unwrap()
+    }
+
+    /// An address of a name at which nobody listens.
+    fn dead(port: u16) -> SocketAddr {
+        assert!(port < 10);
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    fn attempt(origin: Origin, addresses: &[SocketAddr]) -> Box<Attempt> {
+        let endpoint = Endpoint::Tcp { host: "of.several.addresses".to_owned(), port: 1 };
+        let mut attempt = Attempt::new(endpoint, origin);
+        attempt.left = addresses.iter().copied().map(Target::Tcp).collect();
+        attempt
+    }
+
+    fn next_event(hubs: &mut [&mut Hub]) -> Event {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < deadline {
+            for hub in hubs.iter_mut().rev() {
+                hub.turn(Some(Duration::from_millis(1))).unwrap();
+            }
+            if let Some(event) = hubs[0].next_event() {
+                return event;
+            }
+        }
+        panic!("no event came");
+    }
+
+    #[test]
+    fn all_addresses_of_a_name_are_tried_before_anything_is_reported() {
+        let mut server = hub(SocketType::Router);
+        let Endpoint::Tcp { port, .. } = server.bind(&"tcp://127.0.0.1:0".parse().unwrap()).unwrap() else {
+            panic!("not tcp")
+        };
+        let there = SocketAddr::from(([127, 0, 0, 1], port));
+        for origin in [Origin::Once, Origin::Connector(0)] {
+            let mut client = hub(SocketType::Dealer);
+            client.go_on(attempt(origin, &[dead(1), dead(2), there, dead(3)]));
+            let event = next_event(&mut [&mut client, &mut server]);
+            assert!(matches!(event, Event::Ready { .. }), "{event:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_none_of_whose_addresses_answers_fails_once_and_names_them_all() {
+        let mut client = hub(SocketType::Dealer);
+        client.connectors.push(Connector::new("tcp://127.0.0.1:1".parse().unwrap()));
+        for origin in [Origin::Once, Origin::Connector(0)] {
+            let addresses = [dead(1), dead(2)];
+            client.go_on(attempt(origin, &addresses));
+            let Event::Failed { address, reason, connecting: true, refused: false } = next_event(&mut [&mut client])
+            else {
+                panic!("not a failure to connect")
+            };
+            assert_eq!(address, "tcp://of.several.addresses:1");
+            assert!(addresses.iter().all(|one| reason.contains(&one.to_string())), "{reason}");
+            assert_eq!(client.connectors[0].failures, u32::from(origin != Origin::Once));
+        }
+        assert!(client.connectors[0].retry_at.is_some() && client.next_event().is_none());
+    }
+
+    #[test]
+    fn a_side_that_is_refused_does_not_try_the_next_address() {
+        let mut server = hub(SocketType::Req);
+        let Endpoint::Tcp { port, .. } = server.bind(&"tcp://127.0.0.1:0".parse().unwrap()).unwrap() else {
+            panic!("not tcp")
+        };
+        let mut client = hub(SocketType::Req);
+        client.go_on(attempt(Origin::Once, &[SocketAddr::from(([127, 0, 0, 1], port)), dead(1)]));
+        let event = next_event(&mut [&mut client, &mut server]);
+        assert!(matches!(event, Event::Failed { refused: true, .. }), "{event:?}");
+    }
 
     #[test]
     fn waits_double_up_to_the_longest_until_a_connection_lasts() {

@@ -88,7 +88,7 @@ pub enum Event {
     Failed {
         /// The peer's address, or the endpoint that this side connects to.
         address: String,
-        /// Why, for people.
+        /// Why, for people: at each address, if the endpoint's name has several.
         reason: String,
         /// Whether this side was connecting (it goes on trying, with backoff, unless it was to connect
         /// once).

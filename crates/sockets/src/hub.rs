@@ -135,7 +135,8 @@ impl Hub {
         Ok(endpoint)
     }
 
-    /// Connects, and connects again with backoff whenever the connection is lost. May be called several times.
+    /// Connects, and connects again with backoff whenever the connection is lost. May be called several times. The addresses of a name
+    /// are tried one after the other, all of them before an attempt has failed.
     pub fn connect(&mut self, endpoint: &Endpoint) -> Result<(), SocketError> {
         self.connectors.push(Connector::new(endpoint.clone()));
         self.now = Instant::now();
@@ -143,7 +144,7 @@ impl Hub {
         Ok(())
     }
 
-    /// Connects, and leaves it at that: whoever chooses between endpoints hears of the outcome by [`Event::Ready`], and then
+    /// Connects, at the first address of a name that takes it, and leaves it at that: whoever chooses between endpoints hears of the outcome by [`Event::Ready`], and then
     /// [`Event::Gone`], or by [`Event::Failed`].
     pub fn connect_once(&mut self, endpoint: &Endpoint) {
         self.now = Instant::now();

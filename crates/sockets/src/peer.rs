@@ -1,5 +1,6 @@
 //! One peer: its socket, its connection's state machine, and what an operator may see of it.
 
+use crate::connector::Attempt;
 use crate::message::FileRange;
 use crate::read::Partial;
 use crate::transport::Address;
@@ -120,6 +121,8 @@ pub(crate) struct Peer {
     pub(crate) fd: OwnedFd,
     pub(crate) address: Address,
     pub(crate) origin: Origin,
+    /// What it is tried for, until it is ready.
+    pub(crate) attempt: Option<Box<Attempt>>,
     pub(crate) connection: Connection<FileRange>,
     pub(crate) properties: Option<Box<PeerProperties>>,
     pub(crate) routing_id: Bytes,
@@ -173,6 +176,7 @@ impl Peer {
             fd,
             address,
             origin,
+            attempt: None,
             connection,
             properties: None,
             routing_id: Bytes::new(),

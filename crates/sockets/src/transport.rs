@@ -26,6 +26,9 @@ const BACKLOG: i32 = 1024;
 /// A silent TCP peer is probed after this long, so that a dead machine is noticed even without heartbeats.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 
+/// Addresses of one name that are tried. Who gives a name so many has them all do the same.
+const ADDRESSES_MAX: usize = 16;
+
 /// Where a peer really is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
@@ -87,8 +90,8 @@ impl Listener {
         match endpoint {
             Endpoint::Tcp { host, port } => {
                 let host = if host == "*" { "0.0.0.0" } else { host };
-                let address = resolve(host, *port).map_err(failed)?;
-                let (fd, port, system) = bind_tcp(address, congestion).map_err(failed)?;
+                let (fd, port, system) =
+                    resolve(host, *port).and_then(|addresses| bind_first(&addresses, congestion)).map_err(failed)?;
                 Ok((Listener::Tcp(fd, system), Endpoint::Tcp { host: host.to_owned(), port }))
             }
             Endpoint::Ipc(path) => {
@@ -159,11 +162,30 @@ impl Drop for Listener {
     }
 }
 
-fn resolve(host: &str, port: u16) -> io::Result<SocketAddr> {
-    (host, port)
-        .to_socket_addrs()?
-        .next()
-        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address"))
+/// The addresses of a name, or of an address in digits, in the order in which to try them: never none.
+pub(crate) fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    let addresses = (host, port).to_socket_addrs()?.take(ADDRESSES_MAX).collect::<Vec<_>>();
+    if addresses.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
+    }
+    Ok(addresses)
+}
+
+/// Listens at the first of a name's addresses that this machine has.
+fn bind_first(addresses: &[SocketAddr], congestion: &Congestion) -> io::Result<(OwnedFd, u16, Option<SystemDefault>)> {
+    let mut outcome = Err(io::ErrorKind::NotFound.into());
+    for address in addresses {
+        outcome = bind_tcp(*address, congestion);
+        // One that is taken is an error: a server that listens at another address instead would not be found.
+        let is_foreign = |error: &io::Error| {
+            error.kind() == io::ErrorKind::AddrNotAvailable
+                || error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error())
+        };
+        if !outcome.as_ref().is_err_and(is_foreign) {
+            break;
+        }
+    }
+    outcome
 }
 
 fn bind_tcp(address: SocketAddr, congestion: &Congestion) -> io::Result<(OwnedFd, u16, Option<SystemDefault>)> {
@@ -206,21 +228,38 @@ fn ipc_address(peer: &OwnedFd) -> Address {
     }
 }
 
+/// One place to connect to.
+#[derive(Debug, Clone)]
+pub(crate) enum Target {
+    Tcp(SocketAddr),
+    Ipc(PathBuf),
+    Inproc(String),
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Tcp(address) => write!(f, "{address}"),
+            Target::Ipc(path) => write!(f, "ipc://{}", path.display()),
+            Target::Inproc(name) => write!(f, "inproc://{name}"),
+        }
+    }
+}
+
 /// Begins to connect: the socket, where it goes, and whether the connection is still under way.
-pub(crate) fn connect(endpoint: &Endpoint, congestion: &Congestion) -> io::Result<(OwnedFd, Address, bool)> {
-    let (socket, address, target) = match endpoint {
-        Endpoint::Tcp { host, port } => {
-            let target = resolve(host, *port)?;
+pub(crate) fn connect(target: &Target, congestion: &Congestion) -> io::Result<(OwnedFd, Address, bool)> {
+    let (socket, address, target) = match target {
+        &Target::Tcp(target) => {
             let kind = Type::STREAM.nonblocking().cloexec();
             let socket = Socket::new(Domain::for_address(target), kind, Some(Protocol::TCP))?;
             congestion::before_connecting(&socket, target, congestion);
             (socket, Address::Tcp(target), SockAddr::from(target))
         }
-        Endpoint::Ipc(path) => {
+        Target::Ipc(path) => {
             let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
             (socket, Address::Ipc { pid: None, uid: None }, SockAddr::unix(path)?)
         }
-        Endpoint::Inproc(name) => {
+        Target::Inproc(name) => {
             let registry = INPROC.lock().unwrap_or_else(PoisonError::into_inner);
             let refused = || io::Error::new(io::ErrorKind::ConnectionRefused, "nobody is bound to this name");
             let (sender, waker) = registry.as_ref().and_then(|names| names.get(name)).ok_or_else(refused)?;
@@ -248,5 +287,21 @@ pub(crate) fn tune(fd: &OwnedFd, address: &Address, congestion: &Congestion) {
         .and(sockopt::set_tcp_keepidle(fd, KEEPALIVE_IDLE));
     if let Err(errno) = tuned {
         tracing::debug!(%address, error = %io::Error::from(errno), "a TCP option was refused");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listening_takes_the_first_address_that_is_of_this_machine() {
+        // The first is for documentation, and no machine's.
+        let addresses = [([192, 0, 2, 1], 0), ([127, 0, 0, 1], 0)].map(SocketAddr::from);
+        let (fd, port, _) = bind_first(&addresses, &Congestion::System).unwrap();
+        assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+        drop(fd);
+        let error = bind_first(&addresses[..1], &Congestion::System).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
     }
 }

@@ -1,6 +1,7 @@
 //! How peers come and go: accepted or connected, ready, ended.
 
 use super::Hub;
+use crate::connector::Attempt;
 use crate::event::Event;
 use crate::peer::{End, Origin, Peer, PeerId};
 use crate::transport::Address;
@@ -52,10 +53,17 @@ impl Hub {
                 self.end(oldest, End::new("too many handshakes are under way, and this was the oldest"));
             }
         }
-        self.add_peer(fd, address, Origin::Accepted, false);
+        self.add_peer(fd, address, Origin::Accepted, false, None);
     }
 
-    pub(crate) fn add_peer(&mut self, fd: OwnedFd, address: Address, origin: Origin, connecting: bool) {
+    pub(crate) fn add_peer(
+        &mut self,
+        fd: OwnedFd,
+        address: Address,
+        origin: Origin,
+        connecting: bool,
+        attempt: Option<Box<Attempt>>,
+    ) {
         crate::transport::tune(&fd, &address, &self.options.congestion);
         let id = self.peers.next_id();
         if let Err(errno) = epoll::add(&self.epoll, &fd, epoll::EventData::new_u64(id.token()), watched_for()) {
@@ -75,6 +83,7 @@ impl Hub {
         self.next_timer = self.next_timer.into_iter().chain(deadline).min();
         let mut peer = Peer::new(id, fd, address, origin, connection, self.now);
         peer.connecting = connecting;
+        peer.attempt = attempt;
         self.peers.insert(peer);
     }
 
@@ -98,7 +107,6 @@ impl Hub {
                 self.per_address.remove(&ip);
             }
         }
-        let connecting = matches!(peer.origin, Origin::Connector(_) | Origin::Once);
         let oddities = peer.connection.oddities();
         if !oddities.is_empty() {
             let Oddities { unknown_commands, reserved_bits } = oddities;
@@ -123,7 +131,13 @@ impl Hub {
                 tracing::debug!(%address, %reason, "a handshake failed");
             }
             let address = peer.address.to_string();
-            self.events.push_back(Event::Failed { address, reason: end.reason, connecting, refused: end.refused });
+            if let Some(attempt) = peer.attempt.take() {
+                // Its descriptor may be the last that there is.
+                drop(peer);
+                return self.attempt_failed(attempt, address, end);
+            }
+            let (reason, refused) = (end.reason, end.refused);
+            self.events.push_back(Event::Failed { address, reason, connecting: false, refused });
         }
         if let Origin::Connector(index) = peer.origin {
             if let (Some(ready_at), Some(connector)) = (peer.ready_at, self.connectors.get_mut(index)) {
@@ -147,6 +161,7 @@ impl Hub {
         self.handshakes = self.handshakes.saturating_sub(1);
         let Some(peer) = self.peers.find_mut(id) else { return };
         peer.ready_at = Some(self.now);
+        peer.attempt = None;
         let own = peer.properties.as_ref().map(|properties| properties.routing_id.clone()).unwrap_or_default();
         let is_taken = !self.options.routing_ids_are_unique && self.routing.contains_key(&own);
         let routing_id = if own.is_empty() || is_taken {
