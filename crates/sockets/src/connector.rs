@@ -103,11 +103,17 @@ impl Hub {
         // The peer's deadlines begin here, which may be long after the turn did.
         self.now = Instant::now();
         while let Some(target) = attempt.left.pop_front() {
-            match transport::connect(&target, &self.options.congestion) {
-                Ok((fd, address, connecting)) => {
-                    return self.add_peer(fd, address, attempt.origin, connecting, Some(attempt));
+            let added = transport::connect(&target, &self.options.congestion)
+                .map_err(|error| format!("connecting failed: {error}"))
+                .and_then(|(fd, address, connecting)| self.add_peer(fd, &address, attempt.origin, connecting));
+            match added {
+                Ok(id) => {
+                    if let Some(peer) = self.peers.find_mut(id) {
+                        peer.attempt = Some(attempt);
+                    }
+                    return;
                 }
-                Err(error) => attempt.failed(target.to_string(), format!("connecting failed: {error}")),
+                Err(reason) => attempt.failed(target.to_string(), reason),
             }
         }
         self.give_up(*attempt, false);

@@ -1,7 +1,6 @@
 //! How peers come and go: accepted or connected, ready, ended.
 
 use super::Hub;
-use crate::connector::Attempt;
 use crate::event::Event;
 use crate::peer::{End, Origin, Peer, PeerId};
 use crate::transport::Address;
@@ -53,27 +52,23 @@ impl Hub {
                 self.end(oldest, End::new("too many handshakes are under way, and this was the oldest"));
             }
         }
-        self.add_peer(fd, address, Origin::Accepted, false, None);
+        if let Err(reason) = self.add_peer(fd, &address, Origin::Accepted, false) {
+            tracing::warn!(%address, reason, "a connection is given up");
+        }
     }
 
+    /// Takes a connection in, or says why it can't.
     pub(crate) fn add_peer(
         &mut self,
         fd: OwnedFd,
-        address: Address,
+        address: &Address,
         origin: Origin,
         connecting: bool,
-        attempt: Option<Box<Attempt>>,
-    ) {
-        crate::transport::tune(&fd, &address, &self.options.congestion);
+    ) -> Result<PeerId, String> {
+        crate::transport::tune(&fd, address, &self.options.congestion);
         let id = self.peers.next_id();
-        if let Err(errno) = epoll::add(&self.epoll, &fd, epoll::EventData::new_u64(id.token()), watched_for()) {
-            let reason = format!("the connection can't be watched: {}", std::io::Error::from(errno));
-            tracing::warn!(%address, reason, "a connection is given up");
-            if origin == Origin::Once {
-                self.report(Event::Failed { address: address.to_string(), reason, connecting: true, refused: false });
-            }
-            return;
-        }
+        epoll::add(&self.epoll, &fd, epoll::EventData::new_u64(id.token()), watched_for())
+            .map_err(|errno| format!("the connection can't be watched: {}", std::io::Error::from(errno)))?;
         if let (Origin::Accepted, Some(ip)) = (origin, address.ip()) {
             *self.per_address.entry(ip).or_default() += 1;
         }
@@ -81,10 +76,10 @@ impl Hub {
         let connection = Connection::new(self.config.clone(), self.now);
         let deadline = connection.deadline();
         self.next_timer = self.next_timer.into_iter().chain(deadline).min();
-        let mut peer = Peer::new(id, fd, address, origin, connection, self.now);
+        let mut peer = Peer::new(id, fd, address.clone(), origin, connection, self.now);
         peer.connecting = connecting;
-        peer.attempt = attempt;
         self.peers.insert(peer);
+        Ok(id)
     }
 
     /// Removes a peer, whatever state it is in.
@@ -219,5 +214,29 @@ mod tests {
         assert_eq!(hub.peers.len(), 0);
         hub.turn(Some(Duration::from_secs(10))).unwrap();
         assert_eq!(hub.peers.len(), 1);
+    }
+
+    #[test]
+    fn a_connection_that_cannot_be_watched_is_one_that_failed_and_is_tried_again() {
+        let mut server = Hub::new(HubOptions::new(SocketType::Router)).unwrap();
+        let endpoint = server.bind(&"tcp://127.0.0.1:0".parse().unwrap()).unwrap();
+        let mut client = Hub::new(HubOptions::new(SocketType::Dealer)).unwrap();
+        // What isn't an event queue refuses all descriptors, as one does when the machine has no room for more.
+        let no_queue = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let queue = std::mem::replace(&mut client.epoll, no_queue);
+        client.connect_once(&endpoint);
+        client.connect(&endpoint).unwrap();
+        for _ in 0..2 {
+            let event = client.next_event();
+            let Some(Event::Failed { reason, connecting: true, .. }) = event else { panic!("{event:?}") };
+            assert!(reason.contains("watched"), "{reason}");
+        }
+        client.epoll = queue;
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !client.peers.iter().any(Peer::is_ready) {
+            assert!(Instant::now() < deadline, "nobody connects again");
+            server.turn(Some(Duration::from_millis(1))).unwrap();
+            client.turn(Some(Duration::from_millis(1))).unwrap();
+        }
     }
 }
