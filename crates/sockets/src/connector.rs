@@ -6,6 +6,7 @@ use crate::event::Event;
 use crate::hub::Hub;
 use crate::options::Backoff;
 use crate::peer::{End, Origin};
+use crate::resolver;
 use crate::transport::{self, Target};
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -85,17 +86,32 @@ impl Hub {
 
     fn begin_attempt(&mut self, mut attempt: Box<Attempt>) {
         match &attempt.endpoint {
-            Endpoint::Tcp { host, port } => match transport::resolve(host, *port) {
-                Ok(addresses) => attempt.left = addresses.into_iter().map(Target::Tcp).collect(),
-                Err(error) => {
-                    let reason = format!("connecting failed: {host}: {error}");
-                    attempt.failed(attempt.endpoint.to_string(), reason);
+            Endpoint::Tcp { host, port } => match resolver::in_digits(host, *port) {
+                Some(address) => attempt.left.push_back(Target::Tcp(address)),
+                None => {
+                    let (host, port) = (host.clone(), *port);
+                    return self.resolver.begin(attempt, host, port);
                 }
             },
             Endpoint::Ipc(path) => attempt.left.push_back(Target::Ipc(path.clone())),
             Endpoint::Inproc(name) => attempt.left.push_back(Target::Inproc(name.clone())),
         }
         self.go_on(attempt);
+    }
+
+    /// Goes on with those attempts whose names have been looked up.
+    pub(crate) fn take_addresses(&mut self) {
+        while let Some((mut attempt, addresses)) = self.resolver.next() {
+            match addresses {
+                Ok(addresses) => attempt.left = addresses.into_iter().map(Target::Tcp).collect(),
+                Err(error) => {
+                    let name = attempt.endpoint.to_string();
+                    let reason = format!("connecting failed: the addresses of {name} can't be found: {error}");
+                    attempt.failed(name, reason);
+                }
+            }
+            self.go_on(attempt);
+        }
     }
 
     /// Connects to the next address that takes it, or reports that none did.
@@ -166,6 +182,7 @@ mod tests {
     use super::*;
     use crate::options::{HubOptions, WORKS_AFTER};
     use std::net::SocketAddr;
+    use std::sync::Mutex;
     use towpath_zmtp::SocketType;
 
     fn hub(socket_type: SocketType) -> Hub {
@@ -211,6 +228,41 @@ mod tests {
             let event = next_event(&mut [&mut client, &mut server]);
             assert!(matches!(event, Event::Ready { .. }), "{event:?}");
         }
+    }
+
+    /// Held by a test while its resolver is to hang.
+    static RESOLVING: Mutex<()> = Mutex::new(());
+
+    #[test]
+    fn a_resolver_that_hangs_stops_nobody() {
+        let mut server = hub(SocketType::Router);
+        let endpoint = server.bind(&"tcp://127.0.0.1:0".parse().unwrap()).unwrap();
+        let Endpoint::Tcp { port, .. } = endpoint else { panic!("not tcp") };
+        let mut client = hub(SocketType::Dealer);
+        client.resolver.look_up = |_, port| {
+            let _held = RESOLVING.lock();
+            Ok(vec![dead(1), SocketAddr::from(([127, 0, 0, 1], port))])
+        };
+        let held = RESOLVING.lock();
+        client.connect(&Endpoint::Tcp { host: "some.name".to_owned(), port }).unwrap();
+        client.connect(&endpoint).unwrap();
+        let event = next_event(&mut [&mut client, &mut server]);
+        assert!(matches!(event, Event::Ready { .. }), "{event:?}");
+        assert_eq!(client.peers().count(), 1, "only one of them has an address as yet");
+        drop(held);
+        let event = next_event(&mut [&mut client, &mut server]);
+        assert!(matches!(event, Event::Ready { .. }), "{event:?}");
+    }
+
+    #[test]
+    fn a_name_without_addresses_is_a_failure_that_names_it() {
+        let mut client = hub(SocketType::Dealer);
+        client.resolver.look_up = |_, _| Err(std::io::Error::other("nobody knows"));
+        client.connect(&"tcp://some.name:1".parse().unwrap()).unwrap();
+        let event = next_event(&mut [&mut client]);
+        let Event::Failed { reason, connecting: true, .. } = event else { panic!("{event:?}") };
+        assert!(reason.contains("some.name") && reason.contains("nobody knows"), "{reason}");
+        assert!(client.connectors[0].retry_at.is_some());
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::peer::{End, Peer, PeerId, PeerInfo};
 use crate::peers::Peers;
 use crate::pool::Pool;
 use crate::read::READ_AHEAD_BYTES_MAX;
+use crate::resolver::Resolver;
 use crate::transport::Listener;
 use crate::waker::Waker;
 use busy_poll::BusyPoll;
@@ -65,6 +66,7 @@ pub struct Hub {
     pub(crate) peers: Peers,
     listeners: Vec<Listening>,
     pub(crate) connectors: Vec<Connector>,
+    pub(crate) resolver: Resolver,
     runnable: VecDeque<PeerId>,
     /// Who waits for a buffer, the longest first; and whether one may have come back, so that they are to try again.
     starved: VecDeque<PeerId>,
@@ -94,6 +96,7 @@ impl Hub {
         Ok(Hub {
             config: Arc::new(options.connection_config()),
             pool: Pool::new(options.body_buffers, waker.clone()),
+            resolver: Resolver::new(waker.clone()),
             epoll,
             busy_poll: BusyPoll::new(options.busy_poll),
             waker,
@@ -136,7 +139,7 @@ impl Hub {
     }
 
     /// Connects, and connects again with backoff whenever the connection is lost. May be called several times. The addresses of a name
-    /// are tried one after the other, all of them before an attempt has failed.
+    /// are tried one after the other, all of them before an attempt has failed; a thread looks them up, which no turn waits for.
     pub fn connect(&mut self, endpoint: &Endpoint) -> Result<(), SocketError> {
         self.connectors.push(Connector::new(endpoint.clone()));
         self.now = Instant::now();

@@ -60,6 +60,7 @@ mod peer;
 mod peers;
 mod pool;
 mod read;
+mod resolver;
 mod socket;
 mod transport;
 mod waker;

@@ -5,7 +5,7 @@ mod support;
 
 use bytes::Bytes;
 use support::*;
-use towpath_sockets::{Address, Event, Hub, MechanismConfig, Message, SocketType};
+use towpath_sockets::{Address, Endpoint, Event, Hub, MechanismConfig, Message, SocketType};
 
 fn echo_over(endpoint: &str) -> Pair {
     let endpoint = endpoint.parse().unwrap();
@@ -71,6 +71,23 @@ fn ipc_takes_over_a_name_that_nobody_listens_on_and_no_other() {
 fn inproc() {
     let pair = echo_over("inproc://transports");
     assert_eq!(pair.server.peer(pair.at_server).unwrap().address, Address::Inproc);
+}
+
+#[test]
+fn a_name_is_looked_up_whichever_of_its_addresses_the_server_has() {
+    let mut server = Hub::new(options(SocketType::Router)).unwrap();
+    let Endpoint::Tcp { port, .. } = server.bind(&anywhere()).unwrap() else { panic!("not tcp") };
+    let name: Endpoint = format!("tcp://localhost:{port}").parse().unwrap();
+    for again in [false, true] {
+        let mut client = Hub::new(options(SocketType::Dealer)).unwrap();
+        if again {
+            client.connect(&name).unwrap();
+        } else {
+            client.connect_once(&name);
+        }
+        let peers = ready(&mut [&mut server, &mut client]);
+        assert!(client.peer(peers[1]).is_some_and(|peer| matches!(peer.address, Address::Tcp(_))));
+    }
 }
 
 #[test]

@@ -45,8 +45,9 @@ impl Hub {
             match event.data.u64() {
                 WAKER_TOKEN => {
                     self.waker.clear();
-                    // A buffer may have come back, or somebody may have come by inproc.
+                    // A buffer may have come back, a name may have been looked up, or somebody may have come by inproc.
                     self.may_feed = true;
+                    self.take_addresses();
                     for listening in self.listeners.iter_mut().filter(|l| l.listener.fd().is_none()) {
                         listening.pending = true;
                     }
