@@ -9,6 +9,15 @@ use super::record::Record;
 use super::recover::segment_name;
 use super::segments::Sealed;
 use super::storage::Storage;
+use std::io;
+
+/// Why a segment can't be freed.
+pub(super) enum CleanError {
+    /// It can't be read now; that may pass.
+    Io(io::Error),
+    /// It isn't what was written.
+    Damaged(&'static str),
+}
 
 /// The oldest segment, as far as it has been read.
 pub(super) struct Cleaning<F> {
@@ -21,7 +30,7 @@ pub(super) struct Cleaning<F> {
 }
 
 impl<F: super::storage::StorageFile> Cleaning<F> {
-    pub(super) fn begin<S: Storage<File = F>>(storage: &S, segment: &Sealed) -> std::io::Result<Cleaning<F>> {
+    pub(super) fn begin<S: Storage<File = F>>(storage: &S, segment: &Sealed) -> io::Result<Cleaning<F>> {
         let file = storage.open(&segment_name(segment.number))?;
         let reader = Reader::new(file, &segment.header, segment.end);
         Ok(Cleaning { number: segment.number, reader, block: Vec::new(), done: 0, ended: false })
@@ -32,19 +41,18 @@ impl<F: super::storage::StorageFile> Cleaning<F> {
         self.number
     }
 
-    /// All of it was read.
-    pub(super) fn ended(&self) -> bool {
-        self.ended
-    }
-
-    /// Reads on for about `budget` octets, and appends to the batch what is needed of them.
-    pub(super) fn step(&mut self, budget: usize, index: &Index, batch: &mut Batch) -> Result<(), String> {
+    /// Reads on for about `budget` octets, and appends to the batch what is needed of them. There is something: all of it came before
+    /// if the segment has ended. After an error of reading it can be tried again.
+    pub(super) fn step(&mut self, budget: usize, index: &Index, batch: &mut Batch) -> Result<(), CleanError> {
+        if self.ended {
+            return Err(CleanError::Damaged("not all that is needed was found in it"));
+        }
         let mut looked_at = 0;
         while looked_at < budget && !self.ended {
             let mut rest = self.block.get(self.done..).unwrap_or_default();
             if rest.is_empty() {
                 self.done = 0;
-                match self.reader.next().map_err(|error| error.to_string())? {
+                match self.reader.next().map_err(CleanError::Io)? {
                     Next::Block { octets, .. } => {
                         self.block.clear();
                         self.block.extend_from_slice(octets);
@@ -52,11 +60,11 @@ impl<F: super::storage::StorageFile> Cleaning<F> {
                         looked_at += 32;
                     }
                     Next::End => self.ended = true,
-                    Next::Bad(what) => return Err(what.to_owned()),
+                    Next::Bad(what) => return Err(CleanError::Damaged(what)),
                 }
                 continue;
             }
-            let record = Record::take(&mut rest)?;
+            let record = Record::take(&mut rest).map_err(CleanError::Damaged)?;
             looked_at += record.octets.len();
             self.done += record.octets.len();
             let needed = index.needed(&record, self.number);

@@ -4,7 +4,7 @@ use super::block::BLOCK_HEADER_BYTES;
 use crate::body::LargeBody;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A buffer larger than this isn't kept for the next batch.
 const BUFFER_KEPT_BYTES: usize = 16 * 1024 * 1024;
@@ -103,19 +103,23 @@ impl Shared {
         self.changed.notify_one();
     }
 
-    /// Takes what waits, leaving `empty` in its place; waits for something unless there is something else to do. `None` if nothing is
-    /// left, and nothing will come.
-    pub(super) fn take(&self, empty: Batch, wait: bool) -> Option<Batch> {
+    /// Takes what waits, leaving `empty` in its place; waits for something until there is something else to do, if there is. `None` if
+    /// nothing is left, and nothing will come.
+    pub(super) fn take(&self, empty: Batch, until: Option<Instant>) -> Option<Batch> {
         let mut queue = self.queue();
         while queue.batch.is_empty() {
             if queue.closing {
                 return None;
             }
-            if !wait {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
                 break;
             }
             queue.idle = true;
-            queue = self.changed.wait(queue).unwrap_or_else(|poisoned| poisoned.into_inner());
+            queue = match left {
+                Some(left) => self.changed.wait_timeout(queue, left).unwrap_or_else(|poisoned| poisoned.into_inner()).0,
+                None => self.changed.wait(queue).unwrap_or_else(|poisoned| poisoned.into_inner()),
+            };
         }
         queue.idle = false;
         let mut batch = std::mem::replace(&mut queue.batch, empty);

@@ -49,6 +49,10 @@ pub(super) struct Segments<S: Storage> {
     active: Option<Active<S::File>>,
     pub(super) sealed: VecDeque<Sealed>,
     spares: Vec<(String, u64)>,
+    /// The oldest segment has lost its name, and that isn't durable yet.
+    nameless: bool,
+    /// What may be left of spares that can't be used. It goes with the next segment that does.
+    strays: Vec<String>,
     /// The next block's.
     sequence: u64,
     pub(super) written_bytes: u64,
@@ -61,7 +65,17 @@ impl<S: Storage> Segments<S> {
             .iter()
             .map(|found| Sealed { number: found.number, header: found.header, end: found.end, bytes: found.end })
             .collect();
-        Segments { storage, segment_bytes, active: None, sealed, spares: Vec::new(), sequence, written_bytes: 0 }
+        Segments {
+            storage,
+            segment_bytes,
+            active: None,
+            sealed,
+            spares: Vec::new(),
+            nameless: false,
+            strays: Vec::new(),
+            sequence,
+            written_bytes: 0,
+        }
     }
 
     /// The number of the segment that is written.
@@ -162,9 +176,9 @@ impl<S: Storage> Segments<S> {
     /// A file under the name that isn't a segment's yet, how large it is, and how much of that was written before.
     fn fresh_file(&mut self, needed: u64) -> io::Result<(S::File, u64, u64)> {
         if let Some((name, bytes)) = self.spares.pop_if(|(_, bytes)| needed <= *bytes) {
-            // If this fails the spare is gone, and the next attempt makes a file.
-            let reused = self.storage.rename(&name, NEXT_NAME).and_then(|()| self.storage.open(NEXT_NAME));
-            return Ok((reused?, bytes, bytes));
+            // If this fails the spare isn't used any more, and the next attempt makes a file.
+            self.storage.rename(&name, NEXT_NAME).inspect_err(|_| self.strays.push(name))?;
+            return Ok((self.storage.open(NEXT_NAME)?, bytes, bytes));
         }
         let file = self.storage.create(NEXT_NAME)?;
         let wanted = self.segment_bytes.max(needed);
@@ -186,20 +200,30 @@ impl<S: Storage> Segments<S> {
     pub(super) fn remove_oldest(&mut self) -> Result<(), JournalError> {
         let Some(oldest) = self.sealed.front().copied() else { return Ok(()) };
         let name = segment_name(oldest.number);
-        let removed = if oldest.bytes == self.segment_bytes && self.spares.len() < SPARES_MAX {
-            let spare = format!("{:08x}{SPARE_SUFFIX}", oldest.number);
-            self.storage.rename(&name, &spare).map(|()| Some(spare))
-        } else {
-            self.storage.remove(&name).map(|()| None)
-        };
-        let spare = match removed {
-            // The last attempt came as far as this.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            removed => removed,
-        };
-        let cannot = |error| JournalError::io("remove", self.storage.path(&name))(error);
-        let spare = spare.map_err(cannot)?;
-        self.storage.sync().map_err(cannot)?;
+        let storage = &self.storage;
+        let cannot = |error| JournalError::io("remove", storage.path(&name))(error);
+        let mut spare = None;
+        if !self.nameless {
+            let removed = if oldest.bytes == self.segment_bytes && self.spares.len() < SPARES_MAX {
+                let spare = format!("{:08x}{SPARE_SUFFIX}", oldest.number);
+                storage.rename(&name, &spare).map(|()| Some(spare))
+            } else {
+                storage.remove(&name).map(|()| None)
+            };
+            spare = match removed {
+                // Someone else has removed it.
+                Err(error) if is_gone(&error) => None,
+                removed => removed.map_err(cannot)?,
+            };
+            self.nameless = true;
+        }
+        self.strays.retain(|stray| storage.remove(stray).is_err_and(|error| !is_gone(&error)));
+        storage.sync().map_err(|error| {
+            // Told once only: after a crash the file might have its old name, with what would have been written to it.
+            self.strays.extend(spare.take());
+            cannot(error)
+        })?;
+        self.nameless = false;
         self.spares.extend(spare.map(|spare| (spare, oldest.bytes)));
         self.sealed.pop_front();
         Ok(())
@@ -210,6 +234,11 @@ impl<S: Storage> Segments<S> {
         let least = self.segment_bytes / 16;
         self.sealed.iter().map(|sealed| sealed.bytes.max(least)).sum::<u64>() + self.active_end()
     }
+}
+
+/// Whether there is nothing of that name.
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
 }
 
 /// Whether there is no room: then what was written before is as it was.

@@ -1,19 +1,20 @@
 //! The journal's thread: takes what waits, makes it durable, says so, and removes what isn't needed any more.
 
 use super::JournalError;
-use super::clean::Cleaning;
+use super::clean::{CleanError, Cleaning};
 use super::index::Index;
 use super::queue::{Batch, Shared};
 use super::record::Record;
+use super::recover::segment_name;
 use super::segments::Segments;
 use super::storage::Storage;
 use crate::spool::SpooledBody;
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Between two attempts to write. Tests have thousands of faults to get through.
+/// Between two attempts to write, or to free a segment. Tests have thousands of faults to get through.
 const RETRY_MIN: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 50 });
 const RETRY_MAX: Duration = Duration::from_secs(2);
 /// At least so much of an old segment is looked at with a batch, at most so much, and else so many times the batch's own octets: what
@@ -33,8 +34,12 @@ pub(super) struct Writer<S: Storage, W> {
     pub(super) next_id: u64,
     pub(super) wake: W,
     cleaning: Option<Cleaning<S::File>>,
-    /// Cleaning failed. What is there stays readable; it is only not freed before the next start.
+    /// What is to be freed isn't what was written. It stays as it is; it is only not freed before the next start.
     stuck: bool,
+    /// Freeing failed, and is left alone until then.
+    paused_until: Option<Instant>,
+    /// For how long the next time.
+    pause: Duration,
 }
 
 impl<S: Storage, W: Fn()> Writer<S, W> {
@@ -46,13 +51,14 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
         next_id: u64,
         wake: W,
     ) -> Writer<S, W> {
-        Writer { segments, index, shared, segment_bytes, next_id, wake, cleaning: None, stuck: false }
+        let (cleaning, stuck, paused_until, pause) = (None, false, None, RETRY_MIN);
+        Writer { segments, index, shared, segment_bytes, next_id, wake, cleaning, stuck, paused_until, pause }
     }
 
     /// Until the journal is closed. An error if something could not be made durable before.
     pub(super) fn run(mut self) -> Result<(), JournalError> {
         let mut empty = Batch::default();
-        while let Some(mut batch) = self.shared.take(empty, !self.is_cleaning_due()) {
+        while let Some(mut batch) = self.shared.take(empty, self.next_freeing()) {
             if self.is_cleaning_due() {
                 self.clean(&mut batch);
             }
@@ -130,9 +136,21 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
         }
     }
 
+    /// When there is something to do though nothing is to be written, if there is.
+    fn next_freeing(&self) -> Option<Instant> {
+        self.paused_until.or_else(|| self.is_cleaning_due().then(Instant::now))
+    }
+
+    fn is_paused(&self) -> bool {
+        self.paused_until.is_some_and(|until| Instant::now() < until)
+    }
+
     fn is_cleaning_due(&self) -> bool {
+        let Some(oldest) = self.segments.sealed.front() else { return false };
         let allowed = CLEAN_OVER_FACTOR * self.index.total() + CLEAN_OVER_SEGMENTS * self.segment_bytes;
-        !self.stuck && !self.segments.sealed.is_empty() && self.segments.used_bytes() > allowed
+        // One of which nothing is needed is only to be removed.
+        let is_needed = self.index.needed_of(oldest.number) > 0;
+        is_needed && !self.stuck && self.segments.used_bytes() > allowed && !self.is_paused()
     }
 
     /// Puts a piece of what is needed of the oldest segment in front of the batch: what the batch says of it comes later.
@@ -142,20 +160,24 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
         let mut moved = Batch::default();
         let mut step = || {
             if self.cleaning.as_ref().is_none_or(|cleaning| cleaning.number() != oldest.number) {
-                let begun = Cleaning::begin(&self.segments.storage, oldest).map_err(|error| error.to_string())?;
-                self.cleaning = Some(begun);
+                self.cleaning = Some(Cleaning::begin(&self.segments.storage, oldest).map_err(CleanError::Io)?);
             }
-            match &mut self.cleaning {
-                Some(cleaning) if cleaning.ended() => Err("not all that is needed was found in it".to_owned()),
-                Some(cleaning) => cleaning.step(budget, &self.index, &mut moved),
-                None => Ok(()),
-            }
+            self.cleaning.as_mut().map_or(Ok(()), |cleaning| cleaning.step(budget, &self.index, &mut moved))
         };
-        if let Err(error) = step() {
-            let segment = self.segments.storage.path(&super::recover::segment_name(oldest.number));
-            tracing::error!(segment = %segment.display(), error, "cannot free a segment; all are kept until the next start");
-            self.stuck = true;
-            self.cleaning = None;
+        let done = step();
+        let segment = || self.segments.storage.path(&segment_name(oldest.number));
+        match done {
+            Ok(()) => self.pause = RETRY_MIN,
+            Err(CleanError::Io(error)) => {
+                let error = JournalError::io("read", segment())(error);
+                self.pause_freeing(&error);
+            }
+            Err(CleanError::Damaged(error)) => {
+                let segment = segment();
+                tracing::error!(segment = %segment.display(), error, "cannot free a segment; all are kept until the next start");
+                self.stuck = true;
+                self.cleaning = None;
+            }
         }
         if !moved.is_empty() {
             moved.octets.extend_from_slice(batch.octets.get(super::block::BLOCK_HEADER_BYTES..).unwrap_or_default());
@@ -164,16 +186,29 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
         }
     }
 
+    /// Leaves freeing alone for a while.
+    fn pause_freeing(&mut self, error: &JournalError) {
+        if self.pause == RETRY_MIN {
+            tracing::warn!(%error, "cannot free a segment, and tries again");
+        }
+        self.paused_until = Some(Instant::now() + self.pause);
+        self.pause = (self.pause * 2).min(RETRY_MAX);
+    }
+
     /// Removes the oldest segments as long as nothing of them is needed.
     pub(super) fn remove_unneeded(&mut self) {
+        if self.is_paused() {
+            return;
+        }
+        self.paused_until = None;
         while let Some(oldest) = self.segments.sealed.front()
             && self.index.needed_of(oldest.number) == 0
         {
             let number = oldest.number;
             if let Err(error) = self.segments.remove_oldest() {
-                tracing::warn!(%error, "tried again with the next batch");
-                break;
+                return self.pause_freeing(&error);
             }
+            self.pause = RETRY_MIN;
             self.index.forget_before(number + 1);
             if self.cleaning.as_ref().is_some_and(|cleaning| cleaning.number() == number) {
                 self.cleaning = None;

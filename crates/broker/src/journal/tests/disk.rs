@@ -40,6 +40,19 @@ enum NameChange {
     Remove(String),
 }
 
+/// What fails though all else works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failing {
+    /// To open a segment.
+    Open,
+    /// To take a segment's name away.
+    Removal,
+    /// Every second time, to make that durable.
+    SyncOfRemoval,
+    /// Every second time, to use a spare.
+    Reuse,
+}
+
 #[derive(Default)]
 pub(super) struct World {
     random: u64,
@@ -56,6 +69,9 @@ pub(super) struct World {
     pub(super) crashed: bool,
     /// One operation in so many fails; 0 is none.
     pub(super) fault_in: u64,
+    pub(super) failing: Option<Failing>,
+    /// What would have failed since, if it didn't only every second time.
+    failures: u64,
     /// Octets that files may have together.
     pub(super) room: Option<usize>,
 }
@@ -115,6 +131,11 @@ impl Disk {
         let world = self.world();
         let segment = |(name, inode): (&String, &usize)| (name.clone(), world.inodes[*inode].cached.clone());
         world.names.iter().filter(|(name, _)| name.ends_with(".log")).map(segment).collect()
+    }
+
+    /// Files that wait to be segments again, or that nobody thinks of any more.
+    pub(super) fn spares(&self) -> usize {
+        self.world().names.keys().filter(|name| name.ends_with(".spare")).count()
     }
 
     /// A disk with these files, all of them durable.
@@ -181,6 +202,15 @@ impl World {
             return Err(if self.random.chance(2) { full() } else { io::Error::other("a fault") });
         }
         Ok(())
+    }
+
+    fn fail(&mut self, what: Failing) -> io::Result<()> {
+        if self.failing != Some(what) {
+            return Ok(());
+        }
+        self.failures += 1;
+        let always = matches!(what, Failing::Open | Failing::Removal);
+        if always || self.failures % 2 == 1 { Err(io::Error::other("a fault")) } else { Ok(()) }
     }
 
     fn change(&mut self, change: NameChange) {
@@ -275,7 +305,11 @@ impl Storage for Disk {
     }
 
     fn open(&self, name: &str) -> io::Result<DiskFile> {
-        let inode = *self.world().names.get(name).ok_or(io::ErrorKind::NotFound)?;
+        let mut world = self.world();
+        if name.ends_with(".log") {
+            world.fail(Failing::Open)?;
+        }
+        let inode = *world.names.get(name).ok_or(io::ErrorKind::NotFound)?;
         Ok(DiskFile { disk: self.clone(), inode })
     }
 
@@ -291,6 +325,11 @@ impl Storage for Disk {
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut world = self.world();
         world.operation()?;
+        if from.ends_with(".log") {
+            world.fail(Failing::Removal)?;
+        } else if from.ends_with(".spare") {
+            world.fail(Failing::Reuse)?;
+        }
         let inode = *world.names.get(from).ok_or(io::ErrorKind::NotFound)?;
         world.change(NameChange::Rename(from.to_owned(), to.to_owned(), inode));
         Ok(())
@@ -299,6 +338,9 @@ impl Storage for Disk {
     fn remove(&self, name: &str) -> io::Result<()> {
         let mut world = self.world();
         world.operation()?;
+        if name.ends_with(".log") {
+            world.fail(Failing::Removal)?;
+        }
         if !world.names.contains_key(name) {
             return Err(io::ErrorKind::NotFound.into());
         }
@@ -309,6 +351,9 @@ impl Storage for Disk {
     fn sync(&self) -> io::Result<()> {
         let mut world = self.world();
         world.operation()?;
+        if world.changes.iter().any(|change| matches!(change, NameChange::Rename(from, ..) if from.ends_with(".log"))) {
+            world.fail(Failing::SyncOfRemoval)?;
+        }
         world.changes.clear();
         world.durable_names = world.names.clone();
         Ok(())

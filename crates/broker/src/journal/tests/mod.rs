@@ -4,6 +4,7 @@ mod basics;
 mod crashes;
 mod damage;
 mod disk;
+mod freeing;
 mod model;
 
 use super::*;
