@@ -3,7 +3,7 @@
 use super::JournalError;
 use super::segments::{NEXT_NAME, SPARE_SUFFIX};
 use super::storage::Storage;
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::fs::File;
@@ -25,43 +25,67 @@ pub(super) fn make_dir(dir: &Path) -> Result<(), JournalError> {
     File::open(parent).and_then(|parent| parent.sync_all()).map_err(cannot())
 }
 
-/// One process at a time may write.
-pub(super) fn lock(dir: &Path) -> Result<File, JournalError> {
-    let path = dir.join(LOCK_NAME);
+/// Opens the directory.
+pub(super) fn open(path: &Path) -> Result<File, JournalError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(path, flags, Mode::empty());
+    Ok(File::from(opened.map_err(|errno| JournalError::io("open", path)(errno.into()))?))
+}
+
+/// One process at a time may write. The directory is locked, so that it helps nobody to remove the file; the file is, because earlier
+/// builds lock nothing else.
+pub(super) fn lock(path: &Path, dir: &File) -> Result<File, JournalError> {
+    lock_dir(path, dir, FlockOperation::NonBlockingLockExclusive)?;
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let opened = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR);
-    let mut file = File::from(opened.map_err(|errno| JournalError::io("open", &path)(errno.into()))?);
-    take_lock(dir, &file, FlockOperation::NonBlockingLockExclusive)?;
+    let opened = openat(dir, LOCK_NAME, flags, Mode::RUSR | Mode::WUSR);
+    let mut file = File::from(opened.map_err(|errno| JournalError::io("open", path.join(LOCK_NAME))(errno.into()))?);
+    lock_file(path, &file, FlockOperation::NonBlockingLockExclusive)?;
     // Only for the message of whoever comes second: that it can't be told is no reason not to start.
     let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
     Ok(file)
 }
 
 /// Or some may read. A copy of a journal may be without the file that is locked: nobody writes to that.
-pub(super) fn lock_to_read(dir: &Path) -> Result<Option<File>, JournalError> {
-    let path = dir.join(LOCK_NAME);
-    match rustix::fs::open(&path, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()) {
-        Ok(descriptor) => {
-            let file = File::from(descriptor);
-            take_lock(dir, &file, FlockOperation::NonBlockingLockShared)?;
+pub(super) fn lock_to_read(path: &Path, dir: &File) -> Result<Option<File>, JournalError> {
+    lock_dir(path, dir, FlockOperation::NonBlockingLockShared)?;
+    match open_lock(dir) {
+        Ok(file) => {
+            lock_file(path, &file, FlockOperation::NonBlockingLockShared)?;
             Ok(Some(file))
         }
         Err(Errno::NOENT) => Ok(None),
-        Err(errno) => Err(JournalError::io("open", &path)(errno.into())),
+        Err(errno) => Err(JournalError::io("open", path.join(LOCK_NAME))(errno.into())),
     }
 }
 
-fn take_lock(dir: &Path, mut file: &File, operation: FlockOperation) -> Result<(), JournalError> {
+fn open_lock(dir: &File) -> Result<File, Errno> {
+    Ok(openat(dir, LOCK_NAME, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?.into())
+}
+
+fn lock_dir(path: &Path, dir: &File, operation: FlockOperation) -> Result<(), JournalError> {
+    match flock(dir, operation) {
+        Err(Errno::AGAIN) => Err(locked(path, open_lock(dir).ok().as_ref())),
+        // Not every file system locks directories. There the file is all there is.
+        _ => Ok(()),
+    }
+}
+
+fn lock_file(path: &Path, file: &File, operation: FlockOperation) -> Result<(), JournalError> {
     match flock(file, operation) {
         Ok(()) => Ok(()),
-        Err(Errno::AGAIN) => {
-            let mut text = String::new();
-            let _ = Read::by_ref(&mut file).take(20).read_to_string(&mut text);
-            let holder = text.trim().parse::<u32>().map_or(String::new(), |process| format!(" (process {process})"));
-            Err(JournalError::Locked { path: dir.to_owned(), holder })
-        }
-        Err(errno) => Err(JournalError::io("lock", dir.join(LOCK_NAME))(errno.into())),
+        Err(Errno::AGAIN) => Err(locked(path, Some(file))),
+        Err(errno) => Err(JournalError::io("lock", path.join(LOCK_NAME))(errno.into())),
     }
+}
+
+/// Another process has it: which one, the file tells if it is there.
+fn locked(path: &Path, file: Option<&File>) -> JournalError {
+    let mut text = String::new();
+    if let Some(file) = file {
+        let _ = file.take(20).read_to_string(&mut text);
+    }
+    let holder = text.trim().parse::<u32>().map_or(String::new(), |process| format!(" (process {process})"));
+    JournalError::Locked { path: path.to_owned(), holder }
 }
 
 /// Removes segments that were to be, and those that were to be used again: a process has left them that was killed.

@@ -69,7 +69,8 @@ pub fn inspect(
     dir: &Path,
     mut each: impl FnMut(Inspected),
 ) -> Result<(Vec<InspectedSegment>, Option<CutTail>), JournalError> {
-    let _lock = super::dir::lock_to_read(dir)?;
+    let opened = super::dir::open(dir)?;
+    let _lock = super::dir::lock_to_read(dir, &opened)?;
     let mut index = Index::default();
     let found = recover::read_all(&DirStorage::new(dir, false), |record, segment| {
         index.apply(record, segment, |_| {});

@@ -48,7 +48,7 @@ pub struct Journal {
     thread: Option<JoinHandle<Result<(), JournalError>>>,
     pending_bytes: usize,
     /// Held as long as the thread writes.
-    _lock: Option<File>,
+    _lock: Option<[File; 2]>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -68,15 +68,16 @@ impl Journal {
         wake: impl Fn() + Send + 'static,
     ) -> Result<(Journal, Recovered), JournalError> {
         dir::make_dir(dir)?;
-        let lock = dir::lock(dir)?;
+        let opened = dir::open(dir)?;
+        let lock = dir::lock(dir, &opened)?;
         dir::make_dir(&dir.join("bodies"))?;
-        Journal::open_on(DirStorage::new(dir, true), &options, Some(lock), wake)
+        Journal::open_on(DirStorage::new(dir, true), &options, Some([opened, lock]), wake)
     }
 
     fn open_on<S>(
         storage: S,
         options: &JournalOptions,
-        lock: Option<File>,
+        lock: Option<[File; 2]>,
         wake: impl Fn() + Send + 'static,
     ) -> Result<(Journal, Recovered), JournalError>
     where

@@ -57,6 +57,28 @@ fn the_same_directory_is_refused_to_a_second_owner() {
 }
 
 #[test]
+fn whoever_removes_the_lock_or_has_only_the_file_locked_lets_nobody_in() {
+    use rustix::fs::{FlockOperation, flock};
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, _) = open(dir.path());
+    std::fs::remove_file(dir.path().join("lock")).unwrap();
+    let error = Journal::open(dir.path(), small(), || {}).unwrap_err();
+    assert!(matches!(error, JournalError::Locked { .. }), "{error}");
+    assert!(matches!(inspect(dir.path(), |_| {}), Err(JournalError::Locked { .. })));
+    drop(journal);
+
+    // An earlier build.
+    drop(open(dir.path()));
+    let file = File::open(dir.path().join("lock")).unwrap();
+    flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+    let error = Journal::open(dir.path(), small(), || {}).unwrap_err();
+    assert!(error.to_string().contains("another process is using this journal (process "), "{error}");
+    assert!(matches!(inspect(dir.path(), |_| {}), Err(JournalError::Locked { .. })));
+    drop(file);
+    open(dir.path());
+}
+
+#[test]
 fn waking_tells_that_more_is_durable() {
     let dir = tempfile::tempdir().unwrap();
     let (sender, woken) = std::sync::mpsc::channel();
