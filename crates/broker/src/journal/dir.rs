@@ -2,8 +2,8 @@
 
 use super::JournalError;
 use super::segments::{NEXT_NAME, SPARE_SUFFIX};
-use super::storage::Storage;
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
+use super::storage::{BODIES_NAME, Storage};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, mkdirat, openat};
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::fs::File;
@@ -23,6 +23,16 @@ pub(super) fn make_dir(dir: &Path) -> Result<(), JournalError> {
     // Its own name has to last as well.
     let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(parent).and_then(|parent| parent.sync_all()).map_err(cannot())
+}
+
+/// Makes the directory of bodies if it isn't there.
+pub(super) fn make_bodies(path: &Path, dir: &File) -> Result<(), JournalError> {
+    let made = match mkdirat(dir, BODIES_NAME, Mode::RWXU) {
+        Ok(()) => dir.sync_all(),
+        Err(Errno::EXIST) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    };
+    made.map_err(JournalError::io("make", path.join(BODIES_NAME)))
 }
 
 /// Opens the directory.

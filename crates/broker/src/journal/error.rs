@@ -24,6 +24,16 @@ pub enum JournalError {
         /// ` (process 123)`, or nothing if that isn't known.
         holder: String,
     },
+    /// The directory isn't where it was opened any more. Nothing is written to it, nor to another one.
+    #[error(
+        "{path}: this is not the directory any more in which the journal was opened: it was moved, removed or replaced. Nothing \
+         is kept until it is put back, or the broker is restarted",
+        path = path.display()
+    )]
+    Moved {
+        /// Where the journal's directory was.
+        path: PathBuf,
+    },
     /// What had become durable can't be read. Nothing was changed.
     #[error(
         "{path}: damaged at octet {offset}: {what}. Nothing was changed. Put the file back from a copy; or, to go on without \

@@ -72,7 +72,7 @@ pub fn inspect(
     let opened = super::dir::open(dir)?;
     let _lock = super::dir::lock_to_read(dir, &opened)?;
     let mut index = Index::default();
-    let found = recover::read_all(&DirStorage::new(dir, false), |record, segment| {
+    let found = recover::read_all(&DirStorage::new(dir, opened, false), |record, segment| {
         index.apply(record, segment, |_| {});
         let kind = match record.what {
             What::Accepted { client, number, service, expires_unix_ms, body } => InspectedKind::Accepted {

@@ -48,7 +48,7 @@ pub struct Journal {
     thread: Option<JoinHandle<Result<(), JournalError>>>,
     pending_bytes: usize,
     /// Held as long as the thread writes.
-    _lock: Option<[File; 2]>,
+    _lock: Option<File>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -70,14 +70,15 @@ impl Journal {
         dir::make_dir(dir)?;
         let opened = dir::open(dir)?;
         let lock = dir::lock(dir, &opened)?;
-        dir::make_dir(&dir.join("bodies"))?;
-        Journal::open_on(DirStorage::new(dir, true), &options, Some([opened, lock]), wake)
+        dir::make_bodies(dir, &opened)?;
+        // It is locked as long as the thread has it.
+        Journal::open_on(DirStorage::new(dir, opened, true), &options, Some(lock), wake)
     }
 
     fn open_on<S>(
         storage: S,
         options: &JournalOptions,
-        lock: Option<[File; 2]>,
+        lock: Option<File>,
         wake: impl Fn() + Send + 'static,
     ) -> Result<(Journal, Recovered), JournalError>
     where

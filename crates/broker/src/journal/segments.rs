@@ -49,6 +49,8 @@ pub(super) struct Segments<S: Storage> {
     active: Option<Active<S::File>>,
     pub(super) sealed: VecDeque<Sealed>,
     spares: Vec<(String, u64)>,
+    /// The number of the last segment that was given its name.
+    named: u32,
     /// The oldest segment has lost its name, and that isn't durable yet.
     nameless: bool,
     /// What may be left of spares that can't be used. It goes with the next segment that does.
@@ -71,6 +73,7 @@ impl<S: Storage> Segments<S> {
             active: None,
             sealed,
             spares: Vec::new(),
+            named: 0,
             nameless: false,
             strays: Vec::new(),
             sequence,
@@ -86,6 +89,7 @@ impl<S: Storage> Segments<S> {
     /// Writes a batch and waits until it is durable. On an error nothing of it is, or all of it; it can be tried again, and nothing else
     /// may be written before.
     pub(super) fn write(&mut self, batch: &mut Batch, next_id: u64) -> Result<(), JournalError> {
+        self.check_place()?;
         let block = batch.octets.len();
         let needed = next_offset(0, block as u64) + BLOCK_HEADER_BYTES as u64;
         let Some(active) = self.active.as_mut().filter(|active| !active.doubtful) else {
@@ -119,6 +123,16 @@ impl<S: Storage> Segments<S> {
         Ok(())
     }
 
+    /// What is written to a directory that was moved away, the next start doesn't find: it must not be called durable.
+    fn check_place(&self) -> Result<(), JournalError> {
+        let path = self.storage.path("");
+        match self.storage.is_in_place() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(JournalError::Moved { path }),
+            Err(error) => Err(JournalError::io("find", path)(error)),
+        }
+    }
+
     /// Where the segment that is written ends.
     fn active_end(&self) -> u64 {
         self.active.as_ref().map_or(SEGMENT_HEADER_BYTES as u64, |active| active.offset)
@@ -148,14 +162,22 @@ impl<S: Storage> Segments<S> {
         let offset = octets.len() as u64;
         octets.resize(octets.len() + BLOCK_HEADER_BYTES, 0);
 
-        let path = self.storage.path(&segment_name(number));
+        let name = segment_name(number);
+        let path = self.storage.path(&name);
         let (file, capacity, initialised) =
             self.fresh_file(octets.len() as u64).map_err(JournalError::io("make", &path))?;
         let storage = &self.storage;
         file.write_all_at(&octets, 0)
             .and_then(|()| file.sync())
-            .and_then(|()| storage.rename(NEXT_NAME, &segment_name(number)))
-            .and_then(|()| storage.sync())
+            .and_then(|()| match self.named == number {
+                // Ours, whose name could not be synced.
+                true => storage.rename(NEXT_NAME, &name),
+                false => storage.rename_new(NEXT_NAME, &name),
+            })
+            .and_then(|()| {
+                self.named = number;
+                storage.sync()
+            })
             .map_err(|error| {
                 // So that it doesn't take the room that someone may make.
                 let _ = storage.remove(NEXT_NAME);

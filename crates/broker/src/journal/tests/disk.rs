@@ -300,6 +300,10 @@ impl StorageFile for DiskFile {
 impl Storage for Disk {
     type File = DiskFile;
 
+    fn is_in_place(&self) -> io::Result<bool> {
+        Ok(true)
+    }
+
     fn names(&self) -> io::Result<Vec<String>> {
         Ok(self.world().names.keys().cloned().collect())
     }
@@ -333,6 +337,13 @@ impl Storage for Disk {
         let inode = *world.names.get(from).ok_or(io::ErrorKind::NotFound)?;
         world.change(NameChange::Rename(from.to_owned(), to.to_owned(), inode));
         Ok(())
+    }
+
+    fn rename_new(&self, from: &str, to: &str) -> io::Result<()> {
+        if self.world().names.contains_key(to) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        self.rename(from, to)
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {

@@ -6,6 +6,7 @@ mod damage;
 mod disk;
 mod freeing;
 mod model;
+mod place;
 
 use super::*;
 use crate::body::Body;
