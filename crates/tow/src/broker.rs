@@ -57,7 +57,7 @@ pub struct Arguments {
     /// Seconds that what belongs to a numbered client is kept while the client isn't connected.
     #[arg(long, value_name = "SECONDS", default_value_t = 300.0, allow_negative_numbers = true)]
     absent_timeout: f64,
-    /// The same for what is in the journal; seven days by default.
+    /// The same for what is in the journal; seven days by default. A restart of the broker begins them anew.
     #[arg(long, value_name = "SECONDS", default_value_t = 604_800.0, allow_negative_numbers = true)]
     journal_retention: f64,
     /// Seconds that workers may finish what they have when the broker is told to end.

@@ -43,7 +43,7 @@ pub struct Settings {
     pub busy_timeout_ms: Option<Millis>,
     /// How long what belongs to a client that isn't connected is kept.
     pub absent_client_ms: Millis,
-    /// The same for what is in the journal.
+    /// The same for what is in the journal; of what is restored, from then on.
     pub journal_retention_ms: Millis,
     /// How often stock workers are sent a heartbeat.
     pub heartbeat_ms: Millis,
