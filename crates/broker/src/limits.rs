@@ -9,6 +9,9 @@ pub const BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Frames of a body (MDP's requests and replies have one or more).
 pub const BODY_FRAMES_MAX: usize = 1000;
 
+/// Octets of a message that is in memory: a body, the lengths of its frames, or what each costs, and what comes before it.
+pub const MESSAGE_BYTES_MAX: usize = BODY_BYTES_MAX + 2 * 1024 * 1024;
+
 /// Octets of a body on disk.
 pub const LARGE_BODY_BYTES_MAX: u64 = 1 << 40;
 

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use towpath_broker::broker::{Broker, BrokerError, BrokerOptions, StopHandle};
 use towpath_broker::client::{
     Accepted, CallError, CallOptions, Client, ClientOptions, Completed, Dialect, LinkOptions, StreamItem, SubmitError,
 };
-use towpath_broker::wire::Status;
+use towpath_broker::wire::{Block, CLIENT_HEADER, ClientId, FromClient, Status, ToClient};
 use towpath_broker::worker::{Request, Worker, WorkerError, WorkerOptions};
 use towpath_broker::{Body, Endpoint, SocketError, Spool, SpooledBody};
+use towpath_sockets::{Frame, HubOptions, Socket, SocketType};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -379,5 +381,119 @@ fn a_worker_that_leaves_finishes_what_it_holds() {
         let next = Worker::at_once(endpoint, "slow", options(1, Dialect::Auto), std::convert::identity).unwrap();
         assert_eq!(client.receive().await.unwrap().number, second);
         drop(next);
+    });
+}
+
+const MIB: usize = 1 << 20;
+
+fn of_frames(lengths: &[usize]) -> Body {
+    Body::of_frames(lengths.iter().map(|length| vec![0; *length].into()))
+}
+
+/// Runs to its end on one thread: large bodies take their time.
+fn on_one<F: Future<Output = ()>>(test: F) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(PATIENCE, test).await.expect("it takes too long") });
+}
+
+#[test]
+fn bodies_of_several_frames_pass_up_to_their_limits_and_no_further() {
+    on_one(async {
+        let broker = Running::start(|_| ());
+        let here = std::slice::from_ref(&broker.endpoint);
+        let echo = echo(&[&broker.endpoint], 2);
+        let client = client(&[&broker.endpoint], Dialect::Auto);
+        for lengths in [&[32 * MIB, 32 * MIB][..], &[67_108; 1000]] {
+            let body = of_frames(lengths);
+            assert!(client.call("echo", body.clone()).await.unwrap().body == body);
+        }
+        assert_eq!(echo.status().counters.requests, 2);
+
+        let error = client.call("echo", of_frames(&[32 * MIB, 32 * MIB + 1])).await.unwrap_err();
+        assert!(
+            matches!(error, CallError::NotMade(SubmitError::TooLarge { frames: 2, octets: 67_108_865 })),
+            "{error}"
+        );
+        let error = client.call("echo", of_frames(&[1; 1001])).await.unwrap_err();
+        assert!(matches!(error, CallError::NotMade(SubmitError::TooLarge { frames: 1001, octets: 1001 })), "{error}");
+        let both = Body::joined([Body::large(Spool::new("/tmp").unwrap().create().unwrap().finish()), "more".into()]);
+        let error = client.call("echo", both).await.unwrap_err();
+        assert!(matches!(error, CallError::NotMade(SubmitError::BadBody)), "{error}");
+
+        // A worker's too large reply, however it is given, is told as a failure, once.
+        let too_large = |_| of_frames(&[32 * MIB, 32 * MIB + 1]);
+        let at_once = Worker::at_once(here, "at once", options(1, Dialect::Auto), too_large).unwrap();
+        let (asked, later) = (Arc::new(AtomicU32::new(0)), Worker::connect(here, "later", options(2, Dialect::Auto)));
+        let (counted, later) = (Arc::clone(&asked), later.unwrap());
+        let working = tokio::spawn(async move {
+            let work = |mut request: Request| {
+                counted.fetch_add(1, Ordering::Relaxed);
+                async move {
+                    let parts = request.body().single() == Some(b"parts");
+                    let body = of_frames(&[1; 1001]);
+                    if !parts {
+                        return Ok(body);
+                    }
+                    assert!(request.part(body).await.is_err());
+                    Ok(Body::from("end"))
+                }
+            };
+            later.run(work).await;
+        });
+        for (service, body) in [("at once", "whole"), ("later", "whole"), ("later", "parts")] {
+            let error = client.call(service, body).await.unwrap_err();
+            assert_eq!(error.status(), Some(Status::FAILED));
+            assert!(error.to_string().contains("a body of several frames has up to 1000"), "{error}");
+        }
+        assert_eq!((at_once.status().counters.requests, asked.load(Ordering::Relaxed)), (1, 2));
+        working.abort();
+    });
+}
+
+/// A peer that isn't of this crate.
+fn dealer(broker: &Running) -> Socket {
+    let dealer = Socket::new(HubOptions::new(SocketType::Dealer)).unwrap();
+    dealer.connect(&broker.endpoint).unwrap();
+    dealer
+}
+
+#[test]
+fn a_body_of_several_frames_beyond_the_limit_is_read_to_its_end_and_answered() {
+    on_one(async {
+        let broker = Running::start(|_| ());
+        // Found out at the end of the list, and before its frame.
+        for (number, lengths) in (1..).zip([&[32 * MIB, 32 * MIB + 1][..], &[40 * MIB, 40 * MIB]]) {
+            let numbered = dealer(&broker);
+            let mut block = Block::default();
+            FromClient::hello(&mut block, ClientId([number; 16]), 1);
+            FromClient::request(&mut block, u64::from(number), 0, false, b"echo", &of_frames(lengths));
+            for message in block.drain() {
+                let attached = message.attached.into_iter().flat_map(|body| body.to_frames().unwrap());
+                let frames = [CLIENT_HEADER.into(), message.block].into_iter().chain(attached);
+                numbered.send(frames.map(Frame::Bytes).collect()).await.unwrap();
+            }
+            let mut refused = None;
+            while refused.is_none() {
+                let message = numbered.recv().await.unwrap().frames;
+                let mut block = &message[1][..];
+                while !block.is_empty() {
+                    if let ToClient::Refused { number, status, retry_ms, .. } = ToClient::decode(&mut block).unwrap() {
+                        refused = Some((number, status, retry_ms));
+                    }
+                }
+            }
+            assert_eq!(refused, Some((u64::from(number), Status::TOO_LARGE, 0)));
+        }
+        // The same from a stock client, whose connection goes on.
+        let (stock, mut codes) = (dealer(&broker), Vec::new());
+        for body in [&[40 * MIB, 40 * MIB, 3][..], &[64 * MIB, 1], &[1, 80 * MIB, 80 * MIB], &[67_110; 1000], &[7]] {
+            let head = [Bytes::from("MDPC02"), Bytes::from(vec![1]), Bytes::from("mmi.service")];
+            let body = body.iter().map(|length| vec![b'x'; *length].into());
+            stock.send(head.into_iter().chain(body).map(Frame::Bytes).collect()).await.unwrap();
+            let reply = stock.recv().await.unwrap().frames;
+            assert_eq!(reply[2], "mmi.service");
+            codes.push(String::from_utf8(reply[3].to_vec()).unwrap());
+        }
+        assert_eq!(codes, ["413", "413", "413", "413", "404"]);
     });
 }

@@ -3,7 +3,8 @@
 use super::Broker;
 use super::connection::Speaks;
 use super::outbound::give_up;
-use super::streams::{Attached, body_of};
+use super::spooling::Lost;
+use super::streams::{Attached, body_of, is_too_large};
 use crate::body::Body;
 use crate::core::{Kind, Peer};
 use crate::mdp::{self, FromPeer, MdpError, WorkerCommand};
@@ -13,6 +14,15 @@ use towpath_sockets::{Event, PeerId};
 
 /// Records of a block after which the core's actions are carried out: as many as the processor's cache holds.
 const RECORDS_AT_ONCE: usize = 64;
+
+/// The body of a stock peer's message, or why it isn't here.
+fn stock_body(frames: smallvec::SmallVec<[Bytes; 2]>, attached: Attached) -> Result<Body, Lost> {
+    match attached {
+        Attached::Nothing => Some(Body::owned(frames)).filter(|body| !is_too_large(body)).ok_or(Lost::TooLarge),
+        Attached::Body(body) => Ok(body),
+        Attached::Lost(lost) => Err(lost),
+    }
+}
 
 impl Broker {
     pub(super) fn on_event(&mut self, event: Event) {
@@ -213,10 +223,9 @@ impl Broker {
         }
         match message {
             FromPeer::Request { dialect, envelope, service, body } => {
-                let body = match attached {
-                    Attached::Nothing => Body::owned(body),
-                    Attached::Body(body) => body,
-                    Attached::Lost(lost) => {
+                let body = match stock_body(body, attached) {
+                    Ok(body) => body,
+                    Err(lost) => {
                         let (status, _) = lost.of_request();
                         return self.core.stock_refuse(now, peer, envelope, &service, status, lost.reason());
                     }
@@ -245,10 +254,9 @@ impl Broker {
                 let Some(connection) = self.connections.of(id) else { return };
                 let part = partial.then_some(connection.parts);
                 connection.parts = if partial { connection.parts.saturating_add(1) } else { 0 };
-                let (status, body) = match attached {
-                    Attached::Nothing => (Status::OK, Body::owned(body)),
-                    Attached::Body(body) => (Status::OK, body),
-                    Attached::Lost(lost) => (lost.of_reply(), lost.reason().into()),
+                let (status, body) = match stock_body(body, attached) {
+                    Ok(body) => (Status::OK, body),
+                    Err(lost) => (lost.of_reply(), lost.reason().into()),
                 };
                 self.core.worker_reply(now, peer, &token, status, part, body);
             }

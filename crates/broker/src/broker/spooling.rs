@@ -30,6 +30,8 @@ pub(super) enum Lost {
     Unwritten,
     /// It wasn't written.
     NoRoom(NoRoom),
+    /// It has several frames, which are held in memory, and more octets than may be.
+    TooLarge,
 }
 
 impl Lost {
@@ -38,6 +40,7 @@ impl Lost {
             Lost::Unwritten => "the broker has no room on its disk for a large body",
             Lost::NoRoom(NoRoom::Now) => "large bodies have all the room on the broker's disk that they may have",
             Lost::NoRoom(NoRoom::Ever) => "larger than all the room that such bodies may have on the broker's disk",
+            Lost::TooLarge => "a body of several frames has more than 64 MiB",
         }
     }
 
@@ -46,7 +49,7 @@ impl Lost {
         match self {
             Lost::Unwritten => (Status::NO_STORAGE, RETRY_MS),
             Lost::NoRoom(NoRoom::Now) => (Status::UNAVAILABLE, RETRY_MS),
-            Lost::NoRoom(NoRoom::Ever) => (Status::TOO_LARGE, 0),
+            Lost::NoRoom(NoRoom::Ever) | Lost::TooLarge => (Status::TOO_LARGE, 0),
         }
     }
 
@@ -55,7 +58,7 @@ impl Lost {
     pub fn of_reply(self) -> Status {
         match self {
             Lost::Unwritten | Lost::NoRoom(NoRoom::Now) => Status::NO_STORAGE,
-            Lost::NoRoom(NoRoom::Ever) => Status::TOO_LARGE,
+            Lost::NoRoom(NoRoom::Ever) | Lost::TooLarge => Status::TOO_LARGE,
         }
     }
 }

@@ -5,7 +5,7 @@ use super::connection::Connection;
 use super::outbound::{give_up, set_reading};
 use super::spooling::{Lost, Ticket};
 use crate::body::{Arriving, Body, kept};
-use crate::limits::BODY_BYTES_MAX;
+use crate::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX};
 use crate::mdp::{self, FromPeer, WorkerCommand};
 use crate::spool::{BodyOf, NoRoom};
 use crate::wire::{CLIENT_HEADER, Content, FromClient, FromWorker, WORKER_HEADER, WireError};
@@ -43,14 +43,42 @@ impl Incoming {
         self.frames_bytes + sink
     }
 
-    /// Whether so many octets more are too many for a body of several frames, which is held in memory.
-    fn is_too_large_with(&self, length: u64) -> bool {
-        let in_memory: usize = self.frames.iter().map(Bytes::len).sum();
-        length.saturating_add(in_memory as u64) > BODY_BYTES_MAX as u64
+    /// Whether so many octets more may be held in memory: those of a body of several frames, in whichever form it comes, or of
+    /// what is no body.
+    fn fit_with(&self, length: u64) -> Fit {
+        let head = head_of(&self.frames);
+        let most = match head {
+            // Each frame of a list has its length before it. How many there are is seen when it is here.
+            Some(Head { is_numbered: true, .. }) => BODY_BYTES_MAX + 4 * BODY_FRAMES_MAX,
+            _ => BODY_BYTES_MAX,
+        };
+        let before = head.as_ref().map_or(0, |head| head.frames);
+        let in_memory: usize = self.frames.iter().skip(before).map(Bytes::len).sum();
+        match head {
+            _ if length.saturating_add(in_memory as u64) <= most as u64 => Fit::Yes,
+            Some(head) => Fit::TooLarge(head.frames),
+            None => Fit::NoBody,
+        }
+    }
+
+    /// Of a body that is too large only what comes before it is kept.
+    fn lose_body(&mut self, head: usize) {
+        self.frames.truncate(head);
+        self.frames_bytes = self.frames.iter().map(|frame| FRAME_BYTES + frame.len()).sum();
+        self.sink = Sink::Nowhere(Lost::TooLarge);
     }
 }
 
-const TOO_LARGE: &str = "a body of several frames, or a frame that is no body, of more than 64 MiB";
+/// Whether there is memory for a message.
+enum Fit {
+    Yes,
+    /// Its body is too large, and has so many frames before it.
+    TooLarge(usize),
+    /// What is too large is no body, so nobody could be told.
+    NoBody,
+}
+
+const TOO_LARGE: &str = "a frame that is no body, of more than 64 MiB";
 
 #[derive(Debug)]
 enum Sink {
@@ -60,7 +88,7 @@ enum Sink {
     Spool(Ticket),
     /// The same, when there is room for so many octets. No more is read meanwhile; this is what had been read.
     Awaiting { length: u64, octets: BytesMut },
-    /// It is the whole body, and there is no room for it: what comes is dropped, and its sender told so at the end.
+    /// There is no room for the body, or it is too large: what comes of it is dropped, and its sender told so at the end.
     Nowhere(Lost),
     /// Into memory: it is one of several frames of a body.
     Memory(BytesMut),
@@ -125,8 +153,40 @@ pub(super) fn body_of<'a>(
     }
     match std::mem::replace(attached, Attached::Nothing) {
         Attached::Nothing => Err(WireError::Attachment),
-        Attached::Body(body) => content.arriving(block, Some(body)).map(Ok),
+        Attached::Body(body) => match content.arriving(block, Some(body))? {
+            Arriving::Body(body) if is_too_large(&body) => Ok(Err(Lost::TooLarge)),
+            arriving => Ok(Ok(arriving)),
+        },
         Attached::Lost(lost) => Ok(Err(lost)),
+    }
+}
+
+/// Whether a body is too large to be in memory, where all are that have several frames.
+pub(super) fn is_too_large(body: &Body) -> bool {
+    body.large_bytes() == 0 && body.length() > BODY_BYTES_MAX as u64
+}
+
+/// What comes before a body.
+struct Head {
+    /// How many frames.
+    frames: usize,
+    /// The body is one frame then, which may be a list of frames.
+    is_numbered: bool,
+}
+
+/// What these frames begin with, if the next one is of a body.
+fn head_of(frames: &[Bytes]) -> Option<Head> {
+    if let [header, _] = frames
+        && (header == CLIENT_HEADER || header == WORKER_HEADER)
+    {
+        return Some(Head { frames: 2, is_numbered: true });
+    }
+    let with_next: Vec<Bytes> = frames.iter().cloned().chain([Bytes::new()]).collect();
+    match mdp::decode(&with_next) {
+        Ok(FromPeer::Request { body, .. } | FromPeer::Worker { command: WorkerCommand::Reply { body, .. }, .. }) => {
+            Some(Head { frames: with_next.len() - body.len(), is_numbered: false })
+        }
+        _ => None,
     }
 }
 
@@ -156,6 +216,9 @@ impl Broker {
     pub(super) fn on_body_start(&mut self, id: PeerId, head: Frames, length: u64, more: bool) {
         let Some(connection) = self.connections.of(id) else { return };
         let incoming = connection.incoming.get_or_insert_with(Incoming::new);
+        if matches!(incoming.sink, Sink::Nowhere(_)) {
+            return;
+        }
         incoming.extend(head);
         let whole = if more { None } else { whole_body(&incoming.frames) };
         incoming.sink = match whole {
@@ -173,8 +236,14 @@ impl Broker {
                 Ok(ticket) => Sink::Spool(ticket),
                 Err(no_room) => Sink::Nowhere(Lost::NoRoom(no_room)),
             },
-            None if !incoming.is_too_large_with(length) => Sink::Memory(BytesMut::new()),
-            None => return self.reject(id, TOO_LARGE),
+            None => match incoming.fit_with(length) {
+                Fit::Yes => Sink::Memory(BytesMut::new()),
+                Fit::TooLarge(head) => {
+                    incoming.lose_body(head);
+                    return self.hold(id);
+                }
+                Fit::NoBody => return self.reject(id, TOO_LARGE),
+            },
         };
         if connection.awaits_room {
             set_reading(&mut self.hub, connection);
@@ -245,6 +314,12 @@ impl Broker {
                 connection.put_behind(Arrived { frames: incoming.frames, attached: None, number: ticket.number });
                 return self.hold(id);
             }
+            // Frames of it follow, which go the same way.
+            Sink::Nowhere(lost) if more => {
+                incoming.sink = Sink::Nowhere(lost);
+                connection.incoming = Some(incoming);
+                return;
+            }
             Sink::Nowhere(lost) => {
                 self.connections.recount(id);
                 return self.on_whole(id, incoming.frames, Attached::Lost(lost));
@@ -270,14 +345,23 @@ impl Broker {
 
     /// The frames behind the last streamed one.
     pub(super) fn on_rest(&mut self, id: PeerId, rest: Frames) {
-        let Some(incoming) = self.connections.of(id).and_then(|connection| connection.incoming.take()) else { return };
+        let Some(mut incoming) = self.connections.of(id).and_then(|connection| connection.incoming.take()) else {
+            return;
+        };
         self.connections.recount(id);
-        if incoming.is_too_large_with(rest.iter().map(|frame| frame.len() as u64).sum()) {
-            return self.reject(id, TOO_LARGE);
+        if !matches!(incoming.sink, Sink::Nowhere(_)) {
+            match incoming.fit_with(rest.iter().map(|frame| frame.len() as u64).sum()) {
+                Fit::Yes => {
+                    incoming.frames.extend(rest);
+                    return self.on_whole(id, incoming.frames, Attached::Nothing);
+                }
+                Fit::TooLarge(head) => incoming.lose_body(head),
+                Fit::NoBody => return self.reject(id, TOO_LARGE),
+            }
         }
-        let mut frames = incoming.frames;
-        frames.extend(rest);
-        self.on_whole(id, frames, Attached::Nothing);
+        if let Sink::Nowhere(lost) = incoming.sink {
+            self.on_whole(id, incoming.frames, Attached::Lost(lost));
+        }
     }
 
     /// Messages whose bodies have arrived on the disk.

@@ -37,7 +37,7 @@ pub use call::{Call, CallError, Reply, Stream, StreamItem};
 pub use session::{Counters, Refused};
 
 use crate::body::Body;
-use crate::limits::SERVICE_BYTES_MAX;
+use crate::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX, SERVICE_BYTES_MAX};
 use crate::link::drive::Shared;
 use crate::wire::{ClientId, Status};
 use inbox::{Inbox, RECEIVER};
@@ -147,6 +147,16 @@ pub enum SubmitError {
     /// The body isn't in memory, and not in a file of this crate either.
     #[error("a body of this kind can't be sent")]
     BadBody,
+    /// The body has several frames, which are in memory on their way, and is too large for that, or has too many.
+    #[error(
+        "a body of several frames has up to {BODY_FRAMES_MAX}, and {BODY_BYTES_MAX} octets; this one {frames}, and {octets}"
+    )]
+    TooLarge {
+        /// How many frames it has.
+        frames: usize,
+        /// Octets of all of them.
+        octets: u64,
+    },
     /// The client is closed.
     #[error("the client is closed: {0}")]
     Closed(String),

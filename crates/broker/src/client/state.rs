@@ -10,6 +10,7 @@ use crate::limits::SERVICE_BYTES_MAX;
 use crate::link::drive::{Driven, Shared};
 use crate::link::guess::Guess;
 use crate::link::incoming::{Incoming, Pieces};
+use crate::link::outgoing::Unfit;
 use crate::link::{LinkOptions, Speech, outgoing};
 use crate::wire::{Block, CLIENT_HEADER, ClientId, Extent};
 use std::collections::VecDeque;
@@ -64,6 +65,15 @@ pub(super) struct Notices {
     pub accepted: Notify,
 }
 
+impl From<Unfit> for SubmitError {
+    fn from(unfit: Unfit) -> SubmitError {
+        match unfit {
+            Unfit::Kind => SubmitError::BadBody,
+            Unfit::TooLarge { frames, octets } => SubmitError::TooLarge { frames, octets },
+        }
+    }
+}
+
 impl State {
     pub fn new(client: ClientId, endpoints: Vec<Endpoint>, options: ClientOptions, notices: Arc<Notices>) -> State {
         let ClientOptions { outstanding_max, outstanding_bytes_max, received_bytes_max, link } = options;
@@ -114,9 +124,7 @@ impl State {
         if service.is_empty() || service.len() > SERVICE_BYTES_MAX {
             return Err(SubmitError::BadService(service.len()));
         }
-        if !outgoing::can_be_sent(&body) {
-            return Err(SubmitError::BadBody);
-        }
+        outgoing::check(&body)?;
         if let Some(why) = &self.ended {
             return Err(SubmitError::Closed(why.clone()));
         }

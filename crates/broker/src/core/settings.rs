@@ -1,6 +1,6 @@
 //! What an operator may decide.
 
-use crate::limits::BODY_BYTES_MAX;
+use crate::limits::MESSAGE_BYTES_MAX;
 
 /// Milliseconds since some moment before all others.
 pub type Millis = u64;
@@ -69,7 +69,7 @@ impl Settings {
 
     /// Octets of messages that have begun and aren't whole: a quarter of all memory, but at least a message's.
     pub fn unfinished_bytes_max(&self) -> usize {
-        (self.bytes_max / 4).max(BODY_BYTES_MAX)
+        (self.bytes_max / 4).max(MESSAGE_BYTES_MAX)
     }
 }
 

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use towpath_sockets::{Heartbeat, HubOptions, MechanismConfig, Metadata, SocketType};
 
-use crate::limits::{BODY_FRAMES_MAX, LARGE_BODY_BYTES_MAX};
+use crate::limits::{BODY_FRAMES_MAX, LARGE_BODY_BYTES_MAX, MESSAGE_BYTES_MAX};
 use crate::{mdp, wire};
 use guess::Guess;
 
@@ -90,6 +90,7 @@ impl LinkOptions {
         // A list of frames that is attached to a record may have more octets than are streamed: it comes by way of a file then.
         options.stream_over_bytes = Some(self.spool_over_bytes);
         options.max_frames = BODY_FRAMES_MAX + ENVELOPE_FRAMES_MAX;
+        options.max_message_bytes = MESSAGE_BYTES_MAX as u64;
         options.max_frame_bytes = LARGE_BODY_BYTES_MAX;
         options.reconnect = towpath_sockets::Backoff { first: self.backoff_first, most: self.backoff_most };
         options

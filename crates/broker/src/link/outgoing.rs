@@ -1,6 +1,7 @@
 //! From records and bodies to messages of the hub.
 
 use crate::body::{Body, LargeBody};
+use crate::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX};
 use crate::spool::SpooledBody;
 use crate::wire;
 use bytes::Bytes;
@@ -16,15 +17,39 @@ pub(crate) fn append_body(message: &mut Message, body: &Body) {
         let range = FileRange::new(Arc::clone(spooled.file()), 0, spooled.length());
         message.frames.push(range.close_if_short().into());
     } else {
-        // `can_be_sent` is asked before a body is taken.
+        // `check` is asked before a body is taken.
         tracing::error!(?body, "a body of this kind can't be sent");
         message.frames.push(Frame::Bytes(Bytes::new()));
     }
 }
 
-/// Whether [`append_body`] knows what to do with it.
-pub(crate) fn can_be_sent(body: &Body) -> bool {
-    body.as_large().is_none() || as_spooled(body).is_some()
+/// Why a body can't be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unfit {
+    /// [`append_body`] doesn't know what to do with it.
+    #[error("a body of this kind can't be sent")]
+    Kind,
+    /// Several frames are in memory on their way.
+    #[error(
+        "a body of several frames has up to {BODY_FRAMES_MAX}, and {BODY_BYTES_MAX} octets; this one {frames}, and {octets}"
+    )]
+    TooLarge { frames: usize, octets: u64 },
+}
+
+/// Whether a body can be sent.
+#[inline]
+pub(crate) fn check(body: &Body) -> Result<(), Unfit> {
+    if body.single().is_some() { Ok(()) } else { check_others(body) }
+}
+
+#[cold]
+fn check_others(body: &Body) -> Result<(), Unfit> {
+    let Some(frames) = body.frames().map(|frames| frames.len()) else {
+        return as_spooled(body).map(|_| ()).ok_or(Unfit::Kind);
+    };
+    let octets = body.length();
+    let fits = frames <= BODY_FRAMES_MAX && octets <= BODY_BYTES_MAX as u64;
+    if fits { Ok(()) } else { Err(Unfit::TooLarge { frames, octets }) }
 }
 
 /// The file of a body that is in one.

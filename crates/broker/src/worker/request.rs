@@ -4,7 +4,7 @@ use super::link::LinkState;
 use super::session::Arrival;
 use crate::body::Body;
 use crate::link::drive::Shared;
-use crate::link::outgoing::can_be_sent;
+use crate::link::outgoing::{self, Unfit};
 use crate::wire::{Status, Token};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +13,13 @@ use tokio::sync::Notify;
 
 /// What a request is told when it is dropped without a reply.
 const DROPPED: &str = "the worker dropped the request without a reply";
+
+/// What a request is told whose reply can't be sent.
+pub(super) fn unfit(why: Unfit) -> Body {
+    let why = format!("the worker's reply: {why}");
+    tracing::error!(why, "a reply can't be sent");
+    Body::from(why)
+}
 
 /// Whether a request is still wanted.
 #[derive(Debug, Default)]
@@ -67,8 +74,10 @@ impl Answer {
 
     pub fn end(mut self, outcome: Result<Body, String>) -> Result<(), NotWanted> {
         match outcome {
-            Ok(body) if can_be_sent(&body) => self.give(Status::OK, None, &body),
-            Ok(_) => self.give(Status::FAILED, None, &Body::from("the reply is a body that can't be sent")),
+            Ok(body) => match outgoing::check(&body) {
+                Ok(()) => self.give(Status::OK, None, &body),
+                Err(why) => self.give(Status::FAILED, None, &unfit(why)),
+            },
             Err(reason) => self.give(Status::FAILED, None, &Body::from(reason)),
         }
     }
@@ -127,9 +136,14 @@ impl Request {
     }
 
     /// Gives a part of the reply, of which a last one must follow. Waits while too many octets of replies wait for the
-    /// connection. A stock broker of MDP/0.1 has no parts: they become frames of the reply.
+    /// connection. A stock broker of MDP/0.1 has no parts: they become frames of the reply. A part that can't be sent lets the request
+    /// fail, and nothing more is wanted then.
     pub async fn part(&mut self, body: impl Into<Body>) -> Result<(), NotWanted> {
         let body = body.into();
+        if let Err(why) = outgoing::check(&body) {
+            self.answer.give(Status::FAILED, None, &unfit(why))?;
+            return Err(NotWanted);
+        }
         loop {
             let room = {
                 let state = self.answer.link.lock();
@@ -151,7 +165,8 @@ impl Request {
         outcome
     }
 
-    /// Gives the reply, or the last part of it.
+    /// Gives the reply, or the last part of it. One that can't be sent, such as one of several frames and over
+    /// [`BODY_BYTES_MAX`](crate::limits::BODY_BYTES_MAX), lets the request fail.
     pub fn reply(self, body: impl Into<Body>) -> Result<(), NotWanted> {
         self.answer.end(Ok(body.into()))
     }

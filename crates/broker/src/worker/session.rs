@@ -3,7 +3,10 @@
 //! A request stays held over the loss of its connection, and its reply goes out on the next one: the token in it still means
 //! the same to the broker. Stock brokers have no tokens; what came on a connection of theirs ends with it.
 
+use super::request::unfit;
 use crate::body::{Arriving, Body, COPY_AGAIN_BYTES_MAX};
+use crate::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX};
+use crate::link::outgoing::{self, Unfit};
 use crate::mdp::Dialect;
 use crate::mdp::peer::WorkerHears;
 use crate::wire::{Block, Content, FromWorker, Status, ToWorker, Token, WireError};
@@ -21,6 +24,14 @@ const LIVENESS: u32 = 4;
 
 /// What replies at once, or says why it can't.
 pub(super) type AtOnce = dyn Fn(Body) -> Result<Body, String> + Send + Sync;
+
+/// A reply, or why it can't be sent.
+fn fitting(reply: Body) -> Body {
+    match outgoing::check(&reply) {
+        Ok(()) => reply,
+        Err(why) => unfit(why),
+    }
+}
 
 /// A request that came.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,11 +72,42 @@ struct Held {
     /// A stock client's address; empty for numbered requests.
     address: Bytes,
     /// MDP/0.1 has no parts: they go in front of the reply's frames.
-    parts: Vec<Bytes>,
-    /// Parts of its reply were given for a numbered request.
+    parts: Parts,
+    /// Parts of its reply were given.
     has_parts: bool,
     /// It came on a connection that is gone.
     orphan: bool,
+}
+
+/// Parts of a reply that become frames of it.
+#[derive(Debug, Default)]
+struct Parts {
+    frames: Vec<Bytes>,
+    octets: u64,
+    /// Why they can't be sent together.
+    unfit: Option<Unfit>,
+}
+
+impl Parts {
+    fn add(&mut self, body: &Body) {
+        self.octets += body.length();
+        match body.to_frames() {
+            Some(frames) => self.frames.extend(frames),
+            None => self.unfit = Some(Unfit::Kind),
+        }
+        let frames = self.frames.len();
+        if self.unfit.is_none() && (frames > BODY_FRAMES_MAX || self.octets > BODY_BYTES_MAX as u64) {
+            self.unfit = Some(Unfit::TooLarge { frames, octets: self.octets });
+        }
+        if self.unfit.is_some() {
+            self.frames.clear();
+        }
+    }
+
+    /// All of them as one body.
+    fn whole(self) -> Body {
+        self.unfit.map_or_else(|| Body::of_frames(self.frames), unfit)
+    }
 }
 
 struct Unsent {
@@ -225,12 +267,15 @@ impl Session {
                     };
                     if let Some(reply) = at_once {
                         match reply(body) {
-                            Ok(body) => {
-                                FromWorker::reply(out, token, Status::OK, None, &body);
-                                if body.reusable_bytes() > 0 {
-                                    self.spare = body;
+                            Ok(body) => match outgoing::check(&body) {
+                                Ok(()) => {
+                                    FromWorker::reply(out, token, Status::OK, None, &body);
+                                    if body.reusable_bytes() > 0 {
+                                        self.spare = body;
+                                    }
                                 }
-                            }
+                                Err(why) => FromWorker::reply(out, token, Status::FAILED, None, &unfit(why)),
+                            },
                             Err(why) => FromWorker::reply(out, token, Status::FAILED, None, &Body::from(why)),
                         }
                         continue;
@@ -272,7 +317,7 @@ impl Session {
             WorkerHears::Request { address, body } => {
                 self.counters.requests += 1;
                 let mut answer = |reply: Result<Body, String>| {
-                    let body = reply.unwrap_or_else(Body::from);
+                    let body = fitting(reply.unwrap_or_else(Body::from));
                     self.stock.push_back(dialect.reply(&address, false, &body));
                 };
                 match (body, at_once) {
@@ -296,13 +341,13 @@ impl Session {
     /// Gives a reply, or part of one. Says whether anybody wants it: not if the request was cancelled, or has its reply.
     pub fn reply(&mut self, token: Token, status: Status, part: Option<u32>, body: &Body, out: &mut Block) -> bool {
         let Some(held) = self.held.get_mut(&token) else { return false };
+        held.has_parts |= part.is_some();
         if !held.address.is_empty() {
             if let Link::Stock { dialect, .. } = self.link {
                 self.reply_to_stock(dialect, token, part, body);
             }
             return true;
         }
-        held.has_parts |= part.is_some();
         match self.link {
             Link::Numbered => FromWorker::reply(out, token, status, part, body),
             _ => {
@@ -322,13 +367,15 @@ impl Session {
         let Some(held) = self.held.get_mut(&token) else { return };
         if dialect == Dialect::Mdp01 {
             if part.is_some() {
-                held.parts.extend(body.to_frames().into_iter().flatten());
+                held.parts.add(body);
                 return;
             }
-            let parts = std::mem::take(&mut held.parts);
-            let whole = match body.to_frames() {
-                Some(frames) if !parts.is_empty() => &Body::of_frames(parts.into_iter().chain(frames)),
-                _ => body,
+            let mut parts = std::mem::take(&mut held.parts);
+            let whole = if held.has_parts {
+                parts.add(body);
+                &parts.whole()
+            } else {
+                body
             };
             self.stock.push_back(dialect.reply(&held.address, false, whole));
         } else {
