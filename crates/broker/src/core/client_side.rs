@@ -2,16 +2,21 @@
 
 use super::numbers::Walk;
 use super::requests::{State, envelope_bytes};
-use super::room::{Refusal, STOPPING};
+use super::room::{Refusal, STOPPING, TOO_MANY_SERVICES};
 use super::session::{GAP_BYTES, Session};
 use super::settings::{Millis, NEVER};
 use super::{Action, Core, Peer, Role, ServiceKey, SessionKey, StockEnvelope};
 use crate::body::{Arriving, Body};
 use crate::wire::{ClientId, Status};
+use bytes::Bytes;
 
 /// Gaps between confirmed numbers that are remembered for one client. It may hold more requests than it may have here, so the
 /// bound on these is none on the gaps: it would be disconnected over and over.
 const GAPS_MAX: usize = 262_144;
+
+/// All of the broker's own services have one entry among the services, under this name: whoever asks for `mmi.1`, `mmi.2` and so on
+/// would use up what there may be of them.
+const BUILT_IN: &[u8] = b"mmi.";
 
 /// Whether the broker itself answers for a service: Majordomo's `mmi.*` (RFC 8), and Titanic's (RFC 9).
 pub fn is_built_in(service: &[u8]) -> bool {
@@ -154,6 +159,10 @@ impl Core {
             let (status, reason) = (Status::UNAVAILABLE, "read the replies that wait before you ask for more");
             return self.stock_refuse(now, peer, envelope, service, status, reason);
         }
+        if self.is_one_too_many(service) {
+            return self.stock_refuse(now, peer, envelope, service, Status::UNAVAILABLE, TOO_MANY_SERVICES);
+        }
+        let session = &mut self.sessions[key as usize];
         let number = session.next_number;
         session.next_number += 1;
         let ttl_ms = self.settings.ttl_ms;
@@ -186,13 +195,19 @@ impl Core {
         body: Arriving<'_>,
         envelope: StockEnvelope,
     ) -> ServiceKey {
-        let service = self.services.find_or_add(service);
+        let asked = service;
+        let is_built_in = is_built_in(asked);
+        let service = self.services.find_or_add(if is_built_in { BUILT_IN } else { asked });
         let expires = now.checked_add(ttl_ms).unwrap_or(NEVER);
         self.next_expiry = self.next_expiry.min(expires);
         let slot = self.requests.insert(session, number, service, expires, body);
         let request = self.requests.at_mut(slot);
         if envelope.is_some() {
             request.extra_mut().envelope = envelope;
+        }
+        let is_stock = self.sessions[session as usize].client.is_none();
+        if is_built_in && is_stock {
+            request.extra_mut().built_in = Some(Bytes::copy_from_slice(asked));
         }
         let bytes = request.bytes();
         self.bytes += bytes;
@@ -205,10 +220,10 @@ impl Core {
         if journalled {
             self.journal_accepted(slot);
         }
-        if is_built_in(&self.services.at(service).name) {
+        if is_built_in {
             self.requests.at_mut(slot).state = State::BuiltIn;
             let token = self.token_of(slot);
-            let service = self.services.at(service).name.clone();
+            let service = Bytes::copy_from_slice(asked);
             self.actions.push(Action::BuiltIn { token, service, body: self.requests.at(slot).body.clone() });
         } else {
             self.enqueue(slot, false);

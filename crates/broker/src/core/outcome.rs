@@ -97,7 +97,7 @@ impl Core {
         if session.client.is_none() {
             if let Some(peer) = session.peer {
                 let (envelope, body) = (request.envelope(), body.into_body());
-                let service = self.services.at(request.service).name.clone();
+                let service = request.built_in().unwrap_or_else(|| self.services.at(request.service).name.clone());
                 self.actions.push(Action::StockReply { peer, envelope, service, status, partial: false, body });
             }
             return self.forget(slot);

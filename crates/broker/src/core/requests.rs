@@ -5,6 +5,7 @@ use super::settings::Millis;
 use super::{ServiceKey, SessionKey, WorkerKey};
 use crate::body::{Arriving, Body, memory_bytes_of_frames};
 use crate::wire::Status;
+use bytes::Bytes;
 
 /// No slot.
 pub(super) const NONE: u32 = u32::MAX;
@@ -40,6 +41,8 @@ pub(super) enum State {
 pub(super) struct Extra {
     /// What came with a stock client's request.
     pub envelope: StockEnvelope,
+    /// Which of the broker's own services a stock client asked for.
+    pub built_in: Option<Bytes>,
     /// Parts that wait for the last one, because this client knows no parts.
     parts: Vec<Body>,
     /// Octets of memory that they take. There may be very many.
@@ -48,7 +51,10 @@ pub(super) struct Extra {
 
 impl Extra {
     fn bytes(&self) -> usize {
-        size_of::<Extra>() + envelope_bytes(&self.envelope) + self.parts_bytes
+        size_of::<Extra>()
+            + envelope_bytes(&self.envelope)
+            + self.parts_bytes
+            + self.built_in.as_ref().map_or(0, Bytes::len)
     }
 
     /// Keeps a part until the last one.
@@ -126,6 +132,11 @@ impl Request {
     /// What came with a stock client's request.
     pub fn envelope(&self) -> StockEnvelope {
         self.extra.as_ref().and_then(|extra| extra.envelope.clone())
+    }
+
+    /// Which of the broker's own services a stock client asked for, if it was one.
+    pub fn built_in(&self) -> Option<Bytes> {
+        self.extra.as_ref().and_then(|extra| extra.built_in.clone())
     }
 
     /// Parts that wait for the last one.

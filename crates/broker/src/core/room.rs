@@ -9,6 +9,8 @@ use bytes::Bytes;
 
 pub(super) const STOPPING: &str = "the broker is stopping";
 
+pub(super) const TOO_MANY_SERVICES: &str = "the broker has as many services as it can hold";
+
 /// Why a request is not taken, and when it would be worth another try.
 pub(super) struct Refusal {
     pub status: Status,
@@ -57,18 +59,22 @@ impl Core {
         if self.bytes + bytes > settings.bytes_max || self.requests.len() >= settings.requests_max {
             return not_now(200, "the broker has all that it can hold");
         }
-        match self.services.find(service).map(|key| self.services.at(key)) {
-            None if self.services.len() >= settings.asked_services_max() && !is_built_in(service) => {
-                not_now(1_000, "the broker has as many services as it can hold")
-            }
-            Some(service)
-                if service.waiting.len >= settings.service_requests_max
-                    || service.waiting_bytes + bytes > settings.service_bytes_max =>
-            {
-                not_now(200, "the service's queue is full")
-            }
-            _ => Ok(()),
+        let Some(service) = self.services.find(service).map(|key| self.services.at(key)) else {
+            return if self.is_one_too_many(service) { not_now(1_000, TOO_MANY_SERVICES) } else { Ok(()) };
+        };
+        if service.waiting.len >= settings.service_requests_max
+            || service.waiting_bytes + bytes > settings.service_bytes_max
+        {
+            return not_now(200, "the service's queue is full");
         }
+        Ok(())
+    }
+
+    /// Whether a request would call a service into being, and there are as many as requests alone may.
+    pub(super) fn is_one_too_many(&mut self, service: &[u8]) -> bool {
+        self.services.len() >= self.settings.asked_services_max()
+            && self.services.find(service).is_none()
+            && !is_built_in(service)
     }
 
     /// Whether a stock client may go on; with divisors over 1, whether there is so much more room in what is its own and in what

@@ -124,3 +124,37 @@ fn a_journal_that_fails_keeps_out_only_what_it_would_keep() {
 fn refused_number(action: &Action) -> Option<u64> {
     if let Action::Refused { number, .. } = action { Some(*number) } else { None }
 }
+
+#[test]
+fn nobody_uses_up_the_services_that_are_for_workers() {
+    let mut core = Core::new(Settings { services_max: 100, ..Settings::default() });
+    core.client_hello(0, 1, CLIENT, 1);
+    for n in 1..=200 {
+        core.stock_request(0, 2, true, None, format!("stock {n}").as_bytes(), Body::default());
+        // Answered, and not confirmed.
+        core.request(0, 1, n, 0, false, format!("mmi.{n}").as_bytes(), Body::default());
+        let done = actions(&mut core);
+        let asked = done.into_iter().find_map(|action| match action {
+            Action::BuiltIn { token, service, .. } => Some((token, service)),
+            _ => None,
+        });
+        let (token, service) = asked.unwrap();
+        assert_eq!(service, format!("mmi.{n}"));
+        core.built_in_reply(&token, Status::NOT_IMPLEMENTED, Body::from("501"));
+    }
+    assert!(core.services().count() <= core.settings().asked_services_max());
+    actions(&mut core);
+    // Who asks for one more is told so, and those that are there are asked for as before.
+    core.stock_request(0, 2, true, None, b"one more", Body::default());
+    assert_eq!(refusals(&actions(&mut core)), 1);
+    core.stock_request(0, 2, true, None, b"stock 1", Body::default());
+    core.worker_ready(0, 3, Kind::Numbered, b"new", 1);
+    assert!(!actions(&mut core).iter().any(|action| matches!(action, Action::Disconnect { .. })));
+    assert_eq!(core.service(b"new").unwrap().workers, 1);
+    // A reply names the service that was asked for.
+    core.stock_request(0, 4, true, None, b"mmi.what", Body::default());
+    let Some(Action::BuiltIn { token, .. }) = actions(&mut core).pop() else { panic!("not asked") };
+    core.built_in_reply(&token, Status::NOT_IMPLEMENTED, Body::from("501"));
+    let Some(Action::StockReply { service, .. }) = actions(&mut core).pop() else { panic!("not told") };
+    assert_eq!(service, "mmi.what");
+}
