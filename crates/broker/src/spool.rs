@@ -5,6 +5,7 @@ mod room;
 pub(crate) use room::{BodyOf, Claim, NoRoom, Room};
 
 use crate::body::{Body, LargeBody};
+use bytes::Bytes;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
@@ -162,6 +163,13 @@ impl SpooledBody {
     /// Its file, from the first octet to the last. It can be read at any offset; nobody writes to it any more.
     pub fn file(&self) -> &Arc<File> {
         &self.file
+    }
+
+    /// All of its octets, in memory.
+    pub(crate) fn read(&self) -> io::Result<Bytes> {
+        let mut octets = vec![0; usize::try_from(self.length).unwrap_or(usize::MAX)];
+        self.file.read_exact_at(&mut octets, 0)?;
+        Ok(Bytes::from(octets))
     }
 
     /// Its name, where the file system has no files without one. It goes with the last owner of the body.

@@ -497,3 +497,40 @@ fn a_body_of_several_frames_beyond_the_limit_is_read_to_its_end_and_answered() {
         assert_eq!(codes, ["413", "413", "413", "413", "404"]);
     });
 }
+
+#[test]
+fn a_numbered_client_is_given_stored_replies_of_any_kind_or_told_why_not() {
+    on_one(async {
+        let folder = tempfile::tempdir().unwrap();
+        let broker = Running::start(|options| options.journal = Some(folder.path().join("journal")));
+        let here = std::slice::from_ref(&broker.endpoint);
+        let reply = |body: Body| match body.single().unwrap() {
+            b"in a file" => vec![7; 3 * MIB].into(),
+            b"too large" => vec![7; 64 * MIB].into(),
+            b"many" => of_frames(&[1; 999]),
+            _ => of_frames(&[1; 1000]),
+        };
+        let _worker = Worker::at_once(here, "work", options(1, Dialect::Auto), reply).unwrap();
+        let client = client(&[&broker.endpoint], Dialect::Auto);
+        for (kind, frames, last) in
+            [("in a file", 2, 3 * MIB), ("many", 1000, 1), ("too many", 2, 0), ("too large", 2, 0)]
+        {
+            let asked = client.call("titanic.request", Body::of_frames(["work".into(), kind.into()])).await.unwrap();
+            let name = Body::copied(asked.body.frames().unwrap().last().unwrap());
+            let given = loop {
+                let given = client.call("titanic.reply", name.clone()).await.unwrap().body;
+                if given != Body::from("300") {
+                    break given;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            };
+            let given: Vec<_> = given.frames().unwrap().collect();
+            let code = if last > 0 { "200" } else { "413" };
+            assert_eq!((given[0], given.len()), (code.as_bytes(), frames), "{kind}");
+            match last {
+                0 => assert!(given[1].ends_with(b"a stock client of Majordomo is given it")),
+                octets => assert_eq!(given.last().unwrap().len(), octets),
+            }
+        }
+    });
+}

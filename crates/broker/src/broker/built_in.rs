@@ -3,8 +3,8 @@
 use super::Broker;
 use crate::body::Body;
 use crate::core::{ServiceInfo, StoredState, WorkerInfo};
-use crate::limits::SERVICE_BYTES_MAX;
-use crate::spool::BodyOf;
+use crate::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX, SERVICE_BYTES_MAX};
+use crate::spool::{BodyOf, SpooledBody};
 use crate::wire::{ClientId, Status, Token};
 use bytes::Bytes;
 use serde_json::json;
@@ -61,6 +61,10 @@ impl Lists {
     }
 }
 
+/// Of a stored reply that a numbered client can't have behind a code.
+const TOO_LARGE_A_REPLY: &str =
+    "the reply is here, but has with its code over 64 MiB or 1000 frames: a stock client of Majordomo is given it";
+
 /// A reply that begins with a code, as all of these do.
 fn coded(code: &'static str, more: impl IntoIterator<Item = Bytes>) -> Body {
     Body::of_frames([Bytes::from_static(code.as_bytes())].into_iter().chain(more))
@@ -103,7 +107,7 @@ impl Broker {
             b"mmi.services" | b"mmi.queue" => self.list(service, b""),
             b"mmi.spool" => coded("200", [self.spool().to_string().into()]),
             b"titanic.request" if self.keeping.is_some() => return self.titanic_request(token, body),
-            b"titanic.reply" if self.keeping.is_some() => self.titanic_reply(&argument),
+            b"titanic.reply" if self.keeping.is_some() => self.titanic_reply(token, &argument),
             b"titanic.close" if self.keeping.is_some() => match name_of(&argument) {
                 Some(name) => {
                     let now = self.now();
@@ -192,13 +196,33 @@ impl Broker {
         self.core.store(now, name, &service, Body::of_frames(frames), *token, answer);
     }
 
-    fn titanic_reply(&self, argument: &[u8]) -> Body {
+    fn titanic_reply(&self, token: &Token, argument: &[u8]) -> Body {
         match name_of(argument).and_then(|name| self.core.stored(name)) {
             None => coded("400", []),
             Some(StoredState::Pending) => coded("300", []),
+            Some(StoredState::Done(Status::OK, body)) if self.core.is_numbered(token) => in_memory(&body),
             Some(StoredState::Done(Status::OK, body)) => Body::joined([coded("200", []), body]),
             Some(StoredState::Done(_, reason)) => coded("500", reason.to_frames().unwrap_or_default()),
         }
+    }
+}
+
+/// A stored reply behind its code, for a numbered client: in several frames, so all of it in memory.
+fn in_memory(body: &Body) -> Body {
+    const CODE: &str = "200";
+    let fits = |frames: usize| {
+        frames < BODY_FRAMES_MAX && body.length().saturating_add(CODE.len() as u64) <= BODY_BYTES_MAX as u64
+    };
+    match (body.to_frames(), SpooledBody::of(body)) {
+        (Some(frames), _) if fits(frames.len()) => coded(CODE, frames),
+        (None, Some(file)) if fits(1) => match file.read() {
+            Ok(octets) => coded(CODE, [octets]),
+            Err(error) => {
+                tracing::error!(%error, "a stored reply can't be read");
+                coded("500", ["the broker can't read the reply from its disk".into()])
+            }
+        },
+        _ => coded("413", [TOO_LARGE_A_REPLY.into()]),
     }
 }
 

@@ -334,6 +334,13 @@ impl Core {
         })
     }
 
+    /// Whether a request is a numbered client's, whose replies are in memory or in one file.
+    pub fn is_numbered(&self, token: &Token) -> bool {
+        let ticket = Ticket::read(token);
+        let request = self.requests.find(ticket.slot, ticket.generation);
+        request.is_some_and(|request| self.sessions[request.session as usize].client.is_some())
+    }
+
     #[cfg(test)]
     pub(super) fn awaiting_closes(&self) -> usize {
         self.store.closing.len()

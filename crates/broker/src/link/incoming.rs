@@ -2,12 +2,11 @@
 
 use crate::body::Body;
 use crate::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX};
-use crate::spool::{Spool, SpoolWriter};
+use crate::spool::{Spool, SpoolWriter, SpooledBody};
 use crate::wire::WireError;
 use bytes::Bytes;
 use smallvec::SmallVec;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use towpath_sockets::Frames;
 
@@ -171,10 +170,7 @@ pub(crate) fn body_of(mut pieces: Pieces) -> Result<Body, String> {
 }
 
 fn read_whole(body: &Body) -> io::Result<Bytes> {
-    let Some(spooled) = super::outgoing::as_spooled(body) else { return Ok(Bytes::new()) };
-    let mut octets = vec![0; usize::try_from(body.length()).unwrap_or(usize::MAX)];
-    spooled.file().read_exact_at(&mut octets, 0)?;
-    Ok(Bytes::from(octets))
+    super::outgoing::as_spooled(body).map_or_else(|| Ok(Bytes::new()), SpooledBody::read)
 }
 
 #[cfg(test)]

@@ -201,6 +201,10 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// Stands for a body of several frames that aren't all in memory: no record can have one, so none is to be given here. What would be
+/// said of it instead ended the connection of whoever gets it.
+const NO_FORM: &[u8] = b"a body of several frames, some of them in files, can't be sent in a record";
+
 /// How a body goes into a record.
 pub(super) enum Form<'a> {
     One(&'a [u8]),
@@ -221,6 +225,7 @@ impl Form<'_> {
                 let length: usize = frames.map(|frame| 4 + frame.len()).sum();
                 if length as u64 <= ATTACH_OVER_BYTES { Form::Many { length } } else { Form::Attached { many: true } }
             }
+            None if body.as_large().is_none() => Form::One(NO_FORM),
             _ => Form::Attached { many: false },
         }
     }

@@ -136,3 +136,22 @@ fn unknown_flags_and_the_number_0_are_errors() {
     let zero = first(&|block| FromClient::request(block, 0, 0, false, b"echo", &one));
     assert_eq!(FromClient::decode(&mut &zero[..]).err(), Some(WireError::NumberZero));
 }
+
+#[test]
+fn what_has_no_form_is_not_attached() {
+    #[derive(Debug)]
+    struct Elsewhere;
+    impl crate::body::LargeBody for Elsewhere {
+        fn length(&self) -> u64 {
+            7
+        }
+    }
+    let large = Body::large(std::sync::Arc::new(Elsewhere));
+    let mut block = Block::default();
+    ToClient::reply(&mut block, 1, Status::OK, None, &large);
+    ToClient::reply(&mut block, 2, Status::OK, None, &Body::joined([Body::from("200"), large]));
+    let messages: Vec<_> = block.drain().collect();
+    assert_eq!(messages.iter().map(|message| message.attached.is_some()).collect::<Vec<_>>(), [true, false]);
+    let reply = ToClient::decode(&mut &messages[1].block[..]).unwrap();
+    assert!(matches!(reply, ToClient::Reply { number: 2, content: Content::One(_), .. }), "{reply:?}");
+}
