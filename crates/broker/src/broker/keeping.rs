@@ -27,8 +27,43 @@ pub(super) struct Keeping {
     /// Entries that are on the disk, or never will be.
     done: u64,
     failing: bool,
+    /// When the core's time began.
     started: Instant,
-    started_unix_ms: u64,
+}
+
+/// What both clocks say at the same time. Deadlines in the journal are of the system's clock, which outlives the process and may be set
+/// meanwhile; the core's are not.
+#[derive(Debug, Clone, Copy)]
+struct Clocks {
+    now: Millis,
+    unix_ms: u64,
+}
+
+impl Clocks {
+    fn read(started: Instant) -> Clocks {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        Clocks { now: millis(started.elapsed()), unix_ms: millis(unix) }
+    }
+
+    /// A deadline of the core's, as it is in the journal. 0: there is none.
+    fn of_journal(self, expires: Millis) -> u64 {
+        match expires {
+            Millis::MAX => 0,
+            at => self.unix_ms.saturating_add(at).saturating_sub(self.now).max(1),
+        }
+    }
+
+    /// The other way round.
+    fn of_core(self, expires_unix_ms: u64) -> Millis {
+        match expires_unix_ms {
+            0 => Millis::MAX,
+            at => self.now.saturating_add(at.saturating_sub(self.unix_ms)),
+        }
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Opens the journal.
@@ -49,9 +84,10 @@ pub(super) fn large_bytes(recovered: &Recovered) -> u64 {
 }
 
 impl Keeping {
-    /// Gives the core what is in the journal. Large bodies have their part of the room, whether or not there is so much.
-    pub fn new(journal: Journal, recovered: Recovered, core: &mut Core, room: &Arc<Room>) -> Keeping {
-        let started_unix_ms = unix_ms();
+    /// Gives the core, whose time began at `started`, what is in the journal. Large bodies have their part of the room, whether or not
+    /// there is so much.
+    pub fn new(journal: Journal, recovered: Recovered, core: &mut Core, room: &Arc<Room>, started: Instant) -> Keeping {
+        let clocks = Clocks::read(started);
         let (mut waiting, mut settled) = (0, 0);
         for request in recovered.requests {
             match request.outcome {
@@ -59,16 +95,13 @@ impl Keeping {
                 Some(_) => settled += 1,
             }
             core.restore(
-                0,
+                clocks.now,
                 Restored {
                     id: request.id,
                     client: ClientId(request.client),
                     number: request.number,
                     service: request.service,
-                    expires: match request.expires_unix_ms {
-                        0 => Millis::MAX,
-                        at => at.saturating_sub(started_unix_ms),
-                    },
+                    expires: clocks.of_core(request.expires_unix_ms),
                     body: SpooledBody::with_room(request.body, room),
                     outcome: request.outcome.map(|(status, body)| (Status(status), SpooledBody::with_room(body, room))),
                 },
@@ -85,8 +118,7 @@ impl Keeping {
             unknown: HashSet::new(),
             done: 0,
             failing: false,
-            started: Instant::now(),
-            started_unix_ms,
+            started,
         }
     }
 
@@ -94,6 +126,10 @@ impl Keeping {
     pub fn write(&mut self, core: &mut Core) {
         core.take_entries(&mut self.taken);
         self.entries.extend(self.taken.drain(..));
+        if self.entries.is_empty() {
+            return self.forget_unknown();
+        }
+        let clocks = Clocks::read(self.started);
         while let Some(entry) = self.entries.front() {
             let (Entry::Accepted { id, .. } | Entry::Finished { id, .. } | Entry::Forgotten { id }) = *entry;
             if self.unknown.contains(&id) {
@@ -107,10 +143,7 @@ impl Keeping {
                     client: client.0,
                     number: *number,
                     service,
-                    expires_unix_ms: match *expires {
-                        Millis::MAX => 0,
-                        at => self.started_unix_ms.saturating_add(at),
-                    },
+                    expires_unix_ms: clocks.of_journal(*expires),
                     body,
                 },
                 Entry::Finished { id, status, body } => journal::Entry::Finished { id: *id, status: status.0, body },
@@ -132,6 +165,10 @@ impl Keeping {
                 }
             }
         }
+        self.forget_unknown();
+    }
+
+    fn forget_unknown(&mut self) {
         if self.refused == 0 && self.entries.is_empty() {
             self.unknown.clear();
         }
@@ -186,11 +223,6 @@ impl Keeping {
     }
 }
 
-fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -239,7 +271,7 @@ mod tests {
         let open = on_faulty_disk(20);
         let mut core = core();
         let (journal, recovered) = open();
-        let mut keeping = Keeping::new(journal, recovered, &mut core, &Room::new(0));
+        let mut keeping = Keeping::new(journal, recovered, &mut core, &Room::new(0), Instant::now());
         core.client_hello(0, 1, CLIENT, 1);
         for number in 1..=5 {
             let body = if number == 2 { too_large() } else { Body::from("small") };
@@ -290,5 +322,42 @@ mod tests {
         let found: Vec<_> = open().1.requests.into_iter().map(|r| (r.number, r.outcome.map(|o| Status(o.0)))).collect();
         let (done, failed) = (Some(Status::OK), Some(Status::TOO_LARGE));
         assert_eq!(found, [(1, done), (3, failed), (4, done), (5, None)]);
+    }
+
+    #[test]
+    fn a_deadline_is_as_far_away_in_the_journal_as_it_was_when_it_was_written() {
+        // The system's clock may be set between any two of these.
+        let [write, read] = [(70_000, 5_000_000), (3, 9_000_000)].map(|(now, unix_ms)| Clocks { now, unix_ms });
+        assert_eq!(write.of_journal(70_000 + 60_000), 5_060_000);
+        assert_eq!(read.of_core(9_000_500), 503);
+        assert_eq!(read.of_core(8_000_000), 3);
+        assert_eq!((write.of_journal(Millis::MAX), read.of_core(0)), (0, Millis::MAX));
+    }
+
+    #[test]
+    fn the_time_that_the_journal_takes_to_open_is_nobodys() {
+        const TTL_MS: u32 = 3_600_000;
+        const TOOK_MS: u64 = 2 * TTL_MS as u64;
+        let open = on_faulty_disk(0);
+        let took = || Instant::now().checked_sub(Duration::from_millis(TOOK_MS)).unwrap();
+        let (journal, recovered) = open();
+        let mut first = core();
+        let mut keeping = Keeping::new(journal, recovered, &mut first, &Room::new(0), took());
+        first.client_hello(TOOK_MS, 1, CLIENT, 1);
+        let before = Clocks::read(keeping.started);
+        first.request(before.now, 1, 1, TTL_MS, false, b"nobody", Body::from("in an hour"));
+        settle(&mut keeping, &mut first);
+        keeping.close().unwrap();
+        let (journal, recovered) = open();
+        let expires = recovered.requests[0].expires_unix_ms;
+        assert!(expires.abs_diff(before.unix_ms + u64::from(TTL_MS)) < u64::from(TTL_MS) / 2, "{expires} {before:?}");
+        let mut second = core();
+        let mut keeping = Keeping::new(journal, recovered, &mut second, &Room::new(0), took());
+        second.tick(Clocks::read(keeping.started).now);
+        second.client_hello(TOOK_MS, 1, CLIENT, 1);
+        second.request(TOOK_MS, 1, 1, TTL_MS, false, b"nobody", Body::from("in an hour"));
+        let actions = settle(&mut keeping, &mut second);
+        assert!(!actions.iter().any(|action| matches!(action, Action::Reply { .. })), "{actions:?}");
+        assert_eq!(second.load().0, 1);
     }
 }

@@ -101,7 +101,7 @@ impl Broker {
         let no_place = |reason| BrokerError::Spool { directory: spooling::directory(&options), reason };
         let (spool, room) = spooling::prepare(&options, kept).map_err(no_place)?;
         core.set_large_bytes_max(room.most_of(BodyOf::Request));
-        let keeping = opened.map(|(journal, recovered)| Keeping::new(journal, recovered, &mut core, &room));
+        let keeping = opened.map(|(journal, recovered)| Keeping::new(journal, recovered, &mut core, &room, started));
         let spooling = Spooling::start(spool, room, options.journal.is_some(), hub.waker()).map_err(no_place)?;
         let endpoints =
             options.endpoints.iter().map(|endpoint| hub.bind(endpoint)).collect::<Result<Vec<_>, SocketError>>()?;
