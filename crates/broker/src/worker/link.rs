@@ -37,6 +37,7 @@ pub(super) struct LinkState {
     peer: Option<(PeerId, Speech)>,
     block: Block,
     pending: VecDeque<Message>,
+    pending_bytes: usize,
     incoming: Incoming,
     handler: Option<Handler>,
     arrived: Vec<Arrival>,
@@ -68,6 +69,7 @@ impl LinkState {
             peer: None,
             block: Block::default(),
             pending: VecDeque::new(),
+            pending_bytes: 0,
             incoming: Incoming::new(options.spool_folder.clone()),
             guess: Guess::first(options.dialect),
             options,
@@ -103,7 +105,8 @@ impl LinkState {
 
     /// Whether replies wait for the connection, so that there should be no more parts for now.
     pub fn is_full(&self) -> bool {
-        !self.ended && self.block.memory_bytes() + self.session.unsent_bytes() > REPLY_BYTES_MAX
+        let bytes = self.pending_bytes + self.block.memory_bytes() + self.session.waiting_bytes();
+        !self.ended && bytes > REPLY_BYTES_MAX
     }
 
     /// Takes no more requests.
@@ -136,6 +139,7 @@ impl LinkState {
         self.session.disconnected();
         self.block.clear();
         self.pending.clear();
+        self.pending_bytes = 0;
         self.incoming.reset();
         if self.session.is_idle() {
             self.cancellations.clear();
@@ -189,18 +193,22 @@ impl LinkState {
         let Some((peer, speech)) = self.peer else { return };
         loop {
             while let Some(message) = self.pending.pop_front() {
+                let bytes = message.memory_bytes();
                 if let Err(SendError::Full(back) | SendError::Gone(back)) = hub.send(peer, message) {
                     self.pending.push_front(back);
                     return;
                 }
+                self.pending_bytes -= bytes;
             }
             match speech {
                 Speech::Numbered if !self.block.is_empty() => {
                     self.pending.extend(self.block.drain().map(|message| outgoing::numbered(WORKER_HEADER, message)));
+                    self.pending_bytes = self.pending.iter().map(Message::memory_bytes).sum();
                 }
                 Speech::Numbered => return,
                 Speech::Stock(_) => {
                     let Some(message) = self.session.pump_stock() else { return };
+                    self.pending_bytes += message.memory_bytes();
                     self.pending.push_back(message);
                 }
             }
@@ -300,5 +308,71 @@ impl Driven for LinkState {
 
     fn wakers(&mut self) -> &mut Vec<Waker> {
         &mut self.wakers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::mdp::Dialect;
+    use crate::mdp::peer::WorkerHears;
+    use crate::worker::Waiting;
+    use bytes::Bytes;
+    use std::sync::Mutex;
+
+    /// A connection to a stock broker, which has given it a request.
+    fn link(dialect: Dialect) -> (LinkState, Token) {
+        let waiting = Mutex::new(Waiting { requests: VecDeque::new(), links: 1 });
+        let inbox = Arc::new(Inbox { waiting, arrived: Notify::new() });
+        let endpoint = "tcp://127.0.0.1:1".parse().unwrap();
+        let mut link = LinkState::new(endpoint, Session::new("work", 1), LinkOptions::default(), None, inbox);
+        let (mut tokens, request) = (Vec::new(), WorkerHears::Request { address: "addr".into(), body: Ok("x".into()) });
+        link.session.connected_to_stock(dialect, Duration::ZERO);
+        link.session.on_stock(request, Duration::ZERO, None, &mut |heard| {
+            let Heard::Request(arrival) = heard else { return };
+            tokens.push(arrival.token);
+        });
+        (link, tokens[0])
+    }
+
+    fn part() -> Body {
+        Body::from(Bytes::from(vec![0; REPLY_BYTES_MAX / 2 + 1]))
+    }
+
+    #[test]
+    fn parts_for_a_stock_broker_wait_for_those_before_them() {
+        for dialect in [Dialect::Mdp02, Dialect::Majortomo] {
+            let (mut link, token) = link(dialect);
+            for number in 0..2 {
+                assert!(!link.is_full(), "{dialect:?}");
+                assert!(link.reply(token, Status::OK, Some(number), &part()));
+            }
+            assert!(link.is_full(), "{dialect:?}");
+            // What is handed over makes room: READY, and a part.
+            for _ in 0..2 {
+                link.session.pump_stock().unwrap();
+            }
+            assert!(!link.is_full(), "{dialect:?}");
+            link.reply(token, Status::OK, Some(2), &part());
+            assert!(link.is_full(), "{dialect:?}");
+            // And so does the end of the connection.
+            link.lost("a test");
+            assert!(!link.is_full(), "{dialect:?}");
+            assert_eq!(link.session.waiting_bytes(), 0);
+        }
+    }
+
+    #[test]
+    fn parts_that_become_frames_of_the_reply_do_not_wait_for_it() {
+        let (mut link, token) = link(Dialect::Mdp01);
+        for number in 0..10 {
+            assert!(link.reply(token, Status::OK, Some(number), &part()));
+            assert!(!link.is_full());
+        }
+        assert!(link.reply(token, Status::OK, None, &part()));
+        assert!(link.is_full());
+        while link.session.pump_stock().is_some() {}
+        assert!(!link.is_full());
     }
 }

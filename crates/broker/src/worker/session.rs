@@ -141,7 +141,9 @@ pub(crate) struct Session {
     spare: Body,
     unsent: VecDeque<Unsent>,
     unsent_bytes: usize,
+    /// Messages to a stock broker.
     stock: VecDeque<Message>,
+    stock_bytes: usize,
     leaving: bool,
     next_token: u64,
     counters: WorkerCounters,
@@ -160,6 +162,7 @@ impl Session {
             unsent: VecDeque::new(),
             unsent_bytes: 0,
             stock: VecDeque::new(),
+            stock_bytes: 0,
             leaving: false,
             next_token: 1,
             counters: WorkerCounters::default(),
@@ -175,9 +178,14 @@ impl Session {
         self.held.is_empty() && self.unsent.is_empty()
     }
 
-    /// Octets of replies that wait for a connection.
-    pub fn unsent_bytes(&self) -> usize {
-        self.unsent_bytes
+    /// Octets of replies that wait for a connection, and of messages that wait for [`Session::pump_stock`].
+    pub fn waiting_bytes(&self) -> usize {
+        self.unsent_bytes + self.stock_bytes
+    }
+
+    fn push_stock(&mut self, message: Message) {
+        self.stock_bytes += message.memory_bytes();
+        self.stock.push_back(message);
     }
 
     /// Why the connection is to be replaced, if it is.
@@ -214,7 +222,7 @@ impl Session {
     /// A connection to a stock broker is there.
     pub fn connected_to_stock(&mut self, dialect: Dialect, now: Duration) {
         self.link = Link::Stock { dialect, heard: now, beat: now + HEARTBEAT };
-        self.stock.push_back(dialect.ready(&self.service));
+        self.push_stock(dialect.ready(&self.service));
         self.counters.orphaned += self.unsent.len() as u64;
         self.unsent.clear();
         self.unsent_bytes = 0;
@@ -224,6 +232,7 @@ impl Session {
     pub fn disconnected(&mut self) {
         self.link = Link::Down;
         self.stock.clear();
+        self.stock_bytes = 0;
         let counters = &mut self.counters;
         self.held.retain(|_, held| {
             held.orphan = true;
@@ -318,7 +327,7 @@ impl Session {
                 self.counters.requests += 1;
                 let mut answer = |reply: Result<Body, String>| {
                     let body = fitting(reply.unwrap_or_else(Body::from));
-                    self.stock.push_back(dialect.reply(&address, false, &body));
+                    self.push_stock(dialect.reply(&address, false, &body));
                 };
                 match (body, at_once) {
                     (Ok(body), Some(reply)) => answer(reply(body)),
@@ -377,14 +386,16 @@ impl Session {
             } else {
                 body
             };
-            self.stock.push_back(dialect.reply(&held.address, false, whole));
+            let message = dialect.reply(&held.address, false, whole);
+            self.push_stock(message);
         } else {
-            self.stock.push_back(dialect.reply(&held.address, part.is_some(), body));
+            let message = dialect.reply(&held.address, part.is_some(), body);
+            self.push_stock(message);
         }
         if part.is_none() {
             self.held.remove(&token);
             if self.leaving && self.held.is_empty() {
-                self.stock.push_back(dialect.disconnect());
+                self.push_stock(dialect.disconnect());
             }
         }
     }
@@ -406,14 +417,16 @@ impl Session {
         }
         match self.link {
             Link::Numbered => FromWorker::leaving(out),
-            Link::Stock { dialect, .. } if self.held.is_empty() => self.stock.push_back(dialect.disconnect()),
+            Link::Stock { dialect, .. } if self.held.is_empty() => self.push_stock(dialect.disconnect()),
             _ => {}
         }
     }
 
     /// The next message to a stock broker.
     pub fn pump_stock(&mut self) -> Option<Message> {
-        self.stock.pop_front()
+        let message = self.stock.pop_front()?;
+        self.stock_bytes -= message.memory_bytes();
+        Some(message)
     }
 
     /// When [`Session::on_time`] has something to do.
@@ -432,7 +445,7 @@ impl Session {
         } else if now >= *beat {
             *beat = now + HEARTBEAT;
             let message = dialect.heartbeat();
-            self.stock.push_back(message);
+            self.push_stock(message);
         }
     }
 }
