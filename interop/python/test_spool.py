@@ -69,6 +69,28 @@ def test_a_numbered_client_is_told_when_to_come_again(broker, connected, spooled
     assert client.reply() == Reply(2, 200, None, BODY)
 
 
+def test_large_bodies_leave_descriptors_to_workers(broker, connected):
+    server = broker(within=["prlimit", "--nofile=64:64"])
+    client, most, body = numbered.Client(connected(server)), 24, b"b" * (MIB + 1)
+    for number in range(1, 41):
+        large(client, number, body)
+    for number in range(most + 1, 41):
+        refused = client.reply()
+        assert (type(refused), refused.number, refused.status) == (Refused, number, 503)
+        assert refused.retry_ms > 0 and "files" in refused.reason
+    told = json.loads(mdp.Client(connected(server)).ask(b"mmi.spool", b"")[1])
+    assert (told["files"], told["most_files_for_requests"], told["most_files"]) == (most, most, 32)
+    # Replies have files too.
+    worker = numbered.Worker(connected(server), b"slow")
+    for number in range(1, most + 1):
+        worker.send(reply(worker.request().token, flags=ATTACHED), attached=[body])
+        assert client.reply() == Reply(number, 200, None, body)
+        client.send(confirm(number))
+    large(client, 25, body)
+    worker.serve(1)
+    assert client.reply() == Reply(25, 200, None, body)
+
+
 def test_a_reply_without_room_is_an_outcome(broker, connected, spooled):
     server = broker("--max-spool", 4)
     told = spooled(server)

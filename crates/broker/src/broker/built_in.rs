@@ -153,6 +153,9 @@ impl Broker {
             "bytes": room.taken(),
             "most": room.most_of(BodyOf::Reply),
             "most_for_requests": room.most_of(BodyOf::Request),
+            "files": room.files(),
+            "most_files": room.most_files_of(BodyOf::Reply),
+            "most_files_for_requests": room.most_files_of(BodyOf::Request),
         })
     }
 

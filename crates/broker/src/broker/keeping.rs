@@ -271,7 +271,7 @@ mod tests {
         let open = on_faulty_disk(20);
         let mut core = core();
         let (journal, recovered) = open();
-        let mut keeping = Keeping::new(journal, recovered, &mut core, &Room::new(0), Instant::now());
+        let mut keeping = Keeping::new(journal, recovered, &mut core, &Room::new(0, 0), Instant::now());
         core.client_hello(0, 1, CLIENT, 1);
         for number in 1..=5 {
             let body = if number == 2 { too_large() } else { Body::from("small") };
@@ -342,7 +342,7 @@ mod tests {
         let took = || Instant::now().checked_sub(Duration::from_millis(TOOK_MS)).unwrap();
         let (journal, recovered) = open();
         let mut first = core();
-        let mut keeping = Keeping::new(journal, recovered, &mut first, &Room::new(0), took());
+        let mut keeping = Keeping::new(journal, recovered, &mut first, &Room::new(0, 0), took());
         first.client_hello(TOOK_MS, 1, CLIENT, 1);
         let before = Clocks::read(keeping.started);
         first.request(before.now, 1, 1, TTL_MS, false, b"nobody", Body::from("in an hour"));
@@ -352,7 +352,7 @@ mod tests {
         let expires = recovered.requests[0].expires_unix_ms;
         assert!(expires.abs_diff(before.unix_ms + u64::from(TTL_MS)) < u64::from(TTL_MS) / 2, "{expires} {before:?}");
         let mut second = core();
-        let mut keeping = Keeping::new(journal, recovered, &mut second, &Room::new(0), took());
+        let mut keeping = Keeping::new(journal, recovered, &mut second, &Room::new(0, 0), took());
         second.tick(Clocks::read(keeping.started).now);
         second.client_hello(TOOK_MS, 1, CLIENT, 1);
         second.request(TOOK_MS, 1, 1, TTL_MS, false, b"nobody", Body::from("in an hour"));

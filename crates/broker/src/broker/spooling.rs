@@ -38,7 +38,9 @@ impl Lost {
     pub fn reason(self) -> &'static str {
         match self {
             Lost::Unwritten => "the broker has no room on its disk for a large body",
-            Lost::NoRoom(NoRoom::Now) => "large bodies have all the room on the broker's disk that they may have",
+            Lost::NoRoom(NoRoom::Now) => {
+                "large bodies have all the room on the broker's disk, or all the files, that they may have"
+            }
             Lost::NoRoom(NoRoom::Ever) => "larger than all the room that such bodies may have on the broker's disk",
             Lost::TooLarge => "a body of several frames has more than 64 MiB",
         }
@@ -64,6 +66,7 @@ impl Lost {
 }
 
 enum Job {
+    Begin(u64, Claim),
     Write(u64, Bytes, Claim),
     Finish(u64),
     Abandon(u64),
@@ -146,8 +149,9 @@ pub(super) fn prepare(options: &BrokerOptions, kept: u64) -> io::Result<(Spool, 
     let directory = directory(options);
     let spool = Spool::new(&directory)?;
     let most = options.max_spool_bytes.map_or_else(|| Room::half_of(&directory, kept), Ok)?;
-    tracing::info!(directory = %directory.display(), mib = most >> 20, kept_mib = kept >> 20, "room for large bodies");
-    Ok((spool, Room::new(most)))
+    let files = Room::half_of_files();
+    tracing::info!(directory = %directory.display(), mib = most >> 20, kept_mib = kept >> 20, files, "room for large bodies");
+    Ok((spool, Room::new(most, files)))
 }
 
 impl Spooling {
@@ -170,14 +174,17 @@ impl Spooling {
         if length > most {
             return Err(NoRoom::Ever);
         }
-        if taken.saturating_add(expected).saturating_add(length) > most {
+        let is_full = taken.saturating_add(expected).saturating_add(length) > most;
+        let file = if is_full { Err(NoRoom::Now) } else { self.room.claim_file(kind) };
+        let file = file.inspect_err(|_| {
             if self.said.is_none_or(|said| said.elapsed() >= SAID_EVERY) {
                 self.said = Some(Instant::now());
-                tracing::warn!(?kind, length, taken, expected, most, "there is no room for a large body");
+                let files = self.room.files();
+                tracing::warn!(?kind, length, taken, expected, most, files, "there is no room for a large body");
             }
-            return Err(NoRoom::Now);
-        }
+        })?;
         self.next += 1;
+        let _ = self.jobs.send(Job::Begin(self.next, file));
         let coming = Arc::new(Coming { length, come: AtomicU64::new(0), since: Instant::now() });
         self.coming.push(Arc::downgrade(&coming));
         Ok(Ticket { number: self.next, jobs: self.jobs.clone(), kind, room: self.room.clone(), coming })
@@ -201,9 +208,17 @@ fn write(spool: &Spool, sync: bool, jobs: &Receiver<Job>, done: &Sender<Finished
     let mut files: HashMap<u64, io::Result<SpoolWriter>> = HashMap::new();
     for job in jobs {
         match job {
+            Job::Begin(number, claim) => {
+                let file = spool.create().map(|mut writer| {
+                    writer.take_room(claim);
+                    writer
+                });
+                files.insert(number, file);
+            }
             Job::Write(number, octets, claim) => {
-                let file = files.entry(number).or_insert_with(|| spool.create());
-                if let Ok(writer) = file {
+                if let Some(file) = files.get_mut(&number)
+                    && let Ok(writer) = file
+                {
                     match writer.write(&octets) {
                         Ok(()) => writer.take_room(claim),
                         Err(error) => *file = Err(error),
@@ -211,7 +226,8 @@ fn write(spool: &Spool, sync: bool, jobs: &Receiver<Job>, done: &Sender<Finished
                 }
             }
             Job::Finish(number) => {
-                let body = files.remove(&number).unwrap_or_else(|| spool.create()).map(SpoolWriter::finish);
+                let Some(body) = files.remove(&number) else { continue };
+                let body = body.map(SpoolWriter::finish);
                 let body = body.and_then(|body| if sync { body.sync().map(|()| body) } else { Ok(body) });
                 if done.send((number, body)).is_err() {
                     return;
@@ -222,5 +238,45 @@ fn write(spool: &Spool, sync: bool, jobs: &Receiver<Job>, done: &Sender<Finished
                 files.remove(&number);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use towpath_sockets::{Hub, HubOptions, SocketType};
+
+    #[test]
+    fn bodies_leave_descriptors_to_others_and_requests_some_to_replies() {
+        let folder = tempfile::tempdir().unwrap();
+        let hub = Hub::new(HubOptions::new(SocketType::Router)).unwrap();
+        let room = Room::new(1 << 30, 8);
+        let mut spooling = Spooling::start(Spool::new(folder.path()).unwrap(), room, false, hub.waker()).unwrap();
+        let body = |spooling: &mut Spooling, kind| {
+            let ticket = spooling.begin(kind, 4)?;
+            ticket.write(Bytes::from_static(b"body"))?;
+            ticket.finish();
+            let (_, body) = spooling.finished.recv_timeout(Duration::from_secs(60)).unwrap();
+            Ok::<_, NoRoom>(body.unwrap())
+        };
+        let mut bodies: Vec<_> = (0..6).map(|_| body(&mut spooling, BodyOf::Request).unwrap()).collect();
+        assert_eq!(body(&mut spooling, BodyOf::Request).unwrap_err(), NoRoom::Now);
+        // One that is on its way has its file already.
+        let begun = spooling.begin(BodyOf::Reply, 4).unwrap();
+        bodies.push(body(&mut spooling, BodyOf::Reply).unwrap());
+        assert_eq!(body(&mut spooling, BodyOf::Reply).unwrap_err(), NoRoom::Now);
+        assert_eq!(spooling.begin_in_turn(BodyOf::Request, 4).unwrap_err(), NoRoom::Now);
+        bodies.truncate(5);
+        bodies.push(body(&mut spooling, BodyOf::Reply).unwrap());
+        drop(begun);
+        drop(bodies);
+        // The thread closes what was in vain.
+        let start = Instant::now();
+        while spooling.room().files() > 0 {
+            assert!(start.elapsed() < Duration::from_secs(60), "{} files are open", spooling.room().files());
+            std::thread::yield_now();
+        }
+        body(&mut spooling, BodyOf::Request).unwrap();
     }
 }
