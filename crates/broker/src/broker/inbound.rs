@@ -8,7 +8,7 @@ use super::streams::{Attached, body_of, is_too_large};
 use crate::body::Body;
 use crate::core::{Kind, Peer};
 use crate::mdp::{self, FromPeer, MdpError, WorkerCommand};
-use crate::wire::{CLIENT_HEADER, FromClient, FromWorker, Status, WORKER_HEADER, WireError};
+use crate::wire::{CLIENT_HEADER, FromClient, FromWorker, Status, Token, WORKER_HEADER, WireError};
 use bytes::Bytes;
 use towpath_sockets::{Event, PeerId};
 
@@ -151,9 +151,7 @@ impl Broker {
                         let status = if status.is_ok() { status } else { Status::FAILED };
                         core.worker_reply(now, peer, &token, status, part, body);
                     }
-                    Err(lost) => {
-                        core.worker_reply(now, peer, &token, lost.of_reply(), None, Body::from(lost.reason()));
-                    }
+                    Err(lost) => broker.lose_reply(peer, &token, part, lost),
                 },
                 FromWorker::Ready { credit, service } => {
                     let epoch = core.settings().epoch;
@@ -168,6 +166,15 @@ impl Broker {
             }
             Ok(())
         })
+    }
+
+    /// A reply, or a part of one, isn't here.
+    fn lose_reply(&mut self, peer: Peer, token: &Token, part: Option<u32>, lost: Lost) {
+        let (now, status) = (self.now(), lost.of_reply());
+        match part {
+            None => self.core.worker_reply(now, peer, token, status, None, Body::from(lost.reason())),
+            Some(_) => self.core.lose_part(now, peer, token, status, lost.reason()),
+        }
     }
 
     /// Takes the records of a block one by one, and what came behind it with one of them.
@@ -254,11 +261,10 @@ impl Broker {
                 let Some(connection) = self.connections.of(id) else { return };
                 let part = partial.then_some(connection.parts);
                 connection.parts = if partial { connection.parts.saturating_add(1) } else { 0 };
-                let (status, body) = match stock_body(body, attached) {
-                    Ok(body) => (Status::OK, body),
-                    Err(lost) => (lost.of_reply(), lost.reason().into()),
-                };
-                self.core.worker_reply(now, peer, &token, status, part, body);
+                match stock_body(body, attached) {
+                    Ok(body) => self.core.worker_reply(now, peer, &token, Status::OK, part, body),
+                    Err(lost) => self.lose_reply(peer, &token, part, lost),
+                }
             }
             WorkerCommand::Heartbeat if self.core.is_worker(peer) => {}
             WorkerCommand::Heartbeat => self.dismiss(id, "a heartbeat of a worker that has not said that it is ready"),

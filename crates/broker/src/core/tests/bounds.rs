@@ -158,3 +158,33 @@ fn nobody_uses_up_the_services_that_are_for_workers() {
     let Some(Action::StockReply { service, .. }) = actions(&mut core).pop() else { panic!("not told") };
     assert_eq!(service, "mmi.what");
 }
+
+#[test]
+fn a_part_for_which_there_is_no_room_ends_its_request_and_not_its_worker() {
+    for kind in [Kind::Numbered, Kind::Stock] {
+        let mut core = core();
+        core.client_hello(0, 1, CLIENT, 1);
+        core.worker_ready(0, 2, kind, b"work", 1);
+        core.request(0, 1, 1, 0, false, b"work", Body::default());
+        core.request(0, 1, 2, 0, false, b"work", Body::default());
+        let [(2, token, 1)] = dispatched(&mut core)[..] else { panic!("not given") };
+        core.lose_part(1, 2, &token, Status::TOO_LARGE, "too large");
+        let done = actions(&mut core);
+        let told = |action: &Action| matches!(action, Action::Reply { number: 1, status: Status::TOO_LARGE, .. });
+        assert!(done.iter().any(told), "{done:?}");
+        let given = |actions: &[Action]| actions.iter().position(|action| matches!(action, Action::Dispatch { .. }));
+        let cancelled = done.iter().position(|action| matches!(action, Action::CancelWork { .. }));
+        match kind {
+            // It has nothing to do any more when the next one comes.
+            Kind::Numbered => assert!(cancelled.unwrap() < given(&done).unwrap(), "{done:?}"),
+            // It can't be told, and goes on with what is late.
+            Kind::Stock => assert_eq!((cancelled, given(&done)), (None, None), "{done:?}"),
+        }
+        core.lose_part(2, 2, &token, Status::TOO_LARGE, "too large");
+        core.worker_reply(2, 2, &token, Status::OK, None, Body::from("the end"));
+        let later = actions(&mut core);
+        assert_eq!(given(&later).is_some(), kind == Kind::Stock, "{later:?}");
+        assert!(!later.iter().any(|action| matches!(action, Action::Disconnect { .. } | Action::Reply { .. })));
+        assert_eq!(core.counters().late_replies, 2);
+    }
+}
