@@ -1,8 +1,11 @@
 //! Where files go: a directory that nothing done here can lead out of.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
 use crate::path::RelPath;
 use crate::receive::transfer::DiskError;
-use crate::root::{Dir, FileKind, Links, Root, RootError};
+use crate::root::{Dir, FileKind, FileStat, Links, Root, RootError};
 
 use super::partial::root_error;
 
@@ -19,6 +22,8 @@ pub(super) struct Destination {
     pub(super) place: String,
     /// Sync files before they get their names, and directories after.
     pub(super) durable: bool,
+    /// Partial files that inspecting found, until they are gone on with.
+    partials: Mutex<HashMap<RelPath, FileStat>>,
 }
 
 impl Destination {
@@ -28,7 +33,7 @@ impl Destination {
             Some(".") => "below the working directory".to_owned(),
             _ => format!("below {}", path.display()),
         };
-        Ok(Self { root: Root::directory(path, Links::Never)?, place, durable })
+        Ok(Self { root: Root::directory(path, Links::Never)?, place, durable, partials: Mutex::default() })
     }
 
     /// The directory that a file goes into, made if it is missing, and the file's name there.
@@ -73,6 +78,16 @@ impl Destination {
             None => {}
         }
         parent.create_dir(name, DIR_MODE).map_err(failed)
+    }
+
+    /// A partial file that can be gone on with, as it was when inspecting found it.
+    pub(super) fn note_partial(&self, local: &RelPath, stat: FileStat) {
+        self.partials.lock().unwrap_or_else(PoisonError::into_inner).insert(local.clone(), stat);
+    }
+
+    /// What inspecting found, once.
+    pub(super) fn take_partial(&self, local: &RelPath) -> Option<FileStat> {
+        self.partials.lock().unwrap_or_else(PoisonError::into_inner).remove(local)
     }
 
     /// Octets that are free for this process.

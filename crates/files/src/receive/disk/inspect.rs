@@ -4,9 +4,10 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use super::claim::{Unclaimed, claim};
 use super::destination::Destination;
 use super::given_up::GivenUp;
-use super::partial::{self, Log, io_error, root_error};
+use super::partial::{Log, io_error, root_error, stat_of};
 use super::state::{self, Header, State};
 use crate::digest::{Digest, LEAF_BYTES_MIN, Leaf, LeafHasher, LeafSize, merge_leaves};
 use crate::path::RelPath;
@@ -46,8 +47,9 @@ pub(super) fn inspect(
         _ => {}
     }
     if has_state(listed)
-        && let Some(partial) = partial_of(&dir, local, name, listed, verify, given_up)?
+        && let Some((partial, stat)) = partial_of(&dir, local, name, listed, verify, given_up)?
     {
+        destination.note_partial(local, stat);
         return Ok(Found::Partial(partial));
     }
     clear_away(&dir, listed, name);
@@ -68,13 +70,12 @@ fn has_state(listed: &Version) -> bool {
 /// nothing else would. Of a state alone only those files are asked that may have one: there are many that haven't.
 fn clear_away(dir: &Dir, listed: &Version, name: &[u8]) {
     let (part_name, state_name) = partial_names(name);
-    let part = dir.open_writable(&part_name);
-    let is_free = part.as_ref().is_ok_and(|(file, _)| partial::lock(file).is_ok());
-    if is_free {
-        remove(dir, &part_name);
-    }
-    if is_free || (has_state(listed) && matches!(part, Err(RootError::NotFound))) {
+    let part = claim(dir, &part_name);
+    if part.is_ok() || (has_state(listed) && matches!(part, Err(Unclaimed::Closed(RootError::NotFound)))) {
         remove(dir, &state_name);
+    }
+    if part.is_ok() {
+        remove(dir, &part_name);
     }
 }
 
@@ -105,7 +106,7 @@ fn same_size(dir: &Dir, name: &[u8], given_up: &GivenUp) -> Result<Found, DiskEr
     Ok(if whole.is_ok() && unchanged { Found::SameSize(Digest(*hasher.finalize().as_bytes())) } else { Found::Nothing })
 }
 
-/// What an earlier transfer left of this version of the file.
+/// What an earlier transfer left of this version of the file, and what its partial file is then.
 fn partial_of(
     dir: &Dir,
     local: &RelPath,
@@ -113,11 +114,15 @@ fn partial_of(
     listed: &Version,
     verify: bool,
     given_up: &GivenUp,
-) -> Result<Option<Partial>, DiskError> {
+) -> Result<Option<(Partial, FileStat)>, DiskError> {
     let (part_name, state_name) = partial_names(name);
+    let file = match claim(dir, &part_name) {
+        Ok(file) => file,
+        Err(Unclaimed::Closed(_)) => return Ok(None),
+        Err(Unclaimed::Taken(error)) => return Err(error),
+    };
+    let stat = stat_of(&file)?;
     let Ok((state_file, _)) = dir.open_writable(&state_name) else { return Ok(None) };
-    let Ok((file, stat)) = dir.open_writable(&part_name) else { return Ok(None) };
-    partial::lock(&file)?;
     let cannot = |error: io::Error| io_error("cannot read the state of a partial file", &error);
     let Some(mut state) = state::read(&state_file).map_err(cannot)? else { return Ok(None) };
     let header = state.header;
@@ -141,7 +146,7 @@ fn partial_of(
     }
     let tail = tail_of(&state, stat.size).filter(|_| trusted && !header.sparse && !cut);
     let whole = state.whole.into_iter().collect();
-    Ok(Some(Partial { digest: state.digest, leaves: header.leaves, whole, tail }))
+    Ok(Some((Partial { digest: state.digest, leaves: header.leaves, whole, tail }, stat_of(&file)?)))
 }
 
 /// All of it is there, and not what its digest says. Which leaf is wrong the server can tell, but only who verifies asks.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use super::super::claim;
 use super::super::state::{BootId, State, boot_id};
 use super::*;
 use crate::root::Timestamp;
@@ -183,7 +184,7 @@ fn what_is_left_over_is_removed() {
     let partly = Partly::new(boot_id(), true);
     let (part, state) = names(partly.temp.path());
     let held = File::open(&part).unwrap();
-    partial::lock(&held).unwrap();
+    claim::lock(&held).unwrap();
     assert_eq!(partly.inspect_as(listed(MIB as u64), true), None);
     assert_eq!(left(&partly), 2);
     drop(held);

@@ -9,6 +9,7 @@ use std::io::Write;
 
 use bytes::Bytes;
 
+use super::claim;
 use super::destination::Destination;
 use super::given_up::GivenUp;
 use super::partial::{self, OpenPartial, PartialFile, io_error, root_error};
@@ -69,6 +70,8 @@ pub(super) fn install(
     finish_file(&open.file, mode, version)?;
     // The system says once that octets are lost, and the next sync would succeed: nobody may go on with them.
     sync_file(&open.file, durable).inspect_err(|_| content.abandon())?;
+    // The name is what is renamed: it must not be that of a file of which only part is there.
+    open.check_name()?;
     rename_over(&open.dir, &open.part_name, &open.name)?;
     match open.dir.remove_file(&open.state_name) {
         Ok(()) | Err(RootError::NotFound) => {}
@@ -115,16 +118,16 @@ fn install_unnamed(
         Err(RootError::Exists) => {
             // Only a rename replaces what is there without a moment in which neither is.
             let (part_name, _) = partial_names(name);
+            claim::lock(&file)?;
             let linked = match dir.link_unnamed(&file, &part_name) {
                 Err(RootError::Exists) => {
-                    dir.remove_file(&part_name).and_then(|()| dir.link_unnamed(&file, &part_name))
+                    let _displaced = claim::displace(dir, &part_name)?;
+                    dir.link_unnamed(&file, &part_name)
                 }
                 other => other,
             };
             linked.map_err(|error| root_error("cannot name the file", &error))?;
-            rename_over(dir, &part_name, name).inspect_err(|_| {
-                let _ = dir.remove_file(&part_name);
-            })
+            rename_small(dir, &part_name, &file, name)
         }
         Err(error) => Err(root_error("cannot name the file", &error)),
     }
@@ -132,12 +135,24 @@ fn install_unnamed(
 
 fn install_renamed(dir: &Dir, name: &[u8], small: &SmallFile, durable: bool) -> Result<(), DiskError> {
     let (part_name, _) = partial_names(name);
-    let file = partial::create(dir, &part_name)?;
-    let mode = FileStat::try_from(&file).map_err(|error| root_error("cannot stat a partial file", &error))?.mode;
-    let installed = write_small(&file, mode, small, durable).and_then(|()| rename_over(dir, &part_name, name));
-    installed.inspect_err(|_| {
-        let _ = dir.remove_file(&part_name);
-    })
+    let file = claim::create(dir, &part_name)?;
+    let mode = partial::stat_of(&file)?.mode;
+    write_small(&file, mode, small, durable).inspect_err(|_| remove_own(dir, &part_name, &file))?;
+    rename_small(dir, &part_name, &file, name)
+}
+
+/// Gives a file that is locked, and has a partial file's name, its own.
+fn rename_small(dir: &Dir, part_name: &[u8], file: &File, name: &[u8]) -> Result<(), DiskError> {
+    if !claim::has_name(dir, part_name, file)? {
+        return Err(claim::lost());
+    }
+    rename_over(dir, part_name, name).inspect_err(|_| remove_own(dir, part_name, file))
+}
+
+fn remove_own(dir: &Dir, part_name: &[u8], file: &File) {
+    if claim::has_name(dir, part_name, file).is_ok_and(|is_own| is_own) {
+        let _ = dir.remove_file(part_name);
+    }
 }
 
 fn write_small(mut file: &File, mode: u32, small: &SmallFile, durable: bool) -> Result<(), DiskError> {
@@ -180,10 +195,7 @@ pub(super) fn make_link(
     let existing = dir.existing(&name).map_err(failed)?;
     if existing.is_none_or(|stat| stat.kind != FileKind::Link) || dir.read_link(&name).ok().as_deref() != Some(target) {
         let (part_name, _) = partial_names(&name);
-        match dir.remove_file(&part_name) {
-            Ok(()) | Err(RootError::NotFound) => {}
-            Err(error) => return Err(failed(error)),
-        }
+        let _displaced = claim::displace(&dir, &part_name)?;
         dir.symlink(target, &part_name).map_err(failed)?;
         rename_over(&dir, &part_name, &name)?;
     }

@@ -1,5 +1,6 @@
 //! The disk: a few threads that hash, write and install what the transfer's state machine commands.
 
+mod claim;
 mod destination;
 mod given_up;
 mod inspect;
@@ -317,5 +318,7 @@ pub(super) enum DiskStartError {
     Thread(#[from] io::Error),
 }
 
+#[cfg(test)]
+mod rivals_tests;
 #[cfg(test)]
 mod tests;

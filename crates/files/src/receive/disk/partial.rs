@@ -5,14 +5,16 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
+use super::claim::{self, Unclaimed, claim};
 use super::destination::Destination;
 use super::given_up::GivenUp;
 use super::inspect::rehash;
 use super::state::{self, Header, State};
 use crate::digest::{Digest, LEAF_BYTES_MIN, Leaf};
+use crate::path::RelPath;
 use crate::receive::names::partial_names;
 use crate::receive::transfer::{ContentSpec, DiskError};
 use crate::root::{Dir, FileStat, RootError};
@@ -119,7 +121,11 @@ impl OpenPartial {
         let (dir, name) = destination.parent_of(&spec.local)?;
         let (part_name, state_name) = partial_names(&name);
         let dir = Arc::new(dir);
-        let file = if spec.resume { reopen(&dir, &part_name)? } else { create(&dir, &part_name)? };
+        let file = if spec.resume {
+            reopen(destination, &spec.local, &dir, &part_name)?
+        } else {
+            claim::create(&dir, &part_name)?
+        };
         let size = spec.version.size;
         if !spec.version.sparse && size > 0 {
             reserve(&file, size)?;
@@ -196,6 +202,7 @@ impl OpenPartial {
     /// verify, and any that knows no more of this log than which leaves are in it: it is written anew without them.
     pub(super) fn forget_leaves(&self, bad: &[u64]) -> Result<(), DiskError> {
         let Some(log) = &self.log else { return Ok(()) };
+        self.check_name()?;
         let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
         let state = state::read(&log.file).map_err(|error| io_error("cannot read the state", &error))?;
         let Some(mut state) = state else {
@@ -219,9 +226,18 @@ impl OpenPartial {
         Ok(())
     }
 
-    /// Removes the names of the file and its state, as far as they are there.
+    /// An error if another file has its name now. That one's state has the state's name, too.
+    pub(super) fn check_name(&self) -> Result<(), DiskError> {
+        if claim::has_name(&self.dir, &self.part_name, &self.file)? { Ok(()) } else { Err(claim::lost()) }
+    }
+
+    /// Removes the names of the file and its state, as far as they are there and its own.
     fn remove_names(&self) {
-        for name in [&self.part_name, &self.state_name] {
+        if self.check_name().is_err() {
+            return;
+        }
+        // The state first: once the file has no name, both names are free for another transfer.
+        for name in [&self.state_name, &self.part_name] {
             if let Err(error) = self.dir.remove_file(name)
                 && !matches!(error, RootError::NotFound)
             {
@@ -231,39 +247,17 @@ impl OpenPartial {
     }
 }
 
-/// Makes a partial file, in place of one that is left over.
-pub(super) fn create(dir: &Dir, part_name: &[u8]) -> Result<File, DiskError> {
-    let file = match dir.create_file(part_name, PARTIAL_MODE) {
-        Err(RootError::Exists) => {
-            // Left over, unless somebody holds it.
-            if let Ok((file, _)) = dir.open_writable(part_name) {
-                lock(&file)?;
-            }
-            dir.remove_file(part_name).and_then(|()| dir.create_file(part_name, PARTIAL_MODE))
-        }
-        other => other,
-    };
-    let file = file.map_err(|error| root_error("cannot make a partial file", &error))?;
-    lock(&file)?;
-    Ok(file)
-}
-
-fn reopen(dir: &Dir, part_name: &[u8]) -> Result<File, DiskError> {
-    let (file, _) = dir.open_writable(part_name).map_err(|error| root_error("cannot open the partial file", &error))?;
-    lock(&file)?;
-    Ok(file)
-}
-
-/// Two transfers of the same file would write into one another.
-pub(super) fn lock(file: &File) -> Result<(), DiskError> {
-    match flock(file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(()),
-        Err(Errno::AGAIN) => {
-            Err(DiskError { full: false, message: "another transfer is receiving this file".to_owned() })
-        }
-        // A file system without locks: the person has to see to it.
-        Err(_) => Ok(()),
+/// Opens what inspecting found. Until then nobody else was kept from it: it must be as it was.
+fn reopen(destination: &Destination, local: &RelPath, dir: &Dir, part_name: &[u8]) -> Result<File, DiskError> {
+    let file = claim(dir, part_name).map_err(|unclaimed| match unclaimed {
+        Unclaimed::Closed(error) => root_error("cannot open the partial file", &error),
+        Unclaimed::Taken(error) => error,
+    })?;
+    let (found, now) = (destination.take_partial(local), stat_of(&file)?);
+    if found.is_some_and(|found| !now.same_content(&found)) {
+        return Err(DiskError { full: false, message: "another program has written to its partial file".to_owned() });
     }
+    Ok(file)
 }
 
 pub(super) fn stat_of(file: &File) -> Result<FileStat, DiskError> {
