@@ -98,7 +98,7 @@ pub struct Summary {
     pub failed: u64,
     /// The first thousand of them.
     pub failures: Vec<FileFailure>,
-    /// What was left out, such as links that lead out of the destination: the first thousand.
+    /// What was left out, such as links that may lead out of the destination: the first thousand.
     pub warnings: Vec<String>,
 }
 

@@ -162,6 +162,40 @@ fn paths_that_lead_out_write_nothing_outside() {
     assert_eq!(names_in(&temp.path().join("destination")), ["good"]);
 }
 
+/// Each stays inside by its names, were they those of directories.
+#[test]
+fn no_link_leads_out_by_way_of_another() {
+    let temp = tempfile::tempdir().unwrap();
+    let destination = temp.path().join("destination");
+    fs::write(temp.path().join("secret"), b"secret").unwrap();
+    for is_there in [false, true] {
+        assert_eq!(destination.exists(), is_there);
+        let entries = vec![
+            link("s", "."),
+            link("q", "s/../secret"),
+            // In what would be a directory.
+            link("s/up", "../secret"),
+            link("s/deeper/up", "../../secret"),
+            entry("a", EntryKind::Dir, 0),
+            link("a/s", ".."),
+            link("a/q", "../s/../secret"),
+            link("a/r", "../a/s"),
+            entry("good", EntryKind::File, 4),
+        ];
+        let server = listing(entries, b"good");
+        let summary = fetch(&server.endpoint, "", &destination).unwrap();
+        assert_eq!((summary.files, summary.warnings.len()), (1, 2), "{summary:?}");
+        for name in ["q", "s/up", "s/deeper/up", "up", "a/q"] {
+            assert!(fs::read(destination.join(name)).is_err(), "{name}");
+        }
+        let inside = destination.canonicalize().unwrap();
+        for name in ["s", "a/s", "a/r"] {
+            assert_eq!(destination.join(name).canonicalize().unwrap(), inside, "{name}");
+        }
+    }
+    assert_eq!(fs::read(temp.path().join("secret")).unwrap(), b"secret");
+}
+
 #[test]
 fn no_file_is_written_through_a_link() {
     let temp = tempfile::tempdir().unwrap();

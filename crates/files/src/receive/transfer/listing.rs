@@ -254,7 +254,8 @@ impl Transfer {
     fn take_link(&mut self, remote: &RelPath, local: RelPath, entry: &ListEntry) -> Result<(), String> {
         let target = entry.target.as_ref().map(LinkTarget::as_bytes).unwrap_or_default();
         if !names::link_stays_inside(&local, target) {
-            return self.leave_out(remote, &format!("a link to {}, outside of the destination", Escaped(target)));
+            return self
+                .leave_out(remote, &format!("a link to {}, which may lead out of the destination", Escaped(target)));
         }
         self.entries_pending += 1;
         self.command(DiskCommand::MakeLink { local, target: target.to_vec(), modified: entry.mtime });
