@@ -164,9 +164,7 @@ impl Transfer {
     /// Once all is known that is to come, the disk is asked whether it fits; nothing more is asked for until it answers.
     fn wait_for_space(&mut self) -> bool {
         if self.space.is_none() && self.listing.is_complete() && self.inspecting == 0 {
-            // What an earlier transfer left has its space already.
-            let to_come = self.files.values().filter(|file| file.content.is_none());
-            let needed = to_come.fold(0u64, |sum, file| sum.saturating_add(file.version.size.min(file.allocated)));
+            let needed = self.files.values().fold(0, |sum: u64, file| sum.saturating_add(file.space_needed()));
             self.space = Some(Space { needed, known: false });
             self.command(DiskCommand::CheckSpace { bytes: needed });
         }

@@ -199,6 +199,18 @@ fn a_disk_that_is_too_small_is_told_before_anything_is_sent() {
 }
 
 #[test]
+fn what_is_there_needs_no_space() {
+    let mut world = world(&[2 * MIB, 2 * MIB, 100], 11);
+    world.disk.free = Some(100);
+    world.disk.found.insert(b"d0/f00".to_vec(), Found::Same { touch: true });
+    let digest = SimFile::new(noise(2 * MIB, 11 ^ 1)).digest;
+    world.disk.found.insert(b"d1/f01".to_vec(), Found::SameSize(digest));
+    let outcome = world.run();
+    assert_eq!((outcome.failure, outcome.totals.files, outcome.totals.skipped), (None, 3, 2));
+    assert_eq!(outcome.totals.received_bytes, 100);
+}
+
+#[test]
 fn a_disk_that_fails_for_one_file_fails_that_file() {
     let mut world = world(&[2 * MIB, MIB, 100], 8);
     world.disk.broken = Some(b"d0/f00".to_vec());
