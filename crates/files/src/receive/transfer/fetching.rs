@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::command::{ContentKey, DiskCommand, FileKey, SmallFile, Version};
-use super::file::{LeafQuery, Phase};
+use super::file::{FileTask, LeafQuery, Phase};
 use super::outcome::TransferError;
 use super::{AGAIN_MAX, Transfer};
 use crate::digest::{Digest, LEAF_BYTES_MIN, LeafSize};
@@ -75,6 +75,8 @@ pub(super) struct Asked {
     cursor: u64,
     /// The file is not what the ranges were chosen for: they are of no use.
     pub(super) useless: bool,
+    /// The server has told its digest in this fetch.
+    digest_told: bool,
 }
 
 /// How far the server is with a file.
@@ -197,7 +199,15 @@ impl Transfer {
             task.asked = (id, u32::try_from(files.len()).unwrap_or(u32::MAX));
             task.digest_may_come = true;
             files.push(FetchFile { path: (&task.remote).into(), ranges: ranges.clone(), unless });
-            asked.push(Asked { file: key, state: AskedState::Awaited, ranges, at: 0, cursor: 0, useless: false });
+            asked.push(Asked {
+                file: key,
+                state: AskedState::Awaited,
+                ranges,
+                at: 0,
+                cursor: 0,
+                useless: false,
+                digest_told: false,
+            });
         }
         (files, asked, small)
     }
@@ -262,6 +272,7 @@ impl Transfer {
             return protocol("metadata of a file twice");
         }
         asked.begin(metadata.size);
+        asked.digest_told = metadata.digest.is_some();
         let key = asked.file;
         let Ok(leaves) = LeafSize::announced(metadata.leaf_bytes, metadata.size) else {
             return protocol("leaves of a size that they cannot have");
@@ -290,6 +301,7 @@ impl Transfer {
         if asked.state == AskedState::Awaited {
             return protocol("a digest before the metadata");
         }
+        asked.digest_told = true;
         let key = asked.file;
         let Some(task) = self.files.get_mut(&key).filter(|task| task.asked == (reply.id, reply.n)) else {
             return Ok(());
@@ -464,6 +476,43 @@ impl Transfer {
             Phase::Inspecting | Phase::Waiting | Phase::Installing => {}
         }
         Ok(())
+    }
+
+    /// Octets that the server may be hashing and has nothing to send meanwhile: of files all of which has come, and of those whose
+    /// leaves were asked for. 0 if anything else is to come, from it or from the disk.
+    pub(super) fn octets_hashed(&self) -> u64 {
+        if self.piece.is_some() {
+            return 0;
+        }
+        let size = |key: FileKey| self.files.get(&key).map(|file| file.version.size);
+        let fetched = self.fetches.iter().map(|(id, fetch)| size(self.hashed_in(*id, fetch)?));
+        let leaves = self.leaf_requests.values().map(|key| size(*key));
+        let octets = fetched.chain(leaves).try_fold(0, |sum: u64, size| Some(sum.saturating_add(size?))).unwrap_or(0);
+        let is_at_the_disk = |file: &FileTask| match file.phase {
+            Phase::Inspecting | Phase::Installing => true,
+            _ => file.content.as_ref().is_some_and(|content| content.pending > 0),
+        };
+        if octets > 0 && self.files.values().any(is_at_the_disk) { 0 } else { octets }
+    }
+
+    /// The file that a fetch waits for if the server only has to hash it: those behind it come after it.
+    fn hashed_in(&self, id: u32, fetch: &Fetch) -> Option<FileKey> {
+        let open = fetch.files.iter().position(|asked| asked.state != AskedState::Over);
+        let last = open.unwrap_or(fetch.files.len()).checked_sub(1).and_then(|last| fetch.files.get(last));
+        let is_hashed = |asked: &&Asked| {
+            let Some(task) = self.files.get(&asked.file).filter(|task| task.asked.0 == id) else { return false };
+            match task.phase {
+                // Before it can say whether it is what is here already.
+                Phase::Requested if asked.state == AskedState::Awaited => task.local_digest.is_some(),
+                Phase::Requested => asked.is_whole() && !asked.digest_told,
+                // A server may say that all was sent, and tell the digest then.
+                Phase::Arrived => !asked.digest_told,
+                _ => false,
+            }
+        };
+        let open = open.and_then(|open| fetch.files.get(open));
+        let hashed = last.filter(is_hashed).or(open.filter(is_hashed))?;
+        self.options.verify.then_some(hashed.file)
     }
 
     /// The content of a file, by name of its key in the reports of the disk.

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use confirming::Confirmations;
 pub(in crate::receive) use credit::Credit;
 use fetching::{Fetch, Share, Space};
-use file::{FileTask, Phase};
+use file::FileTask;
 use keys::Counted;
 use listing::{ListedDir, Listing};
 use pieces::Piece;
@@ -281,12 +281,8 @@ impl Transfer {
     /// When [`Transfer::tick`] has to be called at the latest.
     pub fn deadline(&self) -> Instant {
         // A server that has sent all of a file, and only hashes it, may be silent for as long as that takes.
-        let hashing = |file: &FileTask| match file.phase {
-            Phase::Arrived if file.digest.is_none() => Some(file.version.size),
-            _ => None,
-        };
-        let hashed = self.files.values().map(hashing).try_fold(0, |most, size| Some(size?.max(most))).unwrap_or(0);
-        self.last_progress + self.options.idle_timeout + Duration::from_secs(hashed / HASH_BYTES_PER_SECOND_MIN)
+        let hashing = Duration::from_secs(self.octets_hashed() / HASH_BYTES_PER_SECOND_MIN);
+        self.last_progress + self.options.idle_timeout + hashing
     }
 
     /// Ends the transfer early: tells the server, and leaves what is there for another time.

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 const LIST_ID: u32 = 1;
 
-fn entry(path: &str, kind: EntryKind) -> ListEntry {
+pub(super) fn entry(path: &str, kind: EntryKind) -> ListEntry {
     ListEntry {
         path: path.as_bytes().to_vec().into(),
         kind,
@@ -29,24 +29,26 @@ fn entry(path: &str, kind: EntryKind) -> ListEntry {
 }
 
 /// A transfer of directory `d` that has asked for its listing.
-struct Session {
-    transfer: Transfer,
-    commands: Vec<DiskCommand>,
+pub(super) struct Session {
+    pub(super) transfer: Transfer,
+    pub(super) commands: Vec<DiskCommand>,
     requests: Vec<Request>,
     warnings: Vec<String>,
     finished: bool,
-    now: Instant,
+    pub(super) now: Instant,
+    /// Nothing is at the destination.
+    pub(super) fresh: bool,
 }
 
 impl Session {
-    fn begin() -> Self {
+    pub(super) fn begin() -> Self {
         let now = Instant::now();
         let mut options = World::new(1).options;
         options.source = super::super::Source::Path("d".parse().unwrap());
         let mut transfer = Transfer::new(options, now);
         transfer.connected();
         let (commands, requests, warnings) = (Vec::new(), Vec::new(), Vec::new());
-        let mut session = Self { transfer, commands, requests, warnings, finished: false, now };
+        let mut session = Self { transfer, commands, requests, warnings, finished: false, now, fresh: true };
         session.outputs();
         session
     }
@@ -61,7 +63,7 @@ impl Session {
         session
     }
 
-    fn fetch_id(&self) -> u32 {
+    pub(super) fn fetch_id(&self) -> u32 {
         let id = |request: &Request| if let Request::Fetch(fetch) = request { Some(fetch.id) } else { None };
         self.requests.iter().find_map(id).expect("something was fetched")
     }
@@ -72,12 +74,12 @@ impl Session {
         Reply::Files(FilesReply { id: self.fetch_id(), files: vec![FileAnswer::Metadata(metadata)] })
     }
 
-    fn outputs(&mut self) {
+    pub(super) fn outputs(&mut self) {
         while let Some(output) = self.transfer.next_output() {
             match output {
                 Output::Send(request) => self.requests.push(request),
                 Output::OpenDestination { name, .. } => {
-                    self.transfer.destination(name.map_or(Placement::Below, Placement::As), true);
+                    self.transfer.destination(name.map_or(Placement::Below, Placement::As), self.fresh);
                 }
                 Output::Disk(command) => self.commands.push(command),
                 Output::Warn(text) => self.warnings.push(text),
@@ -86,20 +88,20 @@ impl Session {
         }
     }
 
-    fn give(&mut self, inbound: Inbound) {
+    pub(super) fn give(&mut self, inbound: Inbound) {
         self.transfer.inbound(inbound, self.now);
         self.outputs();
     }
 
-    fn reply(&mut self, reply: &Reply) {
+    pub(super) fn reply(&mut self, reply: &Reply) {
         self.give(Inbound::Control { json: reply.encode().into(), attachment: None });
     }
 
-    fn list(&mut self, entries: Vec<ListEntry>) {
+    pub(super) fn list(&mut self, entries: Vec<ListEntry>) {
         self.reply(&Reply::List(ListPage { id: LIST_ID, base: Base::Dir, entries, more: false }));
     }
 
-    fn piece(&mut self, id: u32, entry: DataEntry) {
+    pub(super) fn piece(&mut self, id: u32, entry: DataEntry) {
         self.give(Inbound::Header(DataHeader { id, entries: vec![entry] }));
         self.give(Inbound::Body(entry));
     }

@@ -3,6 +3,7 @@
 
 mod disk;
 mod hostile;
+mod patience;
 mod server;
 mod world;
 
