@@ -3,7 +3,7 @@
 use crate::attended::{Attended, ENDING, Hangs, Pulse, end_anyway};
 use crate::exit::Failure;
 use crate::location::Location;
-use crate::numbers::{positive, size};
+use crate::numbers::{seconds, size};
 use crate::passwords::mechanism_as;
 use crate::progress::{Bar, human_bytes};
 use crate::resources::own_usage;
@@ -37,10 +37,10 @@ const KEPT: &str = "What has arrived is kept, and the same command goes on with 
 #[derive(clap::Args)]
 pub struct ConnectArguments {
     /// Seconds to try for the first connection.
-    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = positive::<u64>, allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = seconds, allow_negative_numbers = true)]
     connect_timeout: u64,
     /// Seconds without any progress, a lost connection included, before giving up.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = positive::<u64>, allow_negative_numbers = true)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = seconds, allow_negative_numbers = true)]
     timeout: u64,
     /// Log in by PLAIN; the password is taken from the environment variable TOW_PASSWORD.
     #[arg(long)]
@@ -176,7 +176,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let bar = Bar::new(arguments.quiet);
     let (last, begun) = (Arc::new(Mutex::new(Progress::default())), Instant::now());
     // A disk that does nothing for so long hangs. The other end of a pipe may take all the time that it likes.
-    let silence = is_path.then_some(options.connect.idle_timeout + SILENCE_BEYOND);
+    let silence = is_path.then_some(options.connect.idle_timeout.saturating_add(SILENCE_BEYOND));
     let mut follow = Following { bar: bar.clone(), last: Arc::clone(&last), pulse: attended.pulse(), started: false };
     let outcome =
         attended.run(silence, ENDING, move || get(options, &mut |progress| follow.progress(progress), &cancel))?;

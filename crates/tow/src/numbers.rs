@@ -17,6 +17,17 @@ where
     }
 }
 
+/// The longest that can be waited for: ten years.
+const SECONDS_MAX: u64 = 10 * 365 * 86_400;
+
+/// Whole seconds that something may take.
+pub fn seconds(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(seconds @ 1..=SECONDS_MAX) => Ok(seconds),
+        _ => Err(format!("it is a whole number of seconds from 1 to {SECONDS_MAX}, which are ten years")),
+    }
+}
+
 /// A size in octets: digits, then K, M, G or T for powers of 1024, which may be spelt out as KiB.
 ///
 /// What ends in B alone is refused: to some kB is 1000, to others 1024.
@@ -77,6 +88,10 @@ mod tests {
             assert_eq!(positive::<u32>(wrong), Err("it is a whole number of at least 1".to_owned()), "{wrong}");
         }
         assert!(positive::<u16>("65536").unwrap_err().contains("too large"));
+        assert_eq!((seconds("1"), seconds("315360000")), (Ok(1), Ok(SECONDS_MAX)));
+        for wrong in ["0", "-1", "1.5", "", "315360001", "18446744073709551615", "99999999999999999999"] {
+            assert!(seconds(wrong).unwrap_err().contains("to 315360000"), "{wrong}");
+        }
         assert_eq!(body_size("1"), Ok(1));
         assert!(body_size("0").is_err());
         assert_eq!(body_size("64M"), Ok(BODY_BYTES_MAX));

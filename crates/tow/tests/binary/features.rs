@@ -331,6 +331,9 @@ fn usage_errors_end_with_status_2() {
         vec!["get", "tcp://127.0.0.1:1/a", "--window", "1M", "--chunk", "2M"],
         vec!["get", "tcp://127.0.0.1:1/a", "--timeout", "0"],
         vec!["get", "tcp://127.0.0.1:1/a", "--connect-timeout", "-1"],
+        vec!["get", "tcp://127.0.0.1:1/a", "--timeout", "315360001"],
+        vec!["get", "tcp://127.0.0.1:1/a", "--connect-timeout", "18446744073709551615"],
+        vec!["ls", "tcp://127.0.0.1:1/a", "--timeout", "18446744073709551615"],
         vec!["call", "echo", "--count", "0"],
         vec!["call", "echo", "--count", "1", "--ahead", "0"],
         vec!["call", "echo", "--count", "1", "--clients", "0"],
@@ -351,6 +354,21 @@ fn usage_errors_end_with_status_2() {
         assert_eq!(outcome.status.code(), Some(2), "tow {arguments:?}: {}", outcome.stderr);
         assert!(!outcome.stderr.is_empty());
     }
+}
+
+#[test]
+fn patience_for_ten_years_is_no_error() {
+    let folder = tempdir().expect("a folder");
+    write(&folder.path().join("served/a"), b"hello");
+    let server = Server::start(&folder.path().join("served"));
+    let copy = folder.path().join("copy");
+    let output = OsStr::new("-");
+    for (subcommand, destination) in [("get", Some(copy.as_os_str())), ("get", Some(output)), ("ls", None)] {
+        let mut command = tow([subcommand]);
+        command.arg(server.url("a")).args(destination);
+        run(command.args(["--timeout", "315360000", "--connect-timeout", "315360000"])).expect_code(0);
+    }
+    assert_eq!(fs::read(copy).expect("the copy"), b"hello");
 }
 
 #[test]

@@ -74,7 +74,7 @@ fn run(
             return Err(TransferError::Cancelled.into());
         }
         let limit = if ever_connected { connect.idle_timeout } else { connect.connect_timeout };
-        let left = (limit + stream.patience()).saturating_sub(last_progress.elapsed());
+        let left = limit.saturating_add(stream.patience()).saturating_sub(last_progress.elapsed());
         if left.is_zero() {
             return Err(match last_reason {
                 Some(reason) if !connected => GetError::Connect { endpoint: connect.endpoint.to_string(), reason },

@@ -50,6 +50,8 @@ const AGAIN_MAX: u32 = 3;
 const FILES_UNDER_WAY_MAX: usize = 16_384;
 /// What a server is given for hashing a file before it counts as stalled, in octets a second.
 pub(super) const HASH_BYTES_PER_SECOND_MIN: u64 = 200 << 20;
+/// The longest that nothing may happen, whatever it was set to: ten years, which no clock overflows by.
+const PATIENCE_MAX: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// What to transfer, and how.
 #[derive(Clone, Debug)]
@@ -282,7 +284,7 @@ impl Transfer {
     pub fn deadline(&self) -> Instant {
         // A server that has sent all of a file, and only hashes it, may be silent for as long as that takes.
         let hashing = Duration::from_secs(self.octets_hashed() / HASH_BYTES_PER_SECOND_MIN);
-        self.last_progress + self.options.idle_timeout + hashing
+        self.last_progress + self.options.idle_timeout.saturating_add(hashing).min(PATIENCE_MAX)
     }
 
     /// Ends the transfer early: tells the server, and leaves what is there for another time.

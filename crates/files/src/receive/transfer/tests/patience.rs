@@ -1,8 +1,8 @@
 //! How long a server may be silent: longer while it can only be hashing.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::super::{DiskCommand, DiskReport, Found};
+use super::super::{DiskCommand, DiskReport, Found, Transfer};
 use super::hostile::{Session, entry};
 use crate::digest::Digest;
 use crate::protocol::control::*;
@@ -101,6 +101,19 @@ fn a_server_that_hashes_for_the_leaves_may_be_silent() {
     assert_eq!(patience(&session), 60, "the fetch is to be done");
     session.reply(&Reply::Done { id: session.fetch_id() });
     assert_eq!(patience(&session), 60 + 2 * 2);
+}
+
+#[test]
+fn endless_patience_overflows_nothing() {
+    let mut options = super::World::new(1).options;
+    options.idle_timeout = Duration::MAX;
+    let now = Instant::now();
+    let mut transfer = Transfer::new(options, now);
+    transfer.connected();
+    let year = Duration::from_secs(365 * 86_400);
+    assert!(transfer.deadline() > now + year);
+    transfer.tick(now + year);
+    assert!(transfer.into_outcome().1.is_none());
 }
 
 #[test]
