@@ -12,6 +12,7 @@ use fuser::{
     ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 use nodes::Nodes;
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -89,6 +90,11 @@ impl WritableDisk {
         self.temper.lock().failed_syncs
     }
 
+    /// The inodes of folders that were synced.
+    pub fn synced_folders(&self) -> BTreeSet<u64> {
+        self.temper.lock().synced_folders.clone()
+    }
+
     /// It hangs no more.
     pub fn release(&self) {
         self.temper.lock().written_max = None;
@@ -117,6 +123,7 @@ struct Mood {
     hangs: bool,
     sync_fails: bool,
     failed_syncs: u64,
+    synced_folders: BTreeSet<u64>,
 }
 
 #[derive(Default, Debug)]
@@ -333,7 +340,8 @@ impl Filesystem for Files {
         self.synced(reply);
     }
 
-    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+    fn fsyncdir(&self, _: &Request, inode: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        self.temper.lock().synced_folders.insert(inode.0);
         self.empty(reply, Ok(()));
     }
 

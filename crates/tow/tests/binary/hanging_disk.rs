@@ -1,7 +1,9 @@
 //! Disks that hang as a whole, or fail to sync what they are given. Without timing: they hang until they are let go.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::SystemTime;
 
 use rustix::process::Signal;
 use tempfile::tempdir;
@@ -10,7 +12,7 @@ use towpath_slow_disk::WritableDisk;
 use crate::support::DEADLINE;
 use crate::support::broker::{Broker, call, work};
 use crate::support::process::{Process, Server, get_command, run};
-use crate::support::tree::random_file;
+use crate::support::tree::{random_file, write};
 
 const FILE_BYTES: usize = 16 << 20;
 /// It hangs when it has so much of the file.
@@ -113,6 +115,52 @@ fn a_file_that_could_not_be_synced_is_not_installed_nor_gone_on_with() {
         assert!(fs::read(&copy).expect("read") == fs::read(served.join(file)).expect("read"));
     }
     assert_eq!(fs::read_dir(&mount).expect("a listing").count(), 2, "something is left over");
+}
+
+/// A name that is not synced takes with it all that is below it.
+#[test]
+fn the_names_of_all_directories_are_synced_too() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    for path in ["a/new/deep/x", "a/there/deep/x"] {
+        write(&served.join(path), b"content");
+    }
+    fs::create_dir_all(served.join("a/there/deep/empty")).expect("mkdir");
+    let server = Server::start(&served);
+    let mount = folder.path().join("disk");
+    let Some(disk) = disk_in(&mount) else { return };
+    fs::create_dir(mount.join("there")).expect("mkdir");
+    let get = |pattern: &str| Process::start(get_command(&server.url(pattern), &mount).arg("--fsync")).finish();
+    let inode = |path: &str| fs::metadata(mount.join(path)).expect("stat").ino();
+    let synced = |paths: &[&str]| paths.iter().all(|path| disk.synced_folders().contains(&inode(path)));
+    // None of the directories is listed.
+    get("a/*/deep/x").expect_code(0);
+    assert!(synced(&["", "new", "new/deep", "there", "there/deep"]), "{:?}", disk.synced_folders());
+    // This one is, but not what it is in.
+    get("a/*/deep/empty").expect_code(0);
+    assert!(synced(&["there/deep/empty", "there/deep"]), "{:?}", disk.synced_folders());
+}
+
+/// It may have been written a moment ago, by what did not sync it.
+#[test]
+fn content_that_is_there_is_synced_too() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    write(&served, b"content");
+    let server = Server::start(&served);
+    let mount = folder.path().join("disk");
+    let Some(disk) = disk_in(&mount) else { return };
+    let copy = mount.join("copy");
+    write(&copy, b"content");
+    disk.fail_syncing(true);
+    let get = || Process::start(get_command(&server.url("served"), &copy).arg("--fsync")).finish();
+    let outcome = get().expect_code(1);
+    assert!(outcome.stderr.contains("cannot sync"), "{}", outcome.stderr);
+    // By now it has the right time, and nothing more is said of it to the server.
+    File::options().write(true).open(&copy).and_then(|file| file.set_modified(SystemTime::UNIX_EPOCH)).expect("touch");
+    disk.fail_syncing(false);
+    assert_eq!(get().expect_code(0).number("skipped"), 1);
+    assert!(disk.synced_folders().contains(&fs::metadata(&mount).expect("stat").ino()));
 }
 
 #[test]

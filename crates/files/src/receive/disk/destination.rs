@@ -1,6 +1,6 @@
 //! Where files go: a directory that nothing done here can lead out of.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use crate::path::RelPath;
@@ -24,6 +24,8 @@ pub(super) struct Destination {
     pub(super) durable: bool,
     /// Partial files that inspecting found, until they are gone on with.
     partials: Mutex<HashMap<RelPath, FileStat>>,
+    /// Directories whose names were synced, if they are to be.
+    synced: Mutex<HashSet<RelPath>>,
 }
 
 impl Destination {
@@ -33,7 +35,13 @@ impl Destination {
             Some(".") => "below the working directory".to_owned(),
             _ => format!("below {}", path.display()),
         };
-        Ok(Self { root: Root::directory(path, Links::Never)?, place, durable, partials: Mutex::default() })
+        Ok(Self {
+            root: Root::directory(path, Links::Never)?,
+            place,
+            durable,
+            partials: Mutex::default(),
+            synced: Mutex::default(),
+        })
     }
 
     /// The directory that a file goes into, made if it is missing, and the file's name there.
@@ -46,7 +54,29 @@ impl Destination {
 
     /// A directory below, made if it is missing.
     pub(super) fn dir(&self, path: &RelPath) -> Result<Dir, DiskError> {
-        self.root.create_dirs(path, DIR_MODE).map_err(|error| root_error("cannot open its directory", &error))
+        let dir = self.root.create_dirs(path, DIR_MODE);
+        let dir = dir.map_err(|error| root_error("cannot open its directory", &error))?;
+        self.sync_names(path)?;
+        Ok(dir)
+    }
+
+    /// Has the names of a directory and of those above it synced, whoever made them, if things are to be durable: nothing below them is
+    /// before.
+    pub(super) fn sync_names(&self, path: &RelPath) -> Result<(), DiskError> {
+        if !self.durable {
+            return Ok(());
+        }
+        let synced = || self.synced.lock().unwrap_or_else(PoisonError::into_inner);
+        let above = std::iter::successors(Some(path.clone()), RelPath::parent);
+        let unsynced: Vec<RelPath> = above.take_while(|dir| !dir.is_root() && !synced().contains(dir)).collect();
+        // From the top, so that whatever is noted is durable all the way up.
+        for dir in unsynced.into_iter().rev() {
+            let parent = self.root.open_dir(&dir.parent().unwrap_or_default());
+            let done = parent.and_then(|parent| parent.sync());
+            done.map_err(|error| root_error("cannot sync the directory that its directory is in", &error))?;
+            synced().insert(dir);
+        }
+        Ok(())
     }
 
     /// A directory below, if it is there.

@@ -2,7 +2,7 @@
 //!
 //! Without `durable` nothing is synced, as with cp, rsync and curl: after a crash of the *machine* a file that was installed
 //! shortly before may be empty or old, as the file system has it. With `durable` a file is synced before it gets its name, and
-//! its directory after.
+//! its directory after; the names of directories are when something is first put into them.
 
 use std::fs::File;
 use std::io::Write;
@@ -176,11 +176,13 @@ fn digest_of(pieces: &[Bytes]) -> Digest {
     }
 }
 
-/// Gives a file that has the right content already its mode and time.
-pub(super) fn touch(dir: &Dir, name: &[u8], version: &Version) -> Result<(), DiskError> {
+/// Gives a file that has the right content already its mode and time. Whoever wrote it may not have synced it.
+pub(super) fn touch(dir: &Dir, name: &[u8], version: &Version, durable: bool) -> Result<(), DiskError> {
     let failed = |error: RootError| root_error("cannot set mode and time", &error);
     let (file, _) = dir.open_file(name).map_err(failed)?;
-    set_mode(&file, version.mode & MODE_BITS).and_then(|()| set_modified(&file, version.modified)).map_err(failed)
+    set_mode(&file, version.mode & MODE_BITS).and_then(|()| set_modified(&file, version.modified)).map_err(failed)?;
+    sync_file(&file, durable)?;
+    sync_dir(dir, durable)
 }
 
 /// Makes a symbolic link, in place of what is there unless that is a directory with something in it.
@@ -205,7 +207,7 @@ pub(super) fn make_link(
 
 /// Gives a directory its mode and time.
 pub(super) fn finish_dir(
-    OpenDir { path, dir: parent, .. }: &OpenDir,
+    OpenDir { dir: parent, .. }: &OpenDir,
     name: &[u8],
     mode: u32,
     modified: Timestamp,
@@ -223,9 +225,7 @@ pub(super) fn finish_dir(
     let dir = parent.open_dir(name).map_err(failed)?;
     dir.set_own_mode(mode & MODE_BITS).map_err(failed)?;
     dir.set_own_modified(modified).map_err(failed)?;
-    sync_dir(&dir, durable)?;
-    // Its name is in its parent, which is finished later; but for the destination itself, which isn't.
-    if path.is_root() { sync_dir(parent, durable) } else { Ok(()) }
+    sync_dir(&dir, durable)
 }
 
 /// Gives a file that is `mode` now its own mode and time.

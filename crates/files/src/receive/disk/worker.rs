@@ -201,7 +201,8 @@ impl Worker {
             }
             Job::Touch { file, local, version } => {
                 let parent = self.destination.parent_of(&local);
-                let result = parent.and_then(|(dir, name)| install::touch(&dir, &name, &version));
+                let durable = self.destination.durable;
+                let result = parent.and_then(|(dir, name)| install::touch(&dir, &name, &version, durable));
                 DiskReport::Installed { file, result }
             }
             Job::MakeDir { local } => {
@@ -216,6 +217,8 @@ impl Worker {
                 let durable = self.destination.durable;
                 let result =
                     self.in_parent(&local, |open, name| install::finish_dir(open, name, mode, modified, durable));
+                // That of a directory with nothing in it wasn't synced yet.
+                let result = result.and_then(|()| self.destination.sync_names(&local));
                 DiskReport::Entry { local, result }
             }
             Job::Forget(content) => {
