@@ -125,7 +125,8 @@ impl Stream {
 
     /// How much longer than usual the server may be silent: while it hashes.
     pub(super) fn patience(&self) -> Duration {
-        let hashing = self.phase == Phase::Metadata && self.verify;
+        // For the digest, and again for the leaves if it doesn't remember them.
+        let hashing = self.verify && matches!(self.phase, Phase::Metadata | Phase::Leaves);
         Duration::from_secs(if hashing { self.listed_bytes / HASH_BYTES_PER_SECOND_MIN } else { 0 })
     }
 
@@ -471,5 +472,56 @@ impl Stream {
         self.send(Request::Cancel { id: self.id });
         self.ask_for_data();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::control::{EntryKind, FilesReply, ListEntry, ListPage};
+    use crate::receive::connection::ConnectOptions;
+    use crate::receive::transfer::Source;
+
+    #[test]
+    fn a_server_that_hashes_for_the_digest_or_the_leaves_may_be_silent() {
+        const SIZE: u64 = 400 << 20;
+        let path: RelPath = "f".parse().unwrap();
+        let options = StreamOptions {
+            connect: ConnectOptions::new("tcp://127.0.0.1:1".parse().unwrap()),
+            source: Source::Path(path.clone()),
+            chunk_bytes: 1 << 20,
+            window_bytes: 8 << 20,
+            compress: None,
+            verify: true,
+        };
+        let mut stream = Stream::new(path.clone(), &options);
+        stream.connected();
+        assert_eq!(stream.patience(), Duration::ZERO);
+        let mtime = Timestamp::default();
+        let entry = ListEntry {
+            path: (&path).into(),
+            kind: EntryKind::File,
+            size: SIZE,
+            mtime,
+            mode: 0o644,
+            allocated: None,
+            target: None,
+            digest: None,
+            message: None,
+        };
+        let told = |stream: &mut Stream, reply: Reply| {
+            stream.inbound(Inbound::Control { json: reply.encode().into(), attachment: None }).unwrap();
+            stream.patience().as_secs()
+        };
+        let list = ListPage { id: stream.id, base: Base::File, entries: vec![entry], more: false };
+        assert_eq!(told(&mut stream, Reply::List(list)), 2);
+        let digest = Some(Digest([1; 32]));
+        let metadata =
+            FileMetadata { n: 0, size: SIZE, mtime, mode: 0o644, digest, leaf_bytes: 1 << 20, sparse: false };
+        let id = stream.id;
+        let files = FilesReply { id, files: vec![FileAnswer::Metadata(metadata)] };
+        told(&mut stream, Reply::Files(files));
+        assert_eq!(told(&mut stream, Reply::Done { id }), 2);
+        assert_eq!(stream.phase, Phase::Leaves);
     }
 }
