@@ -1,6 +1,7 @@
 //! All clients: their sessions, and the jobs that run for them.
 
 use super::load::Piece;
+use super::names::{ClientNames, Names};
 use super::session::{Job, Naming, News, Outgoing, Session, Ticket};
 use super::source::Source;
 use super::worker::{Asker, Done, Outcome, Workers};
@@ -27,6 +28,8 @@ struct Client {
     given_up: HashMap<Ticket, Arc<AtomicBool>>,
     /// Listings between two pages.
     listings: HashMap<Ticket, Box<super::listing::Listing>>,
+    /// Counts what those keep.
+    names: Arc<ClientNames>,
 }
 
 /// A file that is being hashed, and who waits for it.
@@ -45,6 +48,7 @@ pub(super) struct Clients {
     workers: Workers,
     hashing: HashMap<FileKey, Hashing>,
     naming: Arc<Naming>,
+    names: Arc<Names>,
     next_key: u64,
     next_run: u64,
 }
@@ -56,6 +60,7 @@ impl Clients {
             workers,
             hashing: HashMap::new(),
             naming: Arc::default(),
+            names: Arc::default(),
             next_key: 0,
             next_run: 0,
         }
@@ -70,6 +75,7 @@ impl Clients {
             key: self.next_key,
             given_up: HashMap::new(),
             listings: HashMap::new(),
+            names: ClientNames::new(&self.names),
         };
         self.clients.insert(peer, client);
     }
@@ -201,11 +207,14 @@ impl Clients {
                 workers.hash(asker(ticket), key, device, run, Arc::clone(&file), Arc::clone(&given_up));
                 self.hashing.insert(key, Hashing { run, waiting: vec![waiter], given_up, file });
             }
-            Job::List { ticket, request } => workers.list(asker(ticket), request, client.flag(ticket)),
+            Job::List { ticket, request } => {
+                let (asker, names) = (asker(ticket), Arc::clone(&client.names));
+                workers.list(asker, request, names, client.flag(ticket));
+            }
             Job::ListMore { ticket } => {
                 if let Some(listing) = client.listings.remove(&ticket) {
-                    let asker = asker(ticket);
-                    workers.list_more(asker, listing, client.flag(ticket));
+                    let (asker, names) = (asker(ticket), Arc::clone(&client.names));
+                    workers.list_more(asker, listing, names, client.flag(ticket));
                 }
             }
             Job::Leaves { ticket, request } => workers.leaves(asker(ticket), request, client.flag(ticket)),

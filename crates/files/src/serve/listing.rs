@@ -1,6 +1,7 @@
 //! Listings, page by page: a walk that can stop anywhere and go on. A job for the pool.
 
 use super::Failure;
+use super::names::{ClientNames, HeldNames};
 use super::session::Page;
 use crate::digest::{DigestCache, hash_file, wall_clock};
 use crate::limits::LIST_PAGE_ENTRIES_MAX;
@@ -28,6 +29,8 @@ const PAGE_HASHED_BYTES: u64 = 1 << 30;
 pub(super) struct Lister<'a> {
     pub(super) root: &'a Root,
     pub(super) cache: &'a DigestCache,
+    /// Counts what the client's listings keep.
+    pub(super) names: &'a Arc<ClientNames>,
     /// Nobody waits any more.
     pub(super) given_up: &'a AtomicBool,
 }
@@ -60,9 +63,17 @@ struct Level {
     path: RelPath,
     /// What is not walked yet, in reverse order.
     names: Vec<DirEntry>,
+    _held: HeldNames,
     open: Option<Dir>,
     /// Everything below is listed: the listing is recursive, or the directory matched.
     all: bool,
+}
+
+/// Why the names of a directory can't be had.
+enum LevelError {
+    Root(RootError),
+    /// There is no room for them beside those of other listings.
+    Busy,
 }
 
 impl Lister<'_> {
@@ -98,8 +109,7 @@ impl Lister<'_> {
             FileKind::File | FileKind::Other => Base::File,
         };
         if stat.kind == FileKind::Dir {
-            let (open, names) = self.open_level(path, NAMES_MAX)?;
-            listing.levels.push(Level { path: path.clone(), names, open: Some(open), all: true });
+            listing.levels.push(self.open_level(path, NAMES_MAX, true)?);
         } else {
             let target = if stat.kind == FileKind::Link { Some(self.root.read_link(path)?) } else { None };
             let mut entry = entry(path, &stat, target);
@@ -129,20 +139,26 @@ impl Lister<'_> {
         }
         let start = literal_beginning(glob);
         listing.glob = Some(pattern);
-        match self.open_level(&start, NAMES_MAX) {
-            Ok((open, names)) => listing.levels.push(Level { path: start, names, open: Some(open), all: false }),
+        match self.open_level(&start, NAMES_MAX, false) {
+            Ok(level) => listing.levels.push(level),
             // A pattern that matches nothing is no error.
-            Err(RootError::NotFound | RootError::NotADirectory | RootError::Outside) => {}
+            Err(LevelError::Root(RootError::NotFound | RootError::NotADirectory | RootError::Outside)) => {}
             Err(error) => return Err(error.into()),
         }
         Ok(())
     }
 
-    fn open_level(&self, path: &RelPath, names_max: usize) -> Result<(Dir, Vec<DirEntry>), RootError> {
+    fn open_level(&self, path: &RelPath, names_max: usize, all: bool) -> Result<Level, LevelError> {
         let dir = self.root.open_dir(path)?;
-        let mut names = dir.entries(names_max)?;
+        let room = self.names.room();
+        let mut names = match dir.entries(names_max.min(room)) {
+            Err(RootError::TooMany(_)) if room < names_max => return Err(LevelError::Busy),
+            names => names?,
+        };
+        names.shrink_to_fit();
         names.reverse();
-        Ok((dir, names))
+        let held = self.names.hold(&names).ok_or(LevelError::Busy)?;
+        Ok(Level { path: path.clone(), names, _held: held, open: Some(dir), all })
     }
 
     /// Makes the next page.
@@ -155,7 +171,7 @@ impl Lister<'_> {
             if self.given_up.load(Ordering::Relaxed) {
                 return Err(Failure::new(ErrorCode::Other, "given up"));
             }
-            let Some(entry) = listing.held_back.take().or_else(|| self.next(listing, &mut hashed)) else { break };
+            let Some(entry) = self.held_back_or_next(listing, &mut hashed)? else { break };
             if !page.push(&entry) {
                 listing.held_back = Some(entry);
                 break;
@@ -163,18 +179,25 @@ impl Lister<'_> {
         }
         if listing.held_back.is_none() && !listing.is_through() && page.entries() >= entries_max {
             // Full just at the end? Then no further page should be promised.
-            listing.held_back = self.next(listing, &mut hashed);
+            listing.held_back = self.next(listing, &mut hashed)?;
         }
         let more = listing.held_back.is_some() || !listing.is_through();
         listing.levels.iter_mut().for_each(|level| level.open = None);
         Ok(Page { json: page.finish(more).into(), more })
     }
 
-    /// Walks on to the next entry.
-    fn next(&self, listing: &mut Listing, hashed: &mut u64) -> Option<ListEntry> {
+    fn held_back_or_next(&self, listing: &mut Listing, hashed: &mut u64) -> Result<Option<ListEntry>, Failure> {
+        match listing.held_back.take() {
+            Some(entry) => Ok(Some(entry)),
+            None => self.next(listing, hashed),
+        }
+    }
+
+    /// Walks on to the next entry. Fails if the listing can't go on.
+    fn next(&self, listing: &mut Listing, hashed: &mut u64) -> Result<Option<ListEntry>, Failure> {
         while let Some(level) = listing.levels.last_mut() {
             if self.given_up.load(Ordering::Relaxed) {
-                return None;
+                return Ok(None);
             }
             let Some(DirEntry { name }) = level.names.pop() else {
                 listing.levels.pop();
@@ -190,25 +213,27 @@ impl Lister<'_> {
                     if matches!(error, RootError::NotFound) {
                         continue;
                     }
-                    return Some(failed(&level.path, &error));
+                    return Ok(Some(failed(&level.path, &error)));
                 }
             };
             let (stat, target) = match look(dir, &name) {
                 Ok(found) => found,
                 Err(RootError::NotFound) => continue,
-                Err(error) => return Some(failed(&path, &error)),
+                Err(error) => return Ok(Some(failed(&path, &error))),
             };
             let is_listed = level.all || listing.glob.as_ref().is_none_or(|glob| glob.matches(&path));
             let all_below = if listing.glob.is_some() { is_listed } else { listing.recursive };
             if stat.kind == FileKind::Dir {
                 let is_deeper = listing.glob.as_ref().is_some_and(|glob| glob.may_match_below(&path));
-                if (all_below || is_deeper)
-                    && let Err(error) = self.descend(listing, &path, all_below)
-                {
-                    if is_listed && !matches!(error, RootError::NotFound) {
-                        return Some(failed(&path, &error));
+                if all_below || is_deeper {
+                    match self.descend(listing, &path, all_below) {
+                        Ok(()) => {}
+                        Err(LevelError::Root(error)) if is_listed && !matches!(error, RootError::NotFound) => {
+                            return Ok(Some(failed(&path, &error)));
+                        }
+                        Err(LevelError::Root(_)) => continue,
+                        Err(busy @ LevelError::Busy) => return Err(busy.into()),
                     }
-                    continue;
                 }
             }
             if is_listed {
@@ -216,16 +241,15 @@ impl Lister<'_> {
                 if listing.digest && stat.kind == FileKind::File {
                     *hashed += self.add_digest(&path, &mut entry);
                 }
-                return Some(entry);
+                return Ok(Some(entry));
             }
         }
-        None
+        Ok(None)
     }
 
-    fn descend(&self, listing: &mut Listing, path: &RelPath, all: bool) -> Result<(), RootError> {
+    fn descend(&self, listing: &mut Listing, path: &RelPath, all: bool) -> Result<(), LevelError> {
         let kept: usize = listing.levels.iter().map(|level| level.names.len()).sum();
-        let (open, names) = self.open_level(path, NAMES_MAX.saturating_sub(kept))?;
-        listing.levels.push(Level { path: path.clone(), names, open: Some(open), all });
+        listing.levels.push(self.open_level(path, NAMES_MAX.saturating_sub(kept), all)?);
         if let Some(far) = listing.levels.len().checked_sub(OPEN_LEVELS_MAX + 1)
             && let Some(level) = listing.levels.get_mut(far)
         {
@@ -261,6 +285,21 @@ impl Lister<'_> {
             }
         }
         stat.size
+    }
+}
+
+impl From<RootError> for LevelError {
+    fn from(error: RootError) -> LevelError {
+        LevelError::Root(error)
+    }
+}
+
+impl From<LevelError> for Failure {
+    fn from(error: LevelError) -> Failure {
+        match error {
+            LevelError::Root(error) => error.into(),
+            LevelError::Busy => Failure::new(ErrorCode::Busy, "listings that are not over keep too many names"),
+        }
     }
 }
 

@@ -11,6 +11,7 @@ mod handle;
 mod holes;
 mod listing;
 mod load;
+mod names;
 mod pieces;
 mod pool;
 mod prepare;
@@ -47,6 +48,12 @@ mod limits {
     pub(super) const CLIENT_FETCH_NAMES_BYTES_SURE: usize = 256 << 10;
     /// The same of all clients, beyond what is sure.
     pub(super) const FETCH_NAMES_BYTES_MAX: usize = 256 << 20;
+    /// Octets of memory of the names that the listings of one client keep: those of a directory with a million entries.
+    pub(super) const CLIENT_LIST_NAMES_BYTES_MAX: usize = 128 << 20;
+    /// So much of it a client may have whatever others have.
+    pub(super) const CLIENT_LIST_NAMES_BYTES_SURE: usize = 1 << 20;
+    /// The same of all clients.
+    pub(super) const LIST_NAMES_BYTES_MAX: usize = 256 << 20;
     /// Files that one job looks at.
     pub(super) const BATCH_FILES_MAX: usize = 512;
     /// Octets of small files that one job reads.
@@ -82,6 +89,9 @@ mod limits {
     pub(super) const REPLY_BYTES_WAITING_MAX: usize = 2 << 20;
     /// Requests of the plain dialect that wait before no more are read.
     pub(super) const PLAIN_WAITING_MAX: usize = 1024;
+    /// Octets that a page which is being made is taken to have: no more of them are begun than would, together with the replies that
+    /// wait, be over the limit on these.
+    pub(super) const PAGE_BYTES_EXPECTED: usize = 128 << 10;
     /// Pages of a listing that can be asked for ahead.
     pub(super) const PAGES_AHEAD_MAX: u32 = 16;
     /// Files that the plain dialect keeps open for one client.

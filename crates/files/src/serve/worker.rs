@@ -5,6 +5,7 @@ use super::budget::Budget;
 use super::copies::{Copies, Cut, Wanted};
 use super::listing::{Lister, Listing, start_of};
 use super::load::Piece;
+use super::names::ClientNames;
 use super::pool::{Lane, LaneLimits};
 use super::prepare::{Preparing, plain_path};
 use super::session::{LeavesAnswer, LoadHow, Loaded, Page, Prepared, Slot, Ticket};
@@ -257,7 +258,13 @@ impl Workers {
         });
     }
 
-    pub(super) fn list(&mut self, asker: Asker, request: ListRequest, given_up: Arc<AtomicBool>) {
+    pub(super) fn list(
+        &mut self,
+        asker: Asker,
+        request: ListRequest,
+        names: Arc<ClientNames>,
+        given_up: Arc<AtomicBool>,
+    ) {
         let (_, group) = self.group(asker, start_of(&request).as_ref());
         let lane = if request.digest { &self.hash } else { &self.list };
         self.run(
@@ -266,7 +273,7 @@ impl Workers {
             asker,
             |failure| Outcome::Listed(Err(failure)),
             move |shared| {
-                let lister = Lister { root: &shared.root, cache: &shared.cache, given_up: &given_up };
+                let lister = Lister { root: &shared.root, cache: &shared.cache, names: &names, given_up: &given_up };
                 let listed = lister.begin(&request).and_then(|listing| {
                     let mut listing = Box::new(listing);
                     Ok((lister.page(&mut listing)?, listing))
@@ -276,7 +283,13 @@ impl Workers {
         );
     }
 
-    pub(super) fn list_more(&mut self, asker: Asker, mut listing: Box<Listing>, given_up: Arc<AtomicBool>) {
+    pub(super) fn list_more(
+        &mut self,
+        asker: Asker,
+        mut listing: Box<Listing>,
+        names: Arc<ClientNames>,
+        given_up: Arc<AtomicBool>,
+    ) {
         let (_, group) = self.group(asker, listing.place());
         let lane = if listing.hashes() { &self.hash } else { &self.list };
         self.run(
@@ -285,7 +298,7 @@ impl Workers {
             asker,
             |failure| Outcome::Listed(Err(failure)),
             move |shared| {
-                let lister = Lister { root: &shared.root, cache: &shared.cache, given_up: &given_up };
+                let lister = Lister { root: &shared.root, cache: &shared.cache, names: &names, given_up: &given_up };
                 Outcome::Listed(lister.page(&mut listing).map(|page| (page, listing)))
             },
         );

@@ -19,10 +19,12 @@ pub(super) use types::{
 };
 
 use super::Failure;
-use super::limits::{PAGES_AHEAD_MAX, PLAIN_WAITING_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX};
+use super::limits::{
+    PAGE_BYTES_EXPECTED, PAGES_AHEAD_MAX, PLAIN_WAITING_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX,
+};
 use crate::digest::Digest;
 use crate::limits::{CHUNK_BYTES_MAX, FETCH_FILES_MAX, REQUESTS_MAX};
-use crate::protocol::control::{Cancelled, ErrorReply, FetchRequest, HelloReply, Reply, Request};
+use crate::protocol::control::{Cancelled, ErrorReply, FetchRequest, HelloReply, ListRequest, Reply, Request};
 use crate::protocol::plain::PlainRequest;
 use crate::protocol::{CONTROL_TAG, ErrorCode, WireError};
 use bytes::Bytes;
@@ -40,6 +42,8 @@ pub(super) struct Session<F> {
     /// In the order of their turns.
     fetches: VecDeque<Fetch<F>>,
     queries: Vec<Query>,
+    /// Listings of which a page is asked for and none is being made, each once, in the order of their turns.
+    pages_wanted: VecDeque<Ticket>,
     plain: Plain<F>,
     naming: Arc<Naming>,
 }
@@ -75,8 +79,18 @@ struct Query {
     id: u32,
     ticket: Ticket,
     envelope: Envelope,
-    /// For a listing, how many pages were asked for that aren't made.
-    pages: Option<u32>,
+    /// For a listing.
+    pages: Option<Pages>,
+}
+
+/// What a client wants of a listing.
+#[derive(Debug)]
+struct Pages {
+    /// Asked for and not made.
+    asked: u32,
+    is_making: bool,
+    /// Until the listing is begun.
+    request: Option<ListRequest>,
 }
 
 impl<F: Clone> Session<F> {
@@ -95,7 +109,7 @@ impl<F: Clone> Session<F> {
             next_slot: 1,
         };
         let plain = Plain::new(shared.ticket());
-        Session { shared, fetches: VecDeque::new(), queries: Vec::new(), plain, naming }
+        Session { shared, fetches: VecDeque::new(), queries: Vec::new(), pages_wanted: VecDeque::new(), plain, naming }
     }
 
     /// Takes a control message.
@@ -116,8 +130,11 @@ impl<F: Clone> Session<F> {
             Request::More { id } => self.more(&envelope, id),
             Request::List(list) => {
                 if let Some(ticket) = self.admit(&envelope, list.id) {
-                    self.queries.push(Query { id: list.id, ticket, envelope, pages: Some(1) });
-                    self.shared.jobs.push_back(Job::List { ticket, request: list });
+                    let id = list.id;
+                    let pages = Pages { asked: 1, is_making: false, request: Some(list) };
+                    self.queries.push(Query { id, ticket, envelope, pages: Some(pages) });
+                    self.pages_wanted.push_back(ticket);
+                    self.make_pages();
                 }
             }
             Request::Leaves(leaves) => {
@@ -187,19 +204,45 @@ impl<F: Clone> Session<F> {
         match result {
             Ok(page) => {
                 self.shared.reply_json(&query.envelope, page.json, None);
-                if page.more {
-                    let left = query.pages.unwrap_or(1).saturating_sub(1);
-                    query.pages = Some(left);
-                    if left > 0 {
-                        self.shared.jobs.push_back(Job::ListMore { ticket });
+                if page.more
+                    && let Some(pages) = &mut query.pages
+                {
+                    pages.is_making = false;
+                    pages.asked = pages.asked.saturating_sub(1);
+                    if pages.asked > 0 {
+                        self.pages_wanted.push_back(ticket);
                     }
-                    return;
+                    return self.make_pages();
                 }
             }
             Err(failure) => self.shared.error(&query.envelope, Some(query.id), failure),
         }
         self.queries.swap_remove(at);
         self.shared.jobs.push_back(Job::Release { ticket, take_back: false });
+        self.make_pages();
+    }
+
+    /// Begins pages that were asked for, as long as those that are being made and the replies that wait are few: a client that
+    /// doesn't read makes this hold no more of them.
+    fn make_pages(&mut self) {
+        if self.pages_wanted.is_empty() {
+            return;
+        }
+        let is_made = |query: &&Query| query.pages.as_ref().is_some_and(|pages| pages.is_making);
+        let mut making = self.queries.iter().filter(is_made).count();
+        while self.shared.replies.len() + making < REPLIES_WAITING_MAX
+            && self.shared.reply_bytes + making * PAGE_BYTES_EXPECTED < REPLY_BYTES_WAITING_MAX
+        {
+            let Some(ticket) = self.pages_wanted.pop_front() else { return };
+            let query = self.queries.iter_mut().find(|query| query.ticket == ticket);
+            let Some(pages) = query.and_then(|query| query.pages.as_mut()) else { continue };
+            pages.is_making = true;
+            making += 1;
+            self.shared.jobs.push_back(match pages.request.take() {
+                Some(request) => Job::List { ticket, request },
+                None => Job::ListMore { ticket },
+            });
+        }
     }
 
     /// Leaves were found.
@@ -247,6 +290,7 @@ impl<F: Clone> Session<F> {
     /// What to send next: to be asked only when the socket has room.
     pub(super) fn next_message(&mut self) -> Option<Outgoing<F>> {
         if let Some(reply) = self.shared.next_reply() {
+            self.make_pages();
             return Some(reply);
         }
         if let Some(message) = self.plain.next_message(&mut self.shared) {
@@ -305,10 +349,11 @@ impl<F: Clone> Session<F> {
             return self.shared.error(envelope, Some(id), Failure::new(ErrorCode::BadRequest, message));
         };
         // Further ones would not be an attack, only pointless: a page that comes answers each of them.
-        if *pages < PAGES_AHEAD_MAX {
-            *pages += 1;
-            if *pages == 1 {
-                self.shared.jobs.push_back(Job::ListMore { ticket });
+        if pages.asked < PAGES_AHEAD_MAX {
+            pages.asked += 1;
+            if pages.asked == 1 {
+                self.pages_wanted.push_back(ticket);
+                self.make_pages();
             }
         }
     }
@@ -318,6 +363,8 @@ impl<F: Clone> Session<F> {
         let found = self.ids().find(|(of, _)| *of == id);
         if let Some((_, ticket)) = found {
             self.queries.retain(|query| query.ticket != ticket);
+            self.pages_wanted.retain(|of| *of != ticket);
+            self.make_pages();
             if let Some(at) = self.fetches.iter().position(|fetch| fetch.ticket() == ticket)
                 && let Some(mut fetch) = self.fetches.remove(at)
             {

@@ -128,3 +128,49 @@ fn what_fetches_name_is_bounded_for_a_client_and_for_all() {
     others.clear();
     assert_eq!(admitted(&mut last), of_one);
 }
+
+#[test]
+fn pages_are_made_only_as_a_client_reads_them() {
+    let mut session: Session<FakeFile> = Session::new(Arc::default());
+    let page_bytes = 100 << 10;
+    // All that is begun is made, and nothing is read. The pages begun: all of them, and those of each listing.
+    let make = |session: &mut Session<FakeFile>, left: &mut HashMap<Ticket, u32>, most_begun: usize| {
+        loop {
+            let jobs: Vec<_> = std::iter::from_fn(|| session.next_job()).collect();
+            let tickets = jobs.iter().filter_map(|job| match job {
+                Job::List { ticket, .. } | Job::ListMore { ticket } => Some(*ticket),
+                _ => None,
+            });
+            let tickets: Vec<_> = tickets.collect();
+            if tickets.is_empty() {
+                return;
+            }
+            assert!(tickets.len() <= most_begun, "{}", tickets.len());
+            for ticket in tickets {
+                let left = left.entry(ticket).or_insert(3);
+                *left -= 1;
+                session.listed(ticket, Ok(Page { json: Bytes::from(vec![b' '; page_bytes]), more: *left > 0 }));
+            }
+        }
+    };
+    let mut left = HashMap::new();
+    for id in 0..REQUESTS_MAX as u32 {
+        let target = ListTarget::Path(WirePath::default());
+        let request = ListRequest { id, target, recursive: false, digest: false };
+        session.request(Vec::new(), Ok(Request::List(request)));
+        // Asked for ahead.
+        session.request(Vec::new(), Ok(Request::More { id }));
+        session.request(Vec::new(), Ok(Request::More { id }));
+    }
+    make(&mut session, &mut left, REPLY_BYTES_WAITING_MAX / PAGE_BYTES_EXPECTED);
+    assert!(session.shared.reply_bytes <= REPLY_BYTES_WAITING_MAX + page_bytes, "{}", session.shared.reply_bytes);
+    assert!(session.is_congested());
+    // Each page that is read makes room for another one, down to the last.
+    let mut read = 0;
+    while session.next_message().is_some() {
+        read += 1;
+        make(&mut session, &mut left, REPLY_BYTES_WAITING_MAX / PAGE_BYTES_EXPECTED);
+    }
+    assert_eq!((read, session.ids().count()), (3 * REQUESTS_MAX, 0));
+    assert!(left.values().all(|left| *left == 0));
+}
