@@ -2,7 +2,7 @@
 
 use super::load::Piece;
 use super::names::{ClientNames, Names};
-use super::session::{Job, Naming, News, Outgoing, Session, Ticket};
+use super::session::{Job, Naming, News, OpenFiles, Outgoing, Session, Ticket};
 use super::source::Source;
 use super::worker::{Asker, Done, Outcome, Workers};
 use super::{Failure, RECEIPTS};
@@ -13,7 +13,7 @@ use crate::protocol::envelope::{Opening, opening};
 use crate::protocol::plain::PlainRequest;
 use crate::protocol::{Dialect, WireError};
 use bytes::Bytes;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use towpath_sockets::PeerId;
@@ -49,18 +49,24 @@ pub(super) struct Clients {
     hashing: HashMap<FileKey, Hashing>,
     naming: Arc<Naming>,
     names: Arc<Names>,
+    open_files: Arc<OpenFiles>,
+    /// Clients for which a file could not be opened, as too many are open.
+    awaiting_files: BTreeSet<PeerId>,
     next_key: u64,
     next_run: u64,
 }
 
 impl Clients {
-    pub(super) fn new(workers: Workers) -> Clients {
+    /// `open_files_max` as in [`ServerOptions`](super::ServerOptions).
+    pub(super) fn new(workers: Workers, open_files_max: usize) -> Clients {
         Clients {
             clients: HashMap::new(),
             workers,
             hashing: HashMap::new(),
             naming: Arc::default(),
             names: Arc::default(),
+            open_files: OpenFiles::new(open_files_max),
+            awaiting_files: BTreeSet::new(),
             next_key: 0,
             next_run: 0,
         }
@@ -70,7 +76,7 @@ impl Clients {
         tracing::info!(%address, "connected");
         self.next_key += 1;
         let client = Client {
-            session: Session::new(Arc::clone(&self.naming)),
+            session: Session::new(Arc::clone(&self.naming), Arc::clone(&self.open_files)),
             address,
             key: self.next_key,
             given_up: HashMap::new(),
@@ -91,6 +97,7 @@ impl Clients {
         }
         tracing::info!(address = %client.address, %reason, "gone");
         client.given_up.values().for_each(|flag| flag.store(true, Ordering::Relaxed));
+        self.awaiting_files.remove(&peer);
         self.stop_waiting(|of, _| of == peer);
         self.workers.forget(client.key, None);
     }
@@ -236,6 +243,19 @@ impl Clients {
     /// Goes on with what waited for memory. [`Workers::copy_on`] says when.
     pub(super) fn copy_on(&mut self) {
         self.workers.copy_on();
+    }
+
+    /// To be called when a client was served: remembers whether a file of it waits for others to be closed.
+    pub(super) fn served(&mut self, peer: PeerId) {
+        if self.clients.get_mut(&peer).is_some_and(|client| client.session.take_waits_for_files()) {
+            self.awaiting_files.insert(peer);
+        }
+    }
+
+    /// The peers that are to be served again, as files of theirs have waited and may be opened now.
+    pub(super) fn may_open(&mut self) -> BTreeSet<PeerId> {
+        // Each of them takes something, or has no need any more: so this is asked again, and none is served for nothing.
+        (0..self.open_files.room()).map_while(|_| self.awaiting_files.pop_first()).collect()
     }
 
     /// What to send to a client next, if the socket has room.

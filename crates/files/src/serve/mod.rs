@@ -64,7 +64,7 @@ mod limits {
     pub(super) const READY_BYTES_MAX: u64 = 1 << 20;
     /// Large files that are open, of one fetch, before it looks at no more of them.
     pub(super) const OPEN_FILES_MAX: usize = 8;
-    /// The same of all fetches of one client, before each of them opens only one at a time.
+    /// The same of all fetches of one client, and those that jobs may open, before a fetch opens only one, and only if it has none.
     pub(super) const CLIENT_OPEN_FILES_MAX: usize = 32;
     /// Large files that are hashed ahead of their turn.
     pub(super) const HASH_AHEAD_MAX: usize = 4;

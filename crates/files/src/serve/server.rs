@@ -48,6 +48,9 @@ pub struct ServerOptions {
     pub digest_cache_bytes: usize,
     /// Where digests are remembered over restarts. None: only as long as the server runs.
     pub digest_file: Option<PathBuf>,
+    /// Large files that fetches of all clients may have open at a time; each client may have one in any case. By default half of the
+    /// descriptors that the process may have: the others are for connections.
+    pub open_files_max: usize,
     /// Memory for small files that were read and not sent yet, of all clients, in octets.
     pub small_files_bytes: usize,
 }
@@ -66,6 +69,7 @@ impl ServerOptions {
             admit: None,
             digest_cache_bytes: DIGEST_CACHE_BYTES,
             digest_file: None,
+            open_files_max: half_of_descriptors(),
             small_files_bytes: SMALL_FILES_BYTES,
         }
     }
@@ -155,8 +159,9 @@ impl Server {
         };
         let budget = Budget::new(options.small_files_bytes);
         let (workers, done) = Workers::new(root, cache, budget, storage, waker.clone());
+        let clients = Clients::new(workers, options.open_files_max);
         let shutdown = ShutdownHandle { requested: Arc::default(), waker };
-        Ok(Server { hub, endpoints, clients: Clients::new(workers), done, admit, shutdown })
+        Ok(Server { hub, endpoints, clients, done, admit, shutdown })
     }
 
     /// Where it listens, with the real ports.
@@ -182,8 +187,14 @@ impl Server {
                 touched.extend(self.clients.done(done));
             }
             self.clients.copy_on();
-            while let Some(peer) = touched.pop_first() {
-                self.serve(peer);
+            loop {
+                touched.append(&mut self.clients.may_open());
+                if touched.is_empty() {
+                    break;
+                }
+                while let Some(peer) = touched.pop_first() {
+                    self.serve(peer);
+                }
             }
         }
         Ok(())
@@ -254,8 +265,14 @@ impl Server {
                 }
             }
         }
+        clients.served(peer);
         hub.pause_reading(peer, clients.is_congested(peer));
     }
+}
+
+fn half_of_descriptors() -> usize {
+    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    most.and_then(|most| usize::try_from(most / 2).ok()).unwrap_or(usize::MAX)
 }
 
 fn message(outgoing: Outgoing<Source>) -> Message {

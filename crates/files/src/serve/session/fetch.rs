@@ -39,7 +39,8 @@ pub(super) struct Fetch<F> {
     chunk_bytes: u64,
     /// The first file that no job has looked at.
     next: usize,
-    is_preparing: bool,
+    /// A job looks at files, and may leave as many open.
+    preparing: Option<usize>,
     /// Looked at and not over, in order.
     files: VecDeque<FileState<F>>,
     /// How many of them, from the first, the client knows of.
@@ -63,7 +64,7 @@ impl<F: Clone> Fetch<F> {
             request: Arc::new(request),
             named,
             next: 0,
-            is_preparing: false,
+            preparing: None,
             files: VecDeque::new(),
             announced: 0,
             is_over: false,
@@ -89,14 +90,14 @@ impl<F: Clone> Fetch<F> {
     }
 
     pub(super) fn prepared(&mut self, files: Vec<Prepared<F>>, shared: &mut Shared<F>) {
-        self.is_preparing = false;
+        shared.open_files.give_back(self.preparing.take().unwrap_or(0));
         self.next += files.len();
         for file in files {
             let state = match file {
                 Prepared::Answer(answer) => FileState::Answered(answer),
                 Prepared::Small { metadata, body, packed } => FileState::Small { metadata, body, packed, sent: 0 },
                 Prepared::Large { metadata, file, extents, unless } => {
-                    shared.open_files += 1;
+                    shared.open_files.add(1);
                     let wanted = self.request.files.get(metadata.n as usize).and_then(|file| file.ranges.as_deref());
                     let wants = self.request.digest != DigestWish::None || unless.is_some();
                     let digest = match metadata.digest {
@@ -133,7 +134,7 @@ impl<F: Clone> Fetch<F> {
         match result {
             Ok(digest) if !is_announced && large.unless == Some(digest) => {
                 *state = FileState::Answered(FileAnswer::Same { n });
-                shared.open_files -= 1;
+                shared.open_files.give_back(1);
             }
             Ok(digest) if !is_announced => {
                 large.digest = DigestState::Settled;
@@ -144,7 +145,7 @@ impl<F: Clone> Fetch<F> {
             Ok(digest) => large.digest = DigestState::Found(digest),
             Err(Failure { code, message }) if !is_announced => {
                 *state = FileState::Answered(FileAnswer::Error { n, code, message });
-                shared.open_files -= 1;
+                shared.open_files.give_back(1);
             }
             Err(failure) => large.failed = Some(failure),
         }
@@ -169,10 +170,11 @@ impl<F: Clone> Fetch<F> {
     pub(super) fn give_up(&mut self, shared: &mut Shared<F>) {
         for file in self.files.drain(..) {
             if let FileState::Large(mut large) = file {
-                shared.open_files -= 1;
+                shared.open_files.give_back(1);
                 large.refund(shared);
             }
         }
+        shared.open_files.give_back(self.preparing.take().unwrap_or(0));
         self.is_over = true;
     }
 
@@ -183,7 +185,7 @@ impl<F: Clone> Fetch<F> {
         self.hash_ahead(shared);
         self.load(shared);
         self.prepare(shared);
-        if !self.is_over && self.files.is_empty() && !self.is_preparing && self.next >= self.request.files.len() {
+        if !self.is_over && self.files.is_empty() && self.preparing.is_none() && self.next >= self.request.files.len() {
             self.is_over = true;
             shared.reply(&self.envelope, &Reply::Done { id: self.id() });
             shared.jobs.push_back(Job::Release { ticket: self.ticket, take_back: false });
@@ -191,7 +193,7 @@ impl<F: Clone> Fetch<F> {
     }
 
     fn prepare(&mut self, shared: &mut Shared<F>) {
-        if self.is_preparing || self.next >= self.request.files.len() {
+        if self.preparing.is_some() || self.next >= self.request.files.len() {
             return;
         }
         let mut ready_bytes = 0;
@@ -205,10 +207,16 @@ impl<F: Clone> Fetch<F> {
         }
         // Half is enough: the batch that is looked at meanwhile fills it up.
         if ready_bytes < READY_BYTES_MAX / 2 && open < OPEN_FILES_MAX / 2 && self.files.len() < DATA_ENTRIES_MAX {
-            self.is_preparing = true;
-            let request = Arc::clone(&self.request);
             // With many fetches at once, each may still go on, but only file by file.
-            let open_max = if shared.open_files < CLIENT_OPEN_FILES_MAX { BATCH_OPEN_MAX } else { 1 };
+            let open_max = match shared.open_files.count() < CLIENT_OPEN_FILES_MAX {
+                true => BATCH_OPEN_MAX,
+                false if open == 0 => 1,
+                false => return,
+            };
+            // Where there is no room, the session is asked again when there is, and when a file of this client ends.
+            let Some(open_max) = shared.open_files.reserve(open_max) else { return };
+            self.preparing = Some(open_max);
+            let request = Arc::clone(&self.request);
             shared.jobs.push_back(Job::Prepare { ticket: self.ticket, request, from: self.next, open_max });
         }
     }
@@ -324,7 +332,7 @@ impl<F: Clone> Fetch<F> {
                     } else {
                         return;
                     }
-                    shared.open_files -= 1;
+                    shared.open_files.give_back(1);
                 }
                 Some(FileState::Small { .. }) | None => return,
             }

@@ -8,6 +8,7 @@ mod credit;
 mod fetch;
 mod large;
 mod naming;
+mod opening;
 mod pipeline;
 mod plain;
 #[cfg(test)]
@@ -31,6 +32,8 @@ use bytes::Bytes;
 use credit::Credit;
 use fetch::Fetch;
 pub(super) use naming::Naming;
+use opening::ClientFiles;
+pub(super) use opening::OpenFiles;
 use plain::Plain;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -58,8 +61,8 @@ struct Shared<F> {
     /// Pieces of files that the socket has and hasn't told to be sent, and their octets.
     in_socket: HashMap<Slot, InSocket<F>>,
     in_socket_bytes: u64,
-    /// Large files that fetches hold open.
-    open_files: usize,
+    /// Large files that fetches hold open, or are to open.
+    open_files: ClientFiles,
     /// What each data message cost, as long as the socket may still have it.
     costs: VecDeque<(Ticket, u64)>,
     next_ticket: u64,
@@ -94,8 +97,8 @@ struct Pages {
 }
 
 impl<F: Clone> Session<F> {
-    /// `naming` is the same for all clients of a server.
-    pub(super) fn new(naming: Arc<Naming>) -> Session<F> {
+    /// Both arguments are the same for all clients of a server.
+    pub(super) fn new(naming: Arc<Naming>, open_files: Arc<OpenFiles>) -> Session<F> {
         let mut shared = Shared {
             credit: Credit::default(),
             jobs: VecDeque::new(),
@@ -103,7 +106,7 @@ impl<F: Clone> Session<F> {
             reply_bytes: 0,
             in_socket: HashMap::new(),
             in_socket_bytes: 0,
-            open_files: 0,
+            open_files: ClientFiles::new(open_files),
             costs: VecDeque::new(),
             next_ticket: 1,
             next_slot: 1,
@@ -323,6 +326,12 @@ impl<F: Clone> Session<F> {
         self.shared.replies.len() >= REPLIES_WAITING_MAX
             || self.shared.reply_bytes >= REPLY_BYTES_WAITING_MAX
             || self.plain.waiting() >= PLAIN_WAITING_MAX
+    }
+
+    /// Whether a file could not be opened, since this was last asked, as all clients have too many open. Once [`OpenFiles::room`] has
+    /// some, [`Session::next_message`] finds out that it can be.
+    pub(super) fn take_waits_for_files(&mut self) -> bool {
+        self.shared.open_files.take_waits()
     }
 
     /// A ticket for a new request, unless there are too many or the id is in use.

@@ -63,6 +63,7 @@ struct FetchModel {
 
 struct Simulation {
     session: Session<FakeFile>,
+    open_files_max: usize,
     chance: Chance,
     /// Jobs that were asked for and are not done.
     jobs: Vec<Job<FakeFile>>,
@@ -84,9 +85,13 @@ const SIZES: [u64; 8] = [0, 1, 255, 300, 4096, 5000, 20_000, 70_000];
 
 impl Simulation {
     fn new(tape: Vec<u32>) -> Simulation {
+        let mut chance = Chance { tape, at: 0 };
+        // From none, when each client still may have one, to as many as there are.
+        let open_files_max = [0, 1, 3, usize::MAX][chance.below(4)];
         Simulation {
-            session: Session::new(Arc::default()),
-            chance: Chance { tape, at: 0 },
+            session: Session::new(Arc::default(), OpenFiles::new(open_files_max)),
+            open_files_max,
+            chance,
             jobs: Vec::new(),
             socket: VecDeque::new(),
             fetches: BTreeMap::new(),
@@ -229,10 +234,18 @@ impl Simulation {
         }
         let at = self.chance.below(self.jobs.len());
         match self.jobs.swap_remove(at) {
-            Job::Prepare { ticket, request, from, .. } => {
+            Job::Prepare { ticket, request, from, open_max } => {
                 let most = request.files.len() - from;
                 let count = 1 + self.chance.below(most);
-                let files = (from..from + count).map(|n| self.prepare(request.id, n as u32)).collect();
+                let mut open = 0;
+                let mut files = Vec::new();
+                for n in from..from + count {
+                    files.push(self.prepare(request.id, n as u32));
+                    open += usize::from(matches!(files.last(), Some(Prepared::Large { .. })));
+                    if open == open_max {
+                        break;
+                    }
+                }
                 self.session.prepared(ticket, files);
             }
             Job::Hash { ticket, n, file } => {
@@ -333,6 +346,7 @@ impl Simulation {
             self.spent += cost(&message);
             assert!(self.spent <= self.given, "credit");
             self.check(&message);
+            assert!(self.session.shared.open_files.count() <= self.open_files_max.max(1));
             self.socket.push_back(message);
             assert!(self.session.shared.in_socket_bytes <= PIPELINE_BYTES_MAX);
         }
@@ -553,6 +567,6 @@ proptest! {
         prop_assert_eq!(simulation.session.shared.credit.available(), simulation.given - simulation.spent);
         prop_assert!(simulation.session.shared.in_socket.is_empty());
         prop_assert_eq!(simulation.session.shared.reply_bytes, 0);
-        prop_assert_eq!(simulation.session.shared.open_files, 0);
+        prop_assert_eq!(simulation.session.shared.open_files.count(), 0);
     }
 }

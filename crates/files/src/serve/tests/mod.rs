@@ -2,6 +2,7 @@
 
 mod fetch;
 mod list;
+mod opening;
 mod plain;
 mod slow;
 
@@ -33,7 +34,11 @@ impl TestServer {
     }
 
     fn start_with(root: &Path, storage: Box<dyn Storage>) -> TestServer {
-        let options = ServerOptions::new(root).listen("tcp://127.0.0.1:0".parse().unwrap());
+        TestServer::start_as(ServerOptions::new(root), storage)
+    }
+
+    fn start_as(options: ServerOptions, storage: Box<dyn Storage>) -> TestServer {
+        let options = options.listen("tcp://127.0.0.1:0".parse().unwrap());
         let server = Server::bind_with(options, storage).unwrap();
         let endpoint = server.endpoints()[0].clone();
         let shutdown = server.shutdown_handle();

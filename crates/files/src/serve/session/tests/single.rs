@@ -14,7 +14,7 @@ fn credit_saturates() {
 
 #[test]
 fn a_client_that_reads_nothing_is_not_read_from() {
-    let mut session: Session<FakeFile> = Session::new(Arc::default());
+    let mut session: Session<FakeFile> = Session::new(Arc::default(), OpenFiles::new(usize::MAX));
     let mut taken = 0;
     while !session.is_congested() {
         session.request(Vec::new(), Err(WireError::bad("nonsense")));
@@ -34,7 +34,7 @@ fn a_client_that_reads_nothing_is_not_read_from() {
 
 #[test]
 fn compression_is_given_up_where_nothing_shrinks() {
-    let mut session: Session<FakeFile> = Session::new(Arc::default());
+    let mut session: Session<FakeFile> = Session::new(Arc::default(), OpenFiles::new(usize::MAX));
     let file = FakeFile { kind: Kind::Large, size: 4 << 20 };
     let wanted = FetchFile { path: WirePath::default(), ranges: None, unless: None };
     let request = FetchRequest {
@@ -108,7 +108,7 @@ fn what_fetches_name_is_bounded_for_a_client_and_for_all() {
     };
     let fetch = |session: &mut Session<FakeFile>, id| fetch_of(session, id, FETCH_FILES_MAX);
     let admitted = |session: &mut Session<FakeFile>| (0..64).take_while(|id| fetch(session, *id)).count();
-    let mut first = Session::new(Arc::clone(&naming));
+    let mut first = Session::new(Arc::clone(&naming), OpenFiles::new(usize::MAX));
     let of_one = admitted(&mut first);
     assert!((2..32).contains(&of_one), "{of_one}");
     // One that ends makes room for another.
@@ -116,10 +116,10 @@ fn what_fetches_name_is_bounded_for_a_client_and_for_all() {
     first.next_message();
     assert!(fetch(&mut first, 100) && !fetch(&mut first, 101));
 
-    let mut others: Vec<_> = (0..64).map(|_| Session::new(Arc::clone(&naming))).collect();
+    let mut others: Vec<_> = (0..64).map(|_| Session::new(Arc::clone(&naming), OpenFiles::new(usize::MAX))).collect();
     let of_all = of_one + others.iter_mut().map(admitted).sum::<usize>();
     assert!((of_one * 16..of_one * 64).contains(&of_all), "{of_all}");
-    let mut last = Session::new(Arc::clone(&naming));
+    let mut last = Session::new(Arc::clone(&naming), OpenFiles::new(usize::MAX));
     assert_eq!(admitted(&mut last), 0);
     // A little is there for everybody.
     assert!(fetch_of(&mut last, 200, 512) && !fetch_of(&mut last, 201, FETCH_FILES_MAX));
@@ -131,7 +131,7 @@ fn what_fetches_name_is_bounded_for_a_client_and_for_all() {
 
 #[test]
 fn pages_are_made_only_as_a_client_reads_them() {
-    let mut session: Session<FakeFile> = Session::new(Arc::default());
+    let mut session: Session<FakeFile> = Session::new(Arc::default(), OpenFiles::new(usize::MAX));
     let page_bytes = 100 << 10;
     // All that is begun is made, and nothing is read. The pages begun: all of them, and those of each listing.
     let make = |session: &mut Session<FakeFile>, left: &mut HashMap<Ticket, u32>, most_begun: usize| {
