@@ -259,6 +259,7 @@ impl<F: Clone> Session<F> {
             }
             Err(failure) => self.shared.error(&query.envelope, Some(query.id), failure),
         }
+        self.shared.jobs.push_back(Job::Release { ticket, take_back: false });
     }
 
     /// A file was opened for the plain dialect; its size as well.

@@ -174,3 +174,36 @@ fn pages_are_made_only_as_a_client_reads_them() {
     assert_eq!((read, session.ids().count()), (3 * REQUESTS_MAX, 0));
     assert!(left.values().all(|left| *left == 0));
 }
+
+#[test]
+fn what_is_kept_for_a_request_is_released_when_it_is_answered() {
+    let mut session: Session<FakeFile> = Session::new(Arc::default(), OpenFiles::new(usize::MAX));
+    let (path, digest) = (WirePath::default(), Digest([0; 32]));
+    let target = ListTarget::Path(path.clone());
+    let requests = [
+        Request::List(ListRequest { id: 1, target, recursive: false, digest: false }),
+        Request::Leaves(LeavesRequest { id: 1, path: path.clone(), digest, from: 0, count: 1 }),
+        Request::Leaves(LeavesRequest { id: 1, path, digest, from: 1, count: 1 }),
+    ];
+    for (n, request) in requests.into_iter().enumerate() {
+        session.request(Vec::new(), Ok(request));
+        let asked = match session.next_job() {
+            Some(Job::List { ticket, .. }) => {
+                session.listed(ticket, Ok(Page { json: Bytes::new(), more: false }));
+                ticket
+            }
+            Some(Job::Leaves { ticket, .. }) => {
+                let reply = LeavesReply { id: 1, from: 0, count: 0, total: 0 };
+                let found = LeavesAnswer { reply, attachment: Bytes::new() };
+                session.leaves(ticket, if n == 1 { Ok(found) } else { Err(Failure::changed("another")) });
+                ticket
+            }
+            other => panic!("{other:?}"),
+        };
+        assert!(
+            matches!(session.next_job(), Some(Job::Release { ticket, take_back: false }) if ticket == asked),
+            "{n}"
+        );
+        assert!(session.next_message().is_some());
+    }
+}
