@@ -1,7 +1,8 @@
 //! Hashing a file that may change meanwhile.
 
-use super::{Digested, LeafSize, TreeHasher};
-use crate::root::{FileStat, RootError};
+use super::cache::may_be_remembered;
+use super::{Digested, FileKey, Leaf, LeafSize, TreeHasher, wall_clock};
+use crate::root::{FileStat, RootError, Timestamp};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 use std::fs::File;
@@ -25,42 +26,92 @@ pub enum HashError {
     Io(#[from] std::io::Error),
 }
 
-/// The digest and leaves of an open file, which is `stat` both before and after. Blocks; `given_up` is asked now and then.
-pub fn hash_file(file: &File, stat: &FileStat, given_up: impl Fn() -> bool) -> Result<Digested, HashError> {
-    let leaf_size = LeafSize::for_file(stat.size);
-    let mut tree = TreeHasher::new(leaf_size);
-    let mut buffer = vec![0; READ_BYTES.min(usize::try_from(stat.size).unwrap_or(READ_BYTES)).max(1)];
-    // Reading a hole would make the kernel fill its cache with zeros.
-    let zeros = if stat.is_sparse() { vec![0; buffer.len()] } else { Vec::new() };
-    let mut at = 0;
-    while at < stat.size {
-        if given_up() {
-            return Err(HashError::GivenUp);
-        }
-        let hole = if stat.is_sparse() { hole_at(file, at, stat.size) } else { 0 };
-        let octets = if hole > 0 {
-            &zeros[..usize::try_from(hole).unwrap_or(READ_BYTES).min(zeros.len())]
-        } else {
-            match file.read_at(&mut buffer, at) {
-                Ok(0) => return Err(HashError::Changed),
-                Ok(count) => buffer.get(..count).unwrap_or_default(),
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error.into()),
+/// The hashing of one version of a file: it can stop anywhere and go on later, also with another descriptor of the same version.
+#[derive(Debug)]
+pub struct FileHasher {
+    stat: FileStat,
+    began: Timestamp,
+    tree: TreeHasher,
+    at: u64,
+}
+
+impl FileHasher {
+    /// To hash the file that is `stat`, beginning now.
+    pub fn new(stat: &FileStat) -> FileHasher {
+        let tree = TreeHasher::new(LeafSize::for_file(stat.size));
+        FileHasher { stat: *stat, began: wall_clock(), tree, at: 0 }
+    }
+
+    /// Which version of which file this is about.
+    pub fn key(&self) -> FileKey {
+        FileKey::from(&self.stat)
+    }
+
+    /// When hashing began.
+    pub fn began(&self) -> Timestamp {
+        self.began
+    }
+
+    /// Octets that have been hashed.
+    pub fn hashed_bytes(&self) -> u64 {
+        self.at
+    }
+
+    /// Octets of memory that the leaves so far take.
+    pub fn memory_bytes(&self) -> usize {
+        self.tree.leaves_so_far() * size_of::<Leaf>()
+    }
+
+    /// Whether a file of the same key certainly has the octets that were hashed, however much later: see
+    /// [`super::SETTLED_AFTER_SECONDS`].
+    pub fn is_of_settled_file(&self) -> bool {
+        may_be_remembered(&self.stat, self.began)
+    }
+
+    /// Hashes on, this many octets or a little more; whether all are hashed. Blocks. `given_up` is asked now and then; what
+    /// was given up can go on.
+    pub fn advance(&mut self, file: &File, bytes: u64, given_up: impl Fn() -> bool) -> Result<bool, HashError> {
+        let stat = &self.stat;
+        let end = stat.size.min(self.at.saturating_add(bytes));
+        let left = usize::try_from(end - self.at).unwrap_or(READ_BYTES);
+        let mut buffer = vec![0; READ_BYTES.min(left).max(1)];
+        // Reading a hole would make the kernel fill its cache with zeros.
+        let zeros = if stat.is_sparse() { vec![0; buffer.len()] } else { Vec::new() };
+        while self.at < end {
+            if given_up() {
+                return Err(HashError::GivenUp);
             }
-        };
-        // More than the size that was announced: the file grew.
-        tree.update(octets).map_err(|_| HashError::Changed)?;
-        at += octets.len() as u64;
+            let hole = if stat.is_sparse() { hole_at(file, self.at, stat.size) } else { 0 };
+            let octets = if hole > 0 {
+                &zeros[..usize::try_from(hole).unwrap_or(READ_BYTES).min(zeros.len())]
+            } else {
+                match file.read_at(&mut buffer, self.at) {
+                    Ok(0) => return Err(HashError::Changed),
+                    Ok(count) => buffer.get(..count).unwrap_or_default(),
+                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                    Err(error) => return Err(error.into()),
+                }
+            };
+            // More than the size that was announced: the file grew.
+            self.tree.update(octets).map_err(|_| HashError::Changed)?;
+            self.at += octets.len() as u64;
+        }
+        Ok(self.at >= stat.size)
     }
-    let now = FileStat::try_from(file).map_err(|error| match error {
-        RootError::Io(error) => HashError::Io(error),
-        other => HashError::Io(std::io::Error::other(other)),
-    })?;
-    if !now.same_content(stat) {
-        return Err(HashError::Changed);
+
+    /// The digest and leaves, once all is hashed, of a file that is the same before and after.
+    pub fn finish(self, file: &File) -> Result<Digested, HashError> {
+        let now = FileStat::try_from(file).map_err(|error| match error {
+            RootError::Io(error) => HashError::Io(error),
+            other => HashError::Io(std::io::Error::other(other)),
+        })?;
+        if !now.same_content(&self.stat) {
+            return Err(HashError::Changed);
+        }
+        let leaf_size = LeafSize::for_file(self.stat.size);
+        let (digest, leaves) = self.tree.finish().map_err(|_| HashError::Changed)?;
+        Ok(Digested { digest, leaf_size, leaves: leaves.into() })
     }
-    let (digest, leaves) = tree.finish().map_err(|_| HashError::Changed)?;
-    Ok(Digested { digest, leaf_size, leaves: leaves.into() })
 }
 
 /// Octets of the hole that begins here; 0 where there is none, or the file system doesn't tell.
@@ -76,7 +127,39 @@ fn hole_at(file: &File, at: u64, size: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::digest::Digest;
     use std::io::Write;
+
+    fn hash_file(file: &File, stat: &FileStat, given_up: impl Fn() -> bool) -> Result<Digested, HashError> {
+        let mut hasher = FileHasher::new(stat);
+        assert!(hasher.advance(file, u64::MAX, given_up)?);
+        hasher.finish(file)
+    }
+
+    #[test]
+    fn hashing_stops_and_goes_on_anywhere() {
+        let mut file = tempfile::tempfile().unwrap();
+        let octets: Vec<u8> = (0..3_000_000u32).map(|at| (at % 251) as u8).collect();
+        file.write_all(&octets).unwrap();
+        let stat = FileStat::try_from(&file).unwrap();
+        for bytes in [1 << 20, 300_001, 2_999_999, 3_000_000] {
+            let mut hasher = FileHasher::new(&stat);
+            let mut slices = 1;
+            while !hasher.advance(&file, bytes, || false).unwrap() {
+                assert!(hasher.hashed_bytes() >= slices * bytes);
+                let before = hasher.hashed_bytes();
+                assert!(matches!(hasher.advance(&file, bytes, || true), Err(HashError::GivenUp)));
+                assert_eq!(hasher.hashed_bytes(), before);
+                slices += 1;
+            }
+            assert!(
+                slices <= stat.size.div_ceil(bytes) && (slices > 1 || bytes * 2 > stat.size),
+                "{slices} of {bytes}"
+            );
+            let digested = hasher.finish(&file).unwrap();
+            assert_eq!((digested.digest, digested.leaves.len()), (Digest::of(&octets), 3));
+        }
+    }
 
     #[test]
     fn hashes_what_the_file_holds_or_says_that_it_changed() {

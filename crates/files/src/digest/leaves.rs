@@ -171,6 +171,11 @@ impl TreeHasher {
         Ok(())
     }
 
+    /// Leaves that are complete.
+    pub(super) fn leaves_so_far(&self) -> usize {
+        self.done.len()
+    }
+
     /// The digest and the leaves, once all of the file was given.
     pub fn finish(mut self) -> Result<(Digest, Vec<Leaf>), LeafError> {
         self.done.push(self.current.finish()?);

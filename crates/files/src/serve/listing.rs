@@ -1,15 +1,17 @@
 //! Listings, page by page: a walk that can stop anywhere and go on. A job for the pool.
 
 use super::Failure;
+use super::hashing::{Hashing, SLICE_BYTES};
 use super::names::{ClientNames, HeldNames};
 use super::session::Page;
-use crate::digest::{DigestCache, hash_file, wall_clock};
+use crate::digest::FileHasher;
 use crate::limits::LIST_PAGE_ENTRIES_MAX;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{Base, EntryKind, LinkTarget, ListEntry, ListRequest, ListTarget, PageWriter, WirePath};
 use crate::root::{Dir, DirEntry, FileKind, FileStat, Root, RootError};
 use globset::{GlobBuilder, GlobMatcher};
+use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -28,7 +30,7 @@ const PAGE_HASHED_BYTES: u64 = 1 << 30;
 /// What listings need from the server.
 pub(super) struct Lister<'a> {
     pub(super) root: &'a Root,
-    pub(super) cache: &'a DigestCache,
+    pub(super) hashing: &'a Hashing,
     /// Counts what the client's listings keep.
     pub(super) names: &'a Arc<ClientNames>,
     /// Nobody waits any more.
@@ -49,6 +51,11 @@ pub(super) struct Listing {
     held_back: Option<ListEntry>,
     /// Entries in the next page at most. The first is short, so that the client has something to do while the next is made.
     page_entries: usize,
+    /// The page that is being made, between the slices that it is made in, and the octets that were hashed for it.
+    page: Option<PageWriter>,
+    hashed: u64,
+    /// The file of `held_back` while it is being hashed.
+    hashing: Option<(File, FileStat, Option<FileHasher>)>,
 }
 
 #[derive(Debug)]
@@ -88,6 +95,9 @@ impl Lister<'_> {
             levels: Vec::new(),
             held_back: None,
             page_entries: FIRST_PAGE_ENTRIES,
+            page: None,
+            hashed: 0,
+            hashing: None,
         };
         match &request.target {
             ListTarget::Glob { glob } => self.begin_glob(&mut listing, glob)?,
@@ -112,11 +122,7 @@ impl Lister<'_> {
             listing.levels.push(self.open_level(path, NAMES_MAX, true)?);
         } else {
             let target = if stat.kind == FileKind::Link { Some(self.root.read_link(path)?) } else { None };
-            let mut entry = entry(path, &stat, target);
-            if listing.digest && stat.kind == FileKind::File {
-                self.add_digest(path, &mut entry);
-            }
-            listing.held_back = Some(entry);
+            listing.held_back = Some(entry(path, &stat, target));
         }
         Ok(())
     }
@@ -129,11 +135,7 @@ impl Lister<'_> {
         let pattern = Pattern { matcher: built.compile_matcher(), depth_max };
         if let Some(only) = self.root.only_file() {
             if pattern.matches(only) {
-                let mut entry = entry(only, &self.root.stat(only)?, None);
-                if listing.digest && entry.kind == EntryKind::File {
-                    self.add_digest(only, &mut entry);
-                }
-                listing.held_back = Some(entry);
+                listing.held_back = Some(entry(only, &self.root.stat(only)?, None));
             }
             return Ok(());
         }
@@ -161,17 +163,30 @@ impl Lister<'_> {
         Ok(Level { path: path.clone(), names, _held: held, open: Some(dir), all })
     }
 
-    /// Makes the next page.
-    pub(super) fn page(&self, listing: &mut Listing) -> Result<Page, Failure> {
-        let mut page = PageWriter::new(listing.id, listing.base);
+    /// Makes the next page. None if that takes a while: this is to be called again, when others had their turn.
+    pub(super) fn page(&self, listing: &mut Listing) -> Result<Option<Page>, Failure> {
+        let mut page = match listing.page.take() {
+            Some(page) => page,
+            None => {
+                listing.hashed = 0;
+                PageWriter::new(listing.id, listing.base)
+            }
+        };
         let entries_max = listing.page_entries;
-        listing.page_entries = (entries_max * 2).min(PAGE_ENTRIES_MAX);
-        let mut hashed = 0;
-        while page.entries() < entries_max && hashed < PAGE_HASHED_BYTES {
+        let slice_end = listing.hashed.saturating_add(SLICE_BYTES);
+        while page.entries() < entries_max && listing.hashed < PAGE_HASHED_BYTES {
             if self.given_up.load(Ordering::Relaxed) {
+                if let Some((_, _, Some(hasher))) = listing.hashing.take() {
+                    self.hashing.keep(hasher);
+                }
                 return Err(Failure::new(ErrorCode::Other, "given up"));
             }
-            let Some(entry) = self.held_back_or_next(listing, &mut hashed)? else { break };
+            let Some(mut entry) = self.held_back_or_next(listing)? else { break };
+            if listing.hashed >= slice_end || !self.add_digest(listing, &mut entry) {
+                listing.held_back = Some(entry);
+                listing.page = Some(page);
+                return Ok(None);
+            }
             if !page.push(&entry) {
                 listing.held_back = Some(entry);
                 break;
@@ -179,22 +194,23 @@ impl Lister<'_> {
         }
         if listing.held_back.is_none() && !listing.is_through() && page.entries() >= entries_max {
             // Full just at the end? Then no further page should be promised.
-            listing.held_back = self.next(listing, &mut hashed)?;
+            listing.held_back = self.next(listing)?;
         }
+        listing.page_entries = (entries_max * 2).min(PAGE_ENTRIES_MAX);
         let more = listing.held_back.is_some() || !listing.is_through();
         listing.levels.iter_mut().for_each(|level| level.open = None);
-        Ok(Page { json: page.finish(more).into(), more })
+        Ok(Some(Page { json: page.finish(more).into(), more }))
     }
 
-    fn held_back_or_next(&self, listing: &mut Listing, hashed: &mut u64) -> Result<Option<ListEntry>, Failure> {
+    fn held_back_or_next(&self, listing: &mut Listing) -> Result<Option<ListEntry>, Failure> {
         match listing.held_back.take() {
             Some(entry) => Ok(Some(entry)),
-            None => self.next(listing, hashed),
+            None => self.next(listing),
         }
     }
 
     /// Walks on to the next entry. Fails if the listing can't go on.
-    fn next(&self, listing: &mut Listing, hashed: &mut u64) -> Result<Option<ListEntry>, Failure> {
+    fn next(&self, listing: &mut Listing) -> Result<Option<ListEntry>, Failure> {
         while let Some(level) = listing.levels.last_mut() {
             if self.given_up.load(Ordering::Relaxed) {
                 return Ok(None);
@@ -237,11 +253,7 @@ impl Lister<'_> {
                 }
             }
             if is_listed {
-                let mut entry = entry(&path, &stat, target);
-                if listing.digest && stat.kind == FileKind::File {
-                    *hashed += self.add_digest(&path, &mut entry);
-                }
-                return Ok(Some(entry));
+                return Ok(Some(entry(&path, &stat, target)));
             }
         }
         Ok(None)
@@ -258,33 +270,44 @@ impl Lister<'_> {
         Ok(())
     }
 
-    /// The digest, remembered or made; the octets that were hashed for it. A file that can't be read becomes an error.
-    fn add_digest(&self, path: &RelPath, entry: &mut ListEntry) -> u64 {
-        let (file, stat) = match self.root.open_file(path) {
+    /// Adds the digest, remembered or made, if it is wanted; false if it isn't known yet. A file that can't be read becomes an error.
+    fn add_digest(&self, listing: &mut Listing, entry: &mut ListEntry) -> bool {
+        if !listing.digest || entry.kind != EntryKind::File || entry.digest.is_some() {
+            return true;
+        }
+        let begun = listing.hashing.take().map(Ok);
+        let opened = begun.unwrap_or_else(|| {
+            let (file, stat) = self.root.open_file(&entry.path.to_rel_path()?)?;
+            Ok((file, stat, None))
+        });
+        let (file, stat, mut hasher) = match opened {
             Ok(opened) => opened,
             Err(error) => {
-                *entry = failed(path, &error);
-                return 0;
+                *entry = failed(std::mem::take(&mut entry.path), &error);
+                return true;
             }
         };
-        if let Some(known) = self.cache.lookup(&stat) {
+        if let Some(known) = self.hashing.cache.lookup(&stat) {
             entry.digest = Some(known.digest);
-            return 0;
+            return true;
         }
-        let began = wall_clock();
-        match hash_file(&file, &stat, || self.given_up.load(Ordering::Relaxed)) {
-            Ok(digested) => {
+        match self.hashing.slice(&file, &stat, &mut hasher, || self.given_up.load(Ordering::Relaxed)) {
+            Ok(Some(digested)) => {
                 entry.digest = Some(digested.digest);
                 // The entry's size and time are those of the version that was hashed.
                 (entry.size, entry.mtime, entry.mode) = (stat.size, stat.modified, stat.mode);
-                self.cache.remember(&stat, Arc::new(digested), began);
+            }
+            Ok(None) => {
+                listing.hashing = Some((file, stat, hasher));
+                return false;
             }
             Err(error) => {
                 entry.kind = EntryKind::Error;
                 entry.message = Some(error.to_string());
             }
         }
-        stat.size
+        listing.hashed += stat.size;
+        true
     }
 }
 
@@ -364,9 +387,9 @@ fn entry(path: &RelPath, stat: &FileStat, target: Option<Vec<u8>>) -> ListEntry 
     }
 }
 
-fn failed(path: &RelPath, error: &RootError) -> ListEntry {
+fn failed(path: impl Into<WirePath>, error: &RootError) -> ListEntry {
     ListEntry {
-        path: WirePath::from(path),
+        path: path.into(),
         kind: EntryKind::Error,
         size: 0,
         mtime: Default::default(),

@@ -8,6 +8,7 @@ mod budget;
 mod clients;
 mod copies;
 mod handle;
+mod hashing;
 mod holes;
 mod listing;
 mod load;

@@ -16,12 +16,20 @@ use std::time::{Duration, Instant};
 /// A job that takes longer is taken for one that hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(1);
 
-/// A job that waits, to be run once on one of the lane's threads.
+/// Whether a job is through.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Slice {
+    Last,
+    /// It took its time, and goes on when others had their turn.
+    More,
+}
+
+/// A job that waits, to be run on one of the lane's threads until it is through.
 trait Job: Send {
     /// What it is for.
     fn request(&self) -> u64;
 
-    fn run(self: Box<Self>);
+    fn run(&mut self) -> Slice;
 }
 
 /// One allocation with all of a job, so that the queues stay small: what they take is strewn among the requests that wait, and keeps
@@ -31,13 +39,13 @@ struct ForRequest<F> {
     job: F,
 }
 
-impl<F: FnOnce() + Send> Job for ForRequest<F> {
+impl<F: FnMut() -> Slice + Send> Job for ForRequest<F> {
     fn request(&self) -> u64 {
         self.request
     }
 
-    fn run(self: Box<Self>) {
-        (self.job)();
+    fn run(&mut self) -> Slice {
+        (self.job)()
     }
 }
 
@@ -110,16 +118,23 @@ impl Lane {
 
     /// Queues a job behind those of the same group and asker. Never waits. Fails only if the system gives no first thread.
     pub(super) fn submit(&self, group: u64, asker: u64, job: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-        self.submit_for(0, group, asker, job)
+        let mut job = Some(job);
+        self.submit_for(0, group, asker, move || {
+            if let Some(job) = job.take() {
+                job();
+            }
+            Slice::Last
+        })
     }
 
-    /// The same for a request of the asker, by which [`Lane::forget`] can find it.
+    /// The same for a request of the asker, by which [`Lane::forget`] can find it, and slice by slice: between two of them other askers,
+    /// and other requests of this one, have their turns.
     pub(super) fn submit_for(
         &self,
         request: u64,
         group: u64,
         asker: u64,
-        job: impl FnOnce() + Send + 'static,
+        job: impl FnMut() -> Slice + Send + 'static,
     ) -> std::io::Result<()> {
         let mut state = self.shared.lock();
         state.groups.entry(group).or_default().push(asker, Box::new(ForRequest { request, job }));
@@ -217,17 +232,28 @@ impl Shared {
                 state.idle -= 1;
                 continue;
             };
-            let Some(job) = state.take(group, &self.limits) else { continue };
+            let Some((asker, mut job)) = state.take(group, &self.limits) else { continue };
             state.since.insert(number, Instant::now());
             // The group may have more that can run beside this one. If no thread can be had for it, this one comes back to it.
             let _ = self.staff(&mut state);
             drop(state);
             // That it failed is for the job itself to tell; the lane goes on.
-            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job.run())).is_err() {
+            let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job.run()));
+            if ran.is_err() {
                 tracing::error!(lane = self.limits.name, "a job panicked");
             }
+            let goes_on = if matches!(ran, Ok(Slice::More)) {
+                Some(job)
+            } else {
+                // Not under the lock.
+                drop(job);
+                None
+            };
             state = self.lock();
             state.since.remove(&number);
+            if let Some(job) = goes_on.filter(|_| !state.closed) {
+                state.put_back(group, asker, job);
+            }
             state.finished(group, &self.limits);
         }
         state.threads -= 1;
@@ -241,13 +267,18 @@ impl State {
         self.since.values().filter(|since| now.saturating_duration_since(**since) >= HANGS_AFTER).count()
     }
 
-    fn take(&mut self, group: u64, limits: &LaneLimits) -> Option<Box<dyn Job>> {
+    fn take(&mut self, group: u64, limits: &LaneLimits) -> Option<(u64, Box<dyn Job>)> {
         let entry = self.groups.get_mut(&group)?;
         entry.is_ready = false;
-        let job = entry.pop()?;
+        let taken = entry.pop()?;
         entry.running += 1;
         self.update(group, limits);
-        Some(job)
+        Some(taken)
+    }
+
+    /// A job that was taken goes on later.
+    fn put_back(&mut self, group: u64, asker: u64, job: Box<dyn Job>) {
+        self.groups.entry(group).or_default().put_back(asker, job);
     }
 
     fn finished(&mut self, group: u64, limits: &LaneLimits) {
@@ -300,7 +331,17 @@ impl Group {
         waiting.push_back(job);
     }
 
-    fn pop(&mut self) -> Option<Box<dyn Job>> {
+    /// Behind what is for other requests, and before what is for the same one, which is wanted in its order.
+    fn put_back(&mut self, asker: u64, job: Box<dyn Job>) {
+        let waiting = self.waiting.entry(asker).or_default();
+        if waiting.is_empty() {
+            self.turns.push_back(asker);
+        }
+        let (same, others): (Vec<_>, Vec<_>) = waiting.drain(..).partition(|other| other.request() == job.request());
+        waiting.extend(others.into_iter().chain([job]).chain(same));
+    }
+
+    fn pop(&mut self) -> Option<(u64, Box<dyn Job>)> {
         let asker = self.turns.pop_front()?;
         let waiting = self.waiting.get_mut(&asker)?;
         let job = waiting.pop_front();
@@ -309,7 +350,7 @@ impl Group {
         } else {
             self.turns.push_back(asker);
         }
-        job
+        Some((asker, job?))
     }
 }
 

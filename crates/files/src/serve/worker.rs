@@ -3,15 +3,16 @@
 use super::Failure;
 use super::budget::Budget;
 use super::copies::{Copies, Cut, Wanted};
+use super::hashing::Hashing;
 use super::listing::{Lister, Listing, start_of};
 use super::load::Piece;
 use super::names::ClientNames;
-use super::pool::{Lane, LaneLimits};
+use super::pool::{Lane, LaneLimits, Slice};
 use super::prepare::{Preparing, plain_path};
 use super::session::{LeavesAnswer, LoadHow, Loaded, Page, Prepared, Slot, Ticket};
 use super::source::Source;
 use super::warm::{Residency, Storage};
-use crate::digest::{Digest, DigestCache, Digested, FileKey, HashError, SmallDigests, hash_file, wall_clock};
+use crate::digest::{Digest, DigestCache, Digested, FileHasher, FileKey, HashError, SmallDigests, wall_clock};
 use crate::limits::LEAVES_PAGE_MAX;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
@@ -92,7 +93,7 @@ pub(super) struct Workers {
 
 struct Shared {
     root: Root,
-    cache: DigestCache,
+    hashing: Hashing,
     small_digests: SmallDigests,
     budget: Arc<Budget>,
     storage: Box<dyn Storage>,
@@ -128,7 +129,14 @@ impl Workers {
         };
         let copies_waker = waker.clone();
         let workers = Workers {
-            shared: Arc::new(Shared { root, cache, small_digests: SmallDigests::default(), budget, storage, waker }),
+            shared: Arc::new(Shared {
+                root,
+                hashing: Hashing::new(cache),
+                small_digests: SmallDigests::default(),
+                budget,
+                storage,
+                waker,
+            }),
             files: Lane::new(FILES_LANE),
             list: Lane::new(LIST_LANE),
             warm: Lane::new(WARM_LANE),
@@ -159,7 +167,8 @@ impl Workers {
         };
         self.run(&self.files, group, asker, failed, move |shared| {
             let (began, request) = (wall_clock(), &request);
-            let Shared { root, cache, small_digests, budget, .. } = shared;
+            let Shared { root, hashing, small_digests, budget, .. } = shared;
+            let cache = &hashing.cache;
             let preparing = Preparing { root, cache, small_digests, began, budget, request, mount, open_max };
             Outcome::Prepared(preparing.batch(from))
         });
@@ -249,12 +258,31 @@ impl Workers {
         given_up: Arc<AtomicBool>,
     ) {
         let failed = move |failure| Outcome::Hashed { key, run, result: Err(failure) };
-        self.run(&self.hash, device, asker, failed, move |shared| {
-            let source = file.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let result = source
-                .ok_or_else(|| Failure::new(ErrorCode::Other, HashError::GivenUp.to_string()))
-                .and_then(|source| Ok(shared.digested(&source, &given_up)?.digest));
-            Outcome::Hashed { key, run, result }
+        let mut progress = None;
+        self.run_in_slices(&self.hash, device, asker, failed, move |shared| {
+            let lock = || file.lock().unwrap_or_else(PoisonError::into_inner);
+            let source = lock().take();
+            let result = match source {
+                Some(source) => match shared.hash_on(&source, &mut progress, &given_up) {
+                    Ok(None) => {
+                        let mut file = lock();
+                        // Whoever gives it up says so first, and then takes the file.
+                        if !given_up.load(Ordering::Relaxed) {
+                            *file = Some(source);
+                        }
+                        return None;
+                    }
+                    Ok(Some(digested)) => Ok(digested.digest),
+                    Err(failure) => Err(failure),
+                },
+                None => {
+                    if let Some(progress) = progress.take() {
+                        shared.hashing.keep(progress);
+                    }
+                    Err(hash_failure(&HashError::GivenUp))
+                }
+            };
+            Some(Outcome::Hashed { key, run, result })
         });
     }
 
@@ -266,52 +294,62 @@ impl Workers {
         given_up: Arc<AtomicBool>,
     ) {
         let (_, group) = self.group(asker, start_of(&request).as_ref());
-        let lane = if request.digest { &self.hash } else { &self.list };
-        self.run(
-            lane,
-            group,
-            asker,
-            |failure| Outcome::Listed(Err(failure)),
-            move |shared| {
-                let lister = Lister { root: &shared.root, cache: &shared.cache, names: &names, given_up: &given_up };
-                let listed = lister.begin(&request).and_then(|listing| {
-                    let mut listing = Box::new(listing);
-                    Ok((lister.page(&mut listing)?, listing))
-                });
-                Outcome::Listed(listed)
-            },
-        );
+        let hashes = request.digest;
+        self.make_page(hashes, group, asker, names, given_up, move |lister| lister.begin(&request).map(Box::new));
     }
 
     pub(super) fn list_more(
         &mut self,
         asker: Asker,
-        mut listing: Box<Listing>,
+        listing: Box<Listing>,
         names: Arc<ClientNames>,
         given_up: Arc<AtomicBool>,
     ) {
         let (_, group) = self.group(asker, listing.place());
-        let lane = if listing.hashes() { &self.hash } else { &self.list };
-        self.run(
-            lane,
-            group,
-            asker,
-            |failure| Outcome::Listed(Err(failure)),
-            move |shared| {
-                let lister = Lister { root: &shared.root, cache: &shared.cache, names: &names, given_up: &given_up };
-                Outcome::Listed(lister.page(&mut listing).map(|page| (page, listing)))
-            },
-        );
+        self.make_page(listing.hashes(), group, asker, names, given_up, move |_| Ok(listing));
+    }
+
+    fn make_page(
+        &self,
+        hashes: bool,
+        group: u64,
+        asker: Asker,
+        names: Arc<ClientNames>,
+        given_up: Arc<AtomicBool>,
+        begin: impl FnOnce(&Lister) -> Result<Box<Listing>, Failure> + Send + 'static,
+    ) {
+        let lane = if hashes { &self.hash } else { &self.list };
+        let (mut begin, mut begun) = (Some(begin), None);
+        let failed = |failure| Outcome::Listed(Err(failure));
+        self.run_in_slices(lane, group, asker, failed, move |shared| {
+            let lister = Lister { root: &shared.root, hashing: &shared.hashing, names: &names, given_up: &given_up };
+            let mut listing = match begin.take() {
+                Some(begin) => match begin(&lister) {
+                    Ok(listing) => listing,
+                    Err(failure) => return Some(failed(failure)),
+                },
+                None => begun.take()?,
+            };
+            match lister.page(&mut listing) {
+                Ok(Some(page)) => Some(Outcome::Listed(Ok((page, listing)))),
+                Ok(None) => {
+                    begun = Some(listing);
+                    None
+                }
+                Err(failure) => Some(failed(failure)),
+            }
+        });
     }
 
     pub(super) fn leaves(&mut self, asker: Asker, request: LeavesRequest, given_up: Arc<AtomicBool>) {
         let (_, group) = self.group(asker, request.path.to_rel_path().ok().as_ref());
-        self.run(
+        let mut begun = None;
+        self.run_in_slices(
             &self.hash,
             group,
             asker,
             |failure| Outcome::Leaves(Err(failure)),
-            move |shared| Outcome::Leaves(shared.leaves(&request, &given_up)),
+            move |shared| shared.leaves(&request, &mut begun, &given_up).transpose().map(Outcome::Leaves),
         );
     }
 
@@ -338,17 +376,36 @@ impl Workers {
         failed: impl FnOnce(Failure) -> Outcome + Send + Clone + 'static,
         job: impl FnOnce(&Shared) -> Outcome + Send + 'static,
     ) {
+        let mut job = Some(job);
+        // It is asked once, as it is through then.
+        self.run_in_slices(lane, group, asker, failed, move |shared| job.take().map(|job| job(shared)));
+    }
+
+    /// The same for one that gives way to others, and goes on, as often as it returns None.
+    fn run_in_slices(
+        &self,
+        lane: &Lane,
+        group: u64,
+        asker: Asker,
+        failed: impl FnOnce(Failure) -> Outcome + Send + Clone + 'static,
+        mut job: impl FnMut(&Shared) -> Option<Outcome> + Send + 'static,
+    ) {
         let (shared, sender) = (Arc::clone(&self.shared), self.sender.clone());
         let if_refused = failed.clone();
         let Asker { peer, ticket, key } = asker;
         let submitted = lane.submit_for(ticket.0, group, key, move || {
-            let outcome = catch_unwind(AssertUnwindSafe(|| job(&shared))).unwrap_or_else(|_| {
-                tracing::error!("a job panicked, and fails");
-                failed(Failure::new(ErrorCode::Io, "the server failed over it; its log has more"))
-            });
+            let outcome = match catch_unwind(AssertUnwindSafe(|| job(&shared))) {
+                Ok(Some(outcome)) => outcome,
+                Ok(None) => return Slice::More,
+                Err(_) => {
+                    tracing::error!("a job panicked, and fails");
+                    failed.clone()(Failure::new(ErrorCode::Io, "the server failed over it; its log has more"))
+                }
+            };
             // The server may have ended meanwhile: then nobody wants to know.
             let _ = sender.send(Done { peer, ticket, outcome });
             shared.waker.wake();
+            Slice::Last
         });
         if let Err(error) = submitted {
             tracing::error!(%error, "no thread for a job");
@@ -359,25 +416,42 @@ impl Workers {
     }
 }
 
+fn hash_failure(error: &HashError) -> Failure {
+    match error {
+        HashError::Changed => Failure::changed(error.to_string()),
+        HashError::Io(error) => Failure::io(error),
+        HashError::GivenUp => Failure::new(ErrorCode::Other, error.to_string()),
+    }
+}
+
 impl Shared {
-    fn digested(&self, source: &Source, given_up: &AtomicBool) -> Result<Arc<Digested>, Failure> {
-        if let Some(known) = self.cache.lookup(&source.stat) {
-            return Ok(known);
-        }
-        let began = wall_clock();
-        let digested = hash_file(&source.file, &source.stat, || given_up.load(Ordering::Relaxed));
-        let digested = Arc::new(digested.map_err(|error| match error {
-            HashError::Changed => Failure::changed(error.to_string()),
-            HashError::Io(error) => Failure::io(&error),
-            HashError::GivenUp => Failure::new(ErrorCode::Other, error.to_string()),
-        })?);
-        self.cache.remember(&source.stat, Arc::clone(&digested), began);
-        Ok(digested)
+    /// See [`Hashing::slice`].
+    fn hash_on(
+        &self,
+        source: &Source,
+        progress: &mut Option<FileHasher>,
+        given_up: &AtomicBool,
+    ) -> Result<Option<Arc<Digested>>, Failure> {
+        let slice = self.hashing.slice(&source.file, &source.stat, progress, || given_up.load(Ordering::Relaxed));
+        slice.map_err(|error| hash_failure(&error))
     }
 
-    fn leaves(&self, request: &LeavesRequest, given_up: &AtomicBool) -> Result<LeavesAnswer, Failure> {
-        let path = request.path.to_rel_path().map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string()))?;
-        let digested = self.digested(&Source::open(&self.root, &path)?, given_up)?;
+    /// None if the file isn't hashed yet: this is to be called again with the same `begun`, which was None before.
+    fn leaves(
+        &self,
+        request: &LeavesRequest,
+        begun: &mut Option<(Source, Option<FileHasher>)>,
+        given_up: &AtomicBool,
+    ) -> Result<Option<LeavesAnswer>, Failure> {
+        let (source, progress) = match begun {
+            Some(begun) => begun,
+            None => {
+                let path = request.path.to_rel_path();
+                let path = path.map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string()))?;
+                begun.insert((Source::open(&self.root, &path)?, None))
+            }
+        };
+        let Some(digested) = self.hash_on(source, progress, given_up)? else { return Ok(None) };
         if digested.digest != request.digest {
             return Err(Failure::changed("the file has another digest now"));
         }
@@ -393,6 +467,7 @@ impl Shared {
             count: as_u32(wanted.len()),
             total: as_u32(leaves.len()),
         };
-        Ok(LeavesAnswer { reply, attachment: wanted.into_iter().flatten().copied().collect::<Vec<u8>>().into() })
+        let attachment = wanted.into_iter().flatten().copied().collect::<Vec<u8>>().into();
+        Ok(Some(LeavesAnswer { reply, attachment }))
     }
 }

@@ -145,7 +145,11 @@ fn what_waits_for_a_request_that_is_over_is_dropped() {
     let (done, finished) = mpsc::channel();
     for (request, group, asker) in [(5, 1, 1), (6, 1, 1), (5, 1, 1), (7, 1, 1), (5, 1, 2), (5, 2, 1)] {
         let done = done.clone();
-        lane.submit_for(request, group, asker, move || done.send((request, group, asker)).unwrap()).unwrap();
+        lane.submit_for(request, group, asker, move || {
+            done.send((request, group, asker)).unwrap();
+            Slice::Last
+        })
+        .unwrap();
     }
     drop(done);
     lane.forget(1, Some(5), None);
@@ -194,4 +198,31 @@ fn what_a_thread_that_goes_leaves_is_done_though_the_others_hang() {
     std::thread::sleep(HANGS_AFTER / 2);
     drop(release_first);
     assert_eq!(finished.recv_timeout(HANGS_AFTER * 5), Ok(1));
+}
+
+#[test]
+fn long_jobs_give_way_between_their_slices() {
+    let lane = Lane::new(LaneLimits { threads_max: 1, ..LIMITS });
+    let (gate, closed) = mpsc::channel::<()>();
+    let (begun, has_begun) = mpsc::channel();
+    lane.submit(0, 0, move || {
+        begun.send(()).unwrap();
+        closed.recv().unwrap_or(());
+    })
+    .unwrap();
+    has_begun.recv().unwrap();
+    let (done, finished) = mpsc::channel();
+    for (name, request, asker, mut slices) in [("a", 1, 1, 3), ("b", 1, 1, 1), ("c", 2, 1, 2), ("d", 1, 2, 1)] {
+        let done = done.clone();
+        lane.submit_for(request, 0, asker, move || {
+            done.send(name).unwrap();
+            slices -= 1;
+            if slices == 0 { Slice::Last } else { Slice::More }
+        })
+        .unwrap();
+    }
+    drop((gate, done));
+    // Askers take turns, and of one of them requests, but what is for one request is done in its order.
+    assert_eq!(finished.iter().collect::<Vec<_>>(), ["a", "d", "c", "a", "c", "a", "b"]);
+    wait_for_no_groups(&lane);
 }

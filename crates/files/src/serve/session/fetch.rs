@@ -254,12 +254,18 @@ impl<F: Clone> Fetch<F> {
         self.request.files.get(n as usize).map(|file| file.path.clone()).unwrap_or_default()
     }
 
+    /// Asks for digests. Of a file that can't be sent for want of credit only if that is what it waits for: a client that takes nothing
+    /// has nothing hashed.
     fn hash_ahead(&mut self, shared: &mut Shared<F>) {
+        let (has_credit, wish) = (shared.credit.available() > 0, self.request.digest);
         let large = self.files.iter_mut().filter_map(|file| match file {
             FileState::Large(large) => Some(large),
             _ => None,
         });
         for large in large.take(HASH_AHEAD_MAX).filter(|large| large.digest == DigestState::Wanted) {
+            if !has_credit && !large.must_wait(wish) && !large.cursor.is_done() {
+                continue;
+            }
             large.digest = DigestState::Hashing;
             shared.jobs.push_back(Job::Hash { ticket: self.ticket, n: large.metadata.n, file: large.file.clone() });
         }

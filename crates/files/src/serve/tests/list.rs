@@ -7,6 +7,7 @@ use crate::protocol::ErrorCode;
 use crate::protocol::control::{Base, EntryKind, ListEntry, ListRequest, ListTarget};
 use crate::root::{DirEntry, Root};
 use crate::serve::Failure;
+use crate::serve::hashing::Hashing;
 use crate::serve::limits::CLIENT_LIST_NAMES_BYTES_MAX;
 use crate::serve::listing::{FIRST_PAGE_ENTRIES, Lister, PAGE_ENTRIES_MAX};
 use crate::serve::names::{ClientNames, Names};
@@ -254,9 +255,10 @@ fn a_root_of_one_file_lists_as_that_file() {
 #[test]
 fn a_listing_without_room_for_its_names_is_refused_and_another_client_is_not() {
     let temp = tree();
-    let (root, cache, all) = (Root::serve(temp.path()).unwrap(), DigestCache::new(0), Arc::<Names>::default());
+    let root = Root::serve(temp.path()).unwrap();
+    let (hashing, all) = (Hashing::new(DigestCache::new(0)), Arc::<Names>::default());
     let (names, given_up) = (&ClientNames::new(&all), &AtomicBool::new(false));
-    let lister = Lister { root: &root, cache: &cache, names, given_up };
+    let lister = Lister { root: &root, hashing: &hashing, names, given_up };
     let list = |lister: &Lister, request| lister.begin(&request).and_then(|mut listing| lister.page(&mut listing));
     let recursive = || ListRequest { recursive: true, ..list_of(1, "") };
     let busy = |listed: Result<_, Failure>| listed.unwrap_err().code == ErrorCode::Busy;

@@ -1,7 +1,7 @@
 //! A cold disk stalls only those who read from it. Without timing: the slow file waits at a gate.
 
 use super::*;
-use crate::protocol::control::{Cancelled, DigestWish};
+use crate::protocol::control::{Cancelled, DigestWish, LeavesRequest, ListRequest, ListTarget};
 use crate::serve::Failure;
 use crate::serve::source::Source;
 use crate::serve::warm::Residency;
@@ -182,4 +182,36 @@ fn a_job_that_panics_is_answered_and_fails_nothing_else() {
     client.send(&[b"fetch", b"broken"]);
     let mut other = server.client();
     assert!(other.fetch(fetch_of(1, &["fine"])).bodies[&0] == fine);
+}
+
+#[test]
+fn files_that_take_long_to_hash_keep_no_others_from_it() {
+    let content = octets(2 << 20);
+    let temp = root_with(&[("small", &content), ("tree/small", b"abc")]);
+    let names = ["huge0", "huge1", "huge2", "huge3", "tree/huge"];
+    for name in names {
+        // More zeros than this test has time for.
+        std::fs::File::create(temp.path().join(name)).unwrap().set_len(1 << 40).unwrap();
+    }
+    let server = TestServer::start(temp.path());
+    let mut greedy = server.client();
+    let mut request = fetch_of(1, &names[..4]);
+    // Digests alone; what the files are is told before.
+    request.files.iter_mut().for_each(|file| file.ranges = Some(Vec::new()));
+    greedy.request(&Request::Fetch(request));
+    let mut answers = 0;
+    while answers < 4 {
+        let Reply::Files(files) = greedy.reply() else { panic!("what the files are comes first") };
+        answers += files.files.len();
+    }
+    let target = ListTarget::Path(WirePath::from(b"tree".to_vec()));
+    let mut lists = server.client();
+    lists.request(&Request::List(ListRequest { id: 1, target, recursive: false, digest: true }));
+
+    let mut other = server.client();
+    let fetched = other.fetch(FetchRequest { digest: DigestWish::Now, ..fetch_of(1, &["small"]) });
+    assert_eq!(fetched.metadata(0).digest, Some(crate::digest::Digest::of(&content)));
+    let (path, digest) = (WirePath::from(b"small".to_vec()), crate::digest::Digest::of(&content));
+    other.request(&Request::Leaves(LeavesRequest { id: 2, path, digest, from: 0, count: 9 }));
+    assert!(matches!(other.reply(), Reply::Leaves(leaves) if leaves.total == 2));
 }

@@ -207,3 +207,50 @@ fn what_is_kept_for_a_request_is_released_when_it_is_answered() {
         assert!(session.next_message().is_some());
     }
 }
+
+#[test]
+fn a_file_that_gets_no_credit_is_hashed_only_if_it_waits_for_that() {
+    let file = FakeFile { kind: Kind::Large, size: 4 << 20 };
+    // Whether files are hashed, before there is credit and after.
+    for (digest, ranges, expected) in [
+        (DigestWish::Later, None, [false, true]),
+        (DigestWish::Later, Some(Vec::new()), [true, true]),
+        (DigestWish::Now, None, [true, true]),
+        (DigestWish::None, None, [false, false]),
+    ] {
+        let mut session: Session<FakeFile> = Session::new(Arc::default(), OpenFiles::new(usize::MAX));
+        let wanted = FetchFile { path: WirePath::default(), ranges, unless: None };
+        let files = vec![wanted];
+        let request = FetchRequest { id: 0, chunk_bytes: 4096, compress: None, digest, credit_bytes: 0, files };
+        session.request(Vec::new(), Ok(Request::Fetch(request)));
+        let mut is_hashed = false;
+        let has_been = expected.map(|_| {
+            loop {
+                match session.next_job() {
+                    Some(Job::Prepare { ticket, .. }) => {
+                        let (size, mtime) = (file.size, Default::default());
+                        let metadata = FileMetadata {
+                            n: 0,
+                            size,
+                            mtime,
+                            mode: 0,
+                            digest: None,
+                            leaf_bytes: 1 << 20,
+                            sparse: false,
+                        };
+                        let (file, extents) = (file.clone(), Vec::new());
+                        session.prepared(ticket, vec![Prepared::Large { metadata, file, extents, unless: None }]);
+                    }
+                    Some(Job::Hash { .. }) => is_hashed = true,
+                    Some(_) => {}
+                    None if session.next_message().is_some() => {}
+                    None => break,
+                }
+            }
+            session.request(Vec::new(), Ok(Request::Credit { bytes: 1 << 20 }));
+            session.next_message();
+            is_hashed
+        });
+        assert_eq!(has_been, expected, "{digest:?}");
+    }
+}
