@@ -85,6 +85,19 @@ impl<P> Pipeline<P> {
         Some(entry.piece)
     }
 
+    /// Drops pieces behind this one that the socket doesn't have.
+    pub(super) fn drop_behind(&mut self, slot: Slot, drops: impl Fn(&P) -> bool) {
+        let Some(at) = self.pieces.iter().position(|entry| entry.slot == slot) else { return };
+        let behind = self.pieces.split_off(at + 1);
+        for entry in behind {
+            if entry.stage != Stage::InSocket && drops(&entry.piece) {
+                self.bytes -= entry.length;
+            } else {
+                self.pieces.push_back(entry);
+            }
+        }
+    }
+
     /// Gives up everything, and returns the pieces that the socket doesn't have.
     pub(super) fn clear(&mut self) -> impl Iterator<Item = P> {
         self.bytes = 0;

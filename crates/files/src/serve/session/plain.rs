@@ -14,6 +14,8 @@ use std::collections::VecDeque;
 pub(super) struct Plain<F> {
     ticket: Ticket,
     waiting: VecDeque<Waiting>,
+    /// Requests that are over or have begun to be: the number of the first of `waiting`.
+    request: u64,
     /// The first of `waiting` waits for its file to be opened.
     is_opening: bool,
     /// The first of `waiting` is being sent, from this version of its file.
@@ -48,6 +50,8 @@ struct Current<F> {
 
 #[derive(Debug)]
 struct PlainPiece<F> {
+    /// Which request it answers.
+    request: u64,
     envelope: Envelope,
     content: Content<F>,
 }
@@ -63,6 +67,7 @@ impl<F: Clone> Plain<F> {
         Plain {
             ticket,
             waiting: VecDeque::new(),
+            request: 0,
             is_opening: false,
             current: None,
             open: Vec::new(),
@@ -117,7 +122,15 @@ impl<F: Clone> Plain<F> {
                 // Nothing is compressed here.
                 Ok(Loaded::InPlace | Loaded::Packed(_)) => {}
                 Ok(Loaded::Copied(octets)) => piece.content = Content::Frames(vec![octets]),
-                Err(failure) => piece.content = Content::Frames(error_frames(&failure.message).into()),
+                Err(failure) => {
+                    piece.content = Content::Frames(error_frames(&failure.message).into());
+                    let failed = piece.request;
+                    // The error is the last that comes for its request.
+                    self.pipeline.drop_behind(slot, |piece| piece.request == failed);
+                    if self.request == failed && self.current.is_some() {
+                        self.next_request();
+                    }
+                }
             }
         }
         self.progress(shared);
@@ -151,10 +164,11 @@ impl<F: Clone> Plain<F> {
             };
             let slot = shared.slot();
             let length = current.frame_bytes.min(current.end - current.offset);
-            let envelope = front.envelope.clone();
+            let (request, envelope) = (self.request, front.envelope.clone());
             if length == 0 {
                 // The end of a whole file, or of a piece that is past the end: a frame without octets.
-                self.pipeline.begin(slot, 0, PlainPiece { envelope, content: Content::Frames(vec![Bytes::new()]) });
+                let content = Content::Frames(vec![Bytes::new()]);
+                self.pipeline.begin(slot, 0, PlainPiece { request, envelope, content });
                 self.pipeline.ready(slot);
                 self.next_request();
                 continue;
@@ -163,7 +177,7 @@ impl<F: Clone> Plain<F> {
             current.offset += length;
             let is_last = !current.is_terminated;
             let content = Content::File { file: file.clone(), offset };
-            self.pipeline.begin(slot, length, PlainPiece { envelope, content });
+            self.pipeline.begin(slot, length, PlainPiece { request, envelope, content });
             shared.jobs.push_back(Job::Load { ticket: self.ticket, slot, file, offset, length, how: LoadHow::AsItIs });
             if is_last {
                 self.next_request();
@@ -201,14 +215,16 @@ impl<F: Clone> Plain<F> {
         if let Some(front) = self.waiting.pop_front() {
             let content = Content::Frames(error_frames(&message).into());
             let slot = shared.slot();
-            self.pipeline.begin(slot, 0, PlainPiece { envelope: front.envelope, content });
+            self.pipeline.begin(slot, 0, PlainPiece { request: self.request, envelope: front.envelope, content });
             self.pipeline.ready(slot);
+            self.request += 1;
         }
     }
 
     fn next_request(&mut self) {
         self.current = None;
         self.waiting.pop_front();
+        self.request += 1;
     }
 }
 

@@ -1,6 +1,7 @@
 //! Single rules of a session, each on its own.
 
 use super::*;
+use crate::limits::PLAIN_FRAME_BYTES;
 
 #[test]
 fn credit_saturates() {
@@ -252,5 +253,58 @@ fn a_file_that_gets_no_credit_is_hashed_only_if_it_waits_for_that() {
             is_hashed
         });
         assert_eq!(has_been, expected, "{digest:?}");
+    }
+}
+
+#[test]
+fn an_error_is_the_last_that_a_plain_request_is_answered() {
+    // Of so many frames, the empty one included, this one can't be had: among the last, and with many still to be begun.
+    for (frames, bad) in [(1, 0), (3, 0), (3, 2), (100, 0), (100, 5), (100, 50)] {
+        let mut session: Session<FakeFile> = Session::new(Arc::default(), OpenFiles::new(usize::MAX));
+        for path in ["a", "b"] {
+            let path = Some(Bytes::from_static(path.as_bytes()));
+            session.plain_request(Vec::new(), Ok(PlainRequest { path, range: None }));
+        }
+        let size = frames * PLAIN_FRAME_BYTES;
+        let (mut messages, mut opened) = (Vec::new(), 0);
+        loop {
+            // Later ones first.
+            let mut loads = Vec::new();
+            while let Some(job) = session.next_job() {
+                match job {
+                    Job::Open { .. } => {
+                        opened += 1;
+                        let kind = if opened == 1 { Kind::Changing } else { Kind::Large };
+                        session.opened(Ok((FakeFile { kind, size }, size)));
+                    }
+                    Job::Load { ticket, slot, file, offset, .. } => {
+                        let fails = file.kind == Kind::Changing && offset == bad * PLAIN_FRAME_BYTES;
+                        loads.push((ticket, slot, fails));
+                    }
+                    _ => {}
+                }
+            }
+            for (ticket, slot, fails) in loads.into_iter().rev() {
+                session.loaded(ticket, slot, if fails { Err(Failure::changed("bad")) } else { Ok(Loaded::InPlace) });
+            }
+            let Some(message) = session.next_message() else {
+                if session.has_jobs() {
+                    continue;
+                }
+                break;
+            };
+            messages.push(match message.parts.as_slice() {
+                [Part::File { slot, .. }] => {
+                    session.sent(*slot, Ok(()));
+                    'f'
+                }
+                [Part::Bytes(end)] if end.is_empty() => '.',
+                [Part::Bytes(_), Part::Bytes(_)] => '!',
+                other => panic!("{other:?}"),
+            });
+        }
+        let whole = |frames: u64, end: char| (0..frames).map(|_| 'f').chain([end]).collect::<String>();
+        let came: String = messages.into_iter().collect();
+        assert_eq!((came, opened), (whole(bad, '!') + &whole(frames, '.'), 2), "{bad} of {frames}");
     }
 }
