@@ -17,6 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Names that a listing keeps in memory, of all directories that it is in.
 const NAMES_MAX: usize = 1 << 20;
+/// Braces of a glob that may be open at a time: what it is compiled to can't be nested without end.
+pub(super) const GLOB_BRACES_MAX: usize = 32;
 /// Directories that stay open while a page is made; those above are opened again when the walk comes back to them.
 const OPEN_LEVELS_MAX: usize = 16;
 /// Entries of the first page.
@@ -128,6 +130,10 @@ impl Lister<'_> {
     }
 
     fn begin_glob(&self, listing: &mut Listing, glob: &str) -> Result<(), Failure> {
+        if braces_depth(glob) > GLOB_BRACES_MAX {
+            let message = format!("glob: more than {GLOB_BRACES_MAX} braces in one another");
+            return Err(Failure::new(ErrorCode::BadRequest, message));
+        }
         let built = GlobBuilder::new(glob).literal_separator(true).build();
         let built = built.map_err(|error| Failure::new(ErrorCode::BadRequest, format!("glob: {error}")))?;
         let depth_max =
@@ -407,6 +413,28 @@ pub(super) fn start_of(request: &ListRequest) -> Option<RelPath> {
         ListTarget::Glob { glob } => Some(literal_beginning(glob)),
         ListTarget::Path(path) => path.to_rel_path().ok(),
     }
+}
+
+/// How deep the braces of a pattern are nested.
+fn braces_depth(glob: &str) -> usize {
+    let (mut depth, mut deepest) = (0_usize, 0);
+    let mut octets = glob.bytes().peekable();
+    while let Some(octet) = octets.next() {
+        match octet {
+            b'{' => depth += 1,
+            b'}' => depth = depth.saturating_sub(1),
+            b'\\' => _ = octets.next(),
+            b'[' => {
+                octets.next_if(|octet| matches!(octet, b'!' | b'^'));
+                // The first one is in the brackets whatever it is.
+                octets.next();
+                octets.find(|octet| *octet == b']');
+            }
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    deepest
 }
 
 /// The directory that a pattern's first names spell out, without the last name: nothing outside of it can match.

@@ -9,7 +9,7 @@ use crate::root::{DirEntry, Root};
 use crate::serve::Failure;
 use crate::serve::hashing::Hashing;
 use crate::serve::limits::CLIENT_LIST_NAMES_BYTES_MAX;
-use crate::serve::listing::{FIRST_PAGE_ENTRIES, Lister, PAGE_ENTRIES_MAX};
+use crate::serve::listing::{FIRST_PAGE_ENTRIES, GLOB_BRACES_MAX, Lister, PAGE_ENTRIES_MAX};
 use crate::serve::names::{ClientNames, Names};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -115,6 +115,24 @@ fn globs_match_names_and_take_whole_directories() {
     assert!(names("../*").is_empty());
     assert!(names("out/*").is_empty());
     assert_eq!(client.list(glob_of(1, "[")).unwrap_err(), ErrorCode::BadRequest);
+}
+
+#[test]
+fn braces_in_a_glob_are_nested_so_far_and_no_further() {
+    let temp = tree();
+    let server = TestServer::start(temp.path());
+    let mut client = server.client();
+    let nested = |depth: usize| format!("{}z{}.rs", "{".repeat(depth), "}".repeat(depth));
+    assert_eq!(client.names(glob_of(1, &nested(GLOB_BRACES_MAX))), ["z.rs"]);
+    for depth in [GLOB_BRACES_MAX + 1, 300, 2000] {
+        assert_eq!(client.list(glob_of(1, &nested(depth))).unwrap_err(), ErrorCode::BadRequest, "{depth}");
+    }
+    // Neither do those in brackets end any, nor begin them; nor do those that are escaped, or beside others.
+    let hidden = format!("{}z{}", "{[}]".repeat(300), "}".repeat(300));
+    assert_eq!(client.list(glob_of(1, &hidden)).unwrap_err(), ErrorCode::BadRequest);
+    for beside in ["[{]", "[]{]", "[!]{]", "\\{", "{a,z}"] {
+        assert!(client.names(glob_of(1, &beside.repeat(100))).is_empty(), "{beside}");
+    }
 }
 
 #[test]
