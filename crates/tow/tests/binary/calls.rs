@@ -129,7 +129,7 @@ fn a_journal_that_was_removed_is_not_taken_for_one() {
     run(&mut call(&[&broker], &["echo", "hello", "--timeout", "2"])).expect_code(0);
     std::fs::remove_dir_all(&journal).expect("remove");
     run(&mut call(&[&broker], &["echo", "hello", "--timeout", "2"])).expect_code(1);
-    assert!(broker.log().contains("it has been removed"), "{}", broker.log());
+    assert!(broker.log().contains("it was moved, removed or replaced"), "{}", broker.log());
 }
 
 #[test]
