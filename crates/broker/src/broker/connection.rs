@@ -1,11 +1,14 @@
 //! What the driver knows of each connection.
 
 use super::streams::{Arrived, Incoming};
-use crate::core::Peer;
+use crate::core::{Millis, Peer};
 use crate::mdp::Dialect;
 use crate::wire::{Block, Extent};
 use std::collections::VecDeque;
 use towpath_sockets::{Message, PeerId};
+
+/// What waits for all connections is added up no more often than this, in milliseconds.
+const LOOK_GRAIN: Millis = 10;
 
 /// What a peer turned out to be, by its first message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +41,8 @@ pub(super) struct Connection {
     pub gathered: Vec<Message>,
     /// The core was told that nothing more fits.
     pub is_blocked: bool,
+    /// When it took something of what waits, or began to be blocked.
+    pub has_read_at: Millis,
     /// The core wants no more from it.
     pub is_paused: bool,
     /// It is a stock client in the middle of a large body, for which there is no room on the disk yet.
@@ -72,6 +77,7 @@ impl Connection {
             pending_bytes: 0,
             gathered: Vec::new(),
             is_blocked: false,
+            has_read_at: 0,
             is_paused: false,
             awaits_room: false,
             asks_too_much: false,
@@ -97,6 +103,8 @@ pub(super) struct Connections {
     pub extent: Extent,
     /// What all hold of messages that can't be taken yet.
     held_bytes: usize,
+    /// When it is next looked at what waits for all.
+    next_look: Millis,
 }
 
 impl Connections {
@@ -124,6 +132,24 @@ impl Connections {
             self.held_bytes = self.held_bytes - before + counted;
         }
         self.held_bytes
+    }
+
+    /// Whether anything waits for any of them.
+    pub fn has_pending(&self) -> bool {
+        let mut connections = self.slots.iter().flatten();
+        connections.any(|connection| !connection.pending.is_empty() || !connection.gathered.is_empty())
+    }
+
+    /// The one for which the most waits, if more octets than these wait for all together. It looks now and then.
+    pub fn furthest_behind(&mut self, now: Millis, most: usize) -> Option<PeerId> {
+        if now < self.next_look {
+            return None;
+        }
+        self.next_look = now + LOOK_GRAIN;
+        let connections = || self.slots.iter().flatten().filter(|connection| !connection.is_gone);
+        let total: usize = connections().map(|connection| connection.pending_bytes).sum();
+        let furthest = || connections().max_by_key(|connection| connection.pending_bytes);
+        (total > most).then(furthest).flatten().map(|connection| connection.id)
     }
 
     /// The one that holds the most.

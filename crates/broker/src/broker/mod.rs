@@ -48,6 +48,9 @@ pub enum BrokerError {
     },
 }
 
+/// What is on its way to peers when a broker ends may take at least so long, whatever the grace time.
+const LINGER_MIN: Duration = Duration::from_secs(1);
+
 /// A broker that listens. [`Broker::run`] serves.
 pub struct Broker {
     hub: Hub,
@@ -150,11 +153,12 @@ impl Broker {
                 self.act();
             }
             if let Some(since) = stopping
-                && (self.core.is_idle() || since.elapsed() >= self.grace)
+                && ((self.core.is_idle() && !self.connections.has_pending()) || since.elapsed() >= self.grace)
             {
                 break;
             }
         }
+        let left = stopping.map_or(Duration::ZERO, |since| self.grace.saturating_sub(since.elapsed()));
         let (requests, _) = self.core.load();
         if requests > 0 {
             tracing::warn!(
@@ -164,7 +168,8 @@ impl Broker {
         }
         self.release_gathered(true);
         self.flush();
-        self.hub.close(Duration::from_secs(1))?;
+        // What workers replied goes out, as long as it is read.
+        self.hub.close(left.max(LINGER_MIN))?;
         if let Some(keeping) = self.keeping {
             keeping.close()?;
         }
@@ -194,6 +199,10 @@ impl Broker {
         self.make_room();
         self.release_gathered(false);
         self.flush();
+        while self.core.flushed(now) {
+            self.act();
+            self.flush();
+        }
         self.lists.turn();
         Ok(())
     }

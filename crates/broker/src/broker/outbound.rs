@@ -3,17 +3,23 @@
 use super::Broker;
 use super::connection::{Connection, Speaks};
 use crate::body::{Body, LargeBody};
-use crate::core::{Action, Peer, Task};
+use crate::core::{Action, Millis, Peer, Task};
 use crate::mdp;
 use crate::spool::SpooledBody;
 use crate::wire::{CLIENT_HEADER, Status, ToClient, ToWorker, WORKER_HEADER};
 use bytes::Bytes;
 use std::sync::Arc;
+use std::time::Duration;
 use towpath_sockets::{FileRange, Frame, Hub, Message, PeerId, SendError};
 
 /// Octets of memory that may wait for one peer beside what the hub holds, or as many as a client may have outstanding if that is
-/// more, before it is disconnected: only replies to requests that workers have already, and parts, can come to that.
+/// more, where it reads nothing. Only replies to requests of stock clients that workers have already, and parts, can come to that:
+/// outcomes and requests wait in the core.
 const PENDING_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// A peer for which more waits is disconnected if it has read nothing for so long. One that reads, however slowly, may have as much
+/// as there is room for.
+const STALLED_MAX: Duration = Duration::from_secs(5);
 
 impl Broker {
     /// Does what the core wants, until it wants nothing more.
@@ -194,12 +200,20 @@ impl Broker {
         let now = self.now();
         let Some(connection) = self.connections.find(peer) else { return };
         let most = PENDING_BYTES_MAX.max(self.core.settings().client_bytes_max);
-        if connection.pending_bytes > most {
+        if !std::mem::replace(&mut connection.is_blocked, true) {
+            connection.has_read_at = now;
+            self.core.peer_blocked(now, peer, true);
+        }
+        let Some(connection) = self.connections.find(peer) else { return };
+        let has_stalled = now.saturating_sub(connection.has_read_at) >= STALLED_MAX.as_millis() as Millis;
+        if connection.pending_bytes > most && has_stalled {
             let id = connection.id;
             return self.reject(id, "it doesn't read what it is sent, and too much waits for it");
         }
-        if !std::mem::replace(&mut connection.is_blocked, true) {
-            self.core.peer_blocked(now, peer, true);
+        // Whoever reads most slowly has the most, or whoever asks for the most: there is room for half of all memory.
+        let most_for_all = most.max(self.core.settings().bytes_max / 2);
+        if let Some(id) = self.connections.furthest_behind(now, most_for_all) {
+            self.reject(id, "it reads too slowly what it is sent, and more waits for all peers than there is room for");
         }
     }
 
@@ -207,12 +221,12 @@ impl Broker {
     pub(super) fn on_room(&mut self, id: PeerId) {
         let now = self.now();
         let Some(connection) = self.connections.of(id) else { return };
+        connection.has_read_at = now;
         while let Some(message) = connection.pending.pop_front() {
-            connection.pending_bytes -= message.memory_bytes();
+            let bytes = message.memory_bytes();
             match self.hub.send(id, message) {
-                Ok(()) => {}
+                Ok(()) => connection.pending_bytes -= bytes,
                 Err(SendError::Full(message)) => {
-                    connection.pending_bytes += message.memory_bytes();
                     connection.pending.push_front(message);
                     return;
                 }

@@ -47,6 +47,7 @@ impl Core {
         session.one_reply = false;
         if let Some(former) = former {
             self.set_role(former, Role::None);
+            self.forget_untold(key);
             self.actions
                 .push(Action::Disconnect { peer: former, reason: "a new connection of the same client took over" });
         }
@@ -296,7 +297,9 @@ impl Core {
         session.peer = None;
         session.absent_since = now;
         session.blocked = false;
-        if session.client.is_none() || session.requests.is_empty() {
+        let is_over = session.client.is_none() || session.requests.is_empty();
+        self.forget_untold(key);
+        if is_over {
             self.remove_session(now, key);
         } else {
             self.unpark(now, key);

@@ -11,6 +11,7 @@
 
 mod aside;
 mod client_side;
+mod given;
 mod info;
 mod numbers;
 mod outcome;
@@ -213,6 +214,8 @@ pub struct Core {
     next_heartbeat: Millis,
     next_absence_check: Millis,
     paused: VecDeque<(SessionKey, ServiceKey)>,
+    /// Peers that were given as much as they get at a time.
+    full: Vec<Peer>,
     /// Something was freed since paused clients were last looked at.
     relieved: bool,
     stopping: bool,
@@ -240,6 +243,7 @@ impl Core {
             next_heartbeat: 0,
             next_absence_check: 0,
             paused: VecDeque::new(),
+            full: Vec::new(),
             relieved: false,
             stopping: false,
             storage_failed: false,
@@ -276,6 +280,9 @@ impl Core {
             Role::Client(session) => {
                 if let Some(state) = self.sessions.get_mut(session as usize) {
                     state.blocked = blocked;
+                    if !blocked {
+                        self.session_takes_more(session);
+                    }
                     self.unpark(now, session);
                 }
             }
@@ -380,5 +387,6 @@ impl Core {
         assert_eq!(self.services.iter().map(|s| s.waiting.len).sum::<usize>(), states(|s| s == State::Waiting));
         let parked: usize = self.sessions.iter().map(|(_, session)| session.parked.len).sum();
         assert_eq!(parked, states(|state| state == State::Parked));
+        self.check_untold();
     }
 }

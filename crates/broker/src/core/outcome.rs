@@ -123,19 +123,11 @@ impl Core {
     #[inline]
     fn behind_parts<'a>(&self, slot: u32, status: Status, body: Arriving<'a>) -> (Status, Arriving<'a>) {
         let request = self.requests.at(slot);
+        let session = &self.sessions[request.session as usize];
         match request.parts_on {
-            on if on == 0 || !status.is_ok() => (status, body),
-            on if self.sessions[request.session as usize].is_on(on) => (Status::IN_PARTS, body),
+            on if on == 0 || !status.is_ok() || session.client.is_none() => (status, body),
+            on if session.is_on(on) => (Status::IN_PARTS, body),
             _ => (Status::PARTS_LOST, Body::from(PARTS_LOST).into()),
-        }
-    }
-
-    /// Tells a numbered client an outcome, if it is there.
-    #[inline]
-    pub(super) fn tell(&mut self, slot: u32) {
-        let request = self.requests.at(slot);
-        if let Some(peer) = self.sessions[request.session as usize].peer {
-            self.want_told(peer, slot);
         }
     }
 
@@ -160,6 +152,7 @@ impl Core {
     /// The same for a request that its session doesn't know any more.
     #[inline]
     pub(super) fn forget_unlisted(&mut self, slot: u32) {
+        self.needs_no_telling(self.requests.at(slot).session, slot);
         let request = self.requests.at(slot);
         let bytes = request.bytes();
         self.bytes -= bytes;

@@ -98,6 +98,8 @@ pub(super) struct Request {
     pub is_durable: bool,
     /// The outcome may be told: it doesn't wait for the disk.
     pub is_tellable: bool,
+    /// It is in the list of those whose outcome waits to be told.
+    pub is_untold: bool,
 }
 
 impl Request {
@@ -121,6 +123,7 @@ impl Request {
             has_parts: false,
             is_durable: false,
             is_tellable: true,
+            is_untold: false,
         }
     }
 
@@ -235,6 +238,7 @@ impl Requests {
         request.has_parts = false;
         request.is_durable = false;
         request.is_tellable = true;
+        request.is_untold = false;
         slot
     }
 

@@ -1,6 +1,7 @@
 //! What the broker knows of a client: its requests by number, and the numbers that are settled.
 
 use super::Peer;
+use super::given::Given;
 use super::numbers::Numbers;
 use super::requests::List;
 use super::settings::Millis;
@@ -35,6 +36,10 @@ pub(super) struct Session {
     pub reply_bytes: usize,
     /// Requests that no worker gets before it has taken replies.
     pub parked: List,
+    /// What it was told.
+    pub given: Given,
+    /// Requests whose outcome waits until it takes more.
+    pub untold: List,
     /// Its output is full.
     pub blocked: bool,
     /// No more is read from it.
@@ -61,6 +66,8 @@ impl Session {
             bytes: 0,
             reply_bytes: 0,
             parked: List::default(),
+            given: Given::default(),
+            untold: List::default(),
             blocked: false,
             paused: false,
             one_reply: false,

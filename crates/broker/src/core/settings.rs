@@ -31,6 +31,9 @@ pub struct Settings {
     pub client_requests_max: usize,
     /// Octets of them; and octets of replies that it has not confirmed before no more of its requests are given to workers.
     pub client_bytes_max: usize,
+    /// Octets that one peer is given before they are sent: after that, what follows from whether it takes more. Not an operator's
+    /// business.
+    pub given_bytes_max: usize,
     /// Services in all.
     pub services_max: usize,
     /// Clients that are remembered while they aren't connected.
@@ -86,6 +89,7 @@ impl Default for Settings {
             large_bytes_max: u64::MAX,
             client_requests_max: 262_144,
             client_bytes_max: 128 << 20,
+            given_bytes_max: 4 << 20,
             services_max: 100_000,
             absent_clients_max: 100_000,
             ttl_ms: 60_000,

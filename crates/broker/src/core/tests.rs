@@ -3,6 +3,7 @@
 mod any_order;
 mod aside;
 mod bounds;
+mod given;
 
 use super::*;
 

@@ -1,5 +1,6 @@
 //! What the broker knows of a worker.
 
+use super::given::Given;
 use super::requests::List;
 use super::settings::Millis;
 use super::{Peer, ServiceKey};
@@ -27,6 +28,8 @@ pub(super) struct Worker {
     pub abandoned: SmallVec<[(Token, Millis); 1]>,
     pub last_heard: Millis,
     pub leaving: bool,
+    /// What it was given.
+    pub given: Given,
     pub blocked: bool,
     /// It is in its service's list of available workers.
     pub listed: bool,
@@ -35,6 +38,9 @@ pub(super) struct Worker {
 impl Worker {
     #[inline]
     pub fn has_credit(&self) -> bool {
-        !self.leaving && !self.blocked && self.held.len + self.abandoned.len() < self.credit as usize
+        !self.leaving
+            && !self.blocked
+            && !self.given.is_full()
+            && self.held.len + self.abandoned.len() < self.credit as usize
     }
 }

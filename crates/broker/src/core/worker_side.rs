@@ -1,5 +1,6 @@
 //! What workers say, and what they are given.
 
+use super::given::Given;
 use super::outcome::TOO_MUCH_IN_PARTS;
 use super::requests::{List, State};
 use super::settings::Millis;
@@ -9,6 +10,9 @@ use super::{Action, Core, Kind, Peer, Role, ServiceKey, WorkerKey};
 use crate::body::{Arriving, Body};
 use crate::wire::{Status, Token};
 use smallvec::SmallVec;
+
+/// Why a reply in parts ends early.
+const CUT_SHORT: &str = "the worker went in the middle of its reply";
 
 /// The most requests that one worker is given at a time, whatever it asks for.
 const CREDIT_MAX: u32 = 65_536;
@@ -38,6 +42,7 @@ impl Core {
             abandoned: SmallVec::new(),
             last_heard: now,
             leaving: false,
+            given: Given::default(),
             blocked: false,
             listed: false,
         }) as WorkerKey;
@@ -172,7 +177,8 @@ impl Core {
         let request = self.requests.at_mut(slot);
         request.since = now;
         request.has_parts = true;
-        let session = &self.sessions[request.session as usize];
+        let key = request.session;
+        let session = &self.sessions[key as usize];
         let (number, status, connection) = (request.number, Status::OK, session.connections);
         let was_on = request.parts_on;
         match (session.peer, session.client) {
@@ -189,9 +195,13 @@ impl Core {
                 if was_on == 0 {
                     self.requests.at_mut(slot).parts_on = connection;
                 }
+                if self.sessions[key as usize].given.add(body.memory_bytes(), self.settings.given_bytes_max) {
+                    self.full.push(peer);
+                }
                 self.actions.push(Action::Reply { peer, number, status, part: Some(part), body });
             }
             (Some(peer), None) => {
+                request.parts_on = connection.max(1);
                 let envelope = request.envelope();
                 let service = self.services.at(request.service).name.clone();
                 self.actions.push(Action::StockReply { peer, envelope, service, status, partial: true, body });
@@ -256,6 +266,9 @@ impl Core {
         let worker = &mut self.workers[key as usize];
         self.requests.push_back(&mut worker.held, slot);
         let (peer, kind) = (worker.peer, worker.kind);
+        if worker.given.add(self.requests.at(slot).body.memory_bytes(), self.settings.given_bytes_max) {
+            self.full.push(peer);
+        }
         if let Some(busy) = self.settings.busy_timeout_ms {
             self.next_expiry = self.next_expiry.min(now.saturating_add(busy));
         }
@@ -279,15 +292,24 @@ impl Core {
         }
     }
 
+    /// Whether a client was told parts that it can't take for void when others come: a stock one has nothing to tell them apart by.
+    fn was_begun_for_good(&self, slot: u32) -> bool {
+        let request = self.requests.at(slot);
+        request.parts_on != 0 && self.sessions[request.session as usize].client.is_none()
+    }
+
     /// A worker's connection is gone: what it held goes back to the front of the queue, in the order in which it was given.
     pub(super) fn worker_gone(&mut self, now: Millis, key: WorkerKey) {
         let service = self.workers[key as usize].service;
         self.services.at_mut(service).available.retain(|&available| available != key);
-        let mut given_up = Vec::new();
+        let (mut given_up, mut cut_short) = (Vec::new(), Vec::new());
         while let Some(slot) = self.workers[key as usize].held.last() {
             self.requests.unlink(&mut self.workers[key as usize].held, slot);
             self.recharge(slot, |request| drop(request.take_parts()));
-            if self.requests.at(slot).attempt >= self.settings.attempts_max {
+            if self.was_begun_for_good(slot) {
+                self.requests.at_mut(slot).state = State::BuiltIn;
+                cut_short.push(slot);
+            } else if self.requests.at(slot).attempt >= self.settings.attempts_max {
                 self.requests.at_mut(slot).state = State::BuiltIn;
                 given_up.push(slot);
             } else {
@@ -296,6 +318,9 @@ impl Core {
             }
         }
         given_up.into_iter().rev().for_each(|slot| self.give_up(now, slot));
+        for slot in cut_short.into_iter().rev() {
+            self.settle(slot, Status::PARTS_LOST, Body::from(CUT_SHORT).into());
+        }
         self.workers.remove(key as usize);
         self.services.at_mut(service).workers -= 1;
         self.dispatch(now, service);
@@ -305,6 +330,15 @@ impl Core {
     pub(super) fn worker_blocked(&mut self, now: Millis, key: WorkerKey, blocked: bool) {
         let worker = &mut self.workers[key as usize];
         worker.blocked = blocked;
+        if !blocked {
+            self.worker_takes_more(now, key);
+        }
+    }
+
+    /// A worker takes more requests.
+    pub(super) fn worker_takes_more(&mut self, now: Millis, key: WorkerKey) {
+        let worker = &mut self.workers[key as usize];
+        worker.given.reset();
         let service = worker.service;
         self.offer(key);
         self.dispatch(now, service);

@@ -250,9 +250,13 @@ impl Model {
             Some(Role::Worker(key)) => {
                 let service = self.workers.at(key).service;
                 self.workers.at(key).available = None;
-                let mut given_up = Vec::new();
+                let (mut given_up, mut cut_short) = (Vec::new(), Vec::new());
                 while let Some(place) = self.workers.at(key).held.pop() {
-                    if self.requests.at(place).attempt >= self.settings.attempts_max {
+                    let (session, parts_on) = (self.requests.at(place).session, self.requests.at(place).parts_on);
+                    if parts_on != 0 && self.sessions.at(session).client.is_none() {
+                        self.requests.at(place).state = State::Ended;
+                        cut_short.push(place);
+                    } else if self.requests.at(place).attempt >= self.settings.attempts_max {
                         self.requests.at(place).state = State::Ended;
                         given_up.push(place);
                     } else {
@@ -262,6 +266,7 @@ impl Model {
                     }
                 }
                 given_up.into_iter().rev().for_each(|place| self.give_up(now, place));
+                cut_short.into_iter().rev().for_each(|place| self.settle(place, 410, 0, 0));
                 self.workers.take(key);
                 self.dispatch(service);
             }

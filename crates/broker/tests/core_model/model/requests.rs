@@ -247,7 +247,7 @@ impl Model {
             return self.put_off(place);
         }
         let parts_on = self.requests.at(place).parts_on;
-        let was_told = parts_on != 0 && status == 200;
+        let was_told = parts_on != 0 && status == 200 && self.sessions.at(of).client.is_some();
         let lost = was_told && !self.sessions.at(of).is_on(parts_on);
         let (status, what, length) = match was_told {
             true if lost => (410, 0, 0),

@@ -111,7 +111,10 @@ impl Model {
                     self.requests.at(place).parts_on = connection;
                     self.seen.push(Seen::Reply { peer, number, status: 200, part: Some(part), what })
                 }
-                (Some(peer), None) => self.seen.push(Seen::StockReply { peer, status: 200, partial: true, what }),
+                (Some(peer), None) => {
+                    self.requests.at(place).parts_on = 1;
+                    self.seen.push(Seen::StockReply { peer, status: 200, partial: true, what });
+                }
                 (None, _) => {
                     self.counters.lost_parts += 1;
                     if was_on == 0 {

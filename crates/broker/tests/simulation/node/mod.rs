@@ -348,6 +348,10 @@ impl Node {
         self.core().tick(now);
         self.act(world);
         self.flush(world);
+        while self.core().flushed(now) {
+            self.act(world);
+            self.flush(world);
+        }
         self.let_go_on(world);
         if let Some((until, accepted)) = self.stopping {
             assert_eq!(self.core().counters().accepted, accepted, "a request was taken after it had been told to end");

@@ -1,0 +1,111 @@
+//! How much peers are given at a time: what there is may be more than a connection should have waiting for it.
+//!
+//! A worker may have credit for thousands of requests, and a client may come back to thousands of outcomes. What they can't be given
+//! yet waits here, where it is anyway, and not in their connections: there it would be a copy, and nobody could tell any more who
+//! doesn't read from who had no time to.
+
+use super::settings::Millis;
+use super::{Core, Role, SessionKey};
+
+/// What a record costs beside its body.
+const RECORD_BYTES: usize = 64;
+
+/// What a peer was given since it was last known to take more.
+#[derive(Debug, Default)]
+pub(super) struct Given {
+    bytes: usize,
+    is_full: bool,
+}
+
+impl Given {
+    /// It gets nothing more for now.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.is_full
+    }
+
+    /// Counts a record with a body of so many octets; tells whether it was the one that was enough.
+    #[inline]
+    pub fn add(&mut self, body_bytes: usize, most: usize) -> bool {
+        self.bytes += body_bytes + RECORD_BYTES;
+        self.bytes > most && !std::mem::replace(&mut self.is_full, true)
+    }
+
+    /// It takes more.
+    pub fn reset(&mut self) {
+        *self = Given::default();
+    }
+}
+
+impl Core {
+    /// What has been given so far is sent, or [`Core::peer_blocked`] was called. Those that had enough for one time get more, unless
+    /// they are blocked. Tells whether that was so for any: then there is more to do and to send.
+    pub fn flushed(&mut self, now: Millis) -> bool {
+        let mut any = false;
+        for peer in std::mem::take(&mut self.full) {
+            match self.role(peer) {
+                Role::Client(key) if !self.sessions[key as usize].blocked => self.session_takes_more(key),
+                Role::Worker(key) if !self.workers[key as usize].blocked => self.worker_takes_more(now, key),
+                _ => continue,
+            }
+            any = true;
+        }
+        any
+    }
+
+    /// Tells a numbered client an outcome, if it is there, as soon as it takes it.
+    #[inline]
+    pub(super) fn tell(&mut self, slot: u32) {
+        let request = self.requests.at(slot);
+        let session = &mut self.sessions[request.session as usize];
+        let Some(peer) = session.peer else { return };
+        if session.given.is_full() {
+            // Once is enough, however often it asks.
+            if !request.is_untold {
+                self.requests.push_back(&mut session.untold, slot);
+                self.requests.at_mut(slot).is_untold = true;
+            }
+            return;
+        }
+        if session.given.add(request.body.memory_bytes(), self.settings.given_bytes_max) {
+            self.full.push(peer);
+        }
+        self.want_told(peer, slot);
+    }
+
+    /// A client takes more outcomes.
+    pub(super) fn session_takes_more(&mut self, key: SessionKey) {
+        self.sessions[key as usize].given.reset();
+        while !self.sessions[key as usize].given.is_full()
+            && let Some(slot) = self.sessions[key as usize].untold.first()
+        {
+            self.needs_no_telling(key, slot);
+            self.tell(slot);
+        }
+    }
+
+    /// A client's connection is gone: on the next one it asks again for what it doesn't have.
+    pub(super) fn forget_untold(&mut self, key: SessionKey) {
+        while let Some(slot) = self.sessions[key as usize].untold.first() {
+            self.needs_no_telling(key, slot);
+        }
+        self.sessions[key as usize].given.reset();
+    }
+
+    /// Takes a request out of those whose outcome waits to be told, if it is there.
+    #[inline]
+    pub(super) fn needs_no_telling(&mut self, key: SessionKey, slot: u32) {
+        if std::mem::take(&mut self.requests.at_mut(slot).is_untold) {
+            self.requests.unlink(&mut self.sessions[key as usize].untold, slot);
+        }
+    }
+
+    /// Panics if a list isn't what it should be: for [`Core::check`].
+    pub(super) fn check_untold(&self) {
+        let listed: usize = self.sessions.iter().map(|(_, session)| session.untold.len).sum();
+        assert_eq!(listed, self.requests.iter().filter(|(_, request)| request.is_untold).count());
+        for (_, session) in &self.sessions {
+            assert!(session.untold.len == 0 || (session.given.is_full() && session.peer.is_some()));
+        }
+    }
+}

@@ -1,0 +1,88 @@
+"""More for one peer than its connection should hold."""
+
+import signal
+
+import mdp
+import numbered
+from conftest import wait_until
+from numbered import ATTACHED, Reply, reply, request
+from test_faults import told  # noqa: F401
+
+BODY = b"b" * 900_000
+
+
+def test_a_worker_comes_to_a_long_queue(broker, connected, told):  # noqa: F811
+    """It gets all of it, each request once: that it had no time to read yet is not its fault."""
+    server = broker()
+    about = told(server)
+    clients = [numbered.Client(connected(server)) for _ in range(2)]
+    for client in clients:
+        for number in range(1, 111):
+            client.send(request(number, b"long", flags=ATTACHED), attached=[BODY])
+    wait_until(lambda: about.unconfirmed(b"long") == 220, "all have arrived")
+    worker = numbered.Worker(connected(server), b"long", credit=4096)
+    for _ in range(220):
+        record = worker.request()
+        assert record.attempt == 1 and record.body == BODY
+        worker.send(reply(record.token, b"done"))
+    for client in clients:
+        assert {client.reply() for _ in range(110)} == {Reply(number, 200, None, b"done") for number in range(1, 111)}
+    assert "doesn't read" not in server.log()
+
+
+def test_a_client_comes_back_to_many_outcomes(broker, connected, told):  # noqa: F811
+    server = broker()
+    about = told(server)
+    client = numbered.Client(connected(server))
+    client.send(*(request(number, b"long") for number in range(1, 201)))
+    worker = numbered.Worker(connected(server), b"long", credit=4096)
+    tokens = [worker.request().token for _ in range(200)]
+    client.socket.close(linger=0)
+    for token in tokens:
+        worker.send(reply(token, flags=ATTACHED), attached=[BODY])
+    wait_until(lambda: about.held(b"long") == 0, "all have an outcome")
+    again = numbered.Client(connected(server), name=client.name)
+    # As some do that lose patience: each is told, and none so often that it fills the broker's memory.
+    for _ in range(20):
+        again.send(*(request(number, b"long") for number in range(1, 201)))
+    before = server.resident_kib()
+    waiting = set(range(1, 201))
+    while waiting:
+        outcome = again.reply()
+        assert outcome.body == BODY
+        if outcome.number in waiting:
+            waiting.remove(outcome.number)
+            again.send(numbered.confirm(outcome.number))
+    assert server.resident_kib() < before + 200_000
+    assert "doesn't read" not in server.log()
+
+
+def test_a_stock_client_that_reads_late_gets_all_its_replies(broker, connected, told):  # noqa: F811
+    """270 MB at once, of which it takes nothing before the worker has replied to all."""
+    server = broker()
+    about = told(server)
+    client = mdp.Client(connected(server, RCVHWM=1, RCVBUF=65_536))
+    for number in range(300):
+        client.send(b"long", b"%d" % number)
+    worker = numbered.Worker(connected(server), b"long", credit=4096)
+    for _ in range(300):
+        record = worker.request()
+        worker.send(reply(record.token, flags=ATTACHED), attached=[BODY])
+    wait_until(lambda: about.held(b"long") == 0, "all replies have come")
+    assert [client.receive(b"long") for _ in range(300)] == [[[BODY]]] * 300
+    assert "doesn't read" not in server.log()
+
+
+def test_a_broker_that_ends_delivers_what_workers_replied(broker, connected):
+    server = broker("--grace", 60)
+    client = mdp.Client(connected(server, RCVHWM=1, RCVBUF=65_536))
+    for _ in range(60):
+        client.send(b"long", b"please")
+    worker = numbered.Worker(connected(server), b"long", credit=4096)
+    for _ in range(60):
+        record = worker.request()
+        worker.send(reply(record.token, flags=ATTACHED), attached=[BODY])
+    server.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: "stopping" in server.log(), "it has heard")
+    assert [client.receive(b"long") for _ in range(60)] == [[[BODY]]] * 60
+    assert server.process.wait(60) == 0
