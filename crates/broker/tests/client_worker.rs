@@ -98,6 +98,9 @@ fn calls_in_order_and_side_by_side() {
         let client = client(&[&broker.endpoint], Dialect::Auto);
         let two = Body::of_frames(["how far?".into(), vec![7; 9000].into()]);
         assert_eq!(client.call("echo", two.clone()).await.unwrap().body, two);
+        // No clock counts so far, and nobody needs one to.
+        let patient = CallOptions { ttl: Some(Duration::MAX), ..CallOptions::default() };
+        assert_eq!(client.call_with("echo", "whenever", patient).await.unwrap().body, Body::from("whenever"));
         let calls: Vec<_> = (0..50)
             .map(|n| {
                 let client = client.clone();

@@ -154,7 +154,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.chunk_bytes = arguments.chunk.unwrap_or(chunk_bytes.min(arguments.window));
     options.window_bytes = arguments.window;
     if !(CHUNK_BYTES_MIN..=CREDIT_BYTES_MAX).contains(&arguments.window) {
-        return Err(Failure::usage("--window is at least 4K"));
+        return Err(Failure::usage("--window is from 4K to 8388608G"));
     }
     if !(CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&options.chunk_bytes) {
         return Err(Failure::usage("--chunk is from 4K to 4M"));

@@ -65,7 +65,7 @@ pub fn start(default_level: &str) -> Result<Log, Failure> {
         .with_env_filter(filter)
         .fmt_fields(text::log_fields())
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(has_colours())
         .with_target(false)
         // It would complain on standard error that standard error can't be written (a full disk, a pipe that nobody reads), and
         // that is a panic.
@@ -166,6 +166,12 @@ fn tell(held_back: &HeldBack<About>) {
     } else {
         tracing::warn!(target: TARGET, "and {count} more in the last {seconds} s: {message}");
     }
+}
+
+/// Whether standard error is a terminal that shows colours, and nobody has asked for none (<https://no-color.org>).
+fn has_colours() -> bool {
+    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    std::io::stderr().is_terminal() && !is_set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
 #[cfg(test)]

@@ -119,14 +119,19 @@ fn end_on_signal(worker: &Arc<Worker>, commands: &Arc<Running>) -> Result<(), Fa
 
 /// Process groups of the commands under way.
 #[derive(Default)]
-struct Running(Mutex<HashSet<Pid>>);
+struct Running {
+    groups: Mutex<HashSet<Pid>>,
+    /// They are being killed, and the worker ends: how they end says nothing about their requests.
+    is_ending: AtomicBool,
+}
 
 impl Running {
     fn change(&self, change: impl FnOnce(&mut HashSet<Pid>)) {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.groups.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     fn kill_all(&self) {
+        self.is_ending.store(true, Ordering::SeqCst);
         self.change(|groups| {
             for group in groups.iter() {
                 // It may just have ended.
@@ -219,6 +224,10 @@ impl Job {
             never = feeding => match never {},
         };
         group.ended();
+        if self.commands.is_ending.load(Ordering::SeqCst) {
+            // Another worker gets the request, as if this one had been killed.
+            std::future::pending::<Infallible>().await;
+        }
         let status = status.map_err(|error| format!("{name}: {error}"))?;
         if !status.success() {
             let complaint = String::from_utf8_lossy(&complaint);

@@ -215,7 +215,7 @@ impl Session {
     /// A connection to a broker of numbered requests is there. Appends what is said first.
     pub fn connected(&mut self, now: Duration, block: &mut Block) {
         self.begin();
-        self.link = Link::Greeting(now + self.welcome_timeout);
+        self.link = Link::Greeting(now.saturating_add(self.welcome_timeout));
         self.greeted_with = self.table.lowest();
         FromClient::hello(block, self.client, self.greeted_with);
     }

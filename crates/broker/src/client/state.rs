@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use towpath_sockets::{Endpoint, Event, Hub, Message, PeerId, SendError, SocketError};
 
+/// Between attempts to connect, whatever the options say: a clock can count to it.
+const REST_MOST: Duration = Duration::from_secs(24 * 3600);
+
 /// Octets that are encoded before the hub is asked whether it has room for more.
 const PUMP_BYTES: usize = 60 * 1024;
 
@@ -185,7 +188,7 @@ impl State {
             self.failover.succeeded();
         }
         self.forget_connection();
-        self.connection = Connection::Resting(now + self.failover.failed());
+        self.connection = Connection::Resting(now + self.failover.failed().min(REST_MOST));
     }
 
     fn forget_connection(&mut self) {
@@ -373,7 +376,7 @@ impl Driven for State {
             Connection::Resting(until) => Some(until),
             _ => None,
         };
-        resting.into_iter().chain(self.session.deadline(!self.is_full).map(|at| self.origin + at)).min()
+        resting.into_iter().chain(self.session.deadline(!self.is_full).and_then(|at| self.origin.checked_add(at))).min()
     }
 
     fn is_over(&self) -> bool {

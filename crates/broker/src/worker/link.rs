@@ -268,7 +268,7 @@ impl Driven for LinkState {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let session = self.session.deadline().map(|at| self.origin + at);
+        let session = self.session.deadline().and_then(|at| self.origin.checked_add(at));
         let quiet = self.quiet.map(|since| since + LEAVE_QUIET);
         let leaving = self.leaving.filter(|_| self.peer.is_none()).map(|since| since + LEAVE_CONNECTION);
         session.into_iter().chain(quiet).chain(leaving).min()

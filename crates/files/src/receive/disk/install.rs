@@ -22,6 +22,8 @@ use crate::root::{Dir, FileKind, FileStat, RootError, Timestamp, set_mode, set_m
 /// Bits that files and directories may get. Set-user-id and its like are left out: a server must not make programs that run
 /// with the rights of whoever fetched them.
 const MODE_BITS: u32 = 0o777;
+/// The same of directories. Without the sticky bit, who may write into one could remove what others have there.
+const DIR_MODE_BITS: u32 = 0o1777;
 
 /// A directory that small files go into, one after the other.
 #[derive(Debug)]
@@ -218,12 +220,13 @@ pub(super) fn finish_dir(
     if stat.kind != FileKind::Dir {
         return Err(failed(RootError::NotADirectory));
     }
-    if stat.mode == mode & MODE_BITS && !durable {
+    let mode = mode & DIR_MODE_BITS;
+    if stat.mode == mode && !durable {
         // Most are made with the mode that they are to have, and needn't be opened.
         return parent.set_entry_modified(name, modified).map_err(failed);
     }
     let dir = parent.open_dir(name).map_err(failed)?;
-    dir.set_own_mode(mode & MODE_BITS).map_err(failed)?;
+    dir.set_own_mode(mode).map_err(failed)?;
     dir.set_own_modified(modified).map_err(failed)?;
     sync_dir(&dir, durable)
 }

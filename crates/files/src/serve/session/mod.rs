@@ -359,7 +359,8 @@ impl<F: Clone> Session<F> {
             return self.shared.error(envelope, Some(id), Failure::new(ErrorCode::BadRequest, message));
         };
         // Further ones would not be an attack, only pointless: a page that comes answers each of them.
-        if pages.asked < PAGES_AHEAD_MAX {
+        // Beside the page that is awaited.
+        if pages.asked <= PAGES_AHEAD_MAX {
             pages.asked += 1;
             if pages.asked == 1 {
                 self.pages_wanted.push_back(ticket);
