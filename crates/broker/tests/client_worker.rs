@@ -91,6 +91,31 @@ fn what_can_never_work_is_refused_at_once() {
 }
 
 #[test]
+fn whose_runtime_is_gone_waits_for_nothing() {
+    let broker = Running::start(|_| ());
+    let here = [broker.endpoint.clone()];
+    let gone = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (client, worker) = gone.block_on(async {
+        let client = Client::connect(&here, ClientOptions::default()).unwrap();
+        (client, Worker::connect(&here, "nobody", WorkerOptions::default()).unwrap())
+    });
+    let number = client.try_send("no-such-service", "x", CallOptions::default()).unwrap();
+    drop(gone);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let all = async {
+            assert!(matches!(client.call("echo", "late").await, Err(CallError::NotMade(SubmitError::Closed(_)))));
+            let outcome = client.receive().await;
+            assert!(outcome.is_none_or(|outcome| outcome.number == number && !outcome.status.is_ok()));
+            client.close().await;
+            assert!(worker.next().await.is_none());
+            worker.closed().await;
+        };
+        tokio::time::timeout(PATIENCE, all).await.expect("it waits");
+    });
+}
+
+#[test]
 fn calls_in_order_and_side_by_side() {
     on_both(|| async {
         let broker = Running::start(|_| ());

@@ -91,7 +91,7 @@ impl<S: Driven> Shared<S> {
             work: Notify::new(),
             closed: tokio::sync::watch::Sender::new(false),
         });
-        runtime.spawn(drive(shared.clone(), fd, linger));
+        runtime.spawn(drive(Ending(Arc::clone(&shared)), fd, linger));
         Ok(shared)
     }
 
@@ -160,7 +160,33 @@ enum Turn {
     Over,
 }
 
-async fn drive<S: Driven>(shared: Arc<Shared<S>>, fd: AsyncFd<OwnedFd>, linger: Duration) {
+/// Ends what a task leaves behind that doesn't come to its end: it panicked, or its runtime is gone. Who waits would wait for ever.
+struct Ending<S: Driven>(Arc<Shared<S>>);
+
+impl<S: Driven> Ending<S> {
+    /// Nothing happens any more, for this reason. Gives what sends the rest.
+    fn end(&self, reason: &str) -> Option<Hub> {
+        let (hub, wakers) = {
+            let mut guard = self.0.lock();
+            let hub = guard.0.hub.take()?;
+            guard.ended(reason.to_owned());
+            (hub, std::mem::take(guard.wakers()))
+        };
+        wakers.into_iter().for_each(Waker::wake);
+        S::after_turn(&self.0);
+        Some(hub)
+    }
+}
+
+impl<S: Driven> Drop for Ending<S> {
+    fn drop(&mut self) {
+        drop(self.end("its task has ended before it was closed"));
+        self.0.closed.send_replace(true);
+    }
+}
+
+async fn drive<S: Driven>(ending: Ending<S>, fd: AsyncFd<OwnedFd>, linger: Duration) {
+    let shared = Arc::clone(&ending.0);
     let mut sleep = std::pin::pin!(tokio::time::sleep(WAIT_MOST));
     loop {
         let deadline = match shared.turn() {
@@ -185,16 +211,7 @@ async fn drive<S: Driven>(shared: Arc<Shared<S>>, fd: AsyncFd<OwnedFd>, linger: 
             () = shared.work.notified() => {}
         }
     }
-    let (hub, wakers) = {
-        let mut guard = shared.lock();
-        guard.ended("it was closed".to_owned());
-        let wakers = std::mem::take(guard.wakers());
-        (guard.0.hub.take(), wakers)
-    };
-    wakers.into_iter().for_each(Waker::wake);
-    S::after_turn(&shared);
-    if let Some(hub) = hub {
+    if let Some(hub) = ending.end("it was closed") {
         let _ = tokio::task::spawn_blocking(move || hub.close(linger)).await;
     }
-    shared.closed.send_replace(true);
 }
