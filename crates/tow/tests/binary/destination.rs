@@ -153,11 +153,17 @@ fn a_file_does_not_replace_a_directory() {
     let served = folder.path().join("served");
     write(&served.join("a/b"), b"a file here");
     write(&served.join("z"), b"last");
+    symlink("z", served.join("link")).expect("link");
     let server = Server::start(&served);
     let copy = folder.path().join("copy");
     write(&copy.join("a/b/precious"), b"do not touch");
+    write(&copy.join("link/precious"), b"nor this");
     let outcome = get(&server.url(""), &copy).expect_code(1);
-    assert!(outcome.stderr.contains("a/b"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("a/b") && outcome.stderr.contains("link"), "{}", outcome.stderr);
+    let names = |folder: &Path| -> Vec<_> {
+        fs::read_dir(folder).expect("read").map(|entry| entry.expect("an entry").file_name()).collect()
+    };
+    assert_eq!((names(&copy.join("a")).len(), names(&copy).len()), (1, 3), "nothing else is left: {:?}", names(&copy));
     assert_eq!(fs::read(copy.join("a/b/precious")).expect("read"), b"do not touch");
     assert_eq!(fs::read(copy.join("z")).expect("read"), b"last", "the others arrive");
 }

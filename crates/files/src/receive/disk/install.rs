@@ -198,10 +198,15 @@ pub(super) fn make_link(
     let (dir, name) = destination.parent_of(local)?;
     let existing = dir.existing(&name).map_err(failed)?;
     if existing.is_none_or(|stat| stat.kind != FileKind::Link) || dir.read_link(&name).ok().as_deref() != Some(target) {
-        let (part_name, _) = partial_names(&name);
-        let _displaced = claim::displace(&dir, &part_name)?;
+        let (part_name, state_name) = partial_names(&name);
+        if claim::displace(&dir, &part_name)?.is_some() {
+            // Of a file that was here partly, and is a link now.
+            let _ = dir.remove_file(&state_name);
+        }
         dir.symlink(target, &part_name).map_err(failed)?;
-        rename_over(&dir, &part_name, &name)?;
+        rename_over(&dir, &part_name, &name).inspect_err(|_| {
+            let _ = dir.remove_file(&part_name);
+        })?;
     }
     dir.set_entry_modified(&name, modified).map_err(failed)?;
     sync_dir(&dir, destination.durable)
