@@ -262,6 +262,19 @@ def test_the_broker_ends_while_workers_are_busy(broker, connected, kind):
         assert took < 5 if is_done else 0.25 < took < 10
 
 
+def test_a_second_signal_ends_a_broker_that_waits(broker, connected):
+    server = broker("--grace", 600)
+    client = mdp.Client(connected(server))
+    client.send(b"slow", b"body")
+    worker = numbered.Worker(connected(server), b"slow")
+    worker.request()
+    server.process.terminate()
+    wait_until(lambda: "stopping" in server.log(), "it stops")
+    # Two that come at once are one wish.
+    wait_until(lambda: server.process.poll() is not None or server.process.terminate(), "it ends")
+    assert server.process.returncode == 0
+
+
 def in_small_memory(directory, octets) -> list:
     """Words that run a command which has so much room in this directory, and no more: root may mount it, others may in a user
     namespace of their own."""

@@ -10,6 +10,7 @@ use crate::passwords::Passwords;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use towpath_broker::broker::{Admit, Broker, BrokerOptions, Heartbeats};
 use towpath_sockets::Endpoint;
@@ -60,7 +61,8 @@ pub struct Arguments {
     /// The same for what is in the journal; seven days by default. A restart of the broker begins them anew.
     #[arg(long, value_name = "SECONDS", default_value_t = 604_800.0, allow_negative_numbers = true)]
     journal_retention: f64,
-    /// Seconds that workers may finish what they have when the broker is told to end.
+    /// Seconds that workers may finish what they have, and clients read what there is for them, when the broker is told to end; a second
+    /// signal ends it at once.
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, allow_negative_numbers = true)]
     grace: f64,
     /// Connections in all.
@@ -122,8 +124,13 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let broker = Broker::bind(options).map_err(Failure::failed)?;
     let (handle, attended) = (broker.stop_handle(), Attended::new());
     let pulse = attended.pulse();
+    let before = AtomicBool::new(false);
     crate::signals::on_end(move || {
-        handle.stop();
+        // The second one is for who doesn't want to wait for workers.
+        match before.swap(true, Ordering::Relaxed) {
+            false => handle.stop(),
+            true => handle.stop_at_once(),
+        }
         pulse.interrupted();
     })?;
     let mut output = std::io::stdout().lock();

@@ -63,6 +63,7 @@ pub struct Broker {
     grace: Duration,
     started: Instant,
     stop: Arc<AtomicBool>,
+    stop_at_once: Arc<AtomicBool>,
     gathering: Gathering,
     lists: Lists,
     pace: Pace,
@@ -74,6 +75,7 @@ pub struct Broker {
 #[derive(Clone)]
 pub struct StopHandle {
     stop: Arc<AtomicBool>,
+    stop_at_once: Arc<AtomicBool>,
     waker: Waker,
 }
 
@@ -82,6 +84,12 @@ impl StopHandle {
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.waker.wake();
+    }
+
+    /// The same without the grace time.
+    pub fn stop_at_once(&self) {
+        self.stop_at_once.store(true, Ordering::Release);
+        self.stop();
     }
 }
 
@@ -119,6 +127,7 @@ impl Broker {
             grace: options.grace,
             started,
             stop: Arc::new(AtomicBool::new(false)),
+            stop_at_once: Arc::new(AtomicBool::new(false)),
             gathering: Gathering::default(),
             lists: Lists::default(),
             pace: Pace::default(),
@@ -134,7 +143,7 @@ impl Broker {
 
     /// What ends it from another thread.
     pub fn stop_handle(&self) -> StopHandle {
-        StopHandle { stop: self.stop.clone(), waker: self.hub.waker() }
+        StopHandle { stop: self.stop.clone(), stop_at_once: self.stop_at_once.clone(), waker: self.hub.waker() }
     }
 
     fn now(&self) -> Millis {
@@ -148,9 +157,13 @@ impl Broker {
             self.turn()?;
             if stopping.is_none() && self.stop.load(Ordering::Acquire) {
                 stopping = Some(Instant::now());
-                tracing::info!("stopping: no more requests are taken, workers may finish");
+                let grace = self.grace.as_secs_f64();
+                tracing::info!(grace, "stopping: no more requests are taken, workers may finish for so many seconds");
                 self.core.stop();
                 self.act();
+            }
+            if self.stop_at_once.load(Ordering::Acquire) {
+                self.grace = Duration::ZERO;
             }
             if let Some(since) = stopping
                 && ((self.core.is_idle() && !self.connections.has_pending()) || since.elapsed() >= self.grace)
