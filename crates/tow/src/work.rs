@@ -7,11 +7,12 @@ use crate::brokers::BrokerArguments;
 use crate::exit::Failure;
 use crate::numbers::positive;
 use crate::program::executable;
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::collections::HashSet;
 use std::convert::Infallible;
-use std::ffi::OsString;
-use std::io::Write;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -173,6 +174,14 @@ impl Drop for Group<'_> {
     }
 }
 
+/// Until a command is tried again for which there were no descriptors, processes or memory.
+const SHORTAGE_WAIT: Duration = Duration::from_millis(100);
+
+/// Whether this machine has too little of something for now.
+fn is_shortage(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE | Errno::AGAIN | Errno::NOMEM))
+}
+
 /// What is done for each request.
 struct Job {
     command: Vec<OsString>,
@@ -182,12 +191,9 @@ struct Job {
 }
 
 impl Job {
-    async fn run(&self, request: Request) -> Result<Body, String> {
-        let Some((program, rest)) = self.command.split_first() else { return Err("no command".to_owned()) };
-        let name = program.display();
-        let large = open_large(request.body()).transpose().map_err(|error| format!("the request: {error}"))?;
-        let is_large = large.is_some();
-        let mut child = Command::new(program)
+    fn start(&self, program: &OsStr, rest: &[OsString], request: &Request) -> io::Result<Child> {
+        let large = open_large(request.body()).transpose()?;
+        Command::new(program)
             .args(rest)
             .env("TOW_SERVICE", &self.service)
             .env("TOW_ATTEMPT", request.attempt().to_string())
@@ -197,10 +203,29 @@ impl Job {
             // A group of its own: signals from a terminal are for the worker, and all of it can be ended.
             .process_group(0)
             .spawn()
-            .map_err(|error| {
-                tracing::warn!(command = %name, %error, "the command can't be started");
-                format!("{name}: {error}")
-            })?;
+    }
+
+    async fn run(&self, request: Request) -> Result<Body, String> {
+        let Some((program, rest)) = self.command.split_first() else { return Err("no command".to_owned()) };
+        let name = program.display();
+        let mut is_told = false;
+        let mut child = loop {
+            match self.start(program, rest, &request) {
+                Ok(child) => break child,
+                // It says nothing about the request: what other commands have comes back when they end.
+                Err(error) if is_shortage(&error) => {
+                    if !std::mem::replace(&mut is_told, true) {
+                        tracing::warn!(command = %name, %error, "the command can't be started now, and is tried again");
+                    }
+                    tokio::time::sleep(SHORTAGE_WAIT).await;
+                }
+                Err(error) => {
+                    tracing::warn!(command = %name, %error, "the command can't be started");
+                    return Err(format!("{name}: {error}"));
+                }
+            }
+        };
+        let is_large = child.stdin.is_none();
         let mut group = Group::new(&self.commands, &child);
         let input = child.stdin.take();
         let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, test_kill_process};
@@ -130,6 +130,20 @@ fn a_journal_that_was_removed_is_not_taken_for_one() {
     std::fs::remove_dir_all(&journal).expect("remove");
     run(&mut call(&[&broker], &["echo", "hello", "--timeout", "2"])).expect_code(1);
     assert!(broker.log().contains("it was moved, removed or replaced"), "{}", broker.log());
+}
+
+#[test]
+fn a_worker_without_descriptors_waits_for_some() {
+    let broker = Broker::start();
+    let mut short = Command::new("sh");
+    // Each command takes three, and there are never enough for all.
+    short.args(["-c", "ulimit -n 48; exec \"$@\"", "sh"]);
+    let work = tow(["work", "many", "--jobs", "40", "--connect", broker.endpoint()]);
+    short.arg(work.get_program()).args(work.get_args()).args(["--", "sh", "-c", "cat; sleep 0.05"]);
+    let _worker = Process::start(&mut short);
+    let load = ["many", "--count", "60", "--ahead", "60", "--timeout", "60", "--json"];
+    let outcome = run(&mut call(&[&broker], &load)).expect_code(0);
+    assert_eq!(outcome.number("replies"), 60);
 }
 
 #[test]
