@@ -41,6 +41,8 @@ pub(super) struct Connection {
     pub gathered: Vec<Message>,
     /// The core was told that nothing more fits.
     pub is_blocked: bool,
+    /// Parts of replies are among what waits: there may be any number of them.
+    pub gets_parts: bool,
     /// When it took something of what waits, or began to be blocked.
     pub has_read_at: Millis,
     /// The core wants no more from it.
@@ -77,6 +79,7 @@ impl Connection {
             pending_bytes: 0,
             gathered: Vec::new(),
             is_blocked: false,
+            gets_parts: false,
             has_read_at: 0,
             is_paused: false,
             awaits_room: false,

@@ -74,12 +74,14 @@ impl Broker {
                 None => {}
             },
             Action::Reply { peer, number, status, part, body } => {
+                self.note_part(peer, part.is_some());
                 if let Some(block) = self.connections.block(peer) {
                     ToClient::reply(block, number, status, part, &body);
                 }
             }
             Action::StockReply { peer, envelope, service, status, partial, body } => {
                 if let Some(Speaks::StockClient(dialect)) = self.speaks(peer) {
+                    self.note_part(peer, partial);
                     let head = mdp::reply_head(dialect, envelope.as_ref(), &service, partial);
                     // What isn't implemented says so itself, as MMI has it.
                     let is_told = status.is_ok() || status == Status::NOT_IMPLEMENTED;
@@ -195,6 +197,12 @@ impl Broker {
         }
     }
 
+    fn note_part(&mut self, peer: Peer, is_part: bool) {
+        if is_part && let Some(connection) = self.connections.find(peer) {
+            connection.gets_parts = true;
+        }
+    }
+
     /// Tells the core that a peer takes no more, and what of that follows.
     fn block(&mut self, peer: Peer) {
         let now = self.now();
@@ -206,7 +214,8 @@ impl Broker {
         }
         let Some(connection) = self.connections.find(peer) else { return };
         let has_stalled = now.saturating_sub(connection.has_read_at) >= STALLED_MAX.as_millis() as Millis;
-        if connection.pending_bytes > most && has_stalled {
+        // Replies are as many as it has asked for; parts have no end.
+        if connection.pending_bytes > most && (has_stalled || connection.gets_parts) {
             let id = connection.id;
             return self.reject(id, "it doesn't read what it is sent, and too much waits for it");
         }
@@ -234,7 +243,7 @@ impl Broker {
             }
         }
         if std::mem::take(&mut connection.is_blocked) {
-            connection.asks_too_much = false;
+            (connection.asks_too_much, connection.gets_parts) = (false, false);
             set_reading(&mut self.hub, connection);
             self.core.peer_blocked(now, id.slot(), false);
             self.act();
