@@ -75,9 +75,11 @@ def test_a_stack_fetches_files(stack, request, serve, tree, tmp_path):
     server = serve(root)
     for name in ("big", "exact", "empty", "sub/folder/inner"):
         copy = tmp_path / "copy"
-        done = subprocess.run(
-            [*command, server.endpoint, name, copy], capture_output=True, text=True, timeout=FETCH_SECONDS
-        )
+        fetch = [*command, server.endpoint, name, copy]
+        done = subprocess.run(fetch, capture_output=True, text=True, timeout=FETCH_SECONDS)
+        if done.returncode != 0 and stack == "jeromq" and "the handshake did not finish in time" in server.log():
+            # On a busy machine JeroMQ connects now and then and says nothing, not even its greeting, and doesn't try again.
+            done = subprocess.run(fetch, capture_output=True, text=True, timeout=FETCH_SECONDS)
         assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}; log: {server.log()}"
         assert copy.read_bytes() == contents[name], name
 
