@@ -329,6 +329,11 @@ impl Hub {
         self.routing.get(routing_id).copied()
     }
 
+    /// Whether anything waits to leave for a peer.
+    pub fn has_output(&self) -> bool {
+        self.peers.iter().any(|peer| peer.is_ready() && peer.connection.outbox_ref().has_output())
+    }
+
     /// Sends what waits to all peers and closes them, in `linger` at most. Events that come meanwhile are dropped.
     pub fn close(mut self, linger: Duration) -> Result<(), SocketError> {
         let until = Instant::now() + linger;
@@ -336,7 +341,7 @@ impl Hub {
             // What fits leaves at once: a turn's wait is only for what doesn't.
             self.run(false);
             self.events.clear();
-            let waiting = self.peers.iter().any(|peer| peer.is_ready() && peer.connection.outbox_ref().has_output());
+            let waiting = self.has_output();
             let left = until.saturating_duration_since(Instant::now());
             if !waiting || left.is_zero() {
                 return Ok(());

@@ -48,8 +48,8 @@ pub enum BrokerError {
     },
 }
 
-/// What is on its way to peers when a broker ends may take at least so long, whatever the grace time.
-const LINGER_MIN: Duration = Duration::from_secs(1);
+/// What is on its way to peers after the grace time may take so long.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// A broker that listens. [`Broker::run`] serves.
 pub struct Broker {
@@ -165,13 +165,13 @@ impl Broker {
             if self.stop_at_once.load(Ordering::Acquire) {
                 self.grace = Duration::ZERO;
             }
+            // What workers replied goes out, too, as long as it is read.
             if let Some(since) = stopping
-                && ((self.core.is_idle() && !self.connections.has_pending()) || since.elapsed() >= self.grace)
+                && ((self.core.is_idle() && !self.is_sending()) || since.elapsed() >= self.grace)
             {
                 break;
             }
         }
-        let left = stopping.map_or(Duration::ZERO, |since| self.grace.saturating_sub(since.elapsed()));
         let (requests, _) = self.core.load();
         if requests > 0 {
             tracing::warn!(
@@ -181,13 +181,17 @@ impl Broker {
         }
         self.release_gathered(true);
         self.flush();
-        // What workers replied goes out, as long as it is read.
-        self.hub.close(left.max(LINGER_MIN))?;
+        self.hub.close(LINGER)?;
         if let Some(keeping) = self.keeping {
             keeping.close()?;
         }
         tracing::info!("ended");
         Ok(())
+    }
+
+    /// Whether anything is on its way to a peer.
+    fn is_sending(&self) -> bool {
+        self.connections.has_pending() || self.hub.has_output()
     }
 
     /// Waits for something to happen, and does what follows from it.

@@ -1,9 +1,7 @@
 //! Whether there is room for a request, and what becomes of one for which there is none.
 
 use super::client_side::is_built_in;
-use super::requests::State;
 use super::settings::Millis;
-use super::token::Ticket;
 use super::{Action, Core, Peer, Role, ServiceKey, SessionKey, StockEnvelope};
 use crate::body::Body;
 use crate::wire::{Status, Token};
@@ -154,16 +152,16 @@ impl Core {
 
     /// A part of a worker's reply couldn't be taken in: its request has ended then, and what else comes of the reply is late.
     pub fn lose_part(&mut self, now: Millis, peer: Peer, token: &Token, status: Status, reason: &'static str) {
-        let ticket = Ticket::read(token);
-        let found = self.requests.find(ticket.slot, ticket.generation);
-        let is_its_own = matches!(self.role(peer), Role::Worker(key) if found.is_some_and(|request| {
-            request.state == State::Held(key) && request.attempt == ticket.attempt
-        })) && ticket.is_genuine(token, self.settings.secret);
-        if is_its_own {
-            self.withdraw(now, ticket.slot);
-            self.settle(ticket.slot, status, Body::from(reason).into());
-        } else {
-            self.worker_reply(now, peer, token, status, Some(0), Body::from(reason));
+        let held = match self.role(peer) {
+            Role::Worker(key) => self.held_by(key, token),
+            Role::None | Role::Client(_) => None,
+        };
+        match held {
+            Some(slot) => {
+                self.withdraw(now, slot);
+                self.settle(slot, status, Body::from(reason).into());
+            }
+            None => self.worker_reply(now, peer, token, status, Some(0), Body::from(reason)),
         }
     }
 

@@ -99,16 +99,9 @@ impl Core {
         let Role::Worker(key) = self.role(peer) else {
             return self.disconnect(now, peer, "a worker says that it is ready before it replies");
         };
-        let ticket = Ticket::read(token);
-        let slot = ticket.slot;
-        let found = self.requests.find(slot, ticket.generation);
-        // An earlier broker may have used the same slot: its tokens have another tag.
-        let is_its_own = found
-            .is_some_and(|request| request.state == State::Held(key) && request.attempt == ticket.attempt)
-            && ticket.is_genuine(token, self.settings.secret);
-        if !is_its_own {
+        let Some(slot) = self.held_by(key, token) else {
             return self.odd_reply(now, key, token, status, part, body);
-        }
+        };
         if let Some(part) = part {
             return self.part(now, slot, part, body.into_body());
         }
@@ -118,6 +111,16 @@ impl Core {
         self.offer(key);
         self.settle(slot, status, body);
         self.dispatch(now, service);
+    }
+
+    /// The request that this token is of, if the worker has it.
+    #[inline]
+    pub(super) fn held_by(&self, key: WorkerKey, token: &Token) -> Option<u32> {
+        let ticket = Ticket::read(token);
+        let request = self.requests.find(ticket.slot, ticket.generation)?;
+        let is_its_own = request.state == State::Held(key) && request.attempt == ticket.attempt;
+        // An earlier broker may have used the same slot: its tokens have another tag.
+        (is_its_own && ticket.is_genuine(token, self.settings.secret)).then_some(ticket.slot)
     }
 
     /// A reply to what this worker doesn't have, as far as the broker knows.

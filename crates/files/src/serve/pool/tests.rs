@@ -3,6 +3,19 @@ use std::sync::mpsc;
 
 const LIMITS: LaneLimits = LaneLimits { name: "test", threads_max: 2, hanging_max: 0, per_group_max: 1 };
 
+/// Has a thread of the lane run a job of this group and asker until what is given is dropped.
+fn occupy(lane: &Lane, group: u64, asker: u64) -> mpsc::Sender<()> {
+    let (gate, closed) = mpsc::channel::<()>();
+    let (begun, has_begun) = mpsc::channel();
+    lane.submit(group, asker, move || {
+        begun.send(()).unwrap();
+        closed.recv().unwrap_or(());
+    })
+    .unwrap();
+    has_begun.recv().unwrap();
+    gate
+}
+
 #[test]
 fn a_group_that_hangs_occupies_no_more_than_its_share() {
     let lane = Lane::new(LIMITS);
@@ -63,14 +76,7 @@ fn threads_that_hang_are_replaced_up_to_a_bound() {
 fn groups_and_askers_take_turns() {
     for asker_of in [|number: u64| (number, 0), |number: u64| (0, number)] {
         let lane = Lane::new(LaneLimits { threads_max: 1, ..LIMITS });
-        let (gate, closed) = mpsc::channel::<()>();
-        let (begun, has_begun) = mpsc::channel();
-        lane.submit(0, 0, move || {
-            begun.send(()).unwrap();
-            closed.recv().unwrap_or(());
-        })
-        .unwrap();
-        has_begun.recv().unwrap();
+        let gate = occupy(&lane, 0, 0);
         let (done, finished) = mpsc::channel();
         for number in [1, 1, 1, 2, 2, 3] {
             let done = done.clone();
@@ -108,14 +114,7 @@ fn jobs_of_a_group_run_side_by_side_as_far_as_allowed() {
 #[test]
 fn what_waits_for_an_asker_that_is_gone_is_dropped() {
     let lane = Lane::new(LaneLimits { threads_max: 1, ..LIMITS });
-    let (gate, closed) = mpsc::channel::<()>();
-    let (begun, has_begun) = mpsc::channel();
-    lane.submit(1, 1, move || {
-        begun.send(()).unwrap();
-        closed.recv().unwrap_or(());
-    })
-    .unwrap();
-    has_begun.recv().unwrap();
+    let gate = occupy(&lane, 1, 1);
     let (done, finished) = mpsc::channel();
     for (group, asker) in [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1)] {
         let done = done.clone();
@@ -134,14 +133,7 @@ fn what_waits_for_an_asker_that_is_gone_is_dropped() {
 #[test]
 fn what_waits_for_a_request_that_is_over_is_dropped() {
     let lane = Lane::new(LaneLimits { threads_max: 1, ..LIMITS });
-    let (gate, closed) = mpsc::channel::<()>();
-    let (begun, has_begun) = mpsc::channel();
-    lane.submit(1, 1, move || {
-        begun.send(()).unwrap();
-        closed.recv().unwrap_or(());
-    })
-    .unwrap();
-    has_begun.recv().unwrap();
+    let gate = occupy(&lane, 1, 1);
     let (done, finished) = mpsc::channel();
     for (request, group, asker) in [(5, 1, 1), (6, 1, 1), (5, 1, 1), (7, 1, 1), (5, 1, 2), (5, 2, 1)] {
         let done = done.clone();
@@ -181,20 +173,13 @@ fn a_panic_ends_one_job_only() {
 fn what_a_thread_that_goes_leaves_is_done_though_the_others_hang() {
     let lane = Lane::new(LaneLimits { threads_max: 1, hanging_max: 4, ..LIMITS });
     let (release_first, first) = mpsc::channel::<()>();
-    let (_release_second, second) = mpsc::channel::<()>();
     let (done, finished) = mpsc::channel();
-    let (begun, has_begun) = mpsc::channel();
     lane.submit(1, 0, move || first.recv().unwrap_or(())).unwrap();
     let last = done.clone();
     // Of the same group: not ready before the first is through.
     lane.submit(1, 0, move || last.send(1).unwrap()).unwrap();
-    lane.submit(2, 0, move || {
-        begun.send(()).unwrap();
-        second.recv().unwrap_or(());
-    })
-    .unwrap();
-    // Another thread was started for it, as the first hangs.
-    has_begun.recv().unwrap();
+    // Another thread is started for it, as the first hangs.
+    let _second = occupy(&lane, 2, 0);
     std::thread::sleep(HANGS_AFTER / 2);
     drop(release_first);
     assert_eq!(finished.recv_timeout(HANGS_AFTER * 5), Ok(1));
@@ -203,14 +188,7 @@ fn what_a_thread_that_goes_leaves_is_done_though_the_others_hang() {
 #[test]
 fn long_jobs_give_way_between_their_slices() {
     let lane = Lane::new(LaneLimits { threads_max: 1, ..LIMITS });
-    let (gate, closed) = mpsc::channel::<()>();
-    let (begun, has_begun) = mpsc::channel();
-    lane.submit(0, 0, move || {
-        begun.send(()).unwrap();
-        closed.recv().unwrap_or(());
-    })
-    .unwrap();
-    has_begun.recv().unwrap();
+    let gate = occupy(&lane, 0, 0);
     let (done, finished) = mpsc::channel();
     for (name, request, asker, mut slices) in [("a", 1, 1, 3), ("b", 1, 1, 1), ("c", 2, 1, 2), ("d", 1, 2, 1)] {
         let done = done.clone();

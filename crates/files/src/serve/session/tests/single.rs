@@ -3,6 +3,20 @@
 use super::*;
 use crate::limits::PLAIN_FRAME_BYTES;
 
+/// What is found of a large file of which nothing else is known.
+fn large(file: &FakeFile) -> Prepared<FakeFile> {
+    let metadata = FileMetadata {
+        n: 0,
+        size: file.size,
+        mtime: Default::default(),
+        mode: 0,
+        digest: None,
+        leaf_bytes: 1 << 20,
+        sparse: false,
+    };
+    Prepared::Large { metadata, file: file.clone(), extents: Vec::new(), unless: None }
+}
+
 #[test]
 fn credit_saturates() {
     let mut credit = Credit::default();
@@ -52,17 +66,7 @@ fn compression_is_given_up_where_nothing_shrinks() {
         if let Some(job) = session.next_job() {
             match job {
                 Job::Prepare { ticket, .. } => {
-                    let metadata = FileMetadata {
-                        n: 0,
-                        size: file.size,
-                        mtime: Default::default(),
-                        mode: 0,
-                        digest: None,
-                        leaf_bytes: 1 << 20,
-                        sparse: false,
-                    };
-                    let (file, extents) = (file.clone(), Vec::new());
-                    session.prepared(ticket, vec![Prepared::Large { metadata, file, extents, unless: None }]);
+                    session.prepared(ticket, vec![large(&file)]);
                 }
                 Job::Load { ticket, slot, how, .. } => {
                     pieces += 1;
@@ -229,18 +233,7 @@ fn a_file_that_gets_no_credit_is_hashed_only_if_it_waits_for_that() {
             loop {
                 match session.next_job() {
                     Some(Job::Prepare { ticket, .. }) => {
-                        let (size, mtime) = (file.size, Default::default());
-                        let metadata = FileMetadata {
-                            n: 0,
-                            size,
-                            mtime,
-                            mode: 0,
-                            digest: None,
-                            leaf_bytes: 1 << 20,
-                            sparse: false,
-                        };
-                        let (file, extents) = (file.clone(), Vec::new());
-                        session.prepared(ticket, vec![Prepared::Large { metadata, file, extents, unless: None }]);
+                        session.prepared(ticket, vec![large(&file)]);
                     }
                     Some(Job::Hash { .. }) => is_hashed = true,
                     Some(_) => {}
