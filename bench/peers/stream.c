@@ -58,13 +58,24 @@ void stream_accept(struct stream *stream, int fd) {
 
 void stream_connect(struct stream *stream, uint16_t port) { stream_accept(stream, connect_loopback(port)); }
 
-void stream_connect_zmtp(struct stream *stream, uint16_t port) {
+/* What either side says first, at once: ZMTP's greeting with the NULL mechanism, and READY. */
+static void shake_hands(int fd, const void *ready, size_t size) {
     static const unsigned char greeting[GREETING_BYTES] = {[0] = 0xff, [9] = 0x7f, [10] = 3, [11] = 1, [12] = 'N', 'U', 'L', 'L'};
-    /* The literal's own NUL is the last octet of the Identity's length. */
+    write_all(fd, greeting, sizeof greeting, 0);
+    write_all(fd, ready, size, 0);
+}
+
+/* The literals' own NUL is the last octet of the Identity's length. */
+void stream_connect_zmtp(struct stream *stream, uint16_t port) {
     static const unsigned char ready[] = "\x04\x29\x05READY\x0bSocket-Type\0\0\0\x06" "DEALER\x08Identity\0\0\0";
     int fd = connect_loopback(port);
-    write_all(fd, greeting, sizeof greeting, 0);
-    write_all(fd, ready, sizeof ready, 0);
+    shake_hands(fd, ready, sizeof ready);
+    stream_accept(stream, fd);
+}
+
+void stream_accept_zmtp(struct stream *stream, int fd) {
+    static const unsigned char ready[] = "\x04\x29\x05READY\x0bSocket-Type\0\0\0\x06" "ROUTER\x08Identity\0\0\0";
+    shake_hands(fd, ready, sizeof ready);
     stream_accept(stream, fd);
 }
 

@@ -35,6 +35,8 @@ void stream_connect(struct stream *stream, uint16_t port);
 void stream_accept(struct stream *stream, int fd);
 /* The same with ZMTP's: greeting and READY of a DEALER with the NULL mechanism leave at once. */
 void stream_connect_zmtp(struct stream *stream, uint16_t port);
+/* The same for a connection that was accepted: a ROUTER's. */
+void stream_accept_zmtp(struct stream *stream, int fd);
 
 /* Takes what has arrived, up to a bound. False: the other side has closed. */
 bool stream_read(struct stream *stream);

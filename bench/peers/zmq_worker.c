@@ -1,8 +1,10 @@
-/* Stock workers on libzmq that echo: a DEALER and a thread each. They register, beat, and come back after a broker that has
+/* Stock workers on libzmq that echo: a DEALER and a thread each, in one process or several. They register, beat, and come back after a broker that has
  * gone, as Majordomo asks; in the plain dialect they return whatever comes.
  *
- * usage: zmq_worker --endpoint ENDPOINT [--dialect plain|0.1|0.2|majortomo] [--service NAME] [--workers N] [--work-us N]
- *                   [--heartbeat-ms N] */
+ * usage: zmq_worker --endpoint ENDPOINT [--dialect plain|0.1|0.2|majortomo] [--service NAME] [--workers N] [--processes N]
+ *                   [--work-us N] [--heartbeat-ms N]
+ *
+ * --workers are those of each process. */
 #define _GNU_SOURCE
 #include "peer.h"
 #include "zmq_frames.h"
@@ -10,6 +12,7 @@
 #include <getopt.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <unistd.h>
 
 enum { WORKERS_MOST = 1000, LIVENESS = 3, RECONNECT_US = 20000 };
 
@@ -81,14 +84,26 @@ static void *serve(void *context) {
     return NULL;
 }
 
+/* Makes the other processes, which end with the first. True in the first. */
+static bool share_work(size_t processes) {
+    for (size_t i = 1; i < processes; i++) {
+        pid_t child = fork();
+        if (child < 0) die("fork");
+        if (child > 0) continue;
+        prepare_process();
+        return false;
+    }
+    return true;
+}
+
 int main(int argc, char **argv) {
     static const struct option known[] = {
         {"endpoint", required_argument, NULL, 'e'}, {"dialect", required_argument, NULL, 'd'},
         {"service", required_argument, NULL, 's'},  {"workers", required_argument, NULL, 'n'},
         {"work-us", required_argument, NULL, 'u'},  {"heartbeat-ms", required_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0},
+        {"processes", required_argument, NULL, 'p'}, {NULL, 0, NULL, 0},
     };
-    size_t workers = 1;
+    size_t workers = 1, processes = 1;
     dialect = dialect_named("0.1");
     for (int option; (option = getopt_long(argc, argv, "", known, NULL)) != -1;) {
         switch (option) {
@@ -96,6 +111,7 @@ int main(int argc, char **argv) {
         case 'd': dialect = dialect_named(optarg); break;
         case 's': service = optarg; break;
         case 'n': workers = parse_count(optarg, WORKERS_MOST); break;
+        case 'p': processes = parse_count(optarg, WORKERS_MOST); break;
         case 'u': work_us = parse_count(optarg, 10000000); break;
         case 'h': heartbeat_seconds = (double)parse_count(optarg, 3600000) / 1e3; break;
         default: return 2;
@@ -104,12 +120,13 @@ int main(int argc, char **argv) {
     if (endpoint == NULL || workers == 0 || heartbeat_seconds <= 0) die_because("usage", "zmq_worker --endpoint ENDPOINT ...");
     prepare_process();
     allow_many_descriptors();
+    bool first = share_work(processes);
     void *context = zmq_ctx_new();
     zmq_ctx_set(context, ZMQ_MAX_SOCKETS, WORKERS_MOST + 10);
     pthread_t thread;
     for (size_t i = 0; i < workers; i++)
         if (pthread_create(&thread, NULL, serve, context) != 0) die_because("pthread_create", "failed");
-    announce(0);
+    if (first) announce(0);
     pthread_join(thread, NULL);
     return 0;
 }

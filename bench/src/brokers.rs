@@ -16,6 +16,8 @@ pub enum Broker {
     Tow { journal: bool },
     /// The Majordomo broker in C on libzmq.
     Libzmq,
+    /// The least that serves stock ends of Majordomo: no errors, no deadlines, one service.
+    RawMajordomo,
     /// majortomo's broker, in Python.
     Majortomo,
     /// libzmq's proxy: no protocol, no knowledge of workers.
@@ -36,7 +38,7 @@ impl Broker {
     /// What the ends speak with it.
     pub fn dialect(self) -> &'static str {
         match self {
-            Self::Tow { .. } | Self::Libzmq => "0.1",
+            Self::Tow { .. } | Self::Libzmq | Self::RawMajordomo => "0.1",
             Self::Majortomo => "majortomo",
             Self::Proxy => "plain",
             Self::Raw => "raw",
@@ -51,6 +53,7 @@ impl Broker {
         let spec = match self {
             Self::Tow { journal } => tow(programs, state, journal)?,
             Self::Libzmq => announcing(programs, "mdp_broker", &[])?,
+            Self::RawMajordomo => announcing(programs, "raw_majordomo", &[])?,
             Self::Proxy => announcing(programs, "zmq_proxy", &["--workers", &format!("tcp://127.0.0.1:{back}")])?,
             Self::Raw => announcing(programs, "raw_broker", &[])?,
             Self::Majortomo => majortomo(programs, state)?,

@@ -41,6 +41,8 @@ pub struct Setup {
     pub client_ends: Ends,
     /// Workers, or what one `tow work` may have under way; 0 leaves that to it.
     pub workers: u64,
+    /// Each worker is a process of its own.
+    pub apart: bool,
     pub clients: u64,
     pub services: u64,
     /// What a worker takes for a request.
@@ -49,7 +51,16 @@ pub struct Setup {
 
 impl Setup {
     pub const fn new(broker: Broker, ends: Ends) -> Self {
-        Self { broker, worker_ends: ends, client_ends: ends, workers: 1, clients: 1, services: 1, work_ms: 0 }
+        Self {
+            broker,
+            worker_ends: ends,
+            client_ends: ends,
+            workers: 1,
+            apart: false,
+            clients: 1,
+            services: 1,
+            work_ms: 0,
+        }
     }
 
     /// Other clients than workers.
@@ -60,6 +71,11 @@ impl Setup {
 
     pub const fn workers(mut self, workers: u64) -> Self {
         self.workers = workers;
+        self
+    }
+
+    pub const fn apart(mut self, apart: bool) -> Self {
+        self.apart = apart;
         self
     }
 
@@ -97,7 +113,7 @@ pub struct Ports {
 }
 
 impl Setup {
-    /// The workers, in one process.
+    /// The workers; in one process, unless they are apart.
     pub fn worker(&self, programs: &Programs, ports: Ports) -> Result<Option<ServerSpec>> {
         let port = if self.broker == Broker::Proxy { ports.back } else { ports.front };
         let endpoint = format!("tcp://127.0.0.1:{port}");
@@ -135,7 +151,11 @@ impl Setup {
             Ends::Durable | Ends::Store | Ends::LibzmqPool(_) | Ends::OwnPool(_) | Ends::ThreadPool => return Ok(None),
         };
         if matches!(self.worker_ends, Ends::Libzmq | Ends::Light) {
-            command.args(["--dialect", self.broker.dialect(), "--workers", &workers]);
+            let (workers, processes) = if self.apart { ("1", &workers[..]) } else { (&workers[..], "1") };
+            command.args(["--dialect", self.broker.dialect(), "--workers", workers]);
+            if processes != "1" {
+                command.args(["--processes", processes]);
+            }
             if self.services > 1 {
                 command.args(["--services", &self.services.to_string()]);
             }

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 type Found = Result<PathBuf, String>;
 
 /// A peer written in C: its name, its sources, and whether it needs libzmq.
-const PEERS: [(&str, &[&str], bool); 17] = [
+const PEERS: [(&str, &[&str], bool); 18] = [
     ("raw_server", &["raw_server.c", "peer.c"], false),
     ("receiver", &["receiver.c", "wire.c", "peer.c"], false),
     ("file_receiver", &["file_receiver.c", "peer.c"], false),
@@ -26,6 +26,7 @@ const PEERS: [(&str, &[&str], bool); 17] = [
     ("zmq_worker", &["zmq_worker.c", "mdp.c", "zmq_frames.c", "peer.c"], true),
     ("zmq_caller", &["zmq_caller.c", "mdp.c", "ledger.c", "zmq_frames.c", "peer.c"], true),
     ("raw_broker", &["raw_broker.c", "stream.c", "peer.c"], false),
+    ("raw_majordomo", &["raw_majordomo.c", "stream.c", "peer.c"], false),
     ("load_worker", &["load_worker.c", "load.c", "mdp.c", "stream.c", "peer.c"], false),
     ("load_client", &["load_client.c", "load.c", "mdp.c", "stream.c", "ledger.c", "peer.c"], false),
     ("zmq_pool", &["zmq_pool.c", "pool.c", "ledger.c", "zmq_frames.c", "peer.c"], true),
@@ -47,6 +48,9 @@ const TOOLS: [(&str, &str); 7] = [
 
 /// Programs in the Python environment that `bench/peers/requirements.txt` describes.
 const PYTHON: [&str; 2] = ["python", "nats-server"];
+
+/// Programs of this crate.
+const OWN: [&str; 3] = ["tow_ends", "tow_pool", "raw_verified"];
 
 /// What says its version, and the option that makes it do so.
 const VERSIONED: [(&str, &str); 9] = [
@@ -97,7 +101,7 @@ impl Programs {
             Ok(python_environment()?.join("bin").join(name))
         } else if name == "tow" {
             self.tow.clone().map_or_else(|| build("towpath", "tow"), Ok)
-        } else if name == "tow_ends" || name == "tow_pool" {
+        } else if OWN.contains(&name) {
             build("bench", name)
         } else {
             Err(format!("{name} is not known here"))

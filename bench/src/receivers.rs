@@ -68,6 +68,13 @@ pub fn raw_to_file(programs: &Programs, port: u16, how: &str, to: &Path) -> Resu
     Ok(command)
 }
 
+/// The receiver that hashes what `raw_verified` sends, and writes it to a file.
+pub fn raw_verified(programs: &Programs, port: u16, to: &Path) -> Result<Command> {
+    let mut command = programs.command("raw_verified")?;
+    command.args(["get", "--port", &port.to_string(), "--to"]).arg(to);
+    Ok(command)
+}
+
 /// `tow get`, to a file or folder, or dropping what it gets.
 pub fn tow(programs: &Programs, port: u16, path: &str, to: Option<&Path>, options: &[&str]) -> Result<Command> {
     let mut command = programs.command("tow")?;

@@ -32,6 +32,13 @@ pub fn raw<P: AsRef<OsStr>>(programs: &Programs, options: &[&str], files: &[P]) 
     Ok(ServerSpec { command, ready: Ready::Line, life: Life::Long })
 }
 
+/// The same for one file, hashing it meanwhile.
+pub fn raw_verified(programs: &Programs, file: &Path) -> Result<ServerSpec> {
+    let mut command = programs.command("raw_verified")?;
+    command.arg("serve").arg(file);
+    Ok(ServerSpec { command, ready: Ready::Line, life: Life::Long })
+}
+
 /// The Java server: `copy` or `transfer`.
 pub fn java<P: AsRef<OsStr>>(programs: &Programs, how: &str, files: &[P]) -> Result<ServerSpec> {
     let mut command = programs.command("java")?;

@@ -11,6 +11,7 @@ use crate::servers;
 use crate::transfer::Transfer;
 
 const CP: &str = "cp";
+const RAW_VERIFIED: &str = "raw sendfile, both sides hashing";
 const UNVERIFIED: &str = "tow get --no-verify";
 const VERIFIED: &str = "tow get, verified";
 const VERIFIED_KNOWN: &str = "tow get, verified, digest known";
@@ -47,6 +48,13 @@ pub fn plan(bench: &Bench) -> Result<Plan<'_>> {
         );
         variants.push(variant(Kind::Limit, name, "", transfer.to(to, source)));
     }
+    let hashed = Transfer::new(
+        bench,
+        size,
+        move || servers::raw_verified(programs, source),
+        move |port| receivers::raw_verified(programs, port, to),
+    );
+    variants.push(variant(Kind::Limit, RAW_VERIFIED, "", hashed.to(to, source)));
     for (name, options) in [(UNVERIFIED, &["--no-verify"][..]), (VERIFIED, &[])] {
         let transfer = Transfer::new(
             bench,
