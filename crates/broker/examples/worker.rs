@@ -3,6 +3,9 @@
 use towpath_broker::Body;
 use towpath_broker::worker::{Worker, WorkerOptions};
 
+/// Octets of a text that there is memory for, four times over.
+const TEXT_BYTES_MAX: usize = 64 * 1024 * 1024;
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let [_, endpoint, service] = &std::env::args().collect::<Vec<_>>()[..] else {
@@ -12,8 +15,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let worker = Worker::connect(&[endpoint.parse()?], service, options)?;
     worker
         .run(|request| async move {
-            let text = request.body().single().ok_or("one frame, please")?;
-            Ok(Body::from(text.to_ascii_uppercase()))
+            let body = request.body().clone();
+            // A large one is in a file, which is for a thread that may wait for the disk.
+            let work = move || body.to_vec_limited(TEXT_BYTES_MAX).map(|text| Body::from(text.to_ascii_uppercase()));
+            let worked = tokio::task::spawn_blocking(work).await.map_err(|error| error.to_string())?;
+            worked.map_err(|error| error.to_string())
         })
         .await;
     Ok(())

@@ -1,12 +1,15 @@
 //! The body of a request or reply, whichever way it came.
 
 mod arriving;
+mod reader;
 
 pub use arriving::Arriving;
+pub use reader::BodyReader;
 
 use bytes::Bytes;
 use std::any::Any;
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 
 /// Bodies of no more octets than this are kept in place, without an allocation.
@@ -31,9 +34,20 @@ const OWN_STEP_BYTES: usize = 64;
 pub trait LargeBody: Any + Send + Sync + fmt::Debug {
     /// Its octets.
     fn length(&self) -> u64;
+
+    /// Reads some of its octets from an offset on, and says how many: 0 only behind the last one. For [`Body::reader`]; whoever
+    /// makes bodies of another kind, and reads them by other means, needn't have it.
+    fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<usize> {
+        let _ = (out, offset);
+        Err(io::Error::new(io::ErrorKind::Unsupported, "a body of this kind can't be read"))
+    }
 }
 
 /// The body of a request or reply: one frame or several, or something large elsewhere. Cheap to clone.
+///
+/// What comes in is in memory while it is small, and has [`Body::frames`] then. A larger frame (over
+/// [`LinkOptions::spool_over_bytes`](crate::client::LinkOptions::spool_over_bytes), which is 1 MiB) is in a file. [`Body::reader`] and
+/// [`Body::to_vec_limited`] read either.
 #[derive(Clone)]
 pub struct Body(Kind);
 
@@ -142,8 +156,8 @@ impl Body {
         Body(Kind::Large(body))
     }
 
-    /// Bodies one behind the other, wherever each of them is.
-    pub fn joined(bodies: impl IntoIterator<Item = Body>) -> Body {
+    /// Bodies one behind the other, wherever each of them is. Only a broker can send what becomes of them, to stock clients.
+    pub(crate) fn joined(bodies: impl IntoIterator<Item = Body>) -> Body {
         let pieces: Arc<[Body]> = bodies.into_iter().flat_map(|body| body.pieces().to_vec()).collect();
         match pieces.iter().map(Body::to_frames).collect::<Option<Vec<_>>>() {
             Some(frames) => Body::of_frames(frames.into_iter().flatten()),
@@ -159,7 +173,7 @@ impl Body {
         }
     }
 
-    /// Its frames; `None` if it isn't in memory.
+    /// Its frames; `None` if it isn't in memory: see [`Body::reader`].
     pub fn frames(&self) -> Option<impl ExactSizeIterator<Item = &[u8]>> {
         let (one, many): (Option<&[u8]>, &[Bytes]) = match &self.0 {
             Kind::Inline { length, octets } => (octets.get(..usize::from(*length)), &[]),
@@ -172,7 +186,7 @@ impl Body {
         Some(Slices { one, many: many.iter() })
     }
 
-    /// Its octets, if it is in memory and of one frame.
+    /// Its octets, if it is in memory and of one frame. [`Body::to_vec_limited`] gives those of any other, too.
     #[inline]
     pub fn single(&self) -> Option<&[u8]> {
         match &self.0 {

@@ -18,7 +18,7 @@ pub mod worker;
 
 #[doc(hidden)]
 pub use body::Arriving;
-pub use body::{Body, LargeBody};
+pub use body::{Body, BodyReader, LargeBody};
 pub use spool::{Spool, SpoolWriter, SpooledBody};
 /// What the options of clients, workers and brokers are made of.
 pub use towpath_sockets::{Endpoint, MechanismConfig, SocketError};

@@ -194,6 +194,10 @@ impl LargeBody for SpooledBody {
     fn length(&self) -> u64 {
         self.length
     }
+
+    fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_at(out, offset)
+    }
 }
 
 #[cfg(test)]

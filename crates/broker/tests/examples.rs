@@ -4,7 +4,10 @@
 use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::time::Duration;
+use towpath_broker::Body;
 use towpath_broker::broker::{Broker, BrokerOptions};
+use towpath_broker::client::{Client, ClientOptions};
+use towpath_broker::worker::{Worker, WorkerOptions};
 
 /// Cargo puts them beside the tests; it has built them, unless it was told to run this test alone.
 fn example(name: &str) -> Command {
@@ -43,6 +46,24 @@ fn a_client_and_a_worker_of_a_few_lines() {
     lines.sort_by_key(|line| line.len());
     assert_eq!(lines.len(), 10);
     assert!(lines.contains(&"11: 200 done: THING 10"), "{lines:?}");
+    large_bodies(&endpoint);
     stop.stop();
     running.join().unwrap();
+}
+
+/// What is no longer in memory is text, too.
+fn large_bodies(endpoint: &str) {
+    let large = || vec![b'x'; 2 << 20];
+    let here = [endpoint.parse().unwrap()];
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let client = Client::connect(&here, ClientOptions::default()).unwrap();
+        let reply = client.call("upper", large()).await.unwrap().body;
+        assert!(reply.to_vec_limited(2 << 20).unwrap() == large().to_ascii_uppercase());
+    });
+    let _entered = runtime.enter();
+    let _worker = Worker::at_once(&here, "large", WorkerOptions::default(), move |_| Body::from(large())).unwrap();
+    let output = example("client").args([endpoint, "large"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.stdout.iter().filter(|octet| **octet == b'x').count(), 11 * large().len());
 }
