@@ -16,6 +16,7 @@ use crate::pool::Pool;
 use crate::read::READ_AHEAD_BYTES_MAX;
 use crate::resolver::Resolver;
 use crate::transport::Listener;
+use crate::unsent::Unsent;
 use crate::waker::Waker;
 use busy_poll::BusyPoll;
 use bytes::Bytes;
@@ -33,6 +34,9 @@ pub(crate) const EVENTS_MAX: usize = 16 * 1024;
 /// Deadlines are looked through no more often than this, and with many peers less often, so that it costs little.
 const TIMER_GRAIN: Duration = Duration::from_millis(10);
 const TIMER_GRAIN_PER_PEER: Duration = Duration::from_micros(5);
+
+/// The longest wait of a hub that is being closed.
+const CLOSING_TURN: Duration = Duration::from_millis(50);
 
 const WAKER_TOKEN: u64 = u64::MAX;
 const LISTENER_TOKENS: u64 = u64::MAX - 1_000_000;
@@ -76,6 +80,8 @@ pub struct Hub {
     next_routing_id: u32,
     per_address: HashMap<IpAddr, usize>,
     handshakes: usize,
+    /// What waited for peers when they went, if that is counted.
+    pub(crate) lost: Option<Unsent>,
     /// The sum over all peers, and what it may come to.
     unfinished_bytes: usize,
     unfinished_limit: usize,
@@ -112,6 +118,7 @@ impl Hub {
             next_routing_id: 1,
             per_address: HashMap::new(),
             handshakes: 0,
+            lost: None,
             unfinished_bytes: 0,
             unfinished_limit: options.unfinished_limit(),
             scratch: vec![0; READ_AHEAD_BYTES_MAX].into_boxed_slice(),
@@ -334,19 +341,36 @@ impl Hub {
         self.peers.iter().any(|peer| peer.is_ready() && peer.connection.outbox_ref().has_output())
     }
 
-    /// Sends what waits to all peers and closes them, in `linger` at most. Events that come meanwhile are dropped.
-    pub fn close(mut self, linger: Duration) -> Result<(), SocketError> {
-        let until = Instant::now() + linger;
+    /// Counts from now on what goes with its peer instead of being sent.
+    pub(crate) fn count_lost(&mut self) {
+        self.lost = Some(Unsent::default());
+    }
+
+    /// What waits for peers that are ready, and what went with others since [`Hub::count_lost`].
+    pub(crate) fn unsent(&self) -> Unsent {
+        let mut unsent = self.lost.unwrap_or_default();
+        for peer in self.peers.iter().filter(|peer| peer.is_ready()) {
+            unsent += Unsent::of(peer.connection.outbox_ref());
+        }
+        unsent
+    }
+
+    /// Sends what waits to all peers and closes them, in `linger` at most; [`Duration::MAX`] is without end. Gives what could not be
+    /// sent: it waited still, or its peer went. Events that come meanwhile are dropped.
+    pub fn close(mut self, linger: Duration) -> Result<Unsent, SocketError> {
+        // What no clock counts to never comes.
+        let until = Instant::now().checked_add(linger);
+        self.count_lost();
         loop {
             // What fits leaves at once: a turn's wait is only for what doesn't.
             self.run(false);
             self.events.clear();
             let waiting = self.has_output();
-            let left = until.saturating_duration_since(Instant::now());
+            let left = until.map_or(CLOSING_TURN, |until| until.saturating_duration_since(Instant::now()));
             if !waiting || left.is_zero() {
-                return Ok(());
+                return Ok(self.unsent());
             }
-            self.turn(Some(left.min(Duration::from_millis(50))))?;
+            self.turn(Some(left.min(CLOSING_TURN)))?;
         }
     }
 }

@@ -43,6 +43,8 @@
 //! assert_eq!(&question.frames[0][..], b"how far?");
 //! server.send(Message::new().with(&b"ten miles"[..])).await?;
 //! assert_eq!(&client.recv().await?.frames[0][..], b"ten miles");
+//! // What was sent leaves before the end, or is told.
+//! assert!(server.close(std::time::Duration::from_secs(5)).await.is_empty());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! # })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -63,6 +65,7 @@ mod read;
 mod resolver;
 mod socket;
 mod transport;
+mod unsent;
 mod waker;
 mod write;
 
@@ -77,4 +80,5 @@ pub use socket::{Received, Socket};
 pub use towpath_zmtp::limits::OWN_BUFFER_BYTES;
 pub use towpath_zmtp::{Frames, Heartbeat, MechanismConfig, Metadata, Oddities, Queued, Secret, SocketType};
 pub use transport::Address;
+pub use unsent::Unsent;
 pub use waker::Waker;

@@ -2,26 +2,29 @@
 //!
 //! A task drives the [`Hub`]; callers share it behind a lock that is never held while anything is waited for. Both directions
 //! are bounded in bytes: [`Socket::send`] waits while every queue is full, and what isn't received is left in the kernel, so
-//! that TCP holds the sender back. Nothing is dropped.
+//! that TCP holds the sender back. Nothing is dropped, and [`Socket::close`] says what could not be sent.
 
+mod last;
 mod state;
 
 use crate::endpoint::Endpoint;
-use crate::error::{SendError, SocketError};
+use crate::error::SocketError;
 use crate::hub::Hub;
 use crate::message::Message;
 use crate::options::HubOptions;
 use crate::peer::{PeerId, PeerInfo};
+use crate::unsent::Unsent;
+use last::Last;
 use rustix::fd::{AsFd, OwnedFd};
 use state::State;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use towpath_zmtp::{Frames, Queued};
 
-/// How long closing waits for what is still to be sent.
+/// How long a socket that is dropped waits for what is still to be sent.
 const LINGER: Duration = Duration::from_secs(30);
 
 /// A message that came in.
@@ -33,8 +36,12 @@ pub struct Received {
     pub frames: Frames,
 }
 
-/// A REQ, REP, DEALER or ROUTER socket on tokio. Dropping it sends what waits, for up to 30 seconds, and closes. Its runtime has to live
-/// as long: the end of that one is the end of the socket, with what waits.
+/// A REQ, REP, DEALER or ROUTER socket on tokio.
+///
+/// A program that must know that what it sent has left calls [`Socket::close`] at its end. A socket that is dropped instead hands the
+/// kernel what that takes at once, sends the rest for up to 30 seconds while its runtime lives, and closes. The end of the runtime,
+/// such as that of `main`, is the end of the socket, with what waits; and that of the process is so in any case. What isn't sent is
+/// told by a warning in the log.
 pub struct Socket {
     shared: Arc<Shared>,
 }
@@ -44,6 +51,8 @@ struct Shared {
     received: Notify,
     room: Notify,
     hung_up: Notify,
+    /// What wasn't sent, once it is closed.
+    closed: watch::Sender<Option<Unsent>>,
 }
 
 impl Socket {
@@ -69,6 +78,7 @@ impl Socket {
             received: Notify::new(),
             room: Notify::new(),
             hung_up: Notify::new(),
+            closed: watch::Sender::new(None),
         });
         runtime.spawn(drive(Driver(shared.clone()), fd));
         Ok(Socket { shared })
@@ -87,8 +97,8 @@ impl Socket {
     /// Sends a message: DEALER to the next peer that has room, REQ likewise with the envelope that it needs, REP to
     /// whom it owes a reply. Waits until there is room. A ROUTER uses [`Socket::send_to`].
     ///
-    /// What has been taken waits in a peer's queue, and goes with it if the peer does: a DEALER that must know asks for an answer. A
-    /// REP whose peer is gone gets [`SocketError::PeerGone`], and may take the next request.
+    /// What has been taken waits in a peer's queue, and goes with it if the peer does: a DEALER that must know asks for an answer.
+    /// [`Socket::close`] waits until it has left. A REP whose peer is gone gets [`SocketError::PeerGone`], and may take the next request.
     ///
     /// Cancel-safe: a message whose future is dropped early was not sent, and a reply is still owed.
     pub async fn send(&self, mut message: Message) -> Result<(), SocketError> {
@@ -112,13 +122,13 @@ impl Socket {
     pub async fn send_to(&self, peer: PeerId, mut message: Message) -> Result<(), SocketError> {
         loop {
             let room = self.shared.room.notified();
-            match self.shared.with_hub(|hub| hub.send(peer, message))? {
-                Ok(()) => {
+            let outcome = self.shared.lock().send_to(peer, message)?;
+            match outcome {
+                None => {
                     self.shared.wake();
                     return Ok(());
                 }
-                Err(SendError::Full(back)) => message = back,
-                Err(SendError::Gone(_)) => return Err(SocketError::PeerGone(peer)),
+                Some(back) => message = back,
             }
             room.await;
         }
@@ -154,6 +164,25 @@ impl Socket {
         self.shared.with_hub(|hub| hub.clear_queue(peer)).unwrap_or_default()
     }
 
+    /// Takes nothing more to send, waits until all that was taken has left or `linger` is over, and closes. [`Duration::MAX`] waits
+    /// without end, which a peer that never reads makes it; zero gives the kernel what that takes at once.
+    ///
+    /// Gives what could not be sent: it waited still, or its peer went meanwhile. What has left is with the kernel, and on its way: who
+    /// must know that it came asks for an answer. Messages that came in are still received, and [`SocketError::Closed`] follows them.
+    ///
+    /// A socket is closed once: called again, this waits for the same end, or the earlier of both, and gives the same. If its future
+    /// is dropped, the socket is closed all the same.
+    pub async fn close(&self, linger: Duration) -> Unsent {
+        let mut closed = self.shared.closed.subscribe();
+        // What no clock counts to never comes.
+        self.shared.lock().close(Instant::now().checked_add(linger));
+        // Who waits to send learns that it is too late.
+        self.shared.room.notify_waiters();
+        self.shared.wake();
+        let unsent = closed.wait_for(Option::is_some).await;
+        unsent.ok().and_then(|unsent| *unsent).unwrap_or_default()
+    }
+
     /// Ends the connection of a peer, with a reason that it is told.
     pub fn disconnect(&self, peer: PeerId, reason: &str) {
         let _ = self.shared.with_hub(|hub| hub.disconnect(peer, reason));
@@ -163,6 +192,10 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
+        // The runtime may end before the task has another turn.
+        if let Some(hub) = &mut self.shared.lock().hub {
+            hub.flush();
+        }
         self.shared.hung_up.notify_one();
     }
 }
@@ -193,7 +226,8 @@ struct Driver(Arc<Shared>);
 impl Drop for Driver {
     fn drop(&mut self) {
         let hub = self.0.lock().hub.take();
-        drop(hub);
+        let unsent = hub.map(|hub| Last::of(hub).end()).unwrap_or_default();
+        self.0.closed.send_replace(Some(unsent));
         self.0.received.notify_waiters();
         self.0.room.notify_waiters();
     }
@@ -202,9 +236,12 @@ impl Drop for Driver {
 async fn drive(driver: Driver, fd: AsyncFd<OwnedFd>) {
     let shared = &driver.0;
     loop {
-        let outcome = shared.lock().turn(shared);
-        let deadline = shared.lock().hub.as_ref().and_then(Hub::deadline);
+        let (outcome, is_over, deadline) = {
+            let mut state = shared.lock();
+            (state.turn(shared), state.is_over(), state.deadline())
+        };
         match outcome {
+            Ok(_) if is_over => return,
             Ok(true) => {
                 tokio::task::yield_now().await;
                 continue;
@@ -231,8 +268,12 @@ async fn drive(driver: Driver, fd: AsyncFd<OwnedFd>) {
             () = shared.hung_up.notified() => break,
         }
     }
-    let hub = shared.lock().hub.take();
-    if let Some(hub) = hub {
-        let _ = tokio::task::spawn_blocking(move || hub.close(LINGER)).await;
+    let (hub, left) = {
+        let mut state = shared.lock();
+        (state.hub.take(), state.left(LINGER))
+    };
+    if let Some(last) = hub.map(Last::of) {
+        // On a thread that the end of the runtime waits for.
+        let _ = tokio::task::spawn_blocking(move || last.linger(left)).await;
     }
 }

@@ -147,6 +147,8 @@ pub struct Outbox<F> {
     /// Of `waiting`; a message counts until its last frame leaves it.
     sums: Sums,
     messages_staged: u64,
+    /// The same before what is staged now was gathered.
+    messages_before: u64,
     open: bool,
 }
 
@@ -164,6 +166,7 @@ impl<F> Default for Outbox<F> {
             waiting: VecDeque::new(),
             sums: Sums::default(),
             messages_staged: 0,
+            messages_before: 0,
             open: false,
         }
     }
@@ -263,6 +266,13 @@ impl<F> Outbox<F> {
         sums.public()
     }
 
+    /// Messages that have not been written to their end. Of those that were gathered to be written together (all of them small), each
+    /// counts until all have been.
+    pub fn messages_unwritten(&self) -> usize {
+        let staged = if self.has_staged() { self.messages_staged - self.messages_before } else { 0 };
+        self.sums.messages + usize::try_from(staged).unwrap_or(usize::MAX)
+    }
+
     /// Whether nothing is left to write, now or once the handshake is over.
     pub fn is_idle(&self) -> bool {
         !self.has_output() && self.waiting.is_empty()
@@ -309,6 +319,7 @@ impl<F> Outbox<F> {
     fn gather(&mut self) {
         self.gathered.clear();
         self.written = 0;
+        self.messages_before = self.messages_staged;
         while self.gathered.len() < GATHERED_BYTES {
             if let Some(command) = self.pop_command() {
                 self.gathered.extend_from_slice(&command);
@@ -406,9 +417,10 @@ mod tests {
                 Body::Bytes(Bytes::from(vec![b'x'; 9000])),
             ];
             outbox.push_message(frames, 0);
-            assert_eq!(outbox.queued().messages, 1);
+            assert_eq!((outbox.queued().messages, outbox.messages_unwritten()), (1, 1));
             assert_eq!(outbox.queued().external_bytes, 11);
             let wire = drain(&mut outbox, step);
+            assert_eq!(outbox.messages_unwritten(), 0);
             let mut expected = b"\x01\x04head\x01\x0bfrom a file\x02\x00\x00\x00\x00\x00\x00\x23\x28".to_vec();
             expected.extend_from_slice(&[b'x'; 9000]);
             assert_eq!(wire, expected);
@@ -430,6 +442,27 @@ mod tests {
         outbox.push_command(Bytes::from_static(b"\x04\x05\x04PONG"));
         outbox.advance_external(2);
         assert_eq!(drain(&mut outbox, 100), b"\x04\x05\x04PONG\x00\x01c");
+    }
+
+    #[test]
+    fn a_message_is_unwritten_until_its_last_octet_is_not() {
+        let mut outbox: Outbox<&'static [u8]> = Outbox::default();
+        outbox.open();
+        let octets = |length: usize| Body::Bytes(Bytes::from(vec![b'x'; length]));
+        for frames in [vec![octets(1)], vec![octets(2), octets(9000)], vec![octets(3), octets(4)]] {
+            outbox.push_message(frames.into_iter().collect::<Frames>(), 0);
+        }
+        let mut seen = vec![outbox.messages_unwritten()];
+        while let Transmit::Bytes { .. } = outbox.transmit() {
+            outbox.advance(1);
+            seen.push(outbox.messages_unwritten());
+        }
+        // The first two are written together.
+        seen.dedup();
+        assert_eq!(seen, [3, 1, 0]);
+        outbox.push_command(Bytes::from_static(b"\x04\x05\x04PONG"));
+        outbox.transmit();
+        assert_eq!(outbox.messages_unwritten(), 0, "a command is no message");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::Hub;
 use crate::event::Event;
 use crate::peer::{End, Origin, Peer, PeerId};
 use crate::transport::Address;
+use crate::unsent::Unsent;
 use bytes::{BufMut, BytesMut};
 use rustix::event::epoll;
 use rustix::fd::OwnedFd;
@@ -108,6 +109,9 @@ impl Hub {
             tracing::info!(address = %peer.address, unknown_commands, reserved_bits, "a peer sent what ZMTP does not define");
         }
         if peer.is_ready() {
+            if let Some(lost) = &mut self.lost {
+                *lost += Unsent::of(peer.connection.outbox_ref());
+            }
             if self.routing.get(&peer.routing_id) == Some(&id) {
                 self.routing.remove(&peer.routing_id);
             }

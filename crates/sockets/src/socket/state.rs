@@ -8,7 +8,7 @@ use crate::message::{Frame, Message};
 use crate::peer::PeerId;
 use bytes::Bytes;
 use std::collections::{HashSet, VecDeque};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use towpath_zmtp::{Frames, SocketType};
 
 /// Messages received and not yet taken, in octets, before reading pauses.
@@ -20,6 +20,7 @@ static DELIMITER: [Bytes; 1] = [Bytes::new()];
 pub(super) struct State {
     /// None when the socket is closed.
     pub(super) hub: Option<Hub>,
+    closing: Option<Closing>,
     socket_type: SocketType,
     peers: VecDeque<PeerId>,
     received: VecDeque<Received>,
@@ -28,6 +29,11 @@ pub(super) struct State {
     turn: Turn,
     /// How many turns were a REP's to reply: a reply is to the request that was in when it was given.
     pub(super) owed: u64,
+}
+
+/// A socket that takes no more, and sends what waits, until then; `None`: without end.
+struct Closing {
+    until: Option<Instant>,
 }
 
 /// Whose turn it is at a REQ or REP socket.
@@ -45,6 +51,7 @@ impl State {
     pub(super) fn new(hub: Hub, socket_type: SocketType) -> State {
         State {
             hub: Some(hub),
+            closing: None,
             socket_type,
             peers: VecDeque::new(),
             received: VecDeque::new(),
@@ -58,6 +65,7 @@ impl State {
     /// Sends to whom the kind of socket sends to now; gives the message back if there is no room. A reply is to the request of the
     /// turn of that number.
     pub(super) fn send(&mut self, message: Message, owed: u64) -> Result<Option<Message>, SocketError> {
+        self.may_send()?;
         match (self.socket_type, &self.turn) {
             (SocketType::Router, _) => Err(SocketError::OutOfTurn("a ROUTER sends to a peer: use send_to")),
             (SocketType::Dealer, _) => self.send_to_any(message),
@@ -73,6 +81,52 @@ impl State {
             }
             (SocketType::Rep, _) => self.reply(message),
         }
+    }
+
+    /// Sends to that peer; gives the message back if there is no room.
+    pub(super) fn send_to(&mut self, peer: PeerId, message: Message) -> Result<Option<Message>, SocketError> {
+        self.may_send()?;
+        let hub = self.hub.as_mut().ok_or(SocketError::Closed)?;
+        match hub.send(peer, message) {
+            Ok(()) => Ok(None),
+            Err(SendError::Full(back)) => Ok(Some(back)),
+            Err(SendError::Gone(_)) => Err(SocketError::PeerGone(peer)),
+        }
+    }
+
+    fn may_send(&self) -> Result<(), SocketError> {
+        if self.closing.is_some() { Err(SocketError::Closed) } else { Ok(()) }
+    }
+
+    /// Takes no more, and ends when all is sent, or then. If it was to end anyway, it does at the earlier time.
+    pub(super) fn close(&mut self, until: Option<Instant>) {
+        match (&mut self.closing, &mut self.hub) {
+            (Some(closing), _) => closing.until = closing.until.into_iter().chain(until).min(),
+            (None, Some(hub)) => {
+                hub.count_lost();
+                self.closing = Some(Closing { until });
+            }
+            (None, None) => {}
+        }
+    }
+
+    /// Whether it is to be closed now: all is sent, or it had its time.
+    pub(super) fn is_over(&self) -> bool {
+        let is_late = |closing: &Closing| closing.until.is_some_and(|until| until <= Instant::now());
+        let has_output = || self.hub.as_ref().is_some_and(Hub::has_output);
+        self.closing.as_ref().is_some_and(|closing| is_late(closing) || !has_output())
+    }
+
+    /// How long it may go on sending: so long at most, or what is left of the time to close it.
+    pub(super) fn left(&self, most: Duration) -> Duration {
+        let until = self.closing.as_ref().and_then(|closing| closing.until);
+        until.map_or(most, |until| until.saturating_duration_since(Instant::now()).min(most))
+    }
+
+    /// When it wants a turn though nothing happens.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let closing = self.closing.as_ref().and_then(|closing| closing.until);
+        self.hub.as_ref().and_then(Hub::deadline).into_iter().chain(closing).min()
     }
 
     /// To the next peer with room.
