@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use towpath_broker::broker::{Broker, BrokerError, BrokerOptions, StopHandle};
+use towpath_broker::broker::{Broker, BrokerError, BrokerOptions, Heartbeats, StopHandle};
 use towpath_broker::client::{
     Accepted, CallError, CallOptions, Client, ClientOptions, Completed, Dialect, LinkOptions, StreamItem, SubmitError,
 };
@@ -140,6 +140,44 @@ fn calls_in_order_and_side_by_side() {
         client.close().await;
         assert!(matches!(client.try_send("echo", "late", CallOptions::default()), Err(SubmitError::Closed(_))));
         assert_eq!(client.receive().await, None);
+    });
+}
+
+#[test]
+fn times_that_no_clock_counts_to_never_come() {
+    on_both(|| async {
+        let most = Duration::MAX;
+        let broker = Running::start(|options| {
+            options.heartbeats = Heartbeats { interval: most, timeout: most };
+            (options.grace, options.busy_poll) = (most, most);
+            let settings = &mut options.settings;
+            (settings.heartbeat_ms, settings.liveness, settings.ttl_ms) = (u64::MAX, u32::MAX, u64::MAX);
+            (settings.absent_client_ms, settings.journal_retention_ms) = (u64::MAX, u64::MAX);
+            settings.busy_timeout_ms = Some(u64::MAX);
+        });
+        let here = std::slice::from_ref(&broker.endpoint);
+        for dialect in [Dialect::Auto, Dialect::Mdp01] {
+            let link = LinkOptions {
+                dialect,
+                heartbeat_interval: most,
+                heartbeat_timeout: most,
+                backoff_first: most,
+                backoff_most: most,
+                ..LinkOptions::default()
+            };
+            let options = WorkerOptions { credit: 1, link: link.clone() };
+            let worker = Worker::at_once(here, "echo", options, std::convert::identity).unwrap();
+            let client = Client::connect(here, ClientOptions { link, ..ClientOptions::default() }).unwrap();
+            let patient = CallOptions { ttl: Some(most), ..CallOptions::default() };
+            for _ in 0..10 {
+                assert_eq!(client.call_with("echo", "x", patient).await.unwrap().body, Body::from("x"));
+            }
+            worker.leave();
+            worker.closed().await;
+            client.close().await;
+        }
+        // Its end finds nobody here, and waits for nobody.
+        drop(broker);
     });
 }
 

@@ -158,10 +158,11 @@ impl Hub {
         let backoff = self.options.reconnect;
         let now = self.now;
         let Some(connector) = self.connectors.get_mut(index) else { return };
-        let at = now + connector.delay(backoff);
+        // What no clock counts to never comes.
+        let at = now.checked_add(connector.delay(backoff));
         connector.failures = connector.failures.saturating_add(1);
-        connector.retry_at = Some(at);
-        self.next_timer = Some(self.next_timer.map_or(at, |next| next.min(at)));
+        connector.retry_at = at;
+        self.next_timer = self.next_timer.into_iter().chain(at).min();
     }
 
     pub(crate) fn retry_connectors(&mut self) {

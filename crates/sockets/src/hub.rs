@@ -174,7 +174,8 @@ impl Hub {
         let timeout = if !self.events.is_empty() || !self.runnable.is_empty() || self.accepts_now() {
             Some(Duration::ZERO)
         } else {
-            let timer = self.next_timer.map(|at| at.saturating_duration_since(self.now) + self.timer_grain());
+            let timer =
+                self.next_timer.map(|at| at.saturating_duration_since(self.now).saturating_add(self.timer_grain()));
             timeout.into_iter().chain(timer).min()
         };
         self.wait(timeout)?;
@@ -204,7 +205,7 @@ impl Hub {
 
     /// When a turn is wanted even if nothing happens: for a caller that waits on the hub's descriptor itself.
     pub fn deadline(&self) -> Option<Instant> {
-        self.next_timer.map(|at| at + self.timer_grain())
+        self.next_timer.and_then(|at| at.checked_add(self.timer_grain()))
     }
 
     fn timer_grain(&self) -> Duration {

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 use support::*;
-use towpath_sockets::{Endpoint, Event, Hub, SocketType};
+use towpath_sockets::{Backoff, Endpoint, Event, Heartbeat, Hub, HubOptions, SocketType};
 
 #[test]
 fn a_peer_that_falls_silent_while_it_is_not_read_is_given_up_once_it_is_again() {
@@ -38,4 +38,34 @@ fn a_peer_that_falls_silent_while_it_is_not_read_is_given_up_once_it_is_again() 
         _ => None,
     });
     assert!(reason.contains("TTL"), "{reason}");
+}
+
+/// No clock counts to any of these.
+fn without_end(socket_type: SocketType) -> HubOptions {
+    let most = Duration::MAX;
+    HubOptions {
+        heartbeat: Some(Heartbeat { interval: most, timeout: most, ttl: most }),
+        handshake_timeout: most,
+        busy_poll: most,
+        reconnect: Backoff { first: most, most },
+        works_after: most,
+        ..options(socket_type)
+    }
+}
+
+#[test]
+fn times_that_no_clock_counts_to_never_come() {
+    let mut pair = pair(without_end(SocketType::Router), without_end(SocketType::Dealer));
+    for _ in 0..20 {
+        pair.client.send(pair.at_client, text("x")).unwrap();
+        until(&mut [&mut pair.server, &mut pair.client], |index, event| {
+            (index == 0 && matches!(event, Event::Message { .. })).then_some(())
+        });
+    }
+    assert!(pair.client.deadline().is_none());
+    drop(pair.server);
+    until(&mut [&mut pair.client], |_, event| matches!(event, Event::Gone { .. }).then_some(()));
+    assert!(pair.client.deadline().is_none(), "nobody waits to connect again");
+    pair.client.turn(Some(Duration::from_millis(1))).unwrap();
+    assert!(pair.client.close(Duration::MAX).unwrap().is_empty());
 }

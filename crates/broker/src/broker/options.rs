@@ -104,7 +104,7 @@ impl BrokerOptions {
         hub.heartbeat = Some(Heartbeat {
             interval: self.heartbeats.interval,
             timeout: self.heartbeats.timeout,
-            ttl: self.heartbeats.interval + self.heartbeats.timeout,
+            ttl: self.heartbeats.interval.saturating_add(self.heartbeats.timeout),
         });
         hub.stream_over_bytes = Some(STREAM_OVER_BYTES);
         hub.max_frame_bytes = crate::limits::LARGE_BODY_BYTES_MAX;

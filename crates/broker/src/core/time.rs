@@ -24,7 +24,7 @@ impl Core {
             self.sweep(now);
         }
         if now >= self.next_heartbeat {
-            self.next_heartbeat = now + self.settings.heartbeat_ms;
+            self.next_heartbeat = now.saturating_add(self.settings.heartbeat_ms);
             self.heartbeats(now);
         }
         if now >= self.next_absence_check {
@@ -100,7 +100,7 @@ impl Core {
 
     /// Stock workers hear from the broker, and must be heard unless they are busy: they can't speak then.
     fn heartbeats(&mut self, now: Millis) {
-        let patience = self.settings.heartbeat_ms * Millis::from(self.settings.liveness);
+        let patience = self.settings.heartbeat_ms.saturating_mul(Millis::from(self.settings.liveness));
         let busy = self.settings.busy_timeout_ms;
         let mut gone = Vec::new();
         for (_, worker) in &self.workers {

@@ -33,7 +33,7 @@ impl BusyPoll {
 
     /// How long it took until something was there. Sleeping adds the time of waking up, about as much again.
     pub fn waited(&mut self, took: Duration) {
-        if took <= self.most * 2 {
+        if took <= self.most.saturating_mul(2) {
             self.credit = (self.credit + 1).min(CREDIT_MAX);
         } else {
             self.credit = self.credit.saturating_sub(CREDIT_LOST);

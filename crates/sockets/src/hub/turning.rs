@@ -17,27 +17,25 @@ const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 impl Hub {
     pub(super) fn wait(&mut self, timeout: Option<Duration>) -> Result<(), SocketError> {
-        let timeout = timeout.map(|timeout| Timespec {
-            tv_sec: timeout.as_secs().min(i32::MAX as u64) as i64,
-            tv_nsec: i64::from(timeout.subsec_nanos()),
-        });
         let mut ready = Vec::with_capacity(READY_MAX);
-        let sleeps = timeout.as_ref().is_none_or(|timeout| timeout.tv_sec > 0 || timeout.tv_nsec > 0);
+        let sleeps = timeout.is_none_or(|timeout| !timeout.is_zero());
         if sleeps && !self.busy_poll.is_off() {
             let begin = Instant::now();
-            let polling = self.busy_poll.next();
-            while ready.is_empty() && polling.is_some_and(|most| begin.elapsed() < most) {
+            // What is due then is due however long this may look again.
+            let most = timeout.unwrap_or(Duration::MAX);
+            let polling = self.busy_poll.next().map(|polling| polling.min(most));
+            while ready.is_empty() && polling.is_some_and(|polling| begin.elapsed() < polling) {
                 self.poll(&mut ready, Some(&NO_TIME))?;
                 if ready.is_empty() {
                     rustix::thread::sched_yield();
                 }
             }
-            if ready.is_empty() {
-                self.poll(&mut ready, timeout.as_ref())?;
+            if ready.is_empty() && polling != Some(most) {
+                self.poll(&mut ready, timeout.map(timespec).as_ref())?;
             }
             self.busy_poll.waited(begin.elapsed());
         } else {
-            self.poll(&mut ready, timeout.as_ref())?;
+            self.poll(&mut ready, timeout.map(timespec).as_ref())?;
         }
         self.more_ready = ready.len() == READY_MAX;
         for event in ready {
@@ -188,6 +186,10 @@ impl Hub {
         }
         self.retry_connectors();
     }
+}
+
+fn timespec(timeout: Duration) -> Timespec {
+    Timespec { tv_sec: timeout.as_secs().min(i32::MAX as u64) as i64, tv_nsec: i64::from(timeout.subsec_nanos()) }
 }
 
 fn run_peer(
