@@ -31,6 +31,14 @@ pub enum SocketError {
     /// The event queue of this process failed.
     #[error("the event queue failed: {0}")]
     System(#[from] io::Error),
+    /// An option whose value can't work, or which would do something else than it says.
+    #[error("option {option}: {why}")]
+    Option {
+        /// Its name.
+        option: &'static str,
+        /// Which values it may have.
+        why: String,
+    },
     /// Only a tokio runtime can drive this, and there is none here.
     #[error("outside of a tokio runtime")]
     NoRuntime,

@@ -94,7 +94,11 @@ pub struct Hub {
 
 impl Hub {
     /// A socket without peers.
+    ///
+    /// # Errors
+    /// [`SocketError::Option`] for options that can't work, or if the system has no event queue for it.
     pub fn new(options: HubOptions) -> Result<Hub, SocketError> {
+        options.check()?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let waker = Waker::new()?;
         epoll::add(&epoll, &waker, epoll::EventData::new_u64(WAKER_TOKEN), epoll::EventFlags::IN)?;
@@ -223,7 +227,7 @@ impl Hub {
     }
 
     /// Appends a message to a peer's queue. It leaves at the next turn. A full queue gives the message back; a message larger
-    /// than the whole queue is taken when the queue is empty.
+    /// than the whole queue is taken when the queue is empty. A message of no frames is nothing: nothing leaves.
     pub fn send(&mut self, peer: PeerId, message: Message) -> Result<(), SendError> {
         let bound = self.options.send_queue_bytes;
         let Some(target) = self.peers.find_mut(peer).filter(|target| target.is_ready()) else {

@@ -37,41 +37,41 @@ impl std::str::FromStr for Congestion {
 /// Waiting between attempts to connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
-    /// Before the second attempt.
+    /// Before the second attempt. Not zero, with which a machine where nobody listens would be asked without end.
     pub first: Duration,
-    /// It doubles up to this, with some jitter so that many clients don't come back in step.
+    /// It doubles up to this, which isn't zero either, with some jitter so that many clients don't come back in step.
     pub most: Duration,
 }
 
-/// All options of a socket.
+/// All options of a socket. Whatever makes one of them says so by [`crate::SocketError::Option`] where a value can't work.
 #[derive(Debug, Clone)]
 pub struct HubOptions {
     /// The pattern.
     pub socket_type: SocketType,
-    /// This side's routing id, 1 to 255 octets that don't begin with 0; or empty.
+    /// This side's routing id, 1 to 255 octets that don't begin with 0; or empty: the peer makes one up.
     pub routing_id: Bytes,
     /// Of two peers with the same routing id a ROUTER ends the older connection. Otherwise both stay, and the newcomer gets a
     /// routing id that was made up: for who doesn't address peers by it.
     pub routing_ids_are_unique: bool,
     /// Properties for READY, names beginning with `X-`.
     pub metadata: Metadata,
-    /// Security mechanism and role.
+    /// Security mechanism and role. What PLAIN shows has up to 255 octets.
     pub mechanism: MechanismConfig,
-    /// PING to peers that announce ZMTP 3.1.
+    /// PING to peers that announce ZMTP 3.1. The timeout isn't zero.
     pub heartbeat: Option<Heartbeat>,
-    /// One deadline from connecting to READY.
+    /// One deadline from connecting to READY. Not zero.
     pub handshake_timeout: Duration,
-    /// Bound of each peer's queue, in octets of memory (file ranges count 64 each).
+    /// Bound of each peer's queue, in octets of memory (file ranges count 64 each). At least 1: one message at a time.
     pub send_queue_bytes: usize,
     /// Instead of sleeping, look again for so long, where waits have been as short lately. It shortens a round trip by what it takes
     /// to wake up, at the cost of a processor's time. Zero: never.
     pub busy_poll: Duration,
     /// Octets read from one peer before it is the turn of the next one, and of the application. What the application does about a
-    /// peer's messages, such as [`crate::Hub::pause_reading`], comes after at most so many octets of them.
+    /// peer's messages, such as [`crate::Hub::pause_reading`], comes after at most so many octets of them. At least 1.
     pub read_turn_bytes: usize,
     /// Octets of a message that is taken whole.
     pub max_message_bytes: u64,
-    /// Frames of a message.
+    /// Frames of a message. At least 1.
     pub max_frames: usize,
     /// Octets of messages that have begun and aren't whole, over all peers. Over that, the peer with the largest is disconnected:
     /// otherwise some that never end theirs would each hold as much as a message may have. Less than that for one peer alone is no limit.
@@ -80,7 +80,8 @@ pub struct HubOptions {
     pub stream_over_bytes: Option<u64>,
     /// Octets of a streamed frame.
     pub max_frame_bytes: u64,
-    /// Buffers of 512 KiB for streamed bodies, over all peers: the memory that slow consumers can tie up.
+    /// Buffers of 512 KiB for streamed bodies, over all peers: the memory that slow consumers can tie up. At least 1 where bodies are
+    /// streamed.
     pub body_buffers: usize,
     /// Connections in all.
     pub max_peers: usize,

@@ -60,7 +60,7 @@ impl Socket {
     /// of account; in the server's role of PLAIN all users are refused, since nobody can be asked (a [`Hub`] can).
     ///
     /// # Errors
-    /// Outside of a runtime, or if the system has no event queue for it.
+    /// [`SocketError::Option`] for options that can't work; outside of a runtime, or if the system has no event queue for it.
     ///
     /// # Panics
     /// If the runtime does no I/O.
