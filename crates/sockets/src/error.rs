@@ -39,6 +39,9 @@ pub enum SocketError {
         /// Which values it may have.
         why: String,
     },
+    /// A message of no frames: ZMTP has none, so that nothing would leave.
+    #[error("a message has at least one frame")]
+    NoFrames,
     /// Only a tokio runtime can drive this, and there is none here.
     #[error("outside of a tokio runtime")]
     NoRuntime,

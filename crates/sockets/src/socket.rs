@@ -100,6 +100,8 @@ impl Socket {
     /// What has been taken waits in a peer's queue, and goes with it if the peer does: a DEALER that must know asks for an answer.
     /// [`Socket::close`] waits until it has left. A REP whose peer is gone gets [`SocketError::PeerGone`], and may take the next request.
     ///
+    /// A message has at least one frame, which may be empty; of none it is refused with [`SocketError::NoFrames`].
+    ///
     /// Cancel-safe: a message whose future is dropped early was not sent, and a reply is still owed.
     pub async fn send(&self, mut message: Message) -> Result<(), SocketError> {
         let owed = self.shared.lock().owed;

@@ -32,6 +32,42 @@ async fn what_is_out_of_turn_is_refused_and_does_no_harm() {
 }
 
 #[tokio::test]
+async fn a_message_of_no_frames_is_refused_and_no_turn_is_over() {
+    let (router, req, rep) = (socket(Router), socket(Req), socket(Rep));
+    join(&rep, &req, &anywhere());
+    let nothing = || Message::new();
+    assert!(matches!(within("it is refused", req.send(nothing())).await, Err(SocketError::NoFrames)));
+    let peer = only_peer(&req).await;
+    assert!(matches!(within("it is refused", router.send_to(peer, nothing())).await, Err(SocketError::NoFrames)));
+    send(&req, &[""]).await;
+    assert_eq!(texts(&recv(&rep).await.frames), [""]);
+    assert!(matches!(within("it is refused", rep.send(nothing())).await, Err(SocketError::NoFrames)));
+    send(&rep, &["!"]).await;
+    assert_eq!(texts(&recv(&req).await.frames), ["!"]);
+}
+
+#[tokio::test]
+async fn an_envelope_with_nothing_in_it_is_no_request_and_no_reply() {
+    let (rep, req, dealer) = (socket(Rep), socket(Req), socket(Dealer));
+    join(&rep, &dealer, &anywhere());
+    send(&dealer, &[""]).await;
+    send(&dealer, &["id", ""]).await;
+    send(&dealer, &["", "?"]).await;
+    assert_eq!(texts(&recv(&rep).await.frames), ["?"]);
+    drop(rep);
+
+    let router = socket(Router);
+    join(&router, &req, &anywhere());
+    send(&req, &["?"]).await;
+    let asked = recv(&router).await;
+    assert_eq!(texts(&asked.frames), ["", "?"]);
+    for reply in [&[""][..], &["", "!"]] {
+        within("a reply is taken", router.send_to(asked.peer, message(reply))).await.unwrap();
+    }
+    assert_eq!(texts(&recv(&req).await.frames), ["!"]);
+}
+
+#[tokio::test]
 async fn of_two_requests_at_once_a_req_sends_one() {
     let (rep, req) = (socket(Rep), socket(Req));
     let (mut one, mut other) = (Box::pin(req.send(message(&["one"]))), Box::pin(req.send(message(&["other"]))));

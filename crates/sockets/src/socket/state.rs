@@ -65,7 +65,7 @@ impl State {
     /// Sends to whom the kind of socket sends to now; gives the message back if there is no room. A reply is to the request of the
     /// turn of that number.
     pub(super) fn send(&mut self, message: Message, owed: u64) -> Result<Option<Message>, SocketError> {
-        self.may_send()?;
+        self.may_send(&message)?;
         match (self.socket_type, &self.turn) {
             (SocketType::Router, _) => Err(SocketError::OutOfTurn("a ROUTER sends to a peer: use send_to")),
             (SocketType::Dealer, _) => self.send_to_any(message),
@@ -85,7 +85,7 @@ impl State {
 
     /// Sends to that peer; gives the message back if there is no room.
     pub(super) fn send_to(&mut self, peer: PeerId, message: Message) -> Result<Option<Message>, SocketError> {
-        self.may_send()?;
+        self.may_send(&message)?;
         let hub = self.hub.as_mut().ok_or(SocketError::Closed)?;
         match hub.send(peer, message) {
             Ok(()) => Ok(None),
@@ -94,8 +94,12 @@ impl State {
         }
     }
 
-    fn may_send(&self) -> Result<(), SocketError> {
-        if self.closing.is_some() { Err(SocketError::Closed) } else { Ok(()) }
+    fn may_send(&self, message: &Message) -> Result<(), SocketError> {
+        match self.closing {
+            Some(_) => Err(SocketError::Closed),
+            None if message.frames.is_empty() => Err(SocketError::NoFrames),
+            None => Ok(()),
+        }
     }
 
     /// Takes no more, and ends when all is sent, or then. If it was to end anyway, it does at the earlier time.
@@ -197,8 +201,10 @@ impl State {
                     self.turn = Turn::Idle;
                 }
                 SocketType::Rep => {
-                    let Some(delimiter) = received.frames.iter().position(Bytes::is_empty) else {
-                        tracing::debug!(peer = %received.peer, "a request without an envelope is left out");
+                    let delimiter = received.frames.iter().position(Bytes::is_empty);
+                    // There is no reply to a request of no frames but one that is no message.
+                    let Some(delimiter) = delimiter.filter(|at| at + 1 < received.frames.len()) else {
+                        tracing::debug!(peer = %received.peer, "a request without an envelope, or with nothing in it, is left out");
                         continue;
                     };
                     let body = received.frames.drain(delimiter + 1..).collect();
@@ -217,6 +223,7 @@ impl State {
     fn is_awaited(&self, received: &Received) -> bool {
         matches!(self.turn, Turn::AwaitReply(peer) if peer == received.peer)
             && received.frames.first().is_some_and(Bytes::is_empty)
+            && received.frames.len() > 1
     }
 
     /// Whether peers are held back for whom there is room again.
