@@ -13,7 +13,7 @@ use towpath_broker::client::{
 use towpath_broker::wire::{Block, CLIENT_HEADER, ClientId, FromClient, Status, ToClient};
 use towpath_broker::worker::{Request, Worker, WorkerError, WorkerOptions};
 use towpath_broker::{Body, Endpoint, LargeBody, SocketError, Spool};
-use towpath_sockets::{Frame, HubOptions, Socket, SocketType};
+use towpath_sockets::{Frame, HubOptions, MechanismConfig, Socket, SocketType};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -88,6 +88,35 @@ fn what_can_never_work_is_refused_at_once() {
         let worker = Worker::connect(&[], "echo", WorkerOptions::default());
         assert!(matches!(worker, Err(WorkerError::Socket(SocketError::NoEndpoint))));
     });
+}
+
+#[test]
+fn options_that_can_not_work_are_refused_by_name() {
+    let plain = |octets| MechanismConfig::PlainClient { user: "u".repeat(octets), password: String::new() };
+    let zero = Duration::ZERO;
+    let here = ["tcp://127.0.0.1:1".parse().unwrap()];
+    on_one(async {
+        let good = LinkOptions::default;
+        for (option, link) in [
+            ("spool_over_bytes", LinkOptions { spool_over_bytes: 64 * 1024, ..good() }),
+            ("spool_over_bytes", LinkOptions { spool_over_bytes: 64 * 1024 * 1024 + 1, ..good() }),
+            ("heartbeat_timeout", LinkOptions { heartbeat_timeout: zero, ..good() }),
+            ("backoff_first", LinkOptions { backoff_first: zero, ..good() }),
+            ("backoff_most", LinkOptions { backoff_most: zero, ..good() }),
+            ("mechanism", LinkOptions { mechanism: MechanismConfig::PlainServer, ..good() }),
+            ("mechanism", LinkOptions { mechanism: plain(256), ..good() }),
+        ] {
+            let is_it = |error: &SocketError| matches!(error, SocketError::Option { option: it, .. } if *it == option);
+            let client = Client::connect(&here, ClientOptions { link: link.clone(), ..ClientOptions::default() });
+            assert!(client.as_ref().is_err_and(is_it), "{option}: {client:?}");
+            let worker = Worker::connect(&here, "echo", WorkerOptions { link, ..WorkerOptions::default() });
+            let Err(WorkerError::Socket(error)) = worker else { panic!("{option} is taken") };
+            assert!(is_it(&error), "{option}: {error}");
+        }
+    });
+    let mut broker = BrokerOptions::new(vec!["tcp://127.0.0.1:0".parse().unwrap()]);
+    broker.heartbeats.timeout = zero;
+    assert!(matches!(Broker::bind(broker), Err(BrokerError::Socket(SocketError::Option { .. }))));
 }
 
 #[test]

@@ -16,7 +16,7 @@ pub(crate) const STREAM_OVER_BYTES: u64 = 1024 * 1024;
 pub struct Heartbeats {
     /// Between two PINGs.
     pub interval: Duration,
-    /// After a PING without an answer.
+    /// After a PING without an answer. Not zero.
     pub timeout: Duration,
 }
 

@@ -192,7 +192,8 @@ impl Client {
     /// the next one when that fails, for as long as it lives; requests may be made before it is connected.
     ///
     /// # Errors
-    /// Without an endpoint, outside of a runtime, or if the system has no event queue for it.
+    /// Without an endpoint, for options that can't work ([`SocketError::Option`]), outside of a runtime, or if the system has no event
+    /// queue for it.
     ///
     /// # Panics
     /// If the runtime does no I/O.
@@ -207,7 +208,7 @@ impl Client {
         if endpoints.is_empty() {
             return Err(SocketError::NoEndpoint);
         }
-        let hub_options = options.link.hub_options();
+        let hub_options = options.link.hub_options()?;
         let notices = Arc::new(Notices::default());
         let state = State::new(id, endpoints.to_vec(), options, Arc::clone(&notices));
         let shared = Shared::start(hub_options, state, LINGER, |_| Ok(()))?;

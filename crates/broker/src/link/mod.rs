@@ -7,14 +7,21 @@ pub(crate) mod outgoing;
 
 use std::path::PathBuf;
 use std::time::Duration;
-use towpath_sockets::{Heartbeat, HubOptions, MechanismConfig, Metadata, SocketType};
+use towpath_sockets::{Heartbeat, HubOptions, MechanismConfig, Metadata, SocketError, SocketType};
 
-use crate::limits::{BODY_FRAMES_MAX, LARGE_BODY_BYTES_MAX, MESSAGE_BYTES_MAX};
+use crate::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX, LARGE_BODY_BYTES_MAX, MESSAGE_BYTES_MAX};
 use crate::{mdp, wire};
 use guess::Guess;
 
 /// Octets that wait in a hub's queue before no more are encoded: what is behind can still be changed.
 const QUEUE_BYTES: usize = 1024 * 1024;
+
+/// A block of records is in memory, however few octets of a body are: it is closed at 60 KiB, and the last of its records has up to
+/// 4 KiB of body beside what is said of it.
+const SPOOL_OVER_BYTES_MIN: u64 = 128 * 1024;
+
+/// What is not spooled is a message that is taken whole.
+const SPOOL_OVER_BYTES_MAX: u64 = BODY_BYTES_MAX as u64;
 
 /// Frames of a message beside those of its body.
 const ENVELOPE_FRAMES_MAX: usize = 16;
@@ -39,17 +46,17 @@ pub enum Dialect {
 pub struct LinkOptions {
     /// What to speak.
     pub dialect: Dialect,
-    /// As whom to connect: PLAIN, or nobody.
+    /// As whom to connect: [`MechanismConfig::PlainClient`], with up to 255 octets each, or nobody.
     pub mechanism: MechanismConfig,
     /// A PING goes out this often.
     pub heartbeat_interval: Duration,
-    /// A broker that says nothing for so long is given up, also while a connection is being made.
+    /// A broker that says nothing for so long is given up, also while a connection is being made. Not zero.
     pub heartbeat_timeout: Duration,
-    /// Wait before the second attempt to connect; it doubles.
+    /// Wait before the second attempt to connect; it doubles. Not zero.
     pub backoff_first: Duration,
-    /// The longest wait between attempts to connect.
+    /// The longest wait between attempts to connect. Not zero.
     pub backoff_most: Duration,
-    /// Bodies over this are spooled to an unlinked temporary file instead of being kept in memory.
+    /// Bodies over this are spooled to an unlinked temporary file instead of being kept in memory. From 128 KiB to 64 MiB.
     pub spool_over_bytes: u64,
     /// Where those files are. It is made when it is needed, and should be on a disk.
     pub spool_folder: PathBuf,
@@ -76,8 +83,31 @@ impl Default for LinkOptions {
 }
 
 impl LinkOptions {
+    /// Refuses what can't work.
+    fn check(&self) -> Result<(), SocketError> {
+        let refuse = |option, why: String| Err(SocketError::Option { option, why });
+        if !(SPOOL_OVER_BYTES_MIN..=SPOOL_OVER_BYTES_MAX).contains(&self.spool_over_bytes) {
+            let over = self.spool_over_bytes;
+            let why = format!("{over}, and it is from {SPOOL_OVER_BYTES_MIN} to {SPOOL_OVER_BYTES_MAX}");
+            return refuse("spool_over_bytes", why);
+        }
+        if self.mechanism == MechanismConfig::PlainServer {
+            return refuse("mechanism", "clients and workers show who they are, and ask nobody".to_owned());
+        }
+        let times = [
+            ("heartbeat_timeout", self.heartbeat_timeout),
+            ("backoff_first", self.backoff_first),
+            ("backoff_most", self.backoff_most),
+        ];
+        match times.iter().find(|(_, time)| time.is_zero()) {
+            Some((option, _)) => refuse(option, "it is longer than zero".to_owned()),
+            None => Ok(()),
+        }
+    }
+
     /// The hub's part of them.
-    pub(crate) fn hub_options(&self) -> HubOptions {
+    pub(crate) fn hub_options(&self) -> Result<HubOptions, SocketError> {
+        self.check()?;
         let mut options = HubOptions::new(SocketType::Dealer);
         if self.dialect == Dialect::Auto {
             options.metadata = Metadata::new().with(wire::PROPERTY, wire::PROPERTY_VALUE);
@@ -93,7 +123,7 @@ impl LinkOptions {
         options.max_message_bytes = MESSAGE_BYTES_MAX as u64;
         options.max_frame_bytes = LARGE_BODY_BYTES_MAX;
         options.reconnect = towpath_sockets::Backoff { first: self.backoff_first, most: self.backoff_most };
-        options
+        Ok(options)
     }
 
     /// What to speak to a broker that announces itself so.

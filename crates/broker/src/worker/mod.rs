@@ -144,7 +144,8 @@ impl Worker {
     /// A worker, driven by a task for each endpoint on the current tokio runtime. It connects to each again and again.
     ///
     /// # Errors
-    /// Without an endpoint, for a service that can't be, outside of a runtime, or if the system has no event queue for it.
+    /// Without an endpoint, for a service that can't be or options that can't work, outside of a runtime, or if the system has no event
+    /// queue for it.
     ///
     /// # Panics
     /// If the runtime does no I/O.
@@ -182,6 +183,7 @@ impl Worker {
         if endpoints.is_empty() {
             return Err(SocketError::NoEndpoint.into());
         }
+        let hub_options = options.link.hub_options()?;
         let waiting = Waiting { requests: VecDeque::new(), links: endpoints.len() };
         let inbox = Arc::new(Inbox { waiting: Mutex::new(waiting), arrived: Notify::new() });
         let mut worker = Worker { links: Vec::new(), inbox, credit: options.credit.max(1) as usize };
@@ -193,7 +195,7 @@ impl Worker {
                 handler.clone(),
                 Arc::clone(&worker.inbox),
             );
-            let link = Shared::start(options.link.hub_options(), state, LINGER, |hub| hub.connect(endpoint))?;
+            let link = Shared::start(hub_options.clone(), state, LINGER, |hub| hub.connect(endpoint))?;
             worker.links.push(link);
         }
         Ok(worker)
