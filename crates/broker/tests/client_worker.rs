@@ -120,6 +120,30 @@ fn options_that_can_not_work_are_refused_by_name() {
 }
 
 #[test]
+fn bounds_as_narrow_as_can_be_hold_nobody_up() {
+    on_one(async {
+        let broker = Running::start(|_| ());
+        let _worker = echo(&[&broker.endpoint], 10);
+        for received_bytes_max in [0, 1] {
+            let link = LinkOptions { spool_over_bytes: 128 * 1024, ..LinkOptions::default() };
+            let options = ClientOptions { received_bytes_max, link, ..ClientOptions::default() };
+            let client = Client::connect(std::slice::from_ref(&broker.endpoint), options).unwrap();
+            // Small ones fill blocks, and large ones are streamed.
+            for (count, length) in [(1000, 4000), (3, 200_000)] {
+                for _ in 0..count {
+                    client.send("echo", vec![7; length], CallOptions::default()).await.unwrap();
+                }
+                for _ in 0..count {
+                    assert_eq!(client.receive().await.unwrap().body.length(), length as u64);
+                }
+                assert_eq!(client.call("echo", vec![7; length]).await.unwrap().body.length(), length as u64);
+            }
+            client.close().await;
+        }
+    });
+}
+
+#[test]
 fn whose_runtime_is_gone_waits_for_nothing() {
     let broker = Running::start(|_| ());
     let here = [broker.endpoint.clone()];

@@ -56,7 +56,7 @@ pub struct ClientOptions {
     pub outstanding_max: usize,
     /// Octets of memory that requests without an outcome may take; one that is larger is taken alone.
     pub outstanding_bytes_max: usize,
-    /// Octets of outcomes not yet received, before nothing more is read from the connection.
+    /// Octets of outcomes not yet received, before nothing more is read from the connection until half of them are.
     pub received_bytes_max: usize,
     /// The connection.
     pub link: LinkOptions,

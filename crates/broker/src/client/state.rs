@@ -143,7 +143,7 @@ impl State {
 
     /// Whether the task has something to do because much has been taken.
     pub fn wants_resume(&self) -> bool {
-        self.paused && self.inbox.bytes() < self.received_bytes_max / 2
+        self.paused && self.inbox.bytes() <= self.received_bytes_max / 2
     }
 
     /// Ends a request at its caller's wish.
