@@ -156,6 +156,12 @@ impl Socket {
         self.shared.with_hub(|hub| hub.peers().filter_map(|peer| hub.peer(peer)).collect()).unwrap_or_default()
     }
 
+    /// Why the last attempt to connect came to nothing, or the last connection that there was has ended, for people; `None` if there
+    /// was nothing of that. It stays when there is another connection: [`Socket::peers`] tells of those.
+    pub fn last_failure(&self) -> Option<String> {
+        self.shared.lock().failure.clone()
+    }
+
     /// What waits for a peer.
     pub fn queued(&self, peer: PeerId) -> Queued {
         self.shared.with_hub(|hub| hub.queued(peer)).unwrap_or_default()

@@ -7,7 +7,7 @@ use std::time::Duration;
 use support::easy::*;
 use support::{anywhere, options, until};
 use tempfile::TempDir;
-use towpath_sockets::SocketType::{Dealer, Req, Router};
+use towpath_sockets::SocketType::{Dealer, Rep, Req, Router};
 use towpath_sockets::{Endpoint, Event, Hub, Message, Socket, SocketError};
 
 const MESSAGES: usize = 8;
@@ -152,6 +152,20 @@ fn what_the_kernel_takes_is_sent_when_the_socket_or_its_runtime_goes() {
         assert_eq!(texts(&frames), ["", "the last words"]);
         drop((socket, runtime));
     }
+}
+
+#[tokio::test]
+async fn why_there_is_no_connection_is_told() {
+    let (_folder, endpoint) = nearby();
+    let (rep, req) = (socket(Rep), socket(Req));
+    assert_eq!(req.last_failure(), None);
+    req.connect(&endpoint).unwrap();
+    let why = || req.last_failure().unwrap_or_default();
+    eventually("nobody is there", || why().contains("connecting failed") && why().contains(&endpoint.to_string()))
+        .await;
+    rep.bind(&endpoint).unwrap();
+    rep.disconnect(only_peer(&rep).await, "a test");
+    eventually("the connection was ended", || why().contains("a test")).await;
 }
 
 #[test]

@@ -27,6 +27,8 @@ pub(super) struct State {
     received_bytes: usize,
     paused: HashSet<PeerId>,
     turn: Turn,
+    /// What went wrong last with a connection.
+    pub(super) failure: Option<String>,
     /// How many turns were a REP's to reply: a reply is to the request that was in when it was given.
     pub(super) owed: u64,
 }
@@ -58,6 +60,7 @@ impl State {
             received_bytes: 0,
             paused: HashSet::new(),
             turn: Turn::Idle,
+            failure: None,
             owed: 0,
         }
     }
@@ -255,6 +258,7 @@ impl State {
             }
             Event::Gone { peer, reason } => {
                 tracing::debug!(%peer, reason, "gone");
+                self.failure = Some(reason);
                 self.peers.retain(|known| *known != peer);
                 self.paused.remove(&peer);
                 // An answer that came before its end still counts.
@@ -285,7 +289,11 @@ impl State {
                 }
             }
             // Its messages are still wanted, and come before its end.
-            Event::HungUp { .. } | Event::Failed { .. } | Event::FileSent { .. } => {}
+            Event::HungUp { .. } | Event::FileSent { .. } => {}
+            Event::Failed { address, reason, .. } => {
+                tracing::debug!(address, reason, "no connection");
+                self.failure = Some(format!("{address}: {reason}"));
+            }
             Event::BodyStart { .. } | Event::BodyData { .. } | Event::BodyEnd { .. } => {}
         }
     }
