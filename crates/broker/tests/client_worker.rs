@@ -1,6 +1,7 @@
 //! Clients and workers with a real broker between them, over real sockets.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test says what it expects by unwrapping")]
 
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use towpath_broker::client::{
     Accepted, CallError, CallOptions, Client, ClientOptions, Completed, Dialect, LinkOptions, StreamItem, SubmitError,
 };
 use towpath_broker::wire::{Block, CLIENT_HEADER, ClientId, FromClient, Status, ToClient};
-use towpath_broker::worker::{Request, Worker, WorkerError, WorkerOptions};
+use towpath_broker::worker::{Request, Worker, WorkerError, WorkerOptions, WorkerStatus};
 use towpath_broker::{Body, Endpoint, LargeBody, SocketError, Spool};
 use towpath_sockets::{Frame, HubOptions, MechanismConfig, Socket, SocketType};
 
@@ -140,6 +141,34 @@ fn bounds_as_narrow_as_can_be_hold_nobody_up() {
             }
             client.close().await;
         }
+    });
+}
+
+#[test]
+fn a_worker_tells_why_it_has_no_connection() {
+    on_one(async {
+        let folder = tempfile::tempdir().unwrap();
+        let broker = Running::start(|_| ());
+        let nobody = Endpoint::from_str(&format!("ipc://{}/nobody", folder.path().display())).unwrap();
+        let endpoints = [broker.endpoint.clone(), nobody.clone()];
+        let worker = Worker::connect(&endpoints, "echo", WorkerOptions::default()).unwrap();
+        let until = async |is_so: &dyn Fn(&WorkerStatus) -> bool| {
+            while !is_so(&worker.status()) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let fails = |status: &WorkerStatus, endpoint: &Endpoint, why: &str| {
+            status.failures.iter().any(|(failed, reason)| failed == endpoint && reason.contains(why))
+        };
+        until(&|status| status.connected == [broker.endpoint.clone()] && fails(status, &nobody, "connecting failed"))
+            .await;
+        assert_eq!(worker.status().failures.len(), 1);
+        let former = broker.endpoint.clone();
+        drop(broker);
+        until(&|status| status.connected.is_empty() && fails(status, &former, "")).await;
+        worker.leave();
+        worker.closed().await;
+        assert_eq!(worker.status().failures.len(), 2);
     });
 }
 

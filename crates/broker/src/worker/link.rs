@@ -25,6 +25,9 @@ const LEAVE_QUIET: Duration = Duration::from_millis(50);
 /// And for so long for a connection, if it has replies for which there is none.
 const LEAVE_CONNECTION: Duration = Duration::from_secs(5);
 
+/// Why there is no connection, before the first attempt.
+const NOT_TRIED: &str = "no connection has been made yet";
+
 /// What replies at once, in the task that drives the connection.
 pub(super) type Handler = Arc<AtOnce>;
 
@@ -47,6 +50,8 @@ pub(super) struct LinkState {
     pub room: Arc<Notify>,
     /// Whoever runs it knows that there is no connection.
     alone_told: bool,
+    /// Why there is none, or why the last one was lost.
+    failure: String,
     /// Since when it leaves, and since when nothing is held.
     leaving: Option<Instant>,
     quiet: Option<Instant>,
@@ -79,6 +84,7 @@ impl LinkState {
             inbox,
             room: Arc::new(Notify::new()),
             alone_told: false,
+            failure: NOT_TRIED.to_owned(),
             leaving: None,
             quiet: None,
             ended: false,
@@ -86,9 +92,9 @@ impl LinkState {
         }
     }
 
-    /// The endpoint, if there is a connection to it.
-    pub fn connected(&self) -> Option<&Endpoint> {
-        self.peer.is_some().then_some(&self.endpoint)
+    /// The endpoint, and why there is no connection to it, if there is none.
+    pub fn standing(&self) -> (&Endpoint, Result<(), &str>) {
+        (&self.endpoint, self.peer.map(|_| ()).ok_or(&self.failure))
     }
 
     pub fn session(&self) -> &Session {
@@ -136,6 +142,7 @@ impl LinkState {
     fn lost(&mut self, reason: &str) {
         tracing::info!(endpoint = %self.endpoint, reason, "the connection to a broker is lost");
         self.peer = None;
+        reason.clone_into(&mut self.failure);
         self.session.disconnected();
         self.block.clear();
         self.pending.clear();
@@ -148,6 +155,7 @@ impl LinkState {
 
     /// It is tried again and again, and said once.
     fn not_connected(&mut self, reason: &str) {
+        reason.clone_into(&mut self.failure);
         if std::mem::replace(&mut self.alone_told, true) {
             tracing::debug!(endpoint = %self.endpoint, reason, "no connection to a broker, still trying");
         } else {
@@ -298,8 +306,10 @@ impl Driven for LinkState {
         inbox.add(requests);
     }
 
-    fn ended(&mut self, _reason: String) {
+    fn ended(&mut self, reason: String) {
         if !std::mem::replace(&mut self.ended, true) {
+            self.peer = None;
+            self.failure = reason;
             self.cancellations.drain().for_each(|(_, cancellation)| cancellation.cancel());
             self.inbox.link_ended();
         }

@@ -79,6 +79,8 @@ pub enum WorkerError {
 pub struct WorkerStatus {
     /// The endpoints that it is connected to.
     pub connected: Vec<Endpoint>,
+    /// Those that it isn't connected to, and why not or why the last connection was lost; for people.
+    pub failures: Vec<(Endpoint, String)>,
     /// What has been counted, over all connections.
     pub counters: WorkerCounters,
 }
@@ -277,14 +279,18 @@ impl Worker {
 
     /// Where it stands.
     pub fn status(&self) -> WorkerStatus {
-        let mut status = WorkerStatus { connected: Vec::new(), counters: WorkerCounters::default() };
+        let counters = WorkerCounters::default();
+        let mut status = WorkerStatus { connected: Vec::new(), failures: Vec::new(), counters };
         for link in &self.links {
             let state = link.lock();
             let WorkerCounters { requests, cancelled, orphaned } = state.session().counters();
             status.counters.requests += requests;
             status.counters.cancelled += cancelled;
             status.counters.orphaned += orphaned;
-            status.connected.extend(state.connected().cloned());
+            match state.standing() {
+                (endpoint, Ok(())) => status.connected.push(endpoint.clone()),
+                (endpoint, Err(why)) => status.failures.push((endpoint.clone(), why.to_owned())),
+            }
         }
         status
     }
