@@ -20,7 +20,8 @@ const HEARTBEAT: Heartbeat =
 /// What `tow serve` is told.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// A directory, or one file.
+    /// A directory, or one file. It may be replaced, or be a link that is switched: requests that begin then get the new one, those that
+    /// are under way go on with the old. Whoever may replace it says what is served.
     path: PathBuf,
     /// Where to listen: tcp://IP:PORT, tcp://[IPV6]:PORT or ipc://PATH; port 0 picks one. May be given several times.
     #[arg(long = "bind", value_name = "ENDPOINT", default_value = "tcp://127.0.0.1:5571")]

@@ -4,7 +4,7 @@
 //! path nor a symbolic link that was swapped in while nobody looked leads outside. Where the kernel or a sandbox has no
 //! openat2, it walks name by name with `O_NOFOLLOW`: just as safe, but it then follows no symbolic link at all.
 //!
-//! All calls here may block on a slow disk, but for [`Root::open_cached_file`] and [`Root::mounted_below`].
+//! All calls here may block on a slow disk, but for [`Root::open_cached_file`], [`Root::mounted_below`] and [`Root::is_known_to_be_at`].
 
 mod dir;
 mod local;
@@ -85,8 +85,9 @@ pub enum Links {
 #[derive(Debug)]
 pub struct Root {
     resolver: Resolver,
-    /// The device of the directory.
+    /// The device of the directory, and its number there.
     device: u64,
+    inode: u64,
     /// Whether its file system is a local one.
     is_local: bool,
     /// If the kernel tells.
@@ -111,7 +112,7 @@ impl Root {
 
     /// A root for serving: a directory, or one file.
     ///
-    /// The path given here is trusted: symbolic links in it are followed, once, now.
+    /// The path given here is trusted: symbolic links in it are followed, once, now. [`Root::is_at`] tells whether they still lead here.
     pub fn serve(path: impl AsRef<Path>) -> Result<Root, RootError> {
         let path = path.as_ref();
         let actual = path.canonicalize().map_err(from_std)?;
@@ -131,9 +132,9 @@ impl Root {
 
     fn at(path: &Path, links: Links, only: Option<OnlyFile>) -> Result<Root, RootError> {
         let resolver = Resolver::at(path, links)?;
-        let (device, is_local) = resolver.device()?;
+        let (FileStat { device, inode, .. }, is_local) = resolver.own_stat()?;
         let place = resolver.own_place();
-        Ok(Root { resolver, device, is_local, place, only })
+        Ok(Root { resolver, device, inode, is_local, place, only })
     }
 
     /// The same root without openat2, as on kernels and in sandboxes that lack it.
@@ -141,6 +142,30 @@ impl Root {
     fn without_openat2(mut self) -> Root {
         self.resolver.forget_openat2();
         self
+    }
+
+    /// Whether a path that [`Root::serve`] was given still leads here. An error if it leads nowhere.
+    pub fn is_at(&self, path: &Path) -> Result<bool, RootError> {
+        let there = FileStat::from(rustix::fs::stat(path)?);
+        let here = match &self.only {
+            None => (self.device, self.inode),
+            // A file that another one was renamed to is found here as well. A link that took its place is not followed by this.
+            Some(_) => match self.stat(&RelPath::root()) {
+                Ok(stat) => (stat.device, stat.inode),
+                Err(RootError::NotFound) => return Ok(false),
+                Err(error) => return Err(error),
+            },
+        };
+        Ok((there.device, there.inode) == here)
+    }
+
+    /// The same so far as it can be told by what the kernel has in memory: no disk is waited for. False where it can't.
+    pub fn is_known_to_be_at(&self, path: &Path) -> bool {
+        let here = match &self.only {
+            None => self.place,
+            Some(only) => self.resolver.cached(only.actual.as_bytes()),
+        };
+        here.is_some() && here == self.resolver.cached_anywhere(path)
     }
 
     /// The name of the file, if this root is one file.

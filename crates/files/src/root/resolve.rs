@@ -58,9 +58,9 @@ impl Resolver {
         self.open_with_openat2(path.as_bytes(), flags, self.resolve() | ResolveFlags::NO_XDEV)
     }
 
-    /// The device of the directory, and whether its file system is a local one.
-    pub(super) fn device(&self) -> Result<(u64, bool), RootError> {
-        Ok((FileStat::from(fstat(&self.dir)?).device, is_local(&self.dir)))
+    /// What the directory itself is, and whether its file system is a local one.
+    pub(super) fn own_stat(&self) -> Result<(FileStat, bool), RootError> {
+        Ok((fstat(&self.dir)?.into(), is_local(&self.dir)))
     }
 
     /// Where as many names of a path lead to as are in the kernel's cache. No disk is asked. `None` if none of them is, or if this can't
@@ -70,11 +70,7 @@ impl Resolver {
         if !self.has_openat2 || path.is_root() {
             return None;
         }
-        let place = |octets: &[u8]| {
-            let flags = OFlags::PATH | OFlags::CLOEXEC;
-            let resolve = self.resolve() | ResolveFlags::CACHED;
-            Place::known(openat2(&self.dir, octets, flags, Mode::empty(), resolve).ok()?)
-        };
+        let place = |octets: &[u8]| self.cached(octets);
         // What is below a name that isn't in the cache isn't either: of a path of thousands of names, few are tried.
         place(octets).or_else(|| {
             let ends = octets.iter().enumerate().filter(|(_, octet)| **octet == b'/');
@@ -82,6 +78,22 @@ impl Resolver {
             let known = ends.partition_point(|beginning| place(beginning).is_some());
             place(ends.get(known.checked_sub(1)?)?)
         })
+    }
+
+    /// Where a path leads to if all of its names are in the kernel's cache.
+    pub(super) fn cached(&self, octets: &[u8]) -> Option<Place> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let resolve = self.resolve() | ResolveFlags::CACHED;
+        Place::known(openat2(&self.dir, octets, flags, Mode::empty(), resolve).ok()?)
+    }
+
+    /// The same for a path from anywhere, which is trusted: its links are followed wherever they lead.
+    pub(super) fn cached_anywhere(&self, path: &Path) -> Option<Place> {
+        if !self.has_openat2 {
+            return None;
+        }
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        Place::known(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED).ok()?)
     }
 
     /// Where the directory itself is.

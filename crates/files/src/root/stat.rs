@@ -104,6 +104,7 @@ impl From<Stat> for FileStat {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) device: u64,
+    pub(super) inode: u64,
     /// Of the mount. Devices alone don't tell: overlayfs and Btrfs have several in one.
     pub(super) mount: u64,
 }
@@ -112,9 +113,11 @@ impl Place {
     /// `None` where a sandbox or an old kernel doesn't tell.
     pub(super) fn known(descriptor: impl AsFd) -> Option<Place> {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-        let stat = statx(descriptor, c"", flags, StatxFlags::MNT_ID).ok()?;
-        let is_told = stat.stx_mask & StatxFlags::MNT_ID.bits() != 0;
-        is_told.then(|| Place { device: makedev(stat.stx_dev_major, stat.stx_dev_minor), mount: stat.stx_mnt_id })
+        let wanted = StatxFlags::MNT_ID | StatxFlags::INO;
+        let stat = statx(descriptor, c"", flags, wanted).ok()?;
+        let device = makedev(stat.stx_dev_major, stat.stx_dev_minor);
+        let is_told = stat.stx_mask & wanted.bits() == wanted.bits();
+        is_told.then_some(Place { device, inode: stat.stx_ino, mount: stat.stx_mnt_id })
     }
 }
 
@@ -137,7 +140,8 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[1; 10_000]).unwrap();
         let now = FileStat::try_from(&file).unwrap();
-        assert_eq!(Place::known(&file).unwrap().device, now.device);
+        let place = Place::known(&file).unwrap();
+        assert_eq!((place.device, place.inode), (now.device, now.inode));
         assert_eq!((now.kind, now.size), (FileKind::File, 10_000));
     }
 }

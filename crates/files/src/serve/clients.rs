@@ -1,10 +1,11 @@
 //! All clients: their sessions, and the jobs that run for them.
 
+use super::current::View;
 use super::load::Piece;
 use super::names::{ClientNames, Names};
 use super::session::{Job, Naming, News, OpenFiles, Outgoing, Session, Ticket};
 use super::source::Source;
-use super::worker::{Asker, Done, Outcome, Workers};
+use super::worker::{Asker, Done, ForListing, Outcome, Workers};
 use super::{Failure, RECEIPTS};
 use crate::digest::FileKey;
 use crate::path::Escaped;
@@ -30,6 +31,8 @@ struct Client {
     listings: HashMap<Ticket, Box<super::listing::Listing>>,
     /// Counts what those keep.
     names: Arc<ClientNames>,
+    /// What its requests see that are under way.
+    view: Arc<View>,
 }
 
 /// A file that is being hashed, and who waits for it.
@@ -82,6 +85,7 @@ impl Clients {
             given_up: HashMap::new(),
             listings: HashMap::new(),
             names: ClientNames::new(&self.names),
+            view: Arc::default(),
         };
         self.clients.insert(peer, client);
     }
@@ -118,6 +122,9 @@ impl Clients {
                 let json = frames.get(1).ok_or_else(|| WireError::bad("a control message has a second frame, of JSON"));
                 let request = json.and_then(|json| Request::decode(json));
                 log_request(&client.address, &request);
+                if client.session.is_idle() {
+                    client.view = Arc::default();
+                }
                 client.session.request(envelope, request);
             }
             Some(Dialect::Data) | None => {
@@ -187,7 +194,9 @@ impl Clients {
         let asker = |ticket| Asker { peer, ticket, key: client.key };
         let workers = &mut self.workers;
         match job {
-            Job::Prepare { ticket, request, from, open_max } => workers.prepare(asker(ticket), request, from, open_max),
+            Job::Prepare { ticket, request, from, open_max } => {
+                workers.prepare(asker(ticket), Arc::clone(&client.view), request, from, open_max);
+            }
             Job::Open { ticket, path } => {
                 if let Some(result) = workers.open(asker(ticket), path.as_deref()) {
                     client.session.opened(result);
@@ -215,16 +224,18 @@ impl Clients {
                 self.hashing.insert(key, Hashing { run, waiting: vec![waiter], given_up, file });
             }
             Job::List { ticket, request } => {
-                let (asker, names) = (asker(ticket), Arc::clone(&client.names));
-                workers.list(asker, request, names, client.flag(ticket));
+                let asker = asker(ticket);
+                workers.list(asker, request, client.for_listing(ticket));
             }
             Job::ListMore { ticket } => {
                 if let Some(listing) = client.listings.remove(&ticket) {
-                    let (asker, names) = (asker(ticket), Arc::clone(&client.names));
-                    workers.list_more(asker, listing, names, client.flag(ticket));
+                    let asker = asker(ticket);
+                    workers.list_more(asker, listing, client.for_listing(ticket));
                 }
             }
-            Job::Leaves { ticket, request } => workers.leaves(asker(ticket), request, client.flag(ticket)),
+            Job::Leaves { ticket, request } => {
+                workers.leaves(asker(ticket), Arc::clone(&client.view), request, client.flag(ticket));
+            }
             Job::Tell(news) => log_news(&client.address, &news),
             Job::Release { ticket, take_back: wants_back } => {
                 client.listings.remove(&ticket);
@@ -297,6 +308,11 @@ impl Clients {
 impl Client {
     fn flag(&mut self, ticket: Ticket) -> Arc<AtomicBool> {
         Arc::clone(self.given_up.entry(ticket).or_default())
+    }
+
+    fn for_listing(&mut self, ticket: Ticket) -> ForListing {
+        let given_up = self.flag(ticket);
+        ForListing { view: Arc::clone(&self.view), names: Arc::clone(&self.names), given_up }
     }
 }
 

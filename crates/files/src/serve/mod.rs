@@ -7,6 +7,7 @@
 mod budget;
 mod clients;
 mod copies;
+mod current;
 mod handle;
 mod hashing;
 mod holes;

@@ -2,13 +2,14 @@
 
 use super::budget::Budget;
 use super::clients::Clients;
+use super::current::Current;
 use super::session::{IfShort, Outgoing, Part, Ticket};
 use super::source::Source;
 use super::warm::{PageCache, Storage};
 use super::worker::{Done, Workers};
 use crate::digest::DigestCache;
 use crate::limits::CONTROL_BYTES_MAX;
-use crate::root::{Root, RootError};
+use crate::root::RootError;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,7 +37,8 @@ pub type Admit = Box<dyn Fn(&[u8], &[u8]) -> bool + Send>;
 /// What is served, where, and how.
 #[non_exhaustive]
 pub struct ServerOptions {
-    /// A directory, or one file.
+    /// A directory, or one file. A request that begins sees what the path leads to then: another directory may be renamed to it, or a
+    /// link be switched. As long as it leads nowhere, what was there before is served.
     pub root: PathBuf,
     /// Where to listen. Port 0 picks a free one; [`Server::endpoints`] tells.
     pub endpoints: Vec<Endpoint>,
@@ -144,7 +146,7 @@ impl Server {
 
     pub(super) fn bind_with(options: ServerOptions, storage: Box<dyn Storage>) -> Result<Server, ServeError> {
         let ServerOptions { root: path, endpoints, mut hub, admit, .. } = options;
-        let root = Root::serve(&path).map_err(|source| ServeError::Root { path, source })?;
+        let current = Current::open(&path).map_err(|source| ServeError::Root { path, source })?;
         hub.socket_type = SocketType::Router;
         hub.max_message_bytes = MESSAGE_BYTES_MAX;
         hub.max_frames = MESSAGE_FRAMES_MAX;
@@ -158,7 +160,7 @@ impl Server {
                 .map_err(|source| ServeError::DigestFile { path: file.clone(), source })?,
         };
         let budget = Budget::new(options.small_files_bytes);
-        let (workers, done) = Workers::new(root, cache, budget, storage, waker.clone());
+        let (workers, done) = Workers::new(current, cache, budget, storage, waker.clone());
         let clients = Clients::new(workers, options.open_files_max);
         let shutdown = ShutdownHandle { requested: Arc::default(), waker };
         Ok(Server { hub, endpoints, clients, done, admit, shutdown })

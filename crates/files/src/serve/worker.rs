@@ -3,6 +3,7 @@
 use super::Failure;
 use super::budget::Budget;
 use super::copies::{Copies, Cut, Wanted};
+use super::current::{Current, View};
 use super::hashing::Hashing;
 use super::listing::{Lister, Listing, start_of};
 use super::load::Piece;
@@ -17,7 +18,6 @@ use crate::limits::LEAVES_PAGE_MAX;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{FetchRequest, FileAnswer, LeavesReply, LeavesRequest, ListRequest};
-use crate::root::Root;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -91,8 +91,15 @@ pub(super) struct Workers {
     sender: Sender<Done>,
 }
 
+/// What a listing needs of its client.
+pub(super) struct ForListing {
+    pub(super) view: Arc<View>,
+    pub(super) names: Arc<ClientNames>,
+    pub(super) given_up: Arc<AtomicBool>,
+}
+
 struct Shared {
-    root: Root,
+    current: Current,
     hashing: Hashing,
     small_digests: SmallDigests,
     budget: Arc<Budget>,
@@ -102,7 +109,7 @@ struct Shared {
 
 impl Workers {
     pub(super) fn new(
-        root: Root,
+        current: Current,
         cache: DigestCache,
         budget: Arc<Budget>,
         storage: Box<dyn Storage>,
@@ -130,7 +137,7 @@ impl Workers {
         let copies_waker = waker.clone();
         let workers = Workers {
             shared: Arc::new(Shared {
-                root,
+                current,
                 hashing: Hashing::new(cache),
                 small_digests: SmallDigests::default(),
                 budget,
@@ -151,15 +158,22 @@ impl Workers {
 
     /// The mounted file system that a path leads to, and the group of a job that begins there: those of one that hangs have only its
     /// share of a lane, however many clients ask for them. Where there is none, or it can't be told, each client is a group.
-    fn group(&mut self, asker: Asker, path: Option<&RelPath>) -> (Option<u64>, u64) {
-        let mount = path.and_then(|path| self.shared.root.mounted_below(path));
+    fn group(&mut self, asker: Asker, view: &View, path: Option<&RelPath>) -> (Option<u64>, u64) {
+        let mount = path.and_then(|path| view.likely(&self.shared.current).mounted_below(path));
         self.mounts.extend(mount);
         (mount, mount.unwrap_or(asker.group()))
     }
 
-    pub(super) fn prepare(&mut self, asker: Asker, request: Arc<FetchRequest>, from: usize, open_max: usize) {
+    pub(super) fn prepare(
+        &mut self,
+        asker: Asker,
+        view: Arc<View>,
+        request: Arc<FetchRequest>,
+        from: usize,
+        open_max: usize,
+    ) {
         let path = request.files.get(from).and_then(|file| file.path.to_rel_path().ok());
-        let (mount, group) = self.group(asker, path.as_ref());
+        let (mount, group) = self.group(asker, &view, path.as_ref());
         // What is behind the first file is asked for again, in a job of its own.
         let failed = move |Failure { code, message }| {
             let answer = FileAnswer::Error { n: u32::try_from(from).unwrap_or(u32::MAX), code, message };
@@ -167,8 +181,8 @@ impl Workers {
         };
         self.run(&self.files, group, asker, failed, move |shared| {
             let (began, request) = (wall_clock(), &request);
-            let Shared { root, hashing, small_digests, budget, .. } = shared;
-            let cache = &hashing.cache;
+            let Shared { current, hashing, small_digests, budget, .. } = shared;
+            let (root, cache) = (&view.root(current), &hashing.cache);
             let preparing = Preparing { root, cache, small_digests, began, budget, request, mount, open_max };
             Outcome::Prepared(preparing.batch(from))
         });
@@ -178,21 +192,28 @@ impl Workers {
     /// dialect, and two changes of threads would take longer than all the rest.
     pub(super) fn open(&mut self, asker: Asker, path: Option<&[u8]>) -> Option<Result<(Source, u64), Failure>> {
         let with_size = |source: Source| (source.clone(), source.stat.size);
-        let path = match plain_path(&self.shared.root, path) {
-            Ok(path) => path,
-            Err(failure) => return Some(Err(failure)),
-        };
-        match Source::open_cached(&self.shared.root, &path) {
-            Ok(None) => {}
-            opened => return opened.map(|source| source.map(with_size)).transpose(),
+        if let Some(root) = self.shared.current.look_in_memory() {
+            match plain_path(&root, path).and_then(|path| Source::open_cached(&root, &path)) {
+                Ok(None) => {}
+                opened => return opened.map(|source| source.map(with_size)).transpose(),
+            }
         }
-        let (_, group) = self.group(asker, Some(&path));
+        let view = View::default();
+        let group = {
+            let path = path.and_then(|path| RelPath::new(path).ok());
+            self.group(asker, &view, path.as_ref()).1
+        };
+        let path = path.map(<[u8]>::to_vec);
         self.run(
             &self.files,
             group,
             asker,
             |failure| Outcome::Opened(Err(failure)),
-            move |shared| Outcome::Opened(Source::open(&shared.root, &path).map(with_size)),
+            move |shared| {
+                let root = view.root(&shared.current);
+                let opened = plain_path(&root, path.as_deref()).and_then(|path| Source::open(&root, &path));
+                Outcome::Opened(opened.map(with_size))
+            },
         );
         None
     }
@@ -286,27 +307,15 @@ impl Workers {
         });
     }
 
-    pub(super) fn list(
-        &mut self,
-        asker: Asker,
-        request: ListRequest,
-        names: Arc<ClientNames>,
-        given_up: Arc<AtomicBool>,
-    ) {
-        let (_, group) = self.group(asker, start_of(&request).as_ref());
+    pub(super) fn list(&mut self, asker: Asker, request: ListRequest, of: ForListing) {
+        let (_, group) = self.group(asker, &of.view, start_of(&request).as_ref());
         let hashes = request.digest;
-        self.make_page(hashes, group, asker, names, given_up, move |lister| lister.begin(&request).map(Box::new));
+        self.make_page(hashes, group, asker, of, move |lister| lister.begin(&request).map(Box::new));
     }
 
-    pub(super) fn list_more(
-        &mut self,
-        asker: Asker,
-        listing: Box<Listing>,
-        names: Arc<ClientNames>,
-        given_up: Arc<AtomicBool>,
-    ) {
-        let (_, group) = self.group(asker, listing.place());
-        self.make_page(listing.hashes(), group, asker, names, given_up, move |_| Ok(listing));
+    pub(super) fn list_more(&mut self, asker: Asker, listing: Box<Listing>, of: ForListing) {
+        let (_, group) = self.group(asker, &of.view, listing.place());
+        self.make_page(listing.hashes(), group, asker, of, move |_| Ok(listing));
     }
 
     fn make_page(
@@ -314,15 +323,16 @@ impl Workers {
         hashes: bool,
         group: u64,
         asker: Asker,
-        names: Arc<ClientNames>,
-        given_up: Arc<AtomicBool>,
+        of: ForListing,
         begin: impl FnOnce(&Lister) -> Result<Box<Listing>, Failure> + Send + 'static,
     ) {
         let lane = if hashes { &self.hash } else { &self.list };
         let (mut begin, mut begun) = (Some(begin), None);
         let failed = |failure| Outcome::Listed(Err(failure));
         self.run_in_slices(lane, group, asker, failed, move |shared| {
-            let lister = Lister { root: &shared.root, hashing: &shared.hashing, names: &names, given_up: &given_up };
+            let ForListing { view, names, given_up } = &of;
+            let root = &view.root(&shared.current);
+            let lister = Lister { root, hashing: &shared.hashing, names, given_up };
             let mut listing = match begin.take() {
                 Some(begin) => match begin(&lister) {
                     Ok(listing) => listing,
@@ -341,15 +351,15 @@ impl Workers {
         });
     }
 
-    pub(super) fn leaves(&mut self, asker: Asker, request: LeavesRequest, given_up: Arc<AtomicBool>) {
-        let (_, group) = self.group(asker, request.path.to_rel_path().ok().as_ref());
+    pub(super) fn leaves(&mut self, asker: Asker, view: Arc<View>, request: LeavesRequest, given_up: Arc<AtomicBool>) {
+        let (_, group) = self.group(asker, &view, request.path.to_rel_path().ok().as_ref());
         let mut begun = None;
         self.run_in_slices(
             &self.hash,
             group,
             asker,
             |failure| Outcome::Leaves(Err(failure)),
-            move |shared| shared.leaves(&request, &mut begun, &given_up).transpose().map(Outcome::Leaves),
+            move |shared| shared.leaves(&view, &request, &mut begun, &given_up).transpose().map(Outcome::Leaves),
         );
     }
 
@@ -439,6 +449,7 @@ impl Shared {
     /// None if the file isn't hashed yet: this is to be called again with the same `begun`, which was None before.
     fn leaves(
         &self,
+        view: &View,
         request: &LeavesRequest,
         begun: &mut Option<(Source, Option<FileHasher>)>,
         given_up: &AtomicBool,
@@ -448,7 +459,7 @@ impl Shared {
             None => {
                 let path = request.path.to_rel_path();
                 let path = path.map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string()))?;
-                begun.insert((Source::open(&self.root, &path)?, None))
+                begun.insert((Source::open(&view.root(&self.current), &path)?, None))
             }
         };
         let Some(digested) = self.hash_on(source, progress, given_up)? else { return Ok(None) };

@@ -180,3 +180,32 @@ fn passwords_let_in_those_who_know_them() {
     assert_eq!(digest(&copy), digest(&source));
     assert!(!server.log().contains("lovelace"), "a password is in the log");
 }
+
+#[test]
+fn a_release_that_was_switched_is_served_and_told_once() {
+    let folder = tempdir().expect("a folder");
+    for release in ["one", "two"] {
+        write(&folder.path().join(release).join("a"), release.as_bytes());
+    }
+    let link = folder.path().join("current");
+    let switch = |to: &str| {
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink(to, &link).expect("a link");
+    };
+    switch("one");
+    let server = Server::start(&link);
+    let got = || {
+        let outcome = run(&mut tow(["get", &server.url("a"), "-"])).expect_code(0);
+        String::from_utf8(outcome.stdout).expect("text")
+    };
+    assert_eq!(got(), "one");
+    std::fs::remove_file(&link).expect("remove");
+    assert_eq!([got(), got()], ["one", "one"]);
+    switch("two");
+    assert_eq!([got(), got()], ["two", "two"]);
+    switch("one");
+    assert_eq!([got(), got()], ["one", "one"]);
+    let log = server.stop(Signal::TERM).expect_code(0).stderr;
+    let count = |what: &str| log.lines().filter(|line| line.contains(what)).count();
+    assert_eq!((count("the served path is gone"), count("the served path was replaced")), (1, 2), "{log}");
+}

@@ -322,6 +322,11 @@ impl<F: Clone> Session<F> {
         None
     }
 
+    /// Whether no request is under way, but for those of the plain dialect.
+    pub(super) fn is_idle(&self) -> bool {
+        self.fetches.is_empty() && self.queries.is_empty()
+    }
+
     /// Whether so much waits for this client that no more should be read from it for now.
     pub(super) fn is_congested(&self) -> bool {
         self.shared.replies.len() >= REPLIES_WAITING_MAX

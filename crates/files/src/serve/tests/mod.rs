@@ -4,6 +4,7 @@ mod fetch;
 mod list;
 mod opening;
 mod plain;
+mod replaced;
 mod slow;
 
 use super::warm::{PageCache, Storage};
