@@ -9,6 +9,7 @@ use super::get::GetError;
 use super::transfer::{Placement, Source};
 use crate::path::RelPath;
 use crate::protocol::control::Base;
+use crate::root::{Links, Root};
 
 /// A directory that exists, and how files are placed below it.
 #[derive(Debug)]
@@ -72,6 +73,12 @@ fn place_tree(destination: &Path, durable: bool) -> Result<Place, GetError> {
         return Err(refused("it is not a directory"));
     }
     let fresh = std::fs::read_dir(destination).is_ok_and(|mut entries| entries.next().is_none());
+    if fresh {
+        // Nothing below it will be looked at.
+        let root = Root::directory(destination, Links::Never).and_then(|root| root.open_dir(&RelPath::root()));
+        root.and_then(|dir| dir.check_writable())
+            .map_err(|error| refused(&format!("cannot write into it: {error}")))?;
+    }
     Ok(Place { dir: destination.to_owned(), placement: Placement::Below, fresh })
 }
 

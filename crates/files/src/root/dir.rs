@@ -4,8 +4,8 @@ use super::{FileKind, FileStat, RootError, Timestamp};
 use crate::path::check_name;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, fchmod, fcntl_setfl, fstat, futimens, linkat,
-    mkdirat, openat, readlinkat, renameat, statat, symlinkat, unlinkat, utimensat,
+    Access, AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, accessat, fchmod, fcntl_setfl, fstat,
+    futimens, linkat, mkdirat, openat, readlinkat, renameat, statat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 use std::fs::File;
@@ -188,6 +188,14 @@ impl Dir {
     pub fn set_entry_modified(&self, name: &[u8], time: Timestamp) -> Result<(), RootError> {
         check_name(name)?;
         Ok(utimensat(&self.0, name, &modified_only(time), AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    /// An error if the system says that this process can't make files in it. If it doesn't, only making one tells.
+    pub fn check_writable(&self) -> Result<(), RootError> {
+        match accessat(&self.0, c".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
+            Err(errno @ (Errno::ACCESS | Errno::PERM | Errno::ROFS)) => Err(errno.into()),
+            _ => Ok(()),
+        }
     }
 
     /// Octets that this process may still write to the file system that this directory is on.

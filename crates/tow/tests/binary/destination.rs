@@ -95,6 +95,8 @@ fn a_write_error_fails_the_get_and_installs_nothing() {
     let outcome = run(&mut command).expect_code(1);
     assert!(!outcome.stderr.is_empty() && !outcome.stderr.contains("panicked"), "{}", outcome.stderr);
     assert!(!copy.exists());
+    // No more comes of it than there was credit for.
+    assert!(outcome.number("received_bytes") < 16 << 20, "{}", outcome.summary());
     // With the limit gone it goes on.
     get(&server.url("a"), &copy).expect_code(0);
     assert_eq!(digest(&copy), digest(&served.join("a")));
@@ -131,6 +133,34 @@ fn a_destination_that_is_not_writable_is_reported() {
         assert!(!destination.exists());
     }
     assert_eq!(fs::read_dir(&closed).expect("read").count(), 0);
+}
+
+/// Before anything of a file is asked for, whatever the destination is, and however large the file.
+#[test]
+fn what_cannot_be_written_is_not_asked_for() {
+    let folder = tempdir().expect("a folder");
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
+    let served = folder.path().join("served");
+    for name in ["large", "sub/large", "small"] {
+        write(&served.join(name), b"");
+        random_file(&served.join(name), if name == "small" { 5000 } else { 3 << 20 }, 1);
+    }
+    let server = Server::start(&served);
+    // One of them is empty, the other isn't.
+    let (empty, closed) = (folder.path().join("empty"), folder.path().join("closed"));
+    fs::create_dir(&empty).expect("mkdir");
+    write(&closed.join("mine"), b"mine");
+    for dir in [&empty, &closed] {
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o555)).expect("chmod");
+        for source in ["large", "small", "", "**/large"] {
+            let url = server.url(source);
+            let arguments = [OsStr::new("get"), url.as_ref(), dir.as_ref(), "--json".as_ref()];
+            let outcome = run(&mut unprivileged_tow(folder.path(), arguments)).expect_code(1);
+            assert!(outcome.stderr.contains("cannot write into"), "{source}: {}", outcome.stderr);
+            assert!(outcome.stderr.contains(dir.to_str().expect("letters")), "{source}: {}", outcome.stderr);
+            assert_eq!(outcome.number("received_bytes"), 0, "{source}: {}", outcome.stderr);
+        }
+    }
 }
 
 #[test]

@@ -88,6 +88,16 @@ impl Destination {
         }
     }
 
+    /// An error if nothing can be made in a directory below, or if it is missing, in the one that it would be made in.
+    pub(super) fn check_writable(&self, path: &RelPath) -> Result<(), RootError> {
+        for above in std::iter::successors(Some(path.clone()), RelPath::parent) {
+            if let Some(dir) = self.existing_dir(&above)? {
+                return dir.check_writable();
+            }
+        }
+        Ok(())
+    }
+
     /// Makes a directory that can be written into, in place of a file or link that is there.
     pub(super) fn make_dir(parent: &Dir, name: &[u8]) -> Result<(), DiskError> {
         let failed = |error: RootError| root_error("cannot make the directory", &error);

@@ -29,7 +29,12 @@ pub(super) fn inspect(
 ) -> Result<Found, DiskError> {
     let failed = |error: RootError| root_error("cannot look at its place", &error);
     let Some((parent, name)) = local.split() else { return Err(failed(RootError::NotAFile)) };
-    let Some(dir) = destination.existing_dir(&parent).map_err(failed)? else { return Ok(Found::Nothing) };
+    // Better said now than when all of the file is there: so it is with whatever else is in the way.
+    let check_writable =
+        || destination.check_writable(&parent).map_err(|error| root_error("cannot write into its directory", &error));
+    let Some(dir) = destination.existing_dir(&parent).map_err(failed)? else {
+        return check_writable().map(|()| Found::Nothing);
+    };
     let existing = dir.existing(name).map_err(failed)?;
     match &existing {
         Some(stat) if stat.kind == FileKind::File && (stat.size, stat.modified) == (listed.size, listed.modified) => {
@@ -39,13 +44,13 @@ pub(super) fn inspect(
             }
             return Ok(Found::Same { touch: stat.mode & 0o777 != listed.mode & 0o777 });
         }
-        // Better said now than when all of the file is there.
         Some(stat) if stat.kind == FileKind::Dir && !is_empty_dir(&dir, name) => {
             return Err(in_the_way("a directory of this name"));
         }
         Some(stat) if stat.kind == FileKind::Other => return Err(in_the_way("a device, pipe or socket of this name")),
         _ => {}
     }
+    check_writable()?;
     if has_state(listed)
         && let Some((partial, stat)) = partial_of(&dir, local, name, listed, verify, given_up)?
     {

@@ -113,18 +113,17 @@ impl Transfer {
             Ok(leaves) => Ok(leaves),
             Err(error) => Err(full(error)?),
         };
-        // Of a content that was given up meanwhile, only the credit counts.
+        // Of a content that was given up meanwhile, or has failed, only the credit counts.
         let Some(key) = self.file_of(content) else { return Ok(()) };
+        let leaves = match result {
+            Ok(leaves) => leaves,
+            // Not when the rest of it has come, of which there may be much.
+            Err(error) => return self.file_failed(key, error.message),
+        };
         let Some(content) = self.files.get_mut(&key).and_then(|task| task.content.as_mut()) else { return Ok(()) };
         content.pending = content.pending.saturating_sub(1);
-        match result {
-            Ok(leaves) => {
-                self.totals.unfinished_bytes += content.written.insert(offset, length);
-                content.values.extend(leaves);
-            }
-            // The first one says why; those that follow are of what it left.
-            Err(error) => drop(content.failed.get_or_insert(error)),
-        }
+        self.totals.unfinished_bytes += content.written.insert(offset, length);
+        content.values.extend(leaves);
         self.try_finish(key)
     }
 
@@ -139,9 +138,6 @@ impl Transfer {
         };
         if content.pending > 0 {
             return Ok(());
-        }
-        if let Some(error) = content.failed.take() {
-            return self.file_failed(key, error.message);
         }
         if !content.written.covers(task.version.size) {
             self.wait_again(key);

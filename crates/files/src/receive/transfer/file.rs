@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::command::{ContentKey, DiskError, Partial, Version};
+use super::command::{ContentKey, Partial, Version};
 use crate::digest::{Digest, Leaf, LeafSize};
 use crate::path::RelPath;
 use crate::protocol::control::Range;
@@ -89,21 +89,11 @@ pub(super) struct Content {
     pub(super) values: BTreeMap<u64, Leaf>,
     /// Commands that the disk has not answered.
     pub(super) pending: usize,
-    /// Why writing failed.
-    pub(super) failed: Option<DiskError>,
 }
 
 impl Content {
     pub(super) fn new(key: ContentKey) -> Self {
-        Self {
-            key,
-            begun: false,
-            resumed_bytes: 0,
-            written: RangeSet::default(),
-            values: BTreeMap::new(),
-            pending: 0,
-            failed: None,
-        }
+        Self { key, begun: false, resumed_bytes: 0, written: RangeSet::default(), values: BTreeMap::new(), pending: 0 }
     }
 
     /// Goes on with what an earlier transfer left.

@@ -224,9 +224,7 @@ impl Transfer {
         let fresh = ContentKey(self.fresh_key());
         let task = self.files.get_mut(&key)?;
         let leaves = task.leaves;
-        if task.content.get_or_insert_with(|| Content::new(fresh)).failed.is_some() {
-            return None;
-        }
+        task.content.get_or_insert_with(|| Content::new(fresh));
         Some((self.begin(key)?, leaves))
     }
 
