@@ -368,6 +368,9 @@ impl Driver {
         self.disk.fresh = place.fresh;
         let disk = Disk::start(&place.dir, self.disk, move || waker.wake())
             .map_err(|error| GetError::Destination { path: place.dir.clone(), reason: error.to_string() })?;
+        if place.placement == Placement::Below {
+            disk.take_turn(&self.source).map_err(|reason| GetError::Destination { path: place.dir.clone(), reason })?;
+        }
         self.sink = Sink::Disk(Box::new(disk));
         self.transfer.destination(place.placement, place.fresh);
         Ok(())

@@ -8,7 +8,8 @@ use std::process::{Command, Stdio};
 
 use tempfile::tempdir;
 
-use crate::support::process::{Outcome, Server, get, get_command, run, unprivileged_tow};
+use crate::support::process::{Outcome, Process, Server, get, get_command, run, unprivileged_tow};
+use crate::support::proxy::Proxy;
 use crate::support::skip;
 use crate::support::tree::{assert_same, digest, mixed, random_file, snapshot, write};
 
@@ -133,6 +134,42 @@ fn a_destination_that_is_not_writable_is_reported() {
         assert!(!destination.exists());
     }
     assert_eq!(fs::read_dir(&closed).expect("read").count(), 0);
+}
+
+/// The second is told at once, and the first isn't disturbed. Something else may be got into the same place meanwhile.
+#[test]
+fn of_two_transfers_of_a_tree_into_one_place_the_first_succeeds() {
+    let folder = tempdir().expect("a folder");
+    let (served, copy) = (folder.path().join("served"), folder.path().join("copy"));
+    mixed(&served, 30, 3);
+    write(&folder.path().join("served/other/b"), b"b");
+    let server = Server::start(&served);
+    let proxy = Proxy::start(server.port());
+    proxy.hold_after(5 << 20);
+    let mut first = Process::start(&mut get_command(&proxy.url(""), &copy));
+    proxy.wait_held(&mut first);
+    for _ in 0..2 {
+        let second = get(&server.url(""), &copy).expect_code(1);
+        assert!(second.stderr.contains("another transfer"), "{}", second.stderr);
+        assert!(second.stderr.contains(copy.to_str().expect("letters")), "{}", second.stderr);
+        assert!(second.stderr.contains("holds .tow-"), "{}", second.stderr);
+        assert_eq!(second.number("received_bytes"), 0);
+    }
+    get(&server.url("other"), &copy).expect_code(0);
+    proxy.release();
+    first.finish().expect_code(0);
+    assert_eq!(fs::read(copy.join("b")).expect("read"), b"b");
+    fs::remove_file(copy.join("b")).expect("remove");
+    assert_same(&served, &copy);
+
+    // One that was killed keeps nobody out.
+    fs::remove_dir_all(&copy).expect("remove");
+    proxy.hold_after(5 << 20);
+    let mut killed = Process::start(&mut get_command(&proxy.url(""), &copy));
+    proxy.wait_held(&mut killed);
+    drop(killed);
+    get(&server.url(""), &copy).expect_code(0);
+    assert_same(&served, &copy);
 }
 
 /// Before anything of a file is asked for, whatever the destination is, and however large the file.

@@ -1,13 +1,14 @@
 //! Where files go: a directory that nothing done here can lead out of.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::path::RelPath;
-use crate::receive::transfer::DiskError;
+use crate::receive::transfer::{DiskError, Source};
 use crate::root::{Dir, FileKind, FileStat, Links, Root, RootError};
 
 use super::partial::root_error;
+use super::turn::{NotOurs, Turn};
 
 /// Mode of directories that are made, less the umask, until they get their own.
 const DIR_MODE: u32 = 0o777;
@@ -26,6 +27,8 @@ pub(super) struct Destination {
     partials: Mutex<HashMap<RelPath, FileStat>>,
     /// Directories whose names were synced, if they are to be.
     synced: Mutex<HashSet<RelPath>>,
+    /// Where the destination of a tree is, if there is a lock to be had.
+    turn: OnceLock<Turn>,
 }
 
 impl Destination {
@@ -41,7 +44,21 @@ impl Destination {
             durable,
             partials: Mutex::default(),
             synced: Mutex::default(),
+            turn: OnceLock::new(),
         })
+    }
+
+    /// Keeps other transfers of the same tree away for as long as this is there.
+    pub(super) fn take_turn(&self, source: &Source) -> Result<(), String> {
+        let Ok(dir) = self.root.open_dir(&RelPath::root()) else { return Ok(()) };
+        match Turn::take(dir, source) {
+            Ok(Some(turn)) => drop(self.turn.set(turn)),
+            Ok(None) => {}
+            Err(NotOurs(name)) => {
+                return Err(format!("another transfer of the same into it is under way: it holds {name}"));
+            }
+        }
+        Ok(())
     }
 
     /// The directory that a file goes into, made if it is missing, and the file's name there.

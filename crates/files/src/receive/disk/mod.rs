@@ -7,6 +7,7 @@ mod inspect;
 mod install;
 mod partial;
 mod state;
+mod turn;
 mod worker;
 
 use std::collections::HashMap;
@@ -29,7 +30,7 @@ use worker::{Job, Worker};
 #[cfg(fuzzing)]
 pub use state::fuzz_body as fuzz_partial_state;
 
-use super::transfer::{ContentKey, DiskCommand, DiskReport, Part, SmallFile};
+use super::transfer::{ContentKey, DiskCommand, DiskReport, Part, SmallFile, Source};
 use crate::path::RelPath;
 use crate::root::RootError;
 
@@ -123,6 +124,11 @@ impl Disk {
             hasher,
             queued_bytes,
         })
+    }
+
+    /// Keeps other transfers of the same tree from the destination until this ends. An error, why it may not begin, if one has it.
+    pub(super) fn take_turn(&self, source: &Source) -> Result<(), String> {
+        self.destination.take_turn(source)
     }
 
     /// Takes a command. Small files wait for [`Disk::flush`].
