@@ -29,6 +29,9 @@ impl Passwords {
                 return Err(named(&format!("line {} names a user for the second time", number + 1)));
             }
         }
+        if passwords.is_empty() {
+            return Err(named(&"there is no USER:PASSWORD in it, so nobody could come in"));
+        }
         Ok(Passwords(passwords))
     }
 
@@ -72,7 +75,12 @@ mod tests {
         ] {
             assert_eq!(passwords.admit(user.as_bytes(), password.as_bytes()), may, "{user} {password}");
         }
-        for (text, line) in [("ann\n", "line 1"), ("ann:a\nbob:b\nann:c\n", "line 3")] {
+        for (text, line) in [
+            ("", "no USER:PASSWORD"),
+            ("# ann:a\n", "nobody"),
+            ("ann\n", "line 1"),
+            ("ann:a\nbob:b\nann:c\n", "line 3"),
+        ] {
             std::fs::write(file.path(), text).unwrap();
             let Err(failure) = Passwords::read(file.path()) else { panic!("it was read") };
             assert!(failure.to_string().contains(line), "{failure}");
