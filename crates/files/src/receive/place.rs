@@ -92,7 +92,12 @@ fn make_dirs(path: &Path, durable: bool) -> Result<(), GetError> {
             File::open(parent)?.sync_all()
         })
     });
-    made.map_err(|error| GetError::Destination { path: path.to_owned(), reason: error.to_string() })
+    made.map_err(|error| {
+        // Such as a file, where the path ends in a slash, or a link that leads nowhere.
+        let is_there = error.kind() == std::io::ErrorKind::AlreadyExists;
+        let reason = if is_there { "what has this name is not a directory".to_owned() } else { error.to_string() };
+        GetError::Destination { path: path.to_owned(), reason }
+    })
 }
 
 #[cfg(test)]
@@ -125,5 +130,14 @@ mod tests {
         assert!(!at(temp.path()).unwrap().fresh);
         std::fs::write(temp.path().join("file"), b"").unwrap();
         assert!(at(&temp.path().join("file")).is_err());
+        std::os::unix::fs::symlink("nowhere", temp.path().join("link")).unwrap();
+        let name = || Some(RelPath::new("a.bin").unwrap());
+        let refused = |path: &str| {
+            let path = temp.path().join(path);
+            place(Base::File, name(), &source, Some(&path), true).unwrap_err().to_string()
+        };
+        for path in ["file/", "link/"] {
+            assert!(refused(path).contains("is not a directory"), "{}", refused(path));
+        }
     }
 }
