@@ -52,7 +52,7 @@ pub enum RootError {
     #[error(transparent)]
     Path(#[from] PathError),
     /// More than the limit that the caller gave.
-    #[error("more than {0} entries in a directory")]
+    #[error("more than {0} names in a directory and those above it")]
     TooMany(usize),
     /// Anything else that the system reported.
     #[error("{0}")]

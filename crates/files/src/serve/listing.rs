@@ -161,6 +161,8 @@ impl Lister<'_> {
         let room = self.names.room();
         let mut names = match dir.entries(names_max.min(room)) {
             Err(RootError::TooMany(_)) if room < names_max => return Err(LevelError::Busy),
+            // What is left of the limit is nothing that anybody could make sense of.
+            Err(RootError::TooMany(_)) => return Err(LevelError::Root(RootError::TooMany(NAMES_MAX))),
             names => names?,
         };
         names.shrink_to_fit();

@@ -108,8 +108,22 @@ impl From<RootError> for Failure {
             }
             RootError::Denied => ErrorCode::Denied,
             RootError::NotAFile => ErrorCode::NotAFile,
-            RootError::Exists | RootError::TooMany(_) | RootError::Io(_) => ErrorCode::Io,
+            // A limit of the protocol's server, and no fault of its disk.
+            RootError::TooMany(_) => ErrorCode::BadRequest,
+            RootError::Exists | RootError::Io(_) => ErrorCode::Io,
         };
         Failure { code, message: error.to_string() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_over_the_limit_is_no_fault_of_the_disk() {
+        let failure = Failure::from(RootError::TooMany(7));
+        assert_eq!(failure.code, ErrorCode::BadRequest);
+        assert!(failure.message.contains("more than 7 names"), "{}", failure.message);
     }
 }
