@@ -24,8 +24,8 @@ use towpath_files::receive::{
 };
 use towpath_sockets::Endpoint;
 
-/// Failures of single files that are printed.
-const FAILURES_SHOWN_MAX: usize = 20;
+/// Failures of single files that are printed, and warnings.
+const LINES_SHOWN_MAX: usize = 20;
 
 /// The transfer gives up by itself when nothing happens, and says more than who attends to it can.
 const SILENCE_BEYOND: Duration = Duration::from_secs(1);
@@ -62,7 +62,10 @@ impl ConnectArguments {
     pub fn failure_at(&self, location: &OsStr, error: &GetError) -> Failure {
         let is_glob = || Location::parse(location).is_ok_and(|location| location.is_glob());
         match error {
-            GetError::Transfer(TransferError::Refused { code: ErrorCode::NotFound, .. }) if is_glob() => {
+            GetError::Transfer(
+                TransferError::Refused { code: ErrorCode::NotFound, .. }
+                | TransferError::Unmet { code: ErrorCode::NotFound, .. },
+            ) if is_glob() => {
                 let hint = "a \\ before * ? [ { takes it as it is";
                 Failure::failed(format!("{}: {error}; {hint}", location.display()))
             }
@@ -215,15 +218,18 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             return Err(if is_kept { Failure::failed(format!("{failure}\n{KEPT}")) } else { failure });
         }
     };
-    for warning in &summary.warnings {
+    let and_more = |count: u64| match count.checked_sub(LINES_SHOWN_MAX as u64) {
+        None | Some(0) => {}
+        Some(more) => say(format_args!("tow: and {more} more")),
+    };
+    for warning in summary.warnings.iter().take(LINES_SHOWN_MAX) {
         say(format_args!("tow: {}", Shown(warning)));
     }
-    for failure in summary.failures.iter().take(FAILURES_SHOWN_MAX) {
+    and_more(summary.warned);
+    for failure in summary.failures.iter().take(LINES_SHOWN_MAX) {
         say(format_args!("tow: {}: {}", Shown(&failure.path), Shown(&failure.reason)));
     }
-    if summary.failed > FAILURES_SHOWN_MAX as u64 {
-        say(format_args!("tow: and {} more", summary.failed - FAILURES_SHOWN_MAX as u64));
-    }
+    and_more(summary.failed);
     if bar.is_visible() && summary.failed == 0 {
         say(format_args!("tow: {}", told(&summary)));
     }

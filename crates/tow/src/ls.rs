@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use std::io::{BufWriter, Write};
 use std::process::ExitCode;
 use towpath_files::path::Escaped;
-use towpath_files::protocol::control::{EntryKind, ListEntry, ListTarget, WirePath};
+use towpath_files::protocol::control::{Base, EntryKind, ListEntry, ListTarget, WirePath};
 use towpath_files::receive::{CancelHandle, GetError, ListOptions, Source, TransferError, list};
 
 /// What `tow ls` is told.
@@ -62,15 +62,20 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
 fn print(options: &ListOptions, as_json: bool, cancel: &CancelHandle) -> Result<u64, GetError> {
     let mut output = BufWriter::new(std::io::stdout().lock());
     let mut unreadable = 0;
+    let mut listed = false;
     let each = &mut |entry: ListEntry| {
+        listed = true;
         unreadable += u64::from(entry.kind == EntryKind::Error);
         match as_json {
             true => writeln!(output, "{}", serde_json::to_string(&entry)?),
             false => writeln!(output, "{}", line(&entry)),
         }
     };
-    list(options, each, cancel)?;
+    let base = list(options, each, cancel)?;
     output.flush()?;
+    if base == Base::Glob && !listed {
+        return Err(TransferError::nothing_matches().into());
+    }
     Ok(unreadable)
 }
 

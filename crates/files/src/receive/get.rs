@@ -100,6 +100,8 @@ pub struct Summary {
     pub failures: Vec<FileFailure>,
     /// What was left out, such as links that may lead out of the destination: the first thousand.
     pub warnings: Vec<String>,
+    /// How many they were in all.
+    pub warned: u64,
 }
 
 /// Why a transfer as a whole failed. What had arrived stays, for another time to go on with.
@@ -194,6 +196,7 @@ pub fn get(
         ever_connected: false,
         last_reason: None,
         warnings: Vec::new(),
+        warned: 0,
         finished: false,
     };
     driver.run(begun, progress, cancel)
@@ -232,6 +235,7 @@ struct Driver {
     /// Why the last attempt to connect failed.
     last_reason: Option<String>,
     warnings: Vec<String>,
+    warned: u64,
     finished: bool,
 }
 
@@ -288,7 +292,10 @@ impl Driver {
                 Err(GetError::Connect { endpoint: self.connect.endpoint.to_string(), reason })
             }
             Some(error) => Err(error.into()),
-            None => Ok(summary(totals, self.disk.verify, self.warnings, begun)),
+            None => {
+                let warned = self.warned;
+                Ok(Summary { warned, ..summary(totals, self.disk.verify, self.warnings, begun) })
+            }
         }
     }
 
@@ -323,6 +330,7 @@ impl Driver {
                 Output::OpenDestination { base, name } => self.open_destination(base, name)?,
                 Output::Warn(text) => {
                     tracing::warn!("{text}");
+                    self.warned += 1;
                     if self.warnings.len() < WARNINGS_KEPT_MAX {
                         self.warnings.push(text);
                     }
@@ -389,6 +397,7 @@ fn summary(totals: Totals, verify: bool, warnings: Vec<String>, begun: Instant) 
         verified: verify && totals.verified >= sent,
         failed: totals.failed,
         failures: totals.failures,
+        warned: warnings.len() as u64,
         warnings,
     }
 }

@@ -459,5 +459,5 @@ fn a_writer_never_gets_what_is_wrong() {
     let mut to_writer = options(&server.endpoint, path_source("f"), Path::new("."));
     to_writer.destination = Destination::Writer(Box::new(Untouched));
     let result = run(to_writer);
-    assert!(matches!(result, Err(GetError::Transfer(TransferError::Refused { .. }))), "{result:?}");
+    assert!(matches!(result, Err(GetError::Transfer(TransferError::Unmet { .. }))), "{result:?}");
 }

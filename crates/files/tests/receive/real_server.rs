@@ -94,7 +94,7 @@ fn patterns_and_directories_go_into_the_destination() {
     assert!(directory.join("c.c").exists());
 
     let nothing = run(options(&server.endpoint, Source::Glob("*.none".to_owned()), destination.path()));
-    assert!(matches!(nothing, Err(GetError::Transfer(TransferError::Refused { code: ErrorCode::NotFound, .. }))));
+    assert!(matches!(nothing, Err(GetError::Transfer(TransferError::Unmet { code: ErrorCode::NotFound, .. }))));
     let missing = fetch(&server.endpoint, "missing", destination.path());
     assert!(matches!(missing, Err(GetError::Transfer(TransferError::Refused { code: ErrorCode::NotFound, .. }))));
 }
@@ -195,10 +195,7 @@ fn a_file_to_a_writer() {
     }
     let mut directory = options(&server.endpoint, path_source(""), source.path());
     directory.destination = Destination::Writer(Box::new(Shared::default()));
-    assert!(matches!(
-        run(directory),
-        Err(GetError::Transfer(TransferError::Refused { code: ErrorCode::NotAFile, .. }))
-    ));
+    assert!(matches!(run(directory), Err(GetError::Transfer(TransferError::Unmet { code: ErrorCode::NotAFile, .. }))));
 }
 
 #[test]

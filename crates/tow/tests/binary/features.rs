@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
@@ -413,4 +414,65 @@ fn the_bar_is_for_terminals_only() {
         }
         Err(error) => println!("the half with a terminal is skipped: script: {error}"),
     }
+}
+
+/// What this side finds out is not put into the server's mouth.
+#[test]
+fn what_the_client_found_out_is_its_own_word() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    write(&served.join("sub/a"), b"a");
+    let server = Server::start(&served);
+    let copy = folder.path().join("copy");
+    let get = |path: &str, destination: &Path| {
+        let arguments = ["get".as_ref(), OsStr::new(&server.url(path)), destination.as_ref()].map(OsStr::to_owned);
+        run(&mut tow(arguments)).expect_code(1).stderr
+    };
+    let ls = |flag: &[&str]| run(tow(["ls", &server.url("**/*.gz")]).args(flag)).expect_code(1);
+    for (told, why) in [
+        (get("**/*.gz", &copy), "nothing matches; a \\ before"),
+        (ls(&[]).stderr, "nothing matches; a \\ before"),
+        (ls(&["--json"]).stderr, "nothing matches"),
+        (get("sub", Path::new("-")), "not a single file"),
+        (get("sub/*", Path::new("-")), "a single file is needed"),
+    ] {
+        assert!(told.contains(why) && !told.contains("the server says"), "{told}");
+    }
+    assert!(ls(&["--json"]).stdout.is_empty());
+    let told = get("missing", &copy);
+    assert!(told.contains("the server says: not found"), "{told}");
+}
+
+#[test]
+fn failures_name_paths_on_the_server() {
+    let folder = tempdir().expect("a folder");
+    let (served, copy) = (folder.path().join("served"), folder.path().join("copy"));
+    write(&served.join("top/sub/dir/file"), b"a");
+    symlink("file", served.join("top/sub/dir/link")).expect("a link");
+    for name in ["dir/file", "dir/link"] {
+        write(&copy.join(name).join("in the way"), b"");
+    }
+    let server = Server::start(&served);
+    for source in ["top/sub", "top/sub/*"] {
+        let summary = get(&server.url(source), &copy).expect_code(1).summary();
+        let failures = summary["failures"].as_array().expect("failures").clone();
+        let mut paths: Vec<_> = failures.iter().filter_map(|failure| failure["path"].as_str()).collect();
+        paths.sort_unstable();
+        assert_eq!(paths, ["top/sub/dir/file", "top/sub/dir/link"], "{summary}");
+    }
+}
+
+#[test]
+fn of_many_warnings_the_first_are_printed() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    write(&served.join("a"), b"a");
+    for number in 0..33 {
+        symlink("/", served.join(format!("link{number}"))).expect("a link");
+    }
+    let server = Server::start(&served);
+    let outcome = get(&server.url(""), &folder.path().join("copy")).expect_code(0);
+    assert_eq!(outcome.stderr.lines().filter(|line| line.contains("left out")).count(), 20, "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("and 13 more"), "{}", outcome.stderr);
+    assert_eq!(outcome.summary()["warnings"].as_array().map(Vec::len), Some(33));
 }

@@ -36,7 +36,7 @@ pub(super) fn get_to_writer(
         Source::Path(path) => path.clone(),
         Source::Glob(_) => {
             let message = "a pattern, where a single file is needed".to_owned();
-            return Err(TransferError::Refused { code: ErrorCode::NotAFile, message }.into());
+            return Err(TransferError::Unmet { code: ErrorCode::NotAFile, message }.into());
         }
     };
     let mut connection = Connection::open(&options.connect, cancel)?;

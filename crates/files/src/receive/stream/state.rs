@@ -15,13 +15,11 @@ use crate::protocol::control::{
 };
 use crate::protocol::data::{Body, DataEntry};
 use crate::receive::inbound::Inbound;
-use crate::receive::transfer::{Credit, HASH_BYTES_PER_SECOND_MIN, Progress, TransferError};
+use crate::receive::transfer::{AGAIN_MAX, Credit, HASH_BYTES_PER_SECOND_MIN, Progress, TransferError, in_vain};
 use crate::root::Timestamp;
 
 /// Largest leaf that is held in memory until it is checked: that of a file of 16 TiB.
 const LEAF_HELD_BYTES_MAX: u64 = 16 << 20;
-/// How often the same leaf is asked for again, and how often a file that changed is begun again.
-const AGAIN_MAX: u32 = 3;
 /// Zeros are written in pieces of this size.
 const ZERO_BYTES: usize = 64 << 10;
 
@@ -244,7 +242,11 @@ impl Stream {
     fn changed(&mut self, reason: &str) -> Result<(), TransferError> {
         self.restarts += 1;
         if self.written > 0 || self.restarts > AGAIN_MAX {
-            return Err(TransferError::Refused { code: ErrorCode::Changed, message: reason.to_owned() });
+            let message = match self.written {
+                0 => in_vain(reason, true),
+                _ => format!("{reason}, when some of it was written already"),
+            };
+            return Err(TransferError::Unmet { code: ErrorCode::Changed, message });
         }
         self.version = None;
         self.values.clear();
@@ -258,7 +260,7 @@ impl Stream {
                 let entry = page.entries.into_iter().next().filter(|_| page.base == Base::File);
                 let Some(entry) = entry else {
                     let message = "not a single file".to_owned();
-                    return Err(TransferError::Refused { code: ErrorCode::NotAFile, message });
+                    return Err(TransferError::Unmet { code: ErrorCode::NotAFile, message });
                 };
                 if self.path.is_root() {
                     // The server serves one file, and its name is known now.
@@ -276,7 +278,9 @@ impl Stream {
                 FileAnswer::Same { .. } => protocol("a file is the same, but the same as what was not asked"),
                 FileAnswer::Error { code, message, .. } => Err(TransferError::Refused { code, message }),
             }),
-            Reply::Void(void) if void.id == self.id => self.changed(&void.message),
+            Reply::Void(void) if void.id == self.id => {
+                self.changed(&format!("the server says: {} ({})", void.message, void.code))
+            }
             Reply::Done { id } if id == self.id && self.phase == Phase::Metadata => match self.version {
                 Some(version) if self.verify && version.digest.is_none() => {
                     protocol("no digest, though it was asked for")
@@ -294,7 +298,7 @@ impl Stream {
                 self.leaves(leaves, attachment.as_deref().unwrap_or_default())
             }
             Reply::Error(error) if error.id.is_none() || error.id == Some(self.id) => match error.code {
-                ErrorCode::Changed => self.changed(&error.message),
+                code @ ErrorCode::Changed => self.changed(&format!("the server says: {} ({code})", error.message)),
                 code => Err(TransferError::Refused { code, message: error.message }),
             },
             _ => Ok(()),
@@ -307,7 +311,7 @@ impl Stream {
         };
         if self.verify && leaves.leaf_bytes().min(metadata.size) > LEAF_HELD_BYTES_MAX {
             let message = "the file is too large to be checked piece by piece".to_owned();
-            return Err(TransferError::Refused { code: ErrorCode::Unsupported, message });
+            return Err(TransferError::Unmet { code: ErrorCode::Unsupported, message });
         }
         let new = FileVersion { leaves, modified: metadata.mtime, digest: metadata.digest };
         let same = self.version.is_none_or(|old| {
@@ -464,7 +468,7 @@ impl Stream {
         self.bad += 1;
         if self.bad > AGAIN_MAX {
             let message = format!("its content does not match its digest, {} times", AGAIN_MAX + 1);
-            return Err(TransferError::Refused { code: ErrorCode::Io, message });
+            return Err(TransferError::Unmet { code: ErrorCode::Io, message });
         }
         if let Some(piece) = &mut self.piece {
             piece.useless = true;

@@ -23,7 +23,7 @@ impl Transfer {
                 self.entries_pending = self.entries_pending.saturating_sub(1);
                 if let Err(error) = result {
                     let error = full(error)?;
-                    self.totals.fail(local.to_string(), error.message);
+                    self.totals.fail(self.remote_path(&local), error.message);
                     self.failed_dirs.insert(local);
                 }
                 Ok(())
@@ -253,7 +253,7 @@ impl Transfer {
         }
         let values = std::mem::take(&mut query.values);
         if task.digest.is_none() || merge_leaves(&values).ok() != task.digest {
-            return self.restart(key, "the server's leaves do not match its digest");
+            return self.restart(key, "the server's leaves do not match its digest", false);
         }
         if let Some(content) = &task.content {
             let wrong = |&(leaf, value): &(u64, &Leaf)| content.values.get(&leaf) != Some(value);

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::command::{ContentKey, DiskCommand, FileKey, SmallFile, Version};
 use super::file::{FileTask, LeafQuery, Phase};
-use super::outcome::TransferError;
+use super::outcome::{TransferError, in_vain};
 use super::{AGAIN_MAX, Transfer};
 use crate::digest::{Digest, LEAF_BYTES_MIN, LeafSize};
 use crate::limits::FILE_RANGES_MAX;
@@ -221,7 +221,8 @@ impl Transfer {
             Reply::End { id, n } => self.asked_over(id, n),
             Reply::Void(void) => {
                 let file = self.take_asked(void.id, void.n)?;
-                self.restart(file, &format!("{} ({})", void.message, void.code))
+                let reason = format!("the server says: {} ({})", void.message, void.code);
+                self.restart(file, &reason, void.code == ErrorCode::Changed)
             }
             Reply::Done { id } => self.fetch_done(id),
             Reply::Leaves(leaves) => self.leaves_came(leaves, attachment),
@@ -261,7 +262,11 @@ impl Transfer {
             FileAnswer::Error { n, code, message } => {
                 let key = self.take_asked(id, n)?;
                 let reason = format!("the server says: {message} ({code})");
-                if code == ErrorCode::Changed { self.restart(key, &reason) } else { self.file_failed(key, reason) }
+                if code == ErrorCode::Changed {
+                    self.restart(key, &reason, true)
+                } else {
+                    self.file_failed(key, reason)
+                }
             }
         }
     }
@@ -318,7 +323,7 @@ impl Transfer {
         {
             // What an earlier transfer left was of another version that had the same size and time.
             task.digest = None;
-            return self.restart(key, "the file changed");
+            return self.restart(key, "the file changed", true);
         }
         task.digest = Some(reply.digest);
         self.note_digest(key, reply.digest);
@@ -341,7 +346,7 @@ impl Transfer {
         asked.state = AskedState::Over;
         let (key, useless) = (asked.file, asked.useless);
         if useless {
-            return self.restart(key, "the file changed");
+            return self.restart(key, "the file changed", true);
         }
         let verify = self.options.verify;
         let Some(task) = self.files.get_mut(&key).filter(|task| task.asked == (id, n)) else { return Ok(()) };
@@ -386,7 +391,7 @@ impl Transfer {
             return Err(TransferError::Refused { code: error.code, message: error.message });
         }
         if let Some(key) = self.leaf_requests.remove(&id) {
-            return self.restart(key, &reason);
+            return self.restart(key, &reason, error.code == ErrorCode::Changed);
         }
         let Some(fetch) = self.fetches.remove(&id) else { return Ok(()) };
         // Not a word of these files came: asking for them again, when and as the server has room, is no second attempt.
@@ -398,7 +403,8 @@ impl Transfer {
             if asked.state != AskedState::Over && asked_here {
                 match error.code {
                     _ if is_later => self.wait_again(asked.file),
-                    ErrorCode::Busy | ErrorCode::Changed => self.restart(asked.file, &reason)?,
+                    ErrorCode::Busy => self.restart(asked.file, &reason, false)?,
+                    ErrorCode::Changed => self.restart(asked.file, &reason, true)?,
                     _ => self.file_failed(asked.file, reason.clone())?,
                 }
             } else if let Some(task) = self.files.get_mut(&asked.file).filter(|_| asked_here) {
@@ -410,13 +416,13 @@ impl Transfer {
     }
 
     /// Asks for a file from its beginning; too often, and it has failed.
-    pub(super) fn restart(&mut self, key: FileKey, reason: &str) -> Result<(), TransferError> {
+    pub(super) fn restart(&mut self, key: FileKey, reason: &str, is_changed: bool) -> Result<(), TransferError> {
         self.abandon(key);
         let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
         task.restarts += 1;
         task.digest = None;
         if task.restarts > AGAIN_MAX {
-            return self.file_failed(key, format!("{reason}; asked {} times", AGAIN_MAX + 1));
+            return self.file_failed(key, in_vain(reason, is_changed));
         }
         let warning = format!("{}: {reason}; asked for it again", task.remote);
         self.warn(warning);

@@ -10,7 +10,6 @@ use super::outcome::TransferError;
 use super::{FILES_UNDER_WAY_MAX, Placement, Source, Transfer};
 use crate::digest::LeafSize;
 use crate::path::{Escaped, RelPath};
-use crate::protocol::ErrorCode;
 use crate::protocol::control::{Base, EntryKind, LinkTarget, ListEntry, ListPage, ListRequest, ListTarget, Request};
 use crate::receive::names;
 use crate::root::Timestamp;
@@ -129,7 +128,7 @@ impl Transfer {
             return Err(TransferError::Protocol("a listing of something else than was asked for".to_owned()));
         }
         if is_glob && self.listing.entries.is_empty() {
-            return Err(TransferError::Refused { code: ErrorCode::NotFound, message: "nothing matches".to_owned() });
+            return Err(TransferError::nothing_matches());
         }
         let name = match base {
             Base::File | Base::Link => Some(self.own_name()?),
@@ -207,6 +206,18 @@ impl Transfer {
         stripped
             .filter(|local| !local.is_root())
             .ok_or_else(|| "refused: it is not below what was asked for".to_owned())
+    }
+
+    /// Where it came from, for people.
+    pub(super) fn remote_path(&self, local: &RelPath) -> String {
+        let base = match (&self.placement, &self.options.source) {
+            // Of a server that serves one thing, it is the thing's own name.
+            (Some(Placement::As(_)), Source::Path(path)) if path.is_root() => return local.to_string(),
+            (Some(Placement::As(_)), Source::Path(path)) => return path.to_string(),
+            (_, Source::Path(path)) => path.clone(),
+            (_, Source::Glob(glob)) => names::glob_base(glob),
+        };
+        if base.is_root() { local.to_string() } else { format!("{base}/{local}") }
     }
 
     fn take_file(&mut self, remote: RelPath, local: RelPath, entry: &ListEntry) {

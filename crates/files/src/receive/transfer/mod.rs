@@ -22,6 +22,7 @@ pub use command::{
     ContentKey, ContentSpec, DiskCommand, DiskError, DiskReport, FileKey, Found, Output, Part, Partial, SmallFile,
     SmallOutcome, Version,
 };
+pub(in crate::receive) use outcome::in_vain;
 pub use outcome::{FileFailure, Progress, Totals, TransferError};
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -44,8 +45,8 @@ use crate::protocol::control::{Compression, Reply, Request};
 /// Where connections break before anything is whole, pieces become smaller, down to this.
 const CHUNK_BYTES_BREAKING_MIN: u64 = 64 << 10;
 
-/// How often a file is asked for again, because it changed, and how often because its content was wrong.
-const AGAIN_MAX: u32 = 3;
+/// How often a file is asked for again, because it changed, and how often because its content, or a leaf of it, was wrong.
+pub(in crate::receive) const AGAIN_MAX: u32 = 3;
 /// Files that are under way at a time; the listing waits for them.
 const FILES_UNDER_WAY_MAX: usize = 16_384;
 /// What a server is given for hashing a file before it counts as stalled, in octets a second.

@@ -1,5 +1,6 @@
 //! What a transfer came to.
 
+use super::AGAIN_MAX;
 use crate::protocol::{ErrorCode, WireError};
 
 /// Most failures of single files that are kept with their reason; all are counted.
@@ -15,6 +16,14 @@ pub enum TransferError {
         /// Its reason.
         code: ErrorCode,
         /// Its reason, for people.
+        message: String,
+    },
+    /// What was asked for can't be had, as this side found out.
+    #[error("{message}")]
+    Unmet {
+        /// As if the server had refused it.
+        code: ErrorCode,
+        /// Why, for people.
         message: String,
     },
     /// The server does not keep to the protocol.
@@ -40,6 +49,19 @@ pub enum TransferError {
     /// Cancelled by the person.
     #[error("interrupted")]
     Cancelled,
+}
+
+impl TransferError {
+    /// Of a pattern.
+    pub fn nothing_matches() -> Self {
+        Self::Unmet { code: ErrorCode::NotFound, message: "nothing matches".to_owned() }
+    }
+}
+
+/// Why a file was asked for again, when it was in vain as often as it may be.
+pub(in crate::receive) fn in_vain(reason: &str, is_changed: bool) -> String {
+    let hint = if is_changed { ": what is being written to can't be got, but a copy of it can" } else { "" };
+    format!("{reason}; asked {} times{hint}", AGAIN_MAX + 1)
 }
 
 impl From<WireError> for TransferError {

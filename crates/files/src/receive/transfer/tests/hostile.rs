@@ -303,3 +303,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_file_that_changes_each_time_is_given_up_with_what_can_be_done() {
+    let mut session = Session::begin();
+    session.list(vec![entry("d/log", EntryKind::File)]);
+    session.transfer.disk(super::super::DiskReport::Space { free: None }, session.now);
+    session.outputs();
+    let (code, message) = (crate::protocol::ErrorCode::Changed, "it grew".to_owned());
+    while let Some(Request::Fetch(fetch)) = session.requests.pop() {
+        let answer = FileAnswer::Error { n: 0, code, message: message.clone() };
+        session.reply(&Reply::Files(FilesReply { id: fetch.id, files: vec![answer] }));
+    }
+    assert!(session.finished);
+    let failures = session.transfer.into_outcome().0.failures;
+    assert!(failures[0].reason.starts_with("the server says: it grew"), "{failures:?}");
+    assert!(failures[0].reason.ends_with("asked 4 times: what is being written to can't be got, but a copy of it can"));
+}
