@@ -103,13 +103,16 @@ impl Core {
         }
     }
 
+    /// Whether something was freed that paused clients may have, and nobody has looked since.
+    #[inline]
+    pub(super) fn may_resume(&self) -> bool {
+        self.relieved && !self.paused.is_empty() && !self.stopping
+    }
+
     /// Lets stock clients go on whose own queues have become half as long, those first that have waited longest: all of them if
     /// what is everybody's is half empty too, or else one a turn as long as there is room at all. Others, such as numbered
     /// clients that are away from their outcomes, may keep more than half of it for hours.
     pub(super) fn resume_clients(&mut self) {
-        if !std::mem::take(&mut self.relieved) || self.paused.is_empty() || self.stopping {
-            return;
-        }
         let mut resumed = 0;
         for _ in 0..self.paused.len() {
             let Some((key, service)) = self.paused.pop_front() else { break };

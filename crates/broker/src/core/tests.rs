@@ -445,8 +445,12 @@ fn outcomes_that_nobody_fetches_don_t_keep_stock_clients_from_going_on() {
     actions(&mut core);
     core.tick(4);
     assert_eq!(paused(&actions(&mut core)), [(3, false)]);
+    // Nobody has to say anything before it is the next one's turn.
+    assert!(core.next_deadline() <= 5);
     core.tick(5);
     assert_eq!(paused(&actions(&mut core)), [(4, false)]);
+    core.tick(6);
+    assert!(core.next_deadline() > 6);
 }
 
 #[test]

@@ -19,7 +19,9 @@ impl Core {
     /// Does what is due. To be called after every batch of events: it costs next to nothing when nothing is due.
     #[inline]
     pub fn tick(&mut self, now: Millis) {
-        self.resume_clients();
+        if self.may_resume() {
+            self.resume_clients();
+        }
         if now >= self.next_expiry && now >= self.next_sweep() {
             self.sweep(now);
         }
@@ -36,6 +38,9 @@ impl Core {
 
     /// When [`Core::tick`] has something to do next.
     pub fn next_deadline(&self) -> Millis {
+        if self.may_resume() {
+            return 0;
+        }
         let sweep = if self.next_expiry == NEVER { NEVER } else { self.next_expiry.max(self.next_sweep()) };
         sweep.min(self.next_heartbeat).min(self.next_absence_check)
     }
