@@ -65,6 +65,9 @@ impl Lists {
 const TOO_LARGE_A_REPLY: &str =
     "the reply is here, but has with its code over 64 MiB or 1000 frames: a stock client of Majordomo is given it";
 
+/// Of a stored reply in a file, for which there is no memory now.
+const TOO_MANY_REPLIES: &str = "large replies that were asked for before have their room: confirm those, and ask again";
+
 /// A reply that begins with a code, as all of these do.
 fn coded(code: &'static str, more: impl IntoIterator<Item = Bytes>) -> Body {
     Body::of_frames([Bytes::from_static(code.as_bytes())].into_iter().chain(more))
@@ -107,7 +110,12 @@ impl Broker {
             b"mmi.services" | b"mmi.queue" => self.list(service, b""),
             b"mmi.spool" => coded("200", [self.spool().to_string().into()]),
             b"titanic.request" if self.keeping.is_some() => return self.titanic_request(token, body),
-            b"titanic.reply" if self.keeping.is_some() => self.titanic_reply(token, &argument),
+            b"titanic.reply" if self.keeping.is_some() => match self.titanic_reply(token, &argument) {
+                Some(reply) => reply,
+                None => {
+                    return self.core.built_in_reply(token, Status::UNAVAILABLE, Body::from(TOO_MANY_REPLIES));
+                }
+            },
             b"titanic.close" if self.keeping.is_some() => match name_of(&argument) {
                 Some(name) => {
                     let now = self.now();
@@ -199,25 +207,29 @@ impl Broker {
         self.core.store(now, name, &service, Body::of_frames(frames), *token, answer);
     }
 
-    fn titanic_reply(&self, token: &Token, argument: &[u8]) -> Body {
-        match name_of(argument).and_then(|name| self.core.stored(name)) {
+    /// What is stored under a name; `None`: it would have to be brought into memory, and there is no room for it now.
+    fn titanic_reply(&self, token: &Token, argument: &[u8]) -> Option<Body> {
+        Some(match name_of(argument).and_then(|name| self.core.stored(name)) {
             None => coded("400", []),
             Some(StoredState::Pending) => coded("300", []),
-            Some(StoredState::Done(Status::OK, body)) if self.core.is_numbered(token) => in_memory(&body),
+            Some(StoredState::Done(Status::OK, body)) if self.core.is_numbered(token) => {
+                in_memory(&body, |bytes| self.core.has_room_to_answer(token, bytes))?
+            }
             Some(StoredState::Done(Status::OK, body)) => Body::joined([coded("200", []), body]),
             Some(StoredState::Done(_, reason)) => coded("500", reason.to_frames().unwrap_or_default()),
-        }
+        })
     }
 }
 
-/// A stored reply behind its code, for a numbered client: in several frames, so all of it in memory.
-fn in_memory(body: &Body) -> Body {
+/// A stored reply behind its code, for a numbered client: in several frames, so all of it in memory, if there is room for it there.
+fn in_memory(body: &Body, has_room: impl Fn(usize) -> bool) -> Option<Body> {
     const CODE: &str = "200";
     let fits = |frames: usize| {
         frames < BODY_FRAMES_MAX && body.length().saturating_add(CODE.len() as u64) <= BODY_BYTES_MAX as u64
     };
-    match (body.to_frames(), SpooledBody::of(body)) {
+    Some(match (body.to_frames(), SpooledBody::of(body)) {
         (Some(frames), _) if fits(frames.len()) => coded(CODE, frames),
+        (None, Some(_)) if fits(1) && !has_room(body.length() as usize) => return None,
         (None, Some(file)) if fits(1) => match file.read() {
             Ok(octets) => coded(CODE, [octets]),
             Err(error) => {
@@ -226,7 +238,7 @@ fn in_memory(body: &Body) -> Body {
             }
         },
         _ => coded("413", [TOO_LARGE_A_REPLY.into()]),
-    }
+    })
 }
 
 /// A stored request's name as Titanic has it: as a client's is written.
@@ -279,6 +291,50 @@ mod tests {
                 assert_eq!((one.as_array().unwrap().len(), &one[0]["service"]), (1, &json!(last)));
             }
         }
+    }
+
+    #[test]
+    fn stored_replies_in_files_are_read_for_a_client_as_far_as_it_may_have_them() {
+        const LARGE: usize = 3 << 20;
+        let folder = tempfile::tempdir().unwrap();
+        let mut options = BrokerOptions::new(vec!["tcp://127.0.0.1:0".parse().unwrap()]);
+        options.journal = Some(folder.path().join("journal"));
+        options.settings.client_bytes_max = LARGE + LARGE / 2;
+        let mut broker = Broker::bind(options).unwrap();
+        broker.core.worker_ready(0, 1, Kind::Numbered, b"large", 1);
+        broker.core.store(0, ClientId([9; 16]), b"large", "x".into(), Token([0; 16]), Body::default());
+        let mut actions = Vec::new();
+        broker.core.take_actions(&mut actions);
+        let given = actions.iter().find_map(|action| match action {
+            Action::Dispatch { token, .. } => Some(*token),
+            _ => None,
+        });
+        let mut file = crate::spool::Spool::new(folder.path()).unwrap().create().unwrap();
+        file.write(&vec![7; LARGE]).unwrap();
+        broker.core.worker_reply(0, 1, &given.unwrap(), Status::OK, None, Body::large(file.finish()));
+        let start = Instant::now();
+        while !matches!(broker.core.stored(ClientId([9; 16])), Some(StoredState::Done(..))) {
+            assert!(start.elapsed() < Duration::from_secs(60), "it isn't on the disk");
+            broker.act();
+            broker.turn().unwrap();
+        }
+        broker.core.client_hello(0, 0, ClientId([1; 16]), 1);
+        let mut ask = |broker: &mut Broker, number| {
+            let name = Body::from(ClientId([9; 16]).to_string());
+            broker.core.flushed(0);
+            broker.core.request(0, 0, number, 0, false, b"titanic.reply", name);
+            broker.act();
+            // Once more, to be told what became of it.
+            broker.core.request(0, 0, number, 0, false, b"titanic.reply", Body::default());
+            actions.clear();
+            broker.core.take_actions(&mut actions);
+            let Some(Action::Reply { status, body, .. }) = actions.pop() else { panic!("{actions:?}") };
+            (status, body.length() as usize)
+        };
+        assert_eq!(ask(&mut broker, 1), (Status::OK, LARGE + 3));
+        assert_eq!(ask(&mut broker, 2), (Status::UNAVAILABLE, TOO_MANY_REPLIES.len()));
+        broker.core.confirm(0, 0, 1, 2);
+        assert_eq!(ask(&mut broker, 3), (Status::OK, LARGE + 3));
     }
 
     #[test]

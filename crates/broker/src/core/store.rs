@@ -341,6 +341,18 @@ impl Core {
         request.is_some_and(|request| self.sessions[request.session as usize].client.is_some())
     }
 
+    /// Whether an answer of so many octets, which isn't in memory yet, may be brought there for a numbered client's request: beside
+    /// what the client has not confirmed, unless that is nothing, and beside what is everybody's.
+    pub fn has_room_to_answer(&self, token: &Token, bytes: usize) -> bool {
+        let ticket = Ticket::read(token);
+        let settings = &self.settings;
+        self.requests.find(ticket.slot, ticket.generation).is_some_and(|request| {
+            let unconfirmed = self.sessions[request.session as usize].reply_bytes;
+            (unconfirmed == 0 || unconfirmed + bytes <= settings.client_bytes_max)
+                && self.bytes + bytes <= settings.bytes_max + settings.unfinished_bytes_max()
+        })
+    }
+
     #[cfg(test)]
     pub(super) fn awaiting_closes(&self) -> usize {
         self.store.closing.len()
