@@ -8,7 +8,7 @@ use std::time::Duration;
 pub(super) struct Failover {
     endpoints: usize,
     current: usize,
-    /// Attempts since the last connection that worked.
+    /// Attempts, and connections that were soon gone, since the last one that worked.
     failures: u32,
     first: Duration,
     most: Duration,
@@ -26,7 +26,7 @@ impl Failover {
         self.current
     }
 
-    /// The connection works.
+    /// The connection worked.
     pub fn succeeded(&mut self) {
         self.failures = 0;
     }

@@ -1,8 +1,13 @@
 //! What a client can tell people of its connection: whether it works, and what is wrong with it.
 
 use crate::link::Speech;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use towpath_sockets::{Endpoint, WORKS_AFTER};
+
+/// A connection to a broker of numbered requests that ends earlier was of no use, though the broker had let this client in: another
+/// client of the same id may have taken it over, and takes over the next one as well. Who comes back at once each time would end that
+/// one's, and so on, a hundred times a second.
+const LASTS_AFTER: Duration = Duration::from_secs(1);
 
 /// Why there is no connection, before the first attempt.
 const NOT_TRIED: &str = "no connection has been made yet";
@@ -90,13 +95,14 @@ impl Standing {
         }
     }
 
-    /// The connection is lost, or couldn't be made. Tells whether it was one to a stock broker that lasted: nothing else tells that it
-    /// worked.
-    pub fn lost(&mut self, endpoint: Option<&Endpoint>, reason: &str, now: Instant) -> bool {
+    /// The connection is lost, or couldn't be made. Tells whether it had worked: a broker of numbered requests had said so, if
+    /// `welcomed`, and it lasted; of one to a stock broker nothing else tells that.
+    pub fn lost(&mut self, endpoint: Option<&Endpoint>, reason: &str, welcomed: bool, now: Instant) -> bool {
         self.replaced(endpoint, reason);
         self.misheard = false;
-        let lasted = self.ready_at.take().is_some_and(|at| now.saturating_duration_since(at) >= WORKS_AFTER);
-        lasted && self.stock
+        let works_after = if self.stock { WORKS_AFTER } else { LASTS_AFTER };
+        let lasted = self.ready_at.take().is_some_and(|at| now.saturating_duration_since(at) >= works_after);
+        lasted && (self.stock || welcomed)
     }
 
     fn set(&mut self, endpoint: Option<&Endpoint>, reason: &str) {

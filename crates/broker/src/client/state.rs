@@ -184,7 +184,8 @@ impl State {
     fn lost(&mut self, reason: &str, now: Instant) {
         let endpoint = self.endpoints.get(self.failover.current());
         tracing::debug!(endpoint = endpoint.map(ToString::to_string), reason, "no connection to a broker");
-        if self.standing.lost(endpoint, reason, now) {
+        let welcomed = self.session.journal().is_some();
+        if self.standing.lost(endpoint, reason, welcomed, now) {
             self.failover.succeeded();
         }
         self.forget_connection();
@@ -230,13 +231,7 @@ impl State {
         let (session, inbox) = (&mut self.session, &mut self.inbox);
         let mut sink = |delivery| inbox.deliver(delivery);
         match speech {
-            Speech::Numbered => {
-                let outcome = session.on_message(message, now, &mut sink);
-                if session.journal().is_some() {
-                    self.failover.succeeded();
-                }
-                outcome
-            }
+            Speech::Numbered => session.on_message(message, now, &mut sink),
             Speech::Stock(dialect) => {
                 let endpoint = self.endpoints.get(self.failover.current());
                 match dialect.client_hears(message) {
