@@ -60,8 +60,16 @@ impl BrokerArguments {
         }
     }
 
-    /// The options of a connection.
+    /// The options of a connection, if there can be one to each of the endpoints.
     pub fn link(&self) -> Result<LinkOptions, Failure> {
+        for endpoint in &self.endpoints {
+            let wrong = |why: &str| Err(Failure::usage(format!("{endpoint}: {why}")));
+            match endpoint {
+                Endpoint::Tcp { port: 0, .. } => return wrong("port 0 can be listened on but not connected to"),
+                Endpoint::Inproc(_) => return wrong("inproc does not leave a process; use tcp or ipc"),
+                _ => {}
+            }
+        }
         let dialect = match self.dialect {
             DialectName::Auto => Dialect::Auto,
             DialectName::Mdp01 => Dialect::Mdp01,

@@ -48,7 +48,7 @@ pub struct Arguments {
     #[arg(long)]
     echo: bool,
     /// The echo takes so many milliseconds, of up to --jobs requests at the same time.
-    #[arg(long, value_name = "MS", requires = "echo")]
+    #[arg(long, value_name = "MS", requires = "echo", conflicts_with = "command")]
     work_ms: Option<u64>,
 }
 

@@ -63,9 +63,17 @@ fn what_cannot_work_is_refused_at_once() {
         (&["mmi.foo", "--echo"], "the broker's own services"),
         (&["titanic.request", "--", "cat"], "the broker's own services"),
         (&["echo", "--echo", "--jobs", "0"], "--jobs"),
+        (&["echo", "--work-ms", "5", "--", "cat"], "--work-ms"),
+        (&["echo", "--work-ms", "5"], "--echo"),
+        (&["echo", "--echo", "--connect", "tcp://127.0.0.1:0"], "port 0 can be listened on but not connected to"),
+        (&["echo", "--echo", "--connect", "inproc://here"], "inproc does not leave a process"),
     ] {
         let outcome = run(tow(["work"]).args(arguments)).expect_code(2);
         assert!(outcome.stderr.contains(reason), "{}", outcome.stderr);
+    }
+    for more in [&["x"][..], &["--count", "3"]] {
+        let outcome = run(tow(["call", "echo", "--connect", "tcp://127.0.0.1:0"]).args(more)).expect_code(2);
+        assert!(outcome.stderr.contains("tcp://127.0.0.1:0: port 0"), "{}", outcome.stderr);
     }
     let outcome = run(tow(["work", "echo", "--echo"]).env("TOW_LOG", "foo")).expect_code(2);
     assert_eq!(outcome.stderr, "tow: TOW_LOG=foo: it is error, warn, info, debug or trace\n");
