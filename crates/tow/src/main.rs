@@ -74,6 +74,9 @@ fn main() -> ExitCode {
         Err(failure) => return told(failure),
     };
     resources::raise_file_limit();
+    if let Err(failure) = resources::check_descriptors() {
+        return told(failure);
+    }
     if matches!(arguments.command, Command::Broker(_) | Command::Call(_) | Command::Work(_)) {
         resources::keep_freed_memory();
     }

@@ -1,6 +1,8 @@
 //! What a process has used, from /proc, and how many files it may open.
 
+use crate::exit::Failure;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::os::unix::net::UnixStream;
 
 /// CPU seconds and peak memory of a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -42,6 +44,18 @@ pub fn raise_file_limit() {
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
         tracing::debug!(%error, "the limit of open files stays as it is");
     }
+}
+
+/// Pairs of descriptors that there must be when a command begins: what the runtimes, their signals and a hub need together, and some.
+const PAIRS_AT_FIRST: usize = 10;
+
+/// Fails where this process may open next to no files, and what needs them could only panic.
+pub fn check_descriptors() -> Result<(), Failure> {
+    let pairs: Result<Vec<_>, _> = (0..PAIRS_AT_FIRST).map(|_| UnixStream::pair()).collect();
+    pairs.map(drop).map_err(|error| {
+        let needed = 2 * PAIRS_AT_FIRST;
+        Failure::failed(format!("it must be able to open at least {needed} files at a time (ulimit -n): {error}"))
+    })
 }
 
 /// What the allocator keeps of freed memory is twice this.

@@ -80,6 +80,19 @@ fn what_cannot_work_is_refused_at_once() {
 }
 
 #[test]
+fn without_descriptors_no_command_panics() {
+    for command in [&["broker", "--bind", "tcp://127.0.0.1:0"][..], &["call", "x", "x"], &["work", "x", "--echo"]] {
+        for most in 6..20 {
+            let mut short = Command::new("sh");
+            short.args(["-c", &format!("ulimit -n {most}; exec \"$@\""), "sh"]);
+            short.arg(tow(command).get_program()).args(command);
+            let outcome = run(&mut short).expect_code(1);
+            assert!(outcome.stderr.contains("ulimit -n"), "{most}: {}", outcome.stderr);
+        }
+    }
+}
+
+#[test]
 fn clients_of_majordomo_see_a_failure_of_our_broker_as_one() {
     let broker = Broker::start();
     let _bad = work(&[&broker], &["bad", "--", "sh", "-c", "echo oops >&2; exit 3"]);
