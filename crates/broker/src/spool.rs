@@ -36,7 +36,7 @@ impl Spool {
     /// Makes the directory if it isn't there, and removes what a process that was killed has left in it.
     pub fn new(dir: impl Into<PathBuf>) -> io::Result<Spool> {
         let dir = dir.into();
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+        make_dir(&dir)?;
         for entry in std::fs::read_dir(&dir)? {
             let entry = entry?;
             if entry.file_name().to_string_lossy().starts_with(PREFIX) {
@@ -65,6 +65,15 @@ impl Spool {
         let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
         Ok(SpoolWriter::new(file, Some(Named(path))))
     }
+}
+
+/// Makes a directory for this user alone, and those above it, if it isn't there.
+pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|error| match error.kind() {
+        // Something else is there, and that it exists is not what is wrong.
+        io::ErrorKind::AlreadyExists => Errno::NOTDIR.into(),
+        _ => error,
+    })
 }
 
 fn remove_left_over(path: &Path) {
@@ -231,6 +240,17 @@ mod tests {
             }
             assert_eq!(std::fs::read_dir(dir.path().join("spool")).unwrap().count(), 0);
         }
+    }
+
+    #[test]
+    fn what_is_no_directory_is_called_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        for place in [file.clone(), file.join("below")] {
+            assert_eq!(Spool::new(place).unwrap_err().kind(), io::ErrorKind::NotADirectory);
+        }
+        make_dir(dir.path()).unwrap();
     }
 
     #[test]

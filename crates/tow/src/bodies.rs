@@ -1,6 +1,7 @@
 //! Bodies that come from streams and go to them: in memory as long as they are small, in a file otherwise.
 
 use std::any::Any;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
@@ -12,6 +13,49 @@ const MEMORY_BYTES_MAX: usize = 1024 * 1024;
 
 /// Octets read at a time.
 pub const PIECE_BYTES: usize = 256 * 1024;
+
+/// Why a body that is coming in isn't kept: the place for large ones.
+#[derive(Debug)]
+pub struct NoPlace {
+    folder: PathBuf,
+    reason: io::Error,
+}
+
+impl fmt::Display for NoPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no place for a large body: {}: {}", self.folder.display(), self.reason)
+    }
+}
+
+/// Why there is no body.
+#[derive(Debug)]
+pub enum Unread {
+    /// The stream.
+    Stream(io::Error),
+    /// It was read, and not kept.
+    NoPlace(NoPlace),
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unread::Stream(error) => error.fmt(f),
+            Unread::NoPlace(error) => error.fmt(f),
+        }
+    }
+}
+
+impl From<io::Error> for Unread {
+    fn from(error: io::Error) -> Unread {
+        Unread::Stream(error)
+    }
+}
+
+impl From<NoPlace> for Unread {
+    fn from(error: NoPlace) -> Unread {
+        Unread::NoPlace(error)
+    }
+}
 
 /// A body that is coming in.
 pub struct Collector {
@@ -27,7 +71,11 @@ impl Collector {
     }
 
     /// Appends octets.
-    pub fn push(&mut self, octets: &[u8]) -> io::Result<()> {
+    pub fn push(&mut self, octets: &[u8]) -> Result<(), NoPlace> {
+        self.keep(octets).map_err(|reason| NoPlace { folder: self.folder.clone(), reason })
+    }
+
+    fn keep(&mut self, octets: &[u8]) -> io::Result<()> {
         if self.file.is_none() && self.needs_disk(octets.len()) {
             let mut file = Spool::new(&self.folder)?.create()?;
             file.write(&std::mem::take(&mut self.memory))?;
@@ -57,7 +105,7 @@ impl Collector {
 }
 
 /// All that a stream has.
-pub fn read_body(mut from: impl Read, folder: PathBuf) -> io::Result<Body> {
+pub fn read_body(mut from: impl Read, folder: PathBuf) -> Result<Body, Unread> {
     let mut collector = Collector::new(folder);
     let mut piece = vec![0; PIECE_BYTES];
     loop {
@@ -65,7 +113,7 @@ pub fn read_body(mut from: impl Read, folder: PathBuf) -> io::Result<Body> {
             Ok(0) => return Ok(collector.finish()),
             Ok(octets) => collector.push(&piece[..octets])?,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in the help of arguments are no links")]
 
-use crate::bodies::{read_body, write_body};
+use crate::bodies::{Unread, read_body, write_body};
 use crate::brokers::{BrokerArguments, seconds};
 use crate::exit::Failure;
 use crate::load;
@@ -188,7 +188,10 @@ async fn request_body(words: Vec<OsString>, spool_folder: PathBuf) -> Result<Bod
         return Ok(Body::from(words.join(&b' ')));
     }
     let body = aside(move || read_body(std::io::stdin().lock(), spool_folder)).await?;
-    body.map_err(|error| Failure::failed(format!("standard input: {error}")))
+    body.map_err(|error| match error {
+        Unread::Stream(error) => Failure::failed(format!("standard input: {error}")),
+        Unread::NoPlace(error) => Failure::failed(error),
+    })
 }
 
 /// Does what may wait for somebody else on a thread of its own: the connection has this one.

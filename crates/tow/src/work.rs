@@ -2,7 +2,7 @@
 
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in the help of arguments are no links")]
 
-use crate::bodies::{Collector, PIECE_BYTES, open_large};
+use crate::bodies::{Collector, NoPlace, PIECE_BYTES, Unread, open_large};
 use crate::brokers::BrokerArguments;
 use crate::exit::Failure;
 use crate::numbers::positive;
@@ -253,6 +253,11 @@ impl Job {
             // Another worker gets the request, as if this one had been killed.
             std::future::pending::<Infallible>().await;
         }
+        // It may have been ended by that: nobody read the rest of its output.
+        let reply = reply.map_err(|error| {
+            tracing::warn!(command = %name, %error, "what the command replied isn't here");
+            format!("{name}: its output: {error}")
+        })?;
         let status = status.map_err(|error| format!("{name}: {error}"))?;
         if !status.success() {
             let complaint = String::from_utf8_lossy(&complaint);
@@ -260,7 +265,7 @@ impl Job {
             tracing::info!(command = %name, %status, complaint, "a request failed");
             return Err(format!("{name}: {status}{}{complaint}", if complaint.is_empty() { "" } else { ": " }));
         }
-        reply.map_err(|error| format!("{name}: its output: {error}"))
+        Ok(reply)
     }
 }
 
@@ -274,7 +279,7 @@ async fn feed(mut input: ChildStdin, body: &Body) {
 }
 
 /// What goes to the disk does so on threads that may wait for it: this one has heartbeats to answer, and other requests to take.
-async fn read_reply(mut from: impl AsyncReadExt + Unpin, folder: PathBuf) -> std::io::Result<Body> {
+async fn read_reply(mut from: impl AsyncReadExt + Unpin, folder: PathBuf) -> Result<Body, Unread> {
     let mut collector = Collector::new(folder);
     let mut piece = vec![0; PIECE_BYTES];
     loop {
@@ -284,7 +289,7 @@ async fn read_reply(mut from: impl AsyncReadExt + Unpin, folder: PathBuf) -> std
             octets => {
                 let pushed = tokio::task::spawn_blocking(move || {
                     collector.push(&piece[..octets])?;
-                    Ok::<_, std::io::Error>((collector, piece))
+                    Ok::<_, NoPlace>((collector, piece))
                 });
                 (collector, piece) = pushed.await.map_err(std::io::Error::other)??;
             }

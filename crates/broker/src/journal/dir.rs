@@ -14,12 +14,11 @@ const LOCK_NAME: &str = "lock";
 
 /// Makes the directory if it isn't there.
 pub(super) fn make_dir(dir: &Path) -> Result<(), JournalError> {
-    use std::os::unix::fs::DirBuilderExt;
     if dir.is_dir() {
         return Ok(());
     }
     let cannot = || JournalError::io("make", dir);
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(cannot())?;
+    crate::spool::make_dir(dir).map_err(cannot())?;
     // Its own name has to last as well.
     let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(parent).and_then(|parent| parent.sync_all()).map_err(cannot())

@@ -80,6 +80,27 @@ fn what_cannot_work_is_refused_at_once() {
 }
 
 #[test]
+fn a_place_that_is_no_directory_is_named() {
+    let folder = tempdir().expect("a folder");
+    let file = folder.path().join("file");
+    std::fs::write(&file, vec![b'x'; 2 << 20]).expect("write");
+    let place = file.to_str().expect("letters");
+    for option in ["--journal", "--spool"] {
+        let outcome = run(&mut tow(["broker", "--bind", "tcp://127.0.0.1:0", option, place])).expect_code(1);
+        assert!(outcome.stderr.contains(place) && outcome.stderr.contains("Not a directory"), "{}", outcome.stderr);
+    }
+    // Of a large body, too, whichever side has no place for it.
+    let broker = Broker::start();
+    let _large = work(&[&broker], &["large", "--spool", place, "--", "head", "-c", "9000000", "/dev/zero"]);
+    let outcome = run(&mut call(&[&broker], &["large", "x"])).expect_code(1);
+    let no_place = format!("no place for a large body: {place}: Not a directory");
+    assert!(outcome.stderr.contains(&format!("head: its output: {no_place}")), "{}", outcome.stderr);
+    let mut large = call(&[&broker], &["large", "--spool", place]);
+    let outcome = run(large.stdin(File::open(&file).expect("open"))).expect_code(1);
+    assert!(outcome.stderr.contains(&format!("tow: {no_place}")), "{}", outcome.stderr);
+}
+
+#[test]
 fn without_descriptors_no_command_panics() {
     for command in [&["broker", "--bind", "tcp://127.0.0.1:0"][..], &["call", "x", "x"], &["work", "x", "--echo"]] {
         for most in 6..20 {
