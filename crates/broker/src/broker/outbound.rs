@@ -171,6 +171,8 @@ impl Broker {
         let Some(connection) = self.connections.find(peer) else { return };
         if push(&mut self.hub, connection, message) {
             self.block(peer);
+        } else {
+            connection.gets_parts = false;
         }
     }
 
@@ -193,6 +195,8 @@ impl Broker {
             connection.block = block;
             if is_full {
                 self.block(peer);
+            } else {
+                connection.gets_parts = false;
             }
         }
     }
@@ -305,4 +309,67 @@ fn frames_of(body: &Body) -> impl Iterator<Item = Frame> {
         };
         whole.chain(SpooledBody::of(piece).map(|spooled| Frame::File(file(spooled))))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::broker::BrokerOptions;
+    use crate::core::Kind;
+    use std::time::Instant;
+    use towpath_sockets::{Event, HubOptions, SocketType};
+
+    /// A worker that is nowhere but in the core.
+    const WORKER: Peer = 1000;
+
+    /// Replies of a mebibyte each, and more of them than may wait for a peer that doesn't read.
+    const REPLIES: usize = (PENDING_BYTES_MAX >> 20) + 20;
+
+    #[test]
+    fn parts_that_were_read_are_not_held_against_who_has_much_to_read() {
+        let mut options = BrokerOptions::new(vec!["tcp://127.0.0.1:0".parse().unwrap()]);
+        options.settings.client_bytes_max = PENDING_BYTES_MAX;
+        let mut broker = Broker::bind(options).unwrap();
+        broker.core.worker_ready(0, WORKER, Kind::Numbered, b"work", REPLIES as u32 + 1);
+        let mut client = Hub::new(HubOptions::new(SocketType::Dealer)).unwrap();
+        client.connect_once(&broker.endpoints()[0].clone());
+        let (start, mut asked, mut got) = (Instant::now(), 0, 0);
+        let mut turn = |broker: &mut Broker| {
+            broker.turn().unwrap();
+            client.turn(Some(Duration::ZERO)).unwrap();
+            while let Some(event) = client.next_event() {
+                match event {
+                    Event::Ready { peer } => {
+                        for _ in 0..=REPLIES {
+                            let frames = [&b"MDPC02"[..], &[1], b"work", b"x"].map(Bytes::from_static);
+                            client.send(peer, frames.into_iter().map(Frame::Bytes).collect()).unwrap();
+                            asked += 1;
+                        }
+                    }
+                    Event::Message { .. } => got += 1,
+                    _ => {}
+                }
+            }
+            assert!(start.elapsed() < Duration::from_secs(60), "{asked} requests, {got} parts");
+            (asked, got)
+        };
+        let held = |broker: &Broker| broker.core.workers().next().unwrap().held;
+        // What a worker gets is to nobody, so its tokens are taken from the core.
+        let mut tokens = Vec::new();
+        while held(&broker) <= REPLIES {
+            turn(&mut broker);
+        }
+        tokens.extend(broker.core.tokens_of_all());
+        broker.core.worker_reply(0, WORKER, &tokens[0], Status::OK, Some(0), Body::from("part"));
+        broker.act();
+        while turn(&mut broker).1 == 0 {}
+        let large = Body::from(Bytes::from(vec![7; 1 << 20]));
+        for token in &tokens[1..] {
+            broker.core.worker_reply(0, WORKER, token, Status::OK, None, large.clone());
+        }
+        broker.act();
+        let connection = broker.connections.find(0).expect("it was disconnected, and had no time to read");
+        assert!(connection.pending_bytes > PENDING_BYTES_MAX);
+    }
 }

@@ -20,6 +20,12 @@ impl Core {
         Ticket { slot, generation: request.generation, attempt: request.attempt }.seal(self.settings.secret)
     }
 
+    /// The tokens of all requests.
+    #[cfg(test)]
+    pub(crate) fn tokens_of_all(&self) -> Vec<Token> {
+        self.requests.iter().map(|(slot, _)| self.token_of(slot)).collect()
+    }
+
     /// Puts a request that is in no list into its service's queue.
     #[inline]
     pub(super) fn enqueue(&mut self, slot: u32, at_the_front: bool) {
