@@ -25,6 +25,34 @@ pub(super) enum Speaks {
     StockWorker(Dialect),
 }
 
+/// When a peer last read of what it was sent. What the system has taken for it tells: the hub says only now and then that it has room,
+/// when half of its queue is gone, which may be one large message.
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    octets: u64,
+    at: Millis,
+}
+
+impl Reading {
+    /// So many octets have been taken by now.
+    pub fn note(&mut self, now: Millis, octets: u64) {
+        *self = Reading { octets, at: now };
+    }
+
+    /// Whether none were for so long, as `octets` tells, which is only asked for if it matters.
+    pub fn has_stalled(&mut self, now: Millis, most: Millis, octets: impl FnOnce() -> u64) -> bool {
+        if now.saturating_sub(self.at) < most {
+            return false;
+        }
+        let before = self.octets;
+        let octets = octets();
+        if octets != before {
+            self.note(now, octets);
+        }
+        octets == before
+    }
+}
+
 /// One connection.
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -44,7 +72,7 @@ pub(super) struct Connection {
     /// Parts of replies are among what waits: there may be any number of them.
     pub gets_parts: bool,
     /// When it took something of what waits, or began to be blocked.
-    pub has_read_at: Millis,
+    pub reading: Reading,
     /// The core wants no more from it.
     pub is_paused: bool,
     /// It is a stock client in the middle of a large body, for which there is no room on the disk yet.
@@ -80,7 +108,7 @@ impl Connection {
             gathered: Vec::new(),
             is_blocked: false,
             gets_parts: false,
-            has_read_at: 0,
+            reading: Reading::default(),
             is_paused: false,
             awaits_room: false,
             asks_too_much: false,
@@ -182,5 +210,24 @@ impl Connections {
             self.dirty.push(peer);
         }
         Some(&mut connection.block)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_reads_slowly_has_not_stalled() {
+        let mut reading = Reading::default();
+        reading.note(1_000, 500);
+        assert!(!reading.has_stalled(5_999, 5_000, || panic!("asked for nothing")));
+        // A little now and then, of a message that takes a minute.
+        for second in (6..60).step_by(5) {
+            assert!(!reading.has_stalled(second * 1_000, 5_000, || 500 + second));
+        }
+        let last = 56;
+        assert!(!reading.has_stalled(last * 1_000 + 4_999, 5_000, || panic!("asked for nothing")));
+        assert!(reading.has_stalled(last * 1_000 + 5_000, 5_000, || 500 + last));
     }
 }

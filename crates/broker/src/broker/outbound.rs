@@ -213,14 +213,15 @@ impl Broker {
         let Some(connection) = self.connections.find(peer) else { return };
         let most = PENDING_BYTES_MAX.max(self.core.settings().client_bytes_max);
         if !std::mem::replace(&mut connection.is_blocked, true) {
-            connection.has_read_at = now;
+            connection.reading.note(now, taken(&self.hub, connection.id));
             self.core.peer_blocked(now, peer, true);
         }
         let Some(connection) = self.connections.find(peer) else { return };
-        let has_stalled = now.saturating_sub(connection.has_read_at) >= STALLED_MAX.as_millis() as Millis;
+        let (hub, id, stalled_max) = (&self.hub, connection.id, STALLED_MAX.as_millis() as Millis);
+        let reading = &mut connection.reading;
+        let mut has_stalled = || reading.has_stalled(now, stalled_max, || taken(hub, id));
         // Replies are as many as it has asked for; parts have no end.
-        if connection.pending_bytes > most && (has_stalled || connection.gets_parts) {
-            let id = connection.id;
+        if connection.pending_bytes > most && (connection.gets_parts || has_stalled()) {
             return self.reject(id, "it doesn't read what it is sent, and too much waits for it");
         }
         // Whoever reads most slowly has the most, or whoever asks for the most: there is room for half of all memory.
@@ -234,7 +235,7 @@ impl Broker {
     pub(super) fn on_room(&mut self, id: PeerId) {
         let now = self.now();
         let Some(connection) = self.connections.of(id) else { return };
-        connection.has_read_at = now;
+        connection.reading.note(now, taken(&self.hub, id));
         while let Some(message) = connection.pending.pop_front() {
             let bytes = message.memory_bytes();
             match self.hub.send(id, message) {
@@ -272,6 +273,11 @@ fn push(hub: &mut Hub, connection: &mut Connection, message: Message) -> bool {
         connection.pending.push_back(message);
     }
     true
+}
+
+/// Octets that the system has taken for a peer.
+fn taken(hub: &Hub, id: PeerId) -> u64 {
+    hub.peer(id).map_or(0, |peer| peer.bytes_out)
 }
 
 pub(super) fn set_reading(hub: &mut Hub, connection: &Connection) {
