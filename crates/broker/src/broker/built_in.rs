@@ -8,7 +8,9 @@ use crate::spool::{BodyOf, SpooledBody};
 use crate::wire::{ClientId, Status, Token};
 use bytes::Bytes;
 use serde_json::json;
+use siphasher::sip128::{Hasher128, SipHasher24};
 use std::collections::HashMap;
+use std::hash::Hasher;
 use std::time::{Duration, Instant};
 
 /// Services, or workers, in one reply: more would hold up everybody while they are listed.
@@ -201,9 +203,15 @@ impl Broker {
             let reason = "a service of 1 to 255 octets that isn't the broker's own, and a body";
             return self.core.built_in_reply(token, Status::OK, coded("500", [Bytes::from_static(reason.as_bytes())]));
         }
-        let name = ClientId(super::random());
-        let answer = coded("200", [Bytes::from(name.to_string())]);
-        let now = self.now();
+        let numbered = self.core.numbered_by(token);
+        let known = numbered.map(|(client, number)| name_for(client, number, body));
+        let answer = |name: ClientId| coded("200", [Bytes::from(name.to_string())]);
+        // The answer was lost with the process that gave it, and the request has come once more.
+        if let Some(name) = known.filter(|name| self.core.was_stored_before(*name)) {
+            return self.core.built_in_reply(token, Status::OK, answer(name));
+        }
+        let name = known.filter(|name| self.core.stored(*name).is_none()).unwrap_or_else(|| ClientId(super::random()));
+        let (now, answer) = (self.now(), answer(name));
         self.core.store(now, name, &service, Body::of_frames(frames), *token, answer);
     }
 
@@ -212,7 +220,7 @@ impl Broker {
         Some(match name_of(argument).and_then(|name| self.core.stored(name)) {
             None => coded("400", []),
             Some(StoredState::Pending) => coded("300", []),
-            Some(StoredState::Done(Status::OK, body)) if self.core.is_numbered(token) => {
+            Some(StoredState::Done(Status::OK, body)) if self.core.numbered_by(token).is_some() => {
                 in_memory(&body, |bytes| self.core.has_room_to_answer(token, bytes))?
             }
             Some(StoredState::Done(Status::OK, body)) => Body::joined([coded("200", []), body]),
@@ -239,6 +247,18 @@ fn in_memory(body: &Body, has_room: impl Fn(usize) -> bool) -> Option<Body> {
         },
         _ => coded("413", [TOO_LARGE_A_REPLY.into()]),
     })
+}
+
+/// The name of what a numbered client has stored by one of its requests, whichever process of the broker takes it: only who knows the
+/// client's id can tell it. Another body under the same number, which there shouldn't be, has another one.
+fn name_for(client: ClientId, number: u64, body: &Body) -> ClientId {
+    let mut hasher = SipHasher24::new_with_key(&client.0);
+    hasher.write_u64(number);
+    for frame in body.frames().into_iter().flatten() {
+        hasher.write_usize(frame.len());
+        hasher.write(frame);
+    }
+    ClientId(hasher.finish128().as_bytes())
 }
 
 /// A stored request's name as Titanic has it: as a client's is written.
@@ -335,6 +355,43 @@ mod tests {
         assert_eq!(ask(&mut broker, 2), (Status::UNAVAILABLE, TOO_MANY_REPLIES.len()));
         broker.core.confirm(0, 0, 1, 2);
         assert_eq!(ask(&mut broker, 3), (Status::OK, LARGE + 3));
+    }
+
+    #[test]
+    fn what_is_stored_is_so_once_though_the_broker_was_killed_before_it_could_say_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let start = Instant::now();
+        let ask = |body: &'static str, numbers: &[u64]| -> Vec<(Bytes, usize)> {
+            let mut options = BrokerOptions::new(vec!["tcp://127.0.0.1:0".parse().unwrap()]);
+            options.journal = Some(folder.path().join("journal"));
+            let mut broker = Broker::bind(options).unwrap();
+            broker.core.client_hello(0, 0, ClientId([1; 16]), 1);
+            let mut answered = Vec::new();
+            for &number in numbers {
+                let body = || Body::of_frames(["nobody".into(), body.into()]);
+                broker.core.request(0, 0, number, 0, false, b"titanic.request", body());
+                let reply = loop {
+                    assert!(start.elapsed() < Duration::from_secs(60), "it isn't on the disk");
+                    broker.act();
+                    broker.turn().unwrap();
+                    let mut actions = Vec::new();
+                    broker.core.request(0, 0, number, 0, false, b"titanic.request", body());
+                    broker.core.take_actions(&mut actions);
+                    if let Some(Action::Reply { body, .. }) = actions.pop() {
+                        break body;
+                    }
+                };
+                // It is here beside what was stored.
+                broker.core.confirm(0, 0, number, 1);
+                answered.push((reply.to_frames().unwrap()[1].clone(), broker.core.load().0));
+            }
+            answered
+        };
+        let first = ask("once", &[1, 2]);
+        assert!(first[0].0 != first[1].0 && first[1].1 == 2);
+        assert_eq!(ask("once", &[1, 2, 3])[..2], [(first[0].0.clone(), 2), (first[1].0.clone(), 2)]);
+        let other = ask("another", &[1]);
+        assert!(other[0].0 != first[0].0 && other[0].1 == 4);
     }
 
     #[test]

@@ -98,6 +98,8 @@ pub(super) struct Store {
     awaiting: VecDeque<Awaiting>,
     written: u64,
     last_id: u64,
+    /// Up to here they are those of an earlier process.
+    restored_id: u64,
     /// Answers of the broker that wait until a request is on the disk.
     answers: HashMap<u64, (Token, Body)>,
     /// Answers of the broker that wait until so many entries are there.
@@ -294,6 +296,7 @@ impl Core {
     /// The last name that the journal knows, if that is greater than those of what is restored.
     pub fn restored_up_to(&mut self, last_id: u64) {
         self.store.last_id = self.store.last_id.max(last_id);
+        self.store.restored_id = self.store.last_id;
     }
 
     pub(super) fn absent_session(&mut self, now: Millis, client: ClientId) -> SessionKey {
@@ -334,11 +337,18 @@ impl Core {
         })
     }
 
-    /// Whether a request is a numbered client's, whose replies are in memory or in one file.
-    pub fn is_numbered(&self, token: &Token) -> bool {
+    /// Whether an earlier process has kept a request under this name.
+    pub fn was_stored_before(&self, name: ClientId) -> bool {
+        let session = self.session_by_client.get(&name).map(|&key| &self.sessions[key as usize]);
+        let slot = session.and_then(|session| session.requests.get(STORED_NUMBER));
+        slot.is_some_and(|slot| (1..=self.store.restored_id).contains(&self.requests.at(slot).journal_id))
+    }
+
+    /// Which numbered client's request it is, whose replies are in memory or in one file, and its number there.
+    pub fn numbered_by(&self, token: &Token) -> Option<(ClientId, u64)> {
         let ticket = Ticket::read(token);
-        let request = self.requests.find(ticket.slot, ticket.generation);
-        request.is_some_and(|request| self.sessions[request.session as usize].client.is_some())
+        let request = self.requests.find(ticket.slot, ticket.generation)?;
+        Some((self.sessions[request.session as usize].client?, request.number))
     }
 
     /// Whether an answer of so many octets, which isn't in memory yet, may be brought there for a numbered client's request: beside
