@@ -203,7 +203,21 @@ impl Client {
         Client::connect_as(ClientId(name), endpoints, options)
     }
 
-    /// The same with a given name, which no other client may have.
+    /// The same with a given name, by which brokers know the client: for one that is to have the outcomes of requests that it made
+    /// before it was killed.
+    ///
+    /// Every client numbers its requests from 1, and a broker goes by name and number alone. To one that knows the name, the first
+    /// request is the former first one again, whatever it asks now:
+    /// - if that has an outcome that was never received, this is its outcome, and what is asked now is not executed;
+    /// - if it is still being executed, its outcome will be;
+    /// - if its outcome was received, the number is over: the request is ignored, and without [`CallOptions::ttl`] it waits for ever.
+    ///
+    /// So a name is given again only to who makes the same requests in the same order, and has received none of their outcomes;
+    /// anything else takes a new one, as [`Client::connect`] does. A broker forgets a name of which nothing is left when its connection
+    /// ends; other names five minutes later, or a week if they have requests in the journal, unless it is told otherwise.
+    ///
+    /// Two clients must not have one name at a time: each connection ends the other's, again and again, and either gets the
+    /// other's outcomes.
     pub fn connect_as(id: ClientId, endpoints: &[Endpoint], options: ClientOptions) -> Result<Client, SocketError> {
         if endpoints.is_empty() {
             return Err(SocketError::NoEndpoint);

@@ -157,6 +157,12 @@ impl Worker {
 
     /// A worker of which all replies are made at once, by the tasks that drive the connections: for what takes less time than
     /// giving it to another task. Its [`Worker::next`] gives nothing.
+    ///
+    /// `reply` is called under the lock of its connection. It must not call methods of this worker, nor drop it: they wait for that
+    /// lock, and would for ever. While it takes its time, nothing else of the connection happens, and a broker that hears nothing for 10 s
+    /// ([`Heartbeats`](crate::broker::Heartbeats), if they are not set otherwise) gives the worker up: the request is executed again, by
+    /// another worker or by this one when it has connected again. So what computes for long, waits, or reads bodies that are in files is
+    /// for [`Worker::run`].
     pub fn at_once(
         endpoints: &[Endpoint],
         service: &str,
@@ -223,6 +229,10 @@ impl Worker {
 
     /// Works on as many requests at a time as the credit says, each in a task, until the worker has left. A request that is
     /// cancelled has its future dropped.
+    ///
+    /// The tasks are on the runtime that drives the connections, too. A future that blocks its thread holds up what else that thread has
+    /// to do; on a runtime of one thread that is all, and after 10 s without a word the broker takes the worker for dead and has the
+    /// request executed again ([`Request::attempt`] tells). What blocks goes to `tokio::task::spawn_blocking`.
     pub async fn run<F, W>(&self, work: F)
     where
         F: Fn(Request) -> W,
