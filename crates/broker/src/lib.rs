@@ -2,6 +2,8 @@
 //!
 //! docs/requests-protocol.md specifies what is spoken and what is promised.
 
+#![warn(missing_debug_implementations)]
+
 mod body;
 pub mod broker;
 pub mod client;

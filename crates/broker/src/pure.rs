@@ -36,6 +36,12 @@ impl From<Delivery> for Outcome {
 /// The client's session.
 pub struct Client(ClientSession);
 
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("outstanding", &self.0.outstanding()).finish_non_exhaustive()
+    }
+}
+
 impl Client {
     /// Nothing asked yet, not connected.
     pub fn new(client: ClientId, requests_max: usize) -> Client {
@@ -114,6 +120,12 @@ pub enum Work {
 
 /// The worker's session.
 pub struct Worker(WorkerSession);
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker").field("counters", &self.0.counters()).finish_non_exhaustive()
+    }
+}
 
 impl Worker {
     /// A worker that isn't connected.

@@ -6,6 +6,7 @@ use towpath_zmtp::{Frames, Secret};
 
 /// What happened at a [`crate::Hub`].
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Event {
     /// A peer's handshake is over; messages may flow.
     Ready {

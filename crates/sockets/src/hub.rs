@@ -23,6 +23,7 @@ use bytes::Bytes;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -377,6 +378,14 @@ impl Hub {
             }
             self.turn(Some(left.min(CLOSING_TURN)))?;
         }
+    }
+}
+
+impl fmt::Debug for Hub {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("Hub");
+        out.field("socket_type", &self.options.socket_type).field("peers", &self.peers.len());
+        out.field("events", &self.events.len()).finish_non_exhaustive()
     }
 }
 

@@ -12,6 +12,7 @@ pub const WORKS_AFTER: Duration = Duration::from_millis(100);
 /// On loopback, sendfile under the widespread default `bbr` costs about four times the CPU of `cubic`; over real distance the
 /// system's default may well be right. So [`Congestion::Auto`] changes nothing but local connections; `congestion.rs` says when.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Congestion {
     /// `cubic` (or else `reno`) for peers on this machine, the system's default for all others.
     #[default]

@@ -40,6 +40,7 @@ impl fmt::Display for PeerId {
 
 /// What is known of a peer.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct PeerInfo {
     /// Its name here.
     pub id: PeerId,

@@ -17,6 +17,7 @@ use crate::unsent::Unsent;
 use last::Last;
 use rustix::fd::{AsFd, OwnedFd};
 use state::State;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::io::unix::AsyncFd;
@@ -195,6 +196,12 @@ impl Socket {
     pub fn disconnect(&self, peer: PeerId, reason: &str) {
         let _ = self.shared.with_hub(|hub| hub.disconnect(peer, reason));
         self.shared.wake();
+    }
+}
+
+impl fmt::Debug for Socket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Socket").field("hub", &self.shared.lock().hub).finish_non_exhaustive()
     }
 }
 

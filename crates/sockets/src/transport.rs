@@ -31,6 +31,7 @@ const ADDRESSES_MAX: usize = 16;
 
 /// Where a peer really is.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Address {
     /// Its IP address and port.
     Tcp(SocketAddr),

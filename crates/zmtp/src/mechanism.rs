@@ -63,6 +63,7 @@ pub trait Mechanism: Debug + Send {
 
 /// Which mechanism a socket uses, in which role.
 #[derive(Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MechanismConfig {
     /// No authentication.
     #[default]

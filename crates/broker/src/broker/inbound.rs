@@ -70,8 +70,8 @@ impl Broker {
                 let welcome = self.admit.as_ref().is_some_and(|admit| admit.admits(&user, &password));
                 self.hub.admit(peer, welcome);
             }
-            // The hub's log tells of peers that never were ready.
-            Event::FileSent { .. } | Event::Failed { .. } => {}
+            // No range that is sent has a tag, and the hub's log tells of peers that never were ready (`Failed`).
+            _ => {}
         }
     }
 

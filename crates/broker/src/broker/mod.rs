@@ -23,6 +23,7 @@ use gathering::{Gathering, IDLE_WAIT_MS};
 use keeping::Keeping;
 use pace::Pace;
 use spooling::Spooling;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,6 +32,7 @@ use towpath_sockets::{Endpoint, Hub, SocketError, Waker};
 
 /// Why a broker can't start, or ended.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum BrokerError {
     /// The sockets.
     #[error(transparent)]
@@ -72,11 +74,17 @@ pub struct Broker {
 }
 
 /// Ends a broker from another thread.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct StopHandle {
     stop: Arc<AtomicBool>,
     stop_at_once: Arc<AtomicBool>,
     waker: Waker,
+}
+
+impl fmt::Debug for Broker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Broker").field("endpoints", &self.endpoints).field("hub", &self.hub).finish_non_exhaustive()
+    }
 }
 
 impl StopHandle {

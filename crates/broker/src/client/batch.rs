@@ -28,6 +28,13 @@ impl<'a> Batch<'a> {
     }
 }
 
+impl std::fmt::Debug for Batch<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The client's own would wait for the lock that this has.
+        f.debug_struct("Batch").finish_non_exhaustive()
+    }
+}
+
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
         if let Some(state) = self.state.take() {

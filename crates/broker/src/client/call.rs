@@ -77,6 +77,12 @@ impl Place {
     }
 }
 
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Place").field("number", &self.number).field("over", &self.over).finish_non_exhaustive()
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         if !self.over {
@@ -89,6 +95,7 @@ impl Drop for Place {
 }
 
 /// A call that was made: a future of its outcome. Dropping it cancels the request.
+#[derive(Debug)]
 pub struct Call(Place);
 
 impl Call {
@@ -122,6 +129,7 @@ pub enum StreamItem {
 }
 
 /// A reply in parts. Dropping it cancels the request.
+#[derive(Debug)]
 pub struct Stream(Place);
 
 impl Stream {

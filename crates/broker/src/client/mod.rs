@@ -95,6 +95,7 @@ pub struct Completed {
 
 /// What became of the wait for a request to be durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Accepted {
     /// It is in the broker's journal, and on the disk.
     Durable,
@@ -106,6 +107,7 @@ pub enum Accepted {
 
 /// Where a client stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ClientStatus {
     /// Requests without an outcome.
     pub outstanding: usize,

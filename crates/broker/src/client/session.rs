@@ -58,6 +58,7 @@ pub(crate) struct Delivery {
 
 /// What has been counted since the beginning.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Counters {
     /// Requests that were sent once more because a connection was lost.
     pub resent: u64,

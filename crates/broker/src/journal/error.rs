@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 /// Why a journal can't be opened or written.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum JournalError {
     /// Something about a file of the journal failed.
     #[error("{path}: cannot {action}: {source}", path = path.display())]

@@ -28,6 +28,7 @@ const ENVELOPE_FRAMES_MAX: usize = 16;
 
 /// What to speak with a broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Dialect {
     /// Numbered requests with a broker that has them. With any other MDP/0.1; a worker that hears nothing
     /// tries majortomo's shape of 0.2 too.

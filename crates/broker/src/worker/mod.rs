@@ -76,6 +76,7 @@ pub enum WorkerError {
 
 /// Where a worker stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WorkerStatus {
     /// The endpoints that it is connected to.
     pub connected: Vec<Endpoint>,
@@ -133,6 +134,12 @@ pub struct Worker {
     links: Vec<Arc<Shared<LinkState>>>,
     inbox: Arc<Inbox>,
     credit: usize,
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Worker").field(&self.status()).finish()
+    }
 }
 
 impl Drop for Worker {

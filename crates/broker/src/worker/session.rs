@@ -57,6 +57,7 @@ pub(crate) enum Heard {
 
 /// What has been counted since the beginning.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WorkerCounters {
     /// Requests that came.
     pub requests: u64,

@@ -237,6 +237,7 @@ impl Server {
                 self.hub.disconnect(peer, "a frame over the limit");
                 None
             }
+            _ => None,
         }
     }
 

@@ -60,6 +60,7 @@ fn preface(mechanism: &MechanismConfig, knobs: u8) -> Vec<u8> {
                 octets.extend(command(b"HELLO", b"\x03ada\x02pw"));
                 octets.extend(command(b"INITIATE", &metadata));
             }
+            other => panic!("what gets a fuzzer past {other:?} isn't known"),
         }
     }
     octets
