@@ -6,6 +6,7 @@ use super::connection::{CancelHandle, ConnectOptions, Connection, Happened};
 use super::get::GetError;
 use super::inbound::Inbound;
 use super::transfer::TransferError;
+use super::waiting::Waiting;
 use crate::protocol::control::{Base, ListEntry, ListPage, ListRequest, ListTarget, Reply, Request};
 
 /// The listing's request; a connection has no other.
@@ -49,10 +50,10 @@ fn run(
 ) -> Result<Base, GetError> {
     let unreachable = |reason: String| GetError::Connect { endpoint: options.connect.endpoint.to_string(), reason };
     let (mut connected, mut last_reason) = (false, "no answer".to_owned());
-    let mut last_progress = Instant::now();
+    let mut waiting = Waiting::new(Instant::now());
     loop {
         let limit = if connected { options.connect.idle_timeout } else { options.connect.connect_timeout };
-        let left = limit.saturating_sub(last_progress.elapsed());
+        let left = limit.saturating_sub(waiting.since().elapsed());
         if cancel.is_cancelled() {
             connection.send(&Request::Cancel { id: LIST_ID });
             return Err(TransferError::Cancelled.into());
@@ -70,7 +71,7 @@ fn run(
             match happened {
                 Happened::Up => {
                     connected = true;
-                    last_progress = Instant::now();
+                    waiting.progressed(Instant::now());
                     let ListOptions { target, recursive, digest, .. } = options.clone();
                     connection.send(&Request::List(ListRequest { id: LIST_ID, target, recursive, digest }));
                 }
@@ -78,10 +79,13 @@ fn run(
                 Happened::Failed { reason } => last_reason = reason,
                 Happened::Refused { reason } => return Err(options.connect.refused(reason)),
                 Happened::Broken(error) => return Err(TransferError::from(error).into()),
-                Happened::Arriving => last_progress = Instant::now(),
+                Happened::Arriving => waiting.arriving(Instant::now()),
                 Happened::Inbound(inbound) => {
-                    last_progress = Instant::now();
-                    let Some(page) = page_of(inbound)? else { continue };
+                    let Some(page) = page_of(inbound)? else {
+                        waiting.came_to_nothing();
+                        continue;
+                    };
+                    waiting.progressed(Instant::now());
                     page.entries.into_iter().try_for_each(&mut *take)?;
                     if !page.more {
                         return Ok(page.base);

@@ -15,6 +15,7 @@ mod ranges;
 mod sink;
 mod stream;
 pub mod transfer;
+mod waiting;
 
 pub use connection::{CancelHandle, ConnectOptions};
 #[cfg(fuzzing)]

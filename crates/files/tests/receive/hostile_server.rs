@@ -12,7 +12,7 @@ use bytes::Bytes;
 use towpath_files::digest::{Digest, LeafSize, TreeHasher};
 use towpath_files::protocol::control::*;
 use towpath_files::protocol::data::{Body, DataEntry, DataHeader};
-use towpath_files::receive::{Destination, GetError, TransferError};
+use towpath_files::receive::{CancelHandle, Destination, GetError, ListOptions, TransferError, list};
 use towpath_files::root::Timestamp;
 use towpath_sockets::{Endpoint, Event, Hub, HubOptions, Message, PeerId, SocketType, Waker};
 
@@ -30,18 +30,32 @@ struct HostileServer {
 type Answer = Vec<Vec<Bytes>>;
 
 impl HostileServer {
-    fn start(mut answer: impl FnMut(Request) -> Answer + Send + 'static) -> Self {
+    fn start(answer: impl FnMut(Request) -> Answer + Send + 'static) -> Self {
+        Self::start_talking(answer, Duration::from_secs(1), || Vec::new())
+    }
+
+    /// Whoever has asked for something is told more each so often.
+    fn start_talking(
+        mut answer: impl FnMut(Request) -> Answer + Send + 'static,
+        each: Duration,
+        mut more: impl FnMut() -> Answer + Send + 'static,
+    ) -> Self {
         let mut hub = Hub::new(HubOptions::new(SocketType::Router)).unwrap();
         let endpoint = hub.bind(&"tcp://127.0.0.1:0".parse().unwrap()).unwrap();
         let (stop, waker) = (Arc::new(AtomicBool::new(false)), hub.waker());
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
+            let mut asking = None;
             while !stopped.load(Ordering::Acquire) {
-                hub.turn(Some(Duration::from_secs(1))).unwrap();
+                hub.turn(Some(each)).unwrap();
+                if let Some(peer) = asking {
+                    more().into_iter().for_each(|frames| send(&mut hub, peer, frames));
+                }
                 while let Some(event) = hub.next_event() {
                     if let Event::Message { peer, frames, .. } = event
                         && let Ok(request) = Request::decode(&frames[1])
                     {
+                        asking = Some(peer);
                         answer(request).into_iter().for_each(|frames| send(&mut hub, peer, frames));
                     }
                 }
@@ -460,4 +474,39 @@ fn a_writer_never_gets_what_is_wrong() {
     to_writer.destination = Destination::Writer(Box::new(Untouched));
     let result = run(to_writer);
     assert!(matches!(result, Err(GetError::Transfer(TransferError::Unmet { .. }))), "{result:?}");
+}
+
+/// It says what nobody understands, or what nobody asked, and never an answer.
+#[test]
+fn a_server_that_talks_and_says_nothing_is_given_up() {
+    let nonsense = Bytes::from_static(br#"{"re":"weather","is":"fine"}"#);
+    let nonsense = vec![Bytes::from_static(b"TOW1"), nonsense];
+    let cancelled = reply(&Reply::Cancelled(Cancelled { id: 9 }));
+    for junk in [nonsense, cancelled] {
+        let mut left = 400;
+        let more = move || {
+            // In the end it breaks the protocol, so that a client that is still there has failed in another way.
+            left -= 1;
+            vec![if left > 0 { junk.clone() } else { vec![Bytes::from_static(b"?")] }]
+        };
+        for kind in 0..3 {
+            let server = HostileServer::start_talking(|_| Vec::new(), Duration::from_millis(50), more.clone());
+            let destination = tempfile::tempdir().unwrap();
+            let mut options = options(&server.endpoint, path_source("f"), destination.path());
+            options.connect.idle_timeout = Duration::from_secs(1);
+            let result = match kind {
+                0 => run(options).map(drop),
+                1 => {
+                    options.destination = Destination::Writer(Box::new(Shared::default()));
+                    run(options).map(drop)
+                }
+                _ => {
+                    let target = ListTarget::Path(b"f".to_vec().into());
+                    let options = ListOptions { connect: options.connect, target, recursive: false, digest: false };
+                    list(&options, &mut |_| Ok(()), &CancelHandle::new()).map(drop)
+                }
+            };
+            assert!(matches!(result, Err(GetError::Transfer(TransferError::Stalled { .. }))), "{kind}: {result:?}");
+        }
+    }
 }

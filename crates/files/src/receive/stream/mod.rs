@@ -9,6 +9,7 @@ use super::breaks::Breaks;
 use super::connection::{CancelHandle, ConnectOptions, Connection, Happened};
 use super::get::{GetError, Summary};
 use super::transfer::{Progress, Source, TransferError};
+use super::waiting::Waiting;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::Compression;
@@ -67,18 +68,18 @@ fn run(
     cancel: &CancelHandle,
 ) -> Result<(), GetError> {
     let (mut ever_connected, mut connected, mut last_reason) = (false, false, None);
-    let mut last_progress = Instant::now();
+    let mut waiting = Waiting::new(Instant::now());
     let mut breaks = Breaks::default();
     loop {
         if cancel.is_cancelled() {
             return Err(TransferError::Cancelled.into());
         }
         let limit = if ever_connected { connect.idle_timeout } else { connect.connect_timeout };
-        let left = limit.saturating_add(stream.patience()).saturating_sub(last_progress.elapsed());
+        let left = limit.saturating_add(stream.patience()).saturating_sub(waiting.since().elapsed());
         if left.is_zero() {
             return Err(match last_reason {
                 Some(reason) if !connected => GetError::Connect { endpoint: connect.endpoint.to_string(), reason },
-                _ => TransferError::Stalled { seconds: last_progress.elapsed().as_secs(), connected }.into(),
+                _ => TransferError::Stalled { seconds: waiting.since().elapsed().as_secs(), connected }.into(),
             });
         }
         connection.turn(left)?;
@@ -101,17 +102,27 @@ fn run(
                 }
                 Happened::Refused { reason } => return Err(connect.refused(reason)),
                 Happened::Broken(error) => return Err(TransferError::from(error).into()),
-                Happened::Inbound(inbound) => stream.inbound(inbound)?,
-                Happened::Arriving => Vec::new(),
+                Happened::Inbound(inbound) => {
+                    let steps = stream.inbound(inbound)?;
+                    if stream.came_to_nothing() {
+                        waiting.came_to_nothing();
+                        continue;
+                    }
+                    steps
+                }
+                Happened::Arriving => {
+                    waiting.arriving(Instant::now());
+                    continue;
+                }
             };
-            last_progress = Instant::now();
+            waiting.progressed(Instant::now());
             loop {
                 for step in steps {
                     match step {
                         Step::Send(request) => connection.send(&request),
                         Step::Write(data) => {
                             output.write_all(&data)?;
-                            last_progress = Instant::now();
+                            waiting.progressed(Instant::now());
                         }
                         Step::Finished => return Ok(()),
                     }

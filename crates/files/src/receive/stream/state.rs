@@ -16,6 +16,7 @@ use crate::protocol::control::{
 use crate::protocol::data::{Body, DataEntry};
 use crate::receive::inbound::Inbound;
 use crate::receive::transfer::{AGAIN_MAX, Credit, HASH_BYTES_PER_SECOND_MIN, Progress, TransferError, in_vain};
+use crate::receive::waiting::tells_nothing;
 use crate::root::Timestamp;
 
 /// Largest leaf that is held in memory until it is checked: that of a file of 16 TiB.
@@ -73,6 +74,8 @@ pub(super) struct Stream {
     /// How often the leaf that is next was bad, and how often the file changed.
     bad: u32,
     restarts: u32,
+    /// Nothing came of what came last.
+    came_to_nothing: bool,
     steps: Vec<Step>,
 }
 
@@ -109,8 +112,14 @@ impl Stream {
             received_bytes: 0,
             bad: 0,
             restarts: 0,
+            came_to_nothing: false,
             steps: Vec::new(),
         }
+    }
+
+    /// Whether what came last was of no use.
+    pub(super) fn came_to_nothing(&self) -> bool {
+        self.came_to_nothing
     }
 
     pub(super) fn written(&self) -> u64 {
@@ -158,8 +167,13 @@ impl Stream {
     }
 
     pub(super) fn inbound(&mut self, inbound: Inbound) -> Result<Vec<Step>, TransferError> {
+        self.came_to_nothing = false;
         match inbound {
-            Inbound::Control { json, attachment } => self.reply(Reply::decode(&json)?, attachment)?,
+            Inbound::Control { json, attachment } => {
+                let reply = Reply::decode(&json)?;
+                self.came_to_nothing = tells_nothing(&reply);
+                self.reply(reply, attachment)?;
+            }
             Inbound::Header(header) => {
                 if header.id > self.id {
                     return protocol("data of a request that was not made");

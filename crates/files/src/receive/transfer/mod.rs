@@ -38,6 +38,7 @@ use pieces::Piece;
 
 use super::breaks::Breaks;
 use super::inbound::Inbound;
+use super::waiting::{Waiting, tells_nothing};
 use crate::path::RelPath;
 use crate::protocol::WireError;
 use crate::protocol::control::{Compression, Reply, Request};
@@ -137,7 +138,7 @@ pub struct Transfer {
     outputs: VecDeque<Output>,
     totals: Totals,
     failure: Option<TransferError>,
-    last_progress: Instant,
+    waiting_since: Waiting,
     breaks: Breaks,
 }
 
@@ -179,7 +180,7 @@ impl Transfer {
             outputs: VecDeque::new(),
             totals: Totals::default(),
             failure: None,
-            last_progress: now,
+            waiting_since: Waiting::new(now),
             breaks: Breaks::default(),
             options,
         }
@@ -231,13 +232,21 @@ impl Transfer {
         if self.stage == Stage::Over {
             return;
         }
-        self.progressed(now);
         // In the middle of a message nothing becomes possible that wasn't before.
         let ends_something = matches!(inbound, Inbound::Control { .. } | Inbound::BodyEnd);
+        let reply = match inbound {
+            Inbound::Control { ref json, .. } => Some(Reply::decode(json)),
+            _ => None,
+        };
+        match &reply {
+            Some(Ok(reply)) if tells_nothing(reply) => self.waiting_since.came_to_nothing(),
+            _ => self.progressed(now),
+        }
         let result = match inbound {
-            Inbound::Control { json, attachment } => match Reply::decode(&json) {
-                Ok(reply) => self.reply(reply, attachment),
-                Err(error) => Err(error.into()),
+            Inbound::Control { attachment, .. } => match reply {
+                Some(Ok(reply)) => self.reply(reply, attachment),
+                Some(Err(error)) => Err(error.into()),
+                None => Ok(()),
             },
             Inbound::Header(header) => self.data_header(&header),
             Inbound::Body(entry) => self.body_begins(entry),
@@ -271,21 +280,21 @@ impl Transfer {
     /// Time has passed: gives up if nothing happened for too long.
     pub fn tick(&mut self, now: Instant) {
         if self.stage != Stage::Over && now >= self.deadline() {
-            let seconds = now.saturating_duration_since(self.last_progress).as_secs();
+            let seconds = now.saturating_duration_since(self.waiting_since.since()).as_secs();
             self.fail(TransferError::Stalled { seconds, connected: self.connected });
         }
     }
 
     /// Octets come of something that isn't whole yet: nobody is idle.
     pub fn arriving(&mut self, now: Instant) {
-        self.last_progress = now;
+        self.waiting_since.arriving(now);
     }
 
     /// When [`Transfer::tick`] has to be called at the latest.
     pub fn deadline(&self) -> Instant {
         // A server that has sent all of a file, and only hashes it, may be silent for as long as that takes.
         let hashing = Duration::from_secs(self.octets_hashed() / HASH_BYTES_PER_SECOND_MIN);
-        self.last_progress + self.options.idle_timeout.saturating_add(hashing).min(PATIENCE_MAX)
+        self.waiting_since.since() + self.options.idle_timeout.saturating_add(hashing).min(PATIENCE_MAX)
     }
 
     /// Ends the transfer early: tells the server, and leaves what is there for another time.
@@ -315,7 +324,7 @@ impl Transfer {
     }
 
     fn progressed(&mut self, now: Instant) {
-        self.last_progress = self.last_progress.max(now);
+        self.waiting_since.progressed(now);
     }
 
     fn send(&mut self, request: Request) {
