@@ -31,7 +31,7 @@ type Answer = Vec<Vec<Bytes>>;
 
 impl HostileServer {
     fn start(answer: impl FnMut(Request) -> Answer + Send + 'static) -> Self {
-        Self::start_talking(answer, Duration::from_secs(1), || Vec::new())
+        Self::start_talking(answer, Duration::from_secs(1), Vec::new)
     }
 
     /// Whoever has asked for something is told more each so often.
