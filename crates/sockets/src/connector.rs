@@ -12,6 +12,9 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
+/// The longest that an address may take to answer where the name has others: enough for a SYN that is lost and sent again.
+const CONNECTING_MAX: Duration = Duration::from_secs(2);
+
 /// One endpoint to be connected to.
 pub(crate) struct Connector {
     endpoint: Endpoint,
@@ -119,6 +122,10 @@ impl Hub {
         // The peer's deadlines begin here, which may be long after the turn did.
         self.now = Instant::now();
         while let Some(target) = attempt.left.pop_front() {
+            // An address that swallows everything must not take all the time that there is for the name. The last one may.
+            let others = u32::try_from(attempt.left.len()).unwrap_or(u32::MAX);
+            let turn = CONNECTING_MAX.min(self.options.handshake_timeout / others.saturating_add(1));
+            let until = (others > 0).then_some(self.now + turn);
             let added = transport::connect(&target, &self.options.congestion)
                 .map_err(|error| format!("connecting failed: {error}"))
                 .and_then(|(fd, address, connecting)| self.add_peer(fd, &address, attempt.origin, connecting));
@@ -126,6 +133,8 @@ impl Hub {
                 Ok(id) => {
                     if let Some(peer) = self.peers.find_mut(id) {
                         peer.attempt = Some(attempt);
+                        peer.connecting_until = until;
+                        self.next_timer = self.next_timer.into_iter().chain(until).min();
                     }
                     return;
                 }
@@ -182,7 +191,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::options::{HubOptions, WORKS_AFTER};
-    use std::net::SocketAddr;
+    use std::net::{SocketAddr, TcpListener, TcpStream};
     use std::sync::Mutex;
     use towpath_zmtp::SocketType;
 
@@ -229,6 +238,26 @@ mod tests {
             let event = next_event(&mut [&mut client, &mut server]);
             assert!(matches!(event, Event::Ready { .. }), "{event:?}");
         }
+    }
+
+    #[test]
+    fn an_address_that_swallows_everything_does_not_take_all_the_time() {
+        let mut server = hub(SocketType::Router);
+        let Endpoint::Tcp { port, .. } = server.bind(&"tcp://127.0.0.1:0".parse().unwrap()).unwrap() else {
+            panic!("not tcp")
+        };
+        // Where nobody accepts and the queue is full, the kernel drops what asks for more.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let swallows = listener.local_addr().unwrap();
+        let connect = || TcpStream::connect_timeout(&swallows, Duration::from_millis(300));
+        let queued: Vec<_> = std::iter::from_fn(|| connect().ok()).take(100).collect();
+        assert!(queued.len() < 100);
+        let options = HubOptions { handshake_timeout: Duration::from_secs(300), ..HubOptions::new(SocketType::Dealer) };
+        let mut client = Hub::new(options).unwrap();
+        client.go_on(attempt(Origin::Once, &[swallows, SocketAddr::from(([127, 0, 0, 1], port))]));
+        let event = next_event(&mut [&mut client, &mut server]);
+        assert!(matches!(event, Event::Ready { .. }), "{event:?}");
     }
 
     /// Held by a test while its resolver is to hang.

@@ -60,7 +60,7 @@ pub struct HubOptions {
     pub mechanism: MechanismConfig,
     /// PING to peers that announce ZMTP 3.1. The timeout isn't zero.
     pub heartbeat: Option<Heartbeat>,
-    /// One deadline from connecting to READY. Not zero.
+    /// One deadline from connecting to READY. Of a name with several addresses, one that does not answer gets only its share. Not zero.
     pub handshake_timeout: Duration,
     /// Bound of each peer's queue, in octets of memory (file ranges count 64 each). At least 1: one message at a time.
     pub send_queue_bytes: usize,

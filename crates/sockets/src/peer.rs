@@ -141,6 +141,8 @@ pub(crate) struct Peer {
     pub(crate) read_ahead: usize,
     /// connect(2) is under way.
     pub(crate) connecting: bool,
+    /// When that is given up, as there is another address to try.
+    pub(crate) connecting_until: Option<Instant>,
     pub(crate) readable: bool,
     /// The peer has closed its side, or the connection has failed: the end is there to be read behind what came before.
     pub(crate) hung_up: bool,
@@ -189,6 +191,7 @@ impl Peer {
             partial: None,
             read_ahead: crate::read::READ_AHEAD_BYTES_MAX,
             connecting: false,
+            connecting_until: None,
             readable: false,
             hung_up: false,
             writable: false,

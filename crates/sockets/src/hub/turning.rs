@@ -158,6 +158,13 @@ impl Hub {
         let mut ended = Vec::new();
         let mut next: Option<Instant> = None;
         for peer in self.peers.iter_mut() {
+            if let Some(until) = peer.connecting_until.filter(|_| peer.connecting) {
+                if until <= now {
+                    ended.push((peer.id, End::new("connecting failed: no answer")));
+                    continue;
+                }
+                next = next.into_iter().chain([until]).min();
+            }
             if peer.connection.deadline().is_some_and(|deadline| deadline <= now) {
                 if peer.is_ready() && peer.readable {
                     // Octets are here that this side had no room to take: the silence isn't the peer's.
