@@ -292,3 +292,37 @@ fn a_listing_without_room_for_its_names_is_refused_and_another_client_is_not() {
     assert!(list(&lister, recursive()).is_ok());
     assert_eq!(names.room(), ClientNames::new(&Arc::default()).room(), "all was given back");
 }
+
+#[test]
+fn more_than_there_is_and_more_than_a_request_may_have() {
+    let temp = root_with(&[("a", b"a")]);
+    let server = TestServer::start(temp.path());
+    let mut client = server.client();
+    assert_eq!(client.names(list_of(1, "")), ["a"]);
+    client.request(&Request::More { id: 1 });
+    match client.reply() {
+        Reply::Error(error) => assert_eq!((error.id, error.code), (Some(1), ErrorCode::BadRequest)),
+        other => panic!("{other:?}"),
+    }
+    for number in ["1.0", "1e3"] {
+        let json = format!(r#"{{"op":"more","id":{number}}}"#);
+        client.send(&[b"TOW1", json.as_bytes()]);
+        assert!(matches!(client.reply(), Reply::Error(error) if error.code == ErrorCode::BadRequest), "{number}");
+    }
+    let with_frames = |count: usize| -> Vec<&[u8]> {
+        let hello: [&[u8]; 2] = [b"TOW1", br#"{"op":"hello"}"#];
+        hello.into_iter().chain(std::iter::repeat(&b"x"[..])).take(count).collect()
+    };
+    client.send(&with_frames(16));
+    assert!(matches!(client.reply(), Reply::Hello(_)));
+    let spaces = vec![b' '; (1 << 20) + 4096];
+    for over in [with_frames(17), vec![b"TOW1", &spaces]] {
+        let mut client = server.client();
+        client.send(&over);
+        let until = Instant::now() + DEADLINE;
+        while client.gone.is_none() && Instant::now() < until {
+            client.turn();
+        }
+        assert!(client.gone.is_some() && client.inbox.is_empty());
+    }
+}
