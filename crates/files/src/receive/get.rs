@@ -314,6 +314,7 @@ impl Driver {
                 tracing::debug!(%reason, "cannot connect");
                 self.last_reason = Some(reason);
             }
+            Happened::Refused { .. } if self.transfer.is_whole() => self.transfer.cancel(),
             Happened::Refused { reason } => return Err(self.connect.refused(reason)),
             Happened::Inbound(inbound) => self.transfer.inbound(inbound, Instant::now()),
             Happened::Arriving => self.transfer.arriving(Instant::now()),

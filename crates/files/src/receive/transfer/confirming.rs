@@ -45,6 +45,12 @@ impl Confirmations {
         due.into_iter().filter_map(|id| self.take(id)).collect()
     }
 
+    /// Whether something is to be told.
+    pub(super) fn are_due(&self) -> bool {
+        let in_place = |id| self.fetches.get(id).is_some_and(|fetched| !fetched.in_place.is_empty());
+        self.due.iter().any(in_place)
+    }
+
     fn take(&mut self, id: u32) -> Option<Confirm> {
         let fetched = self.fetches.get_mut(&id)?;
         let files = std::mem::take(&mut fetched.in_place);

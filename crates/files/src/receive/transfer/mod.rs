@@ -52,6 +52,8 @@ pub(in crate::receive) const AGAIN_MAX: u32 = 3;
 const FILES_UNDER_WAY_MAX: usize = 16_384;
 /// What a server is given for hashing a file before it counts as stalled, in octets a second.
 pub(super) const HASH_BYTES_PER_SECOND_MIN: u64 = 200 << 20;
+/// How long a server that went away with the last octets is waited for, so that it hears that they are in place.
+const CONFIRMING_MAX: Duration = Duration::from_secs(2);
 /// The longest that nothing may happen, whatever it was set to: ten years, which no clock overflows by.
 const PATIENCE_MAX: Duration = Duration::from_secs(10 * 365 * 86_400);
 
@@ -97,6 +99,8 @@ enum Stage {
     Running,
     /// All files are in place; directories get their modes and times.
     FinishingDirs,
+    /// All is in place, and there is no connection to tell it by.
+    Confirming,
     Over,
 }
 
@@ -135,6 +139,7 @@ pub struct Transfer {
     /// Directories that could not be made, which is told once.
     failed_dirs: HashSet<RelPath>,
     confirmations: Confirmations,
+    confirming_until: Option<Instant>,
     outputs: VecDeque<Output>,
     totals: Totals,
     failure: Option<TransferError>,
@@ -177,6 +182,7 @@ impl Transfer {
             entries_pending: 0,
             failed_dirs: HashSet::new(),
             confirmations: Confirmations::default(),
+            confirming_until: None,
             outputs: VecDeque::new(),
             totals: Totals::default(),
             failure: None,
@@ -198,6 +204,9 @@ impl Transfer {
     /// The connection is gone, and with it all requests. What is written stays.
     pub fn disconnected(&mut self) {
         self.connected = false;
+        if self.is_whole() {
+            return;
+        }
         self.listing.interrupted();
         self.fetches.clear();
         self.leaf_requests.clear();
@@ -279,6 +288,9 @@ impl Transfer {
 
     /// Time has passed: gives up if nothing happened for too long.
     pub fn tick(&mut self, now: Instant) {
+        if self.is_whole() && now >= *self.confirming_until.get_or_insert(now + CONFIRMING_MAX) {
+            self.over();
+        }
         if self.stage != Stage::Over && now >= self.deadline() {
             let seconds = now.saturating_duration_since(self.waiting_since.since()).as_secs();
             self.fail(TransferError::Stalled { seconds, connected: self.connected });
@@ -306,6 +318,11 @@ impl Transfer {
             }
             self.fail(TransferError::Cancelled);
         }
+    }
+
+    /// All is in place, and only the server doesn't know: whatever happens now is no failure.
+    pub fn is_whole(&self) -> bool {
+        self.stage == Stage::Confirming
     }
 
     /// The next thing to do.
@@ -382,7 +399,13 @@ impl Transfer {
         self.stage = Stage::FinishingDirs;
         // The deepest first: what is in a directory may not be reached any more once it has its mode.
         while self.entries_pending == 0 {
-            let Some(dirs) = self.listing.take_deepest_dirs() else { return self.over() };
+            let Some(dirs) = self.listing.take_deepest_dirs() else {
+                if self.connected || !self.confirmations.are_due() {
+                    return self.over();
+                }
+                self.stage = Stage::Confirming;
+                return;
+            };
             for ListedDir { local, mode, modified } in dirs {
                 if !self.failed_dirs.contains(&local) {
                     self.entries_pending += 1;
@@ -395,7 +418,7 @@ impl Transfer {
     /// The transfer cannot go on.
     fn fail(&mut self, error: TransferError) {
         if self.stage != Stage::Over {
-            self.failure = Some(error);
+            self.failure = Some(error).filter(|_| !self.is_whole());
             self.over();
         }
     }

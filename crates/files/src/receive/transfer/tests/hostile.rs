@@ -320,3 +320,56 @@ fn a_file_that_changes_each_time_is_given_up_with_what_can_be_done() {
     assert!(failures[0].reason.starts_with("the server says: it grew"), "{failures:?}");
     assert!(failures[0].reason.ends_with("asked 4 times: what is being written to can't be got, but a copy of it can"));
 }
+
+/// One file that is in place when the connection has gone.
+fn in_place_and_disconnected() -> Session {
+    let mut session = Session::receiving();
+    let id = session.fetch_id();
+    session.piece(id, PIECE);
+    session.give(Inbound::BodyData(Bytes::from_static(&[0; 100])));
+    session.give(Inbound::BodyEnd);
+    session.transfer.disconnected();
+    session.outputs();
+    let Some(DiskCommand::Small(small)) = session.commands.pop() else { panic!("{:?}", session.commands) };
+    let result = Ok(super::super::SmallOutcome::Installed);
+    session.transfer.disk(super::super::DiskReport::Small { file: small.file, credit: 0, result }, session.now);
+    session.outputs();
+    assert!(!session.finished && session.transfer.is_whole());
+    session
+}
+
+#[test]
+fn a_server_that_went_away_with_the_last_octets_is_told_when_it_is_back() {
+    let mut session = in_place_and_disconnected();
+    // One that doesn't stay isn't counted any more.
+    for _ in 0..100 {
+        session.transfer.disconnected();
+    }
+    session.outputs();
+    assert!(!session.finished);
+    session.requests.clear();
+    session.transfer.connected();
+    session.outputs();
+    let Some(Request::Confirm(confirm)) = session.requests.last() else { panic!("{:?}", session.requests) };
+    assert_eq!((confirm.files.len(), confirm.files[0].path.as_bytes()), (1, &b"d/f"[..]));
+    assert!(session.finished && session.transfer.into_outcome().1.is_none());
+}
+
+#[test]
+fn a_server_that_stays_away_is_not_waited_for_and_nothing_has_failed() {
+    let ends: [fn(&mut Session); 3] = [
+        |session| {
+            session.transfer.tick(session.now);
+            session.transfer.tick(session.now + super::super::CONFIRMING_MAX);
+        },
+        |session| session.transfer.cancel(),
+        |session| session.transfer.broken_wire(&crate::protocol::WireError::bad("nonsense")),
+    ];
+    for end in ends {
+        let mut session = in_place_and_disconnected();
+        end(&mut session);
+        session.outputs();
+        let (totals, failure) = session.transfer.into_outcome();
+        assert!(session.finished && failure.is_none() && totals.files == 1, "{failure:?}");
+    }
+}
