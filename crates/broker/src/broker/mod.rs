@@ -61,6 +61,8 @@ pub struct Broker {
     spooling: Spooling,
     keeping: Option<Keeping>,
     tasks: Vec<Task>,
+    /// They are being done.
+    is_acting: bool,
     endpoints: Vec<Endpoint>,
     grace: Duration,
     started: Instant,
@@ -131,6 +133,7 @@ impl Broker {
             spooling,
             keeping,
             tasks: Vec::new(),
+            is_acting: false,
             endpoints,
             grace: options.grace,
             started,

@@ -24,6 +24,11 @@ const STALLED_MAX: Duration = Duration::from_secs(5);
 impl Broker {
     /// Does what the core wants, until it wants nothing more.
     pub(super) fn act(&mut self) {
+        // Whoever is sent away in the middle of it leaves more to be done, behind what there is: a worker must not be given a request
+        // before it hears that another one is over.
+        if std::mem::replace(&mut self.is_acting, true) {
+            return;
+        }
         let mut tasks = std::mem::take(&mut self.tasks);
         loop {
             self.core.take_tasks(&mut tasks);
@@ -51,6 +56,7 @@ impl Broker {
             }
         }
         self.tasks = tasks;
+        self.is_acting = false;
         if let Some(keeping) = &mut self.keeping {
             keeping.write(&mut self.core);
         }
@@ -377,5 +383,55 @@ mod tests {
         broker.act();
         let connection = broker.connections.find(0).expect("it was disconnected, and had no time to read");
         assert!(connection.pending_bytes > PENDING_BYTES_MAX);
+    }
+
+    #[test]
+    fn what_follows_from_a_peer_that_is_sent_away_comes_behind_what_there_was_to_do() {
+        const CLIENT: Peer = 1000;
+        let mut broker = Broker::bind(BrokerOptions::new(vec!["tcp://127.0.0.1:0".parse().unwrap()])).unwrap();
+        let mut peers = Hub::new(HubOptions::new(SocketType::Dealer)).unwrap();
+        (0..2).for_each(|_| peers.connect_once(&broker.endpoints()[0].clone()));
+        let start = Instant::now();
+        while broker.connections.find(1).is_none() {
+            assert!(start.elapsed() < Duration::from_secs(60), "nobody is connected");
+            broker.turn().unwrap();
+            peers.turn(Some(Duration::ZERO)).unwrap();
+            while peers.next_event().is_some() {}
+        }
+        let (slow, worker) = (0, 1);
+        broker.connections.find(slow).unwrap().speaks = Speaks::StockClient(mdp::Dialect::Mdp01);
+        broker.connections.find(worker).unwrap().speaks = Speaks::NumberedWorker;
+        // It has all that it takes.
+        broker.core.worker_ready(0, worker, Kind::Numbered, b"work", 2);
+        broker.core.client_hello(0, CLIENT, crate::wire::ClientId([1; 16]), 1);
+        for number in 1..=2 {
+            broker.core.request(0, CLIENT, number, 0, false, b"work", Body::default());
+        }
+        broker.act();
+        // The first of these is over, and another one in its place, of a client that is sent away when it is told something.
+        broker.core.stock_refuse(0, slow, None, b"work", Status::UNAVAILABLE, "no");
+        broker.core.stock_request(0, slow, true, None, b"work", Body::default());
+        broker.core.request(0, CLIENT, 3, 0, false, b"work", Body::default());
+        broker.core.cancel(0, CLIENT, 1);
+        let connection = broker.connections.find(slow).unwrap();
+        connection.pending.push_back(Message::new());
+        (connection.pending_bytes, connection.gets_parts, connection.is_blocked) = (usize::MAX / 2, true, true);
+        broker.act();
+        assert!(broker.connections.find(slow).is_none());
+        let (mut held, mut said) = (Vec::new(), 0);
+        for message in broker.connections.find(worker).unwrap().block.drain() {
+            let mut records = &message.block[..];
+            while !records.is_empty() {
+                match ToWorker::decode(&mut records).unwrap() {
+                    ToWorker::Request { token, .. } => held.push(token),
+                    ToWorker::Cancel { token } => held.retain(|other| *other != token),
+                    _ => continue,
+                }
+                said += 1;
+                assert!(held.len() <= 2, "it has more than its credit");
+            }
+        }
+        // Three requests, and two that were over, of which it never had the one.
+        assert_eq!(said, 5);
     }
 }
