@@ -14,6 +14,11 @@ enum Step {
     Cancel(Peer, u64),
     Gone(Peer),
     Blocked(Peer, bool),
+    Flushed,
+    LosePart(usize, Peer),
+    Store(u8, usize),
+    Close(Peer, u64, u8),
+    NotKept,
     Time(u64),
 }
 
@@ -30,9 +35,28 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (peer.clone(), 1..30_u64, 0..10_u32).prop_map(|(peer, first, count)| Step::Confirm(peer, first, count)),
         1 => (peer.clone(), 1..30_u64).prop_map(|(peer, number)| Step::Cancel(peer, number)),
         1 => peer.clone().prop_map(Step::Gone),
-        1 => (peer, any::<bool>()).prop_map(|(peer, blocked)| Step::Blocked(peer, blocked)),
+        2 => (peer.clone(), any::<bool>()).prop_map(|(peer, blocked)| Step::Blocked(peer, blocked)),
+        3 => Just(Step::Flushed),
+        1 => (any::<usize>(), peer.clone()).prop_map(|(token, peer)| Step::LosePart(token, peer)),
+        1 => (0..4_u8, 0..3000_usize).prop_map(|(name, size)| Step::Store(name, size)),
+        1 => (peer, 1..30_u64, 0..4_u8).prop_map(|(peer, number, name)| Step::Close(peer, number, name)),
+        1 => Just(Step::NotKept),
         2 => (0..60_u64).prop_map(Step::Time),
     ]
+}
+
+/// Whoever takes more has been given what there is: nobody waits for something that doesn't come.
+fn check_progress(core: &Core) {
+    assert!(core.full.is_empty());
+    for (_, session) in &core.sessions {
+        assert!(session.untold.len == 0 || session.blocked, "an outcome is never told");
+        let is_held_back = session.is_held_back(core.settings.client_bytes_max / 2);
+        assert!(session.parked.len == 0 || session.is_aside || is_held_back, "requests are never executed");
+    }
+    for service in core.services.iter().filter(|service| service.waiting.len > 0) {
+        let works = |worker: &Worker| core.services.at(worker.service).name == service.name && worker.has_credit();
+        assert!(!core.workers.iter().any(|(_, worker)| works(worker)), "a worker waits for what waits for it");
+    }
 }
 
 proptest! {
@@ -44,6 +68,7 @@ proptest! {
         let mut core = Core::new(Settings {
             journal,
             client_bytes_max: 12_000,
+            given_bytes_max: 3_000,
             service_requests_max: 8,
             attempts_max: 3,
             busy_timeout_ms: Some(200),
@@ -53,11 +78,17 @@ proptest! {
             ..Settings::default()
         });
         let (mut now, mut given, mut entries, mut written) = (0, Vec::new(), Vec::new(), 0);
+        let (mut closing, mut flushed) = (Vec::new(), Vec::new());
+        let (mut held, mut credits) = (HashMap::<Peer, Vec<Token>>::new(), HashMap::new());
         for step in steps {
             match step {
                 Step::Hello(peer, client) => core.client_hello(now, peer, ClientId([client; 16]), 1),
                 Step::Ready(peer, stock, credit) => {
                     let (kind, credit) = if stock { (Kind::Stock, 1) } else { (Kind::Numbered, credit) };
+                    if core.role(peer) == Role::None {
+                        held.remove(&peer);
+                        credits.insert(peer, credit as usize);
+                    }
                     core.worker_ready(now, peer, kind, b"echo", credit);
                 }
                 Step::Request(peer, number, ttl, size) => {
@@ -69,6 +100,9 @@ proptest! {
                 Step::Reply(index, peer, part) if !given.is_empty() => {
                     let (to, token) = given[index % given.len()];
                     let peer = if index % 7 == 0 { peer } else { to };
+                    if let (None, Some(held)) = (part, held.get_mut(&peer)) {
+                        held.retain(|held| *held != token);
+                    }
                     core.worker_reply(now, peer, &token, Status::OK, part, Body::from(vec![0; index % 900]));
                 }
                 Step::Reply(..) => {}
@@ -76,6 +110,40 @@ proptest! {
                 Step::Cancel(peer, number) => core.cancel(now, peer, number),
                 Step::Gone(peer) => core.peer_gone(now, peer),
                 Step::Blocked(peer, blocked) => core.peer_blocked(now, peer, blocked),
+                Step::Flushed => {
+                    while core.flushed(now) {
+                        core.take_actions(&mut flushed);
+                    }
+                    check_progress(&core);
+                }
+                Step::LosePart(index, peer) if !given.is_empty() => {
+                    let (to, token) = given[index % given.len()];
+                    let peer = if index % 7 == 0 { peer } else { to };
+                    core.lose_part(now, peer, &token, Status::NO_STORAGE, "no room");
+                }
+                Step::LosePart(..) => {}
+                Step::Store(name, size) if journal => {
+                    let body = Body::from(vec![0; size]);
+                    core.store(now, ClientId([100 + name; 16]), b"echo", body, Token([0; 16]), Body::default());
+                }
+                Step::Store(..) => {}
+                Step::Close(peer, number, name) => {
+                    core.request(now, peer, number, 0, false, b"titanic.close", Body::default());
+                    core.take_actions(&mut closing);
+                    if let Some(Action::BuiltIn { token, .. }) = closing.last() {
+                        core.close_stored(now, ClientId([100 + name; 16]), *token, Body::default());
+                    }
+                }
+                Step::NotKept => {
+                    core.take_entries(&mut entries);
+                    // One of them isn't kept, and those before it are.
+                    let kept = entries.drain(..).count() as u64;
+                    if kept > 0 {
+                        core.persisted(written + kept - 1);
+                        core.not_kept(now);
+                        written += kept;
+                    }
+                }
                 Step::Time(passed) => {
                     now += passed;
                     core.tick(now);
@@ -84,9 +152,16 @@ proptest! {
                     core.persisted(written);
                 }
             }
-            for action in actions(&mut core) {
-                if let Action::Dispatch { peer, token, .. } = action {
-                    given.push((peer, token));
+            for action in closing.drain(..).chain(flushed.drain(..)).chain(actions(&mut core)) {
+                match action {
+                    Action::Dispatch { peer, token, .. } => {
+                        given.push((peer, token));
+                        held.entry(peer).or_default().push(token);
+                        let credit = credits.get(&peer).copied().unwrap_or(0);
+                        prop_assert!(held[&peer].len() <= credit, "more than its credit");
+                    }
+                    Action::CancelWork { peer, token } => held.entry(peer).or_default().retain(|held| *held != token),
+                    _ => {}
                 }
             }
         }
