@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use towpath_files::digest::{Digest, LeafSize, TreeHasher};
+use towpath_files::protocol::ErrorCode;
 use towpath_files::protocol::control::*;
 use towpath_files::protocol::data::{Body, DataEntry, DataHeader};
 use towpath_files::receive::{CancelHandle, Destination, GetError, ListOptions, TransferError, list};
@@ -508,5 +509,36 @@ fn a_server_that_talks_and_says_nothing_is_given_up() {
             };
             assert!(matches!(result, Err(GetError::Transfer(TransferError::Stalled { .. }))), "{kind}: {result:?}");
         }
+    }
+}
+
+/// As a log that is written to all the time does.
+#[test]
+fn a_file_that_changes_before_anything_is_written_is_asked_for_again() {
+    let mut changes = 2;
+    let server = HostileServer::start(move |request| match request {
+        Request::List(list) => {
+            let entries = vec![entry("f", EntryKind::File, 5)];
+            vec![reply(&Reply::List(ListPage { id: list.id, base: Base::File, entries, more: false }))]
+        }
+        Request::Fetch(fetch) if changes > 0 => {
+            changes -= 1;
+            let (code, message) = (ErrorCode::Changed, "it grew".to_owned());
+            let files = vec![FileAnswer::Error { n: 0, code, message }];
+            let answer = reply(&Reply::Files(FilesReply { id: fetch.id, files }));
+            vec![answer, reply(&Reply::Done { id: fetch.id })]
+        }
+        // What it says then is of no matter.
+        Request::Fetch(fetch) => {
+            let (code, message) = (ErrorCode::NotFound, "it is gone".to_owned());
+            vec![reply(&Reply::Error(ErrorReply { id: Some(fetch.id), code, message }))]
+        }
+        _ => Vec::new(),
+    });
+    let mut options = options(&server.endpoint, path_source("f"), Path::new("."));
+    options.destination = Destination::Writer(Box::new(Shared::default()));
+    match run(options) {
+        Err(GetError::Transfer(TransferError::Refused { code, .. })) => assert_eq!(code, ErrorCode::NotFound),
+        other => panic!("{other:?}"),
     }
 }

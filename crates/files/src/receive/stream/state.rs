@@ -91,6 +91,10 @@ fn protocol<T>(message: &str) -> Result<T, TransferError> {
     Err(TransferError::Protocol(message.to_owned()))
 }
 
+fn told_changed(message: &str) -> String {
+    format!("the server says: {message} ({})", ErrorCode::Changed)
+}
+
 impl Stream {
     pub(super) fn new(path: RelPath, options: &StreamOptions) -> Self {
         let window_bytes = options.window_bytes.max(CHUNK_BYTES_MIN);
@@ -290,11 +294,10 @@ impl Stream {
             Reply::Files(files) if files.id == self.id => files.files.into_iter().try_for_each(|answer| match answer {
                 FileAnswer::Metadata(metadata) => self.metadata(&metadata),
                 FileAnswer::Same { .. } => protocol("a file is the same, but the same as what was not asked"),
+                FileAnswer::Error { code: ErrorCode::Changed, message, .. } => self.changed(&told_changed(&message)),
                 FileAnswer::Error { code, message, .. } => Err(TransferError::Refused { code, message }),
             }),
-            Reply::Void(void) if void.id == self.id => {
-                self.changed(&format!("the server says: {} ({})", void.message, void.code))
-            }
+            Reply::Void(void) if void.id == self.id => self.changed(&told_changed(&void.message)),
             Reply::Done { id } if id == self.id && self.phase == Phase::Metadata => match self.version {
                 Some(version) if self.verify && version.digest.is_none() => {
                     protocol("no digest, though it was asked for")
@@ -312,7 +315,7 @@ impl Stream {
                 self.leaves(leaves, attachment.as_deref().unwrap_or_default())
             }
             Reply::Error(error) if error.id.is_none() || error.id == Some(self.id) => match error.code {
-                code @ ErrorCode::Changed => self.changed(&format!("the server says: {} ({code})", error.message)),
+                ErrorCode::Changed => self.changed(&told_changed(&error.message)),
                 code => Err(TransferError::Refused { code, message: error.message }),
             },
             _ => Ok(()),
