@@ -93,7 +93,9 @@ impl Hub {
                 Some(address) => attempt.left.push_back(Target::Tcp(address)),
                 None => {
                     let (host, port) = (host.clone(), *port);
-                    return self.resolver.begin(attempt, host, port);
+                    self.resolver.begin(attempt, host, port);
+                    self.next_timer = self.next_timer.into_iter().chain(self.resolver.deadline()).min();
+                    return;
                 }
             },
             Endpoint::Ipc(path) => attempt.left.push_back(Target::Ipc(path.clone())),
@@ -115,6 +117,18 @@ impl Hub {
             }
             self.go_on(attempt);
         }
+    }
+
+    /// Ends those attempts whose names are looked up for too long. They are made again later, as any that fail.
+    pub(crate) fn end_look_ups(&mut self) {
+        while let Some(mut attempt) = self.resolver.overdue(self.now) {
+            let name = attempt.endpoint.to_string();
+            let seconds = self.resolver.look_up_max.as_secs();
+            let reason = format!("connecting failed: the addresses of {name} weren't found in {seconds} s");
+            attempt.failed(name, reason);
+            self.go_on(attempt);
+        }
+        self.next_timer = self.next_timer.into_iter().chain(self.resolver.deadline()).min();
     }
 
     /// Connects to the next address that takes it, or reports that none did.
@@ -282,6 +296,43 @@ mod tests {
         drop(held);
         let event = next_event(&mut [&mut client, &mut server]);
         assert!(matches!(event, Event::Ready { .. }), "{event:?}");
+    }
+
+    /// Held by a test while its resolver is to hang for good.
+    static HANGING: Mutex<()> = Mutex::new(());
+
+    #[test]
+    fn an_attempt_whose_resolver_hangs_fails_and_is_made_again() {
+        let mut client = hub(SocketType::Dealer);
+        client.resolver.look_up_max = Duration::from_millis(20);
+        client.resolver.look_up = |_, _| {
+            let _held = HANGING.lock();
+            Ok(vec![dead(1)])
+        };
+        let held = HANGING.lock();
+        client.connect(&"tcp://some.name:1".parse().unwrap()).unwrap();
+        for _ in 0..2 {
+            let Event::Failed { reason, connecting: true, .. } = next_event(&mut [&mut client]) else { panic!() };
+            assert!(reason.contains("some.name") && reason.contains("weren't found in"), "{reason}");
+        }
+        // The threads that hang are bounded.
+        while !client.connectors.is_empty() {
+            client.start_connecting(0);
+            let Event::Failed { reason, .. } = next_event(&mut [&mut client]) else { panic!() };
+            if reason.contains("too many look-ups hang") {
+                break;
+            }
+        }
+        // What comes of them then is nobody's, and the next one gets its answer.
+        drop(held);
+        client.resolver.look_up_max = Duration::from_secs(60);
+        loop {
+            client.start_connecting(0);
+            let Event::Failed { reason, .. } = next_event(&mut [&mut client]) else { panic!() };
+            if reason.contains("refused") {
+                break;
+            }
+        }
     }
 
     #[test]

@@ -191,6 +191,7 @@ impl Hub {
         for (id, end) in ended {
             self.end(id, end);
         }
+        self.end_look_ups();
         self.retry_connectors();
     }
 }
