@@ -10,6 +10,9 @@ while waiting:
     block = struct.pack(">B16sQ", 0x01, me, min(waiting))  # HELLO: who we are, and below which number all is settled
     for number, body in waiting.items():  # REQUEST; what comes once more is known by its number and not done again
         block += struct.pack(f">BBQIB{len(service)}sI", 0x02, 0, number, 0, len(service), service, len(body)) + body
+        if len(block) > 1 << 20:  # a message has up to 66 MiB
+            dealer.send_multipart([b"TWPC01", block])
+            block = b""
     dealer.send_multipart([b"TWPC01", block])
     try:
         while waiting:

@@ -51,6 +51,15 @@ def test_the_examples(broker, example):
     assert sorted(output.decode().splitlines()) == sorted(f"{n} 200 {line.upper()}" for n, line in enumerate(lines, 1))
 
 
+def test_an_example_asks_for_more_than_a_message_may_have(broker, example):
+    server = broker()
+    example("work.py", server.endpoint, "shout")
+    client = example("call.py", server.endpoint, "shout")
+    output, _ = client.communicate(b"\n".join([b"x" * 2_000_000] * 35), timeout=DEADLINE_SECONDS)
+    assert client.returncode == 0
+    assert output.count(b" 200 X") == 35 and len(output) > 70_000_000
+
+
 def test_the_examples_survive_a_broker(broker, example, tmp_path):
     keep = ("--journal", tmp_path / "journal")
     first = broker(*keep)
