@@ -109,6 +109,7 @@ impl Broker {
         if options.endpoints.is_empty() {
             return Err(SocketError::NoEndpoint.into());
         }
+        options.check()?;
         let mut hub = Hub::new(options.hub())?;
         let started = Instant::now();
         let mut core = Core::new(Settings {

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use towpath_sockets::{Endpoint, Heartbeat, HubOptions, MechanismConfig, Metadata, SocketType};
+use towpath_sockets::{Endpoint, Heartbeat, HubOptions, MechanismConfig, Metadata, SocketError, SocketType};
 
 /// Octets of a frame above which it goes to disk instead of into memory.
 pub(crate) const STREAM_OVER_BYTES: u64 = 1024 * 1024;
@@ -100,6 +100,16 @@ impl BrokerOptions {
             max_peers_per_address: 12_288,
             admit: None,
             busy_poll: Duration::from_micros(50),
+        }
+    }
+
+    /// Refuses what can't work; what the hub is told, it looks at itself.
+    pub(super) fn check(&self) -> Result<(), SocketError> {
+        let Settings { heartbeat_ms, liveness, .. } = self.settings;
+        let counts = [("settings.heartbeat_ms", heartbeat_ms), ("settings.liveness", u64::from(liveness))];
+        match counts.iter().find(|(_, count)| *count == 0) {
+            Some((option, _)) => Err(SocketError::Option { option, why: "it is at least 1".to_owned() }),
+            None => Ok(()),
         }
     }
 

@@ -48,9 +48,9 @@ pub struct Settings {
     pub absent_client_ms: Millis,
     /// The same for what is in the journal; of what is restored, from then on.
     pub journal_retention_ms: Millis,
-    /// How often stock workers are sent a heartbeat.
+    /// How often stock workers are sent a heartbeat. At least 1.
     pub heartbeat_ms: Millis,
-    /// Heartbeats that an idle stock worker may miss.
+    /// Heartbeats that an idle stock worker may miss. At least 1.
     pub liveness: u32,
 }
 

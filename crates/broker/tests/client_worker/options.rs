@@ -30,9 +30,18 @@ fn options_that_can_not_work_are_refused_by_name() {
             assert!(is_it(&error), "{option}: {error}");
         }
     });
-    let mut broker = BrokerOptions::new(vec!["tcp://127.0.0.1:0".parse().unwrap()]);
-    broker.heartbeats.timeout = zero;
-    assert!(matches!(Broker::bind(broker), Err(BrokerError::Socket(SocketError::Option { .. }))));
+    type Wrong = (&'static str, fn(&mut BrokerOptions));
+    let wrong: [Wrong; 3] = [
+        ("heartbeat.timeout", |options| options.heartbeats.timeout = Duration::ZERO),
+        ("settings.heartbeat_ms", |options| options.settings.heartbeat_ms = 0),
+        ("settings.liveness", |options| options.settings.liveness = 0),
+    ];
+    for (option, set) in wrong {
+        let mut options = BrokerOptions::new(here.to_vec());
+        set(&mut options);
+        let Err(BrokerError::Socket(error)) = Broker::bind(options) else { panic!("{option} is taken") };
+        assert!(error.to_string().starts_with(&format!("option {option}: ")), "{error}");
+    }
 }
 
 #[test]
