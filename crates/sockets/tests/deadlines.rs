@@ -7,7 +7,7 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 use support::*;
-use towpath_sockets::{Backoff, Endpoint, Event, Heartbeat, Hub, HubOptions, SocketType};
+use towpath_sockets::{Backoff, Endpoint, Event, Heartbeat, Hub, HubOptions, Socket, SocketError, SocketType};
 
 #[test]
 fn a_peer_that_falls_silent_while_it_is_not_read_is_given_up_once_it_is_again() {
@@ -40,9 +40,8 @@ fn a_peer_that_falls_silent_while_it_is_not_read_is_given_up_once_it_is_again() 
     assert!(reason.contains("TTL"), "{reason}");
 }
 
-/// No clock counts to any of these.
-fn without_end(socket_type: SocketType) -> HubOptions {
-    let most = Duration::MAX;
+/// No clock counts to any of these; or one does that nobody waits for.
+fn without_end(socket_type: SocketType, most: Duration) -> HubOptions {
     HubOptions {
         heartbeat: Some(Heartbeat { interval: most, timeout: most, ttl: most }),
         handshake_timeout: most,
@@ -55,7 +54,8 @@ fn without_end(socket_type: SocketType) -> HubOptions {
 
 #[test]
 fn times_that_no_clock_counts_to_never_come() {
-    let mut pair = pair(without_end(SocketType::Router), without_end(SocketType::Dealer));
+    let most = Duration::MAX;
+    let mut pair = pair(without_end(SocketType::Router, most), without_end(SocketType::Dealer, most));
     for _ in 0..20 {
         pair.client.send(pair.at_client, text("x")).unwrap();
         until(&mut [&mut pair.server, &mut pair.client], |index, event| {
@@ -68,4 +68,22 @@ fn times_that_no_clock_counts_to_never_come() {
     assert!(pair.client.deadline().is_none(), "nobody waits to connect again");
     pair.client.turn(Some(Duration::from_millis(1))).unwrap();
     assert!(pair.client.close(Duration::MAX).unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn easy_sockets_wait_for_no_end_either() {
+    for most in [Duration::MAX, Duration::from_secs(1 << 62)] {
+        let [one, other] =
+            [SocketType::Rep, SocketType::Req].map(|socket_type| Socket::new(without_end(socket_type, most)).unwrap());
+        easy::join(&one, &other, &anywhere());
+        for _ in 0..20 {
+            easy::send(&other, &["?"]).await;
+            easy::recv(&one).await;
+            easy::send(&one, &["!"]).await;
+            easy::recv(&other).await;
+        }
+        drop(one);
+        assert!(matches!(easy::within("it is told", other.recv()).await, Err(SocketError::OutOfTurn(_))));
+        assert!(easy::within("it is closed", other.close(most)).await.is_empty());
+    }
 }
