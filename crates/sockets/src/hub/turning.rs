@@ -30,8 +30,9 @@ impl Hub {
                     rustix::thread::sched_yield();
                 }
             }
-            if ready.is_empty() && polling != Some(most) {
-                self.poll(&mut ready, timeout.map(timespec).as_ref())?;
+            if ready.is_empty() {
+                let left = if polling == Some(most) { Some(NO_TIME) } else { timeout.map(timespec) };
+                self.poll(&mut ready, left.as_ref())?;
             }
             self.busy_poll.waited(begin.elapsed());
         } else {
