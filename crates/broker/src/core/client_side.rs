@@ -322,6 +322,11 @@ impl Core {
             self.forget(slot);
         }
         let session = self.sessions.remove(key as usize);
+        // Somebody has come by the name of what was stored, and couldn't be kept.
+        if let Some(peer) = session.peer {
+            self.set_role(peer, Role::None);
+            self.actions.push(Action::Disconnect { peer, reason: "what was stored under this name could not be kept" });
+        }
         let gaps = session.confirmed.gaps();
         self.bytes -= gaps * GAP_BYTES;
         self.relieved |= gaps > 0;

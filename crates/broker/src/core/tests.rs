@@ -480,6 +480,18 @@ fn what_can_never_be_taken_is_refused_for_ever_and_what_is_stored_is_bounded() {
 }
 
 #[test]
+fn who_comes_by_the_name_of_what_can_not_be_kept_is_sent_away() {
+    let mut core = Core::new(Settings { journal: true, ..Settings::default() });
+    core.store(0, CLIENT, b"nobody", Body::from("too large"), Token([0; 16]), Body::default());
+    core.client_hello(0, 1, CLIENT, 1);
+    actions(&mut core);
+    core.not_kept(0);
+    let done = actions(&mut core);
+    assert!(matches!(done[..], [Action::Disconnect { peer: 1, .. }]), "{done:?}");
+    assert_eq!((core.outstanding(1), core.load()), (0, (0, 0)));
+}
+
+#[test]
 fn a_stored_request_is_closed_when_a_crash_can_not_bring_it_back() {
     let mut core = Core::new(Settings { journal: true, ..Settings::default() });
     let own = |core: &mut Core, peer: Peer, service: &[u8]| {
