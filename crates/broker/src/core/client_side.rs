@@ -297,6 +297,9 @@ impl Core {
         session.peer = None;
         session.absent_since = now;
         session.blocked = false;
+        // What is left of it may not be: then it isn't kept so long.
+        session.is_journalled =
+            session.is_journalled && session.requests.slots().any(|slot| self.requests.at(slot).journal_id != 0);
         let is_over = session.client.is_none() || session.requests.is_empty();
         self.forget_untold(key);
         if is_over {

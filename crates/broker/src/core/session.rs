@@ -46,7 +46,7 @@ pub(super) struct Session {
     pub paused: bool,
     /// It takes one reply a request: parts are collected for it.
     pub one_reply: bool,
-    /// Some of its requests are in the journal.
+    /// Some of its requests are in the journal, or were since its connection began.
     pub is_journalled: bool,
     /// It is nobody: it has one request, which was given up and is kept aside.
     pub is_aside: bool,

@@ -480,6 +480,21 @@ fn what_can_never_be_taken_is_refused_for_ever_and_what_is_stored_is_bounded() {
 }
 
 #[test]
+fn only_what_is_in_the_journal_is_kept_as_long_as_that() {
+    for journalled in [1, 0] {
+        let mut core = Core::new(Settings { journal: true, ..Settings::default() });
+        core.client_hello(0, 1, CLIENT, 1);
+        (1..=2).for_each(|number| core.request(0, 1, number, 0, false, b"nobody", Body::default()));
+        core.request(0, 1, 3, 0, true, b"nobody", Body::from("volatile"));
+        core.confirm(0, 1, 1, 2 - journalled);
+        core.peer_gone(0, 1);
+        core.tick(core.settings().absent_client_ms + 1);
+        actions(&mut core);
+        assert_eq!(core.load().0, if journalled > 0 { 2 } else { 0 });
+    }
+}
+
+#[test]
 fn who_comes_by_the_name_of_what_can_not_be_kept_is_sent_away() {
     let mut core = Core::new(Settings { journal: true, ..Settings::default() });
     core.store(0, CLIENT, b"nobody", Body::from("too large"), Token([0; 16]), Body::default());

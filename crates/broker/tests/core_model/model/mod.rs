@@ -239,7 +239,9 @@ impl Model {
             None => {}
             Some(Role::Client(key)) => {
                 let is_empty = self.of_session(key).next().is_none();
+                let is_journalled = self.of_session(key).any(|request| request.is_journalled);
                 let session = self.sessions.at(key);
+                session.is_journalled = is_journalled;
                 (session.peer, session.absent_since, session.blocked) = (None, now, false);
                 if session.client.is_none() || is_empty {
                     self.remove_session(key);
