@@ -325,6 +325,9 @@ impl Core {
             self.forget(slot);
         }
         let session = self.sessions.remove(key as usize);
+        if session.paused {
+            self.paused.retain(|&(paused, _)| paused != key);
+        }
         // Somebody has come by the name of what was stored, and couldn't be kept.
         if let Some(peer) = session.peer {
             self.set_role(peer, Role::None);

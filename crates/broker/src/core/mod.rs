@@ -214,6 +214,9 @@ pub struct Core {
     next_heartbeat: Millis,
     next_absence_check: Millis,
     paused: VecDeque<(SessionKey, ServiceKey)>,
+    /// How often one of them was looked at.
+    #[cfg(test)]
+    looks: usize,
     /// Peers that were given as much as they get at a time.
     full: Vec<Peer>,
     /// Something was freed since paused clients were last looked at.
@@ -243,6 +246,8 @@ impl Core {
             next_heartbeat: 0,
             next_absence_check: 0,
             paused: VecDeque::new(),
+            #[cfg(test)]
+            looks: 0,
             full: Vec::new(),
             relieved: false,
             stopping: false,

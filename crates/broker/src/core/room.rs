@@ -22,6 +22,11 @@ const fn not_now(retry_ms: u32, reason: &'static str) -> Result<(), Refusal> {
     Err(Refusal { status: Status::UNAVAILABLE, retry_ms, reason })
 }
 
+/// Whether less is there than so much, or a part of it. A bound of one request has no half.
+fn below(length: usize, most: usize, divisor: usize) -> bool {
+    length < (most / divisor).max(1)
+}
+
 impl Core {
     /// Whether a request of so many octets is taken; `None`: of a client that isn't there yet.
     pub(super) fn room_for(
@@ -82,16 +87,19 @@ impl Core {
     pub(super) fn has_room(&self, key: SessionKey, service: ServiceKey, own: usize, shared: usize) -> bool {
         let settings = &self.settings;
         let session = &self.sessions[key as usize];
-        // A bound of one request has no half.
-        let below = |length: usize, most: usize, divisor: usize| length < (most / divisor).max(1);
         below(session.requests.len(), settings.client_requests_max, own)
             && below(session.bytes, settings.client_bytes_max, own)
-            && below(self.bytes, settings.bytes_max, shared)
-            && below(self.requests.len(), settings.requests_max, shared)
+            && self.has_shared_room(shared)
             && self.services.get(service).is_none_or(|service| {
                 below(service.waiting.len, settings.service_requests_max, shared)
                     && below(service.waiting_bytes, settings.service_bytes_max, shared)
             })
+    }
+
+    /// The same of what is everybody's, whichever service it is for.
+    fn has_shared_room(&self, divisor: usize) -> bool {
+        below(self.bytes, self.settings.bytes_max, divisor)
+            && below(self.requests.len(), self.settings.requests_max, divisor)
     }
 
     pub(super) fn pause(&mut self, key: SessionKey, service: ServiceKey) {
@@ -113,19 +121,28 @@ impl Core {
     /// what is everybody's is half empty too, or else one a turn as long as there is room at all. Others, such as numbered
     /// clients that are away from their outcomes, may keep more than half of it for hours.
     pub(super) fn resume_clients(&mut self) {
-        let mut resumed = 0;
+        let (mut resumed, mut stay) = (0, 0);
         for _ in 0..self.paused.len() {
+            let shared = if resumed == 0 { 1 } else { 2 };
+            // None of the others is looked at then: there may be thousands.
+            if !self.has_shared_room(shared) {
+                self.paused.rotate_right(stay);
+                break;
+            }
+            #[cfg(test)]
+            {
+                self.looks += 1;
+            }
             let Some((key, service)) = self.paused.pop_front() else { break };
-            // The key may be another client's by now, which is then not paused.
             let Some(peer) = self.sessions.get(key as usize).filter(|s| s.paused).and_then(|s| s.peer) else {
                 continue;
             };
-            let shared = if resumed == 0 { 1 } else { 2 };
             if self.has_room(key, service, 2, shared) {
                 resumed += 1;
                 self.sessions[key as usize].paused = false;
                 self.actions.push(Action::Pause { peer, paused: false });
             } else {
+                stay += 1;
                 self.paused.push_back((key, service));
             }
         }

@@ -21,6 +21,8 @@ impl Core {
     pub fn tick(&mut self, now: Millis) {
         if self.may_resume() {
             self.resume_clients();
+        } else {
+            self.relieved = false;
         }
         if now >= self.next_expiry && now >= self.next_sweep() {
             self.sweep(now);

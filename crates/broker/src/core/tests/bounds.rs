@@ -58,6 +58,43 @@ fn a_stock_client_beyond_all_bounds_is_told_so_once_and_not_read_any_further() {
 }
 
 #[test]
+fn clients_that_go_on_one_by_one_are_not_all_looked_at_each_time() {
+    const STOPPED: Peer = 200;
+    const KEPT: u64 = 300;
+    let mut core = Core::new(Settings { requests_max: KEPT as usize + 1, ..Settings::default() });
+    core.worker_ready(0, 1000, Kind::Numbered, b"echo", 1000);
+    core.client_hello(0, 999, CLIENT, 1);
+    // More than half of what there is room for waits for nobody, and each of the others is one too many.
+    (1..=KEPT).for_each(|number| core.request(0, 999, number, 0, false, b"nobody", Body::default()));
+    (0..STOPPED).for_each(|peer| core.stock_request(0, peer, true, None, b"echo", Body::default()));
+    for (worker, token, _) in dispatched(&mut core) {
+        core.worker_reply(0, worker, &token, Status::OK, None, Body::default());
+    }
+    actions(&mut core);
+    // Who goes meanwhile isn't remembered, though there is no room for a look.
+    core.request(0, 999, KEPT + 1, 0, false, b"nobody", Body::default());
+    for _ in 0..10 {
+        core.stock_request(0, STOPPED, true, None, b"nobody", Body::default());
+        core.peer_gone(0, STOPPED);
+        core.tick(0);
+    }
+    assert_eq!((core.paused.len(), core.looks), (STOPPED as usize, 0));
+    core.cancel(0, 999, KEPT + 1);
+    core.confirm(0, 999, KEPT + 1, 1);
+    actions(&mut core);
+    let mut resumed = Vec::new();
+    for now in 1..=u64::from(STOPPED) {
+        core.tick(now);
+        resumed.extend(actions(&mut core).iter().filter_map(|action| match action {
+            Action::Pause { peer, paused: false } => Some(*peer),
+            _ => None,
+        }));
+    }
+    assert_eq!(resumed, (0..STOPPED).collect::<Vec<_>>());
+    assert!(core.looks <= 2 * STOPPED as usize, "{} looks", core.looks);
+}
+
+#[test]
 fn the_broker_answers_nothing_more_to_who_does_not_read() {
     let mut core = core();
     core.stock_request(0, 1, true, None, b"mmi.queue", Body::default());

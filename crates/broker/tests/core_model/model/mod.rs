@@ -289,6 +289,7 @@ impl Model {
         }
         self.relieved |= self.sessions.at(key).gap_bytes() > 0;
         self.sessions.take(key);
+        self.paused.retain(|&(paused, _)| paused != key);
     }
 
     pub fn hello(&mut self, now: Millis, peer: Peer, client: u8, first: u64) {
