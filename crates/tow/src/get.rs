@@ -87,7 +87,8 @@ pub struct Arguments {
     /// tcp://HOST:PORT/PATH or ipc://SOCKET:/PATH: a file, a directory (with all below it), or a glob.
     location: OsString,
     /// A single file goes to this path, or into it if it is a directory; what is in a directory, or matches a glob, goes directly
-    /// into it. - writes a single file to standard output. Default: the source's own name here, or here for a glob.
+    /// into it. - writes a single file to standard output. Default: the source's own name here, or here for a glob. A link where a file
+    /// goes is replaced, not followed; one to a device or a pipe, such as /dev/stdout, is refused.
     destination: Option<PathBuf>,
     /// One JSON object at the end, also of a transfer that failed or was interrupted.
     #[arg(long)]

@@ -43,15 +43,13 @@ pub(super) fn place(
 
 fn place_file(name: RelPath, destination: Option<&Path>, durable: bool) -> Result<Place, GetError> {
     let here = Path::new(".");
-    let Some(destination) = destination else {
-        return Ok(Place { dir: here.to_owned(), placement: Placement::As(name), fresh: false });
-    };
+    let Some(destination) = destination else { return place_as(here, name) };
     let wants_dir = destination.as_os_str().as_bytes().ends_with(b"/");
     if wants_dir && !destination.exists() {
         make_dirs(destination, durable)?;
     }
     if destination.is_dir() || wants_dir {
-        return Ok(Place { dir: destination.to_owned(), placement: Placement::As(name), fresh: false });
+        return place_as(destination, name);
     }
     let refused = |reason: &str| GetError::Destination { path: destination.to_owned(), reason: reason.to_owned() };
     let name = destination.file_name().and_then(|name| RelPath::new(name.as_bytes()).ok());
@@ -60,7 +58,21 @@ fn place_file(name: RelPath, destination: Option<&Path>, durable: bool) -> Resul
     if !parent.is_dir() {
         return Err(refused("its directory does not exist"));
     }
-    Ok(Place { dir: parent.to_owned(), placement: Placement::As(name), fresh: false })
+    place_as(parent, name)
+}
+
+/// Under this name in that directory. A link there is replaced, but for one whose end nobody means to lose by that, such as /dev/stdout.
+fn place_as(dir: &Path, name: RelPath) -> Result<Place, GetError> {
+    let path = dir.join(name.as_os_str());
+    if let Ok(target) = path.read_link() {
+        // A file that a process has open is a file, too, and its link in /dev is all the same not to be replaced.
+        let is_special = path.metadata().is_ok_and(|there| !there.is_file() && !there.is_dir());
+        if is_special || target.starts_with("/proc") {
+            let reason = format!("it is a link to {}, which is no file that could be replaced", target.display());
+            return Err(GetError::Destination { path, reason });
+        }
+    }
+    Ok(Place { dir: dir.to_owned(), placement: Placement::As(name), fresh: false })
 }
 
 fn place_tree(destination: &Path, durable: bool) -> Result<Place, GetError> {
@@ -118,6 +130,34 @@ mod tests {
         assert_eq!((slash.dir.is_dir(), slash.placement), (true, Placement::As("a.bin".parse().unwrap())));
         assert!(at(&temp.path().join("missing/b")).is_err());
         assert!(at(&temp.path().join("..")).is_ok());
+    }
+
+    /// In a directory of its own: the machine's /dev/stdout is not to be tried with.
+    #[test]
+    fn a_link_to_what_is_no_file_is_not_replaced() {
+        use std::os::unix::fs::symlink;
+        let temp = tempfile::tempdir().unwrap();
+        let in_temp = |name: &str| temp.path().join(name);
+        let _socket = std::os::unix::net::UnixListener::bind(in_temp("socket")).unwrap();
+        std::fs::write(in_temp("file"), b"").unwrap();
+        std::fs::create_dir(in_temp("dir")).unwrap();
+        let links = [("null", "/dev/null"), ("to-socket", "socket"), ("twice", "null"), ("output", "/proc/self/fd/1")];
+        let harmless = [("to-file", "file"), ("nowhere", "missing"), ("to-dir", "dir")];
+        for (link, target) in links.iter().chain(&harmless) {
+            symlink(target, in_temp(link)).unwrap();
+        }
+        symlink("/dev/null", in_temp("dir/a.bin")).unwrap();
+        let source = Source::Path("a.bin".parse().unwrap());
+        for base in [Base::File, Base::Link] {
+            let at = |path: &str| place(base, Some("a.bin".parse().unwrap()), &source, Some(&in_temp(path)), false);
+            for path in links.map(|(link, _)| link).iter().chain(&["dir", "to-dir"]) {
+                let reason = at(path).map(|place| place.placement).unwrap_err().to_string();
+                assert!(reason.contains("it is a link to "), "{path}: {reason}");
+            }
+            for path in ["to-file", "nowhere", "file", "new"] {
+                assert_eq!(at(path).unwrap().placement, Placement::As(path.parse().unwrap()), "{path}");
+            }
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, FileTypeExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -233,6 +233,53 @@ fn a_file_does_not_replace_a_directory() {
     assert_eq!((names(&copy.join("a")).len(), names(&copy).len()), (1, 3), "nothing else is left: {:?}", names(&copy));
     assert_eq!(fs::read(copy.join("a/b/precious")).expect("read"), b"do not touch");
     assert_eq!(fs::read(copy.join("z")).expect("read"), b"last", "the others arrive");
+}
+
+/// Neither directly nor by a link, which stands for /dev/stdout here: nothing is replaced by a file of that name.
+#[test]
+fn a_device_or_pipe_is_not_replaced() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    for name in ["a", "folder/inner"] {
+        write(&served.join(name), b"contents");
+    }
+    symlink("a", served.join("link")).expect("link");
+    let server = Server::start(&served);
+    let (pipe, to_pipe) = (folder.path().join("pipe"), folder.path().join("to-pipe"));
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
+    symlink("pipe", &to_pipe).expect("link");
+    for source in ["a", "link"] {
+        for destination in [&pipe, &to_pipe] {
+            let outcome = get(&server.url(source), destination).expect_code(1);
+            assert!(
+                outcome.stderr.contains("in the way") || outcome.stderr.contains("is a link to pipe"),
+                "{}",
+                outcome.stderr
+            );
+            assert_eq!(outcome.number("received_bytes"), 0);
+        }
+    }
+    // As part of a tree, whatever comes in its place.
+    let copy = folder.path().join("copy");
+    fs::create_dir(&copy).expect("mkdir");
+    for name in ["a", "folder", "link"] {
+        assert!(Command::new("mkfifo").arg(copy.join(name)).status().expect("mkfifo").success());
+    }
+    let outcome = get(&server.url(""), &copy).expect_code(1);
+    assert!(outcome.stderr.contains("in the way"), "{}", outcome.stderr);
+    let is_pipe = |path: &Path| path.symlink_metadata().is_ok_and(|there| there.file_type().is_fifo());
+    let pipes = [pipe, copy.join("a"), copy.join("folder"), copy.join("link")];
+    assert!(pipes.iter().all(|path| is_pipe(path)));
+    assert_eq!(fs::read_link(&to_pipe).expect("a link"), Path::new("pipe"));
+    // One that leads to a file is replaced itself.
+    let (mine, to_mine) = (folder.path().join("mine"), folder.path().join("to-mine"));
+    write(&mine, b"mine");
+    symlink("mine", &to_mine).expect("link");
+    get(&server.url("a"), &to_mine).expect_code(0);
+    assert_eq!(
+        (fs::read(&to_mine).expect("read"), fs::read(&mine).expect("read")),
+        (b"contents".to_vec(), b"mine".to_vec())
+    );
 }
 
 /// Between two gets, each kind of name has become each other kind.

@@ -131,8 +131,12 @@ impl Destination {
                 }
                 return Ok(());
             }
-            Some(_) => parent.remove_file(name).map_err(failed)?,
-            None => {}
+            existing => {
+                check_in_the_way(existing.as_ref())?;
+                if existing.is_some() {
+                    parent.remove_file(name).map_err(failed)?;
+                }
+            }
         }
         parent.create_dir(name, DIR_MODE).map_err(failed)
     }
@@ -151,4 +155,16 @@ impl Destination {
     pub(super) fn free_bytes(&self) -> Option<u64> {
         self.root.open_dir(&RelPath::root()).ok()?.free_bytes().ok()
     }
+}
+
+/// Devices, pipes and sockets stay, whatever is to have their name.
+pub(super) fn check_in_the_way(existing: Option<&FileStat>) -> Result<(), DiskError> {
+    match existing {
+        Some(FileStat { kind: FileKind::Other, .. }) => Err(in_the_way("a device, pipe or socket of this name")),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn in_the_way(what: &str) -> DiskError {
+    DiskError { full: false, message: format!("{what} is in the way") }
 }

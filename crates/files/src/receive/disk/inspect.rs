@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use super::claim::{Unclaimed, claim};
-use super::destination::Destination;
+use super::destination::{Destination, check_in_the_way, in_the_way};
 use super::given_up::GivenUp;
 use super::partial::{Log, io_error, root_error, stat_of};
 use super::state::{self, Header, State};
@@ -47,8 +47,7 @@ pub(super) fn inspect(
         Some(stat) if stat.kind == FileKind::Dir && !is_empty_dir(&dir, name) => {
             return Err(in_the_way("a directory of this name"));
         }
-        Some(stat) if stat.kind == FileKind::Other => return Err(in_the_way("a device, pipe or socket of this name")),
-        _ => {}
+        _ => check_in_the_way(existing.as_ref())?,
     }
     check_writable()?;
     if has_state(listed)
@@ -93,10 +92,6 @@ fn remove(dir: &Dir, name: &[u8]) {
 
 fn is_empty_dir(dir: &Dir, name: &[u8]) -> bool {
     dir.open_dir(name).and_then(|dir| dir.entries(0)).is_ok_and(|entries| entries.is_empty())
-}
-
-fn in_the_way(what: &str) -> DiskError {
-    DiskError { full: false, message: format!("{what} is in the way") }
 }
 
 /// The file has the right size: what it hashes to tells whether it has to be sent.

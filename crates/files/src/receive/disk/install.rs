@@ -10,7 +10,7 @@ use std::io::Write;
 use bytes::Bytes;
 
 use super::claim;
-use super::destination::Destination;
+use super::destination::{self, Destination};
 use super::given_up::GivenUp;
 use super::partial::{self, OpenPartial, PartialFile, io_error, root_error};
 use crate::digest::Digest;
@@ -197,6 +197,7 @@ pub(super) fn make_link(
     let failed = |error: RootError| root_error("cannot make the link", &error);
     let (dir, name) = destination.parent_of(local)?;
     let existing = dir.existing(&name).map_err(failed)?;
+    destination::check_in_the_way(existing.as_ref())?;
     if existing.is_none_or(|stat| stat.kind != FileKind::Link) || dir.read_link(&name).ok().as_deref() != Some(target) {
         let (part_name, state_name) = partial_names(&name);
         if claim::displace(&dir, &part_name)?.is_some() {
