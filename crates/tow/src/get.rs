@@ -88,7 +88,8 @@ pub struct Arguments {
     location: OsString,
     /// A single file goes to this path, or into it if it is a directory; what is in a directory, or matches a glob, goes directly
     /// into it. - writes a single file to standard output. Default: the source's own name here, or here for a glob. A link where a file
-    /// goes is replaced, not followed; one to a device or a pipe, such as /dev/stdout, is refused.
+    /// goes is replaced, not followed; one to a device or a pipe, such as /dev/stdout, is refused. A directory that is made gets the mode and time of the source,
+    /// and what is in it theirs; one that is there already, and what is in it is merged into, gets the time and keeps its mode.
     destination: Option<PathBuf>,
     /// One JSON object at the end, also of a transfer that failed or was interrupted.
     #[arg(long)]

@@ -127,8 +127,9 @@ fn file_answers() -> impl Strategy<Value = FileAnswer> {
 
 fn replies() -> impl Strategy<Value = Reply> {
     let base = prop::sample::select(vec![Base::Dir, Base::File, Base::Link, Base::Glob]);
-    let page = (any::<u32>(), base, vec(list_entries(), 0..6), any::<bool>())
-        .prop_map(|(id, base, entries, more)| Reply::List(ListPage { id, base, entries, more }));
+    let dir = prop::option::of((0..=0o7777_u32, times()).prop_map(|(mode, mtime)| DirStat { mode, mtime }));
+    let page = (any::<u32>(), base, dir, vec(list_entries(), 0..6), any::<bool>())
+        .prop_map(|(id, base, dir, entries, more)| Reply::List(ListPage { id, base, dir, entries, more }));
     let hello = (any::<u32>(), ".{0,20}", any::<u64>(), vec(".{0,8}", 0..4)).prop_map(
         |(number, software, chunk_bytes_max, features)| {
             let (protocol, fetch_files_max, requests_max) = (number, number, number);

@@ -15,7 +15,7 @@ use super::transfer::{
 };
 use crate::limits::CHUNK_BYTES_DEFAULT;
 use crate::path::RelPath;
-use crate::protocol::control::{Base, Compression};
+use crate::protocol::control::{Base, Compression, DirStat};
 
 /// Credit where nothing else is said, in octets.
 pub const WINDOW_BYTES_DEFAULT: u64 = 8 << 20;
@@ -191,7 +191,7 @@ pub fn get(
         source,
         path,
         discard,
-        disk: DiskOptions { durable, verify, workers: workers(), fresh: false },
+        disk: DiskOptions { durable, verify, workers: workers(), fresh: false, made: false },
         connect,
         ever_connected: false,
         last_reason: None,
@@ -328,7 +328,7 @@ impl Driver {
             match output {
                 Output::Send(request) => self.connection.send(&request),
                 Output::Disk(command) => self.sink.command(command),
-                Output::OpenDestination { base, name } => self.open_destination(base, name)?,
+                Output::OpenDestination { base, name, dir } => self.open_destination(base, name, dir)?,
                 Output::Warn(text) => {
                     tracing::warn!("{text}");
                     self.warned += 1;
@@ -365,16 +365,16 @@ impl Driver {
         Ok(())
     }
 
-    fn open_destination(&mut self, base: Base, name: Option<RelPath>) -> Result<(), GetError> {
+    fn open_destination(&mut self, base: Base, name: Option<RelPath>, dir: Option<DirStat>) -> Result<(), GetError> {
         if self.discard {
             self.sink = Sink::Discard(std::collections::VecDeque::new());
             let placement = name.map_or(Placement::Below, Placement::As);
             self.transfer.destination(placement, true);
             return Ok(());
         }
-        let place = place(base, name, &self.source, self.path.as_deref(), self.disk.durable)?;
+        let place = place(base, name, dir, &self.source, self.path.as_deref(), self.disk.durable)?;
         let waker = self.connection.waker();
-        self.disk.fresh = place.fresh;
+        (self.disk.fresh, self.disk.made) = (place.fresh, place.made);
         let disk = Disk::start(&place.dir, self.disk, move || waker.wake())
             .map_err(|error| GetError::Destination { path: place.dir.clone(), reason: error.to_string() })?;
         if place.placement == Placement::Below {

@@ -1,14 +1,16 @@
 //! Where a transfer's files go, once it is known what the source is.
 
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use super::disk::{DIR_MODE_BITS, OWNER_MODE};
 use super::get::GetError;
 use super::transfer::{Placement, Source};
 use crate::path::RelPath;
-use crate::protocol::control::Base;
+use crate::protocol::control::{Base, DirStat};
 use crate::root::{Links, Root};
 
 /// A directory that exists, and how files are placed below it.
@@ -18,6 +20,8 @@ pub(super) struct Place {
     pub(super) placement: Placement,
     /// Nothing is there yet.
     pub(super) fresh: bool,
+    /// It was made for this, and is to be like the directory that it is a copy of.
+    pub(super) made: bool,
 }
 
 /// Decides. A single file goes to `destination`, or into it if that is a directory (or ends in `/`); what is in a directory, or
@@ -25,6 +29,7 @@ pub(super) struct Place {
 pub(super) fn place(
     base: Base,
     name: Option<RelPath>,
+    dir: Option<DirStat>,
     source: &Source,
     destination: Option<&Path>,
     durable: bool,
@@ -36,7 +41,7 @@ pub(super) fn place(
                 Source::Path(path) => path.name().map_or(Path::new("."), |name| Path::new(OsStr::from_bytes(name))),
                 Source::Glob(_) => Path::new("."),
             };
-            place_tree(destination.unwrap_or(own_name), durable)
+            place_tree(destination.unwrap_or(own_name), dir, durable)
         }
     }
 }
@@ -72,18 +77,28 @@ fn place_as(dir: &Path, name: RelPath) -> Result<Place, GetError> {
             return Err(GetError::Destination { path, reason });
         }
     }
-    Ok(Place { dir: dir.to_owned(), placement: Placement::As(name), fresh: false })
+    Ok(Place { dir: dir.to_owned(), placement: Placement::As(name), fresh: false, made: false })
 }
 
-fn place_tree(destination: &Path, durable: bool) -> Result<Place, GetError> {
+fn place_tree(destination: &Path, dir: Option<DirStat>, durable: bool) -> Result<Place, GetError> {
     let refused = |reason: &str| GetError::Destination { path: destination.to_owned(), reason: reason.to_owned() };
+    let mode = dir.map(|dir| dir.mode & DIR_MODE_BITS);
+    // What was made as the copy of a directory stays one over an interruption, of which the next transfer knows nothing.
+    let open_up = |mode: u32| std::fs::set_permissions(destination, Permissions::from_mode(mode | OWNER_MODE));
     if !destination.exists() {
         make_dirs(destination, durable)?;
-        return Ok(Place { dir: destination.to_owned(), placement: Placement::Below, fresh: true });
+        mode.map_or(Ok(()), open_up).map_err(|error| refused(&format!("cannot set its mode: {error}")))?;
+        return Ok(Place { dir: destination.to_owned(), placement: Placement::Below, fresh: true, made: true });
     }
     if !destination.is_dir() {
         return Err(refused("it is not a directory"));
     }
+    // A copy that can't be written into, as its original can't.
+    let is_closed = |mode: &u32| {
+        let own = destination.metadata().map_or(u32::MAX, |own| own.mode());
+        mode & OWNER_MODE != OWNER_MODE && own & DIR_MODE_BITS == *mode
+    };
+    let made = mode.filter(is_closed).is_some_and(|mode| open_up(mode).is_ok());
     let fresh = std::fs::read_dir(destination).is_ok_and(|mut entries| entries.next().is_none());
     if fresh {
         // Nothing below it will be looked at.
@@ -91,7 +106,7 @@ fn place_tree(destination: &Path, durable: bool) -> Result<Place, GetError> {
         root.and_then(|dir| dir.check_writable())
             .map_err(|error| refused(&format!("cannot write into it: {error}")))?;
     }
-    Ok(Place { dir: destination.to_owned(), placement: Placement::Below, fresh })
+    Ok(Place { dir: destination.to_owned(), placement: Placement::Below, fresh, made })
 }
 
 /// Makes a directory and those above it, and has their names synced if they are to be durable.
@@ -121,7 +136,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let name = || Some(RelPath::new("a.bin").unwrap());
         let source = Source::Path("x/a.bin".parse().unwrap());
-        let at = |destination: &Path| place(Base::File, name(), &source, Some(destination), true);
+        let at = |destination: &Path| place(Base::File, name(), None, &source, Some(destination), true);
         let into = at(temp.path()).unwrap();
         assert_eq!((into.dir.as_path(), into.placement), (temp.path(), Placement::As("a.bin".parse().unwrap())));
         let renamed = at(&temp.path().join("b")).unwrap();
@@ -149,7 +164,8 @@ mod tests {
         symlink("/dev/null", in_temp("dir/a.bin")).unwrap();
         let source = Source::Path("a.bin".parse().unwrap());
         for base in [Base::File, Base::Link] {
-            let at = |path: &str| place(base, Some("a.bin".parse().unwrap()), &source, Some(&in_temp(path)), false);
+            let at =
+                |path: &str| place(base, Some("a.bin".parse().unwrap()), None, &source, Some(&in_temp(path)), false);
             for path in links.map(|(link, _)| link).iter().chain(&["dir", "to-dir"]) {
                 let reason = at(path).map(|place| place.placement).unwrap_err().to_string();
                 assert!(reason.contains("it is a link to "), "{path}: {reason}");
@@ -164,7 +180,7 @@ mod tests {
     fn trees_go_directly_into_the_destination() {
         let temp = tempfile::tempdir().unwrap();
         let source = Source::Path("x/tree".parse().unwrap());
-        let at = |destination: &Path| place(Base::Dir, None, &source, Some(destination), true);
+        let at = |destination: &Path| place(Base::Dir, None, None, &source, Some(destination), true);
         assert!(at(temp.path()).unwrap().fresh);
         assert!(at(&temp.path().join("a/b")).unwrap().fresh);
         assert!(!at(temp.path()).unwrap().fresh);
@@ -174,7 +190,7 @@ mod tests {
         let name = || Some(RelPath::new("a.bin").unwrap());
         let refused = |path: &str| {
             let path = temp.path().join(path);
-            place(Base::File, name(), &source, Some(&path), true).unwrap_err().to_string()
+            place(Base::File, name(), None, &source, Some(&path), true).unwrap_err().to_string()
         };
         for path in ["file/", "link/"] {
             assert!(refused(path).contains("is not a directory"), "{}", refused(path));

@@ -8,7 +8,9 @@ use crate::digest::FileHasher;
 use crate::limits::LIST_PAGE_ENTRIES_MAX;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
-use crate::protocol::control::{Base, EntryKind, LinkTarget, ListEntry, ListRequest, ListTarget, PageWriter, WirePath};
+use crate::protocol::control::{
+    Base, DirStat, EntryKind, LinkTarget, ListEntry, ListRequest, ListTarget, PageWriter, WirePath,
+};
 use crate::root::{Dir, DirEntry, FileKind, FileStat, Root, RootError};
 use globset::{GlobBuilder, GlobMatcher};
 use std::fs::File;
@@ -44,6 +46,8 @@ pub(super) struct Lister<'a> {
 pub(super) struct Listing {
     id: u32,
     base: Base,
+    /// What the listed directory is itself, for the first page.
+    dir: Option<DirStat>,
     digest: bool,
     recursive: bool,
     glob: Option<Pattern>,
@@ -91,6 +95,7 @@ impl Lister<'_> {
         let mut listing = Listing {
             id: request.id,
             base: Base::Glob,
+            dir: None,
             digest: request.digest,
             recursive: request.recursive,
             glob: None,
@@ -121,6 +126,7 @@ impl Lister<'_> {
             FileKind::File | FileKind::Other => Base::File,
         };
         if stat.kind == FileKind::Dir {
+            listing.dir = Some(DirStat { mode: stat.mode, mtime: stat.modified });
             listing.levels.push(self.open_level(path, NAMES_MAX, true)?);
         } else {
             let target = if stat.kind == FileKind::Link { Some(self.root.read_link(path)?) } else { None };
@@ -177,7 +183,7 @@ impl Lister<'_> {
             Some(page) => page,
             None => {
                 listing.hashed = 0;
-                PageWriter::new(listing.id, listing.base)
+                PageWriter::new(listing.id, listing.base, listing.dir.take())
             }
         };
         let entries_max = listing.page_entries;

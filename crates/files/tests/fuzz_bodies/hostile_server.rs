@@ -330,7 +330,7 @@ impl Play {
             assert!(!self.over, "something after the end: {output:?}");
             match output {
                 Output::Send(request) => self.asked(request),
-                Output::OpenDestination { base, name } => {
+                Output::OpenDestination { base, name, .. } => {
                     let placement = match (base, name) {
                         (Base::File | Base::Link, Some(name)) => Placement::As(name),
                         _ => Placement::Below,

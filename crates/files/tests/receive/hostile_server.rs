@@ -104,7 +104,7 @@ fn link(path: &str, target: &str) -> ListEntry {
 }
 
 fn page(id: u32, entries: Vec<ListEntry>) -> Vec<Bytes> {
-    reply(&Reply::List(ListPage { id, base: Base::Dir, entries, more: false }))
+    reply(&Reply::List(ListPage { id, base: Base::Dir, dir: None, entries, more: false }))
 }
 
 fn metadata(n: u32, content: &[u8]) -> FileAnswer {
@@ -407,7 +407,7 @@ fn a_leaf_that_is_bad_once_is_sent_again_to_a_writer() {
     let server = HostileServer::start(move |request| match request {
         Request::List(list) => {
             let entries = vec![entry("f", EntryKind::File, SIZE as u64)];
-            vec![reply(&Reply::List(ListPage { id: list.id, base: Base::File, entries, more: false }))]
+            vec![reply(&Reply::List(ListPage { id: list.id, base: Base::File, dir: None, entries, more: false }))]
         }
         Request::Leaves(request) => {
             let counts = LeavesReply { id: request.id, from: 0, count: 4, total: 4 };
@@ -449,7 +449,7 @@ fn a_writer_never_gets_what_is_wrong() {
     let server = HostileServer::start(|request| match request {
         Request::List(list) => {
             let entries = vec![entry("f", EntryKind::File, 4)];
-            vec![reply(&Reply::List(ListPage { id: list.id, base: Base::File, entries, more: false }))]
+            vec![reply(&Reply::List(ListPage { id: list.id, base: Base::File, dir: None, entries, more: false }))]
         }
         Request::Fetch(fetch) => {
             let mut answer = vec![reply(&Reply::Files(FilesReply { id: fetch.id, files: vec![metadata(0, b"true")] }))];
@@ -519,7 +519,7 @@ fn a_file_that_changes_before_anything_is_written_is_asked_for_again() {
     let server = HostileServer::start(move |request| match request {
         Request::List(list) => {
             let entries = vec![entry("f", EntryKind::File, 5)];
-            vec![reply(&Reply::List(ListPage { id: list.id, base: Base::File, entries, more: false }))]
+            vec![reply(&Reply::List(ListPage { id: list.id, base: Base::File, dir: None, entries, more: false }))]
         }
         Request::Fetch(fetch) if changes > 0 => {
             changes -= 1;

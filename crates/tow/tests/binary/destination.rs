@@ -2,9 +2,10 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::{FileExt, FileTypeExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
 
 use tempfile::tempdir;
 
@@ -280,6 +281,63 @@ fn a_device_or_pipe_is_not_replaced() {
         (fs::read(&to_mine).expect("read"), fs::read(&mine).expect("read")),
         (b"contents".to_vec(), b"mine".to_vec())
     );
+}
+
+/// As those below it are: a private one stays private.
+#[test]
+fn a_directory_that_is_made_is_like_its_source() {
+    let folder = tempdir().expect("a folder");
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
+    let served = folder.path().join("served");
+    write(&served.join("private/sub/a"), b"contents");
+    write(&served.join("closed/a"), b"contents");
+    let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let set = |path: &Path, mode: u32| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("chmod");
+        fs::File::open(path).and_then(|dir| dir.set_modified(long_ago)).expect("set the time");
+    };
+    for (name, mode) in [("private", 0o700), ("closed", 0o555), ("", 0o750)] {
+        set(&served.join(name), mode);
+    }
+    let server = Server::start(&served);
+    let is = |path: &Path| {
+        let metadata = fs::metadata(path).expect("stat");
+        (metadata.mode() & 0o7777, metadata.modified().expect("a time"))
+    };
+    let copies = folder.path().join("copies");
+    fs::create_dir(&copies).expect("mkdir");
+    fs::set_permissions(&copies, fs::Permissions::from_mode(0o777)).expect("chmod");
+    // The second get finds what the first one made, and it is all the same.
+    for _ in 0..2 {
+        for (source, name, mode) in [("private", "new/private", 0o700), ("closed", "closed", 0o555), ("", "all", 0o750)]
+        {
+            let copy = copies.join(name);
+            // One of them has something to do each time, in the closed one too.
+            let _ = fs::remove_file(copy.join("a"));
+            get(&server.url(source), &copy).expect_code(0);
+            assert_eq!(is(&copy), (mode, long_ago), "{name}");
+        }
+        assert_same(&served, &copies.join("all"));
+    }
+    // For who isn't allowed everything, too.
+    for octets in [&b"contents"[..], b"others"] {
+        set(&served.join("closed"), 0o755);
+        write(&served.join("closed/a"), octets);
+        set(&served.join("closed"), 0o555);
+        let (url, copy) = (server.url("closed"), copies.join("unprivileged"));
+        let arguments = [OsStr::new("get"), url.as_ref(), copy.as_ref(), "--json".as_ref()];
+        run(&mut unprivileged_tow(folder.path(), arguments)).expect_code(0);
+        assert_eq!(is(&copy), (0o555, long_ago));
+        assert_eq!(fs::read(copy.join("a")).expect("read"), octets);
+    }
+    // Somebody's own directory keeps its mode.
+    let mine = copies.join("mine");
+    write(&mine.join("mine"), b"mine");
+    set(&mine, 0o755);
+    get(&server.url("private"), &mine).expect_code(0);
+    assert_eq!(is(&mine), (0o755, long_ago));
+    get(&server.url("priv*"), &copies.join("glob")).expect_code(0);
+    assert_eq!(is(&copies.join("glob/private")), (0o700, long_ago));
 }
 
 /// Between two gets, each kind of name has become each other kind.

@@ -13,8 +13,8 @@ mod request;
 pub use fields::{LinkTarget, WirePath};
 pub use page::PageWriter;
 pub use reply::{
-    Base, Cancelled, DigestReply, EntryKind, ErrorReply, FileAnswer, FileMetadata, FilesReply, HelloReply, LeavesReply,
-    ListEntry, ListPage, Reply, VoidReply,
+    Base, Cancelled, DigestReply, DirStat, EntryKind, ErrorReply, FileAnswer, FileMetadata, FilesReply, HelloReply,
+    LeavesReply, ListEntry, ListPage, Reply, VoidReply,
 };
 pub use request::{
     Compression, Confirm, ConfirmedFile, DigestWish, FetchFile, FetchRequest, LeavesRequest, ListRequest, ListTarget,

@@ -1,6 +1,6 @@
 //! A page of a listing, written entry by entry: what it takes is known while it grows, and nothing is written twice.
 
-use super::reply::{Base, ListEntry};
+use super::reply::{Base, DirStat, ListEntry};
 use crate::limits::LIST_PAGE_BYTES_MAX;
 
 /// What follows the entries, at most.
@@ -14,10 +14,14 @@ pub struct PageWriter {
 }
 
 impl PageWriter {
-    /// An empty page.
-    pub fn new(id: u32, base: Base) -> PageWriter {
+    /// An empty page. `dir` as in [`super::ListPage`].
+    pub fn new(id: u32, base: Base, dir: Option<DirStat>) -> PageWriter {
         let mut json = format!("{{\"re\":\"list\",\"id\":{id},\"base\":").into_bytes();
         write(&mut json, &base);
+        if let Some(dir) = dir {
+            json.extend_from_slice(b",\"dir\":");
+            write(&mut json, &dir);
+        }
         json.extend_from_slice(b",\"entries\":[");
         PageWriter { json, entries: 0 }
     }
@@ -75,19 +79,22 @@ mod tests {
 
     #[test]
     fn it_is_what_the_page_as_a_whole_would_be() {
-        for (names, more) in [(&["a", "\"", "ü"][..], true), (&["a"], false), (&[], false)] {
+        let some = Some(DirStat { mode: 0o1750, mtime: Default::default() });
+        for (names, more, dir) in
+            [(&["a", "\"", "ü"][..], true, some), (&["a"], false, None), (&[], false, None), (&[], false, some)]
+        {
             let entries: Vec<ListEntry> = names.iter().map(|name| entry(name)).collect();
-            let mut page = PageWriter::new(5, Base::Dir);
+            let mut page = PageWriter::new(5, Base::Dir, dir);
             assert!(entries.iter().all(|entry| page.push(entry)));
             assert_eq!(page.entries(), entries.len());
-            let whole = Reply::List(ListPage { id: 5, base: Base::Dir, entries, more });
+            let whole = Reply::List(ListPage { id: 5, base: Base::Dir, dir, entries, more });
             assert_eq!(String::from_utf8(page.finish(more)), String::from_utf8(whole.encode()));
         }
     }
 
     #[test]
     fn a_full_page_stays_below_its_limit() {
-        let mut page = PageWriter::new(5, Base::Glob);
+        let mut page = PageWriter::new(5, Base::Glob, None);
         let mut pushed = 0;
         while page.push(&entry(&"n".repeat(1000))) {
             pushed += 1;

@@ -75,12 +75,30 @@ pub struct ListPage {
     pub id: u32,
     /// What the listed path is.
     pub base: Base,
+    /// Of a directory, what it is itself: in the first page only, as no entry tells it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dir: Option<DirStat>,
     /// At most [`LIST_PAGE_ENTRIES_MAX`].
     #[serde(deserialize_with = "at_most::<LIST_PAGE_ENTRIES_MAX, _, _>")]
     pub entries: Vec<ListEntry>,
     /// Another page can be asked for.
     #[serde(default)]
     pub more: bool,
+}
+
+/// What the listed directory is itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirStat {
+    /// Permission bits, at most [`MODE_MAX`].
+    #[serde(deserialize_with = "permission_bits")]
+    pub mode: u32,
+    /// Time of the last change of its content.
+    pub mtime: Timestamp,
+}
+
+fn permission_bits<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    let mode = u32::deserialize(deserializer)?;
+    check_stat(0, mode).map(|()| mode).map_err(serde::de::Error::custom)
 }
 
 /// What the listed path is.

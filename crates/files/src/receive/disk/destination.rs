@@ -1,19 +1,20 @@
 //! Where files go: a directory that nothing done here can lead out of.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use crate::path::RelPath;
 use crate::receive::transfer::{DiskError, Source};
-use crate::root::{Dir, FileKind, FileStat, Links, Root, RootError};
+use crate::root::{Dir, FileKind, FileStat, Links, Root, RootError, Timestamp};
 
+use super::install::DIR_MODE_BITS;
 use super::partial::root_error;
 use super::turn::{NotOurs, Turn};
 
 /// Mode of directories that are made, less the umask, until they get their own.
 const DIR_MODE: u32 = 0o777;
 /// What this process needs of a directory to write into it.
-const OWNER_MODE: u32 = 0o700;
+pub(in crate::receive) const OWNER_MODE: u32 = 0o700;
 
 /// The destination of a transfer.
 #[derive(Debug)]
@@ -28,7 +29,7 @@ pub(super) struct Destination {
     /// Directories whose names were synced, if they are to be.
     synced: Mutex<HashSet<RelPath>>,
     /// Where the destination of a tree is, if there is a lock to be had.
-    turn: OnceLock<Turn>,
+    turn: Mutex<Option<Turn>>,
 }
 
 impl Destination {
@@ -44,7 +45,7 @@ impl Destination {
             durable,
             partials: Mutex::default(),
             synced: Mutex::default(),
-            turn: OnceLock::new(),
+            turn: Mutex::default(),
         })
     }
 
@@ -52,8 +53,7 @@ impl Destination {
     pub(super) fn take_turn(&self, source: &Source) -> Result<(), String> {
         let Ok(dir) = self.root.open_dir(&RelPath::root()) else { return Ok(()) };
         match Turn::take(dir, source) {
-            Ok(Some(turn)) => drop(self.turn.set(turn)),
-            Ok(None) => {}
+            Ok(turn) => *self.turn.lock().unwrap_or_else(PoisonError::into_inner) = turn,
             Err(NotOurs(name)) => {
                 return Err(format!("another transfer of the same into it is under way: it holds {name}"));
             }
@@ -139,6 +139,25 @@ impl Destination {
             }
         }
         parent.create_dir(name, DIR_MODE).map_err(failed)
+    }
+
+    /// Gives the destination itself its time, and if it is to have one its mode: nothing more is written below it.
+    pub(super) fn finish(&self, mode: Option<u32>, modified: Timestamp) -> Result<(), DiskError> {
+        // What it holds is a file in here, and to remove it changes the time.
+        drop(self.turn.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let done = self.root.open_dir(&RelPath::root()).and_then(|dir| {
+            if let Some(mode) = mode {
+                dir.set_own_mode(mode & DIR_MODE_BITS)?;
+            }
+            dir.set_own_modified(modified)?;
+            if self.durable { dir.sync() } else { Ok(()) }
+        });
+        match done {
+            // It was there before, and may be somebody else's.
+            Err(error) if mode.is_none() => tracing::debug!(%error, "the destination keeps its time"),
+            done => done.map_err(|error| root_error("cannot set mode and time", &error))?,
+        }
+        Ok(())
     }
 
     /// A partial file that can be gone on with, as it was when inspecting found it.

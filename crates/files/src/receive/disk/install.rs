@@ -23,7 +23,7 @@ use crate::root::{Dir, FileKind, FileStat, RootError, Timestamp, set_mode, set_m
 /// with the rights of whoever fetched them.
 const MODE_BITS: u32 = 0o777;
 /// The same of directories. Without the sticky bit, who may write into one could remove what others have there.
-const DIR_MODE_BITS: u32 = 0o1777;
+pub(in crate::receive) const DIR_MODE_BITS: u32 = 0o1777;
 
 /// A directory that small files go into, one after the other.
 #[derive(Debug)]

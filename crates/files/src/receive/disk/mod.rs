@@ -23,7 +23,9 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use destination::Destination;
+pub(super) use destination::OWNER_MODE;
 use given_up::GivenUp;
+pub(super) use install::DIR_MODE_BITS;
 use partial::PartialFile;
 use worker::{Job, Worker};
 
@@ -51,6 +53,8 @@ pub(super) struct DiskOptions {
     pub(super) workers: usize,
     /// Nothing is at the destination.
     pub(super) fresh: bool,
+    /// The destination was made for this transfer, and gets the mode of what it is a copy of.
+    pub(super) made: bool,
 }
 
 /// The disk's side of a transfer.
@@ -146,6 +150,9 @@ impl Disk {
             }
             DiskCommand::MakeLink { local, target, modified } => {
                 self.send(0, Job::MakeLink { local, target, modified });
+            }
+            DiskCommand::FinishDir { local, mode, modified } if local.is_root() => {
+                self.send(0, Job::FinishTop { mode: Some(mode).filter(|_| self.options.made), modified });
             }
             DiskCommand::FinishDir { local, mode, modified } => {
                 self.send(self.worker_in(&local), Job::FinishDir { local, mode, modified });

@@ -35,7 +35,7 @@ impl Folder {
     }
 
     fn disk(&self) -> Disk {
-        let options = DiskOptions { durable: false, verify: true, workers: 1, fresh: false };
+        let options = DiskOptions { durable: false, verify: true, workers: 1, fresh: false, made: false };
         Disk::start(self.temp.path(), options, || {}).unwrap()
     }
 

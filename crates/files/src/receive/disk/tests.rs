@@ -24,7 +24,7 @@ fn a_file_that_is_cut_off_is_not_written_on() {
             let (content, leaves) = (ContentKey(2), LeafSize::for_file(version.size));
             let local = "f".parse().unwrap();
             let spec = ContentSpec { content, local, version, leaves, verify, digest: None, resume: false };
-            let options = DiskOptions { durable: false, verify, workers: 2, fresh: false };
+            let options = DiskOptions { durable: false, verify, workers: 2, fresh: false, made: false };
             let mut disk = Disk::start(folder.path(), options, || {}).unwrap();
             disk.command(DiskCommand::Begin(spec));
             let (part, _) = partial_names(b"f");
@@ -58,7 +58,7 @@ fn a_file_that_is_cut_off_is_not_written_on() {
 fn the_end_waits_for_no_hashing() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::File::create(folder.path().join("there")).unwrap().set_len(SIZE).unwrap();
-    let options = DiskOptions { durable: false, verify: true, workers: 2, fresh: false };
+    let options = DiskOptions { durable: false, verify: true, workers: 2, fresh: false, made: false };
     let modified = Timestamp { seconds: 1_700_000_000, nanoseconds: 0 };
     let version = Version { size: SIZE, modified, mode: 0o644, sparse: true };
     let (content, leaves) = (ContentKey(2), LeafSize::for_file(SIZE));
@@ -103,9 +103,12 @@ fn the_state_says_what_is_known_of_the_leaves() {
         let content = ContentKey(2);
         let (local, leaves) = ("f".parse().unwrap(), LeafSize::for_file(version.size));
         let spec = ContentSpec { content, local, version, leaves, verify, digest: None, resume: !verify };
-        let mut disk =
-            Disk::start(folder.path(), DiskOptions { durable: false, verify, workers: 1, fresh: false }, || {})
-                .unwrap();
+        let mut disk = Disk::start(
+            folder.path(),
+            DiskOptions { durable: false, verify, workers: 1, fresh: false, made: false },
+            || {},
+        )
+        .unwrap();
         disk.command(DiskCommand::Begin(spec));
         for leaf in if verify { 0..3 } else { 1..2 } {
             let part = Part { leaf, offset: leaf * LEAF as u64, length: LEAF as u64, credit: 0 };

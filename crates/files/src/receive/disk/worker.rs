@@ -71,6 +71,11 @@ pub(super) enum Job {
         mode: u32,
         modified: Timestamp,
     },
+    FinishTop {
+        /// None if it keeps its own.
+        mode: Option<u32>,
+        modified: Timestamp,
+    },
     /// Nothing more comes for this content.
     Forget(ContentKey),
 }
@@ -220,6 +225,10 @@ impl Worker {
                 // That of a directory with nothing in it wasn't synced yet.
                 let result = result.and_then(|()| self.destination.sync_names(&local));
                 DiskReport::Entry { local, result }
+            }
+            Job::FinishTop { mode, modified } => {
+                let result = self.destination.finish(mode, modified);
+                DiskReport::Entry { local: RelPath::root(), result }
             }
             Job::Forget(content) => {
                 self.leaves.retain(|(of, _), _| *of != content);

@@ -534,7 +534,7 @@ mod tests {
             stream.inbound(Inbound::Control { json: reply.encode().into(), attachment: None }).unwrap();
             stream.patience().as_secs()
         };
-        let list = ListPage { id: stream.id, base: Base::File, entries: vec![entry], more: false };
+        let list = ListPage { id: stream.id, base: Base::File, dir: None, entries: vec![entry], more: false };
         assert_eq!(told(&mut stream, Reply::List(list)), 2);
         let digest = Some(Digest([1; 32]));
         let metadata =

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::digest::{Digest, Leaf, LeafSize};
 use crate::path::RelPath;
-use crate::protocol::control::{Base, Range, Request};
+use crate::protocol::control::{Base, DirStat, Range, Request};
 use crate::root::Timestamp;
 
 /// A file of the transfer.
@@ -46,6 +46,8 @@ pub enum Output {
         base: Base,
         /// The source's own name, where it is a file or link.
         name: Option<RelPath>,
+        /// What a directory is itself, if the server told.
+        dir: Option<DirStat>,
     },
     /// Do this on the disk, and answer with a [`DiskReport`] unless said otherwise.
     Disk(DiskCommand),
@@ -89,7 +91,7 @@ pub enum DiskCommand {
     },
     /// Give a directory its mode and time: [`DiskReport::Entry`]. Comes when nothing more is written below it.
     FinishDir {
-        /// Its place.
+        /// Its place; the root is the destination itself, which keeps its mode if it wasn't made for this.
         local: RelPath,
         /// Permission bits.
         mode: u32,

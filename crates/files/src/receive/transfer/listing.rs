@@ -10,7 +10,9 @@ use super::outcome::TransferError;
 use super::{FILES_UNDER_WAY_MAX, Placement, Source, Transfer};
 use crate::digest::LeafSize;
 use crate::path::{Escaped, RelPath};
-use crate::protocol::control::{Base, EntryKind, LinkTarget, ListEntry, ListPage, ListRequest, ListTarget, Request};
+use crate::protocol::control::{
+    Base, DirStat, EntryKind, LinkTarget, ListEntry, ListPage, ListRequest, ListTarget, Request,
+};
 use crate::receive::names;
 use crate::root::Timestamp;
 
@@ -113,16 +115,20 @@ impl Transfer {
         }
         let base_is_new = listing.base.is_none();
         listing.base = Some(page.base);
+        let dir = page.dir.filter(|_| page.base == Base::Dir);
         listing.entries.extend(page.entries);
         if base_is_new {
-            self.ask_for_destination(page.base)?;
+            if let Some(DirStat { mode, mtime: modified }) = dir {
+                listing.dirs.entry(0).or_default().push(ListedDir { local: RelPath::root(), mode, modified });
+            }
+            self.ask_for_destination(page.base, dir)?;
         } else if self.placement.is_some() {
             self.take_listed_entries();
         }
         Ok(())
     }
 
-    fn ask_for_destination(&mut self, base: Base) -> Result<(), TransferError> {
+    fn ask_for_destination(&mut self, base: Base, dir: Option<DirStat>) -> Result<(), TransferError> {
         let is_glob = matches!(self.options.source, Source::Glob(_));
         if is_glob != (base == Base::Glob) {
             return Err(TransferError::Protocol("a listing of something else than was asked for".to_owned()));
@@ -134,7 +140,7 @@ impl Transfer {
             Base::File | Base::Link => Some(self.own_name()?),
             Base::Dir | Base::Glob => None,
         };
-        self.outputs.push_back(Output::OpenDestination { base, name });
+        self.outputs.push_back(Output::OpenDestination { base, name, dir });
         Ok(())
     }
 

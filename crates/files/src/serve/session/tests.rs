@@ -297,6 +297,7 @@ impl Simulation {
         let page = crate::protocol::control::ListPage {
             id: self.tickets[&ticket],
             base: crate::protocol::control::Base::Dir,
+            dir: None,
             entries: Vec::new(),
             more,
         };

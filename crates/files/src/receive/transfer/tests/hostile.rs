@@ -98,7 +98,7 @@ impl Session {
     }
 
     pub(super) fn list(&mut self, entries: Vec<ListEntry>) {
-        self.reply(&Reply::List(ListPage { id: LIST_ID, base: Base::Dir, entries, more: false }));
+        self.reply(&Reply::List(ListPage { id: LIST_ID, base: Base::Dir, dir: None, entries, more: false }));
     }
 
     pub(super) fn piece(&mut self, id: u32, entry: DataEntry) {
@@ -144,7 +144,7 @@ fn what_is_left_out_and_is_all_that_was_asked_for_has_failed() {
     link.target = Some(b"../x".to_vec().into());
     for (only, base) in [(link, Base::Link), (entry("d", EntryKind::Other), Base::File)] {
         let mut session = Session::begin();
-        session.reply(&Reply::List(ListPage { id: LIST_ID, base, entries: vec![only], more: false }));
+        session.reply(&Reply::List(ListPage { id: LIST_ID, base, dir: None, entries: vec![only], more: false }));
         assert_eq!((session.transfer.totals.failed, session.warnings.len()), (1, 0), "{:?}", session.warnings);
     }
 }
@@ -152,10 +152,10 @@ fn what_is_left_out_and_is_all_that_was_asked_for_has_failed() {
 #[test]
 fn listings_without_end_are_refused() {
     let mut session = Session::begin();
-    session.reply(&Reply::List(ListPage { id: LIST_ID, base: Base::Dir, entries: vec![], more: true }));
+    session.reply(&Reply::List(ListPage { id: LIST_ID, base: Base::Dir, dir: None, entries: vec![], more: true }));
     assert!(session.protocol_error().contains("empty page"));
     let mut session = Session::begin();
-    session.reply(&Reply::List(ListPage { id: 77, base: Base::Dir, entries: vec![], more: false }));
+    session.reply(&Reply::List(ListPage { id: 77, base: Base::Dir, dir: None, entries: vec![], more: false }));
     assert!(session.protocol_error().contains("not asked for"));
 }
 
@@ -238,7 +238,7 @@ fn replies() -> impl Strategy<Value = Reply> {
     let kinds = prop::sample::select(vec![EntryKind::File, EntryKind::Dir, EntryKind::Link, EntryKind::Error]);
     let listed = ("d/[a-c]{0,2}", kinds).prop_map(|(path, kind)| entry(&path, kind));
     let page = (id.clone(), proptest::collection::vec(listed, 0..5), any::<bool>())
-        .prop_map(|(id, entries, more)| Reply::List(ListPage { id, base: Base::Dir, entries, more }));
+        .prop_map(|(id, entries, more)| Reply::List(ListPage { id, base: Base::Dir, dir: None, entries, more }));
     let digest = Digest::of(&[0; 100]);
     let metadata = (n.clone(), 0u64..3 << 20, any::<bool>()).prop_map(move |(n, size, told)| {
         let digest = told.then_some(digest);

@@ -172,7 +172,8 @@ impl SimServer {
         let rest = self.listings.get_mut(&id).unwrap();
         let entries = rest.drain(..rest.len().min(PAGE_ENTRIES)).collect();
         let more = !rest.is_empty();
-        control(&Reply::List(ListPage { id, base: Base::Dir, entries, more }))
+        let dir = Some(DirStat { mode: 0o750, mtime: Timestamp::default() });
+        control(&Reply::List(ListPage { id, base: Base::Dir, dir, entries, more }))
     }
 
     fn leaves(&self, request: &LeavesRequest, draw: &mut Draw) -> Inbound {
