@@ -1,5 +1,7 @@
 //! `tow get`: a file, a directory or a glob from a server.
 
+#![allow(rustdoc::broken_intra_doc_links, reason = "brackets in the help of arguments are no links")]
+
 use crate::attended::{Attended, ENDING, Hangs, Pulse, end_anyway};
 use crate::exit::Failure;
 use crate::location::Location;
@@ -84,7 +86,8 @@ impl ConnectArguments {
 /// What `tow get` is told.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// tcp://HOST:PORT/PATH or ipc://SOCKET:/PATH: a file, a directory (with all below it), or a glob.
+    /// tcp://HOST:PORT/PATH or ipc://SOCKET:/PATH: a file, a directory (with all below it), or a glob, of * ? [a-z] {a,b} and
+    /// ** across directories; a \ before * ? [ { takes it as it is.
     location: OsString,
     /// A single file goes to this path, or into it if it is a directory; what is in a directory, or matches a glob, goes directly
     /// into it. - writes a single file to standard output. Default: the source's own name here, or here for a glob. A link where a file
@@ -126,11 +129,14 @@ const COMPRESSED_CHUNK_BYTES: u64 = 256 << 10;
 /// What a location names: a path, or a pattern.
 pub fn source_of(location: &Location) -> Result<Source, Failure> {
     let wrong = |why: String| Failure::usage(format!("{}: {why}", String::from_utf8_lossy(&location.path)));
-    if location.is_glob() {
-        let glob = String::from_utf8(location.path.clone()).map_err(|_| wrong("a glob must be UTF-8".to_owned()))?;
-        return Ok(Source::Glob(glob));
+    match location.literal() {
+        Some(path) => RelPath::new(path).map(Source::Path).map_err(|error| wrong(error.to_string())),
+        None => {
+            let glob =
+                String::from_utf8(location.path.clone()).map_err(|_| wrong("a glob must be UTF-8".to_owned()))?;
+            Ok(Source::Glob(glob))
+        }
     }
-    RelPath::new(location.path.clone()).map(Source::Path).map_err(|error| wrong(error.to_string()))
 }
 
 /// A handle that Ctrl-C and SIGTERM use, so that what has arrived is kept in order; whoever attends to the work hears of it. A second

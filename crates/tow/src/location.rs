@@ -1,11 +1,15 @@
 //! Where something is: an endpoint and a path at it.
 //!
-//! `tcp://HOST:PORT/PATH`, or `ipc://SOCKET:/PATH`. The path is taken as it is, octet by octet, without escapes.
+//! `tcp://HOST:PORT/PATH`, or `ipc://SOCKET:/PATH`. The path is taken as it is, octet by octet, unless it has wildcards: then a `\` takes
+//! what is behind it as it is.
 
 use crate::exit::Failure;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use towpath_sockets::Endpoint;
+
+/// What makes a pattern of a path.
+const WILDCARDS: &[u8] = b"*?[{";
 
 /// A place at a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,13 +54,47 @@ impl Location {
 
     /// Whether the path is a glob.
     pub fn is_glob(&self) -> bool {
-        self.path.iter().any(|octet| b"*?[{".contains(octet))
+        self.literal().is_none()
+    }
+
+    /// The path, unless it is a glob: it has no wildcards, or a `\` before each, which is left out here.
+    pub fn literal(&self) -> Option<Vec<u8>> {
+        if !self.path.iter().any(|octet| WILDCARDS.contains(octet)) {
+            return Some(self.path.clone());
+        }
+        let (mut literal, mut octets) = (Vec::with_capacity(self.path.len()), self.path.iter());
+        while let Some(octet) = octets.next() {
+            literal.push(match octet {
+                b'\\' => *octets.next()?,
+                octet if WILDCARDS.contains(octet) => return None,
+                octet => *octet,
+            });
+        }
+        Some(literal)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_backslash_takes_a_wildcard_as_it_is() {
+        for (path, literal) in [
+            ("a/b c", Some("a/b c")),
+            (r"a\b", Some(r"a\b")),
+            (r"we\[1]ird\*.txt", Some("we[1]ird*.txt")),
+            (r"a\b\{c}\\", Some(r"ab{c}\")),
+            (r"we\[1]ird*", None),
+            (r"a\\*", None),
+            (r"\*\", None),
+            ("[1]", None),
+        ] {
+            let location = Location::parse(OsStr::new(&format!("tcp://a:1/{path}"))).unwrap();
+            assert_eq!(location.literal().as_deref(), literal.map(str::as_bytes), "{path}");
+            assert_eq!(location.is_glob(), literal.is_none(), "{path}");
+        }
+    }
 
     #[test]
     fn locations() {

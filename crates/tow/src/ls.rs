@@ -17,7 +17,8 @@ use towpath_files::receive::{CancelHandle, GetError, ListOptions, Source, Transf
 /// What `tow ls` is told.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// tcp://HOST:PORT/[PATH] or ipc://SOCKET:/[PATH]; the path may be a glob.
+    /// tcp://HOST:PORT/[PATH] or ipc://SOCKET:/[PATH]; the path may be a glob, of * ? [a-z] {a,b} and ** across
+    /// directories; a \ before * ? [ { takes it as it is.
     location: OsString,
     /// With all that is below directories.
     #[arg(long, short)]

@@ -302,6 +302,45 @@ fn compressed_and_unverified_transfers_arrive() {
 }
 
 #[test]
+fn a_name_with_escaped_wildcards_is_one_file() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    write(&served.join("odd/we[1]ird*.txt"), b"contents");
+    write(&served.join("odd/we1irder.txt"), b"another");
+    let server = Server::start(&served);
+    let url = server.url(r"odd/we\[1]ird\*.txt");
+    let copy = folder.path().join("copy.txt");
+    get(&url, &copy).expect_code(0);
+    assert_eq!(fs::read(&copy).expect("a file"), b"contents");
+    let output = run(&mut tow(["get", &url, "-"])).expect_code(0);
+    assert_eq!(output.stdout, b"contents");
+    let listed = run(&mut tow(["ls", &url])).expect_code(0);
+    assert!(String::from_utf8_lossy(&listed.stdout).trim_end().ends_with("odd/we[1]ird*.txt"));
+    // With one that isn't escaped it is a pattern, of which the others are a part.
+    let copies = folder.path().join("copies");
+    get(&server.url(r"odd/we\[1]*"), &copies).expect_code(0);
+    assert_eq!(fs::read(copies.join("we[1]ird*.txt")).expect("a file"), b"contents");
+    assert_eq!(fs::read_dir(&copies).expect("read").count(), 1);
+}
+
+#[test]
+fn a_link_that_was_asked_for_is_said_to_be_one() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    write(&served.join("sub/file"), b"contents");
+    symlink("sub/file", served.join("link")).expect("link");
+    let server = Server::start(&served);
+    let copy = folder.path().join("copy");
+    let outcome = get(&server.url("link"), &copy).expect_code(0);
+    assert!(outcome.stderr.contains("link: it is a link to sub/file"), "{}", outcome.stderr);
+    assert_eq!(fs::read_link(&copy).expect("a link"), Path::new("sub/file"));
+    let outcome = run(&mut tow(["get", &server.url("link"), "-"])).expect_code(1);
+    assert!(outcome.stderr.contains("a link to sub/file") && outcome.stdout.is_empty(), "{}", outcome.stderr);
+    let tree = get(&server.url(""), &folder.path().join("tree")).expect_code(0);
+    assert!(!tree.stderr.contains("link"), "{}", tree.stderr);
+}
+
+#[test]
 fn ls_tells_names_sizes_and_digests() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");

@@ -7,11 +7,11 @@ use bytes::Bytes;
 use super::StreamOptions;
 use crate::digest::{Digest, Leaf, LeafHasher, LeafSize, merge_leaves};
 use crate::limits::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, LEAF_VALUE_BYTES, LEAVES_PAGE_MAX};
-use crate::path::RelPath;
+use crate::path::{Escaped, RelPath};
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{
     Base, Compression, Confirm, ConfirmedFile, DigestWish, FetchFile, FetchRequest, FileAnswer, FileMetadata,
-    LeavesReply, LeavesRequest, ListRequest, ListTarget, Range, Reply, Request,
+    LeavesReply, LeavesRequest, LinkTarget, ListRequest, ListTarget, Range, Reply, Request,
 };
 use crate::protocol::data::{Body, DataEntry};
 use crate::receive::inbound::Inbound;
@@ -275,11 +275,14 @@ impl Stream {
     fn reply(&mut self, reply: Reply, attachment: Option<Bytes>) -> Result<(), TransferError> {
         match reply {
             Reply::List(page) if page.id == self.id && self.phase == Phase::Listing => {
-                let entry = page.entries.into_iter().next().filter(|_| page.base == Base::File);
-                let Some(entry) = entry else {
-                    let message = "not a single file".to_owned();
-                    return Err(TransferError::Unmet { code: ErrorCode::NotAFile, message });
-                };
+                let (is_file, entry) = (page.base == Base::File, page.entries.into_iter().next());
+                let entry = entry.filter(|_| is_file || page.base == Base::Link);
+                let refused = |message| Err(TransferError::Unmet { code: ErrorCode::NotAFile, message });
+                let Some(entry) = entry else { return refused("not a single file".to_owned()) };
+                if !is_file {
+                    let target = entry.target.as_ref().map(LinkTarget::as_bytes).unwrap_or_default();
+                    return refused(format!("a link to {}: ask for what it leads to", Escaped(target)));
+                }
                 if self.path.is_root() {
                     // The server serves one file, and its name is known now.
                     let Ok(path) = entry.path.to_rel_path() else { return protocol("a listed path that can't be one") };

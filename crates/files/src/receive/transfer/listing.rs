@@ -274,6 +274,9 @@ impl Transfer {
             return self
                 .leave_out(remote, &format!("a link to {}, which may lead out of the destination", Escaped(target)));
         }
+        if matches!(self.placement, Some(Placement::As(_))) {
+            self.warn(format!("{remote}: it is a link to {}, and only the link is copied", Escaped(target)));
+        }
         self.entries_pending += 1;
         self.command(DiskCommand::MakeLink { local, target: target.to_vec(), modified: entry.mtime });
         Ok(())
