@@ -1,5 +1,7 @@
 """What libzmq does around messages: heartbeats, PLAIN, reconnecting, routing ids, endpoints."""
 
+import socket
+import threading
 import time
 from contextlib import suppress
 
@@ -48,13 +50,44 @@ def test_heartbeats_while_the_client_reads_slowly(serve, connected, tree):
     assert zmq.EVENT_DISCONNECTED not in events(monitor, seconds=0.1)
 
 
+class Overheard:
+    """A way to a server on which all octets of a connection are noted."""
+
+    def __init__(self, server):
+        self.to_server, self.to_client = bytearray(), bytearray()
+        self.port = int(server.endpoint.rpartition(":")[2])
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"tcp://127.0.0.1:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        with suppress(OSError):
+            client, _ = self.listener.accept()
+            server = socket.create_connection(("127.0.0.1", self.port))
+            for ends in ((client, server, self.to_server), (server, client, self.to_client)):
+                threading.Thread(target=self.pump, args=ends, daemon=True).start()
+
+    @staticmethod
+    def pump(source, target, heard):
+        with suppress(OSError):
+            while octets := source.recv(65536):
+                heard += octets
+                target.sendall(octets)
+        target.close()
+
+
 def test_heartbeats_of_the_server_find_libzmq_alive(serve, connected, tree):
-    root, contents = tree
-    dealer = connected(serve(root))
+    root, _ = tree
+    way = Overheard(serve(root, "--heartbeat", "0.5"))
+    dealer = connected(way.endpoint)
     monitor = monitor_of(dealer)
     assert whole_at_once(dealer, b"one") == b"1"
-    assert zmq.EVENT_DISCONNECTED not in events(monitor, seconds=5)
+    # One more than may stay without an answer.
+    for heard, command in ((way.to_client, b"\x04PING"), (way.to_server, b"\x04PONG")):
+        wait_until(lambda heard=heard, command=command: heard.count(command) > 5, f"{command} was sent")
+    assert zmq.EVENT_DISCONNECTED not in events(monitor, seconds=0.1)
     assert whole_at_once(dealer, b"one") == b"1"
+    way.listener.close()
 
 
 @pytest.fixture

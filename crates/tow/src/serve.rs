@@ -2,6 +2,7 @@
 
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in the help of arguments are no links")]
 
+use crate::brokers::seconds;
 use crate::exit::Failure;
 use crate::numbers::positive;
 use crate::passwords::Passwords;
@@ -12,10 +13,9 @@ use std::time::Duration;
 use towpath_files::serve::{Server, ServerOptions};
 use towpath_sockets::{Congestion, Endpoint, Heartbeat, MechanismConfig};
 
-/// Clients that announce ZMTP 3.1 are asked this often whether they are there. The timeout is generous: libzmq does not even read
-/// while its application has not taken what is there.
-const HEARTBEAT: Heartbeat =
-    Heartbeat { interval: Duration::from_secs(30), timeout: Duration::from_secs(120), ttl: Duration::ZERO };
+/// A client is gone when it was silent for so many heartbeats. That is generous: libzmq does not even read while its application has not
+/// taken what is there.
+const HEARTBEATS_MISSED_MAX: u32 = 4;
 
 /// What `tow serve` is told.
 #[derive(clap::Args)]
@@ -32,6 +32,10 @@ pub struct Arguments {
     /// Remembers digests in this file across restarts; without it they are remembered as long as the server runs.
     #[arg(long, value_name = "FILE")]
     digest_file: Option<PathBuf>,
+    /// Seconds between two heartbeats of clients that announce ZMTP 3.1; one that is silent for four times as long is gone. Shorter than
+    /// whatever forgets idle connections on the way, such as a firewall.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, allow_negative_numbers = true)]
+    heartbeat: f64,
     /// TCP congestion control: auto (cubic for peers on this machine, else the system's), system, or a name.
     #[arg(long, default_value = "auto")]
     congestion: Congestion,
@@ -48,7 +52,9 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let mut options = ServerOptions::new(&arguments.path);
     options.endpoints = arguments.endpoints;
     options.digest_file = arguments.digest_file;
-    options.hub.heartbeat = Some(HEARTBEAT);
+    let interval = seconds("heartbeat", arguments.heartbeat)?;
+    let timeout = interval * HEARTBEATS_MISSED_MAX;
+    options.hub.heartbeat = Some(Heartbeat { interval, timeout, ttl: Duration::ZERO });
     options.hub.congestion = arguments.congestion;
     options.hub.max_peers = arguments.max_clients;
     options.hub.max_peers_per_address = arguments.max_clients_per_address;

@@ -390,6 +390,7 @@ fn usage_errors_end_with_status_2() {
         vec!["broker", "--max-waiting", "-1"],
         vec!["broker", "--grace", "-1"],
         vec!["serve", "/", "--bind", "carrier-pigeon://roof"],
+        vec!["serve", "/", "--heartbeat", "0"],
         vec!["ls", "tcp://"],
         vec!["frobnicate"],
     ] {
