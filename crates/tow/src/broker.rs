@@ -5,6 +5,7 @@
 use crate::attended::{Attended, end_anyway};
 use crate::brokers::seconds;
 use crate::exit::Failure;
+use crate::location::to_listen_on;
 use crate::numbers::positive;
 use crate::passwords::Passwords;
 use std::io::Write;
@@ -23,7 +24,7 @@ const ENDING: Duration = Duration::from_secs(5);
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Where to listen: tcp://IP:PORT, tcp://[IPV6]:PORT or ipc://PATH; port 0 picks one. May be given several times.
-    #[arg(long = "bind", value_name = "ENDPOINT", default_value = "tcp://127.0.0.1:5555")]
+    #[arg(long = "bind", value_name = "ENDPOINT", value_parser = to_listen_on, default_value = "tcp://127.0.0.1:5555")]
     endpoints: Vec<Endpoint>,
     /// Keeps numbered requests and their outcomes in this directory: they are acknowledged when they are on the disk, and
     /// survive any crash. Stock clients get Titanic's services from it.

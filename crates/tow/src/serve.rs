@@ -4,6 +4,7 @@
 
 use crate::brokers::seconds;
 use crate::exit::Failure;
+use crate::location::to_listen_on;
 use crate::numbers::positive;
 use crate::passwords::Passwords;
 use std::io::Write;
@@ -24,7 +25,7 @@ pub struct Arguments {
     /// are under way go on with the old. Whoever may replace it says what is served.
     path: PathBuf,
     /// Where to listen: tcp://IP:PORT, tcp://[IPV6]:PORT or ipc://PATH; port 0 picks one. May be given several times.
-    #[arg(long = "bind", value_name = "ENDPOINT", default_value = "tcp://127.0.0.1:5571")]
+    #[arg(long = "bind", value_name = "ENDPOINT", value_parser = to_listen_on, default_value = "tcp://127.0.0.1:5571")]
     endpoints: Vec<Endpoint>,
     /// Lets in only users named in this file, one USER:PASSWORD a line, by ZMTP's PLAIN. The wire is not encrypted.
     #[arg(long, value_name = "FILE")]

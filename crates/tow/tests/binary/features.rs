@@ -391,6 +391,8 @@ fn usage_errors_end_with_status_2() {
         vec!["broker", "--grace", "-1"],
         vec!["serve", "/", "--bind", "carrier-pigeon://roof"],
         vec!["serve", "/", "--heartbeat", "0"],
+        vec!["serve", "/", "--bind", "tcp://127.0.0.1:0", "--bind", "inproc://nobody"],
+        vec!["broker", "--bind", "inproc://nobody"],
         vec!["ls", "tcp://"],
         vec!["frobnicate"],
     ] {
