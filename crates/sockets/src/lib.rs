@@ -52,6 +52,7 @@
 
 #![warn(missing_debug_implementations)]
 
+mod admit;
 mod check;
 mod congestion;
 mod connector;
@@ -72,6 +73,7 @@ mod unsent;
 mod waker;
 mod write;
 
+pub use admit::Admit;
 pub use endpoint::Endpoint;
 pub use error::{SendError, SocketError};
 pub use event::Event;

@@ -11,7 +11,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-use towpath_files::serve::{Server, ServerOptions};
+use towpath_files::serve::{Admit, Server, ServerOptions};
 use towpath_sockets::{Congestion, Endpoint, Heartbeat, MechanismConfig};
 
 /// A client is gone when it was silent for so many heartbeats. That is generous: libzmq does not even read while its application has not
@@ -62,7 +62,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     if let Some(path) = &arguments.plain_passwords {
         let passwords = Passwords::read(path)?;
         options.hub.mechanism = MechanismConfig::PlainServer;
-        options.admit = Some(Box::new(move |user, password| passwords.admit(user, password)));
+        options.admit = Some(Admit::by(move |user, password| passwords.admit(user, password)));
     }
     let server = Server::bind(options).map_err(Failure::failed)?;
     let handle = server.shutdown_handle();

@@ -11,7 +11,8 @@ mod pace;
 mod spooling;
 mod streams;
 
-pub use options::{Admit, BrokerOptions, Heartbeats};
+pub use options::{BrokerOptions, Heartbeats};
+pub use towpath_sockets::Admit;
 
 use crate::core::{Core, Millis, Settings, Task};
 use crate::journal::JournalError;

@@ -3,11 +3,9 @@
 use crate::core::Settings;
 use crate::wire::{PROPERTY, PROPERTY_VALUE};
 use bytes::Bytes;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
-use towpath_sockets::{Endpoint, Heartbeat, HubOptions, MechanismConfig, Metadata, SocketError, SocketType};
+use towpath_sockets::{Admit, Endpoint, Heartbeat, HubOptions, MechanismConfig, Metadata, SocketError, SocketType};
 
 /// Octets of a frame above which it goes to disk instead of into memory.
 pub(crate) const STREAM_OVER_BYTES: u64 = 1024 * 1024;
@@ -24,35 +22,6 @@ pub struct Heartbeats {
 impl Default for Heartbeats {
     fn default() -> Heartbeats {
         Heartbeats { interval: Duration::from_secs(2), timeout: Duration::from_secs(8) }
-    }
-}
-
-type Admits = dyn Fn(&[u8], &[u8]) -> bool + Send + Sync;
-
-/// Whether a user may connect with this password.
-#[derive(Clone)]
-pub struct Admit(Arc<Admits>);
-
-impl Admit {
-    /// Asks this of the name and the password of each peer, on the broker's thread. A panic refuses that peer.
-    pub fn by(admits: impl Fn(&[u8], &[u8]) -> bool + Send + Sync + 'static) -> Admit {
-        Admit(Arc::new(admits))
-    }
-
-    /// Whether it says so. A peer whose name it can't bear mustn't end everybody's broker.
-    pub(super) fn admits(&self, user: &[u8], password: &[u8]) -> bool {
-        let asked = catch_unwind(AssertUnwindSafe(|| (self.0)(user, password)));
-        asked.unwrap_or_else(|_| {
-            let user = String::from_utf8_lossy(user);
-            tracing::error!(%user, "who may connect can't be told, and this peer may not: the function that tells it panicked");
-            false
-        })
-    }
-}
-
-impl std::fmt::Debug for Admit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Admit")
     }
 }
 
@@ -137,18 +106,5 @@ impl BrokerOptions {
         // When a broker comes back, all its peers do so at once: none of them may push another out.
         hub.max_handshakes = self.max_peers;
         hub
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_makes_the_question_panic_may_not_connect() {
-        let admit = Admit::by(|user, password| user.len() == 3 && password[0] == b'x');
-        assert!(admit.admits(b"ann", b"x"));
-        assert!(!admit.admits(b"ann", b""));
-        assert!(!admit.admits(b"a", b"x") && admit.admits(b"ann", b"xyz"));
     }
 }

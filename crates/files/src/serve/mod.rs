@@ -26,7 +26,8 @@ mod worker;
 #[cfg(test)]
 mod tests;
 
-pub use server::{Admit, ServeError, Server, ServerOptions, ShutdownHandle};
+pub use server::{ServeError, Server, ServerOptions, ShutdownHandle};
+pub use towpath_sockets::Admit;
 
 use crate::protocol::ErrorCode;
 

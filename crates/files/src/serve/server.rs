@@ -15,7 +15,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
-use towpath_sockets::{Endpoint, Event, FileRange, Frame, Hub, HubOptions, Message, PeerId, SendError, SocketError};
+use towpath_sockets::{
+    Admit, Endpoint, Event, FileRange, Frame, Hub, HubOptions, Message, PeerId, SendError, SocketError,
+};
 use towpath_sockets::{SocketType, Waker};
 
 /// A client's control message and its envelope: one frame near the limit, and a few short ones.
@@ -30,9 +32,6 @@ const READ_TURN_BYTES: usize = 16 << 10;
 const UNFINISHED_BYTES_MAX: usize = 128 << 20;
 const DIGEST_CACHE_BYTES: usize = 64 << 20;
 const SMALL_FILES_BYTES: usize = 64 << 20;
-
-/// Whether a user may connect with this password.
-pub type Admit = Box<dyn Fn(&[u8], &[u8]) -> bool + Send>;
 
 /// What is served, where, and how.
 #[non_exhaustive]
@@ -211,7 +210,7 @@ impl Server {
                 None
             }
             Event::Authenticate { peer, user, password } => {
-                let welcome = self.admit.as_ref().is_some_and(|admit| admit(&user, &password));
+                let welcome = self.admit.as_ref().is_some_and(|admit| admit.admits(&user, &password));
                 self.hub.admit(peer, welcome);
                 None
             }

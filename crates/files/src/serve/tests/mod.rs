@@ -1,5 +1,6 @@
 //! The server on real sockets, with a hub as its client.
 
+mod admission;
 mod fetch;
 mod list;
 mod opening;
