@@ -19,7 +19,7 @@ from conftest import DEADLINE_SECONDS, TOW, wait_until
 
 FILES, FILE_BYTES = 40, 250_000
 BYTES_PER_SECOND = 8_000_000
-ROWS, COLUMNS = 24, 120
+ROWS, COLUMNS, FEW_COLUMNS = 24, 120, 80
 CONTROL = re.compile(r"\x1b\[(\d*)([A-Z])|\x1b\[\?\d+[hl]|[\r\n]|[^\x1b\r\n]+")
 
 DONE = re.compile(r"tow: (\d+ files?), [\d.]+ [KM]iB in [\d.]+ s, [\d.]+ [KM]iB/s, verified")
@@ -57,9 +57,9 @@ class Screen:
 class OnTerminal:
     """A process with a terminal for its standard error, and all that this showed."""
 
-    def __init__(self, *words):
+    def __init__(self, *words, columns=COLUMNS):
         ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, columns, 0, 0))
         self.process = subprocess.Popen([TOW, *map(str, words)], stdout=subprocess.PIPE, stderr=theirs)
         os.close(theirs)
         self.output, self.said, self.shown, self.screen = b"", "", [], Screen()
@@ -118,7 +118,7 @@ def slowly(serve, tmp_path):
     listener.close()
 
 
-BAR = re.compile(r"[█░]{30} ([\d.]+ (?:[KM]i)?B)/9\.54 MiB  ([\d.]+) ([KM]i)?B/s  ETA (\d+)s  (\d+) of 40 files")
+BAR = re.compile(r"[█░]+ ([\d.]+ (?:[KM]i)?B)/9\.54 MiB  ([\d.]+) ([KM]i)?B/s  ETA (\d+)s  (\d+) of 40 files")
 
 
 def test_it_shows_octets_rate_time_and_files_and_is_gone_at_the_end(slowly, tmp_path):
@@ -134,6 +134,20 @@ def test_it_shows_octets_rate_time_and_files_and_is_gone_at_the_end(slowly, tmp_
     assert later[3] == "Mi" and 1 < float(later[2]) < 2 * BYTES_PER_SECOND / (1 << 20), later
     assert any(int(bar[4]) >= 1 for bar in bars), "the time that it will take"
     assert later[0].startswith("█") and "░" in later[0]
+
+
+def test_it_fits_the_terminal(slowly, tmp_path):
+    # All of it a hole: nothing of it has to come.
+    with open(tmp_path / "served" / "large", "wb") as large:
+        large.truncate(1100 << 20)
+    for columns in (FEW_COLUMNS, COLUMNS):
+        get = OnTerminal("get", "--no-verify", slowly + "/", tmp_path / f"copy-{columns}", columns=columns)
+        is_long = re.compile(r"[█░]+ [\d.]+ [MG]iB/1\.08 GiB  [\d.]+ [KM]iB/s  ETA \d+\w  [1-9]\d of 41 files")
+        wait_until(lambda get=get, bar=is_long: any(map(bar.fullmatch, get.shown)), "much is said")
+        get.process.send_signal(signal.SIGINT)
+        assert get.finish() == 1
+        bars = [shown for shown in get.shown if "ETA" in shown]
+        assert max(map(len, bars)) <= columns, bars
 
 
 def test_one_file_is_not_counted(slowly, tmp_path):

@@ -276,6 +276,10 @@ fn told(summary: &Summary) -> String {
     let per_second = (summary.received_bytes as f64 / summary.seconds.max(1e-3)) as u64;
     let mut line = format!("{}, {}", count(summary.files, "file"), human_bytes(summary.bytes));
     if summary.received_bytes > 0 {
+        // Some was here, or is holes, or came compressed: the speed is that of what came.
+        if summary.received_bytes != summary.bytes {
+            line += &format!("; {} received", human_bytes(summary.received_bytes));
+        }
         let how = if summary.verified { "verified" } else { "not verified" };
         let speed = human_bytes(per_second);
         line += &format!(" in {:.1} s, {speed}/s, {how}", summary.seconds);
@@ -331,4 +335,27 @@ fn summary_object(summary: &Summary) -> serde_json::Value {
             .collect::<Vec<_>>(),
         "warnings": summary.warnings,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_speed_is_that_of_what_is_named_before_it() {
+        let whole = Summary {
+            files: 2,
+            bytes: 3 << 30,
+            received_bytes: 3 << 30,
+            seconds: 2.0,
+            verified: true,
+            ..Summary::default()
+        };
+        assert_eq!(told(&whole), "2 files, 3.00 GiB in 2.0 s, 1.50 GiB/s, verified");
+        let part = Summary { received_bytes: 1 << 30, skipped: 1, ..whole.clone() };
+        let line = "2 files, 3.00 GiB; 1.00 GiB received in 2.0 s, 512.00 MiB/s, verified; 1 file was here already";
+        assert_eq!(told(&part), line);
+        let none = Summary { received_bytes: 0, skipped: 2, ..whole };
+        assert_eq!(told(&none), "2 files, 3.00 GiB; 2 files were here already");
+    }
 }

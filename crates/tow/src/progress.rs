@@ -7,8 +7,8 @@ use std::io::IsTerminal;
 /// Redraws a second.
 const REDRAWS_PER_SECOND: u8 = 10;
 
-/// Before anything has come.
-const WITHOUT_RATE: &str = "{bar:30} {binary_bytes}/{binary_total_bytes}  {msg}";
+/// Before anything has come. The bar takes what the rest of the line leaves of the terminal's width.
+const WITHOUT_RATE: &str = "{wide_bar} {binary_bytes}/{binary_total_bytes}  {msg}";
 
 /// A bar for octets and files, or another handle on it; invisible when standard error is not a terminal.
 #[derive(Clone)]
@@ -21,13 +21,13 @@ impl Bar {
     pub fn new(quiet: bool) -> Bar {
         Bar::with_style(
             quiet,
-            "{bar:30} {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  ETA {left}  {msg}",
+            "{wide_bar} {binary_bytes}/{binary_total_bytes}  {binary_bytes_per_sec}  ETA {left}  {msg}",
         )
     }
 
     /// A bar that counts something other than octets.
     pub fn counting(quiet: bool) -> Bar {
-        Bar::with_style(quiet, "{bar:30} {human_pos}/{human_len}  {per_sec}  ETA {left}  {msg}")
+        Bar::with_style(quiet, "{wide_bar} {human_pos}/{human_len}  {per_sec}  ETA {left}  {msg}")
     }
 
     fn with_style(quiet: bool, style: &str) -> Bar {
