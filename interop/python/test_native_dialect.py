@@ -163,22 +163,37 @@ def test_leaves_merge_to_the_digest(client, tree):
 
 
 def test_credit_is_kept_to(client, tree):
-    client.send(op="fetch", id=77, files=[{"path": "big"}], digest="none", chunk_bytes=65_536, credit_bytes=100_000)
+    client.send(op="fetch", id=77, files=[{"path": "big"}], digest="none", chunk_bytes=65_536)
     assert client.control()[0]["re"] == "files"
     received = 0
-    header, *bodies = client.socket.recv_multipart()
-    received += sum(map(len, bodies))
-    # Nothing but the answer to the question comes now: one more piece would be over the credit.
-    while True:
-        client.send(op="hello")
+
+    def next_answer() -> dict | None:
+        """The next message, if it is no data."""
+        nonlocal received
         frames = client.socket.recv_multipart()
         if frames[0] == b"TOW1":
-            break
+            return json.loads(frames[1])
         received += sum(map(len, frames[1:]))
-    assert received <= 100_000
-    client.send(op="cancel", id=77)
-    while (frames := client.socket.recv_multipart())[0] != b"TOW1" or b"cancelled" not in frames[1]:
-        pass
+
+    def answered(re: str, **request) -> None:
+        client.send(**request)
+        while (answer := next_answer()) is None:
+            pass
+        assert answer["re"] == re
+
+    given = 0
+    # A piece is cut to what is left. What comes over the credit comes before what the next one lets come, at the latest.
+    for credit in (100_000, 65_536, 1000, 256, 300_000):
+        answered("hello", op="hello")
+        assert received == given
+        client.send(op="credit", bytes=credit)
+        given += credit
+        while received < given:
+            assert next_answer() is None
+        assert received == given
+    # And before this answer, behind which nothing of it comes.
+    answered("cancelled", op="cancel", id=77)
+    assert received == given
 
 
 def test_several_requests_at_once(client, tree):
