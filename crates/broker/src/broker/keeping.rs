@@ -69,7 +69,8 @@ fn millis(time: Duration) -> u64 {
 /// Opens the journal.
 pub(super) fn open(directory: &Path, hub: &Hub) -> Result<(Journal, Recovered), BrokerError> {
     let waker = hub.waker();
-    let opened = Journal::open(directory, JournalOptions::default(), move || waker.wake())?;
+    let opened =
+        Journal::open(directory, JournalOptions { gives_up: true, ..JournalOptions::default() }, move || waker.wake())?;
     tracing::info!(directory = %directory.display(), "the journal is open");
     Ok(opened)
 }
@@ -181,9 +182,32 @@ impl Keeping {
         self.entries.pop_front();
     }
 
+    /// The disk is full: the journal has none of these requests, nor will it have those that it has not taken.
+    fn give_up(&mut self, now: Millis, given_up: Vec<u64>, core: &mut Core) {
+        core.take_entries(&mut self.taken);
+        self.entries.extend(self.taken.drain(..));
+        let mut ids = HashSet::from_iter(given_up);
+        ids.extend(self.entries.iter().filter_map(|entry| match entry {
+            Entry::Accepted { id, .. } => Some(*id),
+            Entry::Finished { .. } | Entry::Forgotten { .. } => None,
+        }));
+        if !ids.is_empty() {
+            tracing::warn!(
+                requests = ids.len(),
+                "the journal's disk has no room for requests that were not acknowledged yet"
+            );
+        }
+        core.no_room(now, &ids);
+        self.unknown.extend(ids);
+    }
+
     /// Tells the core what is on the disk by now, what never will be, and whether the journal works.
     pub fn take_durable(&mut self, now: Millis, core: &mut Core) {
         let durable = self.journal.durable();
+        // Before what became durable is told: it doesn't say so of these.
+        if let Some(given_up) = self.journal.take_given_up() {
+            self.give_up(now, given_up, core);
+        }
         while let Some(position) = self.positions.front() {
             match position {
                 Some(position) if *position < durable => {}

@@ -18,6 +18,13 @@ pub(super) struct Refusal {
     pub reason: &'static str,
 }
 
+/// Of what should be in the journal, and can't be.
+pub(super) const NO_JOURNAL: Refusal = Refusal {
+    status: Status::NO_STORAGE,
+    retry_ms: 1_000,
+    reason: "the journal can't be written; see the broker's log",
+};
+
 const fn not_now(retry_ms: u32, reason: &'static str) -> Result<(), Refusal> {
     Err(Refusal { status: Status::UNAVAILABLE, retry_ms, reason })
 }
@@ -46,8 +53,7 @@ impl Core {
         }
         // What needs no journal is as well off as without one.
         if self.storage_failed && journalled {
-            let reason = "the journal can't be written; see the broker's log";
-            return Err(Refusal { status: Status::NO_STORAGE, retry_ms: 1_000, reason });
+            return Err(NO_JOURNAL);
         }
         if let Some(session) = key.map(|key| &self.sessions[key as usize])
             && (session.requests.len() >= settings.client_requests_max

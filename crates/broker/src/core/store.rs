@@ -2,6 +2,7 @@
 
 use super::aside;
 use super::requests::State;
+use super::room::{NO_JOURNAL, Refusal};
 use super::session::Session;
 use super::settings::{Millis, NEVER};
 use super::token::Ticket;
@@ -9,7 +10,7 @@ use super::{Action, Core, SessionKey};
 use crate::body::Body;
 use crate::wire::{ClientId, Status, Token};
 use bytes::Bytes;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 /// The number of the only request of a client of the built-in store-and-forward service.
 const STORED_NUMBER: u64 = 1;
@@ -208,19 +209,10 @@ impl Core {
         self.store.written += 1;
         match awaiting {
             Awaiting::Accepted(slot, generation) if self.requests.find(slot, generation).is_some() => {
-                let request = self.requests.at_mut(slot);
-                let id = std::mem::take(&mut request.journal_id);
-                request.is_tellable = true;
-                let session = request.session;
-                if self.sessions[session as usize].is_aside {
-                    return self.remove_session(now, session);
+                if self.take_from_journal(now, slot, NOT_KEPT) {
+                    return;
                 }
-                if let Some((token, _)) = self.store.answers.remove(&id) {
-                    // Nobody was told its name.
-                    self.built_in_reply(&token, Status::OK, failed(NOT_KEPT));
-                    return self.remove_session(now, session);
-                }
-                if request.state == State::Settled {
+                if self.requests.at(slot).state == State::Settled {
                     return self.fail_again(slot);
                 }
                 self.withdraw(now, slot);
@@ -233,6 +225,61 @@ impl Core {
             }
             _ => {}
         }
+    }
+
+    /// The journal's disk is full: nothing of these requests is in the journal, nor will be. Of which no worker had any, that is refused.
+    /// The others go on as volatile ones: it is too late to say that they aren't taken.
+    pub fn no_room(&mut self, now: Millis, ids: &HashSet<u64>) {
+        let mut found = Vec::new();
+        for awaiting in &mut self.store.awaiting {
+            if let Awaiting::Accepted(slot, generation) = *awaiting
+                && self.requests.find(slot, generation).is_some_and(|request| ids.contains(&request.journal_id))
+            {
+                *awaiting = Awaiting::Nothing;
+                found.push((slot, generation));
+            }
+        }
+        for (slot, generation) in found {
+            if self.requests.find(slot, generation).is_none() || self.take_from_journal(now, slot, NO_JOURNAL.reason) {
+                continue;
+            }
+            let request = self.requests.at(slot);
+            match request.state {
+                State::Settled => self.tell(slot),
+                State::Waiting | State::Parked if request.attempt == 0 => self.refuse_taken(now, slot),
+                _ => {}
+            }
+        }
+    }
+
+    /// Refuses a request that was taken, of which nobody has heard since.
+    fn refuse_taken(&mut self, now: Millis, slot: u32) {
+        self.withdraw(now, slot);
+        let request = self.requests.at(slot);
+        if let Some(peer) = self.sessions[request.session as usize].peer {
+            let Refusal { status, retry_ms, reason } = NO_JOURNAL;
+            self.counters.refused += 1;
+            self.actions.push(Action::Refused { peer, number: request.number, status, retry_ms, reason });
+        }
+        self.forget(slot);
+    }
+
+    /// A request isn't in the journal, which nobody was told. Whether that is its end, being of no use to anyone then.
+    fn take_from_journal(&mut self, now: Millis, slot: u32, reason: &'static str) -> bool {
+        let request = self.requests.at_mut(slot);
+        let id = std::mem::take(&mut request.journal_id);
+        request.is_tellable = true;
+        let session = request.session;
+        let answer = self.store.answers.remove(&id);
+        if answer.is_none() && !self.sessions[session as usize].is_aside {
+            return false;
+        }
+        if let Some((token, _)) = answer {
+            // Nobody was told its name.
+            self.built_in_reply(&token, Status::OK, failed(reason));
+        }
+        self.remove_session(now, session);
+        true
     }
 
     /// Puts a failure in the place of an outcome that nobody was told.

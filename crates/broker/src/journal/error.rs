@@ -76,6 +76,11 @@ pub enum JournalError {
 }
 
 impl JournalError {
+    /// Whether the disk has no room.
+    pub(super) fn is_full(&self) -> bool {
+        matches!(self, JournalError::Io { source, .. } if super::segments::is_full(source))
+    }
+
     pub(super) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> JournalError {
         let path = path.into();
         move |source| JournalError::Io { action, path, source }

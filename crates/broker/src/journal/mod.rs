@@ -8,6 +8,7 @@ mod block;
 mod clean;
 mod dir;
 mod error;
+mod giving_up;
 mod index;
 mod inspect;
 mod queue;
@@ -128,6 +129,7 @@ impl Journal {
         let shared = Arc::new(Shared::default());
         let mut writer =
             writer::Writer::new(segments, loading.index, shared.clone(), segment_bytes, found.next_id, wake);
+        writer.gives_up = options.gives_up;
         if let Some(batch) = &batch {
             writer.take_in(batch);
         }
@@ -149,8 +151,8 @@ impl Journal {
 
     /// Appends to what is written next, in memory; it never waits for the disk. After an error nothing was appended.
     ///
-    /// Errors: [`JournalError::Full`] if too much waits, [`JournalError::Failing`] while the journal can't be written,
-    /// [`JournalError::TooLarge`] and [`JournalError::UnknownBody`] for what a journal doesn't take.
+    /// Errors: [`JournalError::Full`] if too much waits, [`JournalError::Failing`] while the journal can't be written, or until
+    /// what was given up is taken note of, [`JournalError::TooLarge`] and [`JournalError::UnknownBody`] for what a journal doesn't take.
     pub fn append(&mut self, entry: &Entry) -> Result<Lsn, JournalError> {
         if let Some(why) = self.shared.failure() {
             return Err(JournalError::Failing(why));
@@ -161,6 +163,9 @@ impl Journal {
         }
         let file = body_in_file(entry)?;
         let mut queue = self.shared.queue();
+        if queue.given_up.is_some() {
+            return Err(JournalError::Failing("requests were given up".to_owned()));
+        }
         let waiting = queue.in_flight + queue.batch.records_bytes();
         if waiting > 0 && waiting + bytes > self.pending_bytes {
             return Err(JournalError::Full);
@@ -178,6 +183,19 @@ impl Journal {
     #[inline]
     pub fn durable(&self) -> Lsn {
         Lsn(self.shared.durable.load(Ordering::Acquire))
+    }
+
+    /// If the disk was found full since this was asked last: the requests that were given up because of that, if any. Nothing of them is
+    /// in the journal, nor will be, whatever was appended of them; nothing more may be. To be asked after [`Journal::durable`], which says
+    /// nothing of them. `None` at all times without [`JournalOptions::gives_up`].
+    #[inline]
+    pub fn take_given_up(&mut self) -> Option<Vec<u64>> {
+        if !self.shared.has_given_up.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut queue = self.shared.queue();
+        self.shared.has_given_up.store(false, Ordering::Release);
+        queue.given_up.take()
     }
 
     /// Whether it can be written.

@@ -62,6 +62,9 @@ pub(super) struct Queue {
     pub(super) in_flight: usize,
     /// The number of the next record.
     pub(super) next: u64,
+    /// The disk was found full: these requests, if any, aren't written. Nothing is appended before the owner has taken note of it: it
+    /// may be about one of them.
+    pub(super) given_up: Option<Vec<u64>>,
     /// The thread waits for something to do.
     idle: bool,
     closing: bool,
@@ -73,6 +76,8 @@ pub(super) struct Shared {
     queue: Mutex<Queue>,
     changed: Condvar,
     pub(super) durable: AtomicU64,
+    /// Whether there is something to take note of.
+    pub(super) has_given_up: AtomicBool,
     failing: AtomicBool,
     failure: Mutex<String>,
     pub(super) segments: AtomicU64,
@@ -143,8 +148,8 @@ impl Shared {
         self.queue().closing
     }
 
-    /// Says that writing failed, and waits before it is tried again, unless the journal is to be closed.
-    pub(super) fn failed(&self, error: &super::JournalError, wait: Duration) {
+    /// Says that writing failed.
+    pub(super) fn failed(&self, error: &super::JournalError) {
         let text = error.to_string();
         let mut failure = self.failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if !self.failing.load(Ordering::Acquire) || *failure != text {
@@ -153,6 +158,10 @@ impl Shared {
         *failure = text;
         drop(failure);
         self.failing.store(true, Ordering::Release);
+    }
+
+    /// Waits before writing is tried again, unless the journal is to be closed.
+    pub(super) fn rest(&self, wait: Duration) {
         let queue = self.queue();
         if queue.closing {
             return;

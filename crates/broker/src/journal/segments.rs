@@ -123,6 +123,22 @@ impl<S: Storage> Segments<S> {
         Ok(())
     }
 
+    /// Whether nothing of a batch that could not be written is ever found again: where it was to go there is an end, durably. While
+    /// that isn't certain the batch must be written.
+    pub(super) fn take_back(&mut self) -> bool {
+        // The next segment, with the batch in it, may have its name.
+        if self.named > self.number() {
+            return false;
+        }
+        let Some(active) = self.active.as_mut().filter(|active| !active.doubtful) else { return false };
+        // There is room: these octets were written with the block before.
+        let done = active.file.write_all_at(&[0; BLOCK_HEADER_BYTES], active.offset);
+        if done.and_then(|()| active.file.sync()).is_err() {
+            active.doubtful = true;
+        }
+        !active.doubtful
+    }
+
     /// What is written to a directory that was moved away, the next start doesn't find: it must not be called durable.
     fn check_place(&self) -> Result<(), JournalError> {
         let path = self.storage.path("");
@@ -264,7 +280,7 @@ fn is_gone(error: &io::Error) -> bool {
 }
 
 /// Whether there is no room: then what was written before is as it was.
-fn is_full(error: &io::Error) -> bool {
+pub(super) fn is_full(error: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }

@@ -12,11 +12,14 @@ pub struct JournalOptions {
     /// Octets of entries that may wait for the disk before [`Journal::append`](super::Journal::append) refuses more. At most 128 MiB. One entry is taken
     /// however large it is.
     pub pending_bytes: usize,
+    /// Requests for which the disk has no room are given up ([`Journal::take_given_up`](super::Journal::take_given_up)) instead of waiting
+    /// for it.
+    pub gives_up: bool,
 }
 
 impl Default for JournalOptions {
     fn default() -> JournalOptions {
-        JournalOptions { segment_bytes: 64 * 1024 * 1024, pending_bytes: 64 * 1024 * 1024 }
+        JournalOptions { segment_bytes: 64 * 1024 * 1024, pending_bytes: 64 * 1024 * 1024, gives_up: false }
     }
 }
 

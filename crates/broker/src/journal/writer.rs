@@ -15,8 +15,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Between two attempts to write, or to free a segment. Tests have thousands of faults to get through.
-const RETRY_MIN: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 50 });
-const RETRY_MAX: Duration = Duration::from_secs(2);
+pub(super) const RETRY_MIN: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 50 });
+pub(super) const RETRY_MAX: Duration = Duration::from_secs(2);
 /// At least so much of an old segment is looked at with a batch, at most so much, and else so many times the batch's own octets: what
 /// is freed has to keep ahead of what comes.
 const CLEAN_BYTES_MIN: usize = 64 * 1024;
@@ -40,6 +40,10 @@ pub(super) struct Writer<S: Storage, W> {
     paused_until: Option<Instant>,
     /// For how long the next time.
     pause: Duration,
+    /// Requests for which there is no room are given up.
+    pub(super) gives_up: bool,
+    /// When that was last, and for how long nothing was tried then.
+    pub(super) gave_up: Option<(Instant, Duration)>,
 }
 
 impl<S: Storage, W: Fn()> Writer<S, W> {
@@ -52,7 +56,21 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
         wake: W,
     ) -> Writer<S, W> {
         let (cleaning, stuck, paused_until, pause) = (None, false, None, RETRY_MIN);
-        Writer { segments, index, shared, segment_bytes, next_id, wake, cleaning, stuck, paused_until, pause }
+        let (gives_up, gave_up) = (false, None);
+        Writer {
+            segments,
+            index,
+            shared,
+            segment_bytes,
+            next_id,
+            wake,
+            cleaning,
+            stuck,
+            paused_until,
+            pause,
+            gives_up,
+            gave_up,
+        }
     }
 
     /// Until the journal is closed. An error if something could not be made durable before.
@@ -81,13 +99,21 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
         loop {
             // What fails after a close has begun is not tried again.
             let last = self.shared.is_closing();
+            if batch.is_empty() {
+                // All of it was given up.
+                return Ok(());
+            }
             let written = self.keep_bodies(batch).and_then(|()| self.segments.write(batch, self.next_id));
             let Err(error) = written else { return Ok(()) };
             if last {
                 return Err(error);
             }
-            self.shared.failed(&error, wait);
+            self.shared.failed(&error);
+            if self.gives_up && error.is_full() {
+                wait = wait.max(self.give_up(batch));
+            }
             (self.wake)();
+            self.shared.rest(wait);
             wait = (wait * 2).min(RETRY_MAX);
         }
     }

@@ -15,7 +15,7 @@ use towpath_broker::{Body, SpooledBody};
 type State = BTreeMap<u64, (Vec<u8>, Option<(u16, Vec<u8>)>)>;
 
 fn options() -> JournalOptions {
-    JournalOptions { segment_bytes: 64 * 1024, pending_bytes: 1 << 20 }
+    JournalOptions { segment_bytes: 64 * 1024, pending_bytes: 1 << 20, gives_up: false }
 }
 
 fn octets_of(body: &Body) -> Vec<u8> {

@@ -19,6 +19,7 @@ enum Step {
     Store(u8, usize),
     Close(Peer, u64, u8),
     NotKept,
+    NoRoom,
     Time(u64),
 }
 
@@ -41,6 +42,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..4_u8, 0..3000_usize).prop_map(|(name, size)| Step::Store(name, size)),
         1 => (peer, 1..30_u64, 0..4_u8).prop_map(|(peer, number, name)| Step::Close(peer, number, name)),
         1 => Just(Step::NotKept),
+        1 => Just(Step::NoRoom),
         2 => (0..60_u64).prop_map(Step::Time),
     ]
 }
@@ -143,6 +145,14 @@ proptest! {
                         core.not_kept(now);
                         written += kept;
                     }
+                }
+                Step::NoRoom => {
+                    core.take_entries(&mut entries);
+                    let accepted = entries.iter().filter_map(|entry| match entry {
+                        Entry::Accepted { id, .. } => Some(*id),
+                        _ => None,
+                    });
+                    core.no_room(now, &accepted.collect());
                 }
                 Step::Time(passed) => {
                     now += passed;

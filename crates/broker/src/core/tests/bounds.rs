@@ -225,3 +225,46 @@ fn a_part_for_which_there_is_no_room_ends_its_request_and_not_its_worker() {
         assert_eq!(core.counters().late_replies, 2);
     }
 }
+
+/// The disk is full when they come, before anybody noticed.
+#[test]
+fn what_finds_no_room_in_the_journal_is_refused_unless_a_worker_had_it() {
+    let mut core = Core::new(Settings { journal: true, ..Settings::default() });
+    core.client_hello(0, 1, CLIENT, 1);
+    core.worker_ready(0, 2, Kind::Numbered, b"echo", 2);
+    core.request(0, 1, 1, 0, false, b"nobody", Body::from("acknowledged"));
+    core.persisted(1);
+    for number in 2..=5 {
+        core.request(0, 1, number, 0, false, b"echo", Body::from("x"));
+    }
+    let tokens: Vec<_> = dispatched(&mut core).into_iter().map(|(_, token, _)| token).collect();
+    core.worker_credit(1, 2, 0);
+    core.worker_reply(1, 2, &tokens[0], Status::OK, None, Body::from("replied"));
+    assert_eq!(actions(&mut core), []);
+    let mut entries = Vec::new();
+    core.take_entries(&mut entries);
+    let accepted = entries.iter().filter_map(|entry| match entry {
+        Entry::Accepted { id, .. } => Some(*id),
+        _ => None,
+    });
+    core.no_room(1, &accepted.skip(1).collect());
+    let done = actions(&mut core);
+    // Nobody can be told of one that was replied to that it isn't taken; what is with a worker still goes on.
+    let replied = |action: &Action| matches!(action, Action::Reply { number: 2, status: Status::OK, .. });
+    assert!(done.iter().any(replied), "{done:?}");
+    assert_eq!(done.iter().filter_map(refused_number).collect::<Vec<_>>(), [4, 5]);
+    core.worker_reply(2, 2, &tokens[1], Status::OK, None, Body::from("replied"));
+    let done = actions(&mut core);
+    assert!(matches!(done[..], [Action::Reply { number: 3, status: Status::OK, .. }]), "{done:?}");
+    // Nothing more is said of them to the journal, and what was acknowledged is there.
+    core.persisted(entries.len() as u64);
+    core.confirm(3, 1, 2, 4);
+    entries.clear();
+    core.take_entries(&mut entries);
+    assert_eq!((entries, actions(&mut core)), (vec![], vec![]));
+    assert_eq!(core.load().0, 1);
+    // Who comes again finds room by then.
+    core.request(4, 1, 6, 0, false, b"nobody", Body::from("x"));
+    core.persisted(7);
+    assert_eq!(actions(&mut core), [Action::Accepted { peer: 1, first: 6, count: 1 }]);
+}

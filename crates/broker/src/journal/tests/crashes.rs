@@ -1,6 +1,6 @@
 //! Against a model: whatever the disk does, what was durable is there after a crash, and nothing is that wasn't appended.
 
-use super::disk::{Disk, Random};
+use super::disk::{Disk, Failing, Random};
 use super::model::{Model, apply, entry_of, model_of, random_op};
 use super::*;
 use crate::spool::Spool;
@@ -13,7 +13,8 @@ fn live(seed: u64, faults: bool, crashes: u64) {
     let spool = Spool::new(dir.path()).unwrap();
     let mut random = seed | 1;
     let disk = Disk::new(seed ^ 0x5555);
-    let options = JournalOptions { segment_bytes: 4096, pending_bytes: 1 << 20 };
+    // With faults some disks are full at times, and some owners want requests given up then.
+    let options = JournalOptions { segment_bytes: 4096, pending_bytes: 1 << 20, gives_up: faults && random.chance(2) };
     // What may be there: one model for each beginning that could have become durable.
     let mut possible = vec![Model::new()];
     let mut next_id = 1;
@@ -45,6 +46,10 @@ fn live(seed: u64, faults: bool, crashes: u64) {
             let op = random_op(&mut random, states.last().unwrap(), &mut given);
             let body = op.body(&spool);
             loop {
+                let given_up = journal.take_given_up();
+                if given_up.is_some_and(|ids| without(&mut states, &ids).contains(&op.id)) {
+                    break;
+                }
                 match journal.append(&entry_of(&op, &body)) {
                     Ok(lsn) => {
                         let mut next = states.last().unwrap().clone();
@@ -62,17 +67,19 @@ fn live(seed: u64, faults: bool, crashes: u64) {
                 }
             }
         }
+        let shared = journal.shared.clone();
         if random.chance(4) {
             disk.world().crash_in = None;
             disk.world().fault_in = 0;
             let closed = journal.close();
+            without(&mut states, &shared.queue().given_up.take().unwrap_or_default());
             if !disk.world().crashed {
                 closed.unwrap();
                 states.drain(..states.len() - 1);
             }
         } else {
-            let shared = journal.shared.clone();
             drop(journal);
+            without(&mut states, &shared.queue().given_up.take().unwrap_or_default());
             let durable = shared.durable.load(Ordering::Acquire);
             // Of ids only those are promised that became durable.
             states.drain(..usize::try_from(durable).unwrap());
@@ -81,6 +88,12 @@ fn live(seed: u64, faults: bool, crashes: u64) {
         next_id = possible[0].keys().max().map_or(next_id, |id| next_id.max(id + 1));
         start_again(&disk, &mut random);
     }
+}
+
+/// Leaves out what was given up: it may never be found, whatever happens.
+fn without<'a>(states: &mut [Model], ids: &'a [u64]) -> &'a [u64] {
+    states.iter_mut().for_each(|state| state.retain(|id, _| !ids.contains(id)));
+    ids
 }
 
 /// After the machine has crashed, or only the process.
@@ -100,6 +113,36 @@ proptest! {
     fn what_was_durable_survives_crashes_and_faults(seed: u64) {
         live(seed, true, 8);
     }
+}
+
+/// Only for the zeros behind its block there was no room.
+#[test]
+fn what_was_given_up_is_not_found_though_its_block_was_written() {
+    let disk = Disk::new(7);
+    let options = JournalOptions { gives_up: true, ..small() };
+    let (mut journal, _) = Journal::open_on(disk.clone(), &options, None, || {}).unwrap();
+    let body = Body::from("body");
+    let kept = journal.append(&accepted(1, &body)).unwrap();
+    wait_for(&journal, kept);
+    disk.world().failing = Some(Failing::EndOfWrite);
+    journal.append(&accepted(2, &body)).unwrap();
+    let start = Instant::now();
+    let given_up = loop {
+        if let Some(given_up) = journal.take_given_up() {
+            break given_up;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", journal.status());
+        std::thread::sleep(Duration::from_micros(200));
+    };
+    assert_eq!(given_up, [2]);
+    disk.world().crashed = true;
+    drop(journal);
+    disk.kill();
+    disk.world().failing = None;
+    let (mut journal, recovered) = Journal::open_on(disk, &options, None, || {}).unwrap();
+    assert_eq!((ids(&recovered), &recovered.cut), (vec![1], &None));
+    let next = journal.append(&accepted(2, &body)).unwrap();
+    wait_for(&journal, next);
 }
 
 /// An outcome is written, but not synced, when the process is killed; the machine crashes while the next one starts. The request's body

@@ -23,7 +23,7 @@ const SMALL: u64 = 4096;
 const ENOUGH: u64 = 1 << 16;
 
 fn options() -> JournalOptions {
-    JournalOptions { segment_bytes: SMALL, pending_bytes: 1 << 20 }
+    JournalOptions { segment_bytes: SMALL, pending_bytes: 1 << 20, gives_up: false }
 }
 
 /// A journal of one block an entry. Bodies are in memory, since what is lost of a file isn't this journal's doing.

@@ -51,6 +51,8 @@ pub(super) enum Failing {
     SyncOfRemoval,
     /// Every second time, to use a spare.
     Reuse,
+    /// There is no room for the last octets of a long write.
+    EndOfWrite,
 }
 
 #[derive(Default)]
@@ -255,7 +257,13 @@ impl StorageFile for DiskFile {
 
     fn write_at(&self, octets: &[u8], offset: u64) -> io::Result<usize> {
         let mut world = self.disk.world();
-        let written = octets.len().min(1 + world.random.below(octets.len() as u64 * 2) as usize);
+        const END: usize = 16;
+        let written = match world.failing {
+            Some(Failing::EndOfWrite) if octets.len() == END => return Err(full()),
+            Some(Failing::EndOfWrite) if octets.len() > 2 * END => octets.len() - END,
+            Some(Failing::EndOfWrite) => octets.len(),
+            _ => octets.len().min(1 + world.random.below(octets.len() as u64 * 2) as usize),
+        };
         world.operation()?;
         let end = offset as usize + written;
         let length = world.inodes[self.inode].cached.len();

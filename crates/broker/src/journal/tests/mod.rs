@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// Small segments, so that there are many.
 fn small() -> JournalOptions {
-    JournalOptions { segment_bytes: 16 * 1024, pending_bytes: 1 << 20 }
+    JournalOptions { segment_bytes: 16 * 1024, pending_bytes: 1 << 20, gives_up: false }
 }
 
 fn open(dir: &Path) -> (Journal, Recovered) {
