@@ -236,7 +236,7 @@ impl Keeping {
             match failure {
                 Some(failure) => tracing::error!(failure, "the journal can't be written: new requests are refused"),
                 None if failing => tracing::warn!("the disk is slower than what comes: new requests are refused"),
-                None => tracing::info!(after_s = self.started.elapsed().as_secs(), "the journal works again"),
+                None => tracing::info!(after_s = self.started.elapsed().as_secs(), "the journal takes requests again"),
             }
         }
     }

@@ -139,7 +139,7 @@ impl Shared {
         self.commits.fetch_add(1, Ordering::Relaxed);
         self.durable.store(upto, Ordering::Release);
         if self.failing.swap(false, Ordering::AcqRel) {
-            tracing::info!("the journal can be written again");
+            tracing::debug!("the journal goes on");
         }
     }
 
