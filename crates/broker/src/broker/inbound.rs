@@ -299,7 +299,9 @@ impl Broker {
             }
             // The specification: what is invalid is dropped.
             MdpError::Malformed { worker: None, .. } => self.complain(id, &error.to_string(), "dropped"),
-            MdpError::Dialect(_) | MdpError::NotMajordomo(_) => self.reject(id, &error.to_string()),
+            MdpError::Dialect(_) | MdpError::NotMajordomo(_) | MdpError::UnknownHeader(_) => {
+                self.reject(id, &error.to_string())
+            }
         }
     }
 

@@ -62,6 +62,33 @@ pub enum WorkerCommand {
     Disconnect,
 }
 
+/// Octets of an unknown header that are shown. Those of Majordomo have 6.
+const HEADER_SHOWN_BYTES: usize = 16;
+
+/// The beginning of a header that isn't known, as it can be shown to people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    octets: [u8; HEADER_SHOWN_BYTES],
+    /// Octets of the whole.
+    length: usize,
+}
+
+impl Header {
+    fn of(header: &[u8]) -> Header {
+        let mut octets = [0; HEADER_SHOWN_BYTES];
+        octets.iter_mut().zip(header).for_each(|(shown, octet)| *shown = *octet);
+        Header { octets, length: header.len() }
+    }
+}
+
+impl std::fmt::Display for Header {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let shown = self.octets.get(..self.length).unwrap_or(&self.octets);
+        let rest = if self.length > shown.len() { "..." } else { "" };
+        write!(f, "{}{rest}", shown.escape_ascii())
+    }
+}
+
 /// What is wrong with a message of a stock peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MdpError {
@@ -71,6 +98,9 @@ pub enum MdpError {
     /// Not a message of any of them.
     #[error("not a Majordomo message: {0}")]
     NotMajordomo(&'static str),
+    /// It has a header where Majordomo's is, which none of them has.
+    #[error("not a Majordomo message that is spoken here: an unknown header after the empty frame, \"{0}\"")]
+    UnknownHeader(Header),
     /// Right at the beginning, and wrong then. Says which dialect's worker it was, if it was a worker.
     #[error("malformed: {why}")]
     Malformed {
@@ -129,7 +159,7 @@ pub fn decode(frames: &[Bytes]) -> Result<FromPeer, MdpError> {
         WORKER_01 if delimiter == 0 => worker(Dialect::Mdp01, rest),
         WORKER_02 if delimiter == 0 => worker(Dialect::Majortomo, rest),
         CLIENT_03 | WORKER_03 => Err(MdpError::Dialect("the MDP/0.3 of opencmw-cpp")),
-        _ => Err(MdpError::NotMajordomo("an unknown header after the empty frame")),
+        _ => Err(MdpError::UnknownHeader(Header::of(header))),
     }
 }
 

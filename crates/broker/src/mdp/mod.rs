@@ -7,7 +7,7 @@ pub(crate) mod peer;
 
 pub(crate) use broker::Head;
 pub use broker::{
-    FromPeer, MdpError, WorkerCommand, decode, disconnect, heartbeat, reply_head, request_head, token_of,
+    FromPeer, Header, MdpError, WorkerCommand, decode, disconnect, heartbeat, reply_head, request_head, token_of,
 };
 
 /// Header of MDP/0.1 clients.

@@ -76,6 +76,15 @@ fn replies_have_the_shape_of_their_dialect() {
     assert_eq!(disconnect(Dialect::Mdp02)[..], frames(&[b"MDPW02", b"\x06"]));
 }
 
+#[test]
+fn an_unknown_header_is_named_whatever_is_in_it() {
+    let told = |header: &'static [u8]| decode(&frames(&[b"", header, b"s01", b"x"])).unwrap_err().to_string();
+    assert!(told(b"MDPC07").ends_with("after the empty frame, \"MDPC07\""), "{}", told(b"MDPC07"));
+    assert!(told(b"\x1b[2J\n\"\xff").ends_with(r#", "\x1b[2J\n\"\xff""#), "{}", told(b"\x1b[2J\n\"\xff"));
+    assert!(told(&[b'x'; 16]).ends_with(&format!(", \"{}\"", "x".repeat(16))));
+    assert!(told(&[b'x'; 17]).ends_with(&format!(", \"{}...\"", "x".repeat(16))));
+}
+
 proptest! {
     #[test]
     fn a_token_comes_back_as_printable_text(token in any::<[u8; 16]>()) {
