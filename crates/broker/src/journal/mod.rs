@@ -90,7 +90,8 @@ impl Journal {
         let mut loading = replay::Loading::default();
         let mut found = recover::read_all(&storage, |record, segment| loading.apply(record, segment))?;
         if let Some(cut) = &found.cut {
-            tracing::warn!(file = %cut.path.display(), offset = cut.offset, what = cut.what, "the journal's end is cut off");
+            let (file, CutTail { offset, octets, what, .. }) = (cut.path.display(), cut);
+            tracing::warn!(%file, offset, octets, what, "{}", CutTail::MEANING);
         }
         let (requests, files) = loading.replay.finish(&storage, found.cut.as_mut())?;
         dir::remove_spares(&storage)?;

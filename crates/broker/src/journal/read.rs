@@ -84,6 +84,21 @@ impl<F: StorageFile> Reader<F> {
         Ok(Next::Block { start, records: header.records, octets })
     }
 
+    /// Octets from here to the last one of the file that isn't zero.
+    pub(super) fn used_behind(&mut self) -> io::Result<u64> {
+        let (start, mut offset, mut used) = (self.offset, self.offset, 0);
+        loop {
+            let octets = self.octets(offset, WINDOW_BYTES)?;
+            if octets.is_empty() {
+                return Ok(used);
+            }
+            if let Some(last) = octets.iter().rposition(|octet| *octet != 0) {
+                used = offset + last as u64 + 1 - start;
+            }
+            offset += octets.len() as u64;
+        }
+    }
+
     /// Where, behind the bad place that the reader is at, there is a block that was written later: the place was durable then.
     pub(super) fn later_block(&mut self) -> io::Result<Option<u64>> {
         let (salt, sequence) = (self.salt, self.sequence);

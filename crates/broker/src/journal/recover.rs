@@ -18,10 +18,18 @@ pub struct CutTail {
     pub path: PathBuf,
     /// Where in it the end was cut, in octets.
     pub offset: u64,
+    /// Octets that were cut, but for zeros at the end. In a file that was used before, most of them may be of that time.
+    pub octets: u64,
     /// What was wrong there.
     pub what: &'static str,
     /// Requests that could not be given back because a part of what is needed was in the end that was cut.
     pub lost_requests: u64,
+}
+
+impl CutTail {
+    /// What it means to whoever has sent requests.
+    pub(super) const MEANING: &str = "the journal's end is cut off: what was written when the broker or its machine ended was never \
+        acknowledged; but if the disk has damaged it since, acknowledged requests and outcomes may have been in it, which are gone";
 }
 
 /// A segment that is there.
@@ -125,7 +133,10 @@ pub(super) fn read_all<S: Storage>(storage: &S, mut each: impl FnMut(&Record, u3
             if reader.later_block().map_err(JournalError::io("read", &path))?.is_some() {
                 return Err(damaged(ended, bad.unwrap_or("blocks are missing")));
             }
-            found.cut = bad.map(|what| CutTail { path: path.clone(), offset: ended, what, lost_requests: 0 });
+            if let Some(what) = bad {
+                let octets = reader.used_behind().map_err(JournalError::io("read", &path))?;
+                found.cut = Some(CutTail { path: path.clone(), offset: ended, octets, what, lost_requests: 0 });
+            }
         }
         found.segments.push(FoundSegment { number: header.number, header: *header, end: ended });
     }

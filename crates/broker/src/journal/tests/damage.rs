@@ -176,6 +176,18 @@ fn a_missing_segment_and_an_unknown_version_are_told() {
 }
 
 #[test]
+fn it_is_told_how_much_was_cut() {
+    let mut written = written(5, 30, ENOUGH);
+    let start = *written.starts.last().unwrap();
+    let file = written.files.get_mut(&written.last).unwrap();
+    let used = file.iter().rposition(|octet| *octet != 0).unwrap() + 1;
+    file[start + block::BLOCK_HEADER_BYTES] ^= 1;
+    let cut = reopened(&written.files).unwrap().0.cut.unwrap();
+    assert_eq!((cut.offset, cut.octets), (start as u64, (used - start) as u64));
+    assert!(CutTail::MEANING.contains("acknowledged"));
+}
+
+#[test]
 fn a_full_disk_is_told_and_the_journal_works_again() {
     let disk = Disk::new(3);
     let (mut journal, _) = Journal::open_on(disk.clone(), &options(), None, || {}).unwrap();
