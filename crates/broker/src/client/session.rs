@@ -81,8 +81,7 @@ pub struct Refused {
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Refused { status, reason } = self;
-        write!(f, "{status}{}{reason}", if reason.is_empty() { "" } else { ": " })
+        f.write_str(&self.status.because(&self.reason))
     }
 }
 

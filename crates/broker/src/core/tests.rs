@@ -393,7 +393,7 @@ fn a_request_that_a_slow_worker_had_expires_in_its_time() {
     assert!(core.next_deadline() <= 1_100);
     core.tick(1_100);
     let done = actions(&mut core);
-    let body = Body::from("expired: a worker had it before, or may have");
+    let body = Body::from("it waited again; one had it, or may have had");
     let told = |number| Action::Reply { peer: 1, number, status: Status::TIMED_OUT, part: None, body: body.clone() };
     assert_eq!(done, [told(1), told(2)]);
 }

@@ -86,12 +86,13 @@ impl Core {
         for (_, slot, generation) in expired {
             // An earlier one may have taken it along.
             let Some(request) = self.requests.find(slot, generation) else { continue };
+            // Short enough to take no memory beside the request's. The status says that it expired.
             let (status, reason) = match request.state {
                 State::Settled => continue,
-                State::Held(_) => (Status::TIMED_OUT, "expired while a worker had it"),
-                State::BuiltIn => (Status::TIMED_OUT, "expired while it was on its way to the disk"),
-                _ if request.attempt == 0 => (Status::EXPIRED, "expired: no worker took it in time"),
-                _ => (Status::TIMED_OUT, "expired: a worker had it before, or may have"),
+                State::Held(_) => (Status::TIMED_OUT, "one had it at the end of its time"),
+                State::BuiltIn => (Status::TIMED_OUT, "it was on its way to the disk until then"),
+                _ if request.attempt == 0 => (Status::EXPIRED, "it was in its service's queue until then"),
+                _ => (Status::TIMED_OUT, "it waited again; one had it, or may have had"),
             };
             self.withdraw(now, slot);
             self.settle(slot, status, Body::from(reason).into());

@@ -73,6 +73,18 @@ impl Status {
     /// The journal, or a large body, can't be written.
     pub const NO_STORAGE: Status = Status(507);
 
+    /// How something ended and why, for people, each thing once: a reason may be the status over again, or begin with what it means.
+    pub fn because(self, reason: &str) -> String {
+        let told = self.to_string();
+        let (number, meaning) = told.split_once(' ').unwrap_or((&told, ""));
+        match reason {
+            "" => told,
+            again if again == number => told,
+            more if !meaning.is_empty() && more.starts_with(meaning) => format!("{number} {more}"),
+            _ => format!("{told}: {reason}"),
+        }
+    }
+
     /// Whether the worker replied as asked.
     pub fn is_ok(self) -> bool {
         self == Status::OK

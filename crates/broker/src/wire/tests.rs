@@ -14,6 +14,15 @@ fn body() -> impl Strategy<Value = Body> {
     ]
 }
 
+#[test]
+fn a_status_and_its_reason_tell_each_thing_once() {
+    assert_eq!(Status::NOT_IMPLEMENTED.because("501"), "501 no such built-in service");
+    assert_eq!(Status::CANCELLED.because("cancelled by its client"), "499 cancelled by its client");
+    assert_eq!(Status::FAILED.because("oops"), "500 the worker failed: oops");
+    assert_eq!(Status::FAILED.because(""), "500 the worker failed");
+    assert_eq!((Status(599).because("new"), Status(599).because("599")), ("599: new".to_owned(), "599".to_owned()));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

@@ -226,6 +226,9 @@ fn who_waits_for_a_full_queue_is_told_so() {
         caller.signal(Signal::INT);
         caller.finish().expect_code(1);
     }
+    // What is wrong is told once. (That it expires at the broker first isn't certain.)
+    let outcome = run(&mut call(&[&broker], &["mmi.nothing", "x"])).expect_code(1);
+    assert_eq!(outcome.stderr, "tow: 501 no such built-in service\n");
     let outcome = run(&mut call(&[&broker], &["full", "second", "--timeout", "0.5"])).expect_code(1);
     let expected = "no broker took it within its time; the last refusal was 503 not now: the service's queue is full\n";
     assert!(outcome.stderr.ends_with(expected), "{}", outcome.stderr);
