@@ -1,6 +1,6 @@
 //! The progress bar: on a terminal only, on standard error, so that output can be piped.
 
-use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use indicatif::{HumanCount, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use std::fmt;
 use std::io::IsTerminal;
 
@@ -27,7 +27,7 @@ impl Bar {
 
     /// A bar that counts something other than octets.
     pub fn counting(quiet: bool) -> Bar {
-        Bar::with_style(quiet, "{wide_bar} {human_pos}/{human_len}  {per_sec}  ETA {left}  {msg}")
+        Bar::with_style(quiet, "{wide_bar} {human_pos}/{human_len}  {rate}  ETA {left}  {msg}")
     }
 
     fn with_style(quiet: bool, style: &str) -> Bar {
@@ -36,7 +36,7 @@ impl Bar {
             if visible { ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_SECOND) } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(0), target);
         if let Ok(style) = ProgressStyle::with_template(style) {
-            bar.set_style(style.with_key("left", left));
+            bar.set_style(style.with_key("left", left).with_key("rate", rate));
         }
         Bar { bar }
     }
@@ -81,7 +81,32 @@ fn left(state: &ProgressState, to: &mut dyn fmt::Write) {
     };
 }
 
+/// What is done in a second.
+fn rate(state: &ProgressState, to: &mut dyn fmt::Write) {
+    let _ = write!(to, "{}/s", per_second(state.per_sec()));
+}
+
+/// Whole numbers, as digits behind the point of ever new ones can't be read; small ones with one digit.
+fn per_second(rate: f64) -> String {
+    match rate {
+        // `as` ends at the largest number there is.
+        10.0.. => HumanCount(rate.round() as u64).to_string(),
+        _ => format!("{rate:.1}"),
+    }
+}
+
 /// Octets for people, such as `1.5 GiB`.
 pub fn human_bytes(octets: u64) -> String {
     indicatif::BinaryBytes(octets).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::per_second;
+
+    #[test]
+    fn a_rate_can_be_read() {
+        let rates = [0.0, 0.26, 9.94, 10.4, 1_082.579_6, 1e9].map(per_second);
+        assert_eq!(rates, ["0.0", "0.3", "9.9", "10", "1,083", "1,000,000,000"]);
+    }
 }

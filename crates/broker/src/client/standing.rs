@@ -16,6 +16,8 @@ const NOT_TRIED: &str = "no connection has been made yet";
 #[derive(Debug)]
 pub(super) struct Standing {
     failure: String,
+    /// What was wrong with each endpoint since there was a connection.
+    failures: Vec<(Endpoint, String)>,
     misheard: bool,
     refused: bool,
     stock: bool,
@@ -28,6 +30,7 @@ impl Standing {
     pub fn new() -> Standing {
         Standing {
             failure: NOT_TRIED.to_owned(),
+            failures: Vec::new(),
             misheard: false,
             refused: false,
             stock: false,
@@ -36,7 +39,7 @@ impl Standing {
         }
     }
 
-    /// Why there is no connection, why the last one was lost, or that the peer says what isn't of its dialect. Empty where the first
+    /// Why there is no connection, to any of the endpoints; why the last one was lost, or that the peer says what isn't of its dialect. Empty where the first
     /// connection is there, and all is well.
     pub fn failure(&self) -> &str {
         &self.failure
@@ -72,6 +75,7 @@ impl Standing {
         if self.failure == NOT_TRIED {
             self.failure.clear();
         }
+        self.failures.clear();
         self.stock = speech != Speech::Numbered;
         self.misheard &= self.stock;
         self.refused = false;
@@ -106,9 +110,12 @@ impl Standing {
     }
 
     fn set(&mut self, endpoint: Option<&Endpoint>, reason: &str) {
-        self.failure = match endpoint {
-            Some(endpoint) => format!("{endpoint}: {reason}"),
-            None => reason.to_owned(),
-        };
+        let Some(endpoint) = endpoint else { return self.failure = reason.to_owned() };
+        match self.failures.iter_mut().find(|(of, _)| of == endpoint) {
+            Some((_, before)) => *before = reason.to_owned(),
+            None => self.failures.push((endpoint.clone(), reason.to_owned())),
+        }
+        let told: Vec<_> = self.failures.iter().map(|(endpoint, reason)| format!("{endpoint}: {reason}")).collect();
+        self.failure = told.join("; ");
     }
 }

@@ -215,6 +215,15 @@ fn without_a_broker_the_person_is_told_while_it_is_waited_for() {
 }
 
 #[test]
+fn each_broker_that_can_not_be_reached_is_named() {
+    let mut command = tow(["call", "echo", "x", "--timeout", "2"]);
+    let brokers = ["ipc:///nowhere/one", "ipc:///nowhere/two"];
+    let outcome = run(command.args(brokers.iter().flat_map(|broker| ["--connect", broker]))).expect_code(1);
+    let told = |broker: &&str| outcome.stderr.contains(&format!("{broker}: "));
+    assert!(outcome.stderr.contains("no connection: ") && brokers.iter().all(told), "{}", outcome.stderr);
+}
+
+#[test]
 fn who_waits_for_a_full_queue_is_told_so() {
     let broker = Broker::with(&["--bind", "tcp://127.0.0.1:0", "--max-waiting", "1"]);
     let _first = Process::start(&mut call(&[&broker], &["full", "first", "--timeout", "600"]));
