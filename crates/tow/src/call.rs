@@ -39,6 +39,9 @@ pub struct Arguments {
     service: String,
     /// The request, several words joined by spaces [default: standard input]. The reply goes to standard output.
     body: Vec<OsString>,
+    /// Each word of the request is a frame of its own, as titanic.request wants them.
+    #[arg(long, requires = "body")]
+    frames: bool,
     #[command(flatten)]
     brokers: BrokerArguments,
     /// Seconds that a request may take [default: 60; a load has no limit but the broker's].
@@ -123,7 +126,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
 async fn one(arguments: Arguments, timeout: Option<Duration>) -> Result<ExitCode, Failure> {
     let interrupted = interrupted()?;
     let link = arguments.brokers.link()?;
-    let read = request_body(arguments.body, link.spool_folder.clone());
+    let read = request_body(arguments.body, arguments.frames, link.spool_folder.clone());
     let body = tokio::select! {
         body = read => body,
         () = interrupted.notified() => Err(Failure::failed(INTERRUPTED)),
@@ -182,10 +185,14 @@ fn summary(outcome: Result<u64, &Failure>, resent: u64, taken: Duration) -> serd
 }
 
 /// The request: the words, or else standard input.
-async fn request_body(words: Vec<OsString>, spool_folder: PathBuf) -> Result<Body, Failure> {
+async fn request_body(words: Vec<OsString>, as_frames: bool, spool_folder: PathBuf) -> Result<Body, Failure> {
     if !words.is_empty() {
         let words: Vec<Vec<u8>> = words.into_iter().map(OsString::into_vec).collect();
-        return Ok(Body::from(words.join(&b' ')));
+        return Ok(if as_frames {
+            Body::of_frames(words.into_iter().map(Into::into))
+        } else {
+            Body::from(words.join(&b' '))
+        });
     }
     let body = aside(move || read_body(std::io::stdin().lock(), spool_folder)).await?;
     body.map_err(|error| match error {

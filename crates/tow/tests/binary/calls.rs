@@ -224,6 +224,24 @@ fn each_broker_that_can_not_be_reached_is_named() {
 }
 
 #[test]
+fn words_may_be_frames_in_every_dialect() {
+    let folder = tempdir().expect("a folder");
+    let journal = folder.path().to_str().expect("letters");
+    let broker = Broker::with(&["--bind", "tcp://127.0.0.1:0", "--journal", journal]);
+    let _echo = work(&[&broker], &["echo", "--echo"]);
+    for dialect in [&[][..], &["--dialect", "mdp01"], &["--dialect", "mdp02"], &["--dialect", "majortomo"]] {
+        let ask = |arguments: &[&str]| run(call(&[&broker], arguments).args(dialect));
+        let stored = ask(&["--frames", "titanic.request", "echo", "in two words"]).expect_code(0).stdout;
+        let name = String::from_utf8(stored).expect("a name");
+        wait_until("it is done", || ask(&["titanic.reply", &name]).stdout == b"in two words");
+        ask(&["titanic.close", &name]).expect_code(0);
+        let outcome = ask(&["titanic.request", "echo", "in one frame"]).expect_code(1);
+        assert!(outcome.stderr.starts_with("tow: 500 "), "{}", outcome.stderr);
+    }
+    run(&mut call(&[&broker], &["--frames", "echo"])).expect_code(2);
+}
+
+#[test]
 fn who_waits_for_a_full_queue_is_told_so() {
     let broker = Broker::with(&["--bind", "tcp://127.0.0.1:0", "--max-waiting", "1"]);
     let _first = Process::start(&mut call(&[&broker], &["full", "first", "--timeout", "600"]));
