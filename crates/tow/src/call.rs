@@ -44,7 +44,7 @@ pub struct Arguments {
     frames: bool,
     #[command(flatten)]
     brokers: BrokerArguments,
-    /// Seconds that a request may take [default: 60; a load has no limit but the broker's].
+    /// Seconds that a request may take [default: 60; a load has no limit but the broker's]. A load is given up after five times that, and 5 s at least, without any connection.
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     timeout: Option<f64>,
     /// The broker needn't keep it in its journal.

@@ -27,6 +27,11 @@ const FAILURES_SHOWN_MAX: u64 = 5;
 /// Requests that are made before those made so far may leave.
 const BATCH_MAX: u64 = 1024;
 
+/// A load whose requests have a limit is given up when no client had a connection for so many times that limit, and at least for so long:
+/// without an end it would go on through all of its requests, each of which expires.
+const GONE_LIMITS: u32 = 5;
+const GONE_LEAST: Duration = Duration::from_secs(5);
+
 /// Between two looks at the bar.
 const BAR_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -62,6 +67,15 @@ struct Tally {
     failed: u64,
     wrong: u64,
     latency: Histogram<u64>,
+}
+
+/// How a load ended.
+enum End {
+    /// All requests have an outcome, or can't get one.
+    Whole,
+    Interrupted,
+    /// There was no connection for so long, and why.
+    Gone(Duration, String),
 }
 
 impl Tally {
@@ -120,7 +134,8 @@ impl Load {
                 None => std::future::pending().await,
             }
         });
-        let whole = tasks
+        let mut seen = Instant::now();
+        let end = tasks
             .run_until(async {
                 let mut look = tokio::time::interval(BAR_INTERVAL);
                 loop {
@@ -128,10 +143,15 @@ impl Load {
                         ended = running.join_next() => match ended {
                             Some(Err(error)) => return Err(Failure::failed(error)),
                             Some(Ok(())) => {}
-                            None => return Ok(true),
+                            None => return Ok(End::Whole),
                         },
-                        _ = look.tick() => bar.set(tally.borrow().replies, load.count, String::new()),
-                        () = interrupted.notified() => return Ok(false),
+                        _ = look.tick() => {
+                            bar.set(tally.borrow().replies, load.count, String::new());
+                            if let Some(gone) = load.is_gone(&clients, &mut seen) {
+                                return Ok(gone);
+                            }
+                        }
+                        () = interrupted.notified() => return Ok(End::Interrupted),
                         never = &mut telling => match never {},
                     }
                 }
@@ -140,16 +160,37 @@ impl Load {
         let seconds = started.elapsed().as_secs_f64();
         bar.finish();
         drop(running);
+        if let End::Gone(..) = end {
+            let mut tally = tally.borrow_mut();
+            tally.failed = load.count - tally.replies;
+        }
         let summarized = load.summarize(&clients, &tally.borrow(), seconds, as_json);
         for client in &clients {
             client.close().await;
         }
-        if !whole {
-            say("tow: interrupted");
+        match &end {
+            End::Whole => {}
+            End::Interrupted => say("tow: interrupted"),
+            End::Gone(time, why) => {
+                say(format_args!("tow: given up: no connection to a broker for {} s: {}", time.as_secs(), Shown(why)))
+            }
         }
         summarized?;
-        let good = whole && tally.borrow().replies == load.count;
+        let good = matches!(end, End::Whole) && tally.borrow().replies == load.count;
         Ok(ExitCode::from(u8::from(!good)))
+    }
+
+    /// Whether there has been no connection for too long; `seen`: when there was one last.
+    fn is_gone(&self, clients: &[Client], seen: &mut Instant) -> Option<End> {
+        let most = self.options.ttl?.saturating_mul(GONE_LIMITS).max(GONE_LEAST);
+        // One look where all is well.
+        if clients.iter().any(|client| client.status().connected.is_some()) {
+            *seen = Instant::now();
+            return None;
+        }
+        let gone = seen.elapsed();
+        (gone >= most)
+            .then(|| End::Gone(gone, clients.first().map_or_else(String::new, |client| client.status().failure)))
     }
 
     fn summarize(&self, clients: &[Client], tally: &Tally, seconds: f64, as_json: bool) -> Result<(), Failure> {

@@ -215,6 +215,15 @@ fn without_a_broker_the_person_is_told_while_it_is_waited_for() {
 }
 
 #[test]
+fn a_load_is_given_up_when_its_broker_is_gone_for_good() {
+    let mut load = tow(["call", "echo", "--connect", "ipc:///nowhere/at/all", "--timeout", "0.2", "--json"]);
+    let outcome = run(load.args(["--count", "1000000", "--ahead", "8"])).expect_code(1);
+    assert!(outcome.stderr.contains("tow: given up: no connection to a broker for "), "{}", outcome.stderr);
+    assert_eq!((outcome.number("replies"), outcome.number("failed")), (0, 1_000_000));
+    assert!((8..1_000_000).contains(&outcome.number("requests")), "{}", outcome.number("requests"));
+}
+
+#[test]
 fn each_broker_that_can_not_be_reached_is_named() {
     let mut command = tow(["call", "echo", "x", "--timeout", "2"]);
     let brokers = ["ipc:///nowhere/one", "ipc:///nowhere/two"];
