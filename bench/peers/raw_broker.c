@@ -3,49 +3,15 @@
  * in turn; a worker's frame goes back to the slot's client. What a turn has for a connection is written at once.
  *
  * usage: raw_broker */
-#define _GNU_SOURCE
-#include "load.h"
 #include "peer.h"
+#include "raw_loop.h"
 
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 enum { HEADER_BYTES = 2 };
 
-struct peer {
-    struct stream stream;
-    uint32_t slot;
-    char role; /* 0: not known yet */
-    bool marked; /* has something to be written in this turn */
-};
-
-static struct peer *peers[CONNECTIONS_MOST];
-static uint32_t workers[CONNECTIONS_MOST], marked[CONNECTIONS_MOST];
-static size_t peer_count = 0, worker_count = 0, marked_count = 0, next_worker = 0;
-static int poller;
-
-static void mark(struct peer *peer) {
-    if (peer->marked) return;
-    peer->marked = true;
-    marked[marked_count++] = peer->slot;
-}
-
-static void take_connections(int listener) {
-    for (int fd; (fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;) {
-        if (peer_count == CONNECTIONS_MOST) die_because("raw_broker", "too many connections");
-        struct peer *peer = calloc(1, sizeof *peer);
-        if (peer == NULL) die("calloc");
-        peer->slot = (uint32_t)peer_count;
-        peers[peer_count++] = peer;
-        stream_accept(&peer->stream, fd);
-        stream_watch(&peer->stream, poller, peer);
-    }
-    if (errno != EAGAIN) die("accept");
-}
+static uint32_t workers[CONNECTIONS_MOST];
+static size_t worker_count = 0, next_worker = 0;
 
 /* All frames of a client go to one worker: that of this turn. */
 static void route_requests(struct peer *peer) {
@@ -86,10 +52,8 @@ static void route_replies(struct peer *peer) {
 
 static void take(struct peer *peer) {
     struct buffer *in = &peer->stream.in;
-    if (!stream_read(&peer->stream)) {
+    if (peer->stream.fd < 0) {
         if (peer->role == RAW_WORKER) worker_count = 0;
-        close(peer->stream.fd);
-        peer->stream.fd = -1;
         return;
     }
     if (peer->role == 0 && in->end > in->begin) {
@@ -103,31 +67,5 @@ static void take(struct peer *peer) {
 int main(int argc, char **argv) {
     (void)argv;
     if (argc != 1) die_because("usage", "raw_broker");
-    prepare_process();
-    allow_many_descriptors();
-    int listener = listen_and_announce(NULL);
-    struct stream listening;
-    stream_accept(&listening, listener);
-    poller = poller_open();
-    stream_watch(&listening, poller, NULL);
-    struct epoll_event ready[EVENTS_AT_ONCE];
-    for (;;) {
-        int events = epoll_wait(poller, ready, EVENTS_AT_ONCE, -1);
-        if (events < 0 && errno != EINTR) die("epoll_wait");
-        for (int i = 0; i < events; i++) {
-            struct peer *peer = ready[i].data.ptr;
-            if (peer == NULL) {
-                take_connections(listener);
-                continue;
-            }
-            if (ready[i].events & EPOLLOUT) mark(peer);
-            if (ready[i].events & ~(uint32_t)EPOLLOUT) take(peer);
-        }
-        for (size_t i = 0; i < marked_count; i++) {
-            struct peer *peer = peers[marked[i]];
-            peer->marked = false;
-            if (peer->stream.fd >= 0) stream_flush(&peer->stream, poller, peer);
-        }
-        marked_count = 0;
-    }
+    raw_loop(stream_accept, take);
 }

@@ -3,55 +3,20 @@
  * beats is answered with a beat. What a turn has for a connection is written at once. Speaks Majordomo 0.1.
  *
  * usage: raw_majordomo */
-#define _GNU_SOURCE
-#include "load.h"
 #include "peer.h"
+#include "raw_loop.h"
 
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 enum { READY = 1, REQUEST, REPLY, HEARTBEAT };
 
-struct peer {
-    struct stream stream;
-    uint32_t slot;
-    bool marked; /* has something to be written in this turn */
-};
-
-static struct peer *peers[CONNECTIONS_MOST];
-static uint32_t marked[CONNECTIONS_MOST];
-static size_t peer_count = 0, marked_count = 0;
 /* Workers that wait; a ring. */
 static uint32_t waiting[CONNECTIONS_MOST];
 static size_t waiting_first = 0, waiting_count = 0;
-/* Requests that wait: the client's slot, and the size of the body and the body itself. */
+/* Requests that wait: the client's slot, the size of the body, and the body itself. */
 static struct buffer requests;
 static char service[256];
 static size_t service_size = 0;
-static int poller;
-
-static void mark(struct peer *peer) {
-    if (peer->marked) return;
-    peer->marked = true;
-    marked[marked_count++] = peer->slot;
-}
-
-static void take_connections(int listener) {
-    for (int fd; (fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC)) >= 0;) {
-        if (peer_count == CONNECTIONS_MOST) die_because("raw_majordomo", "too many connections");
-        struct peer *peer = calloc(1, sizeof *peer);
-        if (peer == NULL) die("calloc");
-        peer->slot = (uint32_t)peer_count;
-        peers[peer_count++] = peer;
-        stream_accept_zmtp(&peer->stream, fd);
-        stream_watch(&peer->stream, poller, peer);
-    }
-    if (errno != EAGAIN) die("accept");
-}
 
 static void send_request(struct peer *worker, uint32_t client, const void *body, size_t size) {
     static const char command = REQUEST;
@@ -132,11 +97,7 @@ static void take_message(struct peer *peer, const struct frame *frames, size_t c
 
 static void take(struct peer *peer) {
     struct frame frames[MESSAGE_FRAMES_MOST];
-    if (!stream_read(&peer->stream)) {
-        close(peer->stream.fd);
-        peer->stream.fd = -1;
-        return;
-    }
+    if (peer->stream.fd < 0) return;
     for (size_t count; (count = stream_next(&peer->stream, frames)) > 0;) take_message(peer, frames, count);
     if (peer->stream.out.begin < peer->stream.out.end) mark(peer);
 }
@@ -144,31 +105,5 @@ static void take(struct peer *peer) {
 int main(int argc, char **argv) {
     (void)argv;
     if (argc != 1) die_because("usage", "raw_majordomo");
-    prepare_process();
-    allow_many_descriptors();
-    int listener = listen_and_announce(NULL);
-    struct stream listening;
-    stream_accept(&listening, listener);
-    poller = poller_open();
-    stream_watch(&listening, poller, NULL);
-    struct epoll_event ready[EVENTS_AT_ONCE];
-    for (;;) {
-        int events = epoll_wait(poller, ready, EVENTS_AT_ONCE, -1);
-        if (events < 0 && errno != EINTR) die("epoll_wait");
-        for (int i = 0; i < events; i++) {
-            struct peer *peer = ready[i].data.ptr;
-            if (peer == NULL) {
-                take_connections(listener);
-                continue;
-            }
-            if (ready[i].events & EPOLLOUT) mark(peer);
-            if (ready[i].events & ~(uint32_t)EPOLLOUT) take(peer);
-        }
-        for (size_t i = 0; i < marked_count; i++) {
-            struct peer *peer = peers[marked[i]];
-            peer->marked = false;
-            if (peer->stream.fd >= 0) stream_flush(&peer->stream, poller, peer);
-        }
-        marked_count = 0;
-    }
+    raw_loop(stream_accept_zmtp, take);
 }
