@@ -22,6 +22,10 @@ pub const WINDOW_BYTES_DEFAULT: u64 = 8 << 20;
 /// Octets that may wait for the disk, beyond which the wire has to wait. Bodies that were compressed count as they are in the
 /// file, so that a server cannot fill the memory with zeros.
 const DISK_QUEUE_BYTES_MAX: u64 = 64 << 20;
+/// Threads that hash and write, at least.
+const WORKERS_MIN: usize = 4;
+/// Threads that hash and write, at most.
+const WORKERS_MAX: usize = 16;
 /// The longest that nothing is looked at: cancelling wakes, this is for the progress bar.
 const TURN_MAX: Duration = Duration::from_millis(100);
 /// What the disk may do nothing for when the transfer has ended early, before it isn't waited for.
@@ -202,9 +206,10 @@ pub fn get(
     driver.run(begun, progress, cancel)
 }
 
-/// As many as there are cores, so that hashing keeps up with the wire; two at least, so that one may wait for the disk.
+/// Twice as many as there are cores. A leaf's octets all go to one worker: with no more workers than cores, whenever one waits, for a
+/// core or for its turn to write to the file, leaves wait for it and a core has nothing to do.
 fn workers() -> usize {
-    std::thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 16))
+    std::thread::available_parallelism().map_or(WORKERS_MIN, |cores| (2 * cores.get()).clamp(WORKERS_MIN, WORKERS_MAX))
 }
 
 /// Whoever follows the progress, told of it now and then.
