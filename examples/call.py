@@ -10,7 +10,7 @@ while waiting:
     block = struct.pack(">B16sQ", 0x01, me, min(waiting))  # HELLO: who we are, and below which number all is settled
     for number, body in waiting.items():  # REQUEST; what comes once more is known by its number and not done again
         block += struct.pack(f">BBQIB{len(service)}sI", 0x02, 0, number, 0, len(service), service, len(body)) + body
-        if len(block) > 1 << 20:  # a message has up to 66 MiB
+        if len(block) > 1 << 20:  # a message has up to 64 MiB
             dealer.send_multipart([b"TWPC01", block])
             block = b""
     dealer.send_multipart([b"TWPC01", block])
@@ -20,9 +20,12 @@ while waiting:
             while block:
                 size = {0x41: 22, 0x42: 16, 0x43: 13, 0x44: 16}[block[0]]  # WELCOME, REPLY, ACCEPTED, REFUSED
                 if block[0] == 0x42:
-                    flags, number, status, length = struct.unpack(">xBQHI", block[:size])
+                    part = block[1] & 4  # a part of a reply: 4 octets more, and others follow. Of several frames (1), their lengths are shown
+                    flags, number, status, length = struct.unpack(f">xBQH{part}xI", block[: size + part])
+                    size += part
                     body = attached[0] if flags & 2 else block[size : size + length]
-                    if waiting.pop(number, None) is not None: print(number, status, body.decode())
+                    if number in waiting: print(number, status, body.decode())
+                    if not part: waiting.pop(number, None)
                 elif block[0] == 0x44: length = block[15]
                 else: length = 0
                 block = block[size + length :]

@@ -10,7 +10,7 @@ while True:
     try:
         while True:
             (_, block, *attached), replies = dealer.recv_multipart(), b""
-            while block:
+            while block:  # a body of several frames (flag 1) is taken for one here, with their lengths in it
                 size, length = {0xC1: 9, 0xC2: 28, 0xC3: 17, 0xC4: 1}[block[0]], 0  # WELCOME, REQUEST, CANCEL, LEAVE
                 if block[0] == 0xC2:
                     flags, token, _attempt, _ttl, length = struct.unpack(">xB16sHII", block[:size])

@@ -1,4 +1,4 @@
-//! Ending cleanly on SIGINT and SIGTERM.
+//! Ending cleanly on SIGINT and SIGTERM, and on SIGHUP: what commands of a worker do when its terminal is closed nobody sees any more.
 
 use crate::exit::Failure;
 use rustix::process::Signal;
@@ -15,6 +15,8 @@ pub fn on_end(end: impl Fn() + Send + 'static) -> Result<(), Failure> {
     let context = runtime.enter();
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::failed)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::failed)?;
+    let mut hang_up =
+        if is_ignored(Signal::HUP) { None } else { Some(signal(SignalKind::hangup()).map_err(Failure::failed)?) };
     // A file that grows beyond what the system lets this process write: with a handler, the write fails and says so.
     drop(signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).map_err(Failure::failed)?);
     drop(context);
@@ -25,6 +27,7 @@ pub fn on_end(end: impl Fn() + Send + 'static) -> Result<(), Failure> {
                 tokio::select! {
                     _ = interrupt.recv() => {}
                     _ = terminate.recv() => {}
+                    _ = recv(hang_up.as_mut()) => {}
                 }
                 if last.is_none_or(|last| last.elapsed() >= SAME_WISH) {
                     last = Some(Instant::now());
@@ -35,4 +38,35 @@ pub fn on_end(end: impl Fn() + Send + 'static) -> Result<(), Failure> {
     };
     std::thread::Builder::new().name("signals".to_owned()).spawn(wait).map_err(Failure::failed)?;
     Ok(())
+}
+
+async fn recv(signal: Option<&mut tokio::signal::unix::Signal>) -> Option<()> {
+    match signal {
+        Some(signal) => signal.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether whoever started this program wants it to outlive the signal, as nohup(1) does.
+fn is_ignored(signal: Signal) -> bool {
+    std::fs::read_to_string("/proc/self/status").is_ok_and(|status| ignores(&status, signal))
+}
+
+/// Whether a process of this status (proc(5)) ignores a signal.
+fn ignores(status: &str, signal: Signal) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
+    mask >> (signal.as_raw() - 1) & 1 == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_ignored_is_read_from_the_mask() {
+        let status = "SigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000004002\n";
+        assert!(ignores(status, Signal::HUP) && ignores(status, Signal::PIPE));
+        assert!(!ignores(status, Signal::INT) && !ignores("", Signal::HUP));
+    }
 }

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdin, Command};
 use towpath_broker::Body;
@@ -182,6 +182,15 @@ fn is_shortage(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE | Errno::AGAIN | Errno::NOMEM))
 }
 
+/// How long a command that was there when the worker started is waited for: it may be being replaced. Who takes request after request and
+/// fails each would have all that wait for the service.
+const MISSING_WAIT: Duration = Duration::from_secs(10);
+
+/// Whether a program isn't there, or isn't whole yet.
+fn is_missing(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::NOENT | Errno::TXTBSY | Errno::ACCESS))
+}
+
 /// What is done for each request.
 struct Job {
     command: Vec<OsString>,
@@ -208,12 +217,12 @@ impl Job {
     async fn run(&self, request: Request) -> Result<Body, String> {
         let Some((program, rest)) = self.command.split_first() else { return Err("no command".to_owned()) };
         let name = program.display();
-        let mut is_told = false;
+        let (mut is_told, began) = (false, Instant::now());
         let mut child = loop {
             match self.start(program, rest, &request) {
                 Ok(child) => break child,
-                // It says nothing about the request: what other commands have comes back when they end.
-                Err(error) if is_shortage(&error) => {
+                // It says nothing about the request: what other commands have comes back when they end, and a program that is replaced too.
+                Err(error) if is_shortage(&error) || (is_missing(&error) && began.elapsed() < MISSING_WAIT) => {
                     if !std::mem::replace(&mut is_told, true) {
                         tracing::warn!(command = %name, %error, "the command can't be started now, and is tried again");
                     }

@@ -37,7 +37,7 @@ pub(super) enum Lost {
 impl Lost {
     pub fn reason(self) -> &'static str {
         match self {
-            Lost::Unwritten => "the broker has no room on its disk for a large body",
+            Lost::Unwritten => "the broker can't write a large body to its disk",
             Lost::NoRoom(NoRoom::Now) => {
                 "large bodies have all the room on the broker's disk, or all the files, that they may have"
             }

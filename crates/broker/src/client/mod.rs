@@ -202,7 +202,7 @@ impl Client {
     pub fn connect(endpoints: &[Endpoint], options: ClientOptions) -> Result<Client, SocketError> {
         let mut name = [0; 16];
         rustix::rand::getrandom(&mut name[..], rustix::rand::GetRandomFlags::empty())?;
-        Client::connect_as(ClientId(name), endpoints, options)
+        Client::start(ClientId(name), false, endpoints, options)
     }
 
     /// The same with a given name, by which brokers know the client: for one that is to have the outcomes of requests that it made
@@ -221,12 +221,22 @@ impl Client {
     /// Two clients must not have one name at a time: each connection ends the other's, again and again, and either gets the
     /// other's outcomes.
     pub fn connect_as(id: ClientId, endpoints: &[Endpoint], options: ClientOptions) -> Result<Client, SocketError> {
+        Client::start(id, true, endpoints, options)
+    }
+
+    fn start(
+        id: ClientId,
+        comes_back: bool,
+        endpoints: &[Endpoint],
+        options: ClientOptions,
+    ) -> Result<Client, SocketError> {
         if endpoints.is_empty() {
             return Err(SocketError::NoEndpoint);
         }
         let hub_options = options.link.hub_options()?;
         let notices = Arc::new(Notices::default());
-        let state = State::new(id, endpoints.to_vec(), options, Arc::clone(&notices));
+        let mut state = State::new(id, endpoints.to_vec(), options, Arc::clone(&notices));
+        state.comes_back = comes_back;
         let shared = Shared::start(hub_options, state, LINGER, |_| Ok(()))?;
         Ok(Client { owner: Arc::new(Owner { shared, notices }) })
     }
@@ -413,7 +423,8 @@ impl Client {
         }
     }
 
-    /// Tells the broker what it may forget, and closes the connection. Requests without an outcome are given up.
+    /// Tells the broker what it may forget, and closes the connection. Requests without an outcome are given up; the broker keeps
+    /// only those of a client with a given name ([`Client::connect_as`]), which may come back for them.
     pub async fn close(&self) {
         let mut state = self.shared().lock();
         state.closing = true;

@@ -273,12 +273,17 @@ impl Session {
         self.table.find(number).map(|entry| entry.accepted)
     }
 
-    /// Ends everything, because this side ends.
+    /// Ends everything, because the connection is gone for good.
     pub fn end_all(&mut self, reason: &str, sink: &mut impl FnMut(Delivery)) {
         self.link = Link::Down;
+        self.give_up_all(Duration::ZERO, reason, sink);
+    }
+
+    /// Ends everything, and tells the broker that nobody wants it any more.
+    pub fn give_up_all(&mut self, now: Duration, reason: &str, sink: &mut impl FnMut(Delivery)) {
         let all: Vec<u64> = self.table.iter_mut().map(|(number, _)| number).collect();
         for number in all {
-            if let Some(delivery) = self.abandon(number, Duration::ZERO, Status::CANCELLED, reason) {
+            if let Some(delivery) = self.abandon(number, now, Status::CANCELLED, reason) {
                 sink(delivery);
             }
         }

@@ -55,6 +55,8 @@ pub(super) struct State {
     pub room_wanted: usize,
     /// Ends when all is said.
     pub closing: bool,
+    /// Somebody of the same name may come for the outcomes of what has none yet.
+    pub comes_back: bool,
     /// Why nothing more will come.
     pub ended: Option<String>,
     pub standing: Standing,
@@ -98,6 +100,7 @@ impl State {
             notices,
             room_wanted: 0,
             closing: false,
+            comes_back: false,
             ended: None,
             standing: Standing::new(),
         }
@@ -335,6 +338,10 @@ impl Driven for State {
         self.connect(hub, now);
         if self.closing {
             let now = self.now();
+            if !self.comes_back {
+                let inbox = &mut self.inbox;
+                self.session.give_up_all(now, "the client is closed", &mut |delivery| inbox.deliver(delivery));
+            }
             self.session.hurry(now);
         }
         if let (true, Connection::Ready(peer, _)) = (self.wants_resume(), &self.connection) {

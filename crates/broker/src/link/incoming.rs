@@ -84,7 +84,12 @@ impl Incoming {
     pub fn end(&mut self, more: bool) -> Option<Pieces> {
         self.pieces.push(match (self.lost.take(), self.spooling.take()) {
             (None, Some(writer)) => Piece::Spooled(Body::large(writer.finish())),
-            (error, _) => Piece::Lost(on_disk(error.unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into()))),
+            (error, _) => {
+                let error = error.unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into());
+                let folder = self.folder.display();
+                tracing::warn!(%folder, %error, "a large body that came can't be kept, and is lost");
+                Piece::Lost(format!("a large body can't be kept in {folder}: {error}"))
+            }
         });
         (!more).then(|| std::mem::take(&mut self.pieces))
     }

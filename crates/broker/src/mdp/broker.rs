@@ -1,6 +1,7 @@
 //! The broker's side.
 
 use super::{CLIENT_01, CLIENT_02, CLIENT_03, Dialect, WORKER_01, WORKER_02, WORKER_03, command};
+use crate::core::is_built_in;
 use crate::limits::{BODY_FRAMES_MAX, SERVICE_BYTES_MAX};
 use crate::wire::Token;
 use bytes::Bytes;
@@ -145,12 +146,12 @@ pub fn decode(frames: &[Bytes]) -> Result<FromPeer, MdpError> {
     let envelope = || -> Arc<[Bytes]> { envelope.iter().map(|frame| Bytes::copy_from_slice(frame)).collect() };
     match &header[..] {
         CLIENT_01 => {
-            let (service, body) = service_and_body(rest, None)?;
+            let (service, body) = service_and_body(rest)?;
             Ok(FromPeer::Request { dialect: Dialect::Mdp01, envelope: Some(envelope()), service, body })
         }
         CLIENT_02 => match rest {
             [command, rest @ ..] if command[..] == [command::REQUEST] => {
-                let (service, body) = service_and_body(rest, None)?;
+                let (service, body) = service_and_body(rest)?;
                 Ok(FromPeer::Request { dialect: Dialect::Majortomo, envelope: Some(envelope()), service, body })
             }
             [command, ..] if command[..] == [1] => strict_request(Some(envelope()), rest),
@@ -166,7 +167,7 @@ pub fn decode(frames: &[Bytes]) -> Result<FromPeer, MdpError> {
 fn strict_request(envelope: Option<Arc<[Bytes]>>, rest: &[Bytes]) -> Result<FromPeer, MdpError> {
     match rest {
         [command, rest @ ..] if command[..] == [1] => {
-            let (service, body) = service_and_body(rest, None)?;
+            let (service, body) = service_and_body(rest)?;
             Ok(FromPeer::Request { dialect: Dialect::Mdp02, envelope, service, body })
         }
         _ => malformed("a client of MDP/0.2 sends the command 01", None),
@@ -175,9 +176,13 @@ fn strict_request(envelope: Option<Arc<[Bytes]>>, rest: &[Bytes]) -> Result<From
 
 type ServiceAndBody = (Bytes, SmallVec<[Bytes; 2]>);
 
-fn service_and_body(frames: &[Bytes], worker: Option<Dialect>) -> Result<ServiceAndBody, MdpError> {
-    let [service, body @ ..] = frames else { return malformed("no service", worker) };
-    Ok((check_service(service, worker)?, check_body(body, worker)?))
+/// Of a client's request.
+fn service_and_body(frames: &[Bytes]) -> Result<ServiceAndBody, MdpError> {
+    let [service, body @ ..] = frames else { return malformed("no service", None) };
+    let service = check_service(service, None)?;
+    // Some of the broker's own services are asked for nothing in particular, which may be said by an empty frame, or by none.
+    let body = if body.is_empty() && is_built_in(&service) { smallvec![Bytes::new()] } else { check_body(body, None)? };
+    Ok((service, body))
 }
 
 fn check_service(service: &Bytes, worker: Option<Dialect>) -> Result<Bytes, MdpError> {

@@ -38,6 +38,18 @@ fn each_dialect_is_told_from_its_first_message() {
 }
 
 #[test]
+fn the_brokers_own_services_may_be_asked_for_nothing_in_particular() {
+    for texts in [
+        &[&b""[..], b"MDPC01", b"mmi.services"][..],
+        &[b"MDPC02", b"\x01", b"mmi.services"],
+        &[b"", b"MDPC02", b"\x02", b"mmi.services"],
+    ] {
+        let Ok(FromPeer::Request { body, .. }) = decode(&frames(texts)) else { panic!("{texts:?}") };
+        assert_eq!(body[..], [Bytes::new()]);
+    }
+}
+
+#[test]
 fn what_is_not_spoken_is_named() {
     for (texts, name) in [
         (&[&b"\xAA\xA4\x01"[..]][..], "zproto"),
@@ -51,6 +63,7 @@ fn what_is_not_spoken_is_named() {
         (&[b"", b"MDPC01"], "no service"),
         (&[b"", b"MDPC01", b""], "empty service"),
         (&[b"", b"MDPC01", b"echo"], "no frames"),
+        (&[b"MDPC02", b"\x01", b"mmi"], "no frames"),
         (&[b"", b"MDPW01", b"\x09"], "unknown command"),
         (&[b"", b"MDPW01", b"\x03", b"addr", b"x", b"body"], "no empty frame"),
         (&[b"", b"MDPW01", b"\x01"], "without a service"),

@@ -105,7 +105,7 @@ impl std::fmt::Display for Status {
             Status::ATTEMPTS_USED_UP => "all attempts used up",
             Status::UNAVAILABLE => "not now",
             Status::TIMED_OUT => "expired, and a worker may have had it",
-            Status::NO_STORAGE => "can't be written to the broker's disk",
+            Status::NO_STORAGE => "can't be written to the disk",
             _ => return write!(f, "{}", self.0),
         };
         write!(f, "{} {meaning}", self.0)

@@ -210,7 +210,9 @@ impl Session {
     /// A connection to a broker of numbered requests is there. Appends what is said first, and replies that waited for it.
     pub fn connected(&mut self, block: &mut Block) {
         self.link = Link::Numbered;
-        FromWorker::ready(block, self.free_credit(), &self.service);
+        // The broker gives out requests as it reads: LEAVING behind this would be too late.
+        let credit = if self.leaving { 0 } else { self.free_credit() };
+        FromWorker::ready(block, credit, &self.service);
         self.unsent_bytes = 0;
         for Unsent { token, status, part, body } in self.unsent.drain(..) {
             FromWorker::reply(block, token, status, part, &body);

@@ -318,6 +318,21 @@ fn a_reply_in_parts_ends_with_its_connection() {
 }
 
 #[test]
+fn one_that_leaves_asks_for_nothing_on_its_next_connection() {
+    let (mut session, mut block) = (Session::new("echo", 2), Block::default());
+    session.connected(&mut block);
+    session.leave(&mut block);
+    session.disconnected();
+    block.clear();
+    session.connected(&mut block);
+    let said = block.drain().next().unwrap().block;
+    let mut rest = &said[..];
+    let ready = FromWorker::decode(&mut rest).unwrap();
+    assert!(matches!(ready, FromWorker::Ready { credit: 0, .. }), "{ready:?}");
+    assert!(matches!(FromWorker::decode(&mut rest), Ok(FromWorker::Leaving)));
+}
+
+#[test]
 fn a_broker_that_gives_more_than_the_credit_is_left() {
     let give = |session: &mut Session, numbers: std::ops::RangeInclusive<u64>| {
         let (mut requests, mut out) = (Block::default(), Block::default());

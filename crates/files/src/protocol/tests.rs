@@ -317,6 +317,7 @@ fn requests_that_are_wrong_are_answered_with_their_id() {
         r#"{"op":"fetch","id":9,"files":[{"path":"a"}],"credit_bytes":9007199254740993}"#,
         r#"{"op":"fetch","id":9,"files":[{"path":"a","unless":{"size":1}}]}"#,
         r#"{"op":"list","id":9,"path":"a","glob":"b"}"#,
+        r#"{"op":"hello","id":9} x"#,
         r#"{"op":"leaves","id":9,"path":"a","digest":"AF1349B9F5F9A1A6A0404DEA36DCC9499BCB25C9ADC112B7CC9A93CAE41F3262","from":0,"count":1}"#,
         many_files.as_str(),
         many_ranges.as_str(),

@@ -201,6 +201,7 @@ pub fn get(
         last_reason: None,
         warnings: Vec::new(),
         warned: 0,
+        pieces_read: 0,
         finished: false,
     };
     driver.run(begun, progress, cancel)
@@ -241,6 +242,8 @@ struct Driver {
     last_reason: Option<String>,
     warnings: Vec<String>,
     warned: u64,
+    /// At the last look.
+    pieces_read: u64,
     finished: bool,
 }
 
@@ -274,7 +277,7 @@ impl Driver {
                 self.let_the_disk_keep_up(&mut progress, cancel)?;
             }
             self.reports()?;
-            self.transfer.tick(Instant::now());
+            self.tick(Instant::now());
         }
         (progress.progress)(self.transfer.progress());
         self.connection.close();
@@ -364,10 +367,19 @@ impl Driver {
             }
             let now = Instant::now();
             progress.tell(&self.transfer, now);
-            self.transfer.tick(now);
+            self.tick(now);
             self.outputs()?;
         }
         Ok(())
+    }
+
+    /// Looks whether too little has happened for too long. Reading a large file that is here already tells nothing until it is over.
+    fn tick(&mut self, now: Instant) {
+        let pieces_read = self.sink.pieces_read();
+        if std::mem::replace(&mut self.pieces_read, pieces_read) != pieces_read {
+            self.transfer.reading(now);
+        }
+        self.transfer.tick(now);
     }
 
     fn open_destination(&mut self, base: Base, name: Option<RelPath>, dir: Option<DirStat>) -> Result<(), GetError> {

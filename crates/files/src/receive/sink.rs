@@ -40,6 +40,14 @@ impl Sink {
         }
     }
 
+    /// Something that grows as long as what is here already is being read.
+    pub(super) fn pieces_read(&self) -> u64 {
+        match self {
+            Self::Disk(disk) => disk.pieces_read(),
+            Self::Nothing | Self::Discard(_) => 0,
+        }
+    }
+
     /// Waits for a report while more than so much waits in memory.
     pub(super) fn wait_while_over(&mut self, bytes: u64, timeout: Duration) -> Option<DiskReport> {
         match self {

@@ -173,11 +173,11 @@ impl Root {
         self.only.as_ref().map(|only| &only.shown)
     }
 
-    /// The path as the resolver knows it: for a root that is one file, no other is found.
+    /// The path as the resolver knows it: for a root that is one file, which is there by its name too, no other is found.
     fn actual<'a>(&'a self, path: &'a RelPath) -> Result<&'a RelPath, RootError> {
         match &self.only {
             None => Ok(path),
-            Some(only) if only.shown == *path => Ok(&only.actual),
+            Some(only) if path.is_root() || only.shown == *path => Ok(&only.actual),
             Some(_) => Err(RootError::NotFound),
         }
     }
@@ -252,11 +252,11 @@ impl Root {
 
     /// What an entry is, a link not followed. Of the root itself: that of the directory, or of the one file.
     pub fn stat(&self, path: &RelPath) -> Result<FileStat, RootError> {
-        let (parent, name) = match (&self.only, path.is_root()) {
-            (Some(only), true) => (RelPath::root(), only.actual.as_bytes()),
-            (None, true) => return self.any_dir(path)?.own_stat(),
-            _ => self.actual(path)?.split().ok_or(RootError::NotFound)?,
-        };
+        let path = self.actual(path)?;
+        if path.is_root() {
+            return self.any_dir(path)?.own_stat();
+        }
+        let (parent, name) = path.split().ok_or(RootError::NotFound)?;
         self.any_dir(&parent)?.stat(name)
     }
 

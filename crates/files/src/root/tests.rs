@@ -161,6 +161,8 @@ fn a_root_of_one_file_shows_nothing_else() {
     let root = Root::serve(temp.path().join("root/a")).unwrap();
     assert_eq!(root.only_file(), Some(&path("a")));
     assert_eq!(content(&root, "a").unwrap(), "inside");
+    // It is the root, too.
+    assert_eq!(root.open_file(&RelPath::root()).unwrap().1, root.open_file(&path("a")).unwrap().1);
     assert_eq!(root.stat(&RelPath::root()).unwrap().kind, FileKind::File);
     for name in ["sub/b", "link", "sub"] {
         assert!(matches!(root.open_file(&path(name)), Err(RootError::NotFound)));

@@ -76,6 +76,27 @@ fn sparse_files_keep_their_holes() {
     assert!(allocated < 2 * MIB as u64, "{allocated} octets are allocated");
 }
 
+/// Hashing takes longer than anything else may.
+#[test]
+fn a_large_file_that_is_here_already_is_read_for_as_long_as_that_takes() {
+    let (source, destination) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for (folder, time) in [(&source, 1_500_000_000), (&destination, 1_600_000_000)] {
+        let path = folder.path().join("large");
+        fs::File::create(&path).unwrap().set_len(6 << 30).unwrap();
+        set_time(&path, time, 0);
+    }
+    let server = TestServer::start(source.path());
+    // The server has hashed it before: only this side takes its time.
+    let connect = ConnectOptions::new(server.endpoint.clone());
+    let target = ListTarget::Path(b"large".to_vec().into());
+    let listing = ListOptions { connect, target, recursive: false, digest: true };
+    list(&listing, &mut |_| Ok(()), &CancelHandle::new()).unwrap();
+    let mut options = options(&server.endpoint, path_source("large"), destination.path());
+    options.connect.idle_timeout = std::time::Duration::from_millis(500);
+    let summary = run(options).unwrap();
+    assert_eq!((summary.files, summary.skipped, summary.received_bytes), (1, 1, 0), "{summary:?}");
+}
+
 #[test]
 fn patterns_and_directories_go_into_the_destination() {
     let (source, destination) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -1,6 +1,7 @@
 //! Requests through `tow broker`, `tow work` and `tow call`: replies, failures, and what happens when one of them dies.
 
 use std::fs::File;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -442,6 +443,46 @@ fn an_interrupted_load_says_how_far_it_came() {
     let outcome = load.finish().expect_code(1);
     assert!((1..1_000_000).contains(&outcome.number("replies")), "{}", outcome.summary());
     assert_eq!(outcome.number("failed"), 0);
+    // Nobody will come for the rest.
+    wait_until("the broker has nothing of it", || {
+        let queue = run(&mut call(&[&broker], &["mmi.queue", "echo"])).expect_code(0).stdout;
+        let queue: serde_json::Value = serde_json::from_slice(&queue).expect("JSON");
+        queue[0]["waiting"] == 0 && queue[0]["unconfirmed"] == 0
+    });
+}
+
+#[test]
+fn a_worker_whose_terminal_is_closed_leaves() {
+    let broker = Broker::start();
+    let slow = work(&[&broker], &["slow", "--", "sh", "-c", "cat; sleep 0.2"]);
+    let caller = Process::start(&mut call(&[&broker], &["slow", "finish this"]));
+    wait_until("the worker has it", || {
+        let workers = run(&mut call(&[&broker], &["mmi.workers", "slow"])).stdout;
+        String::from_utf8_lossy(&workers).contains("\"held\":1")
+    });
+    slow.signal(Signal::HUP);
+    assert_eq!(caller.finish().expect_code(0).stdout, b"finish this");
+    slow.finish().expect_code(0);
+}
+
+#[test]
+fn a_command_that_is_being_replaced_is_waited_for() {
+    let broker = Broker::start();
+    let folder = tempdir().expect("a folder");
+    let program = folder.path().join("program");
+    let install = || {
+        let new = folder.path().join("new");
+        std::fs::write(&new, "#!/bin/sh\ncat\n").expect("write");
+        std::fs::set_permissions(&new, PermissionsExt::from_mode(0o755)).expect("make it a program");
+        std::fs::rename(&new, &program).expect("rename");
+    };
+    install();
+    let worker = work(&[&broker], &["replaced", "--", program.to_str().expect("UTF-8")]);
+    std::fs::remove_file(&program).expect("remove");
+    let caller = Process::start(&mut call(&[&broker], &["replaced", "hello"]));
+    wait_until("the worker misses it", || worker.log().contains("tried again"));
+    install();
+    assert_eq!(caller.finish().expect_code(0).stdout, b"hello");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What clients send: objects with `op`.
 
 use bytes::Bytes;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use super::bounded::Bounded;
@@ -286,7 +287,7 @@ impl Request {
             serde_json::from_slice(json).map_err(|error| parse_error(&error))
         }
         match op {
-            "hello" => Ok(Self::Hello),
+            "hello" => parse::<IgnoredAny>(json).map(|_| Self::Hello),
             "list" => Ok(Self::List(parse::<RawList>(json)?.check()?)),
             "more" => Ok(Self::More { id: parse::<OnlyId>(json)?.id }),
             "fetch" => Ok(Self::Fetch(parse::<RawFetch>(json)?.check()?)),

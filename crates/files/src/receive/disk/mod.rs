@@ -135,6 +135,11 @@ impl Disk {
         self.destination.take_turn(source)
     }
 
+    /// Pieces of files here that were read for hashing, by all workers.
+    pub(super) fn pieces_read(&self) -> u64 {
+        self.given_up.pieces_read()
+    }
+
     /// Takes a command. Small files wait for [`Disk::flush`].
     pub(super) fn command(&mut self, command: DiskCommand) {
         match command {

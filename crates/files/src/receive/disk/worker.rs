@@ -365,7 +365,7 @@ impl Worker {
     ) -> Result<(), DiskError> {
         read_range(&open.file, offset, length, &mut self.buffer, |octets| {
             let _ = hasher.update(octets);
-            self.given_up.check()
+            self.given_up.check_behind_a_piece()
         })
         .map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => content.shortened(),

@@ -292,7 +292,7 @@ impl Transfer {
         let digest = task.digest.or(task.local_digest).filter(|_| self.options.verify);
         if let Some(content) = task.content {
             self.totals.unfinished_bytes -= content.written.total();
-            self.totals.resumed_bytes += content.resumed_bytes;
+            self.totals.resumed_bytes += content.resumed.total();
             self.contents.remove(&content.key);
         }
         self.totals.verified += u64::from(digest.is_some());

@@ -82,8 +82,10 @@ pub(super) struct Content {
     pub(super) key: ContentKey,
     /// The disk knows of it.
     pub(super) begun: bool,
-    /// Octets that an earlier transfer had left.
-    pub(super) resumed_bytes: u64,
+    /// An earlier transfer has left something of it.
+    pub(super) resumes: bool,
+    /// What of that is still taken for good.
+    pub(super) resumed: RangeSet,
     pub(super) written: RangeSet,
     /// Values of the leaves that are whole.
     pub(super) values: BTreeMap<u64, Leaf>,
@@ -93,7 +95,15 @@ pub(super) struct Content {
 
 impl Content {
     pub(super) fn new(key: ContentKey) -> Self {
-        Self { key, begun: false, resumed_bytes: 0, written: RangeSet::default(), values: BTreeMap::new(), pending: 0 }
+        Self {
+            key,
+            begun: false,
+            resumes: false,
+            resumed: RangeSet::default(),
+            written: RangeSet::default(),
+            values: BTreeMap::new(),
+            pending: 0,
+        }
     }
 
     /// Goes on with what an earlier transfer left.
@@ -108,14 +118,18 @@ impl Content {
         if let Some(tail) = partial.tail {
             content.written.insert(tail.offset, tail.length);
         }
-        content.resumed_bytes = content.written.total();
+        content.resumed = content.written.clone();
+        content.resumes = content.resumed.total() > 0;
         content
     }
 
     /// Forgets a leaf, so that it is asked for again.
     pub(super) fn forget_leaf(&mut self, leaves: LeafSize, leaf: u64) -> u64 {
         self.values.remove(&leaf);
-        leaves.range(leaf).map_or(0, |(offset, length)| self.written.remove(offset, length))
+        leaves.range(leaf).map_or(0, |(offset, length)| {
+            self.resumed.remove(offset, length);
+            self.written.remove(offset, length)
+        })
     }
 
     /// Forgets all that was written, so that it is asked for again.
@@ -123,6 +137,7 @@ impl Content {
         let forgotten = self.written.total();
         self.values.clear();
         self.written.clear();
+        self.resumed.clear();
         forgotten
     }
 }

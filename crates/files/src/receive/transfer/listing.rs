@@ -88,7 +88,10 @@ impl Transfer {
                 self.send(Request::List(ListRequest { id, target, recursive: true, digest: false }));
                 self.listing.id = Some(id);
             }
-            Some(id) if self.listing.entries.is_empty() && self.files.len() < FILES_UNDER_WAY_MAX => {
+            // Directories and links wait for the disk as files do.
+            Some(id)
+                if self.listing.entries.is_empty() && self.files.len() + self.entries_pending < FILES_UNDER_WAY_MAX =>
+            {
                 self.send(Request::More { id });
             }
             Some(_) => return,

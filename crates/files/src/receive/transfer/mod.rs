@@ -302,6 +302,11 @@ impl Transfer {
         self.waiting_since.arriving(now);
     }
 
+    /// What is here already is being read: it takes as long as it takes.
+    pub fn reading(&mut self, now: Instant) {
+        self.waiting_since.progressed(now);
+    }
+
     /// When [`Transfer::tick`] has to be called at the latest.
     pub fn deadline(&self) -> Instant {
         // A server that has sent all of a file, and only hashes it, may be silent for as long as that takes.

@@ -243,7 +243,7 @@ impl Transfer {
                 leaves: task.leaves,
                 verify,
                 digest: task.digest,
-                resume: content.resumed_bytes > 0,
+                resume: content.resumes,
             };
             self.contents.insert(content_key, key);
             self.command(DiskCommand::Begin(spec));

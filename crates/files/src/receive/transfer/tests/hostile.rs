@@ -160,6 +160,33 @@ fn listings_without_end_are_refused() {
 }
 
 #[test]
+fn directories_without_end_wait_for_the_disk() {
+    const PAGE: usize = 4096;
+    let mut session = Session::begin();
+    let mut names = 0..;
+    let mut page_asked_for = |session: &mut Session| {
+        let asked =
+            session.requests.drain(..).any(|request| matches!(request, Request::List(_) | Request::More { .. }));
+        if asked {
+            let entries = names.by_ref().take(PAGE).map(|n| entry(&format!("d/{n}"), EntryKind::Dir)).collect();
+            session.reply(&Reply::List(ListPage { id: LIST_ID, base: Base::Dir, dir: None, entries, more: true }));
+        }
+        asked
+    };
+    while page_asked_for(&mut session) {
+        assert!(session.commands.len() < 2 * super::super::FILES_UNDER_WAY_MAX, "it asks for more and more");
+    }
+    let made: Vec<_> = session.commands.drain(..).collect();
+    for command in made {
+        if let DiskCommand::MakeDir { local } = command {
+            session.transfer.disk(super::super::DiskReport::Entry { local, result: Ok(()) }, session.now);
+        }
+    }
+    session.outputs();
+    assert!(page_asked_for(&mut session), "the disk is done with all of them");
+}
+
+#[test]
 fn a_path_that_comes_twice_is_taken_once() {
     let mut session = Session::begin();
     session.list(vec![entry("d/f", EntryKind::File), entry("d/f", EntryKind::File)]);

@@ -138,6 +138,7 @@ proptest! {
         let outcome = world.run();
         prop_assert_eq!((outcome.failure, outcome.totals.failed), (None, 0));
         prop_assert_eq!(outcome.totals.received_bytes, 2 * MIB as u64);
+        prop_assert_eq!(outcome.totals.resumed_bytes, 2 * MIB as u64);
         world.check_installed()?;
     }
 }
