@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use super::connection::{CancelHandle, ConnectOptions, Connection, Happened};
 use super::get::GetError;
 use super::inbound::Inbound;
-use super::transfer::{HASH_BYTES_PER_SECOND_MIN, TransferError};
+use super::transfer::{HASH_BYTES_PER_SECOND_MIN, LISTING_BUSY_WAIT, TransferError};
 use super::waiting::Waiting;
+use crate::protocol::ErrorCode;
 use crate::protocol::control::{Base, EntryKind, ListEntry, ListPage, ListRequest, ListTarget, Reply, Request};
 
 /// Octets that a server may hash for a page beside its last file.
@@ -55,6 +56,8 @@ fn run(
     let unreachable = |reason: String| GetError::Connect { endpoint: options.connect.endpoint.to_string(), reason };
     let (mut connected, mut last_reason) = (false, "no answer".to_owned());
     let mut waiting = Waiting::new(Instant::now());
+    // Until when it isn't asked for again, since the server has no room for it.
+    let mut busy: Option<(Instant, TransferError)> = None;
     loop {
         let limit = if connected { options.connect.idle_timeout } else { options.connect.connect_timeout };
         let limit = limit.saturating_add(listing.patience());
@@ -64,6 +67,9 @@ fn run(
             return Err(TransferError::Cancelled.into());
         }
         if left.is_zero() {
+            if let Some((_, busy)) = busy {
+                return Err(busy.into());
+            }
             let seconds = limit.as_secs();
             return Err(if connected {
                 TransferError::Stalled { seconds, connected }.into()
@@ -71,7 +77,11 @@ fn run(
                 unreachable(last_reason)
             });
         }
-        connection.turn(left)?;
+        if busy.take_if(|(until, _)| *until <= Instant::now()).is_some() {
+            connection.send(&listing.request());
+        }
+        let rest = busy.as_ref().map_or(left, |(until, _)| until.saturating_duration_since(Instant::now()));
+        connection.turn(left.min(rest))?;
         while let Some(happened) = connection.next() {
             match happened {
                 Happened::Up => {
@@ -85,7 +95,15 @@ fn run(
                 Happened::Broken(error) => return Err(TransferError::from(error).into()),
                 Happened::Arriving => waiting.arriving(Instant::now()),
                 Happened::Inbound(inbound) => {
-                    let Some(page) = listing.page_of(inbound)? else {
+                    let page = match listing.page_of(inbound) {
+                        Ok(page) => page,
+                        Err(error @ TransferError::Refused { code: ErrorCode::Busy, .. }) => {
+                            busy = Some((Instant::now() + LISTING_BUSY_WAIT, error));
+                            None
+                        }
+                        Err(error) => return Err(error.into()),
+                    };
+                    let Some(page) = page else {
                         waiting.came_to_nothing();
                         continue;
                     };

@@ -82,7 +82,7 @@ fn a_large_file_that_is_here_already_is_read_for_as_long_as_that_takes() {
     let (source, destination) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     for (folder, time) in [(&source, 1_500_000_000), (&destination, 1_600_000_000)] {
         let path = folder.path().join("large");
-        fs::File::create(&path).unwrap().set_len(6 << 30).unwrap();
+        fs::File::create(&path).unwrap().set_len(2 << 30).unwrap();
         set_time(&path, time, 0);
     }
     let server = TestServer::start(source.path());
@@ -92,7 +92,7 @@ fn a_large_file_that_is_here_already_is_read_for_as_long_as_that_takes() {
     let listing = ListOptions { connect, target, recursive: false, digest: true };
     list(&listing, &mut |_| Ok(()), &CancelHandle::new()).unwrap();
     let mut options = options(&server.endpoint, path_source("large"), destination.path());
-    options.connect.idle_timeout = std::time::Duration::from_millis(500);
+    options.connect.idle_timeout = std::time::Duration::from_secs(1);
     let summary = run(options).unwrap();
     assert_eq!((summary.files, summary.skipped, summary.received_bytes), (1, 1, 0), "{summary:?}");
 }

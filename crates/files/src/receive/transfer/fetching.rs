@@ -388,6 +388,11 @@ impl Transfer {
         };
         let reason = format!("the server says: {} ({})", error.message, error.code);
         if self.listing.open_id() == Some(&id) {
+            // It came just now.
+            let now = self.waiting_since.since();
+            if error.code == ErrorCode::Busy && self.listing.is_asked_for_later(now, self.options.idle_timeout) {
+                return Ok(());
+            }
             return Err(TransferError::Refused { code: error.code, message: error.message });
         }
         if let Some(key) = self.leaf_requests.remove(&id) {

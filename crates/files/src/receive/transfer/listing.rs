@@ -3,6 +3,7 @@
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::hash::BuildHasher;
+use std::time::{Duration, Instant};
 
 use super::command::{DiskCommand, FileKey, Output, Version};
 use super::file::{FileTask, Phase};
@@ -18,6 +19,9 @@ use crate::root::Timestamp;
 
 /// Entries of one listing; about 2^20 files are what people really have in a tree.
 const LIST_ENTRIES_MAX: usize = 1 << 22;
+
+/// Until a server that has no room for a listing is asked again.
+pub(in crate::receive) const LISTING_BUSY_WAIT: Duration = Duration::from_secs(1);
 
 /// A directory whose mode and time are set at the end.
 #[derive(Debug)]
@@ -35,6 +39,9 @@ pub(super) struct Listing {
     /// A page is on its way.
     awaiting: bool,
     complete: bool,
+    /// When it is asked for again, and since when the server has had no room for it.
+    again_at: Option<Instant>,
+    busy_since: Option<Instant>,
     base: Option<Base>,
     /// Entries that nothing was done for yet.
     entries: VecDeque<ListEntry>,
@@ -59,6 +66,25 @@ impl Listing {
     pub(super) fn interrupted(&mut self) {
         self.id = None;
         self.awaiting = false;
+        self.again_at = None;
+    }
+
+    /// The server has no room for it now. Whether it is worth asking again.
+    pub(super) fn is_asked_for_later(&mut self, now: Instant, patience: Duration) -> bool {
+        self.interrupted();
+        let since = *self.busy_since.get_or_insert(now);
+        let is_early = now.saturating_duration_since(since) < patience;
+        self.again_at = is_early.then(|| now + LISTING_BUSY_WAIT);
+        is_early
+    }
+
+    pub(super) fn again_at(&self) -> Option<Instant> {
+        self.again_at
+    }
+
+    /// Whether it is time to ask again.
+    pub(super) fn is_due(&mut self, now: Instant) -> bool {
+        self.again_at.take_if(|at| *at <= now).is_some()
     }
 
     /// The directories that are deepest, of those that were not taken yet.
@@ -75,7 +101,7 @@ impl Listing {
 impl Transfer {
     /// Asks for the listing, or for its next page.
     pub(super) fn pump_listing(&mut self) {
-        if self.listing.complete || self.listing.awaiting {
+        if self.listing.complete || self.listing.awaiting || self.listing.again_at.is_some() {
             return;
         }
         match self.listing.id {
@@ -102,6 +128,7 @@ impl Transfer {
     /// A page arrived.
     pub(super) fn list_page(&mut self, page: ListPage) -> Result<(), TransferError> {
         let listing = &mut self.listing;
+        listing.busy_since = None;
         if listing.id != Some(page.id) || !listing.awaiting {
             return Err(TransferError::Protocol("a page of a listing that was not asked for".to_owned()));
         }

@@ -22,6 +22,7 @@ pub use command::{
     ContentKey, ContentSpec, DiskCommand, DiskError, DiskReport, FileKey, Found, Output, Part, Partial, SmallFile,
     SmallOutcome, Version,
 };
+pub(super) use listing::LISTING_BUSY_WAIT;
 pub(in crate::receive) use outcome::in_vain;
 pub use outcome::{FileFailure, Progress, Totals, TransferError};
 
@@ -288,10 +289,13 @@ impl Transfer {
 
     /// Time has passed: gives up if nothing happened for too long.
     pub fn tick(&mut self, now: Instant) {
+        if self.listing.is_due(now) && self.stage != Stage::Over {
+            self.pump();
+        }
         if self.is_whole() && now >= *self.confirming_until.get_or_insert(now + CONFIRMING_MAX) {
             self.over();
         }
-        if self.stage != Stage::Over && now >= self.deadline() {
+        if self.stage != Stage::Over && now >= self.idle_deadline() {
             let seconds = now.saturating_duration_since(self.waiting_since.since()).as_secs();
             self.fail(TransferError::Stalled { seconds, connected: self.connected });
         }
@@ -309,6 +313,12 @@ impl Transfer {
 
     /// When [`Transfer::tick`] has to be called at the latest.
     pub fn deadline(&self) -> Instant {
+        let idle = self.idle_deadline();
+        self.listing.again_at().map_or(idle, |again| again.min(idle))
+    }
+
+    /// When too little has happened for too long.
+    fn idle_deadline(&self) -> Instant {
         // A server that has sent all of a file, and only hashes it, may be silent for as long as that takes.
         let hashing = Duration::from_secs(self.octets_hashed() / HASH_BYTES_PER_SECOND_MIN);
         self.waiting_since.since() + self.options.idle_timeout.saturating_add(hashing).min(PATIENCE_MAX)

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use super::super::{DiskCommand, Output, Placement, Transfer, TransferError};
 use super::world::World;
 use crate::digest::Digest;
+use crate::protocol::ErrorCode;
 use crate::protocol::control::*;
 use crate::protocol::data::{Body, DataEntry, DataHeader};
 use crate::receive::inbound::Inbound;
@@ -184,6 +185,33 @@ fn directories_without_end_wait_for_the_disk() {
     }
     session.outputs();
     assert!(page_asked_for(&mut session), "the disk is done with all of them");
+}
+
+#[test]
+fn a_listing_for_which_there_is_no_room_is_asked_for_again() {
+    let mut session = Session::begin();
+    let patience = World::new(1).options.idle_timeout;
+    let begun = session.now;
+    let busy = |id| Reply::Error(ErrorReply { id: Some(id), code: ErrorCode::Busy, message: "no room".to_owned() });
+    while !session.finished {
+        let asked = session.requests.drain(..).find_map(|request| match request {
+            Request::List(list) => Some(list.id),
+            _ => None,
+        });
+        match asked {
+            Some(id) => session.reply(&busy(id)),
+            None => {
+                let due = session.transfer.deadline();
+                assert!(due > session.now && due < begun + 2 * patience, "it waits for less than that");
+                session.now = due;
+                session.transfer.tick(due);
+                session.outputs();
+            }
+        }
+    }
+    assert!(session.now >= begun + patience);
+    let failure = session.transfer.into_outcome().1;
+    assert!(matches!(failure, Some(TransferError::Refused { code: ErrorCode::Busy, .. })), "{failure:?}");
 }
 
 #[test]
