@@ -51,6 +51,20 @@ def test_the_examples(broker, example):
     assert sorted(output.decode().splitlines()) == sorted(f"{n} 200 {line.upper()}" for n, line in enumerate(lines, 1))
 
 
+def test_the_example_tells_the_parts_of_a_reply(broker, example, worker):
+    server = broker()
+    working = worker(server, b"parts")
+    client = example("call.py", server.endpoint, "parts")
+    client.stdin.write(b"hello")
+    client.stdin.close()
+    client.stdin = None
+    token = working.request().token
+    working.send(reply(token, b"one", part=0), reply(token, b"two", part=1), reply(token, b"end"))
+    output, _ = client.communicate(timeout=DEADLINE_SECONDS)
+    assert client.returncode == 0
+    assert output.decode().splitlines() == ["1 200 one", "1 200 two", "1 206 end"]
+
+
 def test_an_example_asks_for_more_than_a_message_may_have(broker, example):
     server = broker()
     example("work.py", server.endpoint, "shout")
