@@ -8,7 +8,7 @@ import org.zeromq.ZMsg;
 /** Majordomo clients and a worker with JeroMQ, from the tables of the protocol: request|work ENDPOINT SERVICE. */
 public final class Majordomo {
     private static final int REQUESTS = 50;
-    private static final int PATIENCE_MS = 30_000;
+    private static final int PATIENCE_MS = 15_000;
 
     public static void main(String[] arguments) {
         try (ZContext context = new ZContext()) {
