@@ -58,6 +58,8 @@ fn run(
     let mut waiting = Waiting::new(Instant::now());
     // Until when it isn't asked for again, since the server has no room for it.
     let mut busy: Option<(Instant, TransferError)> = None;
+    // What was told can't be taken back: such a listing isn't begun again.
+    let mut is_told = false;
     loop {
         let limit = if connected { options.connect.idle_timeout } else { options.connect.connect_timeout };
         let limit = limit.saturating_add(listing.patience());
@@ -97,7 +99,7 @@ fn run(
                 Happened::Inbound(inbound) => {
                     let page = match listing.page_of(inbound) {
                         Ok(page) => page,
-                        Err(error @ TransferError::Refused { code: ErrorCode::Busy, .. }) => {
+                        Err(error @ TransferError::Refused { code: ErrorCode::Busy, .. }) if !is_told => {
                             busy = Some((Instant::now() + LISTING_BUSY_WAIT, error));
                             None
                         }
@@ -110,6 +112,7 @@ fn run(
                     waiting.progressed(Instant::now());
                     let (base, is_over) = (page.base, !page.more && !listing.is_survey());
                     let (entries, next) = listing.take(page);
+                    is_told |= !entries.is_empty();
                     entries.into_iter().try_for_each(&mut *take)?;
                     if is_over {
                         return Ok(base);

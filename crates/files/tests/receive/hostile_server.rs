@@ -13,7 +13,7 @@ use towpath_files::digest::{Digest, LeafSize, TreeHasher};
 use towpath_files::protocol::ErrorCode;
 use towpath_files::protocol::control::*;
 use towpath_files::protocol::data::{Body, DataEntry, DataHeader};
-use towpath_files::receive::{CancelHandle, Destination, GetError, ListOptions, TransferError, list};
+use towpath_files::receive::{CancelHandle, ConnectOptions, Destination, GetError, ListOptions, TransferError, list};
 use towpath_files::root::Timestamp;
 use towpath_sockets::{Endpoint, Event, Hub, HubOptions, Message, PeerId, SocketType, Waker};
 
@@ -541,4 +541,34 @@ fn a_file_that_changes_before_anything_is_written_is_asked_for_again() {
         Err(GetError::Transfer(TransferError::Refused { code, .. })) => assert_eq!(code, ErrorCode::NotFound),
         other => panic!("{other:?}"),
     }
+}
+
+/// A server may find in the middle that a listing needs more room than there is. What was told by then isn't told again.
+#[test]
+fn a_listing_that_was_told_in_part_is_not_begun_again() {
+    let server = HostileServer::start(|request| match request {
+        Request::List(ListRequest { id, .. }) => {
+            let entries = vec![entry("f", EntryKind::File, 1)];
+            vec![reply(&Reply::List(ListPage { id, base: Base::Dir, dir: None, entries, more: true }))]
+        }
+        Request::More { id } => {
+            let message = "no room".to_owned();
+            vec![reply(&Reply::Error(ErrorReply { id: Some(id), code: ErrorCode::Busy, message }))]
+        }
+        _ => Vec::new(),
+    });
+    let connect = ConnectOptions::new(server.endpoint.clone());
+    let target = ListTarget::Path(b"".to_vec().into());
+    let options = ListOptions { connect, target, recursive: true, digest: false };
+    let mut told = 0;
+    let take = &mut |_| {
+        told += 1;
+        if told > 1 { Err(std::io::Error::other("told twice")) } else { Ok(()) }
+    };
+    let result = list(&options, take, &CancelHandle::new());
+    assert!(
+        matches!(result, Err(GetError::Transfer(TransferError::Refused { code: ErrorCode::Busy, .. }))),
+        "{result:?}"
+    );
+    assert_eq!(told, 1);
 }
