@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, test_kill_process};
 use tempfile::tempdir;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::support::broker::{Broker, call, work};
 use crate::support::process::{Process, Server, run, tow};
@@ -453,6 +454,9 @@ fn an_interrupted_load_says_how_far_it_came() {
 
 #[test]
 fn a_worker_whose_terminal_is_closed_leaves() {
+    // Under nohup(1) the tests ignore the signal, and so would the worker, as it should. What is handled isn't ignored by children.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let _handled = runtime.block_on(async { signal(SignalKind::hangup()) }).expect("a handler");
     let broker = Broker::start();
     let slow = work(&[&broker], &["slow", "--", "sh", "-c", "cat; sleep 0.2"]);
     let caller = Process::start(&mut call(&[&broker], &["slow", "finish this"]));
