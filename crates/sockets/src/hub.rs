@@ -18,6 +18,7 @@ use crate::resolver::Resolver;
 use crate::transport::Listener;
 use crate::unsent::Unsent;
 use crate::waker::Waker;
+use crate::warmer::Warmer;
 use busy_poll::BusyPoll;
 use bytes::Bytes;
 use rustix::event::epoll;
@@ -72,6 +73,7 @@ pub struct Hub {
     listeners: Vec<Listening>,
     pub(crate) connectors: Vec<Connector>,
     pub(crate) resolver: Resolver,
+    warmer: Warmer,
     runnable: VecDeque<PeerId>,
     /// Who waits for a buffer, the longest first; and whether one may have come back, so that they are to try again.
     starved: VecDeque<PeerId>,
@@ -108,6 +110,7 @@ impl Hub {
             config: Arc::new(options.connection_config()),
             pool: Pool::new(options.body_buffers, waker.clone()),
             resolver: Resolver::new(waker.clone()),
+            warmer: Warmer::new(waker.clone()),
             epoll,
             busy_poll: BusyPoll::new(options.busy_poll),
             waker,

@@ -62,6 +62,7 @@ mod event;
 mod hub;
 mod message;
 mod options;
+pub mod page_cache;
 mod peer;
 mod peers;
 mod pool;
@@ -71,6 +72,7 @@ mod socket;
 mod transport;
 mod unsent;
 mod waker;
+mod warmer;
 mod write;
 
 pub use admit::Admit;

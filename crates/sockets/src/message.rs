@@ -25,6 +25,9 @@ pub struct FileRange {
     pub tag: u64,
     /// What happens when the file turns out to be shorter.
     pub if_short: IfShort,
+    /// The sender has seen to it that the piece is in the page cache. Otherwise the hub does, and other threads read what isn't, so
+    /// that a slow disk keeps no other peer waiting.
+    pub in_memory: bool,
 }
 
 /// What to do when a file is shorter than the frame that was promised.
@@ -40,7 +43,7 @@ pub enum IfShort {
 impl FileRange {
     /// So many octets of a file from an offset.
     pub fn new(file: Arc<impl OpenFile + 'static>, offset: u64, length: u64) -> FileRange {
-        FileRange { file, offset, length, tag: 0, if_short: IfShort::Pad }
+        FileRange { file, offset, length, tag: 0, if_short: IfShort::Pad, in_memory: false }
     }
 
     /// Asks for [`crate::Event::FileSent`] with this tag, other than 0.
@@ -54,6 +57,13 @@ impl FileRange {
     #[must_use]
     pub fn close_if_short(mut self) -> FileRange {
         self.if_short = IfShort::Close;
+        self
+    }
+
+    /// Says that the piece is in the page cache: it is sent without a look.
+    #[must_use]
+    pub fn in_memory(mut self) -> FileRange {
+        self.in_memory = true;
         self
     }
 }

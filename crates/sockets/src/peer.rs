@@ -4,6 +4,7 @@ use crate::connector::Attempt;
 use crate::message::FileRange;
 use crate::read::Partial;
 use crate::transport::Address;
+use crate::warmer::ColdPiece;
 use bytes::{Bytes, BytesMut};
 use rustix::fd::OwnedFd;
 use std::fmt;
@@ -157,6 +158,12 @@ pub(crate) struct Peer {
     pub(crate) was_full: bool,
     /// The file of the frame under way was too short: the rest is zeros.
     pub(crate) padding: bool,
+    /// How much of the file range under way is known to be in memory.
+    pub(crate) resident_to: u64,
+    /// The piece behind that isn't: what the hub is to have read.
+    pub(crate) cold: Option<ColdPiece>,
+    /// It is being read: nothing leaves before it is here.
+    pub(crate) warming: bool,
     /// This kind of file or socket can't be sent by the kernel.
     pub(crate) copies: bool,
     pub(crate) bytes_in: u64,
@@ -200,6 +207,9 @@ impl Peer {
             starved: false,
             was_full: false,
             padding: false,
+            resident_to: 0,
+            cold: None,
+            warming: false,
             copies: false,
             bytes_in: 0,
             bytes_out: 0,
@@ -222,7 +232,7 @@ impl Peer {
     }
 
     pub(crate) fn wants_to_write(&self) -> bool {
-        self.writable && !self.connecting && self.connection.outbox_ref().has_output()
+        self.writable && !self.connecting && !self.warming && self.connection.outbox_ref().has_output()
     }
 
     pub(crate) fn info(&self, mechanism: &'static str) -> Option<PeerInfo> {

@@ -2,14 +2,16 @@
 
 use crate::event::Event;
 use crate::message::{FileRange, IfShort};
+use crate::page_cache::{self, Residency};
 use crate::peer::{End, Peer};
+use crate::warmer::ColdPiece;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use towpath_zmtp::Transmit;
 
-/// Octets that one sendfile moves at most: a call on a fast path must not take the thread for long.
+/// Octets that one sendfile moves at most, and that are looked for in memory at a time: a call on a fast path must not take the thread for long.
 const CALL_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Octets written for one peer before it is the next one's turn.
@@ -24,6 +26,8 @@ enum Sent {
     File(u64),
     /// The socket is full.
     Full,
+    /// What is next in the file isn't in memory.
+    Cold(ColdPiece),
     /// The kernel can't send this file itself.
     CantSendfile,
     /// The file is shorter than was promised.
@@ -35,7 +39,7 @@ impl Peer {
     /// Writes what waits, within the turn's budget.
     pub(crate) fn write(&mut self, scratch: &mut [u8], events: &mut VecDeque<Event>) -> Result<(), End> {
         let mut written = 0;
-        while self.writable && written < TURN_BYTES {
+        while self.writable && !self.warming && written < TURN_BYTES {
             match self.write_some(scratch)? {
                 Sent::Bytes(octets) => {
                     written += octets as u64;
@@ -47,12 +51,19 @@ impl Peer {
                     self.bytes_out += octets;
                     if let Some(range) = self.connection.outbox().advance_external(octets) {
                         let whole = !std::mem::take(&mut self.padding);
+                        self.resident_to = 0;
                         if range.tag != 0 {
                             events.push_back(Event::FileSent { peer: self.id, tag: range.tag, whole });
                         }
                     }
                 }
                 Sent::Full => self.writable = false,
+                Sent::Cold(piece) => {
+                    // Known as far as it can be when it has been read: it is looked for once.
+                    self.resident_to += piece.length;
+                    self.cold = Some(piece);
+                    self.warming = true;
+                }
                 Sent::CantSendfile => self.copies = true,
                 Sent::Short(IfShort::Pad) => self.padding = true,
                 Sent::Short(IfShort::Close) => {
@@ -82,7 +93,19 @@ impl Peer {
                 outcome(sent, |octets| Sent::File(octets as u64))
             }
             Transmit::External { source, position, remaining } => {
-                let now = remaining.min(CALL_BYTES_MAX) as usize;
+                let mut now = remaining.min(CALL_BYTES_MAX);
+                if !source.in_memory {
+                    if position >= self.resident_to {
+                        let offset = source.offset + position;
+                        self.resident_to = position;
+                        if page_cache::probe(&*source.file, offset, now) == Residency::Cold {
+                            return Ok(Sent::Cold(ColdPiece { file: source.file.clone(), offset, length: now }));
+                        }
+                        self.resident_to += now;
+                    }
+                    now = now.min(self.resident_to - position);
+                }
+                let now = now as usize;
                 if self.copies {
                     return copy_some(&self.fd, source, position, now, scratch);
                 }

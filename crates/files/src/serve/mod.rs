@@ -20,7 +20,7 @@ mod prepare;
 mod server;
 mod session;
 mod source;
-mod warm;
+mod storage;
 mod worker;
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use super::clients::Clients;
 use super::current::Current;
 use super::session::{IfShort, Outgoing, Part, Ticket};
 use super::source::Source;
-use super::warm::{PageCache, Storage};
+use super::storage::{PageCache, Storage};
 use super::worker::{Done, Workers};
 use crate::digest::DigestCache;
 use crate::limits::CONTROL_BYTES_MAX;
@@ -140,7 +140,7 @@ impl ShutdownHandle {
 impl Server {
     /// Opens what is served and listens. Clients can connect from now on; they are answered once it runs.
     pub fn bind(options: ServerOptions) -> Result<Server, ServeError> {
-        Server::bind_with(options, Box::new(PageCache::default()))
+        Server::bind_with(options, Box::new(PageCache))
     }
 
     pub(super) fn bind_with(options: ServerOptions, storage: Box<dyn Storage>) -> Result<Server, ServeError> {
@@ -283,7 +283,7 @@ fn message(outgoing: Outgoing<Source>) -> Message {
         Part::Bytes(octets) => Frame::Bytes(octets),
         Part::File { file, offset, length, slot, if_short } => {
             debug_assert!(file.is_local, "sendfile may wait for ever");
-            let range = FileRange::new(file.file, offset, length).tagged(slot);
+            let range = FileRange::new(file.file, offset, length).tagged(slot).in_memory();
             match if_short {
                 IfShort::Pad => range.into(),
                 IfShort::Close => range.close_if_short().into(),

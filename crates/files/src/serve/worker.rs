@@ -12,7 +12,7 @@ use super::pool::{Lane, LaneLimits, Slice};
 use super::prepare::{Preparing, plain_path};
 use super::session::{LeavesAnswer, LoadHow, Loaded, Page, Prepared, Slot, Ticket};
 use super::source::Source;
-use super::warm::{Residency, Storage};
+use super::storage::Storage;
 use crate::digest::{Digest, DigestCache, Digested, FileHasher, FileKey, HashError, SmallDigests, wall_clock};
 use crate::limits::LEAVES_PAGE_MAX;
 use crate::path::RelPath;
@@ -23,6 +23,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use towpath_sockets::page_cache::Residency;
 use towpath_sockets::{PeerId, Waker};
 
 /// Threads of each lane. Most of the time they wait for a disk; hashing and compressing need processors, and a large file takes

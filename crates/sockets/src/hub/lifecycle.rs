@@ -90,6 +90,9 @@ impl Hub {
         if peer.starved {
             self.starved.retain(|waiting| *waiting != id);
         }
+        if peer.warming {
+            self.warmer.forget(id);
+        }
         peer.hand_over(&self.pool, &mut self.events);
         if peer.writable && !peer.connecting {
             // What is left to say (an ERROR command) leaves now or never.

@@ -44,9 +44,11 @@ impl Hub {
             match event.data.u64() {
                 WAKER_TOKEN => {
                     self.waker.clear();
-                    // A buffer may have come back, a name may have been looked up, or somebody may have come by inproc.
+                    // A buffer may have come back, a name may have been looked up, a disk may have answered, or somebody may have
+                    // come by inproc.
                     self.may_feed = true;
                     self.take_addresses();
+                    self.take_warmed();
                     for listening in self.listeners.iter_mut().filter(|l| l.listener.fd().is_none()) {
                         listening.pending = true;
                     }
@@ -114,6 +116,9 @@ impl Hub {
                 self.now,
                 self.options.read_turn_bytes,
             );
+            if let Some(piece) = peer.cold.take() {
+                self.warmer.begin(id, piece);
+            }
             starving |= peer.starved;
             if peer.starved && !was_starved {
                 self.starved.push_back(id);
@@ -146,6 +151,16 @@ impl Hub {
             // Peers that are slow to fill their buffers must not keep others from having one.
             for peer in self.peers.iter_mut() {
                 peer.hand_over(&self.pool, &mut self.events);
+            }
+        }
+    }
+
+    /// Goes on with peers for which a file had to be read.
+    fn take_warmed(&mut self) {
+        while let Some(id) = self.warmer.next() {
+            if let Some(peer) = self.peers.find_mut(id) {
+                peer.warming = false;
+                schedule(&mut self.runnable, peer);
             }
         }
     }

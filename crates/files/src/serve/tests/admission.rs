@@ -12,7 +12,7 @@ fn who_makes_the_question_panic_is_refused_and_others_are_served() {
     let mut options = ServerOptions::new(temp.path());
     options.hub.mechanism = MechanismConfig::PlainServer;
     options.admit = Some(Admit::by(|user, password| password[user.len()] == b'!'));
-    let server = TestServer::start_as(options, Box::new(PageCache::default()));
+    let server = TestServer::start_as(options, Box::new(PageCache));
     let listed = |password: &str| {
         let mut connect = ConnectOptions::new(server.endpoint.clone());
         connect.connect_timeout = DEADLINE;

@@ -8,7 +8,7 @@ mod plain;
 mod replaced;
 mod slow;
 
-use super::warm::{PageCache, Storage};
+use super::storage::{PageCache, Storage};
 use super::{Server, ServerOptions, ShutdownHandle};
 use crate::protocol::CONTROL_TAG;
 use crate::protocol::control::{FetchFile, FetchRequest, FileAnswer, FileMetadata, Reply, Request, WirePath};
@@ -32,7 +32,7 @@ struct TestServer {
 
 impl TestServer {
     fn start(root: &Path) -> TestServer {
-        TestServer::start_with(root, Box::new(PageCache::default()))
+        TestServer::start_with(root, Box::new(PageCache))
     }
 
     fn start_with(root: &Path, storage: Box<dyn Storage>) -> TestServer {

@@ -24,7 +24,7 @@ fn clients_that_give_no_credit_take_no_more_than_a_share_of_descriptors_and_keep
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let temp = root_with(&names.iter().map(|name| (*name, &content[..])).collect::<Vec<_>>());
     let options = ServerOptions { open_files_max: 4, ..ServerOptions::new(temp.path()) };
-    let server = TestServer::start_as(options, Box::new(PageCache::default()));
+    let server = TestServer::start_as(options, Box::new(PageCache));
     let announced = |client: &mut TestClient, id| match client.reply() {
         Reply::Files(files) if files.id == id => files.files.len(),
         other => panic!("{other:?}"),

@@ -4,8 +4,8 @@ use super::*;
 use crate::protocol::control::{Cancelled, DigestWish, LeavesRequest, ListRequest, ListTarget};
 use crate::serve::Failure;
 use crate::serve::source::Source;
-use crate::serve::warm::Residency;
 use std::sync::{Arc, Condvar, Mutex};
+use towpath_sockets::page_cache::Residency;
 
 /// Files of this size are cold and stay so until the gate opens; all others are as the page cache has them.
 struct GatedStorage {
@@ -59,7 +59,7 @@ fn a_warm_transfer_ends_while_a_cold_one_waits_for_its_disk() {
     let temp = root_with(&[("slow", &slow), ("warm", &warm), ("small", b"abc")]);
     let gate = Arc::new(Gate::default());
     let slow_size = slow.len() as u64;
-    let storage = GatedStorage { slow_size, gate: Arc::clone(&gate), inner: PageCache::default() };
+    let storage = GatedStorage { slow_size, gate: Arc::clone(&gate), inner: PageCache };
     let server = TestServer::start_with(temp.path(), Box::new(storage));
     let plain = |id, paths: &[&str]| FetchRequest { digest: DigestWish::None, ..fetch_of(id, paths) };
 
@@ -103,7 +103,7 @@ fn what_is_cancelled_keeps_nothing_open_though_its_disk_hangs() {
     let path = temp.path().join("slow").canonicalize().unwrap();
     let gate = Arc::new(Gate::default());
     let slow_size = slow.len() as u64;
-    let storage = GatedStorage { slow_size, gate: Arc::clone(&gate), inner: PageCache::default() };
+    let storage = GatedStorage { slow_size, gate: Arc::clone(&gate), inner: PageCache };
     let server = TestServer::start_with(temp.path(), Box::new(storage));
     let mut client = server.client();
     for id in 1..=20 {
@@ -137,7 +137,7 @@ impl Storage for SilentStorage {
 fn without_probing_everything_is_warmed_and_arrives() {
     let content = octets(9_999_999);
     let temp = root_with(&[("a", &content)]);
-    let server = TestServer::start_with(temp.path(), Box::new(SilentStorage(PageCache::default())));
+    let server = TestServer::start_with(temp.path(), Box::new(SilentStorage(PageCache)));
     let mut client = server.client();
     assert!(client.fetch(fetch_of(1, &["a"])).bodies[&0] == content);
     client.send(&[b"fetch", b"a"]);

@@ -1,0 +1,112 @@
+//! Files that aren't in memory keep only those waiting to whom they are sent. Without timing: their disk waits at a gate.
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping")]
+
+mod support;
+
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::{Advice, fadvise};
+use std::fs::File;
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+use std::thread::ThreadId;
+use support::*;
+use towpath_sockets::page_cache::{Residency, probe};
+use towpath_sockets::{Event, FileRange, Hub, Message, SocketType};
+
+/// A file of a disk that hangs for all threads but one, which must not wait for it, as long as the gate is locked.
+#[derive(Debug)]
+struct Hanging {
+    file: File,
+    gate: Arc<Mutex<()>>,
+    never_waits: ThreadId,
+}
+
+impl AsFd for Hanging {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        if std::thread::current().id() != self.never_waits {
+            drop(self.gate.lock().unwrap());
+        }
+        self.file.as_fd()
+    }
+}
+
+/// A file with these octets, none of which are in memory. `None` where its file system keeps them there.
+fn cold_file(octets: &[u8]) -> Option<File> {
+    let mut file = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    file.write_all(octets).unwrap();
+    file.sync_all().unwrap();
+    fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+    let is_cold = probe(&file, 0, octets.len() as u64) == Residency::Cold;
+    if !is_cold {
+        println!("skipped: the file system of the build directory keeps its files in memory");
+    }
+    is_cold.then_some(file)
+}
+
+#[test]
+fn who_is_sent_what_is_in_memory_does_not_wait_for_a_disk() {
+    let octets = noise(3_000_001);
+    let Some(file) = cold_file(&octets) else { return };
+    let gate = Arc::new(Mutex::new(()));
+    let file = Arc::new(Hanging { file, gate: Arc::clone(&gate), never_waits: std::thread::current().id() });
+    let length = octets.len() as u64;
+
+    let mut server = Hub::new(options(SocketType::Router)).unwrap();
+    let endpoint = server.bind(&anywhere()).unwrap();
+    let mut clients = [(); 3].map(|()| Hub::new(options(SocketType::Dealer)).unwrap());
+    let mut peers = Vec::new();
+    for client in &mut clients {
+        client.connect(&endpoint).unwrap();
+        peers.push(ready(&mut [&mut server, client])[0]);
+    }
+    let [waits, other, leaves] = &mut clients;
+
+    let hangs = gate.lock().unwrap();
+    for peer in [peers[0], peers[2]] {
+        server.send(peer, Message::new().with(FileRange::new(file.clone(), 0, length).tagged(1)).with("tail")).unwrap();
+    }
+    for number in 0..100 {
+        server.send(peers[1], text(&number.to_string())).unwrap();
+        let frames = until(&mut [&mut server, other, waits], |_, event| match event {
+            Event::Message { frames, .. } => Some(frames),
+            Event::FileSent { .. } => panic!("a file was sent that can't be read"),
+            _ => None,
+        });
+        assert_eq!(frames[0], number.to_string().as_bytes());
+    }
+    // Nobody waits for the disk to end a connection either.
+    server.disconnect(peers[2], "enough");
+    until(&mut [&mut server, leaves], |_, event| matches!(event, Event::Gone { .. }).then_some(()));
+    drop(hangs);
+
+    let mut is_whole = false;
+    let frames = until(&mut [&mut server, waits], |_, event| match event {
+        Event::FileSent { whole, .. } => {
+            is_whole = whole;
+            None
+        }
+        Event::Message { frames, .. } => Some(frames),
+        _ => None,
+    });
+    assert!(is_whole && frames.len() == 2 && frames[0] == octets && frames[1] == &b"tail"[..]);
+    let info = server.peer(peers[0]).unwrap();
+    assert!(info.sendfile_bytes == length, "it left by sendfile when it was there");
+}
+
+#[test]
+fn what_waits_for_a_disk_is_sent_before_the_end() {
+    let octets = noise(2_500_000);
+    let Some(file) = cold_file(&octets) else { return };
+    let mut pair = pair(options(SocketType::Router), options(SocketType::Dealer));
+    let range = FileRange::new(Arc::new(file), 0, octets.len() as u64);
+    pair.server.send(pair.at_server, Message::new().with(range)).unwrap();
+    let mut client = pair.client;
+    let received = std::thread::spawn(move || {
+        until(&mut [&mut client], |_, event| match event {
+            Event::Message { frames, .. } => Some(frames[0].clone()),
+            _ => None,
+        })
+    });
+    assert!(pair.server.close(std::time::Duration::MAX).unwrap().is_empty());
+    assert!(received.join().unwrap() == octets);
+}
