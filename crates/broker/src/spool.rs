@@ -1,11 +1,13 @@
 //! Bodies too large for memory: files that have no name of their own.
 
+mod elsewhere;
 mod room;
 
 pub(crate) use room::{BodyOf, Claim, NoRoom, Room};
 
 use crate::body::{Body, LargeBody};
 use bytes::Bytes;
+use elsewhere::Elsewhere;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
@@ -131,23 +133,33 @@ impl SpoolWriter {
     /// The body. It is not synced: see [`SpooledBody::sync`].
     pub fn finish(self) -> Arc<SpooledBody> {
         let SpoolWriter { file, named, length, claim } = self;
-        Arc::new(SpooledBody { file: Arc::new(file), named, length, _claim: claim })
+        SpooledBody::new(Arc::new(file), named, length, claim)
     }
 }
 
 /// A body in a file.
 #[derive(Debug)]
 pub struct SpooledBody {
-    file: Arc<File>,
+    held: Elsewhere<Held>,
     named: Option<Named>,
     length: u64,
+}
+
+/// What a body has, in the order in which it gives it back.
+#[derive(Debug)]
+struct Held {
+    file: Arc<File>,
     _claim: Option<Claim>,
 }
 
 impl SpooledBody {
+    fn new(file: Arc<File>, named: Option<Named>, length: u64, claim: Option<Claim>) -> Arc<SpooledBody> {
+        Arc::new(SpooledBody { held: Elsewhere::new(Held { file, _claim: claim }), named, length })
+    }
+
     /// A body in a file that something else keeps.
-    pub(crate) fn kept(file: File, length: u64) -> SpooledBody {
-        SpooledBody { file: Arc::new(file), named: None, length, _claim: None }
+    pub(crate) fn kept(file: File, length: u64) -> Arc<SpooledBody> {
+        SpooledBody::new(Arc::new(file), None, length, None)
     }
 
     /// What a body is, if it is in such a file.
@@ -159,25 +171,23 @@ impl SpooledBody {
     /// The same body with its part of the room, if it is in a file that something else keeps.
     pub(crate) fn with_room(body: Body, room: &Arc<Room>) -> Body {
         match SpooledBody::of(&body) {
-            Some(kept) if kept.named.is_none() => Body::large(Arc::new(SpooledBody {
-                file: kept.file.clone(),
-                named: None,
-                length: kept.length,
-                _claim: Some(room.claim_anyway(kept.length)),
-            })),
+            Some(kept) if kept.named.is_none() => {
+                let claim = room.claim_anyway(kept.length);
+                Body::large(SpooledBody::new(kept.held.file.clone(), None, kept.length, Some(claim)))
+            }
             _ => body,
         }
     }
 
     /// Its file, from the first octet to the last. It can be read at any offset; nobody writes to it any more.
-    pub fn file(&self) -> &Arc<File> {
-        &self.file
+    pub fn file(&self) -> &File {
+        &self.held.file
     }
 
     /// All of its octets, in memory.
     pub(crate) fn read(&self) -> io::Result<Bytes> {
         let mut octets = vec![0; usize::try_from(self.length).unwrap_or(usize::MAX)];
-        self.file.read_exact_at(&mut octets, 0)?;
+        self.file().read_exact_at(&mut octets, 0)?;
         Ok(Bytes::from(octets))
     }
 
@@ -189,13 +199,13 @@ impl SpooledBody {
     /// Waits until its octets are on the disk. A journal does so before it says that a record which names the body is durable, and
     /// all other records wait: of a large body it is better done before, on a thread that may wait.
     pub fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+        self.file().sync_data()
     }
 }
 
 impl AsFd for SpooledBody {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+        self.file().as_fd()
     }
 }
 
@@ -205,7 +215,7 @@ impl LargeBody for SpooledBody {
     }
 
     fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.file.read_at(out, offset)
+        self.file().read_at(out, offset)
     }
 }
 

@@ -139,7 +139,7 @@ fn open_body<S: Storage>(storage: &S, name: &str, length: u64) -> Result<Arc<dyn
     if there != length {
         return Err(JournalError::Damaged { path, offset: there, what: "the file of a body has another length" });
     }
-    Ok(Arc::new(SpooledBody::kept(file, length)))
+    Ok(SpooledBody::kept(file, length))
 }
 
 /// Both at once, as they are filled when the journal is opened.

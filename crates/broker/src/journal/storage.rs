@@ -121,7 +121,7 @@ impl DirStorage {
         let (mut done, length) = (0, body.length());
         while done < length {
             let most = octets.len().min(usize::try_from(length - done).unwrap_or(usize::MAX));
-            let read = FileExt::read_at(&**body.file(), &mut octets[..most], done)?;
+            let read = FileExt::read_at(body.file(), &mut octets[..most], done)?;
             if read == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }

@@ -175,7 +175,7 @@ pub(crate) fn body_of(mut pieces: Pieces) -> Result<Body, String> {
 }
 
 fn read_whole(body: &Body) -> io::Result<Bytes> {
-    super::outgoing::as_spooled(body).map_or_else(|| Ok(Bytes::new()), SpooledBody::read)
+    SpooledBody::of(body).map_or_else(|| Ok(Bytes::new()), |spooled| spooled.read())
 }
 
 #[cfg(test)]

@@ -5,16 +5,15 @@ use crate::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX};
 use crate::spool::SpooledBody;
 use crate::wire;
 use bytes::Bytes;
-use std::any::Any;
-use std::sync::Arc;
 use towpath_sockets::{FileRange, Frame, Message};
 
 /// Appends the frames of a body; what is on disk is one frame that the kernel sends.
 pub(crate) fn append_body(message: &mut Message, body: &Body) {
     if let Some(frames) = body.to_frames() {
         message.frames.extend(frames.into_iter().map(Frame::Bytes));
-    } else if let Some(spooled) = as_spooled(body) {
-        let range = FileRange::new(Arc::clone(spooled.file()), 0, spooled.length());
+    } else if let Some(spooled) = SpooledBody::of(body) {
+        let length = spooled.length();
+        let range = FileRange::new(spooled, 0, length);
         message.frames.push(range.close_if_short().into());
     } else {
         // `check` is asked before a body is taken.
@@ -45,17 +44,11 @@ pub(crate) fn check(body: &Body) -> Result<(), Unfit> {
 #[cold]
 fn check_others(body: &Body) -> Result<(), Unfit> {
     let Some(frames) = body.frames().map(|frames| frames.len()) else {
-        return as_spooled(body).map(|_| ()).ok_or(Unfit::Kind);
+        return SpooledBody::of(body).map(|_| ()).ok_or(Unfit::Kind);
     };
     let octets = body.length();
     let fits = frames <= BODY_FRAMES_MAX && octets <= BODY_BYTES_MAX as u64;
     if fits { Ok(()) } else { Err(Unfit::TooLarge { frames, octets }) }
-}
-
-/// The file of a body that is in one.
-pub(crate) fn as_spooled(body: &Body) -> Option<&SpooledBody> {
-    let large: &dyn Any = &**body.as_large()?;
-    large.downcast_ref()
 }
 
 /// A message of numbered requests.

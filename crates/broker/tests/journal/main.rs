@@ -23,7 +23,7 @@ fn octets_of(body: &Body) -> Vec<u8> {
     let any: &dyn std::any::Any = &**large;
     let spooled = any.downcast_ref::<SpooledBody>().expect("a spooled body");
     let mut octets = vec![0; large.length() as usize];
-    std::os::unix::fs::FileExt::read_exact_at(&**spooled.file(), &mut octets, 0).expect("a readable body");
+    std::os::unix::fs::FileExt::read_exact_at(spooled.file(), &mut octets, 0).expect("a readable body");
     octets
 }
 

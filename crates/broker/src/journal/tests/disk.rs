@@ -388,7 +388,7 @@ impl Storage for Disk {
 
     fn keep_body(&self, name: &str, body: &SpooledBody, _: bool) -> io::Result<()> {
         let mut octets = vec![0; crate::LargeBody::length(body) as usize];
-        std::os::unix::fs::FileExt::read_exact_at(&**body.file(), &mut octets, 0)?;
+        std::os::unix::fs::FileExt::read_exact_at(body.file(), &mut octets, 0)?;
         let mut world = self.world();
         world.operation()?;
         world.bodies.insert(name.to_owned(), octets);

@@ -86,7 +86,7 @@ fn octets_of(body: &Body) -> Vec<u8> {
             let any: &dyn Any = &**large;
             let spooled = any.downcast_ref::<SpooledBody>().unwrap();
             let mut octets = vec![0; large.length() as usize];
-            std::os::unix::fs::FileExt::read_exact_at(&**spooled.file(), &mut octets, 0).unwrap();
+            std::os::unix::fs::FileExt::read_exact_at(spooled.file(), &mut octets, 0).unwrap();
             octets
         }
     }
