@@ -261,6 +261,11 @@ impl Hub {
         self.peers.find(peer).map(|peer| peer.connection.outbox_ref().queued()).unwrap_or_default()
     }
 
+    /// Whether what is next for a peer is being read from a disk: that nothing leaves for it isn't the peer's doing.
+    pub fn awaits_disk(&self, peer: PeerId) -> bool {
+        self.peers.find(peer).is_some_and(|peer| peer.warming)
+    }
+
     /// Removes messages with this tag that wait for a peer and have not begun to leave; gives their number. Their file ranges
     /// get no [`Event::FileSent`].
     pub fn take_back(&mut self, peer: PeerId, tag: u64) -> usize {

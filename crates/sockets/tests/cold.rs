@@ -74,6 +74,7 @@ fn who_is_sent_what_is_in_memory_does_not_wait_for_a_disk() {
         });
         assert_eq!(frames[0], number.to_string().as_bytes());
     }
+    assert!(peers.iter().map(|peer| server.awaits_disk(*peer)).eq([true, false, true]));
     // Nobody waits for the disk to end a connection either.
     server.disconnect(peers[2], "enough");
     until(&mut [&mut server, leaves], |_, event| matches!(event, Event::Gone { .. }).then_some(()));

@@ -1,6 +1,7 @@
 //! The broker's own services: MMI (RFC 8) with four of ours, and Titanic (RFC 9) on the journal.
 
 use super::Broker;
+use super::reading::{Question, is_in_memory};
 use crate::body::Body;
 use crate::core::{ServiceInfo, StoredState, WorkerInfo};
 use crate::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX, SERVICE_BYTES_MAX};
@@ -11,6 +12,7 @@ use serde_json::json;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::collections::HashMap;
 use std::hash::Hasher;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Services, or workers, in one reply: more would hold up everybody while they are listed.
@@ -70,6 +72,14 @@ const TOO_LARGE_A_REPLY: &str =
 /// Of a stored reply in a file, for which there is no memory now.
 const TOO_MANY_REPLIES: &str = "large replies that were asked for before have their room: confirm those, and ask again";
 
+/// Why a stored reply in a file isn't given at once.
+enum NotNow {
+    /// It is to come into memory, where there is no room for it now.
+    NoRoom,
+    /// It is to be read first.
+    OnDisk(Arc<SpooledBody>),
+}
+
 /// A reply that begins with a code, as all of these do.
 fn coded(code: &'static str, more: impl IntoIterator<Item = Bytes>) -> Body {
     Body::of_frames([Bytes::from_static(code.as_bytes())].into_iter().chain(more))
@@ -95,6 +105,18 @@ fn by_service(workers: impl Iterator<Item = WorkerInfo>) -> HashMap<Bytes, Vec<W
 impl Broker {
     /// Answers a request for one of them.
     pub(super) fn answer(&mut self, token: &Token, service: &[u8], body: &Body) {
+        self.answer_now(token, service, body, false);
+    }
+
+    /// Answers those for which a body had to be read.
+    pub(super) fn take_read(&mut self) {
+        while let Some(Question { token, service, body }) = self.reading.next() {
+            self.answer_now(&token, &service, &body, true);
+        }
+    }
+
+    /// `was_read`: what the answer needs has just been read.
+    fn answer_now(&mut self, token: &Token, service: &[u8], body: &Body, was_read: bool) {
         let argument = body.frames().and_then(|mut frames| frames.next()).unwrap_or_default().to_vec();
         let reply = match service {
             b"mmi.service" => {
@@ -112,10 +134,19 @@ impl Broker {
             b"mmi.services" | b"mmi.queue" => self.list(service, b""),
             b"mmi.spool" => coded("200", [self.spool().to_string().into()]),
             b"titanic.request" if self.keeping.is_some() => return self.titanic_request(token, body),
-            b"titanic.reply" if self.keeping.is_some() => match self.titanic_reply(token, &argument) {
-                Some(reply) => reply,
-                None => {
+            b"titanic.reply" if self.keeping.is_some() => match self.titanic_reply(token, &argument, was_read) {
+                Ok(reply) => reply,
+                Err(NotNow::NoRoom) => {
                     return self.core.built_in_reply(token, Status::UNAVAILABLE, Body::from(TOO_MANY_REPLIES));
+                }
+                Err(NotNow::OnDisk(file)) => {
+                    let question =
+                        Question { token: *token, service: Bytes::copy_from_slice(service), body: body.clone() };
+                    return match self.reading.begin(file, question) {
+                        Ok(()) => {}
+                        // No thread can be had: it takes as long as it takes.
+                        Err(_) => self.answer_now(token, service, body, true),
+                    };
                 }
             },
             b"titanic.close" if self.keeping.is_some() => match name_of(&argument) {
@@ -215,13 +246,13 @@ impl Broker {
         self.core.store(now, name, &service, Body::of_frames(frames), *token, answer);
     }
 
-    /// What is stored under a name; `None`: it would have to be brought into memory, and there is no room for it now.
-    fn titanic_reply(&self, token: &Token, argument: &[u8]) -> Option<Body> {
-        Some(match name_of(argument).and_then(|name| self.core.stored(name)) {
+    /// What is stored under a name.
+    fn titanic_reply(&self, token: &Token, argument: &[u8], was_read: bool) -> Result<Body, NotNow> {
+        Ok(match name_of(argument).and_then(|name| self.core.stored(name)) {
             None => coded("400", []),
             Some(StoredState::Pending) => coded("300", []),
             Some(StoredState::Done(Status::OK, body)) if self.core.numbered_by(token).is_some() => {
-                in_memory(&body, |bytes| self.core.has_room_to_answer(token, bytes))?
+                in_memory(&body, was_read, |bytes| self.core.has_room_to_answer(token, bytes))?
             }
             Some(StoredState::Done(Status::OK, body)) => Body::joined([coded("200", []), body]),
             Some(StoredState::Done(_, reason)) => coded("500", reason.to_frames().unwrap_or_default()),
@@ -230,14 +261,15 @@ impl Broker {
 }
 
 /// A stored reply behind its code, for a numbered client: in several frames, so all of it in memory, if there is room for it there.
-fn in_memory(body: &Body, has_room: impl Fn(usize) -> bool) -> Option<Body> {
+fn in_memory(body: &Body, was_read: bool, has_room: impl Fn(usize) -> bool) -> Result<Body, NotNow> {
     const CODE: &str = "200";
     let fits = |frames: usize| {
         frames < BODY_FRAMES_MAX && body.length().saturating_add(CODE.len() as u64) <= BODY_BYTES_MAX as u64
     };
-    Some(match (body.to_frames(), SpooledBody::of(body)) {
+    Ok(match (body.to_frames(), SpooledBody::of(body)) {
         (Some(frames), _) if fits(frames.len()) => coded(CODE, frames),
-        (None, Some(_)) if fits(1) && !has_room(body.length() as usize) => return None,
+        (None, Some(_)) if fits(1) && !has_room(body.length() as usize) => return Err(NotNow::NoRoom),
+        (None, Some(file)) if fits(1) && !was_read && !is_in_memory(&file) => return Err(NotNow::OnDisk(file)),
         (None, Some(file)) if fits(1) => match file.read() {
             Ok(octets) => coded(CODE, [octets]),
             Err(error) => {

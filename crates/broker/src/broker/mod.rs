@@ -8,6 +8,7 @@ mod keeping;
 mod options;
 mod outbound;
 mod pace;
+mod reading;
 mod spooling;
 mod streams;
 
@@ -23,6 +24,7 @@ use connection::Connections;
 use gathering::{Gathering, IDLE_WAIT_MS};
 use keeping::Keeping;
 use pace::Pace;
+use reading::Reading;
 use spooling::Spooling;
 use std::fmt;
 use std::path::PathBuf;
@@ -60,6 +62,7 @@ pub struct Broker {
     core: Core,
     connections: Connections,
     spooling: Spooling,
+    reading: Reading,
     keeping: Option<Keeping>,
     tasks: Vec<Task>,
     /// They are being done.
@@ -129,6 +132,7 @@ impl Broker {
         let endpoints =
             options.endpoints.iter().map(|endpoint| hub.bind(endpoint)).collect::<Result<Vec<_>, SocketError>>()?;
         Ok(Broker {
+            reading: Reading::new(hub.waker()),
             hub,
             core,
             connections: Connections::default(),
@@ -220,6 +224,7 @@ impl Broker {
             self.on_event(event);
         }
         self.take_spooled();
+        self.take_read();
         let now = self.now();
         if let Some(keeping) = &mut self.keeping {
             keeping.take_durable(now, &mut self.core);

@@ -225,7 +225,13 @@ impl Broker {
         let Some(connection) = self.connections.find(peer) else { return };
         let (hub, id, stalled_max) = (&self.hub, connection.id, STALLED_MAX.as_millis() as Millis);
         let reading = &mut connection.reading;
-        let mut has_stalled = || reading.has_stalled(now, stalled_max, || taken(hub, id));
+        let mut has_stalled = || {
+            if hub.awaits_disk(id) {
+                // It is this side that is slow.
+                reading.note(now, taken(hub, id));
+            }
+            reading.has_stalled(now, stalled_max, || taken(hub, id))
+        };
         // Replies are as many as it has asked for; parts have no end.
         if connection.pending_bytes > most && (connection.gets_parts || has_stalled()) {
             return self.reject(id, "it doesn't read what it is sent, and too much waits for it");

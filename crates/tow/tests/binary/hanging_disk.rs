@@ -13,6 +13,7 @@ use crate::support::DEADLINE;
 use crate::support::broker::{Broker, call, work};
 use crate::support::process::{Process, Server, get_command, run};
 use crate::support::tree::{random_file, write};
+use crate::support::wait_until;
 
 const FILE_BYTES: usize = 16 << 20;
 /// It hangs when it has so much of the file.
@@ -184,4 +185,31 @@ fn a_worker_whose_reply_waits_for_a_hanging_disk_does_other_requests() {
     assert!(!large.ended(), "{}", large.log());
     disk.release();
     assert!(large.finish().expect_code(0).stdout == vec![0; LARGE]);
+}
+
+/// What isn't in memory is read before it is sent, and nobody else waits for it.
+#[test]
+fn a_broker_serves_others_while_the_disk_of_its_large_bodies_hangs() {
+    let folder = tempdir().expect("a folder");
+    let mount = folder.path().join("disk");
+    let Some(disk) = disk_in(&mount) else { return };
+    let broker = Broker::with(&["--bind", "tcp://127.0.0.1:0", "--spool", mount.to_str().expect("UTF-8")]);
+    let _others = work(&[&broker], &["others", "--echo"]);
+    let large = folder.path().join("large");
+    random_file(&large, FILE_BYTES, 1);
+    let caller = Process::start(call(&[&broker], &["large"]).stdin(File::open(&large).expect("open")));
+    let tells = |service: &str, what: &str| {
+        let told = run(&mut call(&[&broker], &[service, "large"])).expect_code(0).stdout;
+        String::from_utf8_lossy(&told).contains(what)
+    };
+    wait_until("the broker has it", || tells("mmi.queue", "\"waiting\":1"));
+    disk.hang();
+    let _worker = work(&[&broker], &["large", "--echo"]);
+    wait_until("it is on its way", || tells("mmi.workers", "\"held\":1"));
+    for _ in 0..10 {
+        assert_eq!(run(&mut call(&[&broker], &["others", "far"])).expect_code(0).stdout, b"far");
+    }
+    disk.release();
+    let reply = caller.finish().expect_code(0).stdout;
+    assert!(reply == fs::read(&large).expect("read"));
 }
