@@ -89,7 +89,7 @@ fn who_is_sent_what_is_in_memory_does_not_wait_for_a_disk() {
         Event::Message { frames, .. } => Some(frames),
         _ => None,
     });
-    assert!(is_whole && frames.len() == 2 && frames[0] == octets && frames[1] == &b"tail"[..]);
+    assert!(is_whole && frames.len() == 2 && frames[0] == octets && frames[1] == b"tail"[..]);
     let info = server.peer(peers[0]).unwrap();
     assert!(info.sendfile_bytes == length, "it left by sendfile when it was there");
 }
