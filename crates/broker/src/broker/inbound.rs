@@ -148,7 +148,8 @@ impl Broker {
                 FromWorker::Reply { token, status, part, content } => match body_of(content, block, attached)? {
                     Ok(body) => {
                         // Others mean something that only the broker can know.
-                        let status = if status.is_ok() { status } else { Status::FAILED };
+                        let is_known = status.is_ok() || (status == Status::NO_STORAGE && part.is_none());
+                        let status = if is_known { status } else { Status::FAILED };
                         core.worker_reply(now, peer, &token, status, part, body);
                     }
                     Err(lost) => broker.lose_reply(peer, &token, part, lost),

@@ -84,7 +84,7 @@ impl Core {
         self.workers[key as usize].leaving = true;
     }
 
-    /// A worker's reply, or part of one.
+    /// A worker's reply, or part of one. [`Status::NO_STORAGE`]: it has no place for the request, and hasn't begun it.
     #[inline]
     pub fn worker_reply<'a>(
         &mut self,
@@ -109,8 +109,23 @@ impl Core {
         self.requests.unlink(&mut worker.held, slot);
         let service = worker.service;
         self.offer(key);
-        self.settle(slot, status, body);
+        match status {
+            Status::NO_STORAGE if self.others_may_keep(key, slot) => {
+                self.counters.requeued += 1;
+                self.enqueue(slot, true);
+            }
+            Status::NO_STORAGE => self.settle(slot, Status::FAILED, body),
+            _ => self.settle(slot, status, body),
+        }
         self.dispatch(now, service);
+    }
+
+    /// Whether a request that a worker couldn't keep, and so hasn't begun, is for another worker.
+    #[cold]
+    fn others_may_keep(&self, key: WorkerKey, slot: u32) -> bool {
+        let (worker, request) = (&self.workers[key as usize], self.requests.at(slot));
+        let is_alone = self.services.at(worker.service).workers < 2;
+        !is_alone && !request.has_parts && request.attempt < self.settings.attempts_max
     }
 
     /// The request that this token is of, if the worker has it.
@@ -162,7 +177,11 @@ impl Core {
         let has_parts = found.is_some_and(|request| request.has_parts);
         match part {
             // Another worker may look after what one couldn't.
-            None if is_open && !has_parts && (status.is_ok() || !self.is_aside(slot)) => {
+            None if is_open
+                && !has_parts
+                && status != Status::NO_STORAGE
+                && (status.is_ok() || !self.is_aside(slot)) =>
+            {
                 self.withdraw(now, slot);
                 self.settle(slot, status, body);
             }

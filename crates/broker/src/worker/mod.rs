@@ -18,6 +18,7 @@ mod request;
 pub(crate) mod session;
 #[cfg(test)]
 mod tests;
+mod unkept;
 
 pub use crate::link::{Dialect, LinkOptions, default_spool_folder};
 pub use request::{NotWanted, Request};

@@ -4,6 +4,7 @@
 //! the same to the broker. Stock brokers have no tokens; what came on a connection of theirs ends with it.
 
 use super::request::unfit;
+use super::unkept::Unkept;
 use crate::body::{Arriving, Body, COPY_AGAIN_BYTES_MAX};
 use crate::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX};
 use crate::link::outgoing::{self, Unfit};
@@ -138,6 +139,7 @@ pub(crate) struct Session {
     link: Link,
     held: HashMap<Token, Held>,
     orphans: u32,
+    unkept: Unkept,
     /// The memory of a reply that was made at once, for the next request.
     spare: Body,
     unsent: VecDeque<Unsent>,
@@ -159,6 +161,7 @@ impl Session {
             link: Link::Down,
             held: HashMap::new(),
             orphans: 0,
+            unkept: Unkept::default(),
             spare: Body::default(),
             unsent: VecDeque::new(),
             unsent_bytes: 0,
@@ -176,7 +179,7 @@ impl Session {
 
     /// Whether no reply is owed, and none waits for a connection.
     pub fn is_idle(&self) -> bool {
-        self.held.is_empty() && self.unsent.is_empty()
+        self.held.is_empty() && self.unsent.is_empty() && self.unkept.len() == 0
     }
 
     /// Octets of replies that wait for a connection, and of messages that wait for [`Session::pump_stock`].
@@ -204,7 +207,7 @@ impl Session {
 
     /// Whether the broker has given all that it may on this connection. A broker that gives more would fill this worker's memory.
     fn is_over_credit(&self) -> bool {
-        self.held.len() >= self.orphans as usize + self.credit as usize
+        self.held.len() + self.unkept.len() >= self.orphans as usize + self.credit as usize
     }
 
     /// A connection to a broker of numbered requests is there. Appends what is said first, and replies that waited for it.
@@ -236,6 +239,7 @@ impl Session {
         self.link = Link::Down;
         self.stock.clear();
         self.stock_bytes = 0;
+        self.unkept.clear();
         let counters = &mut self.counters;
         self.held.retain(|_, held| {
             held.orphan = true;
@@ -265,7 +269,13 @@ impl Session {
                     self.counters.requests += 1;
                     let body = match (content, attached.take_if(|_| content.is_attached())) {
                         (Content::Attached { .. }, Some(Err(why))) => {
-                            FromWorker::reply(out, token, Status::NO_STORAGE, None, &Body::from(why));
+                            if self.is_over_credit() {
+                                return Err(WireError::OverCredit);
+                            }
+                            self.unkept.push(token, why);
+                            if self.leaving {
+                                self.unkept.flush(out);
+                            }
                             continue;
                         }
                         (Content::One(octets), _) if at_once.is_some() && octets.len() <= COPY_AGAIN_BYTES_MAX => {
@@ -298,6 +308,7 @@ impl Session {
                     self.held.insert(token, Held::default());
                     sink(Heard::Request(Arrival { token, attempt, ttl_ms, body }));
                 }
+                ToWorker::Cancel { token } if self.unkept.remove(token) => {}
                 ToWorker::Cancel { token } => {
                     if let Some(held) = self.held.remove(&token) {
                         self.counters.cancelled += 1;
@@ -419,7 +430,10 @@ impl Session {
             return;
         }
         match self.link {
-            Link::Numbered => FromWorker::leaving(out),
+            Link::Numbered => {
+                FromWorker::leaving(out);
+                self.unkept.flush(out);
+            }
             Link::Stock { dialect, .. } if self.held.is_empty() => self.push_stock(dialect.disconnect()),
             _ => {}
         }
@@ -436,12 +450,13 @@ impl Session {
     pub fn deadline(&self) -> Option<Duration> {
         match self.link {
             Link::Stock { heard, beat, .. } => Some(beat.min(heard + HEARTBEAT * LIVENESS)),
-            _ => None,
+            _ => self.unkept.deadline(),
         }
     }
 
     /// Looks at what has come due.
-    pub fn on_time(&mut self, now: Duration) {
+    pub fn on_time(&mut self, now: Duration, out: &mut Block) {
+        self.unkept.on_time(now, out);
         let Link::Stock { dialect, heard, beat } = &mut self.link else { return };
         if now >= *heard + HEARTBEAT * LIVENESS {
             self.link = Link::Over("the broker has been silent for too long");

@@ -253,14 +253,14 @@ fn a_stock_worker_keeps_its_heart_beating_and_notices_silence() {
     assert!(session.pump_stock().is_some(), "READY");
     for ms in [2500, 5000, 7500] {
         assert!(session.deadline().unwrap() <= at(ms));
-        session.on_time(at(ms));
+        session.on_time(at(ms), &mut Block::default());
         assert!(session.pump_stock().is_some(), "a heartbeat at {ms} ms");
         assert!(session.pump_stock().is_none());
     }
     session.on_stock(WorkerHears::Heartbeat, at(9000), None, &mut |_| panic!("nothing to do"));
-    session.on_time(at(10_000));
+    session.on_time(at(10_000), &mut Block::default());
     assert_eq!(session.over(), None);
-    session.on_time(at(19_000));
+    session.on_time(at(19_000), &mut Block::default());
     assert!(session.over().is_some());
 }
 
@@ -378,4 +378,69 @@ fn a_large_body_belongs_to_the_last_record_of_its_block() {
         .zip(bodies)
         .map(|(number, body)| Heard::Request(Arrival { token: token(number), attempt: 1, ttl_ms: 0, body }));
     assert_eq!(arrived, expected.collect::<Vec<_>>());
+}
+
+/// Gives a request with a body that can't be kept.
+fn unkept(session: &mut Session, number: u64, out: &mut Block) -> Result<(), WireError> {
+    let mut request = Block::default();
+    ToWorker::request(&mut request, token(number), 1, 0, &Body::from(vec![1; 5000]));
+    let message = request.drain().next().unwrap();
+    session.on_block(&message.block, Some(Err("no place".into())), out, None, &mut |_| panic!("it isn't here"))
+}
+
+/// The tokens of what was given back.
+fn given_back(out: &mut Block) -> Vec<u64> {
+    let mut numbers = Vec::new();
+    for Message { block, .. } in out.drain() {
+        let mut rest = &block[..];
+        while !rest.is_empty() {
+            if let FromWorker::Reply { token, status, part, .. } = FromWorker::decode(&mut rest).unwrap() {
+                assert_eq!((status, part), (Status::NO_STORAGE, None));
+                numbers.push(u64::from_be_bytes(token.0[..8].try_into().unwrap()));
+            }
+        }
+    }
+    numbers
+}
+
+#[test]
+fn what_can_not_be_kept_is_given_back_after_a_rest() {
+    let (mut session, mut out) = (Session::new("echo", 3), Block::default());
+    let at = Duration::from_millis;
+    session.connected(&mut out);
+    for number in 1..=3 {
+        unkept(&mut session, number, &mut out).unwrap();
+        session.on_time(at(number), &mut out);
+    }
+    // They count as what it holds.
+    assert_eq!(unkept(&mut session, 4, &mut out), Err(WireError::OverCredit));
+    assert!(!session.is_idle());
+    assert_eq!((session.deadline(), given_back(&mut out)), (Some(at(1001)), Vec::new()));
+    session.on_time(at(1000), &mut out);
+    assert_eq!(given_back(&mut out), [0; 0]);
+    session.on_time(at(1001), &mut out);
+    assert_eq!(given_back(&mut out), [1]);
+    // One is cancelled meanwhile, and who leaves doesn't rest.
+    let mut cancel = Block::default();
+    ToWorker::cancel(&mut cancel, token(2));
+    let cancel = cancel.drain().next().unwrap();
+    session.on_block(&cancel.block, None, &mut out, None, &mut |_| panic!("nobody has it")).unwrap();
+    session.leave(&mut out);
+    assert_eq!(given_back(&mut out), [3]);
+    assert!(session.is_idle() && session.deadline().is_none());
+    unkept(&mut session, 5, &mut out).unwrap();
+    assert_eq!(given_back(&mut out), [5]);
+}
+
+#[test]
+fn what_can_not_be_kept_is_forgotten_with_its_connection() {
+    let (mut session, mut out) = (Session::new("echo", 1), Block::default());
+    session.connected(&mut out);
+    unkept(&mut session, 1, &mut out).unwrap();
+    session.disconnected();
+    assert!(session.is_idle());
+    session.connected(&mut out);
+    session.on_time(Duration::from_secs(9), &mut out);
+    assert_eq!(given_back(&mut out), [0; 0]);
+    unkept(&mut session, 2, &mut out).unwrap();
 }
