@@ -146,10 +146,12 @@ impl Broker {
             let core = &mut broker.core;
             match record {
                 FromWorker::Reply { token, status, part, content } => match body_of(content, block, attached)? {
+                    Ok(reason) if status == Status::NO_STORAGE && part.is_none() => {
+                        core.worker_gives_back(now, peer, &token, reason.into_body());
+                    }
                     Ok(body) => {
                         // Others mean something that only the broker can know.
-                        let is_known = status.is_ok() || (status == Status::NO_STORAGE && part.is_none());
-                        let status = if is_known { status } else { Status::FAILED };
+                        let status = if status.is_ok() { status } else { Status::FAILED };
                         core.worker_reply(now, peer, &token, status, part, body);
                     }
                     Err(lost) => broker.lose_reply(peer, &token, part, lost),

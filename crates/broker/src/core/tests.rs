@@ -121,7 +121,7 @@ fn what_a_worker_held_goes_to_the_next_in_the_same_order_and_not_for_ever() {
 fn what_a_worker_can_not_keep_goes_to_another_one_if_there_is_one() {
     let mut core = Core::new(Settings { attempts_max: 3, ..Settings::default() });
     let no_place = |core: &mut Core, peer: Peer, token: &Token| {
-        core.worker_reply(1, peer, token, Status::NO_STORAGE, None, Body::from("no place"));
+        core.worker_gives_back(1, peer, token, Body::from("no place"));
     };
     core.client_hello(0, 1, CLIENT, 1);
     core.worker_ready(0, 2, Kind::Numbered, b"echo", 1);
@@ -145,6 +145,9 @@ fn what_a_worker_can_not_keep_goes_to_another_one_if_there_is_one() {
     actions(&mut core);
     no_place(&mut core, 2, &second);
     let [(3, second, 3)] = dispatched(&mut core)[..] else { panic!("not given to the other one") };
+    // What it gave back isn't its own any more.
+    no_place(&mut core, 2, &token);
+    assert_eq!((actions(&mut core), core.counters().late_replies), (vec![], 1));
     // Not for ever.
     no_place(&mut core, 3, &second);
     assert!(actions(&mut core).iter().any(failed));

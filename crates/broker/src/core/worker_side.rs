@@ -84,7 +84,7 @@ impl Core {
         self.workers[key as usize].leaving = true;
     }
 
-    /// A worker's reply, or part of one. [`Status::NO_STORAGE`]: it has no place for the request, and hasn't begun it.
+    /// A worker's reply, or part of one.
     #[inline]
     pub fn worker_reply<'a>(
         &mut self,
@@ -109,23 +109,32 @@ impl Core {
         self.requests.unlink(&mut worker.held, slot);
         let service = worker.service;
         self.offer(key);
-        match status {
-            Status::NO_STORAGE if self.others_may_keep(key, slot) => {
-                self.counters.requeued += 1;
-                self.enqueue(slot, true);
-            }
-            Status::NO_STORAGE => self.settle(slot, Status::FAILED, body),
-            _ => self.settle(slot, status, body),
-        }
+        self.settle(slot, status, body);
         self.dispatch(now, service);
     }
 
-    /// Whether a request that a worker couldn't keep, and so hasn't begun, is for another worker.
-    #[cold]
-    fn others_may_keep(&self, key: WorkerKey, slot: u32) -> bool {
-        let (worker, request) = (&self.workers[key as usize], self.requests.at(slot));
-        let is_alone = self.services.at(worker.service).workers < 2;
-        !is_alone && !request.has_parts && request.attempt < self.settings.attempts_max
+    /// A worker has no place for a request, and hasn't begun it: another one may.
+    pub fn worker_gives_back(&mut self, now: Millis, peer: Peer, token: &Token, reason: Body) {
+        let Role::Worker(key) = self.role(peer) else {
+            return self.disconnect(now, peer, "a worker says that it is ready before it replies");
+        };
+        let Some(slot) = self.held_by(key, token) else {
+            // It is over, or somebody else's already.
+            self.counters.late_replies += 1;
+            return;
+        };
+        let request = self.requests.at(slot);
+        let is_alone = self.services.at(self.workers[key as usize].service).workers < 2;
+        if is_alone || request.has_parts || request.attempt >= self.settings.attempts_max {
+            return self.worker_reply(now, peer, token, Status::FAILED, None, reason);
+        }
+        let worker = &mut self.workers[key as usize];
+        self.requests.unlink(&mut worker.held, slot);
+        let service = worker.service;
+        self.offer(key);
+        self.counters.requeued += 1;
+        self.enqueue(slot, true);
+        self.dispatch(now, service);
     }
 
     /// The request that this token is of, if the worker has it.
@@ -177,11 +186,7 @@ impl Core {
         let has_parts = found.is_some_and(|request| request.has_parts);
         match part {
             // Another worker may look after what one couldn't.
-            None if is_open
-                && !has_parts
-                && status != Status::NO_STORAGE
-                && (status.is_ok() || !self.is_aside(slot)) =>
-            {
+            None if is_open && !has_parts && (status.is_ok() || !self.is_aside(slot)) => {
                 self.withdraw(now, slot);
                 self.settle(slot, status, body);
             }

@@ -16,6 +16,7 @@ enum Step {
     Blocked(Peer, bool),
     Flushed,
     LosePart(usize, Peer),
+    GiveBack(usize, Peer),
     Store(u8, usize),
     Close(Peer, u64, u8),
     NotKept,
@@ -39,6 +40,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (peer.clone(), any::<bool>()).prop_map(|(peer, blocked)| Step::Blocked(peer, blocked)),
         3 => Just(Step::Flushed),
         1 => (any::<usize>(), peer.clone()).prop_map(|(token, peer)| Step::LosePart(token, peer)),
+        2 => (any::<usize>(), peer.clone()).prop_map(|(token, peer)| Step::GiveBack(token, peer)),
         1 => (0..4_u8, 0..3000_usize).prop_map(|(name, size)| Step::Store(name, size)),
         1 => (peer, 1..30_u64, 0..4_u8).prop_map(|(peer, number, name)| Step::Close(peer, number, name)),
         1 => Just(Step::NotKept),
@@ -124,6 +126,15 @@ proptest! {
                     core.lose_part(now, peer, &token, Status::NO_STORAGE, "no room");
                 }
                 Step::LosePart(..) => {}
+                Step::GiveBack(index, peer) if !given.is_empty() => {
+                    let (to, token) = given[index % given.len()];
+                    let peer = if index % 7 == 0 { peer } else { to };
+                    if let Some(held) = held.get_mut(&peer) {
+                        held.retain(|held| *held != token);
+                    }
+                    core.worker_gives_back(now, peer, &token, Body::from("no place"));
+                }
+                Step::GiveBack(..) => {}
                 Step::Store(name, size) if journal => {
                     let body = Body::from(vec![0; size]);
                     core.store(now, ClientId([100 + name; 16]), b"echo", body, Token([0; 16]), Body::default());
