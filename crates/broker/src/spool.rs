@@ -48,6 +48,11 @@ impl Spool {
         Ok(Spool { dir, unnamed: AtomicBool::new(true), next: AtomicU64::new(0) })
     }
 
+    /// Where it is.
+    pub fn directory(&self) -> &Path {
+        &self.dir
+    }
+
     /// A file to write a body to.
     pub fn create(&self) -> io::Result<SpoolWriter> {
         let mode = Mode::RUSR | Mode::WUSR;

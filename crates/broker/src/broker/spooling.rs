@@ -127,6 +127,8 @@ type Finished = (u64, io::Result<Arc<SpooledBody>>);
 pub(super) struct Spooling {
     jobs: Sender<Job>,
     pub finished: Receiver<Finished>,
+    /// Where bodies are, for people.
+    pub directory: PathBuf,
     /// Whose bodies go to files.
     pub awaited: HashMap<u64, PeerId>,
     /// Stock clients that wait for room, in this order.
@@ -160,11 +162,12 @@ impl Spooling {
         room.wakes(waker.clone());
         let (jobs, to_do) = channel();
         let (done, finished) = channel();
+        let directory = spool.directory().to_owned();
         std::thread::Builder::new()
             .name("spool".to_owned())
             .spawn(move || write(&spool, sync, &to_do, &done, &waker))?;
         let (awaited, queue) = (HashMap::new(), VecDeque::new());
-        Ok(Spooling { jobs, finished, awaited, queue, next: 0, room, coming: Vec::new(), said: None })
+        Ok(Spooling { jobs, finished, directory, awaited, queue, next: 0, room, coming: Vec::new(), said: None })
     }
 
     /// A body begins to come. It does so if all of it will have room, with all others that are on their way.

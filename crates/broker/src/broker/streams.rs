@@ -371,7 +371,8 @@ impl Broker {
             let attached = match body {
                 Ok(body) => Attached::Body(Body::large(body)),
                 Err(error) => {
-                    tracing::error!(%error, "a large body can't be written to disk");
+                    let directory = self.spooling.directory.display();
+                    tracing::error!(%directory, %error, "a large body can't be written to disk");
                     Attached::Lost(Lost::Unwritten)
                 }
             };
