@@ -18,6 +18,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use towpath_sockets::FileRange;
 
 /// How files are named where the file system has none without a name.
 const PREFIX: &str = "spool-";
@@ -30,6 +31,7 @@ const PREFIX: &str = "spool-";
 #[derive(Debug)]
 pub struct Spool {
     dir: PathBuf,
+    is_in_memory: bool,
     unnamed: AtomicBool,
     next: AtomicU64,
 }
@@ -45,7 +47,8 @@ impl Spool {
                 remove_left_over(&entry.path());
             }
         }
-        Ok(Spool { dir, unnamed: AtomicBool::new(true), next: AtomicU64::new(0) })
+        let is_in_memory = is_in_memory(&dir);
+        Ok(Spool { dir, is_in_memory, unnamed: AtomicBool::new(true), next: AtomicU64::new(0) })
     }
 
     /// Where it is.
@@ -59,7 +62,7 @@ impl Spool {
         if self.unnamed.load(Ordering::Relaxed) {
             let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
             match rustix::fs::open(&self.dir, flags, mode) {
-                Ok(descriptor) => return Ok(SpoolWriter::new(File::from(descriptor), None)),
+                Ok(descriptor) => return Ok(self.writer(File::from(descriptor), None)),
                 Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => self.unnamed.store(false, Ordering::Relaxed),
                 Err(errno) => return Err(errno.into()),
             }
@@ -70,8 +73,20 @@ impl Spool {
         let file = File::from(rustix::fs::open(&path, flags, mode)?);
         // Tells others that someone is using it. Without locks nobody removes what is left over.
         let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
-        Ok(SpoolWriter::new(file, Some(Named(path))))
+        Ok(self.writer(file, Some(Named(path))))
     }
+
+    fn writer(&self, file: File, named: Option<Named>) -> SpoolWriter {
+        SpoolWriter { file, named, length: 0, stays_in_memory: self.is_in_memory, claim: None }
+    }
+}
+
+/// Whether a directory is on a file system in memory, which doesn't say what is there: all of it is, unless it is swapped out.
+fn is_in_memory(dir: &Path) -> bool {
+    const TMPFS: u32 = 0x0102_1994;
+    const RAMFS: u32 = 0x8584_58F6;
+    // The field is signed, and as wide as the system likes; the numbers have 32 bits.
+    rustix::fs::statfs(dir).is_ok_and(|system| [TMPFS, RAMFS].contains(&(system.f_type as u32)))
 }
 
 /// Makes a directory for this user alone, and those above it, if it isn't there.
@@ -107,14 +122,11 @@ pub struct SpoolWriter {
     file: File,
     named: Option<Named>,
     length: u64,
+    stays_in_memory: bool,
     claim: Option<Claim>,
 }
 
 impl SpoolWriter {
-    fn new(file: File, named: Option<Named>) -> SpoolWriter {
-        SpoolWriter { file, named, length: 0, claim: None }
-    }
-
     /// Takes over the room that some of its octets have.
     pub(crate) fn take_room(&mut self, claim: Claim) {
         match &mut self.claim {
@@ -137,34 +149,34 @@ impl SpoolWriter {
 
     /// The body. It is not synced: see [`SpooledBody::sync`].
     pub fn finish(self) -> Arc<SpooledBody> {
-        let SpoolWriter { file, named, length, claim } = self;
-        SpooledBody::new(Arc::new(file), named, length, claim)
+        let SpoolWriter { file, named, length, stays_in_memory, claim } = self;
+        let file = Elsewhere::new(Arc::new(file));
+        Arc::new(SpooledBody { file, named, length, stays_in_memory, _claim: claim })
     }
 }
 
 /// A body in a file.
 #[derive(Debug)]
 pub struct SpooledBody {
-    held: Elsewhere<Held>,
+    file: Elsewhere<Arc<File>>,
     named: Option<Named>,
     length: u64,
-}
-
-/// What a body has, in the order in which it gives it back.
-#[derive(Debug)]
-struct Held {
-    file: Arc<File>,
+    /// Its file system is one in memory.
+    stays_in_memory: bool,
+    /// Free as soon as nobody has the body, for those that come next, though its file may be closed a moment later.
     _claim: Option<Claim>,
 }
 
 impl SpooledBody {
-    fn new(file: Arc<File>, named: Option<Named>, length: u64, claim: Option<Claim>) -> Arc<SpooledBody> {
-        Arc::new(SpooledBody { held: Elsewhere::new(Held { file, _claim: claim }), named, length })
-    }
-
     /// A body in a file that something else keeps.
     pub(crate) fn kept(file: File, length: u64) -> Arc<SpooledBody> {
-        SpooledBody::new(Arc::new(file), None, length, None)
+        Arc::new(SpooledBody {
+            file: Elsewhere::new(Arc::new(file)),
+            named: None,
+            length,
+            stays_in_memory: false,
+            _claim: None,
+        })
     }
 
     /// What a body is, if it is in such a file.
@@ -177,8 +189,14 @@ impl SpooledBody {
     pub(crate) fn with_room(body: Body, room: &Arc<Room>) -> Body {
         match SpooledBody::of(&body) {
             Some(kept) if kept.named.is_none() => {
-                let claim = room.claim_anyway(kept.length);
-                Body::large(SpooledBody::new(kept.held.file.clone(), None, kept.length, Some(claim)))
+                let (file, claim) = (Elsewhere::new(Arc::clone(&kept.file)), room.claim_anyway(kept.length));
+                Body::large(Arc::new(SpooledBody {
+                    file,
+                    named: None,
+                    length: kept.length,
+                    stays_in_memory: kept.stays_in_memory,
+                    _claim: Some(claim),
+                }))
             }
             _ => body,
         }
@@ -186,7 +204,7 @@ impl SpooledBody {
 
     /// Its file, from the first octet to the last. It can be read at any offset; nobody writes to it any more.
     pub fn file(&self) -> &File {
-        &self.held.file
+        &self.file
     }
 
     /// All of its octets, in memory.
@@ -194,6 +212,19 @@ impl SpooledBody {
         let mut octets = vec![0; usize::try_from(self.length).unwrap_or(usize::MAX)];
         self.file().read_exact_at(&mut octets, 0)?;
         Ok(Bytes::from(octets))
+    }
+
+    /// Whether no disk is ever waited for to read it.
+    pub(crate) fn stays_in_memory(&self) -> bool {
+        self.stays_in_memory
+    }
+
+    /// All of it, for a message.
+    pub(crate) fn range(self: Arc<SpooledBody>) -> FileRange {
+        let (length, stays_in_memory) = (self.length, self.stays_in_memory);
+        // It is never written again, so it can't become shorter but by a hand from outside.
+        let range = FileRange::new(self, 0, length).close_if_short();
+        if stays_in_memory { range.in_memory() } else { range }
     }
 
     /// Its name, where the file system has no files without one. It goes with the last owner of the body.

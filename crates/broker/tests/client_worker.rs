@@ -8,7 +8,7 @@ mod options;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use towpath_broker::broker::{Broker, BrokerError, BrokerOptions, StopHandle};

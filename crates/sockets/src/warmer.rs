@@ -1,15 +1,16 @@
-//! Threads that read into memory what a peer is to be sent next, while the hub serves the others.
+//! Reads into memory what a peer is to be sent next, while the hub serves the others.
 
 use crate::message::OpenFile;
 use crate::page_cache;
 use crate::peer::PeerId;
 use crate::waker::Waker;
-use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use towpath_lanes::{Lane, LaneLimits};
 
-/// Threads that read at a time: a disk does best with a few.
-const THREADS_MAX: usize = 4;
+/// A disk does best with a few readers. Which disk a file is on can't be asked without waiting for it, so all are one group.
+const LIMITS: LaneLimits = LaneLimits { name: "tow-disk", threads_max: 4, hanging_max: 12, per_group_max: 16 };
+const GROUP: u64 = 0;
 
 /// A piece of a file that isn't in memory.
 #[derive(Debug)]
@@ -19,16 +20,9 @@ pub(crate) struct ColdPiece {
     pub(crate) length: u64,
 }
 
-#[derive(Default)]
-struct State {
-    /// At most one for each peer, so they take turns.
-    waiting: VecDeque<(PeerId, ColdPiece)>,
-    threads: usize,
-}
-
-/// Reads for one hub. Its threads are started when there is something to read, and end when there isn't.
+/// Reads for one hub, a piece at a time for each peer.
 pub(crate) struct Warmer {
-    state: Arc<Mutex<State>>,
+    lane: Lane,
     waker: Waker,
     sender: Sender<PeerId>,
     read: Receiver<PeerId>,
@@ -37,33 +31,20 @@ pub(crate) struct Warmer {
 impl Warmer {
     pub(crate) fn new(waker: Waker) -> Warmer {
         let (sender, read) = channel();
-        Warmer { state: Arc::default(), waker, sender, read }
+        Warmer { lane: Lane::new(LIMITS), waker, sender, read }
     }
 
     /// Has a piece read. The hub is woken when [`Warmer::next`] gives its peer.
     pub(crate) fn begin(&self, peer: PeerId, piece: ColdPiece) {
-        {
-            let mut state = lock(&self.state);
-            state.waiting.push_back((peer, piece));
-            if state.threads == THREADS_MAX {
-                return;
-            }
-            state.threads += 1;
-        }
-        let (state, sender, waker) = (self.state.clone(), self.sender.clone(), self.waker.clone());
-        let thread =
-            std::thread::Builder::new().name("tow-disk".to_owned()).spawn(move || work(&state, &sender, &waker));
-        if thread.is_err() {
-            let mut state = lock(&self.state);
-            state.threads -= 1;
-            if state.threads == 0 {
-                // Nobody would ever read them: they are sent as they are, and whoever sends them waits for the disk.
-                for (peer, _) in state.waiting.drain(..) {
-                    let _ = self.sender.send(peer);
-                }
-                self.waker.wake();
-            }
-        }
+        let told = Told { peer, sender: self.sender.clone(), waker: self.waker.clone() };
+        // Without a thread it is sent as it is, and whoever sends it waits for the disk.
+        let _ = self.lane.submit(GROUP, peer.token(), move || {
+            // Where it can't be read, sending it meets the same, and tells.
+            let _ = page_cache::warm(&*piece.file, piece.offset, piece.length);
+            // Before the peer goes on: it may be the last who holds the file.
+            drop(piece);
+            drop(told);
+        });
     }
 
     /// A peer whose piece has been read, as far as it can be.
@@ -73,37 +54,20 @@ impl Warmer {
 
     /// What a peer that is gone was to be sent needn't be read.
     pub(crate) fn forget(&self, peer: PeerId) {
-        lock(&self.state).waiting.retain(|(of, _)| *of != peer);
+        self.lane.forget(peer.token(), None, Some(GROUP));
     }
 }
 
-impl Drop for Warmer {
+/// Tells that a piece has been read, or never will be.
+struct Told {
+    peer: PeerId,
+    sender: Sender<PeerId>,
+    waker: Waker,
+}
+
+impl Drop for Told {
     fn drop(&mut self) {
-        // The threads end when they have read what they are at: one may hang on a disk that never answers, and nobody waits for it.
-        lock(&self.state).waiting.clear();
+        let _ = self.sender.send(self.peer);
+        self.waker.wake();
     }
-}
-
-fn work(state: &Mutex<State>, sender: &Sender<PeerId>, waker: &Waker) {
-    loop {
-        let (peer, piece) = {
-            let mut state = lock(state);
-            let Some(next) = state.waiting.pop_front() else {
-                state.threads -= 1;
-                return;
-            };
-            next
-        };
-        // Where it can't be read, sending it meets the same, and tells.
-        let _ = page_cache::warm(&*piece.file, piece.offset, piece.length);
-        // Before the peer goes on: it may be the last who holds the file.
-        drop(piece);
-        let _ = sender.send(peer);
-        waker.wake();
-    }
-}
-
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    // Nothing that can panic is done under the lock.
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }

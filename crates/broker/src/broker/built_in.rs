@@ -2,7 +2,7 @@
 
 use super::Broker;
 use super::reading::{Question, is_in_memory};
-use crate::body::Body;
+use crate::body::{Body, LargeBody};
 use crate::core::{ServiceInfo, StoredState, WorkerInfo};
 use crate::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX, SERVICE_BYTES_MAX};
 use crate::spool::{BodyOf, SpooledBody};
@@ -65,6 +65,9 @@ impl Lists {
     }
 }
 
+/// The code before a stored reply.
+const DONE: &str = "200";
+
 /// Of a stored reply that a numbered client can't have behind a code.
 const TOO_LARGE_A_REPLY: &str =
     "the reply is here, but has with its code over 64 MiB or 1000 frames: a stock client of Majordomo is given it";
@@ -105,18 +108,6 @@ fn by_service(workers: impl Iterator<Item = WorkerInfo>) -> HashMap<Bytes, Vec<W
 impl Broker {
     /// Answers a request for one of them.
     pub(super) fn answer(&mut self, token: &Token, service: &[u8], body: &Body) {
-        self.answer_now(token, service, body, false);
-    }
-
-    /// Answers those for which a body had to be read.
-    pub(super) fn take_read(&mut self) {
-        while let Some(Question { token, service, body }) = self.reading.next() {
-            self.answer_now(&token, &service, &body, true);
-        }
-    }
-
-    /// `was_read`: what the answer needs has just been read.
-    fn answer_now(&mut self, token: &Token, service: &[u8], body: &Body, was_read: bool) {
         let argument = body.frames().and_then(|mut frames| frames.next()).unwrap_or_default().to_vec();
         let reply = match service {
             b"mmi.service" => {
@@ -134,19 +125,12 @@ impl Broker {
             b"mmi.services" | b"mmi.queue" => self.list(service, b""),
             b"mmi.spool" => coded("200", [self.spool().to_string().into()]),
             b"titanic.request" if self.keeping.is_some() => return self.titanic_request(token, body),
-            b"titanic.reply" if self.keeping.is_some() => match self.titanic_reply(token, &argument, was_read) {
+            b"titanic.reply" if self.keeping.is_some() => match self.titanic_reply(token, &argument) {
                 Ok(reply) => reply,
-                Err(NotNow::NoRoom) => {
-                    return self.core.built_in_reply(token, Status::UNAVAILABLE, Body::from(TOO_MANY_REPLIES));
-                }
-                Err(NotNow::OnDisk(file)) => {
-                    let question =
-                        Question { token: *token, service: Bytes::copy_from_slice(service), body: body.clone() };
-                    return match self.reading.begin(file, question) {
-                        Ok(()) => {}
-                        // No thread can be had: it takes as long as it takes.
-                        Err(_) => self.answer_now(token, service, body, true),
-                    };
+                Err(NotNow::NoRoom) => return self.answer_later(token),
+                Err(NotNow::OnDisk(body)) => {
+                    let question = Question { token: *token, body };
+                    return self.reading.begin(question).unwrap_or_else(|_| self.answer_later(token));
                 }
             },
             b"titanic.close" if self.keeping.is_some() => match name_of(&argument) {
@@ -160,6 +144,22 @@ impl Broker {
         };
         let status = if reply.single() == Some(b"501") { Status::NOT_IMPLEMENTED } else { Status::OK };
         self.core.built_in_reply(token, status, reply);
+    }
+
+    /// There is no room for the answer now.
+    fn answer_later(&mut self, token: &Token) {
+        self.core.built_in_reply(token, Status::UNAVAILABLE, Body::from(TOO_MANY_REPLIES));
+    }
+
+    /// Answers with stored replies that had to be read. What was asked behind them may have closed them meanwhile.
+    pub(super) fn take_read(&mut self) {
+        while let Some(Question { token, body }) = self.reading.next() {
+            if self.core.has_room_to_answer(&token, body.length() as usize) {
+                self.core.built_in_reply(&token, Status::OK, coded_file(&body));
+            } else {
+                self.answer_later(&token);
+            }
+        }
     }
 
     /// A list of everything, or of what belongs to one service.
@@ -247,12 +247,12 @@ impl Broker {
     }
 
     /// What is stored under a name.
-    fn titanic_reply(&self, token: &Token, argument: &[u8], was_read: bool) -> Result<Body, NotNow> {
+    fn titanic_reply(&self, token: &Token, argument: &[u8]) -> Result<Body, NotNow> {
         Ok(match name_of(argument).and_then(|name| self.core.stored(name)) {
             None => coded("400", []),
             Some(StoredState::Pending) => coded("300", []),
             Some(StoredState::Done(Status::OK, body)) if self.core.numbered_by(token).is_some() => {
-                in_memory(&body, was_read, |bytes| self.core.has_room_to_answer(token, bytes))?
+                in_memory(&body, |bytes| self.core.has_room_to_answer(token, bytes))?
             }
             Some(StoredState::Done(Status::OK, body)) => Body::joined([coded("200", []), body]),
             Some(StoredState::Done(_, reason)) => coded("500", reason.to_frames().unwrap_or_default()),
@@ -261,24 +261,28 @@ impl Broker {
 }
 
 /// A stored reply behind its code, for a numbered client: in several frames, so all of it in memory, if there is room for it there.
-fn in_memory(body: &Body, was_read: bool, has_room: impl Fn(usize) -> bool) -> Result<Body, NotNow> {
-    const CODE: &str = "200";
+fn in_memory(body: &Body, has_room: impl Fn(usize) -> bool) -> Result<Body, NotNow> {
     let fits = |frames: usize| {
-        frames < BODY_FRAMES_MAX && body.length().saturating_add(CODE.len() as u64) <= BODY_BYTES_MAX as u64
+        frames < BODY_FRAMES_MAX && body.length().saturating_add(DONE.len() as u64) <= BODY_BYTES_MAX as u64
     };
     Ok(match (body.to_frames(), SpooledBody::of(body)) {
-        (Some(frames), _) if fits(frames.len()) => coded(CODE, frames),
+        (Some(frames), _) if fits(frames.len()) => coded(DONE, frames),
         (None, Some(_)) if fits(1) && !has_room(body.length() as usize) => return Err(NotNow::NoRoom),
-        (None, Some(file)) if fits(1) && !was_read && !is_in_memory(&file) => return Err(NotNow::OnDisk(file)),
-        (None, Some(file)) if fits(1) => match file.read() {
-            Ok(octets) => coded(CODE, [octets]),
-            Err(error) => {
-                tracing::error!(%error, "a stored reply can't be read");
-                coded("500", ["the broker can't read the reply from its disk".into()])
-            }
-        },
+        (None, Some(file)) if fits(1) && !is_in_memory(&file) => return Err(NotNow::OnDisk(file)),
+        (None, Some(file)) if fits(1) => coded_file(&file),
         _ => coded("413", [TOO_LARGE_A_REPLY.into()]),
     })
+}
+
+/// The same of one in a file.
+fn coded_file(file: &SpooledBody) -> Body {
+    match file.read() {
+        Ok(octets) => coded(DONE, [octets]),
+        Err(error) => {
+            tracing::error!(%error, "a stored reply can't be read");
+            coded("500", ["the broker can't read the reply from its disk".into()])
+        }
+    }
 }
 
 /// The name of what a numbered client has stored by one of its requests, whichever process of the broker takes it: only who knows the

@@ -2,15 +2,14 @@
 
 use super::Broker;
 use super::connection::{Connection, Speaks};
-use crate::body::{Body, LargeBody};
+use crate::body::Body;
 use crate::core::{Action, Millis, Peer, Task};
 use crate::mdp;
 use crate::spool::SpooledBody;
 use crate::wire::{CLIENT_HEADER, Status, ToClient, ToWorker, WORKER_HEADER};
 use bytes::Bytes;
-use std::sync::Arc;
 use std::time::Duration;
-use towpath_sockets::{FileRange, Frame, Hub, Message, PeerId, SendError};
+use towpath_sockets::{Frame, Hub, Message, PeerId, SendError};
 
 /// Octets of memory that may wait for one peer beside what the hub holds, or as many as a client may have outstanding if that is
 /// more, where it reads nothing. Only replies to requests of stock clients that workers have already, and parts, can come to that:
@@ -320,12 +319,7 @@ fn with_body(head: mdp::Head, body: &Body) -> Message {
 fn frames_of(body: &Body) -> impl Iterator<Item = Frame> {
     body.pieces().iter().flat_map(|piece| {
         let whole = piece.to_frames().into_iter().flatten().map(Frame::Bytes);
-        // A spooled body is never written again, so it can't become shorter but by a hand from outside.
-        let file = |spooled: Arc<SpooledBody>| {
-            let length = spooled.length();
-            FileRange::new(spooled, 0, length).close_if_short()
-        };
-        whole.chain(SpooledBody::of(piece).map(|spooled| Frame::File(file(spooled))))
+        whole.chain(SpooledBody::of(piece).map(|spooled| Frame::File(spooled.range())))
     })
 }
 

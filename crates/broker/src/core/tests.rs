@@ -120,6 +120,7 @@ fn what_a_worker_held_goes_to_the_next_in_the_same_order_and_not_for_ever() {
 #[test]
 fn what_a_worker_can_not_keep_goes_to_another_one_if_there_is_one() {
     let mut core = Core::new(Settings { attempts_max: 3, ..Settings::default() });
+    // What the broker has no room for was executed.
     let no_place = |core: &mut Core, peer: Peer, token: &Token| {
         core.worker_gives_back(1, peer, token, Body::from("no place"));
     };
@@ -148,6 +149,12 @@ fn what_a_worker_can_not_keep_goes_to_another_one_if_there_is_one() {
     // What it gave back isn't its own any more.
     no_place(&mut core, 2, &token);
     assert_eq!((actions(&mut core), core.counters().late_replies), (vec![], 1));
+    // What the broker has no room for is a reply: it was executed.
+    core.request(1, 1, 5, 0, false, b"echo", Body::default());
+    let [(2, fifth, 1)] = dispatched(&mut core)[..] else { panic!("not given") };
+    core.worker_reply(1, 2, &fifth, Status::NO_STORAGE, None, Body::from("no room"));
+    let told = |action: &Action| matches!(action, Action::Reply { number: 5, status: Status::NO_STORAGE, .. });
+    assert!(actions(&mut core).iter().any(told));
     // Not for ever.
     no_place(&mut core, 3, &second);
     assert!(actions(&mut core).iter().any(failed));

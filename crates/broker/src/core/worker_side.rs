@@ -125,7 +125,9 @@ impl Core {
         };
         let request = self.requests.at(slot);
         let is_alone = self.services.at(self.workers[key as usize].service).workers < 2;
-        if is_alone || request.has_parts || request.attempt >= self.settings.attempts_max {
+        // Parts of an earlier attempt are void, but for what nobody can call back.
+        let has_begun = !request.parts().is_empty() || self.was_begun_for_good(slot);
+        if is_alone || has_begun || request.attempt >= self.settings.attempts_max {
             return self.worker_reply(now, peer, token, Status::FAILED, None, reason);
         }
         let worker = &mut self.workers[key as usize];

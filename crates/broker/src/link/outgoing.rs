@@ -1,20 +1,18 @@
 //! From records and bodies to messages of the hub.
 
-use crate::body::{Body, LargeBody};
+use crate::body::Body;
 use crate::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX};
 use crate::spool::SpooledBody;
 use crate::wire;
 use bytes::Bytes;
-use towpath_sockets::{FileRange, Frame, Message};
+use towpath_sockets::{Frame, Message};
 
 /// Appends the frames of a body; what is on disk is one frame that the kernel sends.
 pub(crate) fn append_body(message: &mut Message, body: &Body) {
     if let Some(frames) = body.to_frames() {
         message.frames.extend(frames.into_iter().map(Frame::Bytes));
     } else if let Some(spooled) = SpooledBody::of(body) {
-        let length = spooled.length();
-        let range = FileRange::new(spooled, 0, length);
-        message.frames.push(range.close_if_short().into());
+        message.frames.push(spooled.range().into());
     } else {
         // `check` is asked before a body is taken.
         tracing::error!(?body, "a body of this kind can't be sent");

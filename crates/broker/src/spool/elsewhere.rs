@@ -4,7 +4,12 @@
 //! where the disk hangs. Who drops a body last is often the thread that has all peers.
 
 use std::ops::Deref;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::OnceLock;
+use towpath_lanes::{Lane, LaneLimits};
+
+/// Which disk a file is on can't be asked without waiting for it, so all are one group.
+const LIMITS: LaneLimits = LaneLimits { name: "spool-close", threads_max: 1, hanging_max: 7, per_group_max: 8 };
+static CLOSING: OnceLock<Lane> = OnceLock::new();
 
 /// What is dropped on another thread.
 #[derive(Debug)]
@@ -20,56 +25,16 @@ impl<T: Send + 'static> Deref for Elsewhere<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        self.0.as_ref().expect("it is there until it is dropped")
+        self.0.as_ref().expect("only dropping takes it")
     }
 }
 
 impl<T: Send + 'static> Drop for Elsewhere<T> {
     fn drop(&mut self) {
         if let Some(value) = self.0.take() {
-            drop_elsewhere(Box::new(value));
+            // Without a thread it is dropped here.
+            let _ = CLOSING.get_or_init(|| Lane::new(LIMITS)).submit(0, 0, move || drop(value));
         }
-    }
-}
-
-struct State {
-    waiting: Vec<Box<dyn Send>>,
-    /// A thread takes what waits, and ends when nothing does.
-    is_running: bool,
-}
-
-static STATE: Mutex<State> = Mutex::new(State { waiting: Vec::new(), is_running: false });
-
-fn lock() -> MutexGuard<'static, State> {
-    // Nothing that can panic is done under the lock.
-    STATE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn drop_elsewhere(value: Box<dyn Send>) {
-    {
-        let mut state = lock();
-        state.waiting.push(value);
-        if std::mem::replace(&mut state.is_running, true) {
-            return;
-        }
-    }
-    if std::thread::Builder::new().name("spool-close".to_owned()).spawn(drop_all).is_err() {
-        // Slow is better than never.
-        drop_all();
-    }
-}
-
-fn drop_all() {
-    loop {
-        let waiting = {
-            let mut state = lock();
-            if state.waiting.is_empty() {
-                state.is_running = false;
-                return;
-            }
-            std::mem::take(&mut state.waiting)
-        };
-        drop(waiting);
     }
 }
 

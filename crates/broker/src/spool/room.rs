@@ -3,9 +3,8 @@
 use rustix::process::{Resource, getrlimit};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
-use towpath_sockets::Waker;
 
 /// What a body is. Requests leave the last quarter of the room to replies: whatever waits for workers, what they have done can
 /// be told, and the room becomes free again.
@@ -33,14 +32,12 @@ pub(crate) struct Room {
     taken: AtomicU64,
     most_files: u64,
     files: AtomicU64,
-    /// Whoever waits for room.
-    waker: OnceLock<Waker>,
 }
 
 impl Room {
     /// Room for so many octets, in so many files.
     pub fn new(most: u64, most_files: u64) -> Arc<Room> {
-        Arc::new(Room { most, taken: AtomicU64::new(0), most_files, files: AtomicU64::new(0), waker: OnceLock::new() })
+        Arc::new(Room { most, taken: AtomicU64::new(0), most_files, files: AtomicU64::new(0) })
     }
 
     /// Half of the files that this process may have open.
@@ -73,11 +70,6 @@ impl Room {
     /// In how many files bodies are.
     pub fn files(&self) -> u64 {
         self.files.load(Ordering::Relaxed)
-    }
-
-    /// Has a hub woken whenever room becomes free: mostly that is on another thread.
-    pub fn wakes(&self, waker: Waker) {
-        let _ = self.waker.set(waker);
     }
 
     /// Takes room for some octets.
@@ -133,12 +125,6 @@ impl Drop for Claim {
     fn drop(&mut self) {
         self.room.taken.fetch_sub(self.octets, Ordering::Relaxed);
         self.room.files.fetch_sub(self.files, Ordering::Relaxed);
-        // What another one has absorbed is not free.
-        if self.octets + self.files > 0
-            && let Some(waker) = self.room.waker.get()
-        {
-            waker.wake();
-        }
     }
 }
 

@@ -15,10 +15,10 @@
 
 mod link;
 mod request;
+mod rest;
 pub(crate) mod session;
 #[cfg(test)]
 mod tests;
-mod unkept;
 
 pub use crate::link::{Dialect, LinkOptions, default_spool_folder};
 pub use request::{NotWanted, Request};

@@ -4,7 +4,7 @@
 //! the same to the broker. Stock brokers have no tokens; what came on a connection of theirs ends with it.
 
 use super::request::unfit;
-use super::unkept::Unkept;
+use super::rest::Rest;
 use crate::body::{Arriving, Body, COPY_AGAIN_BYTES_MAX};
 use crate::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX};
 use crate::link::outgoing::{self, Unfit};
@@ -139,7 +139,7 @@ pub(crate) struct Session {
     link: Link,
     held: HashMap<Token, Held>,
     orphans: u32,
-    unkept: Unkept,
+    rest: Rest,
     /// The memory of a reply that was made at once, for the next request.
     spare: Body,
     unsent: VecDeque<Unsent>,
@@ -161,7 +161,7 @@ impl Session {
             link: Link::Down,
             held: HashMap::new(),
             orphans: 0,
-            unkept: Unkept::default(),
+            rest: Rest::default(),
             spare: Body::default(),
             unsent: VecDeque::new(),
             unsent_bytes: 0,
@@ -179,7 +179,7 @@ impl Session {
 
     /// Whether no reply is owed, and none waits for a connection.
     pub fn is_idle(&self) -> bool {
-        self.held.is_empty() && self.unsent.is_empty() && self.unkept.len() == 0
+        self.held.is_empty() && self.unsent.is_empty()
     }
 
     /// Octets of replies that wait for a connection, and of messages that wait for [`Session::pump_stock`].
@@ -200,14 +200,14 @@ impl Session {
         }
     }
 
-    /// What is left of the credit beside requests of former connections.
+    /// What is left of the credit beside requests of former connections, and what is kept back.
     fn free_credit(&self) -> u32 {
-        self.credit.saturating_sub(self.orphans)
+        self.credit.saturating_sub(self.orphans).saturating_sub(self.rest.credit())
     }
 
     /// Whether the broker has given all that it may on this connection. A broker that gives more would fill this worker's memory.
     fn is_over_credit(&self) -> bool {
-        self.held.len() + self.unkept.len() >= self.orphans as usize + self.credit as usize
+        self.held.len() >= self.orphans as usize + self.credit as usize
     }
 
     /// A connection to a broker of numbered requests is there. Appends what is said first, and replies that waited for it.
@@ -239,7 +239,6 @@ impl Session {
         self.link = Link::Down;
         self.stock.clear();
         self.stock_bytes = 0;
-        self.unkept.clear();
         let counters = &mut self.counters;
         self.held.retain(|_, held| {
             held.orphan = true;
@@ -269,13 +268,7 @@ impl Session {
                     self.counters.requests += 1;
                     let body = match (content, attached.take_if(|_| content.is_attached())) {
                         (Content::Attached { .. }, Some(Err(why))) => {
-                            if self.is_over_credit() {
-                                return Err(WireError::OverCredit);
-                            }
-                            self.unkept.push(token, why);
-                            if self.leaving {
-                                self.unkept.flush(out);
-                            }
+                            self.give_back(token, why, out);
                             continue;
                         }
                         (Content::One(octets), _) if at_once.is_some() && octets.len() <= COPY_AGAIN_BYTES_MAX => {
@@ -285,7 +278,15 @@ impl Session {
                         }
                         // What has its reply at once keeps nothing alive for long.
                         (Content::One(octets), _) if at_once.is_some() => Body::from(block.slice_ref(octets)),
-                        (_, attached) => content.to_body(block, attached.and_then(Result::ok))?,
+                        (_, attached) => {
+                            if attached
+                                .as_ref()
+                                .is_some_and(|body| body.as_ref().is_ok_and(|body| body.as_large().is_some()))
+                            {
+                                self.rest.had_a_place();
+                            }
+                            content.to_body(block, attached.and_then(Result::ok))?
+                        }
                     };
                     if let Some(reply) = at_once {
                         match reply(body) {
@@ -308,7 +309,6 @@ impl Session {
                     self.held.insert(token, Held::default());
                     sink(Heard::Request(Arrival { token, attempt, ttl_ms, body }));
                 }
-                ToWorker::Cancel { token } if self.unkept.remove(token) => {}
                 ToWorker::Cancel { token } => {
                     if let Some(held) = self.held.remove(&token) {
                         self.counters.cancelled += 1;
@@ -418,10 +418,21 @@ impl Session {
     fn released(&mut self, held: &Held, out: &mut Block) {
         if held.orphan {
             self.orphans = self.orphans.saturating_sub(1);
-            if self.link == Link::Numbered && !self.leaving {
-                FromWorker::credit(out, self.free_credit());
-            }
+            self.say_credit(out);
         }
+    }
+
+    fn say_credit(&self, out: &mut Block) {
+        if self.link == Link::Numbered && !self.leaving {
+            FromWorker::credit(out, self.free_credit());
+        }
+    }
+
+    /// There is no place for a request: it is for others. Its credit first, or it could come again at once.
+    fn give_back(&mut self, token: Token, why: String, out: &mut Block) {
+        self.rest.begin();
+        self.say_credit(out);
+        FromWorker::reply(out, token, Status::NO_STORAGE, None, &Body::from(why));
     }
 
     /// Takes no more requests from now on.
@@ -430,10 +441,7 @@ impl Session {
             return;
         }
         match self.link {
-            Link::Numbered => {
-                FromWorker::leaving(out);
-                self.unkept.flush(out);
-            }
+            Link::Numbered => FromWorker::leaving(out),
             Link::Stock { dialect, .. } if self.held.is_empty() => self.push_stock(dialect.disconnect()),
             _ => {}
         }
@@ -450,13 +458,15 @@ impl Session {
     pub fn deadline(&self) -> Option<Duration> {
         match self.link {
             Link::Stock { heard, beat, .. } => Some(beat.min(heard + HEARTBEAT * LIVENESS)),
-            _ => self.unkept.deadline(),
+            _ => self.rest.deadline(),
         }
     }
 
     /// Looks at what has come due.
     pub fn on_time(&mut self, now: Duration, out: &mut Block) {
-        self.unkept.on_time(now, out);
+        if self.rest.on_time(now) {
+            self.say_credit(out);
+        }
         let Link::Stock { dialect, heard, beat } = &mut self.link else { return };
         if now >= *heard + HEARTBEAT * LIVENESS {
             self.link = Link::Over("the broker has been silent for too long");

@@ -380,67 +380,63 @@ fn a_large_body_belongs_to_the_last_record_of_its_block() {
     assert_eq!(arrived, expected.collect::<Vec<_>>());
 }
 
-/// Gives a request with a body that can't be kept.
-fn unkept(session: &mut Session, number: u64, out: &mut Block) -> Result<(), WireError> {
-    let mut request = Block::default();
+/// Gives a request with a large body, which has a place or none, and what is said about it: credit, and what is given back.
+fn large(session: &mut Session, number: u64, body: Result<Body, String>) -> (Vec<u32>, Vec<u64>) {
+    let (mut request, mut out) = (Block::default(), Block::default());
     ToWorker::request(&mut request, token(number), 1, 0, &Body::from(vec![1; 5000]));
     let message = request.drain().next().unwrap();
-    session.on_block(&message.block, Some(Err("no place".into())), out, None, &mut |_| panic!("it isn't here"))
+    session.on_block(&message.block, Some(body), &mut out, None, &mut |_| ()).unwrap();
+    said(&mut out)
 }
 
-/// The tokens of what was given back.
-fn given_back(out: &mut Block) -> Vec<u64> {
-    let mut numbers = Vec::new();
+fn said(out: &mut Block) -> (Vec<u32>, Vec<u64>) {
+    let (mut credits, mut given_back) = (Vec::new(), Vec::new());
     for Message { block, .. } in out.drain() {
         let mut rest = &block[..];
         while !rest.is_empty() {
-            if let FromWorker::Reply { token, status, part, .. } = FromWorker::decode(&mut rest).unwrap() {
-                assert_eq!((status, part), (Status::NO_STORAGE, None));
-                numbers.push(u64::from_be_bytes(token.0[..8].try_into().unwrap()));
+            match FromWorker::decode(&mut rest).unwrap() {
+                FromWorker::Ready { credit, .. } | FromWorker::Credit { credit } => credits.push(credit),
+                FromWorker::Reply { token, status, part, .. } => {
+                    assert_eq!((status, part), (Status::NO_STORAGE, None));
+                    // Or the request could come again at once.
+                    assert!(!credits.is_empty());
+                    given_back.push(u64::from_be_bytes(token.0[..8].try_into().unwrap()));
+                }
+                FromWorker::Leaving => {}
             }
         }
     }
-    numbers
+    (credits, given_back)
 }
 
 #[test]
-fn what_can_not_be_kept_is_given_back_after_a_rest() {
+fn what_has_no_place_is_given_back_and_its_credit_rests() {
     let (mut session, mut out) = (Session::new("echo", 3), Block::default());
     let at = Duration::from_millis;
+    let lost = || Err("no place".to_owned());
     session.connected(&mut out);
-    for number in 1..=3 {
-        unkept(&mut session, number, &mut out).unwrap();
-        session.on_time(at(number), &mut out);
-    }
-    // They count as what it holds.
-    assert_eq!(unkept(&mut session, 4, &mut out), Err(WireError::OverCredit));
-    assert!(!session.is_idle());
-    assert_eq!((session.deadline(), given_back(&mut out)), (Some(at(1001)), Vec::new()));
-    session.on_time(at(1000), &mut out);
-    assert_eq!(given_back(&mut out), [0; 0]);
-    session.on_time(at(1001), &mut out);
-    assert_eq!(given_back(&mut out), [1]);
-    // One is cancelled meanwhile, and who leaves doesn't rest.
-    let mut cancel = Block::default();
-    ToWorker::cancel(&mut cancel, token(2));
-    let cancel = cancel.drain().next().unwrap();
-    session.on_block(&cancel.block, None, &mut out, None, &mut |_| panic!("nobody has it")).unwrap();
-    session.leave(&mut out);
-    assert_eq!(given_back(&mut out), [3]);
-    assert!(session.is_idle() && session.deadline().is_none());
-    unkept(&mut session, 5, &mut out).unwrap();
-    assert_eq!(given_back(&mut out), [5]);
-}
-
-#[test]
-fn what_can_not_be_kept_is_forgotten_with_its_connection() {
-    let (mut session, mut out) = (Session::new("echo", 1), Block::default());
-    session.connected(&mut out);
-    unkept(&mut session, 1, &mut out).unwrap();
-    session.disconnected();
+    assert_eq!(said(&mut out), (vec![3], vec![]));
+    assert_eq!(large(&mut session, 1, lost()), (vec![2], vec![1]));
+    session.on_time(at(10), &mut out);
+    assert_eq!(large(&mut session, 2, lost()), (vec![1], vec![2]));
+    session.on_time(at(20), &mut out);
     assert!(session.is_idle());
+    assert_eq!((session.deadline(), said(&mut out)), (Some(at(1010)), (vec![], vec![])));
+    session.on_time(at(1010), &mut out);
+    assert_eq!((session.deadline(), said(&mut out)), (Some(at(2020)), (vec![2], vec![])));
+    // The disk is as full on the next connection.
+    session.disconnected();
     session.connected(&mut out);
-    session.on_time(Duration::from_secs(9), &mut out);
-    assert_eq!(given_back(&mut out), [0; 0]);
-    unkept(&mut session, 2, &mut out).unwrap();
+    assert_eq!(said(&mut out), (vec![2], vec![]));
+    // One has a place again.
+    let folder = tempfile::tempdir().unwrap();
+    let kept = Body::large(crate::Spool::new(folder.path()).unwrap().create().unwrap().finish());
+    assert_eq!(large(&mut session, 3, Ok(kept)), (vec![], vec![]));
+    assert_eq!(large(&mut session, 4, lost()), (vec![1], vec![4]));
+    session.on_time(at(2020), &mut out);
+    assert_eq!((session.deadline(), said(&mut out)), (Some(at(3020)), (vec![2], vec![])));
+    // Whoever leaves says nothing more of credit.
+    session.leave(&mut out);
+    session.on_time(at(3020), &mut out);
+    assert_eq!((session.deadline(), said(&mut out)), (None, (vec![], vec![])));
 }

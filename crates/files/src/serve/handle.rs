@@ -3,10 +3,10 @@
 //! Closing a file of a network file system, or of FUSE, may ask the other side, and wait for as long as that one pleases.
 //! Whoever lets go of it last may be the event thread, so such files are closed in a lane of their own.
 
-use super::pool::{Lane, LaneLimits};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::fs::File;
 use std::sync::OnceLock;
+use towpath_lanes::{Lane, LaneLimits};
 
 const CLOSE_LANE: LaneLimits = LaneLimits { name: "tow-close", threads_max: 2, hanging_max: 14, per_group_max: 2 };
 static CLOSING: OnceLock<Lane> = OnceLock::new();

@@ -15,7 +15,6 @@ mod listing;
 mod load;
 mod names;
 mod pieces;
-mod pool;
 mod prepare;
 mod server;
 mod session;

@@ -8,7 +8,6 @@ use super::hashing::Hashing;
 use super::listing::{Lister, Listing, start_of};
 use super::load::Piece;
 use super::names::ClientNames;
-use super::pool::{Lane, LaneLimits, Slice};
 use super::prepare::{Preparing, plain_path};
 use super::session::{LeavesAnswer, LoadHow, Loaded, Page, Prepared, Slot, Ticket};
 use super::source::Source;
@@ -23,6 +22,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use towpath_lanes::{Lane, LaneLimits, Slice};
 use towpath_sockets::page_cache::Residency;
 use towpath_sockets::{PeerId, Waker};
 

@@ -6,8 +6,8 @@
 //! clients, take turns, so that nobody waits behind all that another one wants.
 //!
 //! Which disk a path leads to is known before it was opened only so far as its names are in memory, and opening may hang as reading
-//! may. So while work waits, a thread
-//! that has been at one job for long is taken for one that hangs, and another one is started in its place, up to a bound.
+//! may. So while work waits, a thread that has been at one job for long is taken for one that hangs, and another one is started in its
+//! place, up to a bound.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,8 @@ const HANGS_AFTER: Duration = Duration::from_secs(1);
 
 /// Whether a job is through.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Slice {
+pub enum Slice {
+    /// It is through.
     Last,
     /// It took its time, and goes on when others had their turn.
     More,
@@ -51,20 +52,20 @@ impl<F: FnMut() -> Slice + Send> Job for ForRequest<F> {
 
 /// How much of a lane runs at a time.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct LaneLimits {
+pub struct LaneLimits {
     /// For the threads' names.
-    pub(super) name: &'static str,
+    pub name: &'static str,
     /// Threads that do not hang. They are started when first needed.
-    pub(super) threads_max: usize,
+    pub threads_max: usize,
     /// Threads that are replaced when they seem to hang.
-    pub(super) hanging_max: usize,
+    pub hanging_max: usize,
     /// Jobs of one group that run at the same time.
-    pub(super) per_group_max: usize,
+    pub per_group_max: usize,
 }
 
 /// One lane of the pool. Dropping it ends its threads once they finish what they run; what waits is dropped.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub struct Lane {
     shared: Arc<Shared>,
 }
 
@@ -111,13 +112,14 @@ struct Group {
 }
 
 impl Lane {
-    pub(super) fn new(limits: LaneLimits) -> Lane {
+    /// A lane without threads, so far.
+    pub fn new(limits: LaneLimits) -> Lane {
         let shared = Shared { limits, state: Mutex::default(), work: Condvar::new() };
         Lane { shared: Arc::new(shared) }
     }
 
     /// Queues a job behind those of the same group and asker. Never waits. Fails only if the system gives no first thread.
-    pub(super) fn submit(&self, group: u64, asker: u64, job: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    pub fn submit(&self, group: u64, asker: u64, job: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
         let mut job = Some(job);
         self.submit_for(0, group, asker, move || {
             if let Some(job) = job.take() {
@@ -129,7 +131,7 @@ impl Lane {
 
     /// The same for a request of the asker, by which [`Lane::forget`] can find it, and slice by slice: between two of them other askers,
     /// and other requests of this one, have their turns.
-    pub(super) fn submit_for(
+    pub fn submit_for(
         &self,
         request: u64,
         group: u64,
@@ -154,7 +156,7 @@ impl Lane {
 impl Lane {
     /// Drops what this asker has waiting, or only what is for one request of it: in one group, where it has no jobs in others. What
     /// runs goes on.
-    pub(super) fn forget(&self, asker: u64, request: Option<u64>, group: Option<u64>) {
+    pub fn forget(&self, asker: u64, request: Option<u64>, group: Option<u64>) {
         let mut dropped = Vec::new();
         let mut state = self.shared.lock();
         let all = || state.groups.keys().copied().collect();
