@@ -4,6 +4,7 @@ mod any_order;
 mod aside;
 mod bounds;
 mod given;
+mod giving_back;
 
 use super::*;
 
@@ -115,49 +116,6 @@ fn what_a_worker_held_goes_to_the_next_in_the_same_order_and_not_for_ever() {
     core.worker_reply(4, 4, &first[1].1, Status::OK, None, Body::default());
     let replied = |action: &Action| matches!(action, Action::Reply { number: 2, status: Status::OK, .. });
     assert_eq!(actions(&mut core).iter().filter(|action| replied(action)).count(), 1);
-}
-
-#[test]
-fn what_a_worker_can_not_keep_goes_to_another_one_if_there_is_one() {
-    let mut core = Core::new(Settings { attempts_max: 3, ..Settings::default() });
-    // What the broker has no room for was executed.
-    let no_place = |core: &mut Core, peer: Peer, token: &Token| {
-        core.worker_gives_back(1, peer, token, Body::from("no place"));
-    };
-    core.client_hello(0, 1, CLIENT, 1);
-    core.worker_ready(0, 2, Kind::Numbered, b"echo", 1);
-    core.request(0, 1, 1, 0, false, b"echo", Body::default());
-    let [(2, token, 1)] = dispatched(&mut core)[..] else { panic!("not given to the worker") };
-    // There is nobody else.
-    no_place(&mut core, 2, &token);
-    let failed = |action: &Action| matches!(action, Action::Reply { status: Status::FAILED, .. });
-    assert!(actions(&mut core).iter().any(failed));
-    core.worker_ready(0, 3, Kind::Numbered, b"echo", 1);
-    for number in 2..=4 {
-        core.request(0, 1, number, 0, false, b"echo", Body::default());
-    }
-    let [(2, second, 1), (3, third, 1)] = dispatched(&mut core)[..] else { panic!("not given to both") };
-    // The other one is busy: it comes again, before the one behind it.
-    no_place(&mut core, 2, &second);
-    let [(2, second, 2)] = dispatched(&mut core)[..] else { panic!("not given again") };
-    core.worker_reply(1, 3, &third, Status::OK, None, Body::default());
-    let [(3, fourth, 1)] = dispatched(&mut core)[..] else { panic!("not given") };
-    core.worker_reply(1, 3, &fourth, Status::OK, None, Body::default());
-    actions(&mut core);
-    no_place(&mut core, 2, &second);
-    let [(3, second, 3)] = dispatched(&mut core)[..] else { panic!("not given to the other one") };
-    // What it gave back isn't its own any more.
-    no_place(&mut core, 2, &token);
-    assert_eq!((actions(&mut core), core.counters().late_replies), (vec![], 1));
-    // What the broker has no room for is a reply: it was executed.
-    core.request(1, 1, 5, 0, false, b"echo", Body::default());
-    let [(2, fifth, 1)] = dispatched(&mut core)[..] else { panic!("not given") };
-    core.worker_reply(1, 2, &fifth, Status::NO_STORAGE, None, Body::from("no room"));
-    let told = |action: &Action| matches!(action, Action::Reply { number: 5, status: Status::NO_STORAGE, .. });
-    assert!(actions(&mut core).iter().any(told));
-    // Not for ever.
-    no_place(&mut core, 3, &second);
-    assert!(actions(&mut core).iter().any(failed));
 }
 
 #[test]

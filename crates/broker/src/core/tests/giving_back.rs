@@ -1,0 +1,67 @@
+//! Workers that have no place for a request, and haven't begun it.
+
+use super::*;
+
+fn no_place(core: &mut Core, peer: Peer, token: &Token) {
+    core.worker_gives_back(1, peer, token, Body::from("no place"));
+}
+
+fn failed(action: &Action) -> bool {
+    matches!(action, Action::Reply { status: Status::FAILED, .. })
+}
+
+#[test]
+fn what_a_worker_can_not_keep_goes_to_another_one_if_there_is_one() {
+    let mut core = Core::new(Settings { attempts_max: 3, ..Settings::default() });
+    // What the broker has no room for was executed.
+    core.client_hello(0, 1, CLIENT, 1);
+    core.worker_ready(0, 2, Kind::Numbered, b"echo", 1);
+    core.request(0, 1, 1, 0, false, b"echo", Body::default());
+    let [(2, token, 1)] = dispatched(&mut core)[..] else { panic!("not given to the worker") };
+    // There is nobody else.
+    no_place(&mut core, 2, &token);
+    assert!(actions(&mut core).iter().any(failed));
+    core.worker_ready(0, 3, Kind::Numbered, b"echo", 1);
+    for number in 2..=4 {
+        core.request(0, 1, number, 0, false, b"echo", Body::default());
+    }
+    let [(2, second, 1), (3, third, 1)] = dispatched(&mut core)[..] else { panic!("not given to both") };
+    // The other one is busy: it comes again, before the one behind it.
+    no_place(&mut core, 2, &second);
+    let [(2, second, 2)] = dispatched(&mut core)[..] else { panic!("not given again") };
+    core.worker_reply(1, 3, &third, Status::OK, None, Body::default());
+    let [(3, fourth, 1)] = dispatched(&mut core)[..] else { panic!("not given") };
+    core.worker_reply(1, 3, &fourth, Status::OK, None, Body::default());
+    actions(&mut core);
+    no_place(&mut core, 2, &second);
+    let [(3, second, 3)] = dispatched(&mut core)[..] else { panic!("not given to the other one") };
+    // What it gave back isn't its own any more.
+    no_place(&mut core, 2, &token);
+    assert_eq!((actions(&mut core), core.counters().late_replies), (vec![], 1));
+    // What the broker has no room for is a reply: it was executed.
+    core.request(1, 1, 5, 0, false, b"echo", Body::default());
+    let [(2, fifth, 1)] = dispatched(&mut core)[..] else { panic!("not given") };
+    core.worker_reply(1, 2, &fifth, Status::NO_STORAGE, None, Body::from("no room"));
+    let told = |action: &Action| matches!(action, Action::Reply { number: 5, status: Status::NO_STORAGE, .. });
+    assert!(actions(&mut core).iter().any(told));
+    // Not for ever.
+    no_place(&mut core, 3, &second);
+    assert!(actions(&mut core).iter().any(failed));
+}
+
+#[test]
+fn parts_of_an_earlier_attempt_keep_nobody_from_giving_it_back() {
+    let mut core = core();
+    core.client_hello(0, 1, CLIENT, 1);
+    core.worker_ready(0, 2, Kind::Numbered, b"echo", 1);
+    core.request(0, 1, 1, 0, false, b"echo", Body::default());
+    let [(2, first, 1)] = dispatched(&mut core)[..] else { panic!("not given to the worker") };
+    core.worker_reply(1, 2, &first, Status::OK, Some(0), Body::from("a part"));
+    core.peer_gone(1, 2);
+    for peer in [3, 4] {
+        core.worker_ready(1, peer, Kind::Numbered, b"echo", 1);
+    }
+    let [(3, second, 2)] = dispatched(&mut core)[..] else { panic!("not given to the next") };
+    no_place(&mut core, 3, &second);
+    assert!(matches!(dispatched(&mut core)[..], [(4, _, 3)]), "not given to the one after it");
+}
