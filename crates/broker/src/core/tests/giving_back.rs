@@ -13,7 +13,6 @@ fn failed(action: &Action) -> bool {
 #[test]
 fn what_a_worker_can_not_keep_goes_to_another_one_if_there_is_one() {
     let mut core = Core::new(Settings { attempts_max: 3, ..Settings::default() });
-    // What the broker has no room for was executed.
     core.client_hello(0, 1, CLIENT, 1);
     core.worker_ready(0, 2, Kind::Numbered, b"echo", 1);
     core.request(0, 1, 1, 0, false, b"echo", Body::default());
