@@ -214,11 +214,6 @@ impl SpooledBody {
         Ok(Bytes::from(octets))
     }
 
-    /// Whether no disk is ever waited for to read it.
-    pub(crate) fn stays_in_memory(&self) -> bool {
-        self.stays_in_memory
-    }
-
     /// All of it, for a message.
     pub(crate) fn range(self: Arc<SpooledBody>) -> FileRange {
         let (length, stays_in_memory) = (self.length, self.stays_in_memory);

@@ -116,7 +116,7 @@ impl Peer {
                         self.sendfile_bytes += octets as u64;
                         Ok(Sent::File(octets as u64))
                     }
-                    Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(Sent::CantSendfile),
+                    Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => Ok(Sent::CantSendfile),
                     // A failing disk must not leave a frame that never ends.
                     Err(Errno::IO) => Ok(Sent::Short(source.if_short)),
                     Err(errno) => outcome(Err(errno), |_| Sent::Full),

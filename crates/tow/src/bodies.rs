@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use towpath_broker::{Body, Spool, SpoolWriter, SpooledBody};
@@ -122,7 +122,13 @@ pub fn read_body(mut from: impl Read, folder: PathBuf) -> Result<Body, Unread> {
 pub fn open_large(body: &Body) -> Option<io::Result<File>> {
     let large: &dyn Any = &**body.as_large()?;
     let spooled: &SpooledBody = large.downcast_ref()?;
-    Some(File::open(format!("/proc/self/fd/{}", spooled.file().as_raw_fd())))
+    let anew = File::open(format!("/proc/self/fd/{}", spooled.file().as_raw_fd()));
+    // Without /proc they share a position, which nothing else uses: one command has a request at a time.
+    Some(anew.or_else(|_| {
+        let mut same = spooled.file().try_clone()?;
+        same.rewind()?;
+        Ok(same)
+    }))
 }
 
 /// Writes the frames of a body one behind the other.

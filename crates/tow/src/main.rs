@@ -73,6 +73,7 @@ fn main() -> ExitCode {
         Ok(log) => log,
         Err(failure) => return told(failure),
     };
+    signals::let_writes_fail();
     resources::raise_file_limit();
     if let Err(failure) = resources::check_descriptors() {
         return told(failure);

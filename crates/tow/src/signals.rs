@@ -2,6 +2,8 @@
 
 use crate::exit::Failure;
 use rustix::process::Signal;
+use std::io;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -11,16 +13,59 @@ const SAME_WISH: Duration = Duration::from_millis(100);
 
 /// Calls `end` when one of these signals comes, and again for each later wish, on a thread of its own.
 pub fn on_end(end: impl Fn() + Send + 'static) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
-    let context = runtime.enter();
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::failed)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::failed)?;
-    let mut hang_up =
-        if is_ignored(Signal::HUP) { None } else { Some(signal(SignalKind::hangup()).map_err(Failure::failed)?) };
-    // A file that grows beyond what the system lets this process write: with a handler, the write fails and says so.
-    drop(signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).map_err(Failure::failed)?);
-    drop(context);
+    let (told, listens) = channel();
     let wait = move || {
+        let signals = Signals::new();
+        let (signals, outcome) = match signals {
+            Ok(signals) => (Some(signals), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        let _ = told.send(outcome);
+        if let Some(signals) = signals {
+            signals.wait(&end);
+        }
+    };
+    let started = std::thread::Builder::new().name("signals".to_owned()).spawn(wait);
+    started.map_err(|error| Failure::failed(format!("cannot start a thread: {error} (ulimit -u, pids.max?)")))?;
+    match listens.recv() {
+        Ok(outcome) => outcome.map_err(|error| Failure::failed(format!("cannot listen for signals: {error}"))),
+        Err(_) => Err(Failure::failed("cannot listen for signals")),
+    }
+}
+
+/// A file that grows beyond what the system lets this process write: with a handler, the write fails and says so. To be called first,
+/// outside of a runtime.
+pub fn let_writes_fail() {
+    let heard = tokio::runtime::Builder::new_current_thread().enable_all().build().and_then(|runtime| {
+        let _context = runtime.enter();
+        signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).map(drop)
+    });
+    if let Err(error) = heard {
+        tracing::debug!(%error, "no handler for SIGXFSZ");
+    }
+}
+
+/// What is listened for, and the runtime that does.
+struct Signals {
+    runtime: tokio::runtime::Runtime,
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+    hang_up: Option<tokio::signal::unix::Signal>,
+}
+
+impl Signals {
+    fn new() -> io::Result<Signals> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let context = runtime.enter();
+        let interrupt = signal(SignalKind::interrupt())?;
+        let terminate = signal(SignalKind::terminate())?;
+        let hang_up = if is_ignored(Signal::HUP) { None } else { Some(signal(SignalKind::hangup())?) };
+        drop(context);
+        Ok(Signals { runtime, interrupt, terminate, hang_up })
+    }
+
+    fn wait(self, end: &impl Fn()) {
+        let Signals { runtime, mut interrupt, mut terminate, mut hang_up } = self;
         runtime.block_on(async {
             let mut last: Option<Instant> = None;
             loop {
@@ -35,9 +80,7 @@ pub fn on_end(end: impl Fn() + Send + 'static) -> Result<(), Failure> {
                 }
             }
         });
-    };
-    std::thread::Builder::new().name("signals".to_owned()).spawn(wait).map_err(Failure::failed)?;
-    Ok(())
+    }
 }
 
 async fn recv(signal: Option<&mut tokio::signal::unix::Signal>) -> Option<()> {

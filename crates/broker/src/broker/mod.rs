@@ -43,6 +43,9 @@ pub enum BrokerError {
     /// The journal.
     #[error(transparent)]
     Journal(#[from] JournalError),
+    /// The system gives no random numbers.
+    #[error("no random numbers can be had: {0}")]
+    Random(std::io::Error),
     /// The place for large bodies.
     #[error("no place for large bodies: {}: {reason}", directory.display())]
     Spool {
@@ -117,8 +120,8 @@ impl Broker {
         let mut hub = Hub::new(options.hub())?;
         let started = Instant::now();
         let mut core = Core::new(Settings {
-            epoch: u64::from_be_bytes(random()),
-            secret: [u64::from_be_bytes(random()), u64::from_be_bytes(random())],
+            epoch: u64::from_be_bytes(random()?),
+            secret: [u64::from_be_bytes(random()?), u64::from_be_bytes(random()?)],
             journal: options.journal.is_some(),
             ..options.settings.clone()
         });
@@ -244,14 +247,15 @@ impl Broker {
 }
 
 /// Not to be guessed by peers.
-fn random<const N: usize>() -> [u8; N] {
+fn random<const N: usize>() -> Result<[u8; N], BrokerError> {
     let mut octets = [0; N];
     let mut filled = 0;
     while filled < N {
-        // It fails only where a signal comes in between.
-        if let Ok(more) = rustix::rand::getrandom(&mut octets[filled..], rustix::rand::GetRandomFlags::empty()) {
-            filled += more;
+        match rustix::rand::getrandom(&mut octets[filled..], rustix::rand::GetRandomFlags::empty()) {
+            Ok(more) => filled += more,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(BrokerError::Random(errno.into())),
         }
     }
-    octets
+    Ok(octets)
 }

@@ -1,26 +1,24 @@
 //! Brings large bodies into memory where the broker itself needs their octets: the disk must keep nobody else waiting.
 
-use crate::body::LargeBody;
 use crate::spool::SpooledBody;
 use crate::wire::Token;
+use bytes::Bytes;
+use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use towpath_lanes::{Lane, LaneLimits};
 use towpath_sockets::Waker;
-use towpath_sockets::page_cache::{Residency, probe, warm};
 
-const LIMITS: LaneLimits = LaneLimits { name: "broker-read", threads_max: 1, hanging_max: 7, per_group_max: 8 };
-
-/// Octets that are asked for at a time.
-const PIECE_BYTES: u64 = 1 << 20;
+/// Each holds a body in memory.
+const LIMITS: LaneLimits = LaneLimits { name: "broker-read", threads_max: 1, hanging_max: 1, per_group_max: 2 };
 
 /// Bodies that are on their way at a time. Each has a file open.
 const READING_MAX: usize = 256;
 
-/// What a client has asked the broker itself, to be answered with this body when it is in memory.
-pub(super) struct Question {
+/// The octets that a client has asked the broker itself for.
+pub(super) struct Answer {
     pub token: Token,
-    pub body: Arc<SpooledBody>,
+    pub octets: io::Result<Bytes>,
 }
 
 /// What is being read.
@@ -28,8 +26,8 @@ pub(super) struct Reading {
     lane: Lane,
     waker: Waker,
     under_way: usize,
-    done: Sender<Question>,
-    read: Receiver<Question>,
+    done: Sender<Answer>,
+    read: Receiver<Answer>,
 }
 
 impl Reading {
@@ -38,53 +36,51 @@ impl Reading {
         Reading { lane: Lane::new(LIMITS), waker, under_way: 0, done, read }
     }
 
-    /// Has a body read, unless too many are: then the question comes back. The hub is woken when [`Reading::next`] gives it.
-    pub fn begin(&mut self, question: Question) -> Result<(), Question> {
+    /// Has a body read, unless too many are. Those who ask take turns. The hub is woken when [`Reading::next`] gives the answer.
+    pub fn begin(&mut self, asker: u64, token: Token, body: Arc<SpooledBody>) -> bool {
         if self.under_way == READING_MAX {
-            return Err(question);
+            return false;
         }
         self.under_way += 1;
-        let mut answers = Answers { question: Some(question), done: self.done.clone(), waker: self.waker.clone() };
-        // Without a thread the question is here again at once, and who answers it waits for the disk.
-        let _ = self.lane.submit(0, 0, move || answers.read());
-        Ok(())
+        let octets = Err(io::Error::other("no thread can be had for it"));
+        let mut told =
+            Told { answer: Some(Answer { token, octets }), done: self.done.clone(), waker: self.waker.clone() };
+        // Without a thread the answer says so.
+        let _ = self.lane.submit(0, asker, move || {
+            let octets = body.read();
+            drop(body);
+            told.tell(octets);
+        });
+        true
     }
 
-    /// A question whose body has been read, as far as it can be.
-    pub fn next(&mut self) -> Option<Question> {
-        let question = self.read.try_recv().ok()?;
+    /// What has been read.
+    pub fn next(&mut self) -> Option<Answer> {
+        let answer = self.read.try_recv().ok()?;
         self.under_way -= 1;
-        Some(question)
+        Some(answer)
     }
 }
 
-/// Whether its octets are in memory.
-pub(super) fn is_in_memory(body: &SpooledBody) -> bool {
-    body.stays_in_memory() || probe(body, 0, body.length()) == Residency::Resident
-}
-
-/// Gives the question back, whatever happens.
-struct Answers {
-    question: Option<Question>,
-    done: Sender<Question>,
+/// Tells the answer, whatever happens.
+struct Told {
+    answer: Option<Answer>,
+    done: Sender<Answer>,
     waker: Waker,
 }
 
-impl Answers {
-    fn read(&mut self) {
-        let Some(Question { body, .. }) = &self.question else { return };
-        let length = body.length();
-        // Where it can't be read, whoever needs the octets meets the same, and tells.
-        let _ = (0..length)
-            .step_by(PIECE_BYTES as usize)
-            .try_for_each(|at| warm(&**body, at, PIECE_BYTES.min(length - at)));
+impl Told {
+    fn tell(&mut self, octets: io::Result<Bytes>) {
+        if let Some(answer) = &mut self.answer {
+            answer.octets = octets;
+        }
     }
 }
 
-impl Drop for Answers {
+impl Drop for Told {
     fn drop(&mut self) {
-        if let Some(question) = self.question.take() {
-            let _ = self.done.send(question);
+        if let Some(answer) = self.answer.take() {
+            let _ = self.done.send(answer);
             self.waker.wake();
         }
     }

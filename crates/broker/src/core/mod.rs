@@ -12,6 +12,7 @@
 mod aside;
 mod client_side;
 mod given;
+mod giving_back;
 mod info;
 mod numbers;
 mod outcome;
@@ -45,6 +46,7 @@ use requests::Requests;
 use requests::State;
 use service::Services;
 use session::{GAP_BYTES, Session};
+use settings::NEVER;
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -213,6 +215,8 @@ pub struct Core {
     last_sweep: Millis,
     next_heartbeat: Millis,
     next_absence_check: Millis,
+    /// When the first of the workers that rest has rested.
+    next_rest_end: Millis,
     paused: VecDeque<(SessionKey, ServiceKey)>,
     /// How often one of them was looked at.
     #[cfg(test)]
@@ -245,6 +249,7 @@ impl Core {
             last_sweep: 0,
             next_heartbeat: 0,
             next_absence_check: 0,
+            next_rest_end: NEVER,
             paused: VecDeque::new(),
             #[cfg(test)]
             looks: 0,

@@ -8,6 +8,7 @@ use super::settings::{Millis, NEVER};
 use super::token::Ticket;
 use super::{Action, Core, SessionKey};
 use crate::body::Body;
+use crate::limits::BODY_BYTES_MAX;
 use crate::wire::{ClientId, Status, Token};
 use bytes::Bytes;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -406,7 +407,8 @@ impl Core {
         self.requests.find(ticket.slot, ticket.generation).is_some_and(|request| {
             let unconfirmed = self.sessions[request.session as usize].reply_bytes;
             (unconfirmed == 0 || unconfirmed + bytes <= settings.client_bytes_max)
-                && self.bytes + bytes <= settings.bytes_max + settings.unfinished_bytes_max()
+                // Who asks and goes away leaves them here for a while. That must not keep others from being served.
+                && self.bytes + bytes <= (settings.bytes_max / 2).max(BODY_BYTES_MAX)
         })
     }
 

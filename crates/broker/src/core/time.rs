@@ -31,6 +31,9 @@ impl Core {
             self.next_heartbeat = now.saturating_add(self.settings.heartbeat_ms);
             self.heartbeats(now);
         }
+        if now >= self.next_rest_end {
+            self.end_rests(now);
+        }
         if now >= self.next_absence_check {
             self.next_absence_check = now + ABSENCE_GRAIN;
             self.check_absent(now);
@@ -44,7 +47,7 @@ impl Core {
             return 0;
         }
         let sweep = if self.next_expiry == NEVER { NEVER } else { self.next_expiry.max(self.next_sweep()) };
-        sweep.min(self.next_heartbeat).min(self.next_absence_check)
+        sweep.min(self.next_heartbeat).min(self.next_absence_check).min(self.next_rest_end)
     }
 
     fn next_sweep(&self) -> Millis {

@@ -33,6 +33,9 @@ pub(super) struct Worker {
     pub blocked: bool,
     /// It is in its service's list of available workers.
     pub listed: bool,
+    /// It is given nothing before: it had no place for a request.
+    pub rests_until: Option<Millis>,
+    pub rests_in_a_row: u8,
 }
 
 impl Worker {
@@ -40,6 +43,7 @@ impl Worker {
     pub fn has_credit(&self) -> bool {
         !self.leaving
             && !self.blocked
+            && self.rests_until.is_none()
             && !self.given.is_full()
             && self.held.len + self.abandoned.len() < self.credit as usize
     }

@@ -45,6 +45,8 @@ impl Core {
             given: Given::default(),
             blocked: false,
             listed: false,
+            rests_until: None,
+            rests_in_a_row: 0,
         }) as WorkerKey;
         self.set_role(peer, Role::Worker(worker));
         if self.stopping {
@@ -106,36 +108,13 @@ impl Core {
             return self.part(now, slot, part, body.into_body());
         }
         let worker = &mut self.workers[key as usize];
+        if worker.rests_in_a_row > 0 && status.is_ok() && self.requests.at(slot).body.large_bytes() > 0 {
+            worker.rests_in_a_row = 0;
+        }
         self.requests.unlink(&mut worker.held, slot);
         let service = worker.service;
         self.offer(key);
         self.settle(slot, status, body);
-        self.dispatch(now, service);
-    }
-
-    /// A worker has no place for a request, and hasn't begun it: another one may.
-    pub fn worker_gives_back(&mut self, now: Millis, peer: Peer, token: &Token, reason: Body) {
-        let Role::Worker(key) = self.role(peer) else {
-            return self.disconnect(now, peer, "a worker says that it is ready before it replies");
-        };
-        let Some(slot) = self.held_by(key, token) else {
-            // It is over, or somebody else's already.
-            self.counters.late_replies += 1;
-            return;
-        };
-        let request = self.requests.at(slot);
-        let is_alone = self.services.at(self.workers[key as usize].service).workers < 2;
-        // Parts of an earlier attempt are void, but for what nobody can call back.
-        let has_begun = !request.parts().is_empty() || self.was_begun_for_good(slot);
-        if is_alone || has_begun || request.attempt >= self.settings.attempts_max {
-            return self.worker_reply(now, peer, token, Status::FAILED, None, reason);
-        }
-        let worker = &mut self.workers[key as usize];
-        self.requests.unlink(&mut worker.held, slot);
-        let service = worker.service;
-        self.offer(key);
-        self.counters.requeued += 1;
-        self.enqueue(slot, true);
         self.dispatch(now, service);
     }
 
@@ -322,7 +301,7 @@ impl Core {
     }
 
     /// Whether a client was told parts that it can't take for void when others come: a stock one has nothing to tell them apart by.
-    fn was_begun_for_good(&self, slot: u32) -> bool {
+    pub(super) fn was_begun_for_good(&self, slot: u32) -> bool {
         let request = self.requests.at(slot);
         request.parts_on != 0 && self.sessions[request.session as usize].client.is_none()
     }

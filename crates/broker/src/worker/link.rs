@@ -256,8 +256,7 @@ impl Driven for LinkState {
         while let Some(event) = hub.next_event() {
             self.on_event(hub, event);
         }
-        let now_here = self.now();
-        self.session.on_time(now_here, &mut self.block);
+        self.session.on_time(self.now());
         if let (Some(why), Some((peer, _))) = (self.session.over(), self.peer) {
             self.guess.next();
             hub.disconnect(peer, why);

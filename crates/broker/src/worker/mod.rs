@@ -15,7 +15,6 @@
 
 mod link;
 mod request;
-mod rest;
 pub(crate) mod session;
 #[cfg(test)]
 mod tests;

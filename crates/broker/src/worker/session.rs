@@ -4,7 +4,6 @@
 //! the same to the broker. Stock brokers have no tokens; what came on a connection of theirs ends with it.
 
 use super::request::unfit;
-use super::rest::Rest;
 use crate::body::{Arriving, Body, COPY_AGAIN_BYTES_MAX};
 use crate::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX};
 use crate::link::outgoing::{self, Unfit};
@@ -139,7 +138,6 @@ pub(crate) struct Session {
     link: Link,
     held: HashMap<Token, Held>,
     orphans: u32,
-    rest: Rest,
     /// The memory of a reply that was made at once, for the next request.
     spare: Body,
     unsent: VecDeque<Unsent>,
@@ -161,7 +159,6 @@ impl Session {
             link: Link::Down,
             held: HashMap::new(),
             orphans: 0,
-            rest: Rest::default(),
             spare: Body::default(),
             unsent: VecDeque::new(),
             unsent_bytes: 0,
@@ -200,9 +197,9 @@ impl Session {
         }
     }
 
-    /// What is left of the credit beside requests of former connections, and what is kept back.
+    /// What is left of the credit beside requests of former connections.
     fn free_credit(&self) -> u32 {
-        self.credit.saturating_sub(self.orphans).saturating_sub(self.rest.credit())
+        self.credit.saturating_sub(self.orphans)
     }
 
     /// Whether the broker has given all that it may on this connection. A broker that gives more would fill this worker's memory.
@@ -268,7 +265,7 @@ impl Session {
                     self.counters.requests += 1;
                     let body = match (content, attached.take_if(|_| content.is_attached())) {
                         (Content::Attached { .. }, Some(Err(why))) => {
-                            self.give_back(token, why, out);
+                            FromWorker::reply(out, token, Status::NO_STORAGE, None, &Body::from(why));
                             continue;
                         }
                         (Content::One(octets), _) if at_once.is_some() && octets.len() <= COPY_AGAIN_BYTES_MAX => {
@@ -278,15 +275,7 @@ impl Session {
                         }
                         // What has its reply at once keeps nothing alive for long.
                         (Content::One(octets), _) if at_once.is_some() => Body::from(block.slice_ref(octets)),
-                        (_, attached) => {
-                            if attached
-                                .as_ref()
-                                .is_some_and(|body| body.as_ref().is_ok_and(|body| body.as_large().is_some()))
-                            {
-                                self.rest.had_a_place();
-                            }
-                            content.to_body(block, attached.and_then(Result::ok))?
-                        }
+                        (_, attached) => content.to_body(block, attached.and_then(Result::ok))?,
                     };
                     if let Some(reply) = at_once {
                         match reply(body) {
@@ -418,21 +407,10 @@ impl Session {
     fn released(&mut self, held: &Held, out: &mut Block) {
         if held.orphan {
             self.orphans = self.orphans.saturating_sub(1);
-            self.say_credit(out);
+            if self.link == Link::Numbered && !self.leaving {
+                FromWorker::credit(out, self.free_credit());
+            }
         }
-    }
-
-    fn say_credit(&self, out: &mut Block) {
-        if self.link == Link::Numbered && !self.leaving {
-            FromWorker::credit(out, self.free_credit());
-        }
-    }
-
-    /// There is no place for a request: it is for others. Its credit first, or it could come again at once.
-    fn give_back(&mut self, token: Token, why: String, out: &mut Block) {
-        self.rest.begin();
-        self.say_credit(out);
-        FromWorker::reply(out, token, Status::NO_STORAGE, None, &Body::from(why));
     }
 
     /// Takes no more requests from now on.
@@ -458,15 +436,12 @@ impl Session {
     pub fn deadline(&self) -> Option<Duration> {
         match self.link {
             Link::Stock { heard, beat, .. } => Some(beat.min(heard + HEARTBEAT * LIVENESS)),
-            _ => self.rest.deadline(),
+            _ => None,
         }
     }
 
     /// Looks at what has come due.
-    pub fn on_time(&mut self, now: Duration, out: &mut Block) {
-        if self.rest.on_time(now) {
-            self.say_credit(out);
-        }
+    pub fn on_time(&mut self, now: Duration) {
         let Link::Stock { dialect, heard, beat } = &mut self.link else { return };
         if now >= *heard + HEARTBEAT * LIVENESS {
             self.link = Link::Over("the broker has been silent for too long");

@@ -253,14 +253,14 @@ fn a_stock_worker_keeps_its_heart_beating_and_notices_silence() {
     assert!(session.pump_stock().is_some(), "READY");
     for ms in [2500, 5000, 7500] {
         assert!(session.deadline().unwrap() <= at(ms));
-        session.on_time(at(ms), &mut Block::default());
+        session.on_time(at(ms));
         assert!(session.pump_stock().is_some(), "a heartbeat at {ms} ms");
         assert!(session.pump_stock().is_none());
     }
     session.on_stock(WorkerHears::Heartbeat, at(9000), None, &mut |_| panic!("nothing to do"));
-    session.on_time(at(10_000), &mut Block::default());
+    session.on_time(at(10_000));
     assert_eq!(session.over(), None);
-    session.on_time(at(19_000), &mut Block::default());
+    session.on_time(at(19_000));
     assert!(session.over().is_some());
 }
 
@@ -378,65 +378,4 @@ fn a_large_body_belongs_to_the_last_record_of_its_block() {
         .zip(bodies)
         .map(|(number, body)| Heard::Request(Arrival { token: token(number), attempt: 1, ttl_ms: 0, body }));
     assert_eq!(arrived, expected.collect::<Vec<_>>());
-}
-
-/// Gives a request with a large body, which has a place or none, and what is said about it: credit, and what is given back.
-fn large(session: &mut Session, number: u64, body: Result<Body, String>) -> (Vec<u32>, Vec<u64>) {
-    let (mut request, mut out) = (Block::default(), Block::default());
-    ToWorker::request(&mut request, token(number), 1, 0, &Body::from(vec![1; 5000]));
-    let message = request.drain().next().unwrap();
-    session.on_block(&message.block, Some(body), &mut out, None, &mut |_| ()).unwrap();
-    said(&mut out)
-}
-
-fn said(out: &mut Block) -> (Vec<u32>, Vec<u64>) {
-    let (mut credits, mut given_back) = (Vec::new(), Vec::new());
-    for Message { block, .. } in out.drain() {
-        let mut rest = &block[..];
-        while !rest.is_empty() {
-            match FromWorker::decode(&mut rest).unwrap() {
-                FromWorker::Ready { credit, .. } | FromWorker::Credit { credit } => credits.push(credit),
-                FromWorker::Reply { token, status, part, .. } => {
-                    assert_eq!((status, part), (Status::NO_STORAGE, None));
-                    // Or the request could come again at once.
-                    assert!(!credits.is_empty());
-                    given_back.push(u64::from_be_bytes(token.0[..8].try_into().unwrap()));
-                }
-                FromWorker::Leaving => {}
-            }
-        }
-    }
-    (credits, given_back)
-}
-
-#[test]
-fn what_has_no_place_is_given_back_and_its_credit_rests() {
-    let (mut session, mut out) = (Session::new("echo", 3), Block::default());
-    let at = Duration::from_millis;
-    let lost = || Err("no place".to_owned());
-    session.connected(&mut out);
-    assert_eq!(said(&mut out), (vec![3], vec![]));
-    assert_eq!(large(&mut session, 1, lost()), (vec![2], vec![1]));
-    session.on_time(at(10), &mut out);
-    assert_eq!(large(&mut session, 2, lost()), (vec![1], vec![2]));
-    session.on_time(at(20), &mut out);
-    assert!(session.is_idle());
-    assert_eq!((session.deadline(), said(&mut out)), (Some(at(1010)), (vec![], vec![])));
-    session.on_time(at(1010), &mut out);
-    assert_eq!((session.deadline(), said(&mut out)), (Some(at(2020)), (vec![2], vec![])));
-    // The disk is as full on the next connection.
-    session.disconnected();
-    session.connected(&mut out);
-    assert_eq!(said(&mut out), (vec![2], vec![]));
-    // One has a place again.
-    let folder = tempfile::tempdir().unwrap();
-    let kept = Body::large(crate::Spool::new(folder.path()).unwrap().create().unwrap().finish());
-    assert_eq!(large(&mut session, 3, Ok(kept)), (vec![], vec![]));
-    assert_eq!(large(&mut session, 4, lost()), (vec![1], vec![4]));
-    session.on_time(at(2020), &mut out);
-    assert_eq!((session.deadline(), said(&mut out)), (Some(at(3020)), (vec![2], vec![])));
-    // Whoever leaves says nothing more of credit.
-    session.leave(&mut out);
-    session.on_time(at(3020), &mut out);
-    assert_eq!((session.deadline(), said(&mut out)), (None, (vec![], vec![])));
 }

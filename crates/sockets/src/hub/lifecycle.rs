@@ -8,6 +8,7 @@ use crate::unsent::Unsent;
 use bytes::{BufMut, BytesMut};
 use rustix::event::epoll;
 use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 use std::time::Duration;
 use towpath_zmtp::{Connection, Oddities, SocketType};
 
@@ -35,7 +36,10 @@ impl Hub {
                     listening.rest_until = Some(until);
                     listening.pending = false;
                     self.next_timer = Some(self.next_timer.map_or(until, |at| at.min(until)));
-                    tracing::warn!(%error, "accepting connections rests for a moment; raise the limit of open files?");
+                    let of_files = [Errno::MFILE, Errno::NFILE].map(|errno| Some(errno.raw_os_error()));
+                    let hint =
+                        if of_files.contains(&error.raw_os_error()) { "; raise the limit of open files?" } else { "" };
+                    tracing::warn!(%error, "accepting connections rests for a moment{hint}");
                 }
             }
         }

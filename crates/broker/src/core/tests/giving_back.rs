@@ -12,7 +12,7 @@ fn failed(action: &Action) -> bool {
 
 #[test]
 fn what_a_worker_can_not_keep_goes_to_another_one_if_there_is_one() {
-    let mut core = Core::new(Settings { attempts_max: 3, ..Settings::default() });
+    let mut core = core();
     core.client_hello(0, 1, CLIENT, 1);
     core.worker_ready(0, 2, Kind::Numbered, b"echo", 1);
     core.request(0, 1, 1, 0, false, b"echo", Body::default());
@@ -25,27 +25,49 @@ fn what_a_worker_can_not_keep_goes_to_another_one_if_there_is_one() {
         core.request(0, 1, number, 0, false, b"echo", Body::default());
     }
     let [(2, second, 1), (3, third, 1)] = dispatched(&mut core)[..] else { panic!("not given to both") };
-    // The other one is busy: it comes again, before the one behind it.
+    // The other one is busy, and this one rests: it is for the other one, whenever that is free, behind what waits.
     no_place(&mut core, 2, &second);
-    let [(2, second, 2)] = dispatched(&mut core)[..] else { panic!("not given again") };
+    assert_eq!(dispatched(&mut core), []);
     core.worker_reply(1, 3, &third, Status::OK, None, Body::default());
     let [(3, fourth, 1)] = dispatched(&mut core)[..] else { panic!("not given") };
     core.worker_reply(1, 3, &fourth, Status::OK, None, Body::default());
-    actions(&mut core);
-    no_place(&mut core, 2, &second);
-    let [(3, second, 3)] = dispatched(&mut core)[..] else { panic!("not given to the other one") };
+    let [(3, second, 1)] = dispatched(&mut core)[..] else {
+        panic!("not given to the other one, or it cost an attempt")
+    };
+    // Who else had a place, if this one hasn't, rests.
+    no_place(&mut core, 3, &second);
+    assert!(actions(&mut core).iter().any(failed));
     // What it gave back isn't its own any more.
     no_place(&mut core, 2, &token);
     assert_eq!((actions(&mut core), core.counters().late_replies), (vec![], 1));
     // What the broker has no room for is a reply: it was executed.
     core.request(1, 1, 5, 0, false, b"echo", Body::default());
-    let [(2, fifth, 1)] = dispatched(&mut core)[..] else { panic!("not given") };
-    core.worker_reply(1, 2, &fifth, Status::NO_STORAGE, None, Body::from("no room"));
+    let [(3, fifth, 1)] = dispatched(&mut core)[..] else { panic!("not given") };
+    core.worker_reply(1, 3, &fifth, Status::NO_STORAGE, None, Body::from("no room"));
     let told = |action: &Action| matches!(action, Action::Reply { number: 5, status: Status::NO_STORAGE, .. });
     assert!(actions(&mut core).iter().any(told));
-    // Not for ever.
-    no_place(&mut core, 3, &second);
-    assert!(actions(&mut core).iter().any(failed));
+}
+
+#[test]
+fn who_gave_back_rests_longer_each_time_and_then_is_given_work_again() {
+    let mut core = core();
+    core.client_hello(0, 1, CLIENT, 1);
+    core.worker_ready(0, 2, Kind::Numbered, b"echo", 8);
+    core.worker_ready(0, 3, Kind::Numbered, b"echo", 1);
+    core.request(0, 1, 1, 0, false, b"echo", Body::default());
+    core.request(0, 1, 2, 0, false, b"echo", Body::default());
+    let [(2, mut token, 1), (3, _, 1)] = dispatched(&mut core)[..] else { panic!("not given to both") };
+    let mut now = 1;
+    for seconds in [1, 2, 4, 8, 16, 16] {
+        core.worker_gives_back(now, 2, &token, Body::from("no place"));
+        assert_eq!(dispatched(&mut core), []);
+        now += seconds * 1000;
+        core.tick(now - 1);
+        assert!(dispatched(&mut core).is_empty() && core.next_deadline() <= now);
+        core.tick(now);
+        let [(2, again, 1)] = dispatched(&mut core)[..] else { panic!("not given again") };
+        token = again;
+    }
 }
 
 #[test]
@@ -62,5 +84,5 @@ fn parts_of_an_earlier_attempt_keep_nobody_from_giving_it_back() {
     }
     let [(3, second, 2)] = dispatched(&mut core)[..] else { panic!("not given to the next") };
     no_place(&mut core, 3, &second);
-    assert!(matches!(dispatched(&mut core)[..], [(4, _, 3)]), "not given to the one after it");
+    assert!(matches!(dispatched(&mut core)[..], [(4, _, 2)]), "not given to the one after it");
 }
