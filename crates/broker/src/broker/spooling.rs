@@ -164,7 +164,8 @@ impl Spooling {
         let directory = spool.directory().to_owned();
         std::thread::Builder::new()
             .name("spool".to_owned())
-            .spawn(move || write(&spool, sync, &to_do, &done, &waker))?;
+            .spawn(move || write(&spool, sync, &to_do, &done, &waker))
+            .map_err(|error| io::Error::other(format!("the thread that writes them can't be started: {error}")))?;
         let (awaited, queue) = (HashMap::new(), VecDeque::new());
         Ok(Spooling { jobs, finished, directory, awaited, queue, next: 0, room, coming: Vec::new(), said: None })
     }
