@@ -73,11 +73,11 @@ fn main() -> ExitCode {
         Ok(log) => log,
         Err(failure) => return told(failure),
     };
-    signals::let_writes_fail();
     resources::raise_file_limit();
     if let Err(failure) = resources::check_descriptors() {
         return told(failure);
     }
+    signals::let_writes_fail();
     if matches!(arguments.command, Command::Broker(_) | Command::Call(_) | Command::Work(_)) {
         resources::keep_freed_memory();
     }
