@@ -27,12 +27,15 @@ impl Core {
             return self.worker_reply(now, peer, token, Status::FAILED, None, reason);
         }
         let worker = &mut self.workers[key as usize];
-        let until = now.saturating_add(FIRST_REST_MS << worker.rests_in_a_row.min(DOUBLINGS_MAX));
-        worker.rests_until = Some(until);
-        worker.rests_in_a_row = worker.rests_in_a_row.saturating_add(1);
+        // What it had beside the first comes back as well: that is one time.
+        if worker.rests_until.is_none() {
+            let until = now.saturating_add(FIRST_REST_MS << worker.rests_in_a_row.min(DOUBLINGS_MAX));
+            worker.rests_until = Some(until);
+            worker.rests_in_a_row = worker.rests_in_a_row.saturating_add(1);
+            self.next_rest_end = self.next_rest_end.min(until);
+        }
         self.requests.unlink(&mut worker.held, slot);
         let service = worker.service;
-        self.next_rest_end = self.next_rest_end.min(until);
         self.counters.requeued += 1;
         let request = self.requests.at_mut(slot);
         request.attempt = request.attempt.saturating_sub(1);

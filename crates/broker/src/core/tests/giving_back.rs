@@ -71,6 +71,25 @@ fn who_gave_back_rests_longer_each_time_and_then_is_given_work_again() {
 }
 
 #[test]
+fn what_comes_back_at_once_is_rested_for_once() {
+    let mut core = core();
+    core.client_hello(0, 1, CLIENT, 1);
+    core.worker_ready(0, 2, Kind::Numbered, b"echo", 3);
+    for number in 1..=3 {
+        core.request(0, 1, number, 0, false, b"echo", Body::default());
+    }
+    let given = dispatched(&mut core);
+    core.worker_ready(0, 3, Kind::Numbered, b"echo", 0);
+    for (_, token, _) in &given {
+        no_place(&mut core, 2, token);
+    }
+    core.tick(1000);
+    assert_eq!(dispatched(&mut core), []);
+    core.tick(1001);
+    assert_eq!(dispatched(&mut core).len(), 3);
+}
+
+#[test]
 fn parts_of_an_earlier_attempt_keep_nobody_from_giving_it_back() {
     let mut core = core();
     core.client_hello(0, 1, CLIENT, 1);
