@@ -11,6 +11,7 @@ mod pace;
 mod reading;
 mod spooling;
 mod streams;
+mod turns;
 
 pub use options::{BrokerOptions, Heartbeats};
 pub use towpath_sockets::Admit;

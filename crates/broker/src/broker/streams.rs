@@ -10,6 +10,7 @@ use crate::mdp::{self, FromPeer, WorkerCommand};
 use crate::spool::{BodyOf, NoRoom};
 use crate::wire::{CLIENT_HEADER, Content, FromClient, FromWorker, WORKER_HEADER, WireError};
 use bytes::{Bytes, BytesMut};
+use std::time::Instant;
 use towpath_sockets::{Frames, PeerId};
 
 /// A message of which a frame arrives as a stream.
@@ -18,6 +19,8 @@ pub(super) struct Incoming {
     frames: Frames,
     /// What they cost.
     frames_bytes: usize,
+    /// Of the frame that streams, as it was announced.
+    length: u64,
     sink: Sink,
 }
 
@@ -26,7 +29,7 @@ const FRAME_BYTES: usize = 64;
 
 impl Incoming {
     fn new() -> Incoming {
-        Incoming { frames: Frames::new(), frames_bytes: 0, sink: Sink::Idle }
+        Incoming { frames: Frames::new(), frames_bytes: 0, length: 0, sink: Sink::Idle }
     }
 
     fn extend(&mut self, frames: Frames) {
@@ -212,6 +215,11 @@ fn whole_body(frames: &[Bytes]) -> Option<(BodyOf, bool)> {
     }
 }
 
+/// Whether what begins so comes again if it is refused for a while: the request of a client that numbers them.
+fn comes_again(frames: &[Bytes]) -> bool {
+    frames.first().is_some_and(|header| header == CLIENT_HEADER)
+}
+
 impl Broker {
     pub(super) fn on_body_start(&mut self, id: PeerId, head: Frames, length: u64, more: bool) {
         let Some(connection) = self.connections.of(id) else { return };
@@ -221,18 +229,24 @@ impl Broker {
         }
         incoming.extend(head);
         let whole = if more { None } else { whole_body(&incoming.frames) };
+        incoming.length = length;
         incoming.sink = match whole {
-            // One that can't be told to come again waits, in its turn.
-            Some((kind, true)) => match self.spooling.begin_in_turn(kind, length) {
+            Some((BodyOf::Request, is_stock)) => match self.spooling.begin_request(id, length) {
                 Ok(ticket) => Sink::Spool(ticket),
-                Err(NoRoom::Now) => {
-                    self.spooling.queue.push_back(id);
+                // One that can't be told to come again waits, in its turn.
+                Err(NoRoom::Now) if is_stock => {
+                    self.spooling.turns.wait(id, length, Instant::now());
                     connection.awaits_room = true;
                     Sink::Awaiting { length, octets: BytesMut::new() }
                 }
-                Err(NoRoom::Ever) => Sink::Nowhere(Lost::NoRoom(NoRoom::Ever)),
+                Err(no_room) => {
+                    if no_room == NoRoom::Now {
+                        self.spooling.turns.refuse(id, length, Instant::now());
+                    }
+                    Sink::Nowhere(Lost::NoRoom(no_room))
+                }
             },
-            Some((kind, false)) => match self.spooling.begin(kind, length) {
+            Some((BodyOf::Reply, _)) => match self.spooling.begin_reply(length) {
                 Ok(ticket) => Sink::Spool(ticket),
                 Err(no_room) => Sink::Nowhere(Lost::NoRoom(no_room)),
             },
@@ -254,18 +268,19 @@ impl Broker {
 
     /// Goes on reading from stock clients for whose bodies there is room by now.
     pub(super) fn make_room(&mut self) {
-        if self.spooling.queue.is_empty() {
+        if self.spooling.turns.is_empty() {
             return;
         }
         let connections = &mut self.connections;
-        self.spooling.queue.retain(|id| connections.of(*id).is_some_and(|connection| connection.awaits_room));
-        while let Some(&id) = self.spooling.queue.front() {
-            let Some(connection) = self.connections.of(id) else { return };
-            let Some(incoming) = &mut connection.incoming else { return };
-            let Sink::Awaiting { length, octets } = &mut incoming.sink else { return };
-            let Ok(ticket) = self.spooling.begin(BodyOf::Request, *length) else { return };
+        self.spooling.turns.retain(Instant::now(), |id, waits| {
+            connections.of(id).is_some_and(|connection| connection.awaits_room || !waits)
+        });
+        for id in self.spooling.whose_turn() {
+            let Some(connection) = self.connections.of(id) else { continue };
+            let Some(incoming) = &mut connection.incoming else { continue };
+            let Sink::Awaiting { length, octets } = &mut incoming.sink else { continue };
+            let Ok(ticket) = self.spooling.begin_request(id, *length) else { continue };
             incoming.sink = Sink::filled(ticket, std::mem::take(octets).freeze());
-            self.spooling.queue.pop_front();
             connection.awaits_room = false;
             set_reading(&mut self.hub, connection);
             self.connections.recount(id);
@@ -321,6 +336,9 @@ impl Broker {
                 return;
             }
             Sink::Nowhere(lost) => {
+                if lost == Lost::NoRoom(NoRoom::Now) && comes_again(&incoming.frames) {
+                    self.spooling.turns.refuse(id, incoming.length, Instant::now());
+                }
                 self.connections.recount(id);
                 return self.on_whole(id, incoming.frames, Attached::Lost(lost));
             }
