@@ -8,6 +8,7 @@ use crate::exit::Failure;
 use crate::location::to_listen_on;
 use crate::numbers::positive;
 use crate::passwords::Passwords;
+use crate::resources;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -53,9 +54,9 @@ pub struct Arguments {
     /// Requests of one service that may wait for a worker. Then ours are refused for a while, and stock clients not read any further.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = positive::<usize>, allow_negative_numbers = true)]
     max_waiting: usize,
-    /// MiB of memory for all requests and replies.
-    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = positive::<usize>, allow_negative_numbers = true)]
-    max_memory: usize,
+    /// MiB of memory for all requests and replies [default: 1024, or a quarter of what this machine or container has if that is less].
+    #[arg(long, value_name = "MIB", value_parser = positive::<usize>, allow_negative_numbers = true)]
+    max_memory: Option<usize>,
     /// Seconds that what belongs to a numbered client is kept while the client isn't connected.
     #[arg(long, value_name = "SECONDS", default_value_t = 300.0, allow_negative_numbers = true)]
     absent_timeout: f64,
@@ -79,6 +80,21 @@ pub struct Arguments {
     /// for some of a processor's time. 0: it sleeps at once.
     #[arg(long, value_name = "US", default_value_t = 50)]
     busy_poll: u16,
+}
+
+/// Octets for requests and replies, if nobody says how many. At the worst as much again is in messages on their way, and the
+/// allocator and connections need some beside.
+fn default_memory() -> usize {
+    const MOST: usize = 1 << 30;
+    const LEAST: usize = 1 << 20;
+    let quarter = resources::memory_bytes().map_or(MOST, |all| usize::try_from(all / 4).unwrap_or(MOST));
+    if quarter < MOST {
+        tracing::info!(
+            mib = quarter >> 20,
+            "memory for requests and replies: a quarter of what there is for this process"
+        );
+    }
+    quarter.clamp(LEAST, MOST)
 }
 
 fn millis(name: &str, value: f64) -> Result<u64, Failure> {
@@ -107,7 +123,7 @@ impl Arguments {
         settings.busy_timeout_ms = self.busy_timeout.map(|busy| millis("busy-timeout", busy)).transpose()?;
         settings.attempts_max = self.attempts;
         settings.service_requests_max = self.max_waiting;
-        settings.bytes_max = self.max_memory.saturating_mul(1 << 20);
+        settings.bytes_max = self.max_memory.map_or_else(default_memory, |mib| mib.saturating_mul(1 << 20));
         settings.service_bytes_max = settings.bytes_max / 2;
         settings.client_bytes_max = settings.client_bytes_max.min(settings.bytes_max / 2);
         settings.absent_client_ms = millis("absent-timeout", self.absent_timeout)?;

@@ -1,8 +1,9 @@
-//! What a process has used, from /proc, and how many files it may open.
+//! What a process has used, from /proc, and how much memory and how many files it may have.
 
 use crate::exit::Failure;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::unix::net::UnixStream;
+use sysinfo::{Process, ProcessRefreshKind, ProcessesToUpdate, System};
 
 /// CPU seconds and peak memory of a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -36,6 +37,19 @@ pub fn own_usage() -> Usage {
     usage_of(std::process::id())
 }
 
+/// How much memory this process may have, in octets: all of the machine's, or of its control group and those above it, where they
+/// have a limit. `None` where the system can't tell.
+pub fn memory_bytes() -> Option<u64> {
+    let mut system = System::new().ok()?;
+    let grouped = sysinfo::get_current_pid().ok().and_then(|pid| {
+        system.refresh_processes_specifics(ProcessesToUpdate::Some(&[pid]), false, ProcessRefreshKind::nothing());
+        system.process(pid).and_then(Process::cgroup_limits)
+    });
+    system.refresh_memory();
+    let totals = [Some(system.total_memory()), grouped.map(|limits| limits.total_memory)];
+    totals.into_iter().flatten().filter(|total| *total > 0).min()
+}
+
 /// Lets this process open as many files as the system allows it: clients take a descriptor each, and one for each file that is
 /// sent. The soft limit is made for programs that use select(2).
 pub fn raise_file_limit() {
@@ -67,4 +81,18 @@ const KEPT_BYTES: usize = 512 * 1024;
 /// (mallopt(3), M_MMAP_THRESHOLD). No page of this one is ever touched.
 pub fn keep_freed_memory() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(KEPT_BYTES)));
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_process_has_no_more_memory_than_the_machine() {
+        let told = std::fs::read_to_string("/proc/meminfo").unwrap();
+        let kib: u64 = told.lines().next().unwrap().split_whitespace().nth(1).unwrap().parse().unwrap();
+        let memory = memory_bytes().unwrap();
+        assert!((1 << 20..=kib * 1024).contains(&memory), "{memory}");
+    }
 }
