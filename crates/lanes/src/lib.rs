@@ -9,6 +9,10 @@
 //! may. So while work waits, a thread that has been at one job for long is taken for one that hangs, and another one is started in its
 //! place, up to a bound.
 
+mod elsewhere;
+
+pub use elsewhere::Elsewhere;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

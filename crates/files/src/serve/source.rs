@@ -1,7 +1,7 @@
 //! An open file of which a version is being sent: the stat at opening says which.
 
 use super::Failure;
-use super::handle::Handle;
+use super::handle::{Handle, handle};
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::root::{FileStat, Root, RootError};
@@ -32,13 +32,13 @@ impl Source {
     fn opened(root: &Root, (file, stat): (File, FileStat)) -> Source {
         let is_local = root.is_local(&file, &stat);
         let far = (!is_local).then_some(stat.device);
-        Source { file: Arc::new(Handle::new(file, far)), stat, is_local }
+        Source { file: Arc::new(handle(file, far)), stat, is_local }
     }
 
     /// The same where it can't block; `None` where it may.
     pub(super) fn open_cached(root: &Root, path: &RelPath) -> Result<Option<Source>, Failure> {
         let opened = root.open_cached_file(path)?;
-        Ok(opened.map(|(file, stat)| Source { file: Arc::new(Handle::new(file, None)), stat, is_local: true }))
+        Ok(opened.map(|(file, stat)| Source { file: Arc::new(handle(file, None)), stat, is_local: true }))
     }
 
     /// Appends the file from its beginning, as far as this size or a little beyond; how many octets that were. Blocks.
