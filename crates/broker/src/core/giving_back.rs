@@ -2,6 +2,7 @@
 //! them in no time would be given all of them, so it rests, as long as there is another one that doesn't.
 
 use super::settings::{Millis, NEVER};
+use super::worker::Worker;
 use super::{Core, Peer, Role, WorkerKey};
 use crate::body::Body;
 use crate::wire::{Status, Token};
@@ -26,14 +27,17 @@ impl Core {
         if has_begun || !self.others_may_have_a_place(key) {
             return self.worker_reply(now, peer, token, Status::FAILED, None, reason);
         }
-        let worker = &mut self.workers[key as usize];
+        let worker = &self.workers[key as usize];
         // What it had beside the first comes back as well: that is one time.
         if worker.rests_until.is_none() {
             let until = now.saturating_add(FIRST_REST_MS << worker.rests_in_a_row.min(DOUBLINGS_MAX));
-            worker.rests_until = Some(until);
-            worker.rests_in_a_row = worker.rests_in_a_row.saturating_add(1);
+            self.change_worker(key, |worker| {
+                worker.rests_until = Some(until);
+                worker.rests_in_a_row = worker.rests_in_a_row.saturating_add(1);
+            });
             self.next_rest_end = self.next_rest_end.min(until);
         }
+        let worker = &mut self.workers[key as usize];
         self.requests.unlink(&mut worker.held, slot);
         let service = worker.service;
         self.counters.requeued += 1;
@@ -46,27 +50,33 @@ impl Core {
 
     /// Whether a worker isn't the only one of its service that may have a place. Those that rest had none a moment ago.
     fn others_may_have_a_place(&self, key: WorkerKey) -> bool {
-        let service = self.workers[key as usize].service;
-        self.workers.iter().any(|(other, worker)| {
-            other != key as usize && worker.service == service && !worker.leaving && worker.rests_until.is_none()
-        })
+        let worker = &self.workers[key as usize];
+        let service = self.services.at(worker.service);
+        service.workers > service.workers_out + usize::from(!worker.is_out())
+    }
+
+    /// Changes whether a worker is out, and counts it with those of its service.
+    pub(super) fn change_worker(&mut self, key: WorkerKey, change: impl FnOnce(&mut Worker)) {
+        let worker = &mut self.workers[key as usize];
+        let out = &mut self.services.at_mut(worker.service).workers_out;
+        *out -= usize::from(worker.is_out());
+        change(worker);
+        *out += usize::from(worker.is_out());
     }
 
     /// Gives work to those that have rested.
     pub(super) fn end_rests(&mut self, now: Millis) {
         let mut rested = Vec::new();
         self.next_rest_end = NEVER;
-        for (key, worker) in &mut self.workers {
+        for (key, worker) in &self.workers {
             match worker.rests_until {
-                Some(until) if until <= now => {
-                    worker.rests_until = None;
-                    rested.push(key as WorkerKey);
-                }
+                Some(until) if until <= now => rested.push(key as WorkerKey),
                 Some(until) => self.next_rest_end = self.next_rest_end.min(until),
                 None => {}
             }
         }
         for key in rested {
+            self.change_worker(key, |worker| worker.rests_until = None);
             let service = self.workers[key as usize].service;
             self.offer(key);
             self.dispatch(now, service);

@@ -395,6 +395,8 @@ impl Core {
         let held: usize = self.workers.iter().map(|(_, worker)| worker.held.len).sum();
         assert_eq!(held, states(|state| matches!(state, State::Held(_))));
         assert_eq!(self.services.iter().map(|s| s.waiting.len).sum::<usize>(), states(|s| s == State::Waiting));
+        let out = self.workers.iter().filter(|(_, worker)| worker.is_out()).count();
+        assert_eq!(out, self.services.iter().map(|service| service.workers_out).sum::<usize>());
         let parked: usize = self.sessions.iter().map(|(_, session)| session.parked.len).sum();
         assert_eq!(parked, states(|state| state == State::Parked));
         self.check_untold();

@@ -19,6 +19,8 @@ pub(super) struct Service {
     /// Requests that name it, in whatever state.
     pub live: usize,
     pub workers: usize,
+    /// Those of them that are given nothing, whatever they have: see [`Worker::is_out`](super::worker::Worker::is_out).
+    pub workers_out: usize,
     /// Workers with credit to spare, the least recently used first.
     pub available: VecDeque<WorkerKey>,
 }
@@ -64,6 +66,7 @@ impl Services {
                 waiting_large_bytes: 0,
                 live: 0,
                 workers: 0,
+                workers_out: 0,
                 available: VecDeque::new(),
             }) as ServiceKey;
             self.by_name.insert(name, key);

@@ -82,7 +82,7 @@ impl Core {
         too_slow.dedup();
         for &(worker, _) in &too_slow {
             // Nor are they given what others of them had, or what takes the place of an expired one.
-            self.workers[worker as usize].leaving = true;
+            self.change_worker(worker, |worker| worker.leaving = true);
         }
         // First what waits: a worker that becomes free must not be given what has expired too.
         expired.sort_unstable();

@@ -39,11 +39,16 @@ pub(super) struct Worker {
 }
 
 impl Worker {
+    /// It leaves, or rests.
+    #[inline]
+    pub fn is_out(&self) -> bool {
+        self.leaving || self.rests_until.is_some()
+    }
+
     #[inline]
     pub fn has_credit(&self) -> bool {
-        !self.leaving
+        !self.is_out()
             && !self.blocked
-            && self.rests_until.is_none()
             && !self.given.is_full()
             && self.held.len + self.abandoned.len() < self.credit as usize
     }

@@ -83,7 +83,7 @@ impl Core {
         let Role::Worker(key) = self.role(peer) else {
             return self.disconnect(now, peer, "a worker says that it is ready first");
         };
-        self.workers[key as usize].leaving = true;
+        self.change_worker(key, |worker| worker.leaving = true);
     }
 
     /// A worker's reply, or part of one.
@@ -329,8 +329,10 @@ impl Core {
         for slot in cut_short.into_iter().rev() {
             self.settle(slot, Status::PARTS_LOST, Body::from(CUT_SHORT).into());
         }
-        self.workers.remove(key as usize);
-        self.services.at_mut(service).workers -= 1;
+        let is_out = self.workers.remove(key as usize).is_out();
+        let its = self.services.at_mut(service);
+        its.workers -= 1;
+        its.workers_out -= usize::from(is_out);
         self.dispatch(now, service);
         self.services.remove_if_unused(service);
     }
