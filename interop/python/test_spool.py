@@ -152,59 +152,6 @@ def test_stock_clients_wait_for_room_in_their_order(broker, connected, spooled):
     wait_until(lambda: told() == 0, "nothing is there any more")
 
 
-def test_who_needs_much_room_is_not_overtaken_for_ever(broker, connected, spooled):
-    """Without turns a numbered client that goes on asking would keep a stock one that needs more out, and the other way round."""
-    server = broker("--max-spool", 8)
-    told = spooled(server)
-    ours, stock = numbered.Client(connected(server)), mdp.Client(connected(server))
-    worker = numbered.Worker(connected(server), b"slow")
-    large(ours, 1)
-    wait_until(lambda: told() == len(BODY), "it has arrived")
-    stock.send(b"slow", b"much" + bytes(5_000_000))
-    wait_until(lambda: "no room" in server.log(), "the stock client waits")
-    number = 1
-
-    def is_refused() -> bool:
-        """Has the next one here before the one before it ends, so that there is never room for the other."""
-        nonlocal number
-        number += 1
-        large(ours, number)
-        wait_until(lambda: told() == 2 * len(BODY) or ours.socket.poll(0), "it has come, or is refused")
-        if ours.socket.poll(0):
-            refused = ours.reply()
-            assert (type(refused), refused.number, refused.status) == (Refused, number, 503)
-            return True
-        worker.send(reply(worker.request().token))
-        assert ours.reply() == Reply(number - 1, 200, None, b"")
-        ours.send(confirm(number - 1))
-        wait_until(lambda: told() == len(BODY), "the one before has left")
-        return False
-
-    wait_until(is_refused, "the other's turn has come")
-    worker.send(reply(worker.request().token))
-    assert ours.reply().number == number - 1
-    ours.send(confirm(number - 1))
-    token, body = (record := worker.request()).token, record.body
-    assert body[:4] == b"much" and len(body) == 5_000_004
-    # Each that waits now has its turn: the numbered one, which comes again, and another stock client.
-    later = mdp.Client(connected(server))
-    later.send(b"slow", b"more" + BODY)
-    wait_until(lambda: waiting(server, connected) == 2, "both wait")
-    large(ours, number)
-    assert ours.reply().status == 503
-    worker.send(reply(token, b"done"))
-    assert stock.receive(b"slow") == [[b"done"]]
-    large(ours, number)
-    worker.serve(2)
-    assert later.receive(b"slow") == [[b"more" + BODY]]
-    assert ours.reply() == Reply(number, 200, None, BODY)
-    assert waiting(server, connected) == 0
-
-
-def waiting(server, connected) -> int:
-    return json.loads(mdp.Client(connected(server)).ask(b"mmi.spool", b"")[1])["waiting"]
-
-
 def test_those_who_wait_for_room_keep_nothing_from_others(broker, connected, spooled):
     """More of them than there are buffers to read bodies into."""
     server = broker("--max-spool", 8)

@@ -206,7 +206,6 @@ impl Broker {
             "files": room.files(),
             "most_files": room.most_files_of(BodyOf::Reply),
             "most_files_for_requests": room.most_files_of(BodyOf::Request),
-            "waiting": self.spooling.turns.count(),
         })
     }
 

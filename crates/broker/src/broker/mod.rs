@@ -11,7 +11,6 @@ mod pace;
 mod reading;
 mod spooling;
 mod streams;
-mod turns;
 
 pub use options::{BrokerOptions, Heartbeats};
 pub use towpath_sockets::Admit;

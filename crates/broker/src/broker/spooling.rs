@@ -1,11 +1,10 @@
 //! The thread that writes large bodies to files, and the room that they have there.
 
 use super::BrokerOptions;
-use super::turns::{Space, Turns};
 use crate::spool::{BodyOf, Claim, NoRoom, Room, Spool, SpoolWriter, SpooledBody};
 use crate::wire::Status;
 use bytes::Bytes;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -132,8 +131,8 @@ pub(super) struct Spooling {
     pub directory: PathBuf,
     /// Whose bodies go to files.
     pub awaited: HashMap<u64, PeerId>,
-    /// Who waits for room for a request.
-    pub turns: Turns<PeerId>,
+    /// Stock clients that wait for room, in this order.
+    pub queue: VecDeque<PeerId>,
     next: u64,
     room: Arc<Room>,
     /// What is on its way.
@@ -167,40 +166,25 @@ impl Spooling {
             .name("spool".to_owned())
             .spawn(move || write(&spool, sync, &to_do, &done, &waker))
             .map_err(|error| io::Error::other(format!("the thread that writes them can't be started: {error}")))?;
-        let (awaited, turns) = (HashMap::new(), Turns::default());
-        Ok(Spooling { jobs, finished, directory, awaited, turns, next: 0, room, coming: Vec::new(), said: None })
+        let (awaited, queue) = (HashMap::new(), VecDeque::new());
+        Ok(Spooling { jobs, finished, directory, awaited, queue, next: 0, room, coming: Vec::new(), said: None })
     }
 
-    /// The body of a request begins to come, if it is its turn.
-    pub fn begin_request(&mut self, id: PeerId, length: u64) -> Result<Ticket, NoRoom> {
-        let owed = match self.turns.is_empty() {
-            true => Space::default(),
-            false => self.turns.owed_before(id, length, Instant::now()),
-        };
-        let ticket = self.begin(BodyOf::Request, length, owed)?;
-        self.turns.begun(id, length);
-        Ok(ticket)
-    }
-
-    /// The body of a reply begins to come. Replies wait for nobody: what they leave behind is the room that others wait for.
-    pub fn begin_reply(&mut self, length: u64) -> Result<Ticket, NoRoom> {
-        self.begin(BodyOf::Reply, length, Space::default())
-    }
-
-    /// It does so if all of it will have room, with all others that are on their way, and what is owed to those before it.
-    fn begin(&mut self, kind: BodyOf, length: u64, owed: Space) -> Result<Ticket, NoRoom> {
-        let most = self.room.most_of(kind);
+    /// A body begins to come. It does so if all of it will have room, with all others that are on their way.
+    pub fn begin(&mut self, kind: BodyOf, length: u64) -> Result<Ticket, NoRoom> {
+        self.coming.retain(|coming| coming.strong_count() > 0);
+        let expected = self.coming.iter().filter_map(Weak::upgrade).map(|coming| coming.expected());
+        let (taken, expected, most) = (self.room.taken(), expected.sum::<u64>(), self.room.most_of(kind));
         if length > most {
             return Err(NoRoom::Ever);
         }
-        let free = self.free_for(kind);
-        let is_full = length.saturating_add(owed.octets) > free.octets || owed.files >= free.files;
+        let is_full = taken.saturating_add(expected).saturating_add(length) > most;
         let file = if is_full { Err(NoRoom::Now) } else { self.room.claim_file(kind) };
         let file = file.inspect_err(|_| {
             if self.said.is_none_or(|said| said.elapsed() >= SAID_EVERY) {
                 self.said = Some(Instant::now());
-                let (free, files, waiting) = (free.octets, free.files, self.turns.count());
-                tracing::warn!(?kind, length, most, free, files, waiting, "there is no room for a large body");
+                let files = self.room.files();
+                tracing::warn!(?kind, length, taken, expected, most, files, "there is no room for a large body");
             }
         })?;
         self.next += 1;
@@ -210,19 +194,12 @@ impl Spooling {
         Ok(Ticket { number: self.next, jobs: self.jobs.clone(), kind, room: self.room.clone(), coming })
     }
 
-    /// What bodies of a kind may still have, without what those that are on their way will need.
-    fn free_for(&mut self, kind: BodyOf) -> Space {
-        self.coming.retain(|coming| coming.strong_count() > 0);
-        let expected: u64 = self.coming.iter().filter_map(Weak::upgrade).map(|coming| coming.expected()).sum();
-        let taken = self.room.taken().saturating_add(expected);
-        let octets = self.room.most_of(kind).saturating_sub(taken);
-        Space { octets, files: self.room.most_files_of(kind).saturating_sub(self.room.files()) }
-    }
-
-    /// Whose turn it is among those who wait.
-    pub fn whose_turn(&mut self) -> Vec<PeerId> {
-        let free = self.free_for(BodyOf::Request);
-        self.turns.whose_turn(free, Instant::now())
+    /// The same behind those that wait.
+    pub fn begin_in_turn(&mut self, kind: BodyOf, length: u64) -> Result<Ticket, NoRoom> {
+        match self.queue.is_empty() || length > self.room.most_of(kind) {
+            true => self.begin(kind, length),
+            false => Err(NoRoom::Now),
+        }
     }
 
     pub fn room(&self) -> &Room {
@@ -281,7 +258,7 @@ mod tests {
         let room = Room::new(1 << 30, 8);
         let mut spooling = Spooling::start(Spool::new(folder.path()).unwrap(), room, false, hub.waker()).unwrap();
         let body = |spooling: &mut Spooling, kind| {
-            let ticket = spooling.begin(kind, 4, Space::default())?;
+            let ticket = spooling.begin(kind, 4)?;
             ticket.write(Bytes::from_static(b"body"))?;
             ticket.finish();
             let (_, body) = spooling.finished.recv_timeout(Duration::from_secs(60)).unwrap();
@@ -290,9 +267,10 @@ mod tests {
         let mut bodies: Vec<_> = (0..6).map(|_| body(&mut spooling, BodyOf::Request).unwrap()).collect();
         assert_eq!(body(&mut spooling, BodyOf::Request).unwrap_err(), NoRoom::Now);
         // One that is on its way has its file already.
-        let begun = spooling.begin_reply(4).unwrap();
+        let begun = spooling.begin(BodyOf::Reply, 4).unwrap();
         bodies.push(body(&mut spooling, BodyOf::Reply).unwrap());
         assert_eq!(body(&mut spooling, BodyOf::Reply).unwrap_err(), NoRoom::Now);
+        assert_eq!(spooling.begin_in_turn(BodyOf::Request, 4).unwrap_err(), NoRoom::Now);
         bodies.truncate(5);
         bodies.push(body(&mut spooling, BodyOf::Reply).unwrap());
         drop(begun);

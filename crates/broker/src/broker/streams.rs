@@ -10,7 +10,6 @@ use crate::mdp::{self, FromPeer, WorkerCommand};
 use crate::spool::{BodyOf, NoRoom};
 use crate::wire::{CLIENT_HEADER, Content, FromClient, FromWorker, WORKER_HEADER, WireError};
 use bytes::{Bytes, BytesMut};
-use std::time::Instant;
 use towpath_sockets::{Frames, PeerId};
 
 /// A message of which a frame arrives as a stream.
@@ -19,8 +18,6 @@ pub(super) struct Incoming {
     frames: Frames,
     /// What they cost.
     frames_bytes: usize,
-    /// Of the frame that streams, as it was announced.
-    length: u64,
     sink: Sink,
 }
 
@@ -29,7 +26,7 @@ const FRAME_BYTES: usize = 64;
 
 impl Incoming {
     fn new() -> Incoming {
-        Incoming { frames: Frames::new(), frames_bytes: 0, length: 0, sink: Sink::Idle }
+        Incoming { frames: Frames::new(), frames_bytes: 0, sink: Sink::Idle }
     }
 
     fn extend(&mut self, frames: Frames) {
@@ -215,11 +212,6 @@ fn whole_body(frames: &[Bytes]) -> Option<(BodyOf, bool)> {
     }
 }
 
-/// Whether what begins so comes again if it is refused for a while: the request of a client that numbers them.
-fn comes_again(frames: &[Bytes]) -> bool {
-    frames.first().is_some_and(|header| header == CLIENT_HEADER)
-}
-
 impl Broker {
     pub(super) fn on_body_start(&mut self, id: PeerId, head: Frames, length: u64, more: bool) {
         let body_max = self.core.settings().body_bytes_max();
@@ -230,24 +222,18 @@ impl Broker {
         }
         incoming.extend(head);
         let whole = if more { None } else { whole_body(&incoming.frames) };
-        incoming.length = length;
         incoming.sink = match whole {
-            Some((BodyOf::Request, is_stock)) => match self.spooling.begin_request(id, length) {
+            // One that can't be told to come again waits, in its turn.
+            Some((kind, true)) => match self.spooling.begin_in_turn(kind, length) {
                 Ok(ticket) => Sink::Spool(ticket),
-                // One that can't be told to come again waits, in its turn.
-                Err(NoRoom::Now) if is_stock => {
-                    self.spooling.turns.wait(id, length, Instant::now());
+                Err(NoRoom::Now) => {
+                    self.spooling.queue.push_back(id);
                     connection.awaits_room = true;
                     Sink::Awaiting { length, octets: BytesMut::new() }
                 }
-                Err(no_room) => {
-                    if no_room == NoRoom::Now {
-                        self.spooling.turns.refuse(id, length, Instant::now());
-                    }
-                    Sink::Nowhere(Lost::NoRoom(no_room))
-                }
+                Err(NoRoom::Ever) => Sink::Nowhere(Lost::NoRoom(NoRoom::Ever)),
             },
-            Some((BodyOf::Reply, _)) => match self.spooling.begin_reply(length) {
+            Some((kind, false)) => match self.spooling.begin(kind, length) {
                 Ok(ticket) => Sink::Spool(ticket),
                 Err(no_room) => Sink::Nowhere(Lost::NoRoom(no_room)),
             },
@@ -269,19 +255,18 @@ impl Broker {
 
     /// Goes on reading from stock clients for whose bodies there is room by now.
     pub(super) fn make_room(&mut self) {
-        if self.spooling.turns.is_empty() {
+        if self.spooling.queue.is_empty() {
             return;
         }
         let connections = &mut self.connections;
-        self.spooling.turns.retain(Instant::now(), |id, waits| {
-            connections.of(id).is_some_and(|connection| connection.awaits_room || !waits)
-        });
-        for id in self.spooling.whose_turn() {
-            let Some(connection) = self.connections.of(id) else { continue };
-            let Some(incoming) = &mut connection.incoming else { continue };
-            let Sink::Awaiting { length, octets } = &mut incoming.sink else { continue };
-            let Ok(ticket) = self.spooling.begin_request(id, *length) else { continue };
+        self.spooling.queue.retain(|id| connections.of(*id).is_some_and(|connection| connection.awaits_room));
+        while let Some(&id) = self.spooling.queue.front() {
+            let Some(connection) = self.connections.of(id) else { return };
+            let Some(incoming) = &mut connection.incoming else { return };
+            let Sink::Awaiting { length, octets } = &mut incoming.sink else { return };
+            let Ok(ticket) = self.spooling.begin(BodyOf::Request, *length) else { return };
             incoming.sink = Sink::filled(ticket, std::mem::take(octets).freeze());
+            self.spooling.queue.pop_front();
             connection.awaits_room = false;
             set_reading(&mut self.hub, connection);
             self.connections.recount(id);
@@ -337,9 +322,6 @@ impl Broker {
                 return;
             }
             Sink::Nowhere(lost) => {
-                if lost == Lost::NoRoom(NoRoom::Now) && comes_again(&incoming.frames) {
-                    self.spooling.turns.refuse(id, incoming.length, Instant::now());
-                }
                 self.connections.recount(id);
                 return self.on_whole(id, incoming.frames, Attached::Lost(lost));
             }
