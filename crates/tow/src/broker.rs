@@ -82,8 +82,8 @@ pub struct Arguments {
     busy_poll: u16,
 }
 
-/// Octets for requests and replies, if nobody says how many. At the worst as much again is in messages on their way, and the
-/// allocator and connections need some beside.
+/// Octets for requests and replies, if nobody says how many. Messages that aren't whole, what peers haven't read yet, connections and
+/// the allocator need some beside.
 fn default_memory() -> usize {
     const MOST: usize = 1 << 30;
     const LEAST: usize = 1 << 20;

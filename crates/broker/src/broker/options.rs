@@ -94,7 +94,7 @@ impl BrokerOptions {
         });
         hub.stream_over_bytes = Some(STREAM_OVER_BYTES);
         hub.max_frame_bytes = crate::limits::LARGE_BODY_BYTES_MAX;
-        hub.max_message_bytes = self.settings.message_bytes_max() as u64;
+        hub.max_message_bytes = crate::limits::MESSAGE_BYTES_MAX as u64;
         hub.unfinished_bytes_max = self.settings.unfinished_bytes_max();
         hub.send_queue_bytes = 4 * 1024 * 1024;
         hub.busy_poll = self.busy_poll;

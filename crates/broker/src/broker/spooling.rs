@@ -42,7 +42,7 @@ impl Lost {
                 "large bodies have all the room on the broker's disk, or all the files, that they may have"
             }
             Lost::NoRoom(NoRoom::Ever) => "larger than all the room that such bodies may have on the broker's disk",
-            Lost::TooLarge => "a body of several frames is larger than what the broker holds of one in memory",
+            Lost::TooLarge => "a body of several frames has more than 64 MiB",
         }
     }
 

@@ -44,13 +44,13 @@ impl Incoming {
     }
 
     /// Whether so many octets more may be held in memory: those of a body of several frames, in whichever form it comes, or of
-    /// what is no body. A body may have `body_max` of them.
-    fn fit_with(&self, length: u64, body_max: usize) -> Fit {
+    /// what is no body.
+    fn fit_with(&self, length: u64) -> Fit {
         let head = head_of(&self.frames);
         let most = match head {
             // Each frame of a list has its length before it. How many there are is seen when it is here.
-            Some(Head { is_numbered: true, .. }) => body_max + 4 * BODY_FRAMES_MAX,
-            _ => body_max,
+            Some(Head { is_numbered: true, .. }) => BODY_BYTES_MAX + 4 * BODY_FRAMES_MAX,
+            _ => BODY_BYTES_MAX,
         };
         let before = head.as_ref().map_or(0, |head| head.frames);
         let in_memory: usize = self.frames.iter().skip(before).map(Bytes::len).sum();
@@ -78,7 +78,7 @@ enum Fit {
     NoBody,
 }
 
-const TOO_LARGE: &str = "a frame that is no body, of more than the broker holds of a message in memory";
+const TOO_LARGE: &str = "a frame that is no body, of more than 64 MiB";
 
 #[derive(Debug)]
 enum Sink {
@@ -214,7 +214,6 @@ fn whole_body(frames: &[Bytes]) -> Option<(BodyOf, bool)> {
 
 impl Broker {
     pub(super) fn on_body_start(&mut self, id: PeerId, head: Frames, length: u64, more: bool) {
-        let body_max = self.core.settings().body_bytes_max();
         let Some(connection) = self.connections.of(id) else { return };
         let incoming = connection.incoming.get_or_insert_with(Incoming::new);
         if matches!(incoming.sink, Sink::Nowhere(_)) {
@@ -237,7 +236,7 @@ impl Broker {
                 Ok(ticket) => Sink::Spool(ticket),
                 Err(no_room) => Sink::Nowhere(Lost::NoRoom(no_room)),
             },
-            None => match incoming.fit_with(length, body_max) {
+            None => match incoming.fit_with(length) {
                 Fit::Yes => Sink::Memory(BytesMut::new()),
                 Fit::TooLarge(head) => {
                     incoming.lose_body(head);
@@ -351,8 +350,7 @@ impl Broker {
         };
         self.connections.recount(id);
         if !matches!(incoming.sink, Sink::Nowhere(_)) {
-            let length = rest.iter().map(|frame| frame.len() as u64).sum();
-            match incoming.fit_with(length, self.core.settings().body_bytes_max()) {
+            match incoming.fit_with(rest.iter().map(|frame| frame.len() as u64).sum()) {
                 Fit::Yes => {
                     incoming.frames.extend(rest);
                     return self.on_whole(id, incoming.frames, Attached::Nothing);

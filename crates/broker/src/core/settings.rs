@@ -1,9 +1,6 @@
 //! What an operator may decide.
 
-use crate::limits::{BODY_BYTES_MAX, MESSAGE_BYTES_MAX};
-
-/// Octets of messages that aren't whole, however little memory there is: a streamed frame of those that come in pieces, and others.
-const UNFINISHED_BYTES_LEAST: usize = 4 << 20;
+use crate::limits::MESSAGE_BYTES_MAX;
 
 /// Milliseconds since some moment before all others.
 pub type Millis = u64;
@@ -73,20 +70,9 @@ impl Settings {
         self.bytes_max / 4
     }
 
-    /// Octets of messages that have begun and aren't whole: a quarter of all memory, but room for a message of the largest size,
-    /// unless that is more than half of it.
+    /// Octets of messages that have begun and aren't whole: a quarter of all memory, but at least a message's.
     pub fn unfinished_bytes_max(&self) -> usize {
-        (self.bytes_max / 4).max(MESSAGE_BYTES_MAX.min(self.bytes_max / 2)).max(UNFINISHED_BYTES_LEAST)
-    }
-
-    /// Octets of a message in memory.
-    pub fn message_bytes_max(&self) -> usize {
-        MESSAGE_BYTES_MAX.min(self.unfinished_bytes_max())
-    }
-
-    /// Octets of a body in memory: what its message may have, without what comes before it.
-    pub fn body_bytes_max(&self) -> usize {
-        self.message_bytes_max() - (MESSAGE_BYTES_MAX - BODY_BYTES_MAX)
+        (self.bytes_max / 4).max(MESSAGE_BYTES_MAX)
     }
 }
 
