@@ -59,7 +59,7 @@ impl<F: FnMut() -> Slice + Send> Job for ForRequest<F> {
 pub struct LaneLimits {
     /// For the threads' names.
     pub name: &'static str,
-    /// Threads that do not hang. They are started when first needed.
+    /// Threads that do not hang. They are started when first needed, but for the first one of [`Lane::started`].
     pub threads_max: usize,
     /// Threads that are replaced when they seem to hang.
     pub hanging_max: usize,
@@ -120,6 +120,13 @@ impl Lane {
     pub fn new(limits: LaneLimits) -> Lane {
         let shared = Shared { limits, state: Mutex::default(), work: Condvar::new() };
         Lane { shared: Arc::new(shared) }
+    }
+
+    /// A lane that has its first thread: whatever the system gives later, all jobs are done, if one after the other.
+    pub fn started(limits: LaneLimits) -> std::io::Result<Lane> {
+        let lane = Lane::new(limits);
+        lane.shared.start(&mut lane.shared.lock())?;
+        Ok(lane)
     }
 
     /// Queues a job behind those of the same group and asker. Never waits. Fails only if the system gives no first thread.
@@ -202,17 +209,22 @@ impl Shared {
         }
         let hanging = state.hanging(Instant::now()).min(self.limits.hanging_max);
         if state.threads < self.limits.threads_max + hanging {
-            let shared = Arc::clone(self);
-            let number = state.started;
-            std::thread::Builder::new().name(self.limits.name.into()).spawn(move || shared.run(number))?;
-            state.threads += 1;
-            state.started += 1;
+            self.start(state)?;
         } else if !state.watched && hanging < self.limits.hanging_max {
             let shared = Arc::clone(self);
             // Without this thread the lane is as slow as its slowest jobs, no more than that.
             let watch = std::thread::Builder::new().name(self.limits.name.into()).spawn(move || shared.watch());
             state.watched = watch.is_ok();
         }
+        Ok(())
+    }
+
+    fn start(self: &Arc<Self>, state: &mut State) -> std::io::Result<()> {
+        let shared = Arc::clone(self);
+        let number = state.started;
+        std::thread::Builder::new().name(self.limits.name.into()).spawn(move || shared.run(number))?;
+        state.threads += 1;
+        state.started += 1;
         Ok(())
     }
 

@@ -206,3 +206,16 @@ fn long_jobs_give_way_between_their_slices() {
     assert_eq!(finished.iter().collect::<Vec<_>>(), ["a", "d", "c", "a", "c", "a", "b"]);
     wait_for_no_groups(&lane);
 }
+
+#[test]
+fn a_lane_that_is_started_has_its_first_thread_and_starts_no_other_for_one_job() {
+    let lane = Lane::started(LIMITS).unwrap();
+    assert_eq!(lane.shared.lock().threads, 1);
+    while lane.shared.lock().idle == 0 {
+        std::thread::yield_now();
+    }
+    let (done, finished) = mpsc::channel();
+    lane.submit(1, 0, move || done.send(()).unwrap()).unwrap();
+    finished.recv().unwrap();
+    assert_eq!(lane.shared.lock().threads, 1);
+}
