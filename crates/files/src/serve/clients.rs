@@ -12,7 +12,7 @@ use crate::path::Escaped;
 use crate::protocol::control::{ConfirmedFile, Request};
 use crate::protocol::envelope::{Opening, opening};
 use crate::protocol::plain::PlainRequest;
-use crate::protocol::{Dialect, WireError};
+use crate::protocol::{Dialect, ErrorCode, WireError};
 use bytes::Bytes;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -369,6 +369,11 @@ fn log_news(address: &str, news: &News) {
         News::Void { path, failure } => {
             let path = Escaped(path.as_bytes());
             tracing::warn!(%address, %path, code = %failure.code, reason = %failure.message, "void");
+        }
+        // The limit that is reached is told once for all of them.
+        News::Refused { count, path, failure } if failure.code == ErrorCode::Busy => {
+            let path = Escaped(path.as_bytes());
+            tracing::debug!(%address, files = count, %path, reason = %failure.message, "busy");
         }
         News::Refused { count, path, failure } => {
             let path = Escaped(path.as_bytes());

@@ -78,6 +78,8 @@ impl Current {
                 tracing::info!(path = %self.path.display(), "the served path was replaced: new requests get what is there now");
                 return root;
             }
+            // Where there are no descriptors to look with, nothing is known to be gone.
+            Err(error) if error.is_shortage() => {}
             Err(error) => {
                 if !self.is_gone.swap(true, Ordering::Relaxed) {
                     let path = self.path.display();

@@ -85,8 +85,8 @@ struct Level {
 /// Why the names of a directory can't be had.
 enum LevelError {
     Root(RootError),
-    /// There is no room for them beside those of other listings.
-    Busy,
+    /// There is no room for them beside those of other listings, or too little of something else.
+    Busy(Failure),
 }
 
 impl Lister<'_> {
@@ -166,14 +166,14 @@ impl Lister<'_> {
         let dir = self.root.open_dir(path)?;
         let room = self.names.room();
         let mut names = match dir.entries(names_max.min(room)) {
-            Err(RootError::TooMany(_)) if room < names_max => return Err(LevelError::Busy),
+            Err(RootError::TooMany(_)) if room < names_max => return Err(LevelError::no_room()),
             // What is left of the limit is nothing that anybody could make sense of.
             Err(RootError::TooMany(_)) => return Err(LevelError::Root(RootError::TooMany(NAMES_MAX))),
             names => names?,
         };
         names.shrink_to_fit();
         names.reverse();
-        let held = self.names.hold(&names).ok_or(LevelError::Busy)?;
+        let held = self.names.hold(&names).ok_or_else(LevelError::no_room)?;
         Ok(Level { path: path.clone(), names, _held: held, open: Some(dir), all })
     }
 
@@ -196,7 +196,7 @@ impl Lister<'_> {
                 return Err(Failure::new(ErrorCode::Other, "given up"));
             }
             let Some(mut entry) = self.held_back_or_next(listing)? else { break };
-            if listing.hashed >= slice_end || !self.add_digest(listing, &mut entry) {
+            if listing.hashed >= slice_end || !self.add_digest(listing, &mut entry)? {
                 listing.held_back = Some(entry);
                 listing.page = Some(page);
                 return Ok(None);
@@ -243,13 +243,13 @@ impl Lister<'_> {
                     if matches!(error, RootError::NotFound) {
                         continue;
                     }
-                    return Ok(Some(failed(&level.path, &error)));
+                    return failed(&level.path, error).map(Some);
                 }
             };
             let (stat, target) = match look(dir, &name) {
                 Ok(found) => found,
                 Err(RootError::NotFound) => continue,
-                Err(error) => return Ok(Some(failed(&path, &error))),
+                Err(error) => return failed(&path, error).map(Some),
             };
             let is_listed = level.all || listing.glob.as_ref().is_none_or(|glob| glob.matches(&path));
             let all_below = if listing.glob.is_some() { is_listed } else { listing.recursive };
@@ -259,10 +259,10 @@ impl Lister<'_> {
                     match self.descend(listing, &path, all_below) {
                         Ok(()) => {}
                         Err(LevelError::Root(error)) if is_listed && !matches!(error, RootError::NotFound) => {
-                            return Ok(Some(failed(&path, &error)));
+                            return failed(&path, error).map(Some);
                         }
                         Err(LevelError::Root(_)) => continue,
-                        Err(busy @ LevelError::Busy) => return Err(busy.into()),
+                        Err(LevelError::Busy(failure)) => return Err(failure),
                     }
                 }
             }
@@ -285,9 +285,9 @@ impl Lister<'_> {
     }
 
     /// Adds the digest, remembered or made, if it is wanted; false if it isn't known yet. A file that can't be read becomes an error.
-    fn add_digest(&self, listing: &mut Listing, entry: &mut ListEntry) -> bool {
+    fn add_digest(&self, listing: &mut Listing, entry: &mut ListEntry) -> Result<bool, Failure> {
         if !listing.digest || entry.kind != EntryKind::File || entry.digest.is_some() {
-            return true;
+            return Ok(true);
         }
         let begun = listing.hashing.take().map(Ok);
         let opened = begun.unwrap_or_else(|| {
@@ -297,13 +297,13 @@ impl Lister<'_> {
         let (file, stat, mut hasher) = match opened {
             Ok(opened) => opened,
             Err(error) => {
-                *entry = failed(std::mem::take(&mut entry.path), &error);
-                return true;
+                *entry = failed(std::mem::take(&mut entry.path), error)?;
+                return Ok(true);
             }
         };
         if let Some(known) = self.hashing.cache.lookup(&stat) {
             entry.digest = Some(known.digest);
-            return true;
+            return Ok(true);
         }
         match self.hashing.slice(&file, &stat, &mut hasher, || self.given_up.load(Ordering::Relaxed)) {
             Ok(Some(digested)) => {
@@ -313,7 +313,7 @@ impl Lister<'_> {
             }
             Ok(None) => {
                 listing.hashing = Some((file, stat, hasher));
-                return false;
+                return Ok(false);
             }
             Err(error) => {
                 entry.kind = EntryKind::Error;
@@ -321,13 +321,19 @@ impl Lister<'_> {
             }
         }
         listing.hashed += stat.size;
-        true
+        Ok(true)
     }
 }
 
 impl From<RootError> for LevelError {
     fn from(error: RootError) -> LevelError {
-        LevelError::Root(error)
+        if error.is_shortage() { LevelError::Busy(error.into()) } else { LevelError::Root(error) }
+    }
+}
+
+impl LevelError {
+    fn no_room() -> LevelError {
+        LevelError::Busy(Failure::new(ErrorCode::Busy, "listings that are not over keep too many names"))
     }
 }
 
@@ -335,7 +341,7 @@ impl From<LevelError> for Failure {
     fn from(error: LevelError) -> Failure {
         match error {
             LevelError::Root(error) => error.into(),
-            LevelError::Busy => Failure::new(ErrorCode::Busy, "listings that are not over keep too many names"),
+            LevelError::Busy(failure) => failure,
         }
     }
 }
@@ -401,8 +407,12 @@ fn entry(path: &RelPath, stat: &FileStat, target: Option<Vec<u8>>) -> ListEntry 
     }
 }
 
-fn failed(path: impl Into<WirePath>, error: &RootError) -> ListEntry {
-    ListEntry {
+/// An entry that can't be read, as one of the listing. What there is a shortage of fails the listing: it would be left out of it.
+fn failed(path: impl Into<WirePath>, error: RootError) -> Result<ListEntry, Failure> {
+    if error.is_shortage() {
+        return Err(error.into());
+    }
+    Ok(ListEntry {
         path: path.into(),
         kind: EntryKind::Error,
         size: 0,
@@ -412,7 +422,7 @@ fn failed(path: impl Into<WirePath>, error: &RootError) -> ListEntry {
         target: None,
         digest: None,
         message: Some(error.to_string()),
-    }
+    })
 }
 
 /// Where a listing begins, so far as its request is a valid one.

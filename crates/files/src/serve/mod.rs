@@ -18,6 +18,7 @@ mod pieces;
 mod prepare;
 mod server;
 mod session;
+mod shortage;
 mod source;
 mod storage;
 mod worker;

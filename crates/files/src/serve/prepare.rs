@@ -58,6 +58,8 @@ impl Preparing<'_> {
             let one = match self.look(n, file, looked.is_empty(), buffer.as_mut()) {
                 Ok(Some(one)) => one,
                 Ok(None) => break,
+                // When it is the first of a batch, files of this one may be closed.
+                Err(Failure { code: ErrorCode::Busy, .. }) if !looked.is_empty() => break,
                 Err(Failure { code, message }) => {
                     Looked::Done(Prepared::Answer(FileAnswer::Error { n, code, message }))
                 }

@@ -103,6 +103,9 @@ pub enum ServeError {
         /// Why.
         source: std::io::Error,
     },
+    /// The system gives it no threads.
+    #[error("cannot start the server's threads: {0} (ulimit -u, pids.max?)")]
+    Threads(#[source] std::io::Error),
     /// Of the sockets.
     #[error(transparent)]
     Socket(#[from] SocketError),
@@ -159,7 +162,8 @@ impl Server {
                 .map_err(|source| ServeError::DigestFile { path: file.clone(), source })?,
         };
         let budget = Budget::new(options.small_files_bytes);
-        let (workers, done) = Workers::new(current, cache, budget, storage, waker.clone());
+        let (workers, done) =
+            Workers::new(current, cache, budget, storage, waker.clone()).map_err(ServeError::Threads)?;
         let clients = Clients::new(workers, options.open_files_max);
         let shutdown = ShutdownHandle { requested: Arc::default(), waker };
         Ok(Server { hub, endpoints, clients, done, admit, shutdown })

@@ -2,6 +2,7 @@
 
 use super::Failure;
 use super::handle::{Handle, handle};
+use super::shortage::Shortage;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::root::{FileStat, Root, RootError};
@@ -95,13 +96,30 @@ impl Failure {
         Failure { code: ErrorCode::Changed, message: message.into() }
     }
 
+    /// What the system says of a file; or that there is too little of something, which it says nothing of the file by.
     pub(super) fn io(error: &std::io::Error) -> Failure {
-        Failure { code: ErrorCode::Io, message: error.to_string() }
+        match Shortage::of(error) {
+            Some(shortage) => Failure::short(shortage, error),
+            None => Failure { code: ErrorCode::Io, message: error.to_string() },
+        }
+    }
+
+    /// There is no thread for a job.
+    pub(super) fn no_thread(error: &std::io::Error) -> Failure {
+        Failure::short(Shortage::Threads, error)
+    }
+
+    fn short(shortage: Shortage, error: &std::io::Error) -> Failure {
+        shortage.tell(error);
+        Failure { code: ErrorCode::Busy, message: shortage.message().to_owned() }
     }
 }
 
 impl From<RootError> for Failure {
     fn from(error: RootError) -> Failure {
+        if let RootError::Io(error) = &error {
+            return Failure::io(error);
+        }
         let code = match &error {
             RootError::NotFound | RootError::Outside | RootError::Path(_) | RootError::NotADirectory => {
                 ErrorCode::NotFound

@@ -115,7 +115,7 @@ impl Workers {
         budget: Arc<Budget>,
         storage: Box<dyn Storage>,
         waker: Waker,
-    ) -> (Workers, Receiver<Done>) {
+    ) -> std::io::Result<(Workers, Receiver<Done>)> {
         let (sender, receiver) = channel();
         let processors = std::thread::available_parallelism().map_or(2, usize::from);
         // A device that hangs must not keep files of others from being hashed.
@@ -145,16 +145,17 @@ impl Workers {
                 storage,
                 waker,
             }),
-            files: Lane::new(FILES_LANE),
-            list: Lane::new(LIST_LANE),
-            warm: Lane::new(WARM_LANE),
-            hash: Lane::new(hash),
-            compress: Lane::new(compress),
+            // Where the system gives no threads, that is told at the start, and not by the first request that needs one.
+            files: Lane::started(FILES_LANE)?,
+            list: Lane::started(LIST_LANE)?,
+            warm: Lane::started(WARM_LANE)?,
+            hash: Lane::started(hash)?,
+            compress: Lane::started(compress)?,
             copies: Copies::new(move || copies_waker.wake()),
             mounts: BTreeSet::new(),
             sender,
         };
-        (workers, receiver)
+        Ok((workers, receiver))
     }
 
     /// The mounted file system that a path leads to, and the group of a job that begins there: those of one that hangs have only its
@@ -419,8 +420,7 @@ impl Workers {
             Slice::Last
         });
         if let Err(error) = submitted {
-            tracing::error!(%error, "no thread for a job");
-            let outcome = if_refused(Failure::io(&error));
+            let outcome = if_refused(Failure::no_thread(&error));
             let _ = self.sender.send(Done { peer, ticket, outcome });
             self.shared.waker.wake();
         }

@@ -12,6 +12,7 @@ mod destination;
 mod features;
 mod hanging_disk;
 mod hostile_server;
+mod limits;
 mod logins;
 mod paths;
 mod pipes;

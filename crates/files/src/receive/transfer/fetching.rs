@@ -260,18 +260,20 @@ impl Transfer {
                 Ok(())
             }
             FileAnswer::Error { n, code, message } => {
+                let is_awaited = self.asked_mut(id, n)?.state == AskedState::Awaited;
                 let key = self.take_asked(id, n)?;
                 let reason = format!("the server says: {message} ({code})");
-                if code == ErrorCode::Changed {
-                    self.restart(key, &reason, true)
-                } else {
-                    self.file_failed(key, reason)
+                match code {
+                    ErrorCode::Changed => self.restart(key, &reason, true),
+                    ErrorCode::Busy if is_awaited => self.busy_with(key, reason),
+                    _ => self.file_failed(key, reason),
                 }
             }
         }
     }
 
     fn metadata_came(&mut self, id: u32, metadata: &FileMetadata) -> Result<(), TransferError> {
+        self.later.opened_one();
         let asked = self.asked_mut(id, metadata.n)?;
         if asked.state != AskedState::Awaited {
             return protocol("metadata of a file twice");
@@ -396,6 +398,9 @@ impl Transfer {
             return Err(TransferError::Refused { code: error.code, message: error.message });
         }
         if let Some(key) = self.leaf_requests.remove(&id) {
+            if error.code == ErrorCode::Busy {
+                return self.busy_with(key, reason);
+            }
             return self.restart(key, &reason, error.code == ErrorCode::Changed);
         }
         let Some(fetch) = self.fetches.remove(&id) else { return Ok(()) };

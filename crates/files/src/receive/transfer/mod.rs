@@ -12,6 +12,7 @@ mod credit;
 mod fetching;
 mod file;
 mod keys;
+mod later;
 mod listing;
 mod outcome;
 mod pieces;
@@ -34,6 +35,7 @@ pub(in crate::receive) use credit::Credit;
 use fetching::{Fetch, Share, Space};
 use file::FileTask;
 use keys::Counted;
+use later::Later;
 use listing::{ListedDir, Listing};
 use pieces::Piece;
 
@@ -122,6 +124,7 @@ pub struct Transfer {
     waiting: VecDeque<FileKey>,
     fetches: HashMap<u32, Fetch, Counted>,
     share: Share,
+    later: Later,
     /// Files whose leaves are to be asked for.
     leaves_wanted: Vec<FileKey>,
     /// Requests for leaves under way.
@@ -172,6 +175,7 @@ impl Transfer {
             waiting: VecDeque::new(),
             fetches: HashMap::default(),
             share: Share::default(),
+            later: Later::default(),
             leaves_wanted: Vec::new(),
             leaf_requests: HashMap::default(),
             credit: Credit::new(options.window_bytes, options.chunk_bytes),
@@ -289,7 +293,7 @@ impl Transfer {
 
     /// Time has passed: gives up if nothing happened for too long.
     pub fn tick(&mut self, now: Instant) {
-        if self.listing.is_due(now) && self.stage != Stage::Over {
+        if self.stage != Stage::Over && (self.listing.is_due(now) | self.ask_later_ones(now)) {
             self.pump();
         }
         if self.is_whole() && now >= *self.confirming_until.get_or_insert(now + CONFIRMING_MAX) {
@@ -314,7 +318,7 @@ impl Transfer {
     /// When [`Transfer::tick`] has to be called at the latest.
     pub fn deadline(&self) -> Instant {
         let idle = self.idle_deadline();
-        self.listing.again_at().map_or(idle, |again| again.min(idle))
+        [self.listing.again_at(), self.later.again_at()].into_iter().flatten().fold(idle, Instant::min)
     }
 
     /// When too little has happened for too long.

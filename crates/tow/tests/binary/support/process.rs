@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process};
 use serde_json::Value;
 
 use super::wait_until;
@@ -268,6 +268,14 @@ impl Server {
     /// Resident memory in KiB, as the kernel counts it, without pages of files.
     pub fn resident_kib(&self) -> u64 {
         self.process.status_kib("RssAnon:")
+    }
+
+    /// Lets it open this many files at a time from now on; None: as many as it may by itself.
+    pub fn limit_descriptors(&self, most: Option<u64>) {
+        let pid = Some(self.process.pid());
+        let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
+        let limit = Rlimit { current: most.or(maximum), maximum };
+        rustix::process::prlimit(pid, Resource::Nofile, limit).expect("set its limit");
     }
 
     /// How many files and sockets it has open.

@@ -215,6 +215,41 @@ fn a_listing_for_which_there_is_no_room_is_asked_for_again() {
 }
 
 #[test]
+fn a_file_that_cannot_be_opened_now_is_asked_for_later() {
+    let mut session = Session::begin();
+    session.list(vec![entry("d/f", EntryKind::File)]);
+    session.transfer.disk(super::super::DiskReport::Space { free: None }, session.now);
+    session.outputs();
+    let (patience, begun) = (World::new(1).options.idle_timeout, session.now);
+    let mut asked = 0;
+    while !session.finished {
+        let fetch = session.requests.drain(..).find_map(|request| match request {
+            Request::Fetch(fetch) => Some(fetch.id),
+            _ => None,
+        });
+        match fetch {
+            Some(id) => {
+                asked += 1;
+                let (code, message) = (ErrorCode::Busy, "too many files are open".to_owned());
+                let files = vec![FileAnswer::Error { n: 0, code, message }];
+                session.reply(&Reply::Files(FilesReply { id, files }));
+                session.reply(&Reply::Done { id });
+            }
+            None => {
+                let due = session.transfer.deadline();
+                assert!(due > session.now && due < begun + 2 * patience, "it waits for less than that");
+                session.now = due;
+                session.transfer.tick(due);
+                session.outputs();
+            }
+        }
+    }
+    assert!(session.now >= begun + patience && asked > 3, "{asked}");
+    let failures = session.transfer.into_outcome().0.failures;
+    assert!(failures.iter().any(|failure| failure.reason.ends_with("(busy)")), "{failures:?}");
+}
+
+#[test]
 fn a_path_that_comes_twice_is_taken_once() {
     let mut session = Session::begin();
     session.list(vec![entry("d/f", EntryKind::File), entry("d/f", EntryKind::File)]);

@@ -1,0 +1,43 @@
+//! What commands do where the system gives them little: they say which limit it is, and clients hear that they may ask again.
+
+use serde_json::{Value, json};
+use tempfile::tempdir;
+
+use crate::support::process::{Server, get};
+use crate::support::tree::random_file;
+use crate::support::wire::Wire;
+
+/// Asks for the metadata and the digest of a file, and gives all that is said of it.
+fn fetch(wire: &mut Wire, id: u32, path: &str) -> Vec<Value> {
+    let fetch = json!({"op": "fetch", "id": id, "files": [{"path": path, "ranges": []}], "digest": "now"});
+    wire.request(&fetch).expect("send");
+    let mut said = Vec::new();
+    while said.last().is_none_or(|last: &Value| last["re"] != "done" && last["re"] != "error") {
+        said.push(wire.control());
+    }
+    said
+}
+
+#[test]
+fn a_server_without_descriptors_is_busy_and_says_so_once() {
+    let folder = tempdir().expect("a folder");
+    random_file(&folder.path().join("large"), 3 << 20, 1);
+    let server = Server::start(folder.path());
+    let mut wire = Wire::dealer(server.port());
+    server.limit_descriptors(Some(4));
+    for id in 1..30 {
+        let said = fetch(&mut wire, id, "large");
+        let error = &said[0]["files"][0]["error"];
+        assert_eq!(error["code"], "busy", "{said:?}");
+        assert!(error["message"].as_str().is_some_and(|message| message.contains("ulimit -n")), "{error}");
+    }
+    let listed = wire.ask(&json!({"op": "list", "id": 30, "path": ""}));
+    assert_eq!((&listed["re"], &listed["code"]), (&json!("error"), &json!("busy")), "{listed}");
+    let told = server.log().lines().filter(|line| line.contains("ulimit -n")).count();
+    assert_eq!(told, 1, "{}", server.log());
+    assert!(!server.log().contains("is gone"), "the served path isn't: {}", server.log());
+    server.limit_descriptors(None);
+    let said = fetch(&mut wire, 31, "large");
+    assert!(said[0]["files"][0]["digest"].is_string(), "{said:?}");
+    get(&server.url("large"), &folder.path().join("copy")).expect_code(0);
+}
