@@ -211,11 +211,13 @@ fn long_jobs_give_way_between_their_slices() {
 fn a_lane_that_is_started_has_its_first_thread_and_starts_no_other_for_one_job() {
     let lane = Lane::started(LIMITS).unwrap();
     assert_eq!(lane.shared.lock().threads, 1);
+    let begun = Instant::now();
     while lane.shared.lock().idle == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "its thread waits for work");
         std::thread::yield_now();
     }
     let (done, finished) = mpsc::channel();
     lane.submit(1, 0, move || done.send(()).unwrap()).unwrap();
-    finished.recv().unwrap();
+    finished.recv_timeout(Duration::from_secs(60)).unwrap();
     assert_eq!(lane.shared.lock().threads, 1);
 }

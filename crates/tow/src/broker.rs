@@ -88,13 +88,12 @@ fn default_memory() -> usize {
     const MOST: usize = 1 << 30;
     const LEAST: usize = 1 << 20;
     let quarter = resources::memory_bytes().map_or(MOST, |all| usize::try_from(all / 4).unwrap_or(MOST));
-    if quarter < MOST {
-        tracing::info!(
-            mib = quarter >> 20,
-            "memory for requests and replies: a quarter of what there is for this process"
-        );
+    let bytes = quarter.clamp(LEAST, MOST);
+    if bytes < MOST {
+        let mib = bytes >> 20;
+        tracing::info!(mib, "memory for requests and replies: a quarter of what there is for this process");
     }
-    quarter.clamp(LEAST, MOST)
+    bytes
 }
 
 fn millis(name: &str, value: f64) -> Result<u64, Failure> {

@@ -72,14 +72,6 @@ impl From<Errno> for RootError {
     }
 }
 
-impl RootError {
-    /// Whether this process, or its system, has too little of something for now. It says nothing about what is at the path.
-    pub fn is_shortage(&self) -> bool {
-        let RootError::Io(error) = self else { return false };
-        matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM))
-    }
-}
-
 /// Whether symbolic links below a root are followed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Links {

@@ -4,6 +4,7 @@
 //! release. So a request sees what the path leads to when it begins, and what is under way goes on with what it began with. The
 //! path is the operator's, and trusted as it was at the start; that nothing leads out of a root holds for each root on its own.
 
+use super::shortage::Shortage;
 use crate::root::{Root, RootError};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -79,7 +80,7 @@ impl Current {
                 return root;
             }
             // Where there are no descriptors to look with, nothing is known to be gone.
-            Err(error) if error.is_shortage() => {}
+            Err(error) if Shortage::is_why(&error) => {}
             Err(error) => {
                 if !self.is_gone.swap(true, Ordering::Relaxed) {
                     let path = self.path.display();

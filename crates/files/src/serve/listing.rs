@@ -4,6 +4,7 @@ use super::Failure;
 use super::hashing::{Hashing, SLICE_BYTES};
 use super::names::{ClientNames, HeldNames};
 use super::session::Page;
+use super::shortage::Shortage;
 use crate::digest::FileHasher;
 use crate::limits::LIST_PAGE_ENTRIES_MAX;
 use crate::path::RelPath;
@@ -327,7 +328,7 @@ impl Lister<'_> {
 
 impl From<RootError> for LevelError {
     fn from(error: RootError) -> LevelError {
-        if error.is_shortage() { LevelError::Busy(error.into()) } else { LevelError::Root(error) }
+        if Shortage::is_why(&error) { LevelError::Busy(error.into()) } else { LevelError::Root(error) }
     }
 }
 
@@ -409,7 +410,7 @@ fn entry(path: &RelPath, stat: &FileStat, target: Option<Vec<u8>>) -> ListEntry 
 
 /// An entry that can't be read, as one of the listing. What there is a shortage of fails the listing: it would be left out of it.
 fn failed(path: impl Into<WirePath>, error: RootError) -> Result<ListEntry, Failure> {
-    if error.is_shortage() {
+    if Shortage::is_why(&error) {
         return Err(error.into());
     }
     Ok(ListEntry {

@@ -1,6 +1,7 @@
 //! What this process, or its system, has too little of for now. It says nothing about a file, and there may be some a moment later: clients
 //! hear `busy`, and ask again. The operator hears which limit it is.
 
+use crate::root::RootError;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::io;
@@ -34,6 +35,11 @@ impl Shortage {
             Errno::NOMEM => Some(Shortage::Memory),
             _ => None,
         }
+    }
+
+    /// Whether a path couldn't be looked at for want of something, so that nothing is known of what is there.
+    pub(super) fn is_why(error: &RootError) -> bool {
+        matches!(error, RootError::Io(error) if Shortage::of(error).is_some())
     }
 
     /// For clients.
@@ -76,7 +82,6 @@ impl Shortage {
 mod tests {
     use super::*;
     use crate::protocol::ErrorCode;
-    use crate::root::RootError;
     use crate::serve::Failure;
 
     #[test]

@@ -5,6 +5,7 @@ use tempfile::tempdir;
 
 use crate::support::process::{Server, get};
 use crate::support::tree::random_file;
+use crate::support::wait_until;
 use crate::support::wire::Wire;
 
 /// Asks for the metadata and the digest of a file, and gives all that is said of it.
@@ -19,7 +20,7 @@ fn fetch(wire: &mut Wire, id: u32, path: &str) -> Vec<Value> {
 }
 
 #[test]
-fn a_server_without_descriptors_is_busy_and_says_so_once() {
+fn a_server_without_descriptors_is_busy_and_says_so_seldom() {
     let folder = tempdir().expect("a folder");
     random_file(&folder.path().join("large"), 3 << 20, 1);
     let server = Server::start(folder.path());
@@ -33,8 +34,10 @@ fn a_server_without_descriptors_is_busy_and_says_so_once() {
     }
     let listed = wire.ask(&json!({"op": "list", "id": 30, "path": ""}));
     assert_eq!((&listed["re"], &listed["code"]), (&json!("error"), &json!("busy")), "{listed}");
-    let told = server.log().lines().filter(|line| line.contains("ulimit -n")).count();
-    assert_eq!(told, 1, "{}", server.log());
+    // Once in ten seconds: on a slow machine that may be more than once, but never for each of them.
+    let told = || server.log().lines().filter(|line| line.contains("ulimit -n")).count();
+    wait_until("the log names the limit", || told() > 0);
+    assert!(told() < 10, "{}", server.log());
     assert!(!server.log().contains("is gone"), "the served path isn't: {}", server.log());
     server.limit_descriptors(None);
     let said = fetch(&mut wire, 31, "large");
