@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import time
 
 import pytest
@@ -10,7 +11,7 @@ import zmq
 import mdp
 from conftest import DEADLINE_SECONDS, wait_until
 from numbered import CLIENT, confirm, hello, request
-from raw import Raw, message
+from raw import Raw, connections, message
 
 MIB = 1 << 20
 
@@ -28,10 +29,10 @@ def test_envelopes(small, connected):
     sockets = [connected(server, SNDHWM=10) for _ in range(8)]
     frames = [*[b"e" * 255] * 16, b"", b"MDPC01", b"nobody", b"x"]
     sent = 0
-    for socket in sockets:
+    for asking in sockets:
         # Until it isn't read any more.
-        while sent < 100_000 and socket.poll(200, zmq.POLLOUT):
-            socket.send_multipart(frames)
+        while sent < 100_000 and asking.poll(200, zmq.POLLOUT):
+            asking.send_multipart(frames)
             sent += 1
     assert 5_000 < sent < 100_000
     assert more() < 3 * 32 * MIB
@@ -83,6 +84,28 @@ def test_long_lists_that_nobody_reads(broker, connected):
     assert server.resident_kib() < before + 300_000
     for other in [raw, *raws]:
         other.close()
+
+
+def test_large_replies_that_nobody_reads(small, connected, end):
+    server, more = small
+    size = 900_000
+    end("work", "large", [server], "--jobs", 4, "--", "head", "-c", size, "/dev/zero")
+    ask = message(b"", b"MDPC01", b"large", b"")
+    reader = mdp.Client(connected(server))
+    with connections(server, 80) as raws:
+        for raw in raws:
+            # What waits for each is little, beside what its socket takes: only the sum is too much.
+            raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+            raw.send(ask * 10)
+        peak = 0
+        begin = time.monotonic()
+        while "more waits for all peers" not in server.log() or not is_idle(server):
+            # Whoever reads is served meanwhile.
+            assert [len(frame) for frame in reader.ask(b"large", b"")] == [size]
+            peak = max(peak, more())
+            assert time.monotonic() - begin < DEADLINE_SECONDS, f"{peak / MIB:.0f} MiB at most: {server.log()}"
+    assert 32 * MIB < peak < 4 * 32 * MIB
+    assert server.log().count("a peer misbehaves") < 80
 
 
 def test_gaps_between_confirmations(small, connected):

@@ -2,13 +2,13 @@
 
 mod busy_poll;
 mod lifecycle;
+mod queues;
 mod turning;
 
 use crate::connector::Connector;
 use crate::endpoint::Endpoint;
-use crate::error::{SendError, SocketError};
+use crate::error::SocketError;
 use crate::event::Event;
-use crate::message::{Frame, Message};
 use crate::options::HubOptions;
 use crate::peer::{End, Peer, PeerId, PeerInfo};
 use crate::peers::Peers;
@@ -28,7 +28,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use towpath_zmtp::{Body, Config, Queued};
+use towpath_zmtp::Config;
 
 /// No more peers are read in a turn once this many events wait for the application.
 pub(crate) const EVENTS_MAX: usize = 16 * 1024;
@@ -88,6 +88,8 @@ pub struct Hub {
     /// The sum over all peers, and what it may come to.
     unfinished_bytes: usize,
     unfinished_limit: usize,
+    /// What waits for all peers.
+    queued_bytes: usize,
     pool: Pool,
     scratch: Box<[u8]>,
     pub(crate) next_timer: Option<Instant>,
@@ -129,6 +131,7 @@ impl Hub {
             lost: None,
             unfinished_bytes: 0,
             unfinished_limit: options.unfinished_limit(),
+            queued_bytes: 0,
             scratch: vec![0; READ_AHEAD_BYTES_MAX].into_boxed_slice(),
             next_timer: None,
             last_scan: now,
@@ -228,59 +231,6 @@ impl Hub {
 
     pub(crate) fn report(&mut self, event: Event) {
         self.events.push_back(event);
-    }
-
-    /// Appends a message to a peer's queue. It leaves at the next turn. A full queue gives the message back; a message larger
-    /// than the whole queue is taken when the queue is empty. A message of no frames is nothing: nothing leaves.
-    pub fn send(&mut self, peer: PeerId, message: Message) -> Result<(), SendError> {
-        let bound = self.options.send_queue_bytes;
-        let Some(target) = self.peers.find_mut(peer).filter(|target| target.is_ready()) else {
-            return Err(SendError::Gone(message));
-        };
-        if target.connection.outbox_ref().queued().memory_bytes >= bound {
-            target.was_full = true;
-            return Err(SendError::Full(message));
-        }
-        let bodies = message.frames.into_iter().map(Frame::into_body).collect::<smallvec::SmallVec<[Body<_>; 4]>>();
-        target.connection.send(bodies, message.tag);
-        schedule(&mut self.runnable, target);
-        Ok(())
-    }
-
-    /// Whether a message would be taken now. If not, [`Event::Room`] tells when.
-    pub fn has_room(&mut self, peer: PeerId) -> bool {
-        let bound = self.options.send_queue_bytes;
-        self.peers.find_mut(peer).is_some_and(|peer| {
-            peer.was_full = peer.connection.outbox_ref().queued().memory_bytes >= bound;
-            peer.is_ready() && !peer.was_full
-        })
-    }
-
-    /// What waits for a peer.
-    pub fn queued(&self, peer: PeerId) -> Queued {
-        self.peers.find(peer).map(|peer| peer.connection.outbox_ref().queued()).unwrap_or_default()
-    }
-
-    /// Whether what is next for a peer is being read from a disk: that nothing leaves for it isn't the peer's doing.
-    pub fn awaits_disk(&self, peer: PeerId) -> bool {
-        self.peers.find(peer).is_some_and(|peer| peer.warming)
-    }
-
-    /// Removes messages with this tag that wait for a peer and have not begun to leave; gives their number. Their file ranges
-    /// get no [`Event::FileSent`].
-    pub fn take_back(&mut self, peer: PeerId, tag: u64) -> usize {
-        let Some(target) = self.peers.find_mut(peer) else { return 0 };
-        let removed = target.connection.outbox().take_back(tag);
-        schedule_for_room(&mut self.runnable, target);
-        removed
-    }
-
-    /// Removes all messages that wait for a peer and have not begun to leave; gives what was removed.
-    pub fn clear_queue(&mut self, peer: PeerId) -> Queued {
-        let Some(target) = self.peers.find_mut(peer) else { return Queued::default() };
-        let removed = target.connection.outbox().clear();
-        schedule_for_room(&mut self.runnable, target);
-        removed
     }
 
     /// Changes [`HubOptions::read_turn_bytes`], from the next turn on.
@@ -408,12 +358,5 @@ fn schedule(runnable: &mut VecDeque<PeerId>, peer: &mut Peer) {
     if !peer.scheduled {
         peer.scheduled = true;
         runnable.push_back(peer.id);
-    }
-}
-
-/// Whoever waits for room hears of it in the next turn: a peer that reads nothing would give no other cause to look.
-fn schedule_for_room(runnable: &mut VecDeque<PeerId>, peer: &mut Peer) {
-    if peer.was_full {
-        schedule(runnable, peer);
     }
 }

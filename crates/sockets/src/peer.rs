@@ -136,6 +136,8 @@ pub(crate) struct Peer {
     pub(crate) input: BytesMut,
     /// What it has begun to say, as the hub has counted it.
     pub(crate) unfinished_bytes: usize,
+    /// Octets of memory that wait for it, as the hub has counted them.
+    pub(crate) queued_bytes: usize,
     /// What octets of a body are being read into.
     pub(crate) partial: Option<Partial>,
     /// How much to read ahead of a header; see `read.rs`.
@@ -195,6 +197,7 @@ impl Peer {
             ready_at: None,
             input: BytesMut::new(),
             unfinished_bytes: 0,
+            queued_bytes: 0,
             partial: None,
             read_ahead: crate::read::READ_AHEAD_BYTES_MAX,
             connecting: false,

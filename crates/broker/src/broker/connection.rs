@@ -4,8 +4,9 @@ use super::streams::{Arrived, Incoming};
 use crate::core::{Millis, Peer};
 use crate::mdp::Dialect;
 use crate::wire::{Block, Extent};
+use std::cmp::Reverse;
 use std::collections::VecDeque;
-use towpath_sockets::{Message, PeerId};
+use towpath_sockets::{Hub, Message, PeerId};
 
 /// What waits for all connections is added up no more often than this, in milliseconds.
 const LOOK_GRAIN: Millis = 10;
@@ -65,6 +66,8 @@ pub(super) struct Connection {
     /// What the hub had no room for.
     pub pending: VecDeque<Message>,
     pub pending_bytes: usize,
+    /// The same, as [`Connections`] has counted it.
+    counted_pending_bytes: usize,
     /// Replies to a stock client that wait for others.
     pub gathered: Vec<Message>,
     /// The core was told that nothing more fits.
@@ -105,6 +108,7 @@ impl Connection {
             is_dirty: false,
             pending: VecDeque::new(),
             pending_bytes: 0,
+            counted_pending_bytes: 0,
             gathered: Vec::new(),
             is_blocked: false,
             gets_parts: false,
@@ -134,6 +138,8 @@ pub(super) struct Connections {
     pub extent: Extent,
     /// What all hold of messages that can't be taken yet.
     held_bytes: usize,
+    /// What waits for all, beside what the hub holds.
+    pending_bytes: usize,
     /// When it is next looked at what waits for all.
     next_look: Millis,
 }
@@ -152,6 +158,7 @@ impl Connections {
         let slot = self.slots.get_mut(id.slot() as usize)?;
         let connection = slot.take_if(|connection| connection.id == id)?;
         self.held_bytes -= connection.held_bytes;
+        self.pending_bytes -= connection.counted_pending_bytes;
         Some(connection)
     }
 
@@ -171,16 +178,46 @@ impl Connections {
         connections.any(|connection| !connection.pending.is_empty() || !connection.gathered.is_empty())
     }
 
-    /// The one for which the most waits, if more octets than these wait for all together. It looks now and then.
-    pub fn furthest_behind(&mut self, now: Millis, most: usize) -> Option<PeerId> {
+    /// Counts what a connection has waiting beside what the hub holds.
+    pub fn recount_pending(&mut self, id: PeerId) {
+        if let Some(connection) = self.of(id) {
+            let counted = connection.pending_bytes;
+            let before = std::mem::replace(&mut connection.counted_pending_bytes, counted);
+            self.pending_bytes = self.pending_bytes - before + counted;
+        }
+    }
+
+    /// Octets that wait for all of them, beside what the hub holds.
+    pub fn pending_bytes(&self) -> usize {
+        self.pending_bytes
+    }
+
+    /// Those for which the most of what only they are to have waits, so many that no more than these octets are left when they are
+    /// gone. One message is beside it, however large it is: to have no other peer is all that could be done about it. It looks now and
+    /// then.
+    pub fn furthest_behind(&mut self, now: Millis, most: usize, hub: &Hub) -> Vec<PeerId> {
         if now < self.next_look {
-            return None;
+            return Vec::new();
         }
         self.next_look = now + LOOK_GRAIN;
-        let connections = || self.slots.iter().flatten().filter(|connection| !connection.is_gone);
-        let total: usize = connections().map(|connection| connection.pending_bytes).sum();
-        let furthest = || connections().max_by_key(|connection| connection.pending_bytes);
-        (total > most).then(furthest).flatten().map(|connection| connection.id)
+        let connections = self.slots.iter().flatten().filter(|connection| !connection.is_gone);
+        let mut behind: Vec<_> = connections
+            .filter(|connection| connection.gets_parts || matches!(connection.speaks, Speaks::StockClient(_)))
+            .map(|connection| {
+                let queued = hub.queued(connection.id);
+                let is_one = queued.messages + connection.pending.len() <= 1;
+                (queued.memory_bytes + connection.pending_bytes, is_one, connection.id)
+            })
+            .collect();
+        behind.sort_unstable_by_key(|(bytes, ..)| Reverse(*bytes));
+        let mut total: usize = behind.iter().map(|(bytes, ..)| bytes).sum();
+        let is_too_much = |&(bytes, is_one, id): &(usize, bool, PeerId)| {
+            let others = total - bytes;
+            let goes = if is_one { others > most } else { total > most };
+            total = others;
+            goes.then_some(id)
+        };
+        behind.iter().map_while(is_too_much).collect()
     }
 
     /// The one that holds the most.

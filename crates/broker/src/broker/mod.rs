@@ -1,5 +1,6 @@
 //! The broker on real sockets: one thread drives a hub, the core, and the journal.
 
+mod backlog;
 mod built_in;
 mod connection;
 mod gathering;
@@ -235,6 +236,7 @@ impl Broker {
         self.core.tick(now);
         self.act();
         self.make_room();
+        self.bound_waiting();
         self.release_gathered(false);
         self.flush();
         while self.core.flushed(now) {

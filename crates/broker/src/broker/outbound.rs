@@ -1,24 +1,15 @@
 //! From what the core wants to what peers get.
 
 use super::Broker;
+use super::backlog::push;
 use super::connection::{Connection, Speaks};
 use crate::body::Body;
-use crate::core::{Action, Millis, Peer, Task};
+use crate::core::{Action, Peer, Task};
 use crate::mdp;
 use crate::spool::SpooledBody;
 use crate::wire::{CLIENT_HEADER, Status, ToClient, ToWorker, WORKER_HEADER};
 use bytes::Bytes;
-use std::time::Duration;
-use towpath_sockets::{Frame, Hub, Message, PeerId, SendError};
-
-/// Octets of memory that may wait for one peer beside what the hub holds, or as many as a client may have outstanding if that is
-/// more, where it reads nothing. Only replies to requests of stock clients that workers have already, and parts, can come to that:
-/// outcomes and requests wait in the core.
-const PENDING_BYTES_MAX: usize = 64 * 1024 * 1024;
-
-/// A peer for which more waits is disconnected if it has read nothing for so long. One that reads, however slowly, may have as much
-/// as there is room for.
-const STALLED_MAX: Duration = Duration::from_secs(5);
+use towpath_sockets::{Frame, Hub, Message};
 
 impl Broker {
     /// Does what the core wants, until it wants nothing more.
@@ -211,84 +202,6 @@ impl Broker {
             connection.gets_parts = true;
         }
     }
-
-    /// Tells the core that a peer takes no more, and what of that follows.
-    fn block(&mut self, peer: Peer) {
-        let now = self.now();
-        let Some(connection) = self.connections.find(peer) else { return };
-        let most = PENDING_BYTES_MAX.max(self.core.settings().client_bytes_max);
-        if !std::mem::replace(&mut connection.is_blocked, true) {
-            connection.reading.note(now, taken(&self.hub, connection.id));
-            self.core.peer_blocked(now, peer, true);
-        }
-        let Some(connection) = self.connections.find(peer) else { return };
-        let (hub, id, stalled_max) = (&self.hub, connection.id, STALLED_MAX.as_millis() as Millis);
-        let reading = &mut connection.reading;
-        let mut has_stalled = || {
-            if hub.awaits_disk(id) {
-                // It is this side that is slow.
-                reading.note(now, taken(hub, id));
-            }
-            reading.has_stalled(now, stalled_max, || taken(hub, id))
-        };
-        // Replies are as many as it has asked for; parts have no end.
-        if connection.pending_bytes > most && (connection.gets_parts || has_stalled()) {
-            return self.reject(id, "it doesn't read what it is sent, and too much waits for it");
-        }
-        // Whoever reads most slowly has the most, or whoever asks for the most: there is room for half of all memory.
-        let most_for_all = most.max(self.core.settings().bytes_max / 2);
-        if let Some(id) = self.connections.furthest_behind(now, most_for_all) {
-            self.reject(id, "it reads too slowly what it is sent, and more waits for all peers than there is room for");
-        }
-    }
-
-    /// A peer takes more again.
-    pub(super) fn on_room(&mut self, id: PeerId) {
-        let now = self.now();
-        let Some(connection) = self.connections.of(id) else { return };
-        connection.reading.note(now, taken(&self.hub, id));
-        while let Some(message) = connection.pending.pop_front() {
-            let bytes = message.memory_bytes();
-            match self.hub.send(id, message) {
-                Ok(()) => connection.pending_bytes -= bytes,
-                Err(SendError::Full(message)) => {
-                    connection.pending.push_front(message);
-                    return;
-                }
-                Err(SendError::Gone(_)) => return,
-            }
-        }
-        if std::mem::take(&mut connection.is_blocked) {
-            (connection.asks_too_much, connection.gets_parts) = (false, false);
-            set_reading(&mut self.hub, connection);
-            self.core.peer_blocked(now, id.slot(), false);
-            self.act();
-        }
-    }
-}
-
-/// Whether the peer takes no more for now.
-#[inline]
-fn push(hub: &mut Hub, connection: &mut Connection, message: Message) -> bool {
-    if connection.pending.is_empty() {
-        match hub.send(connection.id, message) {
-            // Its end is on its way to us, and with it what becomes of the requests.
-            Ok(()) | Err(SendError::Gone(_)) => return false,
-            Err(SendError::Full(message)) => {
-                connection.pending_bytes += message.memory_bytes();
-                connection.pending.push_back(message);
-            }
-        }
-    } else {
-        connection.pending_bytes += message.memory_bytes();
-        connection.pending.push_back(message);
-    }
-    true
-}
-
-/// Octets that the system has taken for a peer.
-fn taken(hub: &Hub, id: PeerId) -> u64 {
-    hub.peer(id).map_or(0, |peer| peer.bytes_out)
 }
 
 pub(super) fn set_reading(hub: &mut Hub, connection: &Connection) {
@@ -329,61 +242,8 @@ mod tests {
     use super::*;
     use crate::broker::BrokerOptions;
     use crate::core::Kind;
-    use std::time::Instant;
-    use towpath_sockets::{Event, HubOptions, SocketType};
-
-    /// A worker that is nowhere but in the core.
-    const WORKER: Peer = 1000;
-
-    /// Replies of a mebibyte each, and more of them than may wait for a peer that doesn't read.
-    const REPLIES: usize = (PENDING_BYTES_MAX >> 20) + 20;
-
-    #[test]
-    fn parts_that_were_read_are_not_held_against_who_has_much_to_read() {
-        let mut options = BrokerOptions::new(vec!["tcp://127.0.0.1:0".parse().unwrap()]);
-        options.settings.client_bytes_max = PENDING_BYTES_MAX;
-        let mut broker = Broker::bind(options).unwrap();
-        broker.core.worker_ready(0, WORKER, Kind::Numbered, b"work", REPLIES as u32 + 1);
-        let mut client = Hub::new(HubOptions::new(SocketType::Dealer)).unwrap();
-        client.connect_once(&broker.endpoints()[0].clone());
-        let (start, mut asked, mut got) = (Instant::now(), 0, 0);
-        let mut turn = |broker: &mut Broker| {
-            broker.turn().unwrap();
-            client.turn(Some(Duration::ZERO)).unwrap();
-            while let Some(event) = client.next_event() {
-                match event {
-                    Event::Ready { peer } => {
-                        for _ in 0..=REPLIES {
-                            let frames = [&b"MDPC02"[..], &[1], b"work", b"x"].map(Bytes::from_static);
-                            client.send(peer, frames.into_iter().map(Frame::Bytes).collect()).unwrap();
-                            asked += 1;
-                        }
-                    }
-                    Event::Message { .. } => got += 1,
-                    _ => {}
-                }
-            }
-            assert!(start.elapsed() < Duration::from_secs(60), "{asked} requests, {got} parts");
-            (asked, got)
-        };
-        let held = |broker: &Broker| broker.core.workers().next().unwrap().held;
-        // What a worker gets is to nobody, so its tokens are taken from the core.
-        let mut tokens = Vec::new();
-        while held(&broker) <= REPLIES {
-            turn(&mut broker);
-        }
-        tokens.extend(broker.core.tokens_of_all());
-        broker.core.worker_reply(0, WORKER, &tokens[0], Status::OK, Some(0), Body::from("part"));
-        broker.act();
-        while turn(&mut broker).1 == 0 {}
-        let large = Body::from(Bytes::from(vec![7; 1 << 20]));
-        for token in &tokens[1..] {
-            broker.core.worker_reply(0, WORKER, token, Status::OK, None, large.clone());
-        }
-        broker.act();
-        let connection = broker.connections.find(0).expect("it was disconnected, and had no time to read");
-        assert!(connection.pending_bytes > PENDING_BYTES_MAX);
-    }
+    use std::time::{Duration, Instant};
+    use towpath_sockets::{HubOptions, SocketType};
 
     #[test]
     fn what_follows_from_a_peer_that_is_sent_away_comes_behind_what_there_was_to_do() {

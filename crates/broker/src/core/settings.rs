@@ -74,6 +74,12 @@ impl Settings {
     pub fn unfinished_bytes_max(&self) -> usize {
         (self.bytes_max / 4).max(MESSAGE_BYTES_MAX)
     }
+
+    /// Octets that sockets are to hold of what waits for peers: a quarter of all memory. What they don't take waits here, and follows
+    /// from that: no more of a client's requests are given to workers.
+    pub fn queued_bytes(&self) -> usize {
+        self.bytes_max / 4
+    }
 }
 
 impl Default for Settings {

@@ -91,6 +91,7 @@ impl Hub {
     pub(crate) fn end(&mut self, id: PeerId, end: End) {
         let Some(mut peer) = self.peers.remove(id) else { return };
         self.unfinished_bytes -= peer.unfinished_bytes;
+        self.queued_bytes -= peer.queued_bytes;
         if peer.starved {
             self.starved.retain(|waiting| *waiting != id);
         }

@@ -1,6 +1,6 @@
 //! What a hub does in a turn: wait, give every peer that has something to do its share, look at the deadlines.
 
-use super::{EVENTS_MAX, Hub, LISTENER_TOKENS, WAKER_TOKEN, schedule};
+use super::{EVENTS_MAX, Hub, LISTENER_TOKENS, WAKER_TOKEN, queues, schedule};
 use crate::error::SocketError;
 use crate::event::Event;
 use crate::peer::{End, Peer, PeerId};
@@ -126,8 +126,8 @@ impl Hub {
             if reading && let Some(deadline) = peer.connection.deadline() {
                 self.next_timer = Some(self.next_timer.map_or(deadline, |at| at.min(deadline)));
             }
-            if peer.was_full && peer.connection.outbox_ref().queued().memory_bytes <= self.options.send_queue_bytes / 2
-            {
+            queues::recount(&mut self.queued_bytes, peer);
+            if peer.was_full && peer.queued_bytes <= queues::bound(&self.options, self.queued_bytes) / 2 {
                 peer.was_full = false;
                 self.events.push_back(Event::Room { peer: id });
             }

@@ -1,0 +1,107 @@
+//! What waits for all peers together is bounded, whoever of them doesn't read.
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping")]
+
+mod support;
+
+use std::time::Duration;
+use support::*;
+use towpath_sockets::{Event, Hub, HubOptions, Message, PeerId, SendError, SocketType};
+
+const KIB: usize = 1024;
+const MIB: usize = 1024 * KIB;
+
+/// What each queue takes, whatever the others have; see `HubOptions::send_queues_bytes`.
+const LEAST: usize = 16 * KIB;
+
+/// Octets of a message, with what is counted for it beside.
+const MESSAGE: usize = 4 * KIB;
+
+/// A server, and so many clients that only read what they are turned for.
+fn crowd(server: HubOptions, count: usize) -> (Hub, Vec<Hub>, Vec<PeerId>) {
+    let mut server = Hub::new(server).unwrap();
+    let endpoint = server.bind(&anywhere()).unwrap();
+    let (mut clients, mut peers) = (Vec::new(), Vec::new());
+    for _ in 0..count {
+        let mut client = Hub::new(options(SocketType::Dealer)).unwrap();
+        client.connect(&endpoint).unwrap();
+        peers.push(ready(&mut [&mut server, &mut client])[0]);
+        clients.push(client);
+    }
+    (server, clients, peers)
+}
+
+/// Sends until the queue is full, whatever the kernel has taken; how many messages.
+fn fill(server: &mut Hub, peer: PeerId) -> usize {
+    let mut sent = 0;
+    loop {
+        match server.send(peer, Message::new().with(vec![7; MESSAGE - 100])) {
+            Ok(()) => sent += 1,
+            Err(SendError::Full(_)) => return sent,
+            Err(SendError::Gone(_)) => panic!("gone"),
+        }
+        if sent % 64 == 0 {
+            server.flush();
+        }
+    }
+}
+
+#[test]
+fn many_full_queues_leave_room_for_another_one_and_come_to_no_more_than_they_may() {
+    let most = 4 * MIB;
+    let server = HubOptions { send_queue_bytes: MIB, send_queues_bytes: most, ..options(SocketType::Router) };
+    let (mut server, mut clients, peers) = crowd(server, 40);
+    let (last, others) = peers.split_last().unwrap();
+    for peer in others {
+        fill(&mut server, *peer);
+        assert!(server.queued(*peer).memory_bytes >= LEAST);
+    }
+    // The kernel may take some of what waited for the first ones, and they are filled again, until nothing more goes.
+    while others.iter().map(|peer| fill(&mut server, *peer)).sum::<usize>() > 0 {
+        server.flush();
+    }
+    assert!(server.queued(others[0]).memory_bytes < MIB, "it had less than it may have alone");
+    let beside = others.len() * (LEAST + MESSAGE);
+    assert!((most / 2..most + beside).contains(&server.queued_bytes()), "{}", server.queued_bytes());
+    let sum: usize = peers.iter().map(|peer| server.queued(*peer).memory_bytes).sum();
+    assert_eq!(server.queued_bytes(), sum);
+    assert!(server.has_room(*last));
+    let sent = fill(&mut server, *last);
+    assert!(sent * MESSAGE >= LEAST);
+    // Whoever reads gets all of it, and there is room for it again.
+    let (mut got, mut room) = (0, false);
+    until(&mut [&mut server, clients.last_mut().unwrap()], |at, event| {
+        match event {
+            Event::Message { .. } => got += usize::from(at == 1),
+            Event::Room { peer } => room |= peer == *last,
+            _ => {}
+        }
+        (got == sent && room).then_some(())
+    });
+    assert!(server.has_room(*last));
+}
+
+#[test]
+fn a_queue_takes_a_little_when_all_that_there_is_to_have_is_taken_and_the_sum_stays_true() {
+    let server = HubOptions { send_queues_bytes: 1, ..options(SocketType::Router) };
+    let (mut server, clients, peers) = crowd(server, 4);
+    for peer in &peers {
+        while fill(&mut server, *peer) > 0 {
+            server.flush();
+        }
+        let queued = server.queued(*peer).memory_bytes;
+        assert!((LEAST..LEAST + MESSAGE).contains(&queued), "{queued}");
+    }
+    let all = server.queued_bytes();
+    let removed = server.clear_queue(peers[0]);
+    assert!(removed.memory_bytes > 0);
+    assert_eq!(server.queued_bytes(), all - removed.memory_bytes);
+    server.disconnect(peers[1], "enough");
+    drop(clients);
+    let mut left = peers.len();
+    until(&mut [&mut server], |_, event| {
+        left -= usize::from(matches!(event, Event::Gone { .. }));
+        (left == 0).then_some(())
+    });
+    assert_eq!(server.queued_bytes(), 0);
+    server.turn(Some(Duration::ZERO)).unwrap();
+}
