@@ -28,8 +28,8 @@ pub enum SocketError {
         /// The system's reason.
         source: io::Error,
     },
-    /// The event queue of this process failed.
-    #[error("the event queue failed: {0}")]
+    /// The system doesn't give what a socket needs, or takes it back: an event queue, random numbers for a name.
+    #[error("the system doesn't give what a socket needs: {0}")]
     System(#[from] io::Error),
     /// An option whose value can't work, or which would do something else than it says.
     #[error("option {option}: {why}")]

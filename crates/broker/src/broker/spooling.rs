@@ -150,6 +150,12 @@ pub(super) fn directory(options: &BrokerOptions) -> PathBuf {
 pub(super) fn prepare(options: &BrokerOptions, kept: u64) -> io::Result<(Spool, Arc<Room>)> {
     let directory = directory(options);
     let spool = Spool::new(&directory)?;
+    if let Err(error) = spool.create()
+        && !matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    {
+        // What is full may be less so when the first large body comes. That nothing can be written there is better said now.
+        return Err(error);
+    }
     let most = options.max_spool_bytes.map_or_else(|| Room::half_of(&directory, kept), Ok)?;
     let files = Room::half_of_files();
     tracing::info!(directory = %directory.display(), mib = most >> 20, kept_mib = kept >> 20, files, "room for large bodies");

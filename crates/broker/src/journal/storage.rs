@@ -183,8 +183,9 @@ impl Storage for DirStorage {
 
     fn rename_new(&self, from: &str, to: &str) -> io::Result<()> {
         match renameat_with(&self.dir, from, &self.dir, to, RenameFlags::NOREPLACE) {
-            // Not every file system can. Others than the process that has the locks have no business here anyway.
-            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => self.rename(from, to),
+            // Not every file system can, nor may every sandbox. Others than the process that has the locks have no business here
+            // anyway.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => self.rename(from, to),
             renamed => Ok(renamed?),
         }
     }
@@ -268,8 +269,8 @@ impl StorageFile for File {
     fn allocate(&self, length: u64) -> io::Result<()> {
         match fallocate(self, FallocateFlags::empty(), 0, length) {
             Ok(()) => Ok(()),
-            // Not every file system can. Then the room isn't reserved.
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.set_len(length),
+            // Not every file system can, nor may every sandbox. Then the room isn't reserved.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM) => self.set_len(length),
             Err(errno) => Err(errno.into()),
         }
     }

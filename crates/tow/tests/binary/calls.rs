@@ -103,6 +103,15 @@ fn a_place_that_is_no_directory_is_named() {
 }
 
 #[test]
+fn a_broker_whose_folder_for_large_bodies_can_not_be_written_to_does_not_start() {
+    // Nobody, whatever their rights, makes a file there.
+    let place = "/proc/self";
+    let outcome = run(&mut tow(["broker", "--bind", "tcp://127.0.0.1:0", "--spool", place])).expect_code(1);
+    let named = outcome.stderr.contains(&format!("no place for large bodies: {place}: "));
+    assert!(named, "{}", outcome.stderr);
+}
+
+#[test]
 fn without_descriptors_no_command_panics() {
     for command in [&["broker", "--bind", "tcp://127.0.0.1:0"][..], &["call", "x", "x"], &["work", "x", "--echo"]] {
         for most in 6..20 {

@@ -406,7 +406,8 @@ fn punch(open: &OpenPartial, offset: u64, length: u64) -> Result<(), DiskError> 
     }
     match fallocate(&open.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, length) {
         Ok(()) => Ok(()),
-        Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeros(open, offset, length.min(written - offset)),
+        // Not every file system can, nor may every sandbox.
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM) => write_zeros(open, offset, length.min(written - offset)),
         Err(errno) => Err(io_error("cannot make a hole", &errno.into())),
     }
 }
