@@ -109,6 +109,14 @@ def broker(started):
 
 
 @pytest.fixture
+def small(broker):
+    """A broker with little memory, and a function that says how much more than at its start it has, in octets."""
+    server = broker("--max-memory", 32)
+    before = server.resident_kib()
+    return server, lambda: (server.resident_kib() - before) * 1024
+
+
+@pytest.fixture
 def context():
     with zmq.Context() as context:
         yield context
@@ -158,6 +166,17 @@ def monitor_of(socket: zmq.Socket, events: int = zmq.EVENT_ALL) -> zmq.Socket:
     """Where a socket tells its events. pyzmq would name it by the socket's descriptor, and that of a socket which has just been
     closed may come again before libzmq has freed its name."""
     return socket.get_monitor_socket(events, f"inproc://monitor-{next(MONITORS)}")
+
+
+def is_idle(server) -> bool:
+    def ticks() -> int:
+        with open(f"/proc/{server.process.pid}/stat") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])
+
+    before = ticks()
+    time.sleep(0.3)
+    return ticks() - before <= 3
 
 
 def wait_until(condition, what: str) -> None:

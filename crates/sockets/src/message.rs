@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 use std::fmt::Debug;
 use std::sync::Arc;
 use towpath_zmtp::Body;
+use towpath_zmtp::limits::FRAME_OVERHEAD_BYTES;
 
 /// What has an open file: a [`std::fs::File`], or something that is to be kept until all of it has left.
 pub trait OpenFile: AsFd + Debug + Send + Sync {}
@@ -143,13 +144,15 @@ impl Message {
         self.frames.iter().map(Frame::length).sum()
     }
 
-    /// Octets of memory that it holds: pieces of files have theirs elsewhere.
+    /// Octets of memory that it takes with all that belongs to it, where it waits: pieces of files have theirs elsewhere.
     pub fn memory_bytes(&self) -> usize {
         let held = |frame: &Frame| match frame {
             Frame::Bytes(bytes) => bytes.len(),
             Frame::File(_) => 0,
         };
-        self.frames.iter().map(|frame| size_of::<Frame>() + held(frame)).sum()
+        let beside = if self.frames.spilled() { self.frames.capacity() * size_of::<Frame>() } else { 0 };
+        let frames = self.frames.iter().map(|frame| FRAME_OVERHEAD_BYTES + held(frame));
+        size_of::<Message>() + beside + frames.sum::<usize>()
     }
 }
 

@@ -1,5 +1,6 @@
 //! What the driver knows of each connection.
 
+use super::progress::{Progress, Reading};
 use super::streams::{Arrived, Incoming};
 use crate::core::{Millis, Peer};
 use crate::mdp::Dialect;
@@ -10,6 +11,9 @@ use towpath_sockets::{Hub, Message, PeerId};
 
 /// What waits for all connections is added up no more often than this, in milliseconds.
 const LOOK_GRAIN: Millis = 10;
+
+/// Who has hardly read for as many of these is as idle as another one; in milliseconds.
+const IDLE_GRAIN: Millis = 1_000;
 
 /// What a peer turned out to be, by its first message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,34 +28,6 @@ pub(super) enum Speaks {
     StockClient(Dialect),
     /// A stock worker.
     StockWorker(Dialect),
-}
-
-/// When a peer last read of what it was sent. What the system has taken for it tells: the hub says only now and then that it has room,
-/// when half of its queue is gone, which may be one large message.
-#[derive(Debug, Default)]
-pub(super) struct Reading {
-    octets: u64,
-    at: Millis,
-}
-
-impl Reading {
-    /// So many octets have been taken by now.
-    pub fn note(&mut self, now: Millis, octets: u64) {
-        *self = Reading { octets, at: now };
-    }
-
-    /// Whether none were for so long, as `octets` tells, which is only asked for if it matters.
-    pub fn has_stalled(&mut self, now: Millis, most: Millis, octets: impl FnOnce() -> u64) -> bool {
-        if now.saturating_sub(self.at) < most {
-            return false;
-        }
-        let before = self.octets;
-        let octets = octets();
-        if octets != before {
-            self.note(now, octets);
-        }
-        octets == before
-    }
 }
 
 /// One connection.
@@ -76,6 +52,8 @@ pub(super) struct Connection {
     pub gets_parts: bool,
     /// When it took something of what waits, or began to be blocked.
     pub reading: Reading,
+    /// The same as it is seen where too much waits for all.
+    progress: Progress,
     /// The core wants no more from it.
     pub is_paused: bool,
     /// It is a stock client in the middle of a large body, for which there is no room on the disk yet.
@@ -113,6 +91,7 @@ impl Connection {
             is_blocked: false,
             gets_parts: false,
             reading: Reading::default(),
+            progress: Progress::default(),
             is_paused: false,
             awaits_room: false,
             asks_too_much: false,
@@ -126,6 +105,29 @@ impl Connection {
             is_gone: false,
         }
     }
+
+    /// What waits for it, if anything does.
+    fn look(&mut self, now: Millis, hub: &Hub) -> Option<Behind> {
+        let queued = hub.queued(self.id);
+        let bytes = queued.memory_bytes + self.pending_bytes;
+        // Where the disk is slow, it isn't the peer.
+        let waiting = if hub.awaits_disk(self.id) { 0 } else { bytes };
+        let idle_ms = self.progress.look(now, hub.bytes_out(self.id), waiting);
+        let is_one = queued.messages + self.pending.len() <= 1;
+        (bytes > 0).then_some(Behind { id: self.id, bytes, is_one, idle_ms })
+    }
+}
+
+/// What waits for a peer.
+#[derive(Debug)]
+pub(super) struct Behind {
+    pub id: PeerId,
+    /// Octets of memory, in the hub and beside it.
+    pub bytes: usize,
+    /// In one message at most: whoever gets it can't be said to be slow to read others.
+    pub is_one: bool,
+    /// For so long it has hardly read.
+    pub idle_ms: Millis,
 }
 
 /// All connections, by their slot.
@@ -192,32 +194,22 @@ impl Connections {
         self.pending_bytes
     }
 
-    /// Those for which the most of what only they are to have waits, so many that no more than these octets are left when they are
-    /// gone. One message is beside it, however large it is: to have no other peer is all that could be done about it. It looks now and
-    /// then.
-    pub fn furthest_behind(&mut self, now: Millis, most: usize, hub: &Hub) -> Vec<PeerId> {
-        if now < self.next_look {
-            return Vec::new();
+    /// Whether it is time to look at what waits for each of them.
+    pub fn is_look_due(&mut self, now: Millis) -> bool {
+        let is_due = now >= self.next_look;
+        if is_due {
+            self.next_look = now + LOOK_GRAIN;
         }
-        self.next_look = now + LOOK_GRAIN;
-        let connections = self.slots.iter().flatten().filter(|connection| !connection.is_gone);
-        let mut behind: Vec<_> = connections
-            .filter(|connection| connection.gets_parts || matches!(connection.speaks, Speaks::StockClient(_)))
-            .map(|connection| {
-                let queued = hub.queued(connection.id);
-                let is_one = queued.messages + connection.pending.len() <= 1;
-                (queued.memory_bytes + connection.pending_bytes, is_one, connection.id)
-            })
-            .collect();
-        behind.sort_unstable_by_key(|(bytes, ..)| Reverse(*bytes));
-        let mut total: usize = behind.iter().map(|(bytes, ..)| bytes).sum();
-        let is_too_much = |&(bytes, is_one, id): &(usize, bool, PeerId)| {
-            let others = total - bytes;
-            let goes = if is_one { others > most } else { total > most };
-            total = others;
-            goes.then_some(id)
-        };
-        behind.iter().map_while(is_too_much).collect()
+        is_due
+    }
+
+    /// Those for whom something waits: first who has hardly read for so long, and the one with the most of these, then whoever has read
+    /// longest ago.
+    pub fn behind(&mut self, now: Millis, idle_ms: Millis, hub: &Hub) -> Vec<Behind> {
+        let connections = self.slots.iter_mut().flatten().filter(|connection| !connection.is_gone);
+        let mut behind: Vec<_> = connections.filter_map(|connection| connection.look(now, hub)).collect();
+        behind.sort_unstable_by_key(|behind| Reverse((behind.idle_ms.min(idle_ms) / IDLE_GRAIN, behind.bytes)));
+        behind
     }
 
     /// The one that holds the most.
@@ -247,24 +239,5 @@ impl Connections {
             self.dirty.push(peer);
         }
         Some(&mut connection.block)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_reads_slowly_has_not_stalled() {
-        let mut reading = Reading::default();
-        reading.note(1_000, 500);
-        assert!(!reading.has_stalled(5_999, 5_000, || panic!("asked for nothing")));
-        // A little now and then, of a message that takes a minute.
-        for second in (6..60).step_by(5) {
-            assert!(!reading.has_stalled(second * 1_000, 5_000, || 500 + second));
-        }
-        let last = 56;
-        assert!(!reading.has_stalled(last * 1_000 + 4_999, 5_000, || panic!("asked for nothing")));
-        assert!(reading.has_stalled(last * 1_000 + 5_000, 5_000, || 500 + last));
     }
 }

@@ -9,6 +9,7 @@ mod keeping;
 mod options;
 mod outbound;
 mod pace;
+mod progress;
 mod reading;
 mod spooling;
 mod streams;
@@ -80,6 +81,8 @@ pub struct Broker {
     lists: Lists,
     pace: Pace,
     held_bytes_max: usize,
+    /// More waited for all peers than there is room for when it was last looked at.
+    is_over: bool,
     admit: Option<Admit>,
 }
 
@@ -153,6 +156,7 @@ impl Broker {
             lists: Lists::default(),
             pace: Pace::default(),
             held_bytes_max: options.settings.unfinished_bytes_max(),
+            is_over: false,
             admit: options.admit,
         })
     }
@@ -222,6 +226,7 @@ impl Broker {
         let wait = self.core.next_deadline().saturating_sub(now).min(most);
         let extent = Extent::among(self.core.load().0);
         self.connections.extent = extent;
+        self.core.set_given_bytes_max(self.hub.queue_bound());
         self.hub.set_read_turn_bytes(self.pace.read_turn_bytes(extent));
         self.hub.turn(Some(Duration::from_millis(wait)))?;
         while let Some(event) = self.hub.next_event() {
@@ -240,6 +245,7 @@ impl Broker {
         self.release_gathered(false);
         self.flush();
         while self.core.flushed(now) {
+            self.core.set_given_bytes_max(self.hub.queue_bound());
             self.act();
             self.flush();
         }

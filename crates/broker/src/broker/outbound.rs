@@ -89,18 +89,13 @@ impl Broker {
                 if let Some(block) = self.connections.block(peer) {
                     ToClient::accepted(block, first, count);
                 }
+                self.ask_less(peer);
             }
             Action::Refused { peer, number, status, retry_ms, reason } => {
                 if let Some(block) = self.connections.block(peer) {
                     ToClient::refused(block, number, status, retry_ms, reason);
                 }
-                if let Some(connection) = self.connections.find(peer)
-                    && connection.is_blocked
-                    && !connection.asks_too_much
-                {
-                    connection.asks_too_much = true;
-                    set_reading(&mut self.hub, connection);
-                }
+                self.ask_less(peer);
             }
             Action::Welcome { peer } => {
                 let settings = self.core.settings();
@@ -109,6 +104,7 @@ impl Broker {
                     let bytes_max = settings.client_bytes_max as u64;
                     ToClient::welcome(block, settings.epoch, requests_max, bytes_max, settings.journal);
                 }
+                self.ask_less(peer);
             }
             Action::CancelWork { peer, token } => {
                 if let Some(block) = self.connections.block(peer) {
@@ -194,6 +190,17 @@ impl Broker {
             } else {
                 connection.gets_parts = false;
             }
+        }
+    }
+
+    /// A peer that doesn't read, and yet says what is answered at once, isn't read any more until it does.
+    fn ask_less(&mut self, peer: Peer) {
+        if let Some(connection) = self.connections.find(peer)
+            && connection.is_blocked
+            && !connection.asks_too_much
+        {
+            connection.asks_too_much = true;
+            set_reading(&mut self.hub, connection);
         }
     }
 

@@ -26,9 +26,11 @@ impl Given {
 
     /// Counts a record with a body of so many octets; tells whether it was the one that was enough.
     #[inline]
-    pub fn add(&mut self, body_bytes: usize, most: usize) -> bool {
-        self.bytes += body_bytes + RECORD_BYTES;
-        self.bytes > most && !std::mem::replace(&mut self.is_full, true)
+    pub fn add(&mut self, body_bytes: usize, all: &mut GivenToAll) -> bool {
+        let bytes = body_bytes + RECORD_BYTES;
+        self.bytes += bytes;
+        all.bytes += bytes;
+        (self.bytes > all.most_of_one || all.bytes > all.most) && !std::mem::replace(&mut self.is_full, true)
     }
 
     /// It takes more.
@@ -37,11 +39,31 @@ impl Given {
     }
 }
 
+/// What all peers were given since it was last sent, and how much they are to be.
+#[derive(Debug)]
+pub(super) struct GivenToAll {
+    bytes: usize,
+    most: usize,
+    most_of_one: usize,
+}
+
+impl GivenToAll {
+    pub fn new(most: usize, most_of_one: usize) -> GivenToAll {
+        GivenToAll { bytes: 0, most, most_of_one }
+    }
+}
+
 impl Core {
+    /// So many octets are as much as one peer is to be given at a time: what a connection takes. It is less where much waits for all.
+    pub fn set_given_bytes_max(&mut self, bytes: usize) {
+        self.given.most_of_one = bytes.min(self.settings.given_bytes_max);
+    }
+
     /// What has been given so far is sent, or [`Core::peer_blocked`] was called. Those that had enough for one time get more, unless
     /// they are blocked. Tells whether that was so for any: then there is more to do and to send.
     pub fn flushed(&mut self, now: Millis) -> bool {
         let mut any = false;
+        self.given.bytes = 0;
         for peer in std::mem::take(&mut self.full) {
             match self.role(peer) {
                 Role::Client(key) if !self.sessions[key as usize].blocked => self.session_takes_more(key),
@@ -67,7 +89,7 @@ impl Core {
             }
             return;
         }
-        if session.given.add(request.body.memory_bytes(), self.settings.given_bytes_max) {
+        if session.given.add(request.body.memory_bytes(), &mut self.given) {
             self.full.push(peer);
         }
         self.want_told(peer, slot);

@@ -42,6 +42,7 @@ use crate::body::Body;
 use crate::wire::{ClientId, Status, Token};
 use bytes::Bytes;
 use foldhash::fast::FixedState;
+use given::GivenToAll;
 use requests::Requests;
 use requests::State;
 use service::Services;
@@ -223,6 +224,7 @@ pub struct Core {
     looks: usize,
     /// Peers that were given as much as they get at a time.
     full: Vec<Peer>,
+    given: GivenToAll,
     /// Something was freed since paused clients were last looked at.
     relieved: bool,
     stopping: bool,
@@ -254,6 +256,7 @@ impl Core {
             #[cfg(test)]
             looks: 0,
             full: Vec::new(),
+            given: GivenToAll::new(settings.bytes_max / 4, settings.given_bytes_max),
             relieved: false,
             stopping: false,
             storage_failed: false,

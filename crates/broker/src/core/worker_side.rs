@@ -203,7 +203,7 @@ impl Core {
                 if was_on == 0 {
                     self.requests.at_mut(slot).parts_on = connection;
                 }
-                if self.sessions[key as usize].given.add(body.memory_bytes(), self.settings.given_bytes_max) {
+                if self.sessions[key as usize].given.add(body.memory_bytes(), &mut self.given) {
                     self.full.push(peer);
                 }
                 self.actions.push(Action::Reply { peer, number, status, part: Some(part), body });
@@ -274,7 +274,7 @@ impl Core {
         let worker = &mut self.workers[key as usize];
         self.requests.push_back(&mut worker.held, slot);
         let (peer, kind) = (worker.peer, worker.kind);
-        if worker.given.add(self.requests.at(slot).body.memory_bytes(), self.settings.given_bytes_max) {
+        if worker.given.add(self.requests.at(slot).body.memory_bytes(), &mut self.given) {
             self.full.push(peer);
         }
         if let Some(busy) = self.settings.busy_timeout_ms {

@@ -238,6 +238,7 @@ fn run(steps: Vec<Step>, journal: bool) -> Result<(), TestCaseError> {
                 model.tick(now);
             }
         }
+        while real.core.flushed(now) {}
         prop_assert_eq!(real.seen(), model.seen(), "after step {}, {:?}", name, step);
         prop_assert_eq!(real.core.counters(), model.counters, "after step {}, {:?}", name, step);
         prop_assert_eq!(real.core.load(), model.load(), "after step {}, {:?}", name, step);

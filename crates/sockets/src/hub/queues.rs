@@ -52,6 +52,16 @@ impl Hub {
         self.queued_bytes
     }
 
+    /// Octets that the system has taken for a peer, with all framing.
+    pub fn bytes_out(&self, peer: PeerId) -> u64 {
+        self.peers.find(peer).map_or(0, |peer| peer.bytes_out)
+    }
+
+    /// Octets from which on a queue is full now: of [`HubOptions::send_queue_bytes`], what [`HubOptions::send_queues_bytes`] leaves.
+    pub fn queue_bound(&self) -> usize {
+        bound(&self.options, self.queued_bytes)
+    }
+
     /// Whether what is next for a peer is being read from a disk: that nothing leaves for it isn't the peer's doing.
     pub fn awaits_disk(&self, peer: PeerId) -> bool {
         self.peers.find(peer).is_some_and(|peer| peer.warming)

@@ -1,0 +1,99 @@
+//! Whether a peer reads what it is sent. The hub says only now and then that it has room, when half of a queue is gone, which may be
+//! one large message; what the system has taken for the peer tells more.
+
+use crate::core::Millis;
+
+/// Of what waits for a peer, it is to take one part of so many in the time that it has; less is hardly reading.
+const PART: usize = 12;
+
+/// Nothing is known of the time between two looks that are further apart.
+const SEEN_WITHIN: Millis = 1_000;
+
+/// When a peer last read of what it was sent.
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    octets: u64,
+    at: Millis,
+}
+
+impl Reading {
+    /// So many octets have been taken by now.
+    pub fn note(&mut self, now: Millis, octets: u64) {
+        *self = Reading { octets, at: now };
+    }
+
+    /// Whether none were for so long, as `octets` tells, which is only asked for if it matters.
+    pub fn has_stalled(&mut self, now: Millis, most: Millis, octets: impl FnOnce() -> u64) -> bool {
+        if now.saturating_sub(self.at) < most {
+            return false;
+        }
+        let before = self.octets;
+        let octets = octets();
+        if octets != before {
+            self.note(now, octets);
+        }
+        octets == before
+    }
+}
+
+/// How long a peer has hardly read of what waits for it, as it is seen in one look after the other.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// When it had last read enough, and what it had been sent, and was to be sent, at that time.
+    at: Millis,
+    octets: u64,
+    waiting: usize,
+    seen: Millis,
+}
+
+impl Progress {
+    /// So many octets have been taken by now, and so many wait: milliseconds since it last read enough of these. A peer for which
+    /// nothing waits, or which wasn't seen for a while, has all its time before it.
+    pub fn look(&mut self, now: Millis, octets: u64, waiting: usize) -> Millis {
+        let is_unknown = now.saturating_sub(std::mem::replace(&mut self.seen, now)) > SEEN_WITHIN;
+        let taken = octets.saturating_sub(self.octets);
+        let enough = (self.waiting / PART).max(1) as u64;
+        if is_unknown || waiting == 0 || self.waiting == 0 || taken >= enough {
+            (self.at, self.octets, self.waiting) = (now, octets, waiting);
+        }
+        now - self.at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_reads_slowly_has_not_stalled() {
+        let mut reading = Reading::default();
+        reading.note(1_000, 500);
+        assert!(!reading.has_stalled(5_999, 5_000, || panic!("asked for nothing")));
+        // A little now and then, of a message that takes a minute.
+        for second in (6..60).step_by(5) {
+            assert!(!reading.has_stalled(second * 1_000, 5_000, || 500 + second));
+        }
+        let last = 56;
+        assert!(!reading.has_stalled(last * 1_000 + 4_999, 5_000, || panic!("asked for nothing")));
+        assert!(reading.has_stalled(last * 1_000 + 5_000, 5_000, || 500 + last));
+    }
+
+    #[test]
+    fn who_takes_next_to_nothing_of_what_waits_is_idle() {
+        let mut progress = Progress::default();
+        let mut look = |at: Millis, octets, waiting| progress.look(100_000 + at, octets, waiting);
+        assert_eq!(look(0, 500, 1200), 0);
+        // Less than a twelfth in all.
+        assert_eq!(look(900, 550, 2400), 900);
+        assert_eq!(look(1_800, 599, 2400), 1_800);
+        assert_eq!(look(2_700, 600, 2400), 0);
+        assert_eq!(look(3_600, 601, 2400), 900);
+        // Nothing was left, and then something came.
+        assert_eq!(look(4_500, 601, 0), 0);
+        assert_eq!(look(5_400, 601, 5), 0);
+        assert_eq!(look(6_300, 601, 5), 900);
+        // A minute of which nobody knows.
+        assert_eq!(look(60_000, 601, 5), 0);
+        assert_eq!(look(60_900, 601, 5), 900);
+    }
+}

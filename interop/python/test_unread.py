@@ -1,0 +1,116 @@
+"""What peers don't read of what they are sent: the broker holds little of it, and serves those who do."""
+
+import os
+import socket
+import time
+
+import zmq
+
+import mdp
+from conftest import DEADLINE_SECONDS, is_idle, wait_until
+from numbered import CLIENT, hello, request
+from raw import Raw, connections, message
+
+MIB = 1 << 20
+
+
+def test_large_replies_that_nobody_reads(small, connected, end):
+    server, more = small
+    size = 900_000
+    end("work", "large", [server], "--jobs", 4, "--", "head", "-c", size, "/dev/zero")
+    ask = message(b"", b"MDPC01", b"large", b"")
+    reader = mdp.Client(connected(server))
+    with connections(server, 80) as raws:
+        for raw in raws:
+            # What waits for each is little, beside what its socket takes: only the sum is too much.
+            raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+            raw.send(ask * 10)
+        peak = 0
+        begin = time.monotonic()
+        while "more waits for all peers" not in server.log() or not is_idle(server):
+            # Whoever reads is served meanwhile.
+            assert [len(frame) for frame in reader.ask(b"large", b"")] == [size]
+            peak = max(peak, more())
+            assert time.monotonic() - begin < DEADLINE_SECONDS, f"{peak / MIB:.0f} MiB at most: {server.log()}"
+    assert 8 * MIB < peak < 4 * 32 * MIB
+    assert server.log().count("a peer misbehaves") < 80
+
+
+def test_long_lists_that_nobody_reads(broker, connected):
+    server = broker()
+    raw = Raw(server).handshake()
+    raw.send(b"".join(message(b"", b"MDPC01", b"%0200d" % number, b"x") for number in range(9_000)))
+    asking = mdp.Client(connected(server))
+    wait_until(lambda: len(asking.ask(b"mmi.queue", b"")[1]) > 9_000 * 200, "all services are listed")
+    before = server.resident_kib()
+    raws = [Raw(server).handshake() for _ in range(100)]
+    for other in raws:
+        other.send(message(b"", b"MDPC01", b"mmi.queue", b"") * 50)
+    begin = time.monotonic()
+    for _ in range(5):
+        assert mdp.Client(connected(server)).ask(b"mmi.service", b"nobody") == [b"404"]
+    assert time.monotonic() - begin < DEADLINE_SECONDS
+    assert server.resident_kib() < before + 300_000
+    for other in [raw, *raws]:
+        other.close()
+
+
+def test_an_outcome_that_is_asked_for_again_and_again(small, connected, end):
+    server, more = small
+    end("work", "echo", [server], "--echo")
+    asking = mdp.Client(connected(server))
+    with connections(server, 150) as raws:
+        for raw in raws:
+            raw.send(message(CLIENT, hello(os.urandom(16)) + request(1, b"echo", b"x" * 4_000)))
+            raw.receive(4_000)
+        for raw in raws:
+            raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+            raw.send(message(CLIENT, request(1, b"echo") * 1_300))
+        wait_until(lambda: is_idle(server), "nothing is left to do")
+        assert more() < 3 * 32 * MIB
+        assert asking.ask(b"mmi.service", b"echo") == [b"200"]
+
+
+def test_acceptances_that_nobody_reads(broker, tmp_path):
+    server = broker("--max-memory", 32, "--journal", tmp_path / "journal")
+    before = server.resident_kib()
+    again = message(CLIENT, (request(1, b"nobody") + request(3, b"nobody")) * 1_500)
+    with connections(server, 4) as raws:
+        for raw in raws:
+            raw.send(message(CLIENT, hello(os.urandom(16)) + request(1, b"nobody") + request(3, b"nobody")))
+            raw.socket.setblocking(False)
+        ends = {raw.socket: memoryview(b"") for raw in raws}
+        begin = quiet = time.monotonic()
+        # Until none of them is read any more.
+        while time.monotonic() - quiet < 1:
+            assert time.monotonic() - begin < DEADLINE_SECONDS, "they are read without end"
+            for end, left in ends.items():
+                try:
+                    left = left or memoryview(again)
+                    ends[end] = left[end.send(left) :]
+                    quiet = time.monotonic()
+                except BlockingIOError:
+                    pass
+            time.sleep(0.001)
+        assert server.resident_kib() - before < 3 * 32 * 1024
+
+
+def test_parts_that_nobody_reads(small, connected):
+    server, more = small
+    worker = connected(server, SNDHWM=4)
+    worker.send_multipart([b"MDPW02", b"\1", b"large"])
+    peak = 0
+    with connections(server, 20) as raws:
+        for raw in raws:
+            raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+            raw.send(message(CLIENT, hello(os.urandom(16)) + request(1, b"large", b"x")))
+            command = []
+            while command[1:2] != [b"\2"]:
+                command = worker.recv_multipart()
+            # In memory, since it has several frames.
+            worker.send_multipart([b"MDPW02", b"\3", command[2], b"", *[bytes(900_000)] * 10], copy=False)
+            worker.send_multipart([b"MDPW02", b"\4", command[2], b"", b"end"])
+            peak = max(peak, more())
+        wait_until(lambda: is_idle(server), "nothing is left to do")
+    assert max(peak, more()) < 4 * 32 * MIB
+    assert "more waits for all peers" in server.log()
