@@ -11,6 +11,9 @@ use crate::wire::{CLIENT_HEADER, Status, ToClient, ToWorker, WORKER_HEADER};
 use bytes::Bytes;
 use towpath_sockets::{Frame, Hub, Message};
 
+/// Octets of answers that may wait for a client that sends all its requests before it reads: of some ten thousand blocks.
+const ANSWERS_BYTES_MAX: usize = 4 * 1024 * 1024;
+
 impl Broker {
     /// Does what the core wants, until it wants nothing more.
     pub(super) fn act(&mut self) {
@@ -89,13 +92,13 @@ impl Broker {
                 if let Some(block) = self.connections.block(peer) {
                     ToClient::accepted(block, first, count);
                 }
-                self.ask_less(peer);
+                self.ask_less(peer, ANSWERS_BYTES_MAX);
             }
             Action::Refused { peer, number, status, retry_ms, reason } => {
                 if let Some(block) = self.connections.block(peer) {
                     ToClient::refused(block, number, status, retry_ms, reason);
                 }
-                self.ask_less(peer);
+                self.ask_less(peer, 0);
             }
             Action::Welcome { peer } => {
                 let settings = self.core.settings();
@@ -104,7 +107,7 @@ impl Broker {
                     let bytes_max = settings.client_bytes_max as u64;
                     ToClient::welcome(block, settings.epoch, requests_max, bytes_max, settings.journal);
                 }
-                self.ask_less(peer);
+                self.ask_less(peer, ANSWERS_BYTES_MAX);
             }
             Action::CancelWork { peer, token } => {
                 if let Some(block) = self.connections.block(peer) {
@@ -193,10 +196,12 @@ impl Broker {
         }
     }
 
-    /// A peer that doesn't read, and yet says what is answered at once, isn't read any more until it does.
-    fn ask_less(&mut self, peer: Peer) {
+    /// A peer that doesn't read, and yet says what is answered at once, isn't read any more until it does, if more octets than these
+    /// wait for it beside what the hub has.
+    fn ask_less(&mut self, peer: Peer, most: usize) {
         if let Some(connection) = self.connections.find(peer)
             && connection.is_blocked
+            && connection.pending_bytes >= most
             && !connection.asks_too_much
         {
             connection.asks_too_much = true;
