@@ -169,6 +169,8 @@ def monitor_of(socket: zmq.Socket, events: int = zmq.EVENT_ALL) -> zmq.Socket:
 
 
 def is_idle(server) -> bool:
+    """Whether it takes next to no processor time for a while."""
+
     def ticks() -> int:
         with open(f"/proc/{server.process.pid}/stat") as stat:
             fields = stat.read().rpartition(")")[2].split()

@@ -64,10 +64,10 @@ pub struct HubOptions {
     pub handshake_timeout: Duration,
     /// Bound of each peer's queue, in octets of memory (file ranges count 64 each). At least 1: one message at a time.
     pub send_queue_bytes: usize,
-    /// What all queues are to have together, in the same octets. Each takes an eighth of what is left of that, if it is less than
-    /// `send_queue_bytes`, so that many peers which don't read leave room for one that does; but each takes 16 KiB whatever the
-    /// others have, and a message as long as what it has is less than it may have.
-    pub send_queues_bytes: usize,
+    /// What all queues are to have together, in the same octets. Where an eighth of what is left of that is less than
+    /// `send_queue_bytes`, it is the bound of each queue, so that many peers which don't read leave room for one that does; but 16 KiB
+    /// is, whatever the others have. A queue that is below its bound takes one more message, however large it is.
+    pub queued_bytes_max: usize,
     /// Instead of sleeping, look again for so long, where waits have been as short lately. It shortens a round trip by what it takes
     /// to wake up, at the cost of a processor's time. Zero: never.
     pub busy_poll: Duration,
@@ -115,7 +115,7 @@ impl HubOptions {
             heartbeat: None,
             handshake_timeout: Duration::from_secs(10),
             send_queue_bytes: 16 * 1024 * 1024,
-            send_queues_bytes: usize::MAX,
+            queued_bytes_max: usize::MAX,
             busy_poll: Duration::ZERO,
             read_turn_bytes: 1024 * 1024,
             max_message_bytes: towpath_zmtp::limits::MESSAGE_BYTES_DEFAULT,

@@ -10,7 +10,7 @@ use towpath_sockets::{Event, Hub, HubOptions, Message, PeerId, SendError, Socket
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
 
-/// What each queue takes, whatever the others have; see `HubOptions::send_queues_bytes`.
+/// What each queue takes, whatever the others have; see `HubOptions::queued_bytes_max`.
 const LEAST: usize = 16 * KIB;
 
 /// Octets of a message, with what is counted for it beside.
@@ -48,7 +48,7 @@ fn fill(server: &mut Hub, peer: PeerId) -> usize {
 #[test]
 fn many_full_queues_leave_room_for_another_one_and_come_to_no_more_than_they_may() {
     let most = 4 * MIB;
-    let server = HubOptions { send_queue_bytes: MIB, send_queues_bytes: most, ..options(SocketType::Router) };
+    let server = HubOptions { send_queue_bytes: MIB, queued_bytes_max: most, ..options(SocketType::Router) };
     let (mut server, mut clients, peers) = crowd(server, 40);
     let (last, others) = peers.split_last().unwrap();
     for peer in others {
@@ -82,7 +82,7 @@ fn many_full_queues_leave_room_for_another_one_and_come_to_no_more_than_they_may
 
 #[test]
 fn a_queue_takes_a_little_when_all_that_there_is_to_have_is_taken_and_the_sum_stays_true() {
-    let server = HubOptions { send_queues_bytes: 1, ..options(SocketType::Router) };
+    let server = HubOptions { queued_bytes_max: 1, ..options(SocketType::Router) };
     let (mut server, clients, peers) = crowd(server, 4);
     for peer in &peers {
         while fill(&mut server, *peer) > 0 {

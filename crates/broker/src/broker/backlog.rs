@@ -15,6 +15,17 @@ const PENDING_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// as there is room for. What is seen is what the system takes for it, and on loopback that is a mebibyte and a half now and then.
 const STALLED_MAX_MS: Millis = 20_000;
 
+/// What waits for all is added up no more often than this, in milliseconds.
+const LOOK_GRAIN: Millis = 10;
+
+/// Looking at what waits for all peers, now and then.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    next: Millis,
+    /// It was more than there is room for when it was last looked at.
+    is_over: bool,
+}
+
 impl Broker {
     /// Tells the core that a peer takes no more, and what of that follows.
     pub(super) fn block(&mut self, peer: Peer) {
@@ -50,19 +61,20 @@ impl Broker {
         let quarter = self.core.settings().bytes_max / 4;
         let (some, most) = (2 * quarter, 3 * quarter);
         if self.hub.queued_bytes() + self.connections.pending_bytes() <= some {
-            self.is_over = false;
+            self.watch.is_over = false;
             return;
         }
         let now = self.now();
-        if !self.connections.is_look_due(now) {
+        if now < self.watch.next {
             return;
         }
+        self.watch.next = now + LOOK_GRAIN;
         // What came in this turn was offered to nobody yet.
         self.hub.flush();
         let behind = self.connections.behind(now, STALLED_MAX_MS, &self.hub);
         let mut total = behind.iter().map(|behind| behind.bytes).sum::<usize>();
         // Whoever reads at once has had time to when it is so for a second time.
-        let was_over = std::mem::replace(&mut self.is_over, total > most);
+        let was_over = self.watch.is_over;
         for Behind { id, bytes, is_one, idle_ms } in behind {
             let is_idle = idle_ms >= STALLED_MAX_MS;
             // One message is beside it, however large it is: that nobody else has one is all that could be done about it.
@@ -73,7 +85,7 @@ impl Broker {
                 self.reject(id, why);
             }
         }
-        self.is_over = total > most;
+        self.watch.is_over = total > most;
     }
 
     /// A peer takes more again.

@@ -9,9 +9,6 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 use towpath_sockets::{Hub, Message, PeerId};
 
-/// What waits for all connections is added up no more often than this, in milliseconds.
-const LOOK_GRAIN: Millis = 10;
-
 /// Who has hardly read for as many of these is as idle as another one; in milliseconds.
 const IDLE_GRAIN: Millis = 1_000;
 
@@ -142,8 +139,6 @@ pub(super) struct Connections {
     held_bytes: usize,
     /// What waits for all, beside what the hub holds.
     pending_bytes: usize,
-    /// When it is next looked at what waits for all.
-    next_look: Millis,
 }
 
 impl Connections {
@@ -192,15 +187,6 @@ impl Connections {
     /// Octets that wait for all of them, beside what the hub holds.
     pub fn pending_bytes(&self) -> usize {
         self.pending_bytes
-    }
-
-    /// Whether it is time to look at what waits for each of them.
-    pub fn is_look_due(&mut self, now: Millis) -> bool {
-        let is_due = now >= self.next_look;
-        if is_due {
-            self.next_look = now + LOOK_GRAIN;
-        }
-        is_due
     }
 
     /// Those for whom something waits: first who has hardly read for so long, and the one with the most of these, then whoever has read

@@ -21,6 +21,7 @@ use crate::core::{Core, Millis, Settings, Task};
 use crate::journal::JournalError;
 use crate::spool::BodyOf;
 use crate::wire::Extent;
+use backlog::Watch;
 use built_in::Lists;
 use connection::Connections;
 use gathering::{Gathering, IDLE_WAIT_MS};
@@ -81,8 +82,7 @@ pub struct Broker {
     lists: Lists,
     pace: Pace,
     held_bytes_max: usize,
-    /// More waited for all peers than there is room for when it was last looked at.
-    is_over: bool,
+    watch: Watch,
     admit: Option<Admit>,
 }
 
@@ -156,7 +156,7 @@ impl Broker {
             lists: Lists::default(),
             pace: Pace::default(),
             held_bytes_max: options.settings.unfinished_bytes_max(),
-            is_over: false,
+            watch: Watch::default(),
             admit: options.admit,
         })
     }

@@ -97,7 +97,7 @@ impl BrokerOptions {
         hub.max_message_bytes = crate::limits::MESSAGE_BYTES_MAX as u64;
         hub.unfinished_bytes_max = self.settings.unfinished_bytes_max();
         hub.send_queue_bytes = 4 * 1024 * 1024;
-        hub.send_queues_bytes = self.settings.queued_bytes();
+        hub.queued_bytes_max = self.settings.queued_bytes_max();
         hub.busy_poll = self.busy_poll;
         hub.max_peers = self.max_peers;
         hub.max_peers_per_address = self.max_peers_per_address;

@@ -77,7 +77,7 @@ impl Settings {
 
     /// Octets that sockets are to hold of what waits for peers: a quarter of all memory. What they don't take waits here, and follows
     /// from that: no more of a client's requests are given to workers.
-    pub fn queued_bytes(&self) -> usize {
+    pub fn queued_bytes_max(&self) -> usize {
         self.bytes_max / 4
     }
 }

@@ -57,7 +57,7 @@ impl Hub {
         self.peers.find(peer).map_or(0, |peer| peer.bytes_out)
     }
 
-    /// Octets from which on a queue is full now: of [`HubOptions::send_queue_bytes`], what [`HubOptions::send_queues_bytes`] leaves.
+    /// Octets from which on a queue is full now: of [`HubOptions::send_queue_bytes`], what [`HubOptions::queued_bytes_max`] leaves.
     pub fn queue_bound(&self) -> usize {
         bound(&self.options, self.queued_bytes)
     }
@@ -93,7 +93,7 @@ impl Hub {
 /// Octets from which on a queue is full, while so many are in all of them.
 #[inline]
 pub(super) fn bound(options: &HubOptions, queued_bytes: usize) -> usize {
-    let share = options.send_queues_bytes.saturating_sub(queued_bytes) / SHARE;
+    let share = options.queued_bytes_max.saturating_sub(queued_bytes) / SHARE;
     share.max(QUEUE_BYTES_MIN).min(options.send_queue_bytes)
 }
 
