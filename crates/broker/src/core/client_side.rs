@@ -315,7 +315,7 @@ impl Core {
         // First what waits: a worker that becomes free must not be given more of this client's.
         slots.sort_unstable_by_key(|&slot| {
             let request = self.requests.at(slot);
-            (matches!(request.state, State::Held(_)), request.number)
+            (matches!(request.state, State::Held(..)), request.number)
         });
         for slot in slots {
             if self.requests.at(slot).state != State::Settled {

@@ -16,6 +16,7 @@ mod giving_back;
 mod info;
 mod numbers;
 mod outcome;
+mod replies;
 mod requests;
 mod room;
 mod service;
@@ -43,6 +44,7 @@ use crate::wire::{ClientId, Status, Token};
 use bytes::Bytes;
 use foldhash::fast::FixedState;
 use given::GivenToAll;
+use replies::ReplyBytes;
 use requests::Requests;
 use requests::State;
 use service::Services;
@@ -211,6 +213,7 @@ pub struct Core {
     aside: aside::Aside,
     /// Octets of memory of all requests and replies.
     bytes: usize,
+    replies: ReplyBytes,
     /// No request expires before this.
     next_expiry: Millis,
     last_sweep: Millis,
@@ -247,6 +250,7 @@ impl Core {
             store: store::Store::default(),
             aside: aside::Aside::default(),
             bytes: 0,
+            replies: ReplyBytes::default(),
             next_expiry: settings::NEVER,
             last_sweep: 0,
             next_heartbeat: 0,
@@ -382,13 +386,14 @@ impl Core {
             let session = &self.sessions[request.session as usize];
             assert_eq!(session.requests.get(request.number), Some(slot));
             match request.state {
-                State::Held(worker) => assert!(self.workers[worker as usize].held.len > 0),
+                State::Held(worker, _) => assert!(self.workers[worker as usize].held.len > 0),
                 State::Free => panic!("a free slot is listed"),
                 State::Waiting | State::Parked | State::BuiltIn | State::Settled => {}
             }
         }
         bytes += self.sessions.iter().map(|(_, session)| session.confirmed.gaps() * GAP_BYTES).sum::<usize>();
         assert_eq!(bytes, self.bytes, "the sum of all octets");
+        self.check_replies();
         let aside = self.sessions.iter().filter(|(_, session)| session.is_aside && !session.requests.is_empty());
         let (requests, bytes) = aside.fold((0, 0), |(requests, bytes), (_, one)| (requests + 1, bytes + one.bytes));
         assert_eq!((requests, bytes), (self.aside.requests, self.aside.bytes), "what is kept aside");
@@ -396,7 +401,7 @@ impl Core {
         assert_eq!(of_sessions, self.requests.len());
         let states = |wanted: fn(State) -> bool| self.requests.iter().filter(|(_, r)| wanted(r.state)).count();
         let held: usize = self.workers.iter().map(|(_, worker)| worker.held.len).sum();
-        assert_eq!(held, states(|state| matches!(state, State::Held(_))));
+        assert_eq!(held, states(|state| matches!(state, State::Held(..))));
         assert_eq!(self.services.iter().map(|s| s.waiting.len).sum::<usize>(), states(|s| s == State::Waiting));
         let out = self.workers.iter().filter(|(_, worker)| worker.is_out()).count();
         assert_eq!(out, self.services.iter().map(|service| service.workers_out).sum::<usize>());

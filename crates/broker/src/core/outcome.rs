@@ -1,5 +1,6 @@
 //! How requests wait, and how they end.
 
+use super::replies::NO_ROOM;
 use super::requests::{REQUEST_BYTES, State};
 use super::settings::{Millis, NEVER};
 use super::token::Ticket;
@@ -9,7 +10,7 @@ use crate::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX};
 use crate::wire::{Status, Token};
 
 /// Why a reply in parts failed.
-pub(super) const TOO_MUCH_IN_PARTS: &str = "the parts of the reply are too large for a client that takes one reply";
+const TOO_MUCH_IN_PARTS: &str = "the parts of the reply are too large for a client that takes one reply";
 
 /// Why a reply in parts can't be told.
 const PARTS_LOST: &str = "the connection was lost in the middle of it";
@@ -62,18 +63,18 @@ impl Core {
                 let session = &mut self.sessions[self.requests.at(slot).session as usize];
                 self.requests.unlink(&mut session.parked, slot);
             }
-            State::Held(key) => {
+            State::Held(key, _) => {
                 let (token, since) = (self.token_of(slot), self.requests.at(slot).since);
+                let session = self.take_from(key, slot);
                 let worker = &mut self.workers[key as usize];
-                self.requests.unlink(&mut worker.held, slot);
                 match worker.kind {
                     Kind::Numbered => self.actions.push(Action::CancelWork { peer: worker.peer, token }),
                     Kind::Stock => worker.abandoned.push((token, since)),
                 }
-                self.requests.at_mut(slot).state = State::BuiltIn;
                 let service = worker.service;
                 self.offer(key);
                 self.dispatch(now, service);
+                self.unpark(now, session);
                 return;
             }
             State::BuiltIn | State::Settled | State::Free => return,
@@ -81,8 +82,17 @@ impl Core {
         self.requests.at_mut(slot).state = State::BuiltIn;
     }
 
-    /// Ends a request that is in no list.
+    /// Ends a request that is in no list with what a worker replied, if there is room for it.
     #[inline]
+    pub(super) fn settle_reply(&mut self, slot: u32, status: Status, body: Arriving<'_>) {
+        if self.has_room_for_reply(slot, body.memory_bytes()) {
+            self.settle(slot, status, body);
+        } else {
+            self.settle(slot, Status::NO_STORAGE, Body::from(NO_ROOM).into());
+        }
+    }
+
+    /// Ends a request that is in no list.
     pub(super) fn settle(&mut self, slot: u32, status: Status, body: Arriving<'_>) {
         let is_aside = self.is_aside(slot);
         if is_aside && !status.is_ok() {
@@ -116,8 +126,9 @@ impl Core {
             body.replace(&mut request.body);
         });
         let request = self.requests.at(slot);
-        self.sessions[request.session as usize].reply_bytes += request.bytes();
-        if request.journal_id != 0 {
+        let (session, bytes) = (request.session, request.bytes());
+        self.keep_reply(session, bytes);
+        if self.requests.at(slot).journal_id != 0 {
             self.journal_finished(slot);
         } else {
             self.tell(slot);
@@ -162,11 +173,13 @@ impl Core {
         let request = self.requests.at(slot);
         let bytes = request.bytes();
         self.bytes -= bytes;
-        let session = &mut self.sessions[request.session as usize];
-        session.bytes -= bytes;
+        let key = request.session;
         if request.state == State::Settled {
-            session.reply_bytes -= bytes;
+            self.keep_no_reply(key, bytes);
         }
+        let session = &mut self.sessions[key as usize];
+        session.bytes -= bytes;
+        let request = self.requests.at(slot);
         let (service, is_aside, large_bytes) = (request.service, session.is_aside, request.body.large_bytes());
         if request.journal_id != 0 {
             self.journal_forgotten(slot);
@@ -180,13 +193,19 @@ impl Core {
         self.relieved = true;
     }
 
-    /// Gives what may be executed now of what a client's unread replies held back.
+    /// Gives what may be executed now of what was held back.
+    #[inline]
     pub(super) fn unpark(&mut self, now: Millis, key: SessionKey) {
         // Half, so that it isn't parked again at once.
-        let most = self.settings.client_bytes_max / 2;
-        if self.sessions[key as usize].parked.len == 0 || self.sessions[key as usize].is_held_back(most) {
-            return;
+        let session = &self.sessions[key as usize];
+        if session.parked.len > 0 && !session.is_aside && !self.is_held_back(key, 2) {
+            self.unpark_all(now, key);
         }
+    }
+
+    /// The same whatever held it back.
+    #[cold]
+    pub(super) fn unpark_all(&mut self, now: Millis, key: SessionKey) {
         let mut services = Vec::new();
         while let Some(slot) = self.sessions[key as usize].parked.first() {
             self.requests.unlink(&mut self.sessions[key as usize].parked, slot);
@@ -201,14 +220,17 @@ impl Core {
         }
     }
 
-    /// Keeps a part of a reply until the last one, for a client that takes one reply. Too much fails the request.
-    pub(super) fn collect_part(&mut self, slot: u32, body: Body) -> bool {
+    /// Keeps a part of a reply until the last one, for a client that takes one reply. Too much ends the request so.
+    pub(super) fn collect_part(&mut self, slot: u32, body: Body) -> Result<(), (Status, &'static str)> {
         let held = self.requests.at(slot).bytes() - REQUEST_BYTES;
         if held + body.memory_bytes() > BODY_BYTES_MAX || (self.is_kept(slot) && body.frames().is_none()) {
-            return false;
+            return Err((Status::TOO_LARGE, TOO_MUCH_IN_PARTS));
+        }
+        if held + body.memory_bytes() > self.left_for_replies() {
+            return Err((Status::NO_STORAGE, NO_ROOM));
         }
         self.recharge(slot, |request| request.extra_mut().add_part(body));
-        true
+        Ok(())
     }
 
     /// Puts the parts that were collected before the last one.

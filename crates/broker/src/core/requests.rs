@@ -1,6 +1,7 @@
 //! The table of requests, and the lists that run through it.
 
 use super::StockEnvelope;
+use super::replies::Expected;
 use super::settings::Millis;
 use super::{ServiceKey, SessionKey, WorkerKey};
 use crate::body::{Arriving, Body, memory_bytes_of_frames};
@@ -28,8 +29,8 @@ pub(super) enum State {
     Waiting,
     /// In its session's list: the session has to take replies first.
     Parked,
-    /// In the list of the worker that has it.
-    Held(WorkerKey),
+    /// In the list of the worker that has it; with what its reply is expected to need.
+    Held(WorkerKey, Expected),
     /// In no list: the broker itself answers it, or is about to end it.
     BuiltIn,
     /// It has an outcome, which is kept until the client confirms it.

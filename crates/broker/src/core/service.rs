@@ -1,5 +1,6 @@
 //! Services: a queue of requests, and the workers that can take one.
 
+use super::replies::ReplySize;
 use super::requests::List;
 use super::{ServiceKey, WorkerKey};
 use bytes::Bytes;
@@ -21,6 +22,7 @@ pub(super) struct Service {
     pub workers: usize,
     /// Those of them that are given nothing, whatever they have: see [`Worker::is_out`](super::worker::Worker::is_out).
     pub workers_out: usize,
+    pub reply_size: ReplySize,
     /// Workers with credit to spare, the least recently used first.
     pub available: VecDeque<WorkerKey>,
 }
@@ -67,6 +69,7 @@ impl Services {
                 live: 0,
                 workers: 0,
                 workers_out: 0,
+                reply_size: ReplySize::default(),
                 available: VecDeque::new(),
             }) as ServiceKey;
             self.by_name.insert(name, key);

@@ -3,6 +3,7 @@
 use super::Peer;
 use super::given::Given;
 use super::numbers::Numbers;
+use super::replies::ReplyBytes;
 use super::requests::List;
 use super::settings::Millis;
 use crate::wire::ClientId;
@@ -32,8 +33,8 @@ pub(super) struct Session {
     pub next_number: u64,
     /// Octets of its requests and unconfirmed replies.
     pub bytes: usize,
-    /// Of these, octets of replies.
-    pub reply_bytes: usize,
+    /// Of these, octets of replies; and what is to come.
+    pub replies: ReplyBytes,
     /// Requests that no worker gets before it has taken replies.
     pub parked: List,
     /// What it was told.
@@ -64,7 +65,7 @@ impl Session {
             confirmed: Confirmed::default(),
             next_number: 1,
             bytes: 0,
-            reply_bytes: 0,
+            replies: ReplyBytes::default(),
             parked: List::default(),
             given: Given::default(),
             untold: List::default(),
@@ -80,12 +81,6 @@ impl Session {
     #[inline]
     pub fn is_on(&self, connection: u32) -> bool {
         self.peer.is_some() && self.connections == connection
-    }
-
-    /// Whether it must take replies before more of its requests are executed.
-    #[inline]
-    pub fn is_held_back(&self, reply_bytes_max: usize) -> bool {
-        self.blocked || self.reply_bytes > reply_bytes_max
     }
 }
 

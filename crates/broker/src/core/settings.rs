@@ -34,6 +34,8 @@ pub struct Settings {
     /// Octets that one peer is given before they are sent: after that, what follows from whether it takes more. Not an operator's
     /// business.
     pub given_bytes_max: usize,
+    /// Octets that a reply is expected to need as long as its service has had none. Nor is that.
+    pub reply_bytes_expected: usize,
     /// Services in all.
     pub services_max: usize,
     /// Clients that are remembered while they aren't connected.
@@ -75,6 +77,12 @@ impl Settings {
         (self.bytes_max / 4).max(MESSAGE_BYTES_MAX)
     }
 
+    /// Octets of replies that are for one client, here or expected, of which workers are given more all the same, however much is here
+    /// for others.
+    pub fn share_of_replies_min(&self) -> usize {
+        self.bytes_max / 1024
+    }
+
     /// Octets that sockets are to hold of what waits for peers: a quarter of all memory. What they don't take waits here, and follows
     /// from that: no more of a client's requests are given to workers.
     pub fn queued_bytes_max(&self) -> usize {
@@ -96,6 +104,7 @@ impl Default for Settings {
             client_requests_max: 262_144,
             client_bytes_max: 128 << 20,
             given_bytes_max: 4 << 20,
+            reply_bytes_expected: 16 << 10,
             services_max: 100_000,
             absent_clients_max: 100_000,
             ttl_ms: 60_000,

@@ -288,8 +288,10 @@ impl Core {
         let before = self.requests.at(slot).bytes();
         self.recharge(slot, |request| (request.status, request.body) = (Status::TOO_LARGE, Body::from(NOT_KEPT)));
         let request = self.requests.at(slot);
-        let session = &mut self.sessions[request.session as usize];
-        session.reply_bytes = session.reply_bytes - before + request.bytes();
+        let (session, after) = (request.session, request.bytes());
+        self.keep_no_reply(session, before);
+        self.keep_reply(session, after);
+        let request = self.requests.at(slot);
         if request.journal_id != 0 {
             self.journal_finished(slot);
         } else {
@@ -333,9 +335,8 @@ impl Core {
         if number == aside::NUMBER {
             self.set_aside(session, bytes, large_bytes);
         }
-        let state = &mut self.sessions[session as usize];
         if is_settled {
-            state.reply_bytes += bytes;
+            self.keep_reply(session, bytes);
         } else {
             self.enqueue(slot, false);
         }
@@ -405,7 +406,7 @@ impl Core {
         let ticket = Ticket::read(token);
         let settings = &self.settings;
         self.requests.find(ticket.slot, ticket.generation).is_some_and(|request| {
-            let unconfirmed = self.sessions[request.session as usize].reply_bytes;
+            let unconfirmed = self.sessions[request.session as usize].replies.unconfirmed;
             (unconfirmed == 0 || unconfirmed + bytes <= settings.client_bytes_max)
                 // Who asks and goes away leaves them here for a while. That must not keep others from being served.
                 && self.bytes + bytes <= (settings.bytes_max / 2).max(BODY_BYTES_MAX)

@@ -85,7 +85,7 @@ impl Core {
     #[inline]
     pub fn body_for_worker(&self, about: About, attempt: u16) -> Option<&Body> {
         let request = self.requests.find(about.slot, about.generation)?;
-        (request.attempt == attempt && matches!(request.state, State::Held(_))).then_some(&request.body)
+        (request.attempt == attempt && matches!(request.state, State::Held(..))).then_some(&request.body)
     }
 
     /// The outcome, unless the client has said since that it doesn't want it.

@@ -5,6 +5,7 @@ mod aside;
 mod bounds;
 mod given;
 mod giving_back;
+mod replies;
 
 use super::*;
 

@@ -37,6 +37,7 @@ impl Core {
         if now >= self.next_absence_check {
             self.next_absence_check = now + ABSENCE_GRAIN;
             self.check_absent(now);
+            self.check_held_back(now);
             self.check_aside(now);
         }
     }
@@ -62,7 +63,7 @@ impl Core {
         for (slot, request) in self.requests.iter() {
             let busy_until = match (request.state, busy) {
                 (State::Settled | State::Free, _) => continue,
-                (State::Held(worker), Some(busy)) => {
+                (State::Held(worker, _), Some(busy)) => {
                     let until = request.since.saturating_add(busy);
                     if until <= now {
                         too_slow.push((worker, self.workers[worker as usize].peer));
@@ -72,7 +73,7 @@ impl Core {
                 _ => NEVER,
             };
             if request.expires <= now {
-                expired.push((matches!(request.state, State::Held(_)), slot, request.generation));
+                expired.push((matches!(request.state, State::Held(..)), slot, request.generation));
             } else {
                 next = next.min(request.expires).min(busy_until);
             }
@@ -92,7 +93,7 @@ impl Core {
             // Short enough to take no memory beside the request's. The status says that it expired.
             let (status, reason) = match request.state {
                 State::Settled => continue,
-                State::Held(_) => (Status::TIMED_OUT, "one had it at the end of its time"),
+                State::Held(..) => (Status::TIMED_OUT, "one had it at the end of its time"),
                 State::BuiltIn => (Status::TIMED_OUT, "it was on its way to the disk until then"),
                 _ if request.attempt == 0 => (Status::EXPIRED, "it was in its service's queue until then"),
                 _ => (Status::TIMED_OUT, "it waited again; one had it, or may have had"),

@@ -1,12 +1,11 @@
 //! What workers say, and what they are given.
 
 use super::given::Given;
-use super::outcome::TOO_MUCH_IN_PARTS;
 use super::requests::{List, State};
 use super::settings::Millis;
 use super::token::Ticket;
 use super::worker::Worker;
-use super::{Action, Core, Kind, Peer, Role, ServiceKey, WorkerKey};
+use super::{Action, Core, Kind, Peer, Role, ServiceKey, SessionKey, WorkerKey};
 use crate::body::{Arriving, Body};
 use crate::wire::{Status, Token};
 use smallvec::SmallVec;
@@ -111,11 +110,26 @@ impl Core {
         if worker.rests_in_a_row > 0 && status.is_ok() && self.requests.at(slot).body.large_bytes() > 0 {
             worker.rests_in_a_row = 0;
         }
-        self.requests.unlink(&mut worker.held, slot);
         let service = worker.service;
+        let session = self.take_from(key, slot);
+        self.services.at_mut(service).reply_size.learn(body.memory_bytes());
         self.offer(key);
-        self.settle(slot, status, body);
+        self.settle_reply(slot, status, body);
         self.dispatch(now, service);
+        self.unpark(now, session);
+    }
+
+    /// Takes a request that a worker has from it. [`Core::offer`], [`Core::dispatch`] and [`Core::unpark`] should follow, for the worker
+    /// and the client, which is returned: both may get more now.
+    #[inline]
+    pub(super) fn take_from(&mut self, key: WorkerKey, slot: u32) -> SessionKey {
+        self.requests.unlink(&mut self.workers[key as usize].held, slot);
+        let request = self.requests.at_mut(slot);
+        if let State::Held(_, expected) = std::mem::replace(&mut request.state, State::BuiltIn) {
+            let session = request.session;
+            self.expect_no_reply(session, expected);
+        }
+        self.requests.at(slot).session
     }
 
     /// The request that this token is of, if the worker has it.
@@ -123,7 +137,7 @@ impl Core {
     pub(super) fn held_by(&self, key: WorkerKey, token: &Token) -> Option<u32> {
         let ticket = Ticket::read(token);
         let request = self.requests.find(ticket.slot, ticket.generation)?;
-        let is_its_own = request.state == State::Held(key) && request.attempt == ticket.attempt;
+        let is_its_own = matches!(request.state, State::Held(worker, _) if worker == key) && request.attempt == ticket.attempt;
         // An earlier broker may have used the same slot: its tokens have another tag.
         (is_its_own && ticket.is_genuine(token, self.settings.secret)).then_some(ticket.slot)
     }
@@ -163,13 +177,13 @@ impl Core {
             return self.disconnect(now, peer, "a worker replies to a request that it wasn't given");
         }
         // It was given this request: on another connection, or before the request was given to another worker.
-        let is_open = found.is_some_and(|r| matches!(r.state, State::Waiting | State::Parked | State::Held(_)));
+        let is_open = found.is_some_and(|r| matches!(r.state, State::Waiting | State::Parked | State::Held(..)));
         let has_parts = found.is_some_and(|request| request.has_parts);
         match part {
             // Another worker may look after what one couldn't.
             None if is_open && !has_parts && (status.is_ok() || !self.is_aside(slot)) => {
                 self.withdraw(now, slot);
-                self.settle(slot, status, body);
+                self.settle_reply(slot, status, body);
             }
             _ => {
                 // What comes after parts that are lost, or among those of another worker, is not the reply.
@@ -192,9 +206,9 @@ impl Core {
         match (session.peer, session.client) {
             // What was begun while nobody could take parts is ended so.
             _ if session.one_reply || !request.parts().is_empty() => {
-                if !self.collect_part(slot, body) {
+                if let Err((status, reason)) = self.collect_part(slot, body) {
                     self.withdraw(now, slot);
-                    self.settle(slot, Status::TOO_LARGE, Body::from(TOO_MUCH_IN_PARTS).into());
+                    self.settle(slot, status, Body::from(reason).into());
                 }
             }
             // Without those before it is of no use.
@@ -256,9 +270,9 @@ impl Core {
                 continue;
             }
             self.dequeue(slot);
-            let session = &mut self.sessions[self.requests.at(slot).session as usize];
-            if session.is_held_back(self.settings.client_bytes_max) {
-                self.requests.push_back(&mut session.parked, slot);
+            let session = self.requests.at(slot).session;
+            if self.is_held_back(session, 1) {
+                self.requests.push_back(&mut self.sessions[session as usize].parked, slot);
                 self.requests.at_mut(slot).state = State::Parked;
                 continue;
             }
@@ -280,8 +294,9 @@ impl Core {
         if let Some(busy) = self.settings.busy_timeout_ms {
             self.next_expiry = self.next_expiry.min(now.saturating_add(busy));
         }
+        let expected = self.expect_reply(slot);
         let request = self.requests.at_mut(slot);
-        request.state = State::Held(key);
+        request.state = State::Held(key, expected);
         request.attempt = request.attempt.saturating_add(1);
         request.since = now;
         request.parts_on = 0;
@@ -310,15 +325,13 @@ impl Core {
     pub(super) fn worker_gone(&mut self, now: Millis, key: WorkerKey) {
         let service = self.workers[key as usize].service;
         self.services.at_mut(service).available.retain(|&available| available != key);
-        let (mut given_up, mut cut_short) = (Vec::new(), Vec::new());
+        let (mut given_up, mut cut_short, mut clients) = (Vec::new(), Vec::new(), Vec::new());
         while let Some(slot) = self.workers[key as usize].held.last() {
-            self.requests.unlink(&mut self.workers[key as usize].held, slot);
+            clients.push(self.take_from(key, slot));
             self.recharge(slot, |request| drop(request.take_parts()));
             if self.was_begun_for_good(slot) {
-                self.requests.at_mut(slot).state = State::BuiltIn;
                 cut_short.push(slot);
             } else if self.requests.at(slot).attempt >= self.settings.attempts_max {
-                self.requests.at_mut(slot).state = State::BuiltIn;
                 given_up.push(slot);
             } else {
                 self.counters.requeued += 1;
@@ -334,6 +347,9 @@ impl Core {
         its.workers -= 1;
         its.workers_out -= usize::from(is_out);
         self.dispatch(now, service);
+        clients.sort_unstable();
+        clients.dedup();
+        clients.into_iter().for_each(|client| self.unpark(now, client));
         self.services.remove_if_unused(service);
     }
 

@@ -135,7 +135,7 @@ impl Real {
 /// Clients ask for the first two; workers work for all.
 const SERVICES: [&[u8]; 4] = [b"one", b"two", b"aside.one", b"aside.two"];
 
-fn run(steps: Vec<Step>, journal: bool) -> Result<(), TestCaseError> {
+fn run(steps: Vec<Step>, journal: bool, reply_bytes_expected: usize) -> Result<(), TestCaseError> {
     let settings = Settings {
         journal,
         secret: [5, 6],
@@ -145,6 +145,7 @@ fn run(steps: Vec<Step>, journal: bool) -> Result<(), TestCaseError> {
         bytes_max: 14_000,
         client_requests_max: 12,
         client_bytes_max: 6_000,
+        reply_bytes_expected,
         ttl_ms: 400,
         attempts_max: 3,
         absent_client_ms: 500,
@@ -254,7 +255,11 @@ proptest! {
     #![proptest_config(ProptestConfig { max_shrink_iters: 20_000, ..ProptestConfig::with_cases(cases()) })]
 
     #[test]
-    fn the_core_does_what_its_model_does(steps in prop::collection::vec(step(), 1..250), journal in any::<bool>()) {
-        run(steps, journal)?;
+    fn the_core_does_what_its_model_does(
+        steps in prop::collection::vec(step(), 1..250),
+        journal in any::<bool>(),
+        reply_bytes_expected in prop_oneof![2 => Just(0), 1 => 1_000..4_000_usize],
+    ) {
+        run(steps, journal, reply_bytes_expected)?;
     }
 }

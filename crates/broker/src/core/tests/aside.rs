@@ -4,9 +4,8 @@ use super::*;
 use crate::core::aside::NUMBER;
 
 fn journalled() -> Core {
-    let settings =
-        Settings { journal: true, attempts_max: 1, bytes_max: 10_000, secret: [3, 4], ..Settings::default() };
-    let mut core = Core::new(settings);
+    let settings = Settings { bytes_max: 10_000, reply_bytes_expected: 0, ..Settings::default() };
+    let mut core = Core::new(Settings { journal: true, attempts_max: 1, secret: [3, 4], ..settings });
     core.client_hello(0, 1, CLIENT, 1);
     actions(&mut core);
     core

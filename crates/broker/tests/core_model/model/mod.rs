@@ -88,6 +88,8 @@ struct Request {
     service: u8,
     expires: Millis,
     bytes: usize,
+    /// What its reply is expected to need beyond that, while a worker has it.
+    expected: usize,
     state: State,
     attempt: u16,
     has_parts: bool,
@@ -168,6 +170,8 @@ pub struct Model {
     sessions: Places<Session>,
     workers: Places<Worker>,
     queues: BTreeMap<u8, Vec<usize>>,
+    /// What replies of a service needed lately.
+    reply_sizes: BTreeMap<u8, usize>,
     roles: BTreeMap<Peer, Role>,
     awaiting: VecDeque<Awaiting>,
     paused: VecDeque<(usize, u8)>,
@@ -187,6 +191,7 @@ impl Model {
             sessions: Places { all: Vec::new(), free: Vec::new() },
             workers: Places { all: Vec::new(), free: Vec::new() },
             queues: BTreeMap::new(),
+            reply_sizes: BTreeMap::new(),
             roles: BTreeMap::new(),
             awaiting: VecDeque::new(),
             paused: VecDeque::new(),
@@ -253,7 +258,10 @@ impl Model {
                 let service = self.workers.at(key).service;
                 self.workers.at(key).available = None;
                 let (mut given_up, mut cut_short) = (Vec::new(), Vec::new());
+                let mut clients = BTreeSet::new();
                 while let Some(place) = self.workers.at(key).held.pop() {
+                    clients.insert(self.requests.at(place).session);
+                    self.requests.at(place).expected = 0;
                     let (session, parts_on) = (self.requests.at(place).session, self.requests.at(place).parts_on);
                     if parts_on != 0 && self.sessions.at(session).client.is_none() {
                         self.requests.at(place).state = State::Ended;
@@ -271,6 +279,8 @@ impl Model {
                 cut_short.into_iter().rev().for_each(|place| self.settle(place, 410, 0, 0));
                 self.workers.take(key);
                 self.dispatch(service);
+                clients.into_iter().for_each(|client| self.unpark(client));
+                self.forget_service(service);
             }
         }
     }
@@ -397,11 +407,14 @@ impl Model {
                     self.remove_session(key);
                 }
             }
+            let held_back = self.sessions.iter().filter(|(_, one)| !one.is_aside && !one.parked.is_empty());
+            let held_back: Vec<usize> = held_back.map(|(key, _)| key).collect();
+            held_back.into_iter().for_each(|key| self.unpark(key));
             let retention = self.settings.journal_retention_ms;
             let aside = self.sessions.iter().filter(|(_, session)| session.is_aside);
             let aside: Vec<(usize, bool)> = aside.map(|(key, s)| (key, now - s.absent_since > retention)).collect();
             for (key, is_over) in aside {
-                if is_over { self.remove_session(key) } else { self.unpark(key) }
+                if is_over { self.remove_session(key) } else { self.unpark_all(key) }
             }
         }
     }

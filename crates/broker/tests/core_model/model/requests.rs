@@ -113,6 +113,7 @@ impl Model {
             service,
             expires: now.saturating_add(ttl),
             bytes: REQUEST_BYTES + memory_bytes(length),
+            expected: 0,
             state: State::Waiting,
             attempt: 0,
             has_parts: false,
@@ -152,16 +153,51 @@ impl Model {
         }
     }
 
-    pub(super) fn is_held_back(&mut self, key: usize, most: usize) -> bool {
+    fn unconfirmed(&self, key: usize) -> usize {
         let settled = self.of_session(key).filter(|request| request.state == State::Settled);
-        let bytes: usize = settled.map(|request| request.bytes).sum();
-        self.sessions.at(key).blocked || bytes > most
+        settled.map(|request| request.bytes).sum()
+    }
+
+    fn all_unconfirmed(&self) -> usize {
+        self.sessions.iter().map(|(key, _)| self.unconfirmed(key)).sum()
+    }
+
+    /// Whether what a client has to confirm, and what is to come, is more than its part of what it may have and of what is left.
+    pub(super) fn is_held_back(&mut self, key: usize, divisor: usize) -> bool {
+        let expected = self.of_session(key).map(|request| request.expected).sum::<usize>();
+        let of_all = self.requests.iter().map(|(_, request)| request.expected).sum::<usize>() + self.all_unconfirmed();
+        let left = (self.settings.bytes_max / 2).saturating_sub(of_all);
+        let most = left.clamp(self.settings.bytes_max / 1024, self.settings.client_bytes_max) / divisor;
+        self.sessions.at(key).blocked || self.unconfirmed(key) + expected > most
+    }
+
+    /// What a reply is expected to need beyond its request.
+    pub(super) fn expected(&self, place: usize) -> usize {
+        let request = self.requests.all[place].as_ref().expect("it is there");
+        let size = self.reply_sizes.get(&request.service).unwrap_or(&self.settings.reply_bytes_expected);
+        size.saturating_sub(request.bytes - REQUEST_BYTES) / 1024 * 1024
+    }
+
+    pub(super) fn learn(&mut self, service: u8, bytes: usize) {
+        let size = self.reply_sizes.entry(service).or_default();
+        *size = bytes.max(*size - size.saturating_sub(bytes).div_ceil(64));
+    }
+
+    /// Nothing is known of a service of which there is nothing.
+    pub(super) fn forget_service(&mut self, service: u8) {
+        let has_request = self.requests.iter().any(|(_, request)| request.service == service);
+        if !has_request && !self.workers.iter().any(|(_, worker)| worker.service == service) {
+            self.reply_sizes.remove(&service);
+        }
     }
 
     pub(super) fn unpark(&mut self, key: usize) {
-        if self.is_held_back(key, self.settings.client_bytes_max / 2) {
-            return;
+        if !self.sessions.at(key).is_aside && !self.is_held_back(key, 2) {
+            self.unpark_all(key);
         }
+    }
+
+    pub(super) fn unpark_all(&mut self, key: usize) {
         let mut services = Vec::new();
         for place in std::mem::take(&mut self.sessions.at(key).parked) {
             let request = self.requests.at(place);
@@ -195,8 +231,10 @@ impl Model {
                         self.seen.push(Seen::CancelWork { peer: worker.peer, request: name, attempt });
                     }
                 }
+                self.requests.at(place).expected = 0;
                 self.offer(key);
                 self.dispatch(service);
+                self.unpark(session);
             }
             State::Ended | State::Settled => {}
         }
@@ -238,6 +276,21 @@ impl Model {
         request.state = State::Parked;
         let session = request.session;
         self.sessions.at(session).parked.push(place);
+    }
+
+    /// With what a worker replied, if there is room for it.
+    pub(super) fn settle_reply(&mut self, place: usize, status: u16, what: u64, length: usize) {
+        let of = self.requests.at(place).session;
+        let (unconfirmed, bytes) = (self.unconfirmed(of), memory_bytes(length));
+        let its_own = self.requests.at(place).bytes - REQUEST_BYTES;
+        let left = (self.settings.bytes_max * 3 / 4).saturating_sub(self.all_unconfirmed());
+        let has_room = (unconfirmed == 0 || unconfirmed + bytes <= left.max(self.settings.bytes_max / 1024 * 2))
+            && self.load().1 - its_own + bytes <= self.settings.bytes_max * 3 / 2;
+        let is_kept = self.sessions.at(of).client.is_some() && !self.sessions.at(of).is_aside;
+        match bytes > its_own.max(64) && is_kept && !has_room {
+            true => self.settle(place, 507, 0, 0),
+            false => self.settle(place, status, what, length),
+        }
     }
 
     pub(super) fn settle(&mut self, place: usize, status: u16, what: u64, length: usize) {
@@ -297,7 +350,8 @@ impl Model {
         if self.requests.at(place).is_journalled {
             self.awaiting.push_back(Awaiting::Nothing);
         }
-        self.requests.take(place);
+        let service = self.requests.take(place).service;
+        self.forget_service(service);
         self.relieved = true;
     }
 

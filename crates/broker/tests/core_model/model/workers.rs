@@ -1,6 +1,6 @@
 //! What workers say and are given.
 
-use super::{Model, Role, Seen, State, Worker};
+use super::{Model, Role, Seen, State, Worker, memory_bytes};
 use towpath_broker::core::{Kind, Millis, Peer};
 
 impl Model {
@@ -125,14 +125,18 @@ impl Model {
         } else if is_own {
             let service = self.workers.at(key).service;
             self.workers.at(key).held.retain(|&held| held != place);
+            self.requests.at(place).expected = 0;
+            let session = self.requests.at(place).session;
+            self.learn(service, memory_bytes(length));
             self.offer(key);
-            self.settle(place, status, what, length);
+            self.settle_reply(place, status, what, length);
             self.dispatch(service);
+            self.unpark(session);
         } else if self.requests.at(place).has_parts || (!ok && self.is_aside(place)) {
             self.counters.late_replies += 1;
         } else {
             self.withdraw(place);
-            self.settle(place, status, what, length);
+            self.settle_reply(place, status, what, length);
         }
     }
 
@@ -158,7 +162,7 @@ impl Model {
             queue.remove(0);
             self.relieved = true;
             let session = self.requests.at(place).session;
-            if self.is_held_back(session, self.settings.client_bytes_max) {
+            if self.is_held_back(session, 1) {
                 self.sessions.at(session).parked.push(place);
                 self.requests.at(place).state = State::Parked;
                 continue;
@@ -167,7 +171,9 @@ impl Model {
             worker.held.push(place);
             worker.available = None;
             let peer = worker.peer;
+            let expected = self.expected(place);
             let request = self.requests.at(place);
+            request.expected = expected;
             (request.state, request.attempt) = (State::Held(key), request.attempt + 1);
             request.parts_on = 0;
             let (request, attempt) = (request.name, request.attempt);
