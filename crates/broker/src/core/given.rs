@@ -4,7 +4,7 @@
 //! yet waits here, where it is anyway, and not in their connections: there it would be a copy, and nobody could tell any more who
 //! doesn't read from who had no time to.
 
-use super::settings::Millis;
+use super::settings::{Millis, Settings};
 use super::{Core, Role, SessionKey};
 
 /// What a record costs beside its body.
@@ -48,8 +48,10 @@ pub(super) struct GivenToAll {
 }
 
 impl GivenToAll {
-    pub fn new(most: usize, most_of_one: usize) -> GivenToAll {
-        GivenToAll { bytes: 0, most, most_of_one }
+    /// A quarter of all memory for all, but at least as much as for one.
+    pub fn new(settings: &Settings) -> GivenToAll {
+        let most_of_one = settings.given_bytes_max;
+        GivenToAll { bytes: 0, most: most_of_one.max(settings.bytes_max / 4), most_of_one }
     }
 }
 

@@ -260,7 +260,7 @@ impl Core {
             #[cfg(test)]
             looks: 0,
             full: Vec::new(),
-            given: GivenToAll::new(settings.bytes_max / 4, settings.given_bytes_max),
+            given: GivenToAll::new(&settings),
             relieved: false,
             stopping: false,
             storage_failed: false,

@@ -193,23 +193,23 @@ impl Core {
         self.relieved = true;
     }
 
-    /// Gives what may be executed now of what was held back.
+    /// Gives what may be executed now of what was held back: before what came after it.
     #[inline]
     pub(super) fn unpark(&mut self, now: Millis, key: SessionKey) {
         // Half, so that it isn't parked again at once.
         let session = &self.sessions[key as usize];
         if session.parked.len > 0 && !session.is_aside && !self.is_held_back(key, 2) {
-            self.unpark_all(now, key);
+            self.unpark_all(now, key, true);
         }
     }
 
     /// The same whatever held it back.
     #[cold]
-    pub(super) fn unpark_all(&mut self, now: Millis, key: SessionKey) {
+    pub(super) fn unpark_all(&mut self, now: Millis, key: SessionKey, to_the_front: bool) {
         let mut services = Vec::new();
-        while let Some(slot) = self.sessions[key as usize].parked.first() {
+        while let Some(slot) = self.sessions[key as usize].parked.end(to_the_front) {
             self.requests.unlink(&mut self.sessions[key as usize].parked, slot);
-            self.enqueue(slot, false);
+            self.enqueue(slot, to_the_front);
             let service = self.requests.at(slot).service;
             if services.last() != Some(&service) {
                 services.push(service);

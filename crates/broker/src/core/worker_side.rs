@@ -271,7 +271,8 @@ impl Core {
             }
             self.dequeue(slot);
             let session = self.requests.at(slot).session;
-            if self.is_held_back(session, 1) {
+            // Once some are, those that came later are too: a stock client may tell replies apart by their order.
+            if self.sessions[session as usize].parked.len > 0 || self.is_held_back(session, 1) {
                 self.requests.push_back(&mut self.sessions[session as usize].parked, slot);
                 self.requests.at_mut(slot).state = State::Parked;
                 continue;

@@ -414,7 +414,7 @@ impl Model {
             let aside = self.sessions.iter().filter(|(_, session)| session.is_aside);
             let aside: Vec<(usize, bool)> = aside.map(|(key, s)| (key, now - s.absent_since > retention)).collect();
             for (key, is_over) in aside {
-                if is_over { self.remove_session(key) } else { self.unpark_all(key) }
+                if is_over { self.remove_session(key) } else { self.unpark_all(key, false) }
             }
         }
     }

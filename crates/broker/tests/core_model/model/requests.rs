@@ -193,17 +193,22 @@ impl Model {
 
     pub(super) fn unpark(&mut self, key: usize) {
         if !self.sessions.at(key).is_aside && !self.is_held_back(key, 2) {
-            self.unpark_all(key);
+            self.unpark_all(key, true);
         }
     }
 
-    pub(super) fn unpark_all(&mut self, key: usize) {
+    pub(super) fn unpark_all(&mut self, key: usize, to_the_front: bool) {
+        let mut parked = std::mem::take(&mut self.sessions.at(key).parked);
+        if to_the_front {
+            parked.reverse();
+        }
         let mut services = Vec::new();
-        for place in std::mem::take(&mut self.sessions.at(key).parked) {
+        for place in parked {
             let request = self.requests.at(place);
             request.state = State::Waiting;
             services.push(request.service);
-            self.queues.entry(request.service).or_default().push(place);
+            let queue = self.queues.entry(request.service).or_default();
+            queue.insert(if to_the_front { 0 } else { queue.len() }, place);
         }
         services.dedup();
         services.into_iter().for_each(|service| self.dispatch(service));

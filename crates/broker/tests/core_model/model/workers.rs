@@ -162,7 +162,7 @@ impl Model {
             queue.remove(0);
             self.relieved = true;
             let session = self.requests.at(place).session;
-            if self.is_held_back(session, 1) {
+            if !self.sessions.at(session).parked.is_empty() || self.is_held_back(session, 1) {
                 self.sessions.at(session).parked.push(place);
                 self.requests.at(place).state = State::Parked;
                 continue;
