@@ -1,5 +1,6 @@
 """What peers don't read of what they are sent: the broker holds little of it, and serves those who do."""
 
+import collections
 import os
 import socket
 import time
@@ -7,8 +8,9 @@ import time
 import zmq
 
 import mdp
+import numbered
 from conftest import DEADLINE_SECONDS, is_idle, wait_until
-from numbered import CLIENT, hello, request
+from numbered import CLIENT, confirm, hello, request
 from raw import Raw, connections, message
 
 MIB = 1 << 20
@@ -114,3 +116,66 @@ def test_parts_that_nobody_reads(small, connected):
         wait_until(lambda: is_idle(server), "nothing is left to do")
     assert max(peak, more()) < 4 * 32 * MIB
     assert "more waits for all peers" in server.log()
+
+
+def zeros(server, connected, requests: int):
+    """A client that has asked for so much and read nothing, a worker with credit for it all, and a function that lets it reply to all
+    that it has, with 90,000 octets each; it returns how many that were."""
+    worker = numbered.Worker(connected(server), b"zeros", credit=10_000)
+    client = numbered.Client(connected(server, RCVHWM=1))
+    client.send(*(request(number, b"zeros") for number in range(1, requests + 1)))
+
+    def work(ms: int) -> int:
+        done = 0
+        while worker.has_more(ms if done == 0 else 0):
+            worker.send(numbered.reply(worker.request().token, bytes(90_000)))
+            done += 1
+        return done
+
+    return client, work
+
+
+def take_all(client, work, left: set, more) -> collections.Counter:
+    """Confirms one outcome after the other, until none is left; tells how they ended."""
+    ends = collections.Counter()
+    while left:
+        work(0)
+        if client.has_more(10):
+            reply = client.reply()
+            assert reply.status == 507 or (reply.status, len(reply.body)) == (200, 90_000)
+            left.remove(reply.number)
+            client.send(confirm(reply.number))
+            ends[reply.status] += 1
+        assert more() < 64 * MIB
+    return ends
+
+
+def test_replies_to_a_numbered_client_that_reads_nothing(small, connected, end):
+    server, more = small
+    end("work", "echo", [server], "--echo")
+    reader = mdp.Client(connected(server))
+    client, work = zeros(server, connected, 2_000)
+    done = 0
+    while now := work(1_000):
+        done += now
+    # More of them than there is memory for, and by far not all.
+    assert 32 * MIB < done * 90_000 < 2_000 * 90_000 / 2
+    assert more() < 48 * MIB
+    for _ in range(20):
+        assert reader.ask(b"echo", b"hello") == [b"hello"]
+    ends = take_all(client, work, set(range(1, 2_001)), more)
+    assert "there is no room for a reply" in server.log()
+    # What nobody could expect had no room. The others waited until there was some.
+    assert 0 < ends[507] < done
+
+
+def test_a_numbered_client_that_reads_slowly_loses_nothing(small, connected):
+    server, more = small
+    client, work = zeros(server, connected, 1)
+    assert work(10_000) == 1 and client.reply().status == 200
+    client.send(confirm(1), *(request(number, b"zeros") for number in range(2, 1_002)))
+    done = 0
+    while now := work(1_000):
+        done += now
+    assert 20 < done < 500
+    assert take_all(client, work, set(range(2, 1_002)), more) == {200: 1_000}

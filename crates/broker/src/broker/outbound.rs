@@ -145,6 +145,11 @@ impl Broker {
                     }
                 }
             }
+            Action::ReplyLost { client, number, service, bytes } => {
+                let (service, client) = (String::from_utf8_lossy(&service), client.map(tracing::field::display));
+                let what = "there is no room for a reply: clients have too many that they haven't confirmed";
+                tracing::warn!(%service, client, number, bytes, "{what}");
+            }
             Action::Disconnect { peer, reason } => {
                 let Some(connection) = self.connections.find(peer) else { return };
                 let (id, speaks) = (connection.id, connection.speaks);

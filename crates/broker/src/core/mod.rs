@@ -182,6 +182,17 @@ pub enum Action {
         /// It is in the journal, and kept as a request for this service. `None`: it isn't, or there is no room.
         kept_for: Option<Bytes>,
     },
+    /// Tell the operator that a worker replied, and there was no room for that.
+    ReplyLost {
+        /// Whose request it was.
+        client: Option<ClientId>,
+        /// Its number there.
+        number: u64,
+        /// For which service it was.
+        service: Bytes,
+        /// Octets of memory that the reply needs.
+        bytes: usize,
+    },
     /// End a connection. The core has already forgotten it.
     Disconnect {
         /// Which connection.

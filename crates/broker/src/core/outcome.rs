@@ -1,6 +1,5 @@
 //! How requests wait, and how they end.
 
-use super::replies::NO_ROOM;
 use super::requests::{REQUEST_BYTES, State};
 use super::settings::{Millis, NEVER};
 use super::token::Ticket;
@@ -11,6 +10,9 @@ use crate::wire::{Status, Token};
 
 /// Why a reply in parts failed.
 const TOO_MUCH_IN_PARTS: &str = "the parts of the reply are too large for a client that takes one reply";
+
+/// Why one fails that is not too large itself.
+const NO_ROOM_FOR_PARTS: &str = "executed, but no room for parts of the reply";
 
 /// Why a reply in parts can't be told.
 const PARTS_LOST: &str = "the connection was lost in the middle of it";
@@ -88,7 +90,7 @@ impl Core {
         if self.has_room_for_reply(slot, body.memory_bytes()) {
             self.settle(slot, status, body);
         } else {
-            self.settle(slot, Status::NO_STORAGE, Body::from(NO_ROOM).into());
+            self.lose_reply(slot, body.memory_bytes());
         }
     }
 
@@ -227,7 +229,7 @@ impl Core {
             return Err((Status::TOO_LARGE, TOO_MUCH_IN_PARTS));
         }
         if held + body.memory_bytes() > self.left_for_replies() {
-            return Err((Status::NO_STORAGE, NO_ROOM));
+            return Err((Status::NO_STORAGE, NO_ROOM_FOR_PARTS));
         }
         self.recharge(slot, |request| request.extra_mut().add_part(body));
         Ok(())

@@ -8,14 +8,16 @@
 
 use super::requests::State;
 use super::settings::Millis;
-use super::{Core, SessionKey};
+use super::{Action, Core, SessionKey};
+use crate::body::Body;
+use crate::wire::Status;
 use std::collections::HashMap;
 
 /// Memory that every outcome has: reasons of the broker's own that are longer than a few words.
 const REASON_BYTES: usize = 64;
 
 /// Why a reply isn't kept. Short enough to take no memory beside the request's.
-pub(super) const NO_ROOM: &str = "executed, but no room for the reply";
+const NO_ROOM: &str = "executed, but no room for the reply";
 
 /// By how much of the difference to what comes less is expected next time.
 const FORGETTING: usize = 64;
@@ -134,6 +136,16 @@ impl Core {
         let left = (self.settings.bytes_max / 4 * 3).saturating_sub(self.replies.unconfirmed);
         let most = left.max(2 * self.settings.share_of_replies_min());
         (unconfirmed == 0 || unconfirmed + bytes <= most) && bytes <= self.left_for_replies() + its_own
+    }
+
+    /// Ends a request that is in no list, and to which there was a reply.
+    #[cold]
+    pub(super) fn lose_reply(&mut self, slot: u32, bytes: usize) {
+        let request = self.requests.at(slot);
+        let (number, client) = (request.number, self.sessions[request.session as usize].client);
+        let service = self.services.at(request.service).name.clone();
+        self.actions.push(Action::ReplyLost { client, number, service, bytes });
+        self.settle(slot, Status::NO_STORAGE, Body::from(NO_ROOM).into());
     }
 
     /// Octets that replies may need beside all that is here.

@@ -137,7 +137,8 @@ impl Core {
     pub(super) fn held_by(&self, key: WorkerKey, token: &Token) -> Option<u32> {
         let ticket = Ticket::read(token);
         let request = self.requests.find(ticket.slot, ticket.generation)?;
-        let is_its_own = matches!(request.state, State::Held(worker, _) if worker == key) && request.attempt == ticket.attempt;
+        let is_its_own =
+            matches!(request.state, State::Held(worker, _) if worker == key) && request.attempt == ticket.attempt;
         // An earlier broker may have used the same slot: its tokens have another tag.
         (is_its_own && ticket.is_genuine(token, self.settings.secret)).then_some(ticket.slot)
     }

@@ -70,7 +70,7 @@ impl Status {
     pub const UNAVAILABLE: Status = Status(503);
     /// It expired while a worker had it, or after one had, as far as can be known.
     pub const TIMED_OUT: Status = Status(504);
-    /// The journal, or a large body, can't be written.
+    /// The journal, or a large body, can't be written; or a worker replied, and there is no room for that.
     pub const NO_STORAGE: Status = Status(507);
 
     /// How something ended and why, for people, each thing once: a reason may be the status over again, or begin with what it means.
@@ -105,7 +105,7 @@ impl std::fmt::Display for Status {
             Status::ATTEMPTS_USED_UP => "all attempts used up",
             Status::UNAVAILABLE => "not now",
             Status::TIMED_OUT => "expired, and a worker may have had it",
-            Status::NO_STORAGE => "can't be written to the disk",
+            Status::NO_STORAGE => "no room to keep it",
             _ => return write!(f, "{}", self.0),
         };
         write!(f, "{} {meaning}", self.0)

@@ -125,6 +125,7 @@ impl Real {
                 Action::Pause { peer, paused } => Seen::Pause { peer, paused },
                 Action::GaveUp { number, kept_for, .. } => Seen::GaveUp { number, kept: kept_for.is_some() },
                 Action::Disconnect { peer, .. } => Seen::Disconnect(peer),
+                Action::ReplyLost { number, .. } => Seen::ReplyLost { number },
                 Action::Heartbeat { .. } | Action::Leave { .. } | Action::BuiltIn { .. } => continue,
             });
         }

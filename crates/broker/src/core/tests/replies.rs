@@ -43,7 +43,9 @@ fn said(core: &mut Core) -> Said {
             match action {
                 Action::Dispatch { token, .. } => said.given.push(token),
                 Action::Reply { peer, number, status: Status::OK, .. } => said.done.push((peer, number)),
-                Action::Reply { peer, number, status: Status::NO_STORAGE, .. } => said.without_room.push((peer, number)),
+                Action::Reply { peer, number, status: Status::NO_STORAGE, .. } => {
+                    said.without_room.push((peer, number))
+                }
                 _ => {}
             }
         }
@@ -162,15 +164,18 @@ fn who_was_held_back_for_others_goes_on_when_they_have_gone() {
 fn who_finds_much_of_others_can_still_have_several_at_a_time() {
     let mut core = Core::new(Settings { journal: true, ..Settings::default() });
     for number in 1..=800 {
-        core.restore(0, Restored {
-            id: number,
-            client: CLIENT,
-            number,
-            service: Bytes::from_static(b"zeros"),
-            expires: 60_000,
-            body: Body::default(),
-            outcome: Some((Status::OK, Body::from(Bytes::from(vec![0; MIB])))),
-        });
+        core.restore(
+            0,
+            Restored {
+                id: number,
+                client: CLIENT,
+                number,
+                service: Bytes::from_static(b"zeros"),
+                expires: 60_000,
+                body: Body::default(),
+                outcome: Some((Status::OK, Body::from(Bytes::from(vec![0; MIB])))),
+            },
+        );
     }
     core.worker_ready(0, WORKER, Kind::Numbered, b"zeros", 60_000);
     client(&mut core, 1, 1_000);

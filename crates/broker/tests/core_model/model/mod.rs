@@ -18,6 +18,7 @@ pub enum Seen {
     CancelWork { peer: Peer, request: u64, attempt: u16 },
     Pause { peer: Peer, paused: bool },
     GaveUp { number: u64, kept: bool },
+    ReplyLost { number: u64 },
     Disconnect(Peer),
 }
 

@@ -293,7 +293,11 @@ impl Model {
             && self.load().1 - its_own + bytes <= self.settings.bytes_max * 3 / 2;
         let is_kept = self.sessions.at(of).client.is_some() && !self.sessions.at(of).is_aside;
         match bytes > its_own.max(64) && is_kept && !has_room {
-            true => self.settle(place, 507, 0, 0),
+            true => {
+                let number = self.requests.at(place).number;
+                self.seen.push(Seen::ReplyLost { number });
+                self.settle(place, 507, 0, 0);
+            }
             false => self.settle(place, status, what, length),
         }
     }
