@@ -248,7 +248,7 @@ impl Core {
         session.highest = session.highest.max(end.saturating_sub(1));
         self.recharge_gaps(key, gaps);
         // Who confirms what it asked for needs less than before.
-        if self.bytes > before && self.bytes > self.settings.bytes_max {
+        if self.bytes > before && self.left_beyond_requests() == 0 {
             return self.disconnect(now, peer, "the broker can't remember more numbers that were never asked for");
         }
         let session = &self.sessions[key as usize];

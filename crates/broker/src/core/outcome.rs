@@ -228,7 +228,7 @@ impl Core {
         if held + body.memory_bytes() > BODY_BYTES_MAX || (self.is_kept(slot) && body.frames().is_none()) {
             return Err((Status::TOO_LARGE, TOO_MUCH_IN_PARTS));
         }
-        if held + body.memory_bytes() > self.left_for_replies() {
+        if held + body.memory_bytes() > self.left_beyond_requests() {
             return Err((Status::NO_STORAGE, NO_ROOM_FOR_PARTS));
         }
         self.recharge(slot, |request| request.extra_mut().add_part(body));

@@ -135,7 +135,7 @@ impl Core {
         let unconfirmed = session.replies.unconfirmed;
         let left = (self.settings.bytes_max / 4 * 3).saturating_sub(self.replies.unconfirmed);
         let most = left.max(2 * self.settings.share_of_replies_min());
-        (unconfirmed == 0 || unconfirmed + bytes <= most) && bytes <= self.left_for_replies() + its_own
+        (unconfirmed == 0 || unconfirmed + bytes <= most) && bytes <= self.left_beyond_requests() + its_own
     }
 
     /// Ends a request that is in no list, and to which there was a reply.
@@ -148,8 +148,8 @@ impl Core {
         self.settle(slot, Status::NO_STORAGE, Body::from(NO_ROOM).into());
     }
 
-    /// Octets that replies may need beside all that is here.
-    pub(super) fn left_for_replies(&self) -> usize {
+    /// Octets of memory that are left for what can't be refused as a request is: half as much again as requests may have.
+    pub(super) fn left_beyond_requests(&self) -> usize {
         self.settings.bytes_max.saturating_add(self.settings.bytes_max / 2).saturating_sub(self.bytes)
     }
 

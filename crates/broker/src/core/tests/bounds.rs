@@ -127,7 +127,10 @@ fn gaps_between_confirmed_numbers_count_and_end_with_their_client() {
     }
     (1..=filler).filter(|number| number % 2 == 0).for_each(|number| core.confirm(0, 2, number, 1));
     assert!(!actions(&mut core).iter().any(|action| matches!(action, Action::Disconnect { .. })));
-    confirm_odd(&mut core, 1, 500..2000);
+    // Nor is it the client's fault if the broker has lost what it was asked for: there is more room for that.
+    confirm_odd(&mut core, 1, 500..600);
+    assert!(!actions(&mut core).iter().any(|action| matches!(action, Action::Disconnect { .. })));
+    confirm_odd(&mut core, 1, 600..2000);
     let ended = |action: &Action| matches!(action, Action::Disconnect { peer: 1, .. });
     assert!(actions(&mut core).iter().any(ended));
     core.peer_gone(0, 2);

@@ -137,7 +137,7 @@ impl Model {
         (first..first + count).for_each(|number| self.drop_interest(key, number));
         self.add_confirmed(key, first..first + count);
         let after = self.load().1;
-        if after > before && after > self.settings.bytes_max {
+        if after > before && after >= self.settings.bytes_max * 3 / 2 {
             return self.disconnect(now, peer);
         }
         self.unpark(key);
