@@ -1,6 +1,7 @@
 //! The batched interface: one thread owns all peers of a socket and drives them by turns.
 
 mod busy_poll;
+mod crowd;
 mod lifecycle;
 mod queues;
 mod turning;
@@ -21,6 +22,7 @@ use crate::waker::Waker;
 use crate::warmer::Warmer;
 use busy_poll::BusyPoll;
 use bytes::Bytes;
+use crowd::Share;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::{HashMap, VecDeque};
@@ -92,6 +94,7 @@ pub struct Hub {
     queued_bytes: usize,
     pool: Pool,
     scratch: Box<[u8]>,
+    share: Share,
     pub(crate) next_timer: Option<Instant>,
     last_scan: Instant,
     pub(crate) now: Instant,
@@ -133,6 +136,7 @@ impl Hub {
             unfinished_limit: options.unfinished_limit(),
             queued_bytes: 0,
             scratch: vec![0; READ_AHEAD_BYTES_MAX].into_boxed_slice(),
+            share: Share::new(now),
             next_timer: None,
             last_scan: now,
             now,
@@ -181,6 +185,7 @@ impl Hub {
     /// once while events from an earlier turn have not been taken.
     pub fn turn(&mut self, timeout: Option<Duration>) -> Result<(), SocketError> {
         self.now = Instant::now();
+        self.share.end(self.now);
         self.run(false);
         let timeout = if !self.events.is_empty() || !self.runnable.is_empty() || self.accepts_now() {
             Some(Duration::ZERO)
@@ -191,10 +196,12 @@ impl Hub {
         };
         self.wait(timeout)?;
         self.now = Instant::now();
+        self.share.begin(self.now);
         for index in 0..self.listeners.len() {
             self.accept(index);
         }
         self.run(true);
+        self.share.read(self.events.len());
         self.on_time();
         Ok(())
     }

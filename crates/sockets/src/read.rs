@@ -26,16 +26,17 @@ const READ_AHEAD_BYTES_MIN: usize = 512;
 const DIRECT_BYTES_MIN: u64 = 4 * 1024;
 
 impl Peer {
-    /// Reads what is there, within the turn's budget.
+    /// Reads what is there, within the turn's budget: in all, and beside one large frame.
     pub(crate) fn read(
         &mut self,
         scratch: &mut [u8],
         pool: &Pool,
         events: &mut VecDeque<Event>,
         now: Instant,
-        turn_bytes: usize,
+        (turn_bytes, share): (usize, usize),
     ) -> Result<(), End> {
         let mut taken = 0;
+        let mut of_share = 0;
         // One full buffer a turn: it is taken while it is in the cache, and the next is read into the same memory.
         let mut filled = false;
         // Two octets make an empty message, and each costs an event: the turn's octets alone would not bound memory.
@@ -49,7 +50,11 @@ impl Peer {
                 filled = matches!(events.back(), Some(Event::BodyData { data, .. }) if data.len() == BUFFER_BYTES);
                 octets
             } else {
-                let mut most = self.read_ahead.min(scratch.len()).min(turn_bytes - taken);
+                let left = share.saturating_sub(of_share).max(self.connection.wanted());
+                let mut most = self.read_ahead.min(scratch.len()).min(turn_bytes - taken).min(left);
+                if most == 0 {
+                    break;
+                }
                 if let Some(room) = self.connection.room() {
                     most = most.min(room);
                 }
@@ -58,6 +63,7 @@ impl Peer {
                     self.read_ahead = (self.read_ahead * 4).min(READ_AHEAD_BYTES_MAX);
                 }
                 self.input.extend_from_slice(&scratch[..octets]);
+                of_share += octets;
                 octets
             };
             if octets == 0 {

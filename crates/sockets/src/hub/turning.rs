@@ -93,6 +93,7 @@ impl Hub {
     /// Gives every peer that has something to do one turn.
     pub(super) fn run(&mut self, reading: bool) {
         let mut starving = false;
+        let mut unread = VecDeque::new();
         // Who waits for a buffer comes first, and whoever gets one waits behind all others for the next: so they go around.
         let hungry = if reading && std::mem::take(&mut self.may_feed) { self.starved.len() } else { 0 };
         for turn in 0..hungry + self.runnable.len() {
@@ -107,14 +108,15 @@ impl Hub {
             }
             let was_starved = peer.starved;
             let was_ready = peer.is_ready();
+            let may_read = reading && self.events.len() < EVENTS_MAX;
             let outcome = run_peer(
                 peer,
-                reading && self.events.len() < EVENTS_MAX,
+                may_read,
                 &mut self.scratch,
                 &self.pool,
                 &mut self.events,
                 self.now,
-                self.options.read_turn_bytes,
+                (self.options.read_turn_bytes, self.share.octets()),
             );
             if let Some(piece) = peer.cold.take() {
                 self.warmer.begin(id, piece);
@@ -131,7 +133,10 @@ impl Hub {
                 peer.was_full = false;
                 self.events.push_back(Event::Room { peer: id });
             }
-            if peer.wants_to_read() || peer.wants_to_write() {
+            if reading && !may_read && peer.wants_to_read() && !peer.scheduled {
+                peer.scheduled = true;
+                unread.push_back(id);
+            } else if peer.wants_to_read() || peer.wants_to_write() {
                 schedule(&mut self.runnable, peer);
             }
             let unfinished = peer.begun_bytes();
@@ -146,6 +151,12 @@ impl Hub {
             if self.unfinished_bytes > self.unfinished_limit {
                 self.end_largest();
             }
+        }
+        if !unread.is_empty() {
+            // They are the first that are read next time: or else, where more comes than there are events for, those in front would be
+            // the only ones.
+            unread.append(&mut self.runnable);
+            self.runnable = unread;
         }
         if starving {
             // Peers that are slow to fill their buffers must not keep others from having one.
@@ -223,7 +234,7 @@ fn run_peer(
     pool: &Pool,
     events: &mut VecDeque<Event>,
     now: Instant,
-    read_turn_bytes: usize,
+    read_turn: (usize, usize),
 ) -> Result<(), End> {
     if peer.connecting {
         if !peer.writable {
@@ -235,7 +246,7 @@ fn run_peer(
         }
     }
     if reading {
-        peer.read(scratch, pool, events, now, read_turn_bytes)?;
+        peer.read(scratch, pool, events, now, read_turn)?;
     }
     if peer.wants_to_write() {
         peer.write(scratch, events)?;

@@ -1,0 +1,48 @@
+//! Many peers that all send more than is taken in a turn.
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping")]
+
+mod support;
+
+use std::collections::HashSet;
+use std::time::Duration;
+use support::*;
+use towpath_sockets::{Event, Hub, Message, SocketType};
+
+const PEERS: usize = 40;
+
+/// Of each. As they come, they fill a turn, and more.
+const MESSAGES: usize = 50_000;
+
+#[test]
+fn everybody_is_heard_in_turn_where_each_sends_more_than_a_turn_takes() {
+    let mut server = Hub::new(options(SocketType::Router)).unwrap();
+    let endpoint = server.bind(&anywhere()).unwrap();
+    let mut clients = Vec::new();
+    for _ in 0..PEERS {
+        let mut client = Hub::new(options(SocketType::Dealer)).unwrap();
+        client.connect(&endpoint).unwrap();
+        let [_, at_client] = ready(&mut [&mut server, &mut client])[..] else { panic!("not ready") };
+        clients.push((client, at_client));
+    }
+    for (client, peer) in &mut clients {
+        for _ in 0..MESSAGES {
+            client.send(*peer, Message::new().with(Vec::new())).unwrap();
+        }
+        client.flush();
+        assert!(!client.has_output());
+    }
+    let (mut heard, mut turns, mut messages) = (HashSet::new(), 0, 0);
+    while heard.len() < PEERS {
+        turns += 1;
+        assert!(turns <= PEERS + 5, "{} of {PEERS} were heard, with {messages} messages", heard.len());
+        server.turn(Some(Duration::from_secs(1))).unwrap();
+        while let Some(event) = server.next_event() {
+            if let Event::Message { peer, .. } = event {
+                heard.insert(peer);
+                messages += 1;
+            }
+        }
+    }
+    // It was not because all of it fits into so many turns.
+    assert!(messages < PEERS * MESSAGES);
+}
