@@ -166,6 +166,7 @@ impl Clients {
         match outcome {
             Outcome::Prepared(files) => session.prepared(ticket, files),
             Outcome::Loaded(slot, result) => session.loaded(ticket, slot, result),
+            Outcome::LookedAt(n, result) => session.looked_at(ticket, n, result),
             Outcome::Leaves(result) => session.leaves(ticket, result),
             Outcome::Opened(result) => session.opened(result),
             Outcome::Listed(result) => {
@@ -208,6 +209,7 @@ impl Clients {
                     client.session.loaded(ticket, slot, result);
                 }
             }
+            Job::Look { ticket, n, file, from } => workers.look(asker(ticket), n, file, from),
             Job::Hash { ticket, n, file } => {
                 let waiter = (peer, ticket, n);
                 let key = FileKey::from(&file.stat);

@@ -1,33 +1,34 @@
 //! Where a sparse file has data and where holes.
 
 use super::Failure;
-use super::pieces::Extent;
+use super::pieces::{Extent, Layout};
 use super::source::Source;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
-/// Extents of a file that are looked for. What lies behind them is sent as data: correct, only longer.
-const EXTENTS_MAX: usize = 4096;
+/// Extents of a file that are looked for at a time: they are in memory for each fetch of it.
+const EXTENTS_MAX: usize = 128;
 
-/// The extents of a file from its beginning, none if it has no holes (or the file system doesn't tell). Blocks.
+/// Where a file has data and where holes, from an offset on; none if it has no holes (or the file system doesn't tell). Blocks.
 ///
 /// Moves the position of the open file, which nothing else uses.
-pub(super) fn extents(source: &Source) -> Result<Vec<Extent>, Failure> {
+pub(super) fn layout(source: &Source, from: u64) -> Result<Layout, Failure> {
     let size = source.stat.size;
     let mut extents = Vec::new();
-    let mut has_holes = false;
-    let mut at = 0;
-    while at < size && extents.len() + 2 <= EXTENTS_MAX {
+    let mut at = from;
+    while at < size {
+        if extents.len() + 2 > EXTENTS_MAX {
+            return Ok(Layout { extents, until: at });
+        }
         let data = match seek(&*source.file, SeekFrom::Data(at)) {
             Ok(data) => data.min(size),
             // Nothing but a hole up to the end.
             Err(Errno::NXIO) => size,
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Vec::new()),
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => break,
             Err(errno) => return Err(Failure::io(&errno.into())),
         };
         if data > at {
             extents.push(Extent { offset: at, length: data - at, hole: true });
-            has_holes = true;
         }
         if data >= size {
             break;
@@ -44,7 +45,8 @@ pub(super) fn extents(source: &Source) -> Result<Vec<Extent>, Failure> {
         extents.push(Extent { offset: data, length: hole - data, hole: false });
         at = hole;
     }
-    Ok(if has_holes { extents } else { Vec::new() })
+    extents = if extents.iter().any(|extent| extent.hole) { extents } else { Vec::new() };
+    Ok(Layout { extents, until: u64::MAX })
 }
 
 #[cfg(test)]
@@ -54,34 +56,55 @@ mod tests {
     use crate::root::Root;
     use std::os::unix::fs::FileExt;
 
-    #[test]
-    fn extents_cover_the_file_and_hold_what_was_written() {
+    /// The whole layout, as it is looked for bit by bit.
+    fn whole(source: &Source) -> Vec<Extent> {
+        let (mut extents, mut from) = (Vec::new(), 0);
+        while from < source.stat.size {
+            let next = layout(source, from).unwrap();
+            assert!(next.extents.len() <= EXTENTS_MAX && next.until > from);
+            extents.extend(next.extents);
+            from = next.until;
+        }
+        extents
+    }
+
+    fn check(written: &[(u64, usize)], size: u64) {
         let temp = tempfile::TempDir::new().unwrap();
         let file = std::fs::File::create(temp.path().join("a")).unwrap();
-        let size = 8u64 << 20;
         file.set_len(size).unwrap();
-        let written = [(1u64 << 20, 4096usize), (5 << 20, 100_000)];
-        for (offset, length) in written {
+        for &(offset, length) in written {
             file.write_all_at(&vec![1; length], offset).unwrap();
         }
         let root = Root::serve(temp.path()).unwrap();
         let source = Source::open(&root, &RelPath::new("a").unwrap()).unwrap();
-        let extents = extents(&source).unwrap();
         // A file system without holes would give none, and then nothing is promised about them.
-        if source.stat.is_sparse() {
-            assert!(extents.iter().any(|extent| extent.hole));
-            let mut at = 0;
-            for extent in &extents {
-                assert_eq!(extent.offset, at);
-                at += extent.length;
-            }
-            assert_eq!(at, size);
-            for (offset, length) in written {
-                let in_hole = extents.iter().any(|extent| {
-                    extent.hole && extent.offset < offset + length as u64 && offset < extent.offset + extent.length
-                });
-                assert!(!in_hole);
-            }
+        if !source.stat.is_sparse() {
+            return;
         }
+        let extents = whole(&source);
+        assert!(extents.iter().filter(|extent| extent.hole).count() >= written.len());
+        let mut at = 0;
+        for extent in &extents {
+            assert_eq!(extent.offset, at);
+            at += extent.length;
+        }
+        assert_eq!(at, size);
+        for &(offset, length) in written {
+            let in_hole = extents.iter().any(|extent| {
+                extent.hole && extent.offset < offset + length as u64 && offset < extent.offset + extent.length
+            });
+            assert!(!in_hole);
+        }
+    }
+
+    #[test]
+    fn extents_cover_the_file_and_hold_what_was_written() {
+        check(&[(1 << 20, 4096), (5 << 20, 100_000)], 8 << 20);
+    }
+
+    #[test]
+    fn of_many_extents_some_are_found_at_a_time() {
+        let written: Vec<_> = (0..1000).map(|index| ((2 * index + 1) << 16, 4096)).collect();
+        check(&written, 1 << 27);
     }
 }

@@ -19,18 +19,37 @@ pub(super) struct Piece {
     pub(super) hole: bool,
 }
 
+/// Where a file has data and where holes, from some place on, as far as anybody has looked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    /// Ascending. What is before the first, or between two, counts as data.
+    pub(super) extents: Vec<Extent>,
+    /// Nothing is known of what is behind this.
+    pub(super) until: u64,
+}
+
+impl Layout {
+    /// Of a file without holes.
+    pub(super) fn without_holes() -> Layout {
+        Layout { extents: Vec::new(), until: u64::MAX }
+    }
+}
+
+/// With fewer extents left, more are looked for. They are there before the others are sent.
+const EXTENTS_LEFT_MIN: usize = 32;
+
 /// Goes through the wanted ranges of a file in ascending order, once.
 #[derive(Debug)]
 pub(super) struct PieceCursor {
     ranges: VecDeque<Range>,
-    /// Ascending, where known. What is behind the last one, or between two, counts as data.
     extents: VecDeque<Extent>,
+    known_until: u64,
     chunk_bytes: u64,
 }
 
 impl PieceCursor {
     /// `wanted` ascends without overlap; None is the whole file. What lies past the end is cut off.
-    pub(super) fn new(wanted: Option<&[Range]>, size: u64, extents: Vec<Extent>, chunk_bytes: u64) -> PieceCursor {
+    pub(super) fn new(wanted: Option<&[Range]>, size: u64, layout: Layout, chunk_bytes: u64) -> PieceCursor {
         let whole = [Range { offset: 0, length: size }];
         let ranges = wanted
             .unwrap_or(&whole)
@@ -38,7 +57,8 @@ impl PieceCursor {
             .map(|range| Range { offset: range.offset, length: range.length.min(size.saturating_sub(range.offset)) })
             .filter(|range| range.length > 0)
             .collect();
-        PieceCursor { ranges, extents: extents.into(), chunk_bytes: chunk_bytes.max(1) }
+        let Layout { extents, until } = layout;
+        PieceCursor { ranges, extents: extents.into(), known_until: until, chunk_bytes: chunk_bytes.max(1) }
     }
 
     /// Whether nothing is left.
@@ -46,7 +66,20 @@ impl PieceCursor {
         self.ranges.is_empty()
     }
 
-    /// What comes next, at most a chunk unless it is a hole.
+    /// From where on somebody has to look where data and holes are, now or soon.
+    pub(super) fn wants_layout(&self) -> Option<u64> {
+        let (first, last) = (self.ranges.front()?, self.ranges.back()?);
+        let is_short = self.extents.len() < EXTENTS_LEFT_MIN && self.known_until < last.offset + last.length;
+        is_short.then_some(self.known_until.max(first.offset))
+    }
+
+    /// Somebody has looked, from where it was wanted.
+    pub(super) fn add_layout(&mut self, layout: Layout) {
+        self.extents.extend(layout.extents);
+        self.known_until = layout.until;
+    }
+
+    /// What comes next, at most a chunk unless it is a hole; None at the end, or if that isn't known yet.
     pub(super) fn peek(&mut self) -> Option<Piece> {
         let range = self.ranges.front()?;
         while self.extents.front().is_some_and(|extent| extent.offset + extent.length <= range.offset) {
@@ -55,11 +88,11 @@ impl PieceCursor {
         let (until, hole) = match self.extents.front() {
             Some(extent) if extent.offset <= range.offset => (extent.offset + extent.length, extent.hole),
             Some(extent) => (extent.offset, false),
-            None => (u64::MAX, false),
+            None => (self.known_until, false),
         };
-        let length = range.length.min(until - range.offset);
+        let length = range.length.min(until.saturating_sub(range.offset));
         let length = if hole { length } else { length.min(self.chunk_bytes) };
-        Some(Piece { offset: range.offset, length, hole })
+        (length > 0).then_some(Piece { offset: range.offset, length, hole })
     }
 
     /// The first `length` octets of what [`PieceCursor::peek`] gave are on their way.
@@ -101,6 +134,8 @@ mod tests {
             size in 0u64..400,
             chunk in 1u64..40,
             cut in 1u64..40,
+            window in 1usize..4,
+            late in proptest::collection::hash_set(0u64..400, 0..200),
         ) {
             let ranges: Option<Vec<_>> =
                 ranges.map(|ranges| ranges.into_iter().map(|(offset, length, _)| Range { offset, length }).collect());
@@ -116,9 +151,24 @@ mod tests {
             let is_hole = |octet: u64| {
                 extents.iter().any(|extent| extent.hole && extent.offset <= octet && octet < extent.offset + extent.length)
             };
-            let mut cursor = PieceCursor::new(ranges.as_deref(), size, extents.clone(), chunk);
+            // So many of them at a time, as somebody looks for them.
+            let layout = |from: u64| {
+                let mut behind = extents.iter().filter(|extent| extent.offset + extent.length > from).copied();
+                let next: Vec<_> = behind.by_ref().take(window).collect();
+                let until = next.last().filter(|_| behind.next().is_some()).map(|last| last.offset + last.length);
+                Layout { extents: next, until: until.unwrap_or(u64::MAX) }
+            };
+            let mut cursor = PieceCursor::new(ranges.as_deref(), size, layout(0), chunk);
             let mut sent = Vec::new();
-            while let Some(piece) = cursor.peek() {
+            while !cursor.is_done() {
+                if late.is_empty() || cursor.peek().is_none() || cursor.wants_layout().is_some_and(|from| late.contains(&from)) {
+                    if let Some(from) = cursor.wants_layout() {
+                        cursor.add_layout(layout(from));
+                    }
+                }
+                let piece = cursor.peek();
+                prop_assert!(piece.is_some(), "it neither goes on nor wants to know anything");
+                let Some(piece) = piece else { break };
                 prop_assert!(piece.length > 0);
                 prop_assert!(piece.hole || piece.length <= chunk);
                 let length = if piece.hole { piece.length } else { piece.length.min(cut) };

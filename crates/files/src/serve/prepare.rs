@@ -1,7 +1,8 @@
 //! Looking at files of a fetch before they are sent: a job for the pool. Small ones are read here.
 
-use super::holes::extents;
+use super::holes::layout;
 use super::limits::{BATCH_BYTES_MAX, BATCH_FILES_MAX, SMALL_FILE_BYTES_MAX};
+use super::pieces::Layout;
 use super::session::Prepared;
 use super::source::Source;
 use super::{Failure, budget::Budget};
@@ -165,9 +166,9 @@ impl Preparing<'_> {
             }
             unless = None;
         }
-        let extents = if source.stat.is_sparse() { extents(&source)? } else { Vec::new() };
-        let metadata = metadata(n, &source.stat, digest.filter(|_| wants), !extents.is_empty());
-        Ok(Looked::Done(Prepared::Large { metadata, file: source, extents, unless }))
+        let layout = if source.stat.is_sparse() { layout(&source, 0)? } else { Layout::without_holes() };
+        let metadata = metadata(n, &source.stat, digest.filter(|_| wants), !layout.extents.is_empty());
+        Ok(Looked::Done(Prepared::Large { metadata, file: source, layout, unless }))
     }
 
     /// Hands out the batch's buffer in slices, which hold their share of the budget until the last of them was sent.

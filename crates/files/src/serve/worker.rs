@@ -5,9 +5,11 @@ use super::budget::Budget;
 use super::copies::{Copies, Cut, Wanted};
 use super::current::{Current, View};
 use super::hashing::Hashing;
+use super::holes::layout;
 use super::listing::{Lister, Listing, start_of};
 use super::load::Piece;
 use super::names::ClientNames;
+use super::pieces::Layout;
 use super::prepare::{Preparing, plain_path};
 use super::session::{LeavesAnswer, LoadHow, Loaded, Page, Prepared, Slot, Ticket};
 use super::source::Source;
@@ -46,6 +48,8 @@ pub(super) struct Done {
 pub(super) enum Outcome {
     Prepared(Vec<Prepared<Source>>),
     Loaded(Slot, Result<Loaded, Failure>),
+    /// The file is the one of this number in its fetch.
+    LookedAt(u32, Result<Layout, Failure>),
     /// The listing comes back with its page, for the next one.
     Listed(Result<(Page, Box<Listing>), Failure>),
     Leaves(Result<LeavesAnswer, Failure>),
@@ -268,6 +272,12 @@ impl Workers {
             let device = piece.source.stat.device;
             self.run(lane, device, asker, failed, move |_| Outcome::Loaded(slot, piece.copy(room)));
         }
+    }
+
+    /// Finds out where a file has data and where holes.
+    pub(super) fn look(&self, asker: Asker, n: u32, source: Source, from: u64) {
+        let failed = move |failure| Outcome::LookedAt(n, Err(failure));
+        self.run(&self.warm, source.stat.device, asker, failed, move |_| Outcome::LookedAt(n, layout(&source, from)));
     }
 
     /// Hashes the file, unless it is taken away before it is its turn.

@@ -3,6 +3,7 @@
 
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpStream};
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -222,6 +223,31 @@ fn clients_that_never_read_cost_no_memory_and_stall_nobody() {
     for mut wire in stalled.drain(..2) {
         assert!(!wire.receive().expect("the first chunk").is_empty());
     }
+}
+
+/// Where the data of a file is takes no memory for each of its receivers either.
+#[test]
+fn clients_that_never_read_a_file_of_many_holes_cost_no_memory() {
+    let mut fixture = Fixture::new();
+    let file = std::fs::File::create(fixture.folder.path().join("sparse")).expect("create");
+    file.set_len(256 << 20).expect("set the length");
+    for index in 0..2048 {
+        file.write_all_at(b"here is data", index << 17).expect("write");
+    }
+    let stalled: Vec<_> = (0..250)
+        .map(|_| {
+            let mut wire = Wire::dealer(fixture.server.port());
+            let request = json!({"op": "fetch", "id": 1, "digest": "none", "credit_bytes": 0,
+                "files": [json!({"path": "sparse"})]});
+            wire.request(&request).expect("send");
+            // It was looked at: this is what is told of it.
+            assert!(!wire.receive().expect("the metadata").is_empty());
+            wire
+        })
+        .collect();
+    fixture.expect_service();
+    fixture.expect_flat_memory();
+    drop(stalled);
 }
 
 /// Asks on and on and reads no answer: the answers may not pile up either.

@@ -258,6 +258,26 @@ fn a_sparse_file_over_4_gib_arrives_quickly_and_stays_sparse() {
 }
 
 #[test]
+fn a_file_of_many_holes_stays_sparse() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    fs::create_dir(&served).expect("mkdir");
+    let file = File::create(served.join("sparse")).expect("create");
+    file.set_len(5_000 << 14).expect("truncate");
+    for index in 0..5_000_u64 {
+        file.write_all_at(format!("here is {index}").as_bytes(), index << 14).expect("write");
+    }
+    let before = file.metadata().expect("stat").blocks();
+    let server = Server::start(&served);
+    let copy = folder.path().join("copy");
+    let outcome = get(&server.url(""), &copy).expect_code(0);
+    assert_same(&served, &copy);
+    let after = fs::metadata(copy.join("sparse")).expect("stat").blocks();
+    assert!(after < before + before / 4, "{after} blocks of {before}");
+    assert!(outcome.number("received_bytes") < before * 512 * 5 / 4, "{}", outcome.summary());
+}
+
+#[test]
 fn pieces_of_any_size_make_the_same_file() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");

@@ -15,7 +15,7 @@ use crate::serve::limits::{
     BATCH_OPEN_MAX, CLIENT_OPEN_FILES_MAX, DATA_MESSAGE_BYTES_MAX, DATA_MESSAGE_BYTES_MIN, HASH_AHEAD_MAX,
     OPEN_FILES_MAX, PIPELINE_BYTES_MAX, READY_BYTES_MAX,
 };
-use crate::serve::pieces::PieceCursor;
+use crate::serve::pieces::{Layout, PieceCursor};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -96,7 +96,7 @@ impl<F: Clone> Fetch<F> {
             let state = match file {
                 Prepared::Answer(answer) => FileState::Answered(answer),
                 Prepared::Small { metadata, body, packed } => FileState::Small { metadata, body, packed, sent: 0 },
-                Prepared::Large { metadata, file, extents, unless } => {
+                Prepared::Large { metadata, file, layout, unless } => {
                     shared.open_files.add(1);
                     let wanted = self.request.files.get(metadata.n as usize).and_then(|file| file.ranges.as_deref());
                     let wants = self.request.digest != DigestWish::None || unless.is_some();
@@ -104,7 +104,7 @@ impl<F: Clone> Fetch<F> {
                         None if wants => DigestState::Wanted,
                         _ => DigestState::Settled,
                     };
-                    let cursor = PieceCursor::new(wanted, metadata.size, extents, self.chunk_bytes);
+                    let cursor = PieceCursor::new(wanted, metadata.size, layout, self.chunk_bytes);
                     let pipeline = Pipeline::default();
                     FileState::Large(Box::new(Large {
                         metadata,
@@ -112,6 +112,7 @@ impl<F: Clone> Fetch<F> {
                         unless,
                         digest,
                         cursor,
+                        is_looked_at: false,
                         pipeline,
                         unshrunk: 0,
                         begun: 0,
@@ -148,6 +149,19 @@ impl<F: Clone> Fetch<F> {
                 shared.open_files.give_back(1);
             }
             Err(failure) => large.failed = Some(failure),
+        }
+    }
+
+    /// Somebody has looked where a file has data and where holes.
+    pub(super) fn looked_at(&mut self, n: u32, result: Result<Layout, Failure>) {
+        // It may have been declared void meanwhile.
+        let Some(FileState::Large(large)) = self.files.front_mut() else { return };
+        if large.metadata.n == n {
+            large.is_looked_at = false;
+            match result {
+                Ok(layout) => large.cursor.add_layout(layout),
+                Err(failure) => large.failed = Some(failure),
+            }
         }
     }
 
@@ -277,6 +291,13 @@ impl<F: Clone> Fetch<F> {
             return;
         }
         let Some(FileState::Large(large)) = self.files.front_mut() else { return };
+        if !large.is_looked_at
+            && let Some(from) = large.cursor.wants_layout()
+        {
+            large.is_looked_at = true;
+            let (n, file) = (large.metadata.n, large.file.clone());
+            shared.jobs.push_back(Job::Look { ticket: self.ticket, n, file, from });
+        }
         while large.failed.is_none() && large.pipeline.has_room() {
             let Some(mut piece) = large.cursor.peek() else { break };
             let mut cost = if piece.hole { PIECE_COST_MIN } else { piece.length.max(PIECE_COST_MIN) };

@@ -22,6 +22,8 @@ pub(super) struct Large<F> {
     pub(super) unless: Option<Digest>,
     pub(super) digest: DigestState,
     pub(super) cursor: PieceCursor,
+    /// Somebody is finding out where its data is.
+    pub(super) is_looked_at: bool,
     pub(super) pipeline: Pipeline<DataPiece>,
     /// Pieces in a row that compression didn't make smaller.
     pub(super) unshrunk: u32,

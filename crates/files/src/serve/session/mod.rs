@@ -23,6 +23,7 @@ use super::Failure;
 use super::limits::{
     PAGE_BYTES_EXPECTED, PAGES_AHEAD_MAX, PLAIN_WAITING_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX,
 };
+use super::pieces::Layout;
 use crate::digest::Digest;
 use crate::limits::{CHUNK_BYTES_MAX, FETCH_FILES_MAX, REQUESTS_MAX};
 use crate::protocol::control::{Cancelled, ErrorReply, FetchRequest, HelloReply, ListRequest, Reply, Request};
@@ -177,6 +178,11 @@ impl<F: Clone> Session<F> {
     /// The digest of a file was found, or not.
     pub(super) fn hashed(&mut self, ticket: Ticket, n: u32, result: Result<Digest, Failure>) {
         self.with_fetch(ticket, |fetch, shared| fetch.hashed(n, result, shared));
+    }
+
+    /// Somebody has looked where a file has data and where holes.
+    pub(super) fn looked_at(&mut self, ticket: Ticket, n: u32, result: Result<Layout, Failure>) {
+        self.with_fetch(ticket, |fetch, _| fetch.looked_at(n, result));
     }
 
     /// A piece is ready, or its file can't be sent.

@@ -12,6 +12,7 @@ use crate::protocol::control::{
 use crate::protocol::data::{Body, DataHeader};
 use crate::protocol::plain::PlainRange;
 use crate::serve::limits::PIPELINE_BYTES_MAX;
+use crate::serve::pieces::Extent;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -255,6 +256,13 @@ impl Simulation {
                 };
                 self.session.hashed(ticket, n, result);
             }
+            Job::Look { ticket, n, file, from } => {
+                let result = match file.kind {
+                    Kind::Changing if self.chance.one_in(3) => Err(Failure::changed("looking")),
+                    _ => Ok(self.layout(file.size, from)),
+                };
+                self.session.looked_at(ticket, n, result);
+            }
             Job::Load { ticket, slot, file, length, how, .. } => {
                 let result = match (file.kind, how) {
                     (Kind::Changing, _) if self.chance.one_in(3) => Err(Failure::changed("loading")),
@@ -288,6 +296,19 @@ impl Simulation {
             }
             Job::Release { .. } | Job::Tell(_) => unreachable!("done when they were asked for"),
         }
+    }
+
+    /// Data and a hole behind it, some of which somebody has found by now.
+    fn layout(&mut self, size: u64, from: u64) -> Layout {
+        let Some(left) = size.checked_sub(from).filter(|left| *left > 1 && !self.chance.one_in(3)) else {
+            return Layout::without_holes();
+        };
+        let data = 1 + self.chance.below(left as usize - 1) as u64;
+        let hole = 1 + self.chance.below((left - data) as usize) as u64;
+        let until = from + data + hole;
+        let data = Extent { offset: from, length: data, hole: false };
+        let hole = Extent { offset: from + data.length, length: hole, hole: true };
+        Layout { extents: vec![data, hole], until }
     }
 
     fn page(&mut self, ticket: Ticket) {
@@ -332,7 +353,7 @@ impl Simulation {
             },
             Kind::Large | Kind::Changing => Prepared::Large {
                 metadata: metadata((wants && is_known).then_some(digest)),
-                extents: Vec::new(),
+                layout: self.layout(file.size, 0),
                 unless: None,
                 file,
             },
@@ -391,7 +412,11 @@ impl Simulation {
                 Part::File { length, .. } => *length,
             };
             assert_eq!(length, entry.body_length);
-            assert!(entry.body == Body::Zstd || length == entry.length);
+            assert!(match entry.body {
+                Body::Plain => length == entry.length,
+                Body::Zstd => true,
+                Body::Hole => length == 0,
+            });
             let covered = model.covered.entry(entry.n).or_default();
             assert!(covered.last().is_none_or(|last| last.0 + last.1 <= entry.offset), "ascending");
             covered.push((entry.offset, entry.length));

@@ -6,7 +6,7 @@ use crate::protocol::control::{
     Confirm, FetchRequest, FileAnswer, FileMetadata, LeavesReply, LeavesRequest, ListRequest, WirePath,
 };
 use crate::serve::Failure;
-use crate::serve::pieces::Extent;
+use crate::serve::pieces::Layout;
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -27,6 +27,8 @@ pub(in crate::serve) enum Job<F> {
     Prepare { ticket: Ticket, request: Arc<FetchRequest>, from: usize, open_max: usize },
     /// Find the digest of a file.
     Hash { ticket: Ticket, n: u32, file: F },
+    /// Find out where a file has data and where holes, from an offset on.
+    Look { ticket: Ticket, n: u32, file: F, from: u64 },
     /// Make a piece ready to be sent.
     Load { ticket: Ticket, slot: Slot, file: F, offset: u64, length: u64, how: LoadHow },
     /// Begin a listing and make its first page.
@@ -63,7 +65,7 @@ pub(in crate::serve) enum Prepared<F> {
     /// A small file, read whole between two looks at its times.
     Small { metadata: FileMetadata, body: Bytes, packed: Option<Bytes> },
     /// One to be sent in pieces.
-    Large { metadata: FileMetadata, file: F, extents: Vec<Extent>, unless: Option<Digest> },
+    Large { metadata: FileMetadata, file: F, layout: Layout, unless: Option<Digest> },
 }
 
 /// How a piece is made ready.

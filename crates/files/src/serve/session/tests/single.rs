@@ -14,7 +14,7 @@ fn large(file: &FakeFile) -> Prepared<FakeFile> {
         leaf_bytes: 1 << 20,
         sparse: false,
     };
-    Prepared::Large { metadata, file: file.clone(), extents: Vec::new(), unless: None }
+    Prepared::Large { metadata, file: file.clone(), layout: Layout::without_holes(), unless: None }
 }
 
 #[test]
