@@ -2,6 +2,7 @@
 workers die."""
 
 import random
+import signal
 import time
 
 import pytest
@@ -24,6 +25,25 @@ def test_restarts_in_good_order_are_not_noticed(again, end, journal_path, journa
             time.sleep(rng.uniform(0.1, 0.4))
             assert broker.server.end() == 0
             broker.come_again()
+
+
+@pytest.mark.parametrize("dialect", mdp.DIALECTS, ids=str)
+def test_stock_clients_are_told_that_the_broker_ends(broker, connected, dialect):
+    server = broker("--grace", 1)
+    worker = mdp.Worker(connected(server), b"slow")
+    clients = [mdp.Client(connected(server), dialect) for _ in range(2)]
+    clients[0].send(b"slow", b"with the worker")
+    assert worker.request()[1] == [b"with the worker"]
+    clients[1].send(b"slow", b"behind it")
+    waiting = lambda: b'"waiting":1' in mdp.Client(connected(server)).ask(b"mmi.queue", b"slow")[1].replace(b" ", b"")
+    wait_until(waiting, "it waits")
+    server.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: "stopping" in server.log(), "it stops")
+    # Who comes now is refused; the others are answered at the end.
+    assert mdp.Client(connected(server), dialect).ask(b"slow", b"x")[0] == b"503"
+    assert clients[0].receive(b"slow")[0][0] == b"504"
+    assert clients[1].receive(b"slow")[0][0] == b"503"
+    assert server.process.wait(DEADLINE_SECONDS) == 0
 
 
 def test_large_bodies_over_crashes(again, end, journal_path):  # noqa: F811

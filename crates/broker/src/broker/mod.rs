@@ -204,6 +204,9 @@ impl Broker {
                 "ended with requests that have no confirmed outcome; clients that number them send them again"
             );
         }
+        let now = self.now();
+        self.core.end_stock_requests(now);
+        self.act();
         self.release_gathered(true);
         self.flush();
         self.hub.close(LINGER)?;

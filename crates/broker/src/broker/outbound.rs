@@ -150,6 +150,14 @@ impl Broker {
                 let what = "there is no room for a reply: clients have too many that they haven't confirmed";
                 tracing::warn!(%service, client, number, bytes, "{what}");
             }
+            Action::SendAway { peer, reason } => {
+                let Some(id) = self.connections.find(peer).map(|connection| connection.id) else { return };
+                // What it was refused, and why, is on its way before.
+                self.flush();
+                self.hub.flush();
+                self.connections.remove(id);
+                self.hub.disconnect(id, reason);
+            }
             Action::Disconnect { peer, reason } => {
                 let Some(connection) = self.connections.find(peer) else { return };
                 let (id, speaks) = (connection.id, connection.speaks);

@@ -129,6 +129,8 @@ pub(crate) struct Session {
     counters: Counters,
     /// The last refusal.
     refused: Option<Refused>,
+    /// The broker can't write what is asked of it, and nothing that was asked since has come to anything.
+    is_turned_away: bool,
 }
 
 impl Session {
@@ -156,6 +158,7 @@ impl Session {
             in_flight_bytes: 0,
             counters: Counters::default(),
             refused: None,
+            is_turned_away: false,
         }
     }
 
@@ -238,6 +241,7 @@ impl Session {
         self.cancels.clear();
         self.abandoned.clear();
         self.confirms.clear();
+        self.is_turned_away = false;
         (self.in_flight, self.in_flight_bytes) = (0, 0);
     }
 
@@ -249,6 +253,13 @@ impl Session {
     /// Whether the broker hasn't said yet that it is one.
     pub fn is_greeting(&self) -> bool {
         matches!(self.link, Link::Greeting(_))
+    }
+
+    /// Why another broker should be tried, if there is one: this one takes nothing, for want of a disk that it could write to, and has
+    /// nothing of ours that it will still tell of, or that it has yet to hear.
+    pub fn turned_away(&self) -> Option<&Refused> {
+        let is_free = self.in_flight == 0 && !self.held.is_empty() && self.is_flushed();
+        self.refused.as_ref().filter(|_| self.is_turned_away && is_free)
     }
 
     /// Why the connection is to be replaced by another one, if it is.

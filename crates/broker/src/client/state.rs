@@ -60,6 +60,9 @@ pub(super) struct State {
     /// Why nothing more will come.
     pub ended: Option<String>,
     pub standing: Standing,
+    /// Brokers in a row that were left because they refuse everything; and whether the present one isn't, though it does.
+    refusals: usize,
+    stays: bool,
 }
 
 /// What callers wait for.
@@ -103,6 +106,8 @@ impl State {
             comes_back: false,
             ended: None,
             standing: Standing::new(),
+            refusals: 0,
+            stays: false,
         }
     }
 
@@ -317,6 +322,28 @@ impl State {
         }
     }
 
+    /// A broker that takes nothing, because its disk can't be written to, is left for the next one. Where all of them have refused one
+    /// after the other, what they say of the time to come again is waited for.
+    fn leave_who_refuses(&mut self, hub: &mut Hub, now: Instant) {
+        let Connection::Ready(peer, _) = self.connection else { return };
+        let is_quiet = self.pending.is_empty() && self.block.is_empty() && !hub.has_output();
+        let why = self.session.turned_away().filter(|_| is_quiet && self.endpoints.len() > 1).map(ToString::to_string);
+        let Some(why) = why else {
+            self.stays = false;
+            return;
+        };
+        if self.stays {
+            return;
+        }
+        self.refusals += 1;
+        if self.refusals < self.endpoints.len() {
+            hub.disconnect(peer, &why);
+            self.lost(&why, now);
+        } else {
+            (self.stays, self.refusals) = (true, 0);
+        }
+    }
+
     /// A connection of which the replies can't be told apart any more is replaced by another one to the same broker.
     fn replace_spoiled(&mut self, hub: &mut Hub, now: Instant) {
         let Some(why) = self.session.spoiled() else { return };
@@ -357,6 +384,7 @@ impl Driven for State {
         let inbox = &mut self.inbox;
         self.session.on_time(time, &mut |delivery| inbox.deliver(delivery));
         self.replace_spoiled(hub, now);
+        self.leave_who_refuses(hub, now);
         self.connect(hub, now);
         if let Connection::Ready(peer, _) = self.connection
             && !self.paused

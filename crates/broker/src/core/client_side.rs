@@ -2,9 +2,10 @@
 
 use super::numbers::Walk;
 use super::requests::{State, envelope_bytes};
-use super::room::{Refusal, STOPPING, TOO_MANY_SERVICES};
+use super::room::{Refusal, TOO_MANY_SERVICES};
 use super::session::{GAP_BYTES, Session};
 use super::settings::{Millis, NEVER};
+use super::stopping::STOPPING;
 use super::{Action, Core, Peer, Role, ServiceKey, SessionKey, StockEnvelope};
 use crate::body::{Arriving, Body};
 use crate::wire::{ClientId, Status};
@@ -45,6 +46,7 @@ impl Core {
         session.connections = session.connections.wrapping_add(1).max(1);
         session.blocked = false;
         session.one_reply = false;
+        session.is_leaving = false;
         if let Some(former) = former {
             self.set_role(former, Role::None);
             self.forget_untold(key);
@@ -88,6 +90,7 @@ impl Core {
         if let Err(Refusal { status, retry_ms, reason }) = room {
             self.counters.refused += 1;
             self.actions.push(Action::Refused { peer, number, status, retry_ms, reason });
+            self.leaves(peer);
             return;
         }
         let ttl_ms = if ttl_ms == 0 { self.settings.ttl_ms } else { Millis::from(ttl_ms) };

@@ -22,6 +22,7 @@ mod room;
 mod service;
 mod session;
 mod settings;
+mod stopping;
 mod store;
 mod task;
 mod time;
@@ -193,6 +194,14 @@ pub enum Action {
         /// Octets of memory that the reply needs.
         bytes: usize,
     },
+    /// End a connection of a client that can be served by another broker, when it has heard what there is to say. The core has already
+    /// forgotten it.
+    SendAway {
+        /// Which connection.
+        peer: Peer,
+        /// Why, for people.
+        reason: &'static str,
+    },
     /// End a connection. The core has already forgotten it.
     Disconnect {
         /// Which connection.
@@ -242,6 +251,8 @@ pub struct Core {
     /// Something was freed since paused clients were last looked at.
     relieved: bool,
     stopping: bool,
+    /// Clients that were refused because of that, and go when nothing of theirs is here.
+    leaving: Vec<SessionKey>,
     storage_failed: bool,
     counters: Counters,
 }
@@ -274,6 +285,7 @@ impl Core {
             given: GivenToAll::new(&settings),
             relieved: false,
             stopping: false,
+            leaving: Vec::new(),
             storage_failed: false,
             counters: Counters::default(),
             settings,
@@ -316,25 +328,6 @@ impl Core {
             }
             Role::Worker(worker) => self.worker_blocked(now, worker, blocked),
         }
-    }
-
-    /// Stops taking requests. What has been taken still goes to workers.
-    pub fn stop(&mut self) {
-        self.stopping = true;
-        for (_, worker) in &self.workers {
-            self.actions.push(Action::Leave { peer: worker.peer });
-        }
-        for (_, session) in &mut self.sessions {
-            if let (None, Some(peer), false) = (session.client, session.peer, session.paused) {
-                session.paused = true;
-                self.actions.push(Action::Pause { peer, paused: true });
-            }
-        }
-    }
-
-    /// Whether no worker holds anything and nothing that waits could be given to one.
-    pub fn is_idle(&self) -> bool {
-        self.workers.iter().all(|(_, worker)| worker.held.len == 0) && self.store.is_settled()
     }
 
     /// Octets of large bodies that there is room for.

@@ -2,12 +2,11 @@
 
 use super::client_side::is_built_in;
 use super::settings::Millis;
+use super::stopping::STOPPING;
 use super::{Action, Core, Peer, Role, ServiceKey, SessionKey, StockEnvelope};
 use crate::body::Body;
 use crate::wire::{Status, Token};
 use bytes::Bytes;
-
-pub(super) const STOPPING: &str = "the broker is stopping";
 
 pub(super) const TOO_MANY_SERVICES: &str = "the broker has as many services as it can hold";
 
@@ -173,6 +172,7 @@ impl Core {
         if !self.is_known(key, number, peer) {
             self.counters.refused += 1;
             self.actions.push(Action::Refused { peer, number, status, retry_ms, reason });
+            self.leaves(peer);
         }
     }
 

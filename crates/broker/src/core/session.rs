@@ -49,6 +49,8 @@ pub(super) struct Session {
     pub one_reply: bool,
     /// Some of its requests are in the journal, or were since its connection began.
     pub is_journalled: bool,
+    /// It is sent away as soon as it has nothing here: the broker is stopping.
+    pub is_leaving: bool,
     /// It is nobody: it has one request, which was given up and is kept aside.
     pub is_aside: bool,
 }
@@ -73,6 +75,7 @@ impl Session {
             paused: false,
             one_reply: false,
             is_journalled: false,
+            is_leaving: false,
             is_aside: false,
         }
     }

@@ -24,6 +24,9 @@ impl Core {
         } else {
             self.relieved = false;
         }
+        if !self.leaving.is_empty() {
+            self.send_away(now);
+        }
         if now >= self.next_expiry && now >= self.next_sweep() {
             self.sweep(now);
         }

@@ -105,7 +105,7 @@ impl std::fmt::Display for Status {
             Status::ATTEMPTS_USED_UP => "all attempts used up",
             Status::UNAVAILABLE => "not now",
             Status::TIMED_OUT => "expired, and a worker may have had it",
-            Status::NO_STORAGE => "no room to keep it",
+            Status::NO_STORAGE => "can't be kept",
             _ => return write!(f, "{}", self.0),
         };
         write!(f, "{} {meaning}", self.0)

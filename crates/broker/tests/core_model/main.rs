@@ -126,6 +126,7 @@ impl Real {
                 Action::GaveUp { number, kept_for, .. } => Seen::GaveUp { number, kept: kept_for.is_some() },
                 Action::Disconnect { peer, .. } => Seen::Disconnect(peer),
                 Action::ReplyLost { number, .. } => Seen::ReplyLost { number },
+                Action::SendAway { .. } => unreachable!("it doesn't stop"),
                 Action::Heartbeat { .. } | Action::Leave { .. } | Action::BuiltIn { .. } => continue,
             });
         }

@@ -67,17 +67,17 @@ fn run_all(ordinary: u64, make: impl Fn(u64) -> Plan) {
 
 #[test]
 fn promises_hold_with_a_journal() {
-    run_all(60, |seed| plan(seed, 1, true));
+    run_all(300, |seed| plan(seed, 1, true));
 }
 
 #[test]
 fn promises_hold_without_a_journal() {
-    run_all(40, |seed| plan(seed, 1, false));
+    run_all(200, |seed| plan(seed, 1, false));
 }
 
 #[test]
 fn promises_hold_with_two_brokers() {
-    run_all(30, |seed| plan(seed, 2, seed % 2 == 0));
+    run_all(200, |seed| plan(seed, 2, seed % 2 == 0));
 }
 
 #[test]

@@ -370,30 +370,6 @@ fn work_of_a_killed_worker_is_done_by_another() {
     assert_eq!((outcome.number("replies"), outcome.number("failed")), (1000, 0));
 }
 
-/// What a client does about a broker that is there no more, or is there and says nothing.
-fn takes_over_after(signal: Signal) {
-    let (one, two) = (Broker::start(), Broker::start());
-    let _echo = work(&[&one, &two], &["echo", "--echo", "--work-ms", "5", "--jobs", "10"]);
-    let load = Process::start(&mut call(&[&one, &two], &["echo", "--count", "1000", "--ahead", "20", "--json"]));
-    std::thread::sleep(Duration::from_millis(200));
-    one.signal(signal);
-    let outcome = load.finish().expect_code(0);
-    assert_eq!((outcome.number("replies"), outcome.number("failed")), (1000, 0));
-    assert!(outcome.number("resent") > 0, "{}", outcome.summary());
-    // So that it can be killed.
-    one.signal(Signal::CONT);
-}
-
-#[test]
-fn another_broker_takes_over_from_one_that_is_killed() {
-    takes_over_after(Signal::KILL);
-}
-
-#[test]
-fn another_broker_takes_over_from_one_that_hangs() {
-    takes_over_after(Signal::STOP);
-}
-
 fn is_running(pid_file: &Path) -> Option<Pid> {
     let pid = std::fs::read_to_string(pid_file).ok()?.trim().parse().ok().and_then(Pid::from_raw)?;
     test_kill_process(pid).is_ok().then_some(pid)

@@ -9,6 +9,7 @@ mod connections;
 mod crashes;
 mod demo;
 mod destination;
+mod failover;
 mod features;
 mod hanging_disk;
 mod hostile_server;

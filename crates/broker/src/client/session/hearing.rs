@@ -65,6 +65,7 @@ impl Session {
                     self.on_welcome(epoch, requests_max, bytes_max, journal, now);
                 }
                 ToClient::Accepted { first, count } => {
+                    self.is_turned_away = false;
                     for entry in self.table.range_mut(first, u64::from(count)) {
                         entry.accepted = true;
                     }
@@ -117,6 +118,7 @@ impl Session {
             }
             return;
         }
+        self.is_turned_away = false;
         let has_parts = self.table.find(number).is_some_and(|entry| entry.next_part > 0);
         if let Some(mut entry) = self.finish(number) {
             self.confirms.add(number, now);
@@ -168,6 +170,7 @@ impl Session {
             return;
         }
         entry.state = State::Held;
+        self.is_turned_away |= status == Status::NO_STORAGE;
         self.refused = Some(Refused { status, reason: String::from_utf8_lossy(reason).into_owned() });
         self.in_flight = self.in_flight.saturating_sub(1);
         self.in_flight_bytes = self.in_flight_bytes.saturating_sub(entry.body.length());

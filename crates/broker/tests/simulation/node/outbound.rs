@@ -119,6 +119,7 @@ impl Node {
             }
             // The operator of a simulation reads its trace.
             Action::GaveUp { .. } | Action::ReplyLost { .. } => {}
+            Action::SendAway { peer, .. } => self.reject(world, peer),
             Action::Disconnect { peer, .. } => match self.conn(peer).map(|conn| conn.speaks) {
                 Some(Speaks::StockWorker(_)) => self.dismiss(world, peer),
                 Some(_) => self.reject(world, peer),

@@ -20,11 +20,17 @@ impl Sim {
         for (peer, service) in (COLLECTOR..).zip(SERVICES) {
             let mut actions = Vec::new();
             core.worker_ready(now, peer, Kind::Numbered, format!("aside.{service}").as_bytes(), u32::MAX);
-            core.take_actions(&mut actions);
-            for action in actions {
-                let Action::Dispatch { token, body, .. } = action else { return Err(format!("{action:?}")) };
-                core.worker_reply(now, peer, &token, Status::OK, None, Body::default());
-                kept.push(body);
+            loop {
+                core.take_actions(&mut actions);
+                for action in actions.drain(..) {
+                    let Action::Dispatch { token, body, .. } = action else { return Err(format!("{action:?}")) };
+                    core.worker_reply(now, peer, &token, Status::OK, None, Body::default());
+                    kept.push(body);
+                }
+                // It is given some at a time.
+                if !core.flushed(now) {
+                    break;
+                }
             }
             core.peer_gone(now, peer);
         }

@@ -16,12 +16,18 @@ pub struct Broker {
 impl Broker {
     /// On a port that the system picks.
     pub fn start() -> Self {
-        Self::with(&["--bind", "tcp://127.0.0.1:0"])
+        Self::with(&[])
     }
 
-    /// With these arguments.
+    /// With these arguments; otherwise on a port that the system picks, and soon at its end.
     pub fn with(arguments: &[&str]) -> Self {
-        let process = Process::start(tow(["broker", "--grace", "0.1"]).args(arguments));
+        let mut command = tow(["broker"]);
+        for (option, value) in [("--bind", "tcp://127.0.0.1:0"), ("--grace", "0.1")] {
+            if !arguments.contains(&option) {
+                command.args([option, value]);
+            }
+        }
+        let process = Process::start(command.args(arguments));
         let line =
             || process.output().lines().next().and_then(|line| Some(line.strip_prefix("broker on ")?.to_owned()));
         wait_until("the broker listens", || process.output().contains('\n'));

@@ -1,0 +1,109 @@
+//! What a client does about a broker that is there no more, says nothing, or takes nothing: another one has its requests.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tempfile::{TempDir, tempdir};
+
+use crate::support::broker::{Broker, call, work};
+use crate::support::process::{Process, run};
+use crate::support::wait_until;
+
+fn takes_over_after(signal: Signal) {
+    let (one, two) = (Broker::start(), Broker::start());
+    let _echo = work(&[&one, &two], &["echo", "--echo", "--work-ms", "5", "--jobs", "10"]);
+    let load = Process::start(&mut call(&[&one, &two], &["echo", "--count", "1000", "--ahead", "20", "--json"]));
+    std::thread::sleep(Duration::from_millis(200));
+    one.signal(signal);
+    let outcome = load.finish().expect_code(0);
+    assert_eq!((outcome.number("replies"), outcome.number("failed")), (1000, 0));
+    assert!(outcome.number("resent") > 0, "{}", outcome.summary());
+    // So that it can be killed.
+    one.signal(Signal::CONT);
+}
+
+#[test]
+fn another_broker_takes_over_from_one_that_is_killed() {
+    takes_over_after(Signal::KILL);
+}
+
+#[test]
+fn another_broker_takes_over_from_one_that_hangs() {
+    takes_over_after(Signal::STOP);
+}
+
+/// A broker that is stopping, and can't end yet: a worker has a request, until the file is there.
+struct Stopping {
+    broker: Broker,
+    folder: TempDir,
+    caller: Process,
+    _slow: Process,
+}
+
+impl Stopping {
+    fn from(broker: Broker) -> Stopping {
+        let folder = tempdir().expect("a folder");
+        let (begun, flag) = (folder.path().join("begun"), folder.path().join("flag"));
+        let script = format!("touch {}; while [ ! -e {} ]; do sleep 0.05; done; cat", begun.display(), flag.display());
+        let slow = work(&[&broker], &["slow", "--", "sh", "-c", &script]);
+        let caller = Process::start(&mut call(&[&broker], &["slow", "finish this"]));
+        wait_until("the worker has it", || begun.exists());
+        broker.signal(Signal::TERM);
+        wait_until("it stops", || broker.log().contains("stopping"));
+        Stopping { broker, folder, caller, _slow: slow }
+    }
+
+    /// It is still there, and ends in good order.
+    #[track_caller]
+    fn end(self) {
+        std::fs::write(self.folder.path().join("flag"), "").expect("write");
+        assert_eq!(self.caller.finish().expect_code(0).stdout, b"finish this");
+        self.broker.finish().expect_code(0);
+    }
+}
+
+#[test]
+fn who_is_refused_by_a_broker_that_is_stopping_goes_to_another_one() {
+    let (one, two) = (Broker::with(&["--grace", "60"]), Broker::start());
+    let _echo = work(&[&one, &two], &["echo", "--echo"]);
+    let stopping = Stopping::from(one);
+    let mut command = call(&[&stopping.broker, &two], &["echo", "hello", "--timeout", "20"]);
+    assert_eq!(run(&mut command).expect_code(0).stdout, b"hello");
+    assert!(!stopping.broker.log().contains("misbehaves"), "{}", stopping.broker.log());
+    stopping.end();
+}
+
+#[test]
+fn a_load_goes_on_at_another_broker_while_the_first_one_is_stopping() {
+    let (one, two) = (Broker::with(&["--grace", "60"]), Broker::start());
+    let _echo = work(&[&one, &two], &["echo", "--echo", "--work-ms", "5", "--jobs", "10"]);
+    let load = Process::start(&mut call(&[&one, &two], &["echo", "--count", "2000", "--ahead", "20", "--json"]));
+    let stopping = Stopping::from(one);
+    let outcome = load.finish().expect_code(0);
+    assert_eq!((outcome.number("replies"), outcome.number("failed")), (2000, 0));
+    // What the first one had came to its end there.
+    assert_eq!(outcome.number("resent"), 0, "{}", outcome.summary());
+    stopping.end();
+}
+
+#[test]
+fn a_broker_that_can_not_write_its_journal_is_left_for_another_one() {
+    let folder = tempdir().expect("a folder");
+    let journal = folder.path().join("journal");
+    let one = Broker::with(&["--journal", journal.to_str().expect("letters")]);
+    let two = Broker::start();
+    let _echo = work(&[&one, &two], &["echo", "--echo"]);
+    std::fs::rename(&journal, folder.path().join("elsewhere")).expect("rename");
+    // The first one finds out.
+    run(&mut call(&[&one], &["echo", "x", "--timeout", "0.5"])).expect_code(1);
+    wait_until("it knows", || one.log().contains("new requests are refused"));
+    let mut command = call(&[&one, &two], &["echo", "hello", "--timeout", "20"]);
+    assert_eq!(run(&mut command).expect_code(0).stdout, b"hello");
+    let load = ["echo", "--count", "2000", "--ahead", "100", "--timeout", "20", "--json"];
+    let outcome = run(&mut call(&[&one, &two], &load)).expect_code(0);
+    assert_eq!((outcome.number("replies"), outcome.number("failed")), (2000, 0));
+    // Where no broker takes anything, they aren't asked all the time.
+    let mut command = call(&[&one, &one], &["echo", "hello", "--timeout", "2.5", "--json"]);
+    let outcome = run(&mut command).expect_code(1);
+    assert!(outcome.stderr.contains("507"), "{}", outcome.stderr);
+}
