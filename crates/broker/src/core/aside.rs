@@ -134,7 +134,7 @@ impl Core {
         for key in again {
             // Its time may be over.
             if self.sessions.contains(key as usize) {
-                self.unpark_all(now, key, false);
+                self.unpark_all(now, key);
             }
         }
     }

@@ -273,6 +273,7 @@ impl Core {
     /// A client doesn't want some outcomes any more, or has them.
     #[inline]
     fn drop_interest(&mut self, now: Millis, key: SessionKey, first: u64, end: u64) {
+        let before = self.replies_of(key);
         let mut walk = Walk::new(first, end);
         while let Some(slot) = self.sessions[key as usize].requests.take_next(&mut walk) {
             if self.requests.at(slot).state != State::Settled {
@@ -280,6 +281,13 @@ impl Core {
             }
             self.forget_unlisted(slot);
         }
+        if self.replies_of(key) < before {
+            self.sessions[key as usize].confirmed_at = Some(now);
+        }
+    }
+
+    fn replies_of(&self, key: SessionKey) -> usize {
+        self.sessions[key as usize].reply_bytes
     }
 
     /// A numbered client cancels a request. It has an outcome all the same.

@@ -38,14 +38,13 @@ impl Core {
             self.next_rest_end = self.next_rest_end.min(until);
         }
         let service = self.workers[key as usize].service;
-        let session = self.take_from(key, slot);
+        self.take_from(key, slot);
         self.counters.requeued += 1;
         let request = self.requests.at_mut(slot);
         request.attempt = request.attempt.saturating_sub(1);
         // Behind what waits: that may be small.
         self.enqueue(slot, false);
         self.dispatch(now, service);
-        self.unpark(now, session);
     }
 
     /// Whether a worker isn't the only one of its service that may have a place. Those that rest had none a moment ago.

@@ -45,7 +45,7 @@ use crate::wire::{ClientId, Status, Token};
 use bytes::Bytes;
 use foldhash::fast::FixedState;
 use given::GivenToAll;
-use replies::ReplyBytes;
+use replies::Replies;
 use requests::Requests;
 use requests::State;
 use service::Services;
@@ -233,7 +233,7 @@ pub struct Core {
     aside: aside::Aside,
     /// Octets of memory of all requests and replies.
     bytes: usize,
-    replies: ReplyBytes,
+    replies: Replies,
     /// No request expires before this.
     next_expiry: Millis,
     last_sweep: Millis,
@@ -272,7 +272,7 @@ impl Core {
             store: store::Store::default(),
             aside: aside::Aside::default(),
             bytes: 0,
-            replies: ReplyBytes::default(),
+            replies: Replies::default(),
             next_expiry: settings::NEVER,
             last_sweep: 0,
             next_heartbeat: 0,

@@ -67,7 +67,7 @@ impl Core {
             }
             State::Held(key, _) => {
                 let (token, since) = (self.token_of(slot), self.requests.at(slot).since);
-                let session = self.take_from(key, slot);
+                self.take_from(key, slot);
                 let worker = &mut self.workers[key as usize];
                 match worker.kind {
                     Kind::Numbered => self.actions.push(Action::CancelWork { peer: worker.peer, token }),
@@ -76,7 +76,6 @@ impl Core {
                 let service = worker.service;
                 self.offer(key);
                 self.dispatch(now, service);
-                self.unpark(now, session);
                 return;
             }
             State::BuiltIn | State::Settled | State::Free => return,
@@ -86,8 +85,8 @@ impl Core {
 
     /// Ends a request that is in no list with what a worker replied, if there is room for it.
     #[inline]
-    pub(super) fn settle_reply(&mut self, slot: u32, status: Status, body: Arriving<'_>) {
-        if self.has_room_for_reply(slot, body.memory_bytes()) {
+    pub(super) fn settle_reply(&mut self, now: Millis, slot: u32, status: Status, body: Arriving<'_>) {
+        if self.has_room_for_reply(now, slot, body.memory_bytes()) {
             self.settle(slot, status, body);
         } else {
             self.lose_reply(slot, body.memory_bytes());
@@ -195,23 +194,21 @@ impl Core {
         self.relieved = true;
     }
 
-    /// Gives what may be executed now of what was held back: before what came after it.
-    #[inline]
+    /// Gives what may be executed now of what a client's unconfirmed replies held back.
     pub(super) fn unpark(&mut self, now: Millis, key: SessionKey) {
         // Half, so that it isn't parked again at once.
         let session = &self.sessions[key as usize];
-        if session.parked.len > 0 && !session.is_aside && !self.is_held_back(key, 2) {
-            self.unpark_all(now, key, true);
+        if session.parked.len > 0 && !session.is_aside && !self.is_held_back(now, key, 2) {
+            self.unpark_all(now, key);
         }
     }
 
     /// The same whatever held it back.
-    #[cold]
-    pub(super) fn unpark_all(&mut self, now: Millis, key: SessionKey, to_the_front: bool) {
+    pub(super) fn unpark_all(&mut self, now: Millis, key: SessionKey) {
         let mut services = Vec::new();
-        while let Some(slot) = self.sessions[key as usize].parked.end(to_the_front) {
+        while let Some(slot) = self.sessions[key as usize].parked.first() {
             self.requests.unlink(&mut self.sessions[key as usize].parked, slot);
-            self.enqueue(slot, to_the_front);
+            self.enqueue(slot, false);
             let service = self.requests.at(slot).service;
             if services.last() != Some(&service) {
                 services.push(service);

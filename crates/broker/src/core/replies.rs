@@ -1,17 +1,21 @@
-//! How much of the memory for all replies may take.
+//! How much of the memory replies may take.
 //!
-//! A request for which there is no room is refused. A reply can't be: by then the work is done. So each request that a worker is given
-//! takes along what its reply is expected to need beyond its own memory: as much as those of its service needed lately. A client
-//! for which much is expected, or which has much here that it hasn't confirmed, must take some of that before workers are given more
-//! of its requests: with all others like it it has half of the memory, so that there is room for requests of those who do take theirs.
-//! Where more comes than was expected, such as in the first replies of a service, what is too much has no room.
+//! A request for which there is no room is refused. A reply can't be: by then the work is done, and numbered clients are promised that it
+//! is kept until they confirm it. So there are three bounds, each for when the one before it wasn't enough:
+//!
+//! 1. Requests wait in their queue while replies to what workers have may need all the memory that there is for replies. Each is
+//!    expected to need as much beyond its request as those of its service needed lately.
+//! 2. A client's requests are held back while it has much here that it doesn't confirm.
+//! 3. A reply for which there is no room all the same isn't kept, and the request ends so. Of those who don't confirm anything, each may
+//!    have as much as is left, so that many of them leave room for who does.
 
 use super::requests::State;
+use super::session::Session;
 use super::settings::Millis;
-use super::{Action, Core, SessionKey};
+use super::{Action, Core, ServiceKey, SessionKey};
 use crate::body::Body;
 use crate::wire::Status;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 /// Memory that every outcome has: reasons of the broker's own that are longer than a few words.
 const REASON_BYTES: usize = 64;
@@ -21,6 +25,9 @@ const NO_ROOM: &str = "executed, but no room for the reply";
 
 /// By how much of the difference to what comes less is expected next time.
 const FORGETTING: usize = 64;
+
+/// A client that has confirmed something since so long takes its replies.
+const TAKES_MS: Millis = 10_000;
 
 /// Memory that a reply is expected to need beyond its request's, in whole kibibytes: so it has its place in the request's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,56 +46,102 @@ impl Expected {
     }
 }
 
-/// What the replies of a service needed lately: the largest of them, fading; `None`: there was none.
+/// The replies of a service.
 #[derive(Debug, Default)]
-pub(super) struct ReplySize(Option<usize>);
+pub(super) struct OfService {
+    /// What they needed lately: the largest of them, fading; `None`: there was none.
+    size: Option<usize>,
+    /// Octets that those to what workers have are expected to need beyond their requests.
+    expected: usize,
+    /// Its requests wait until there is room for their replies.
+    is_short: bool,
+}
 
-impl ReplySize {
+impl OfService {
     #[inline]
     pub fn learn(&mut self, bytes: usize) {
-        let expected = self.0.unwrap_or(0);
-        self.0 = Some(if bytes >= expected { bytes } else { expected - (expected - bytes).div_ceil(FORGETTING) });
+        let expected = self.size.unwrap_or(0);
+        self.size = Some(if bytes >= expected { bytes } else { expected - (expected - bytes).div_ceil(FORGETTING) });
     }
 }
 
-/// Octets of replies, of a client or of all.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct ReplyBytes {
-    /// That are here, with what their requests cost, and that their clients haven't confirmed.
-    pub unconfirmed: usize,
-    /// That those to what workers have are expected to need beyond their requests.
-    pub expected: usize,
-}
-
-impl ReplyBytes {
-    #[inline]
-    fn sum(&self) -> usize {
-        self.unconfirmed + self.expected
-    }
+/// Those of all services and clients.
+#[derive(Debug, Default)]
+pub(super) struct Replies {
+    /// Octets of those that are here, with what their requests cost, and that their clients haven't confirmed.
+    unconfirmed: usize,
+    expected: usize,
+    /// Services whose requests wait until there is room, the longest first.
+    short: VecDeque<ServiceKey>,
 }
 
 impl Core {
-    /// What the reply to a request is expected to need is set aside for it.
+    /// What the reply to a request is expected to need, if it is kept.
     #[inline]
-    pub(super) fn expect_reply(&mut self, slot: u32) -> Expected {
+    pub(super) fn expected_of(&self, slot: u32) -> Expected {
         let request = self.requests.at(slot);
-        let size = self.services.at(request.service).reply_size.0.unwrap_or(self.settings.reply_bytes_expected);
-        // Mostly it is nothing, and then nobody need know.
-        if size < Expected::UNIT {
+        let size = self.services.at(request.service).replies.size.unwrap_or(self.settings.reply_bytes_expected);
+        let bytes = size.saturating_sub(request.body.memory_bytes());
+        if bytes < Expected::UNIT || !self.keeps_replies(request.session) {
             return Expected::NOTHING;
         }
-        let expected = Expected::of(size.saturating_sub(request.body.memory_bytes()));
-        self.replies.expected += expected.bytes();
-        self.sessions[request.session as usize].replies.expected += expected.bytes();
-        expected
+        Expected::of(bytes)
     }
 
-    /// No reply is expected any more. [`Core::unpark`] should follow.
+    /// Whether the outcome of a client's requests is kept until it confirms it.
+    fn keeps_replies(&self, key: SessionKey) -> bool {
+        let session = &self.sessions[key as usize];
+        session.client.is_some() && !session.is_aside
+    }
+
+    /// Whether a request has to wait until there is room for its reply; if so, [`Core::end_shortage`] gives it to a worker then. A service
+    /// of which no worker has anything may always have one.
     #[inline]
-    pub(super) fn expect_no_reply(&mut self, session: SessionKey, expected: Expected) {
+    pub(super) fn waits_for_room(&mut self, key: ServiceKey, expected: Expected) -> bool {
+        if expected == Expected::NOTHING {
+            return false;
+        }
+        let most = self.settings.bytes_max;
+        let room = (most / 4 * 3).saturating_sub(self.replies.unconfirmed).max(most / 4);
+        let service = &mut self.services.at_mut(key).replies;
+        if service.expected == 0 || self.replies.expected + expected.bytes() <= room {
+            return false;
+        }
+        if !std::mem::replace(&mut service.is_short, true) {
+            self.replies.short.push_back(key);
+        }
+        true
+    }
+
+    /// Gives to workers what has waited for room, as far as there is some now.
+    pub(super) fn end_shortage(&mut self, now: Millis) {
+        while let Some(key) = self.replies.short.pop_front() {
+            let Some(service) = self.services.get_mut(key).filter(|service| service.replies.is_short) else { continue };
+            service.replies.is_short = false;
+            self.dispatch(now, key);
+            // The others have to wait for as much.
+            if self.services.get(key).is_some_and(|service| service.replies.is_short) {
+                self.replies.short.rotate_right(1);
+                return;
+            }
+        }
+    }
+
+    /// A worker has a request to which such a reply is expected.
+    #[inline]
+    pub(super) fn expect(&mut self, service: ServiceKey, expected: Expected) {
+        if expected != Expected::NOTHING {
+            self.replies.expected += expected.bytes();
+            self.services.at_mut(service).replies.expected += expected.bytes();
+        }
+    }
+
+    /// No worker has it any more.
+    #[inline]
+    pub(super) fn expect_no_more(&mut self, service: ServiceKey, expected: Expected) {
         if expected != Expected::NOTHING {
             self.replies.expected -= expected.bytes();
-            self.sessions[session as usize].replies.expected -= expected.bytes();
+            self.services.at_mut(service).replies.expected -= expected.bytes();
         }
     }
 
@@ -96,46 +149,47 @@ impl Core {
     #[inline]
     pub(super) fn keep_reply(&mut self, session: SessionKey, bytes: usize) {
         self.replies.unconfirmed += bytes;
-        self.sessions[session as usize].replies.unconfirmed += bytes;
+        self.sessions[session as usize].reply_bytes += bytes;
     }
 
     /// It isn't any more.
     #[inline]
     pub(super) fn keep_no_reply(&mut self, session: SessionKey, bytes: usize) {
         self.replies.unconfirmed -= bytes;
-        self.sessions[session as usize].replies.unconfirmed -= bytes;
+        self.sessions[session as usize].reply_bytes -= bytes;
     }
 
-    /// Whether a client must take replies before workers are given more of its requests; with a divisor over 1, whether it has to take
-    /// more still until they are given some again. It may have as much as is left for all then: so there is some left for others,
-    /// however many don't take theirs. One of which nothing is here, and nothing expected, may always have one more.
+    /// Whether a client must confirm replies before workers are given more of its requests; with a divisor over 1, whether it must confirm
+    /// more still until they are given some again.
     #[inline]
-    pub(super) fn is_held_back(&self, key: SessionKey, divisor: usize) -> bool {
+    pub(super) fn is_held_back(&self, now: Millis, key: SessionKey, divisor: usize) -> bool {
         let (session, settings) = (&self.sessions[key as usize], &self.settings);
-        let left = (settings.bytes_max / 2).saturating_sub(self.replies.sum());
-        let most = left.max(settings.share_of_replies_min()).min(settings.client_bytes_max);
-        session.blocked || session.replies.sum() > most / divisor
+        let most = match session.takes_replies(now) {
+            true => settings.client_bytes_max,
+            false => {
+                let left = (settings.bytes_max / 2).saturating_sub(self.replies.unconfirmed);
+                left.max(settings.share_of_replies_min()).min(settings.client_bytes_max)
+            }
+        };
+        session.blocked || session.reply_bytes > most / divisor
     }
 
-    /// Whether there is room for a reply of so many octets. A client that has others here, which it hasn't confirmed, may have as much
-    /// as is left of three quarters of all memory; one that has none half as much again as there is.
+    /// Whether there is room for a reply of so many octets.
     #[inline]
-    pub(super) fn has_room_for_reply(&self, slot: u32, bytes: usize) -> bool {
+    pub(super) fn has_room_for_reply(&self, now: Millis, slot: u32, bytes: usize) -> bool {
         let request = self.requests.at(slot);
-        let its_own = request.body.memory_bytes();
-        bytes <= its_own.max(REASON_BYTES) || self.has_room_for(request.session, bytes, its_own)
+        bytes <= request.body.memory_bytes().max(REASON_BYTES) || self.has_room_for(now, request.session, bytes)
     }
 
-    fn has_room_for(&self, key: SessionKey, bytes: usize, its_own: usize) -> bool {
-        let session = &self.sessions[key as usize];
-        // What nobody confirms isn't kept.
-        if session.client.is_none() || session.is_aside {
+    fn has_room_for(&self, now: Millis, key: SessionKey, bytes: usize) -> bool {
+        let (session, most) = (&self.sessions[key as usize], self.settings.bytes_max);
+        let all = self.replies.unconfirmed + bytes;
+        if all <= most / 2 || !self.keeps_replies(key) {
             return true;
         }
-        let unconfirmed = session.replies.unconfirmed;
-        let left = (self.settings.bytes_max / 4 * 3).saturating_sub(self.replies.unconfirmed);
-        let most = left.max(2 * self.settings.share_of_replies_min());
-        (unconfirmed == 0 || unconfirmed + bytes <= most) && bytes <= self.left_beyond_requests() + its_own
+        let left = (most / 4 * 3).saturating_sub(self.replies.unconfirmed);
+        let is_its_share = || session.reply_bytes + bytes <= left.max(2 * self.settings.share_of_replies_min());
+        all <= most && (session.takes_replies(now) || session.reply_bytes == 0 || is_its_share())
     }
 
     /// Ends a request that is in no list, and to which there was a reply.
@@ -162,21 +216,35 @@ impl Core {
 
     /// Panics if the sums aren't those of what is there: for [`Core::check`].
     pub(super) fn check_replies(&self) {
-        let mut all = ReplyBytes::default();
-        let mut of_sessions: HashMap<SessionKey, ReplyBytes> = HashMap::new();
+        let (mut of_services, mut of_sessions) = (HashMap::new(), HashMap::new());
         for (_, request) in self.requests.iter() {
-            let of_session = of_sessions.entry(request.session).or_default();
-            for sum in [&mut all, of_session] {
-                match request.state {
-                    State::Held(_, expected) => sum.expected += expected.bytes(),
-                    State::Settled => sum.unconfirmed += request.bytes(),
-                    _ => {}
-                }
+            match request.state {
+                State::Held(_, expected) => *of_services.entry(request.service).or_default() += expected.bytes(),
+                State::Settled => *of_sessions.entry(request.session).or_default() += request.bytes(),
+                _ => {}
             }
         }
-        assert_eq!(all, self.replies);
-        for (key, session) in &self.sessions {
-            assert_eq!(of_sessions.remove(&(key as SessionKey)).unwrap_or_default(), session.replies);
+        assert_eq!(of_services.values().sum::<usize>(), self.replies.expected);
+        assert_eq!(of_sessions.values().sum::<usize>(), self.replies.unconfirmed);
+        for (key, service) in self.services.iter_by_key() {
+            assert_eq!(of_services.get(&key).unwrap_or(&0), &service.replies.expected);
+            assert!(!service.replies.is_short || self.replies.short.contains(&key));
         }
+        for (key, session) in &self.sessions {
+            assert_eq!(of_sessions.get(&(key as SessionKey)).unwrap_or(&0), &session.reply_bytes);
+        }
+    }
+
+    /// Whether requests of a service wait for room.
+    #[cfg(test)]
+    pub(super) fn is_short(&self, key: ServiceKey) -> bool {
+        self.services.at(key).replies.is_short
+    }
+}
+
+impl Session {
+    /// Whether it has confirmed something lately.
+    fn takes_replies(&self, now: Millis) -> bool {
+        self.confirmed_at.is_some_and(|at| now.saturating_sub(at) <= TAKES_MS)
     }
 }

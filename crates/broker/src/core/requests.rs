@@ -189,11 +189,6 @@ impl List {
     pub fn last(&self) -> Option<u32> {
         (self.tail != NONE).then_some(self.tail)
     }
-
-    /// The last, or the first.
-    pub fn end(&self, last: bool) -> Option<u32> {
-        if last { self.last() } else { self.first() }
-    }
 }
 
 /// All requests: slots that are used again, each time under another generation.

@@ -1,6 +1,6 @@
 //! Services: a queue of requests, and the workers that can take one.
 
-use super::replies::ReplySize;
+use super::replies::OfService;
 use super::requests::List;
 use super::{ServiceKey, WorkerKey};
 use bytes::Bytes;
@@ -22,7 +22,7 @@ pub(super) struct Service {
     pub workers: usize,
     /// Those of them that are given nothing, whatever they have: see [`Worker::is_out`](super::worker::Worker::is_out).
     pub workers_out: usize,
-    pub reply_size: ReplySize,
+    pub replies: OfService,
     /// Workers with credit to spare, the least recently used first.
     pub available: VecDeque<WorkerKey>,
 }
@@ -69,7 +69,7 @@ impl Services {
                 live: 0,
                 workers: 0,
                 workers_out: 0,
-                reply_size: ReplySize::default(),
+                replies: OfService::default(),
                 available: VecDeque::new(),
             }) as ServiceKey;
             self.by_name.insert(name, key);
@@ -100,8 +100,16 @@ impl Services {
         self.slab.iter().map(|(_, service)| service)
     }
 
+    pub fn iter_by_key(&self) -> impl Iterator<Item = (ServiceKey, &Service)> {
+        self.slab.iter().map(|(key, service)| (key as ServiceKey, service))
+    }
+
     pub fn by_name(&self, name: &[u8]) -> Option<&Service> {
         self.by_name.get(name).map(|&key| self.at(key))
+    }
+
+    pub fn get_mut(&mut self, key: ServiceKey) -> Option<&mut Service> {
+        self.slab.get_mut(key as usize)
     }
 
     pub fn get(&self, key: ServiceKey) -> Option<&Service> {

@@ -3,7 +3,6 @@
 use super::Peer;
 use super::given::Given;
 use super::numbers::Numbers;
-use super::replies::ReplyBytes;
 use super::requests::List;
 use super::settings::Millis;
 use crate::wire::ClientId;
@@ -33,8 +32,10 @@ pub(super) struct Session {
     pub next_number: u64,
     /// Octets of its requests and unconfirmed replies.
     pub bytes: usize,
-    /// Of these, octets of replies; and what is to come.
-    pub replies: ReplyBytes,
+    /// Of these, octets of replies.
+    pub reply_bytes: usize,
+    /// When it last confirmed one.
+    pub confirmed_at: Option<Millis>,
     /// Requests that no worker gets before it has taken replies.
     pub parked: List,
     /// What it was told.
@@ -67,7 +68,8 @@ impl Session {
             confirmed: Confirmed::default(),
             next_number: 1,
             bytes: 0,
-            replies: ReplyBytes::default(),
+            reply_bytes: 0,
+            confirmed_at: None,
             parked: List::default(),
             given: Given::default(),
             untold: List::default(),

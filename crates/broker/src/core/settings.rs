@@ -77,10 +77,9 @@ impl Settings {
         (self.bytes_max / 4).max(MESSAGE_BYTES_MAX)
     }
 
-    /// Octets of replies that are for one client, here or expected, of which workers are given more all the same, however much is here
-    /// for others.
+    /// Octets of replies that a client may have here, and workers be given more of its requests, however much is here for others.
     pub fn share_of_replies_min(&self) -> usize {
-        self.bytes_max / 1024
+        self.bytes_max / 512
     }
 
     /// Octets that sockets are to hold of what waits for peers: a quarter of all memory. What they don't take waits here, and follows

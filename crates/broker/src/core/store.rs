@@ -406,7 +406,7 @@ impl Core {
         let ticket = Ticket::read(token);
         let settings = &self.settings;
         self.requests.find(ticket.slot, ticket.generation).is_some_and(|request| {
-            let unconfirmed = self.sessions[request.session as usize].replies.unconfirmed;
+            let unconfirmed = self.sessions[request.session as usize].reply_bytes;
             (unconfirmed == 0 || unconfirmed + bytes <= settings.client_bytes_max)
                 // Who asks and goes away leaves them here for a while. That must not keep others from being served.
                 && self.bytes + bytes <= (settings.bytes_max / 2).max(BODY_BYTES_MAX)

@@ -27,6 +27,7 @@ impl Core {
         if !self.leaving.is_empty() {
             self.send_away(now);
         }
+        self.end_shortage(now);
         if now >= self.next_expiry && now >= self.next_sweep() {
             self.sweep(now);
         }

@@ -1,11 +1,12 @@
 //! What workers say, and what they are given.
 
 use super::given::Given;
+use super::replies::Expected;
 use super::requests::{List, State};
 use super::settings::Millis;
 use super::token::Ticket;
 use super::worker::Worker;
-use super::{Action, Core, Kind, Peer, Role, ServiceKey, SessionKey, WorkerKey};
+use super::{Action, Core, Kind, Peer, Role, ServiceKey, WorkerKey};
 use crate::body::{Arriving, Body};
 use crate::wire::{Status, Token};
 use smallvec::SmallVec;
@@ -111,25 +112,22 @@ impl Core {
             worker.rests_in_a_row = 0;
         }
         let service = worker.service;
-        let session = self.take_from(key, slot);
-        self.services.at_mut(service).reply_size.learn(body.memory_bytes());
+        self.take_from(key, slot);
+        self.services.at_mut(service).replies.learn(body.memory_bytes());
         self.offer(key);
-        self.settle_reply(slot, status, body);
+        self.settle_reply(now, slot, status, body);
         self.dispatch(now, service);
-        self.unpark(now, session);
     }
 
-    /// Takes a request that a worker has from it. [`Core::offer`], [`Core::dispatch`] and [`Core::unpark`] should follow, for the worker
-    /// and the client, which is returned: both may get more now.
+    /// Takes a request that a worker has from it. [`Core::offer`] and [`Core::dispatch`] should follow: it may get another one.
     #[inline]
-    pub(super) fn take_from(&mut self, key: WorkerKey, slot: u32) -> SessionKey {
+    pub(super) fn take_from(&mut self, key: WorkerKey, slot: u32) {
         self.requests.unlink(&mut self.workers[key as usize].held, slot);
         let request = self.requests.at_mut(slot);
         if let State::Held(_, expected) = std::mem::replace(&mut request.state, State::BuiltIn) {
-            let session = request.session;
-            self.expect_no_reply(session, expected);
+            let service = request.service;
+            self.expect_no_more(service, expected);
         }
-        self.requests.at(slot).session
     }
 
     /// The request that this token is of, if the worker has it.
@@ -184,7 +182,7 @@ impl Core {
             // Another worker may look after what one couldn't.
             None if is_open && !has_parts && (status.is_ok() || !self.is_aside(slot)) => {
                 self.withdraw(now, slot);
-                self.settle_reply(slot, status, body);
+                self.settle_reply(now, slot, status, body);
             }
             _ => {
                 // What comes after parts that are lost, or among those of another worker, is not the reply.
@@ -270,15 +268,19 @@ impl Core {
                 self.workers[first as usize].listed = false;
                 continue;
             }
-            self.dequeue(slot);
             let session = self.requests.at(slot).session;
-            // Once some are, those that came later are too: a stock client may tell replies apart by their order.
-            if self.sessions[session as usize].parked.len > 0 || self.is_held_back(session, 1) {
+            if self.is_held_back(now, session, 1) {
+                self.dequeue(slot);
                 self.requests.push_back(&mut self.sessions[session as usize].parked, slot);
                 self.requests.at_mut(slot).state = State::Parked;
                 continue;
             }
-            self.give(now, slot, first);
+            let expected = self.expected_of(slot);
+            if self.waits_for_room(key, expected) {
+                return;
+            }
+            self.dequeue(slot);
+            self.give(now, slot, first, expected);
             self.services.at_mut(key).available.pop_front();
             self.workers[first as usize].listed = false;
             self.offer(first);
@@ -286,7 +288,7 @@ impl Core {
     }
 
     #[inline]
-    fn give(&mut self, now: Millis, slot: u32, key: WorkerKey) {
+    fn give(&mut self, now: Millis, slot: u32, key: WorkerKey, expected: Expected) {
         let worker = &mut self.workers[key as usize];
         self.requests.push_back(&mut worker.held, slot);
         let (peer, kind) = (worker.peer, worker.kind);
@@ -296,7 +298,7 @@ impl Core {
         if let Some(busy) = self.settings.busy_timeout_ms {
             self.next_expiry = self.next_expiry.min(now.saturating_add(busy));
         }
-        let expected = self.expect_reply(slot);
+        self.expect(self.requests.at(slot).service, expected);
         let request = self.requests.at_mut(slot);
         request.state = State::Held(key, expected);
         request.attempt = request.attempt.saturating_add(1);
@@ -327,9 +329,9 @@ impl Core {
     pub(super) fn worker_gone(&mut self, now: Millis, key: WorkerKey) {
         let service = self.workers[key as usize].service;
         self.services.at_mut(service).available.retain(|&available| available != key);
-        let (mut given_up, mut cut_short, mut clients) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut given_up, mut cut_short) = (Vec::new(), Vec::new());
         while let Some(slot) = self.workers[key as usize].held.last() {
-            clients.push(self.take_from(key, slot));
+            self.take_from(key, slot);
             self.recharge(slot, |request| drop(request.take_parts()));
             if self.was_begun_for_good(slot) {
                 cut_short.push(slot);
@@ -349,9 +351,6 @@ impl Core {
         its.workers -= 1;
         its.workers_out -= usize::from(is_out);
         self.dispatch(now, service);
-        clients.sort_unstable();
-        clients.dedup();
-        clients.into_iter().for_each(|client| self.unpark(now, client));
         self.services.remove_if_unused(service);
     }
 

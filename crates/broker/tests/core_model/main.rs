@@ -237,6 +237,7 @@ fn run(steps: Vec<Step>, journal: bool, reply_bytes_expected: usize) -> Result<(
             }
             Step::Time(passed) => {
                 now += passed;
+                model.now = now;
                 core.tick(now);
                 model.tick(now);
             }

@@ -113,6 +113,7 @@ struct Session {
     paused: bool,
     is_journalled: bool,
     is_aside: bool,
+    confirmed_at: Option<Millis>,
     parked: Vec<usize>,
     next_number: u64,
 }
@@ -173,6 +174,9 @@ pub struct Model {
     queues: BTreeMap<u8, Vec<usize>>,
     /// What replies of a service needed lately.
     reply_sizes: BTreeMap<u8, usize>,
+    /// Services whose requests wait for room for their replies.
+    short: VecDeque<u8>,
+    pub now: Millis,
     roles: BTreeMap<Peer, Role>,
     awaiting: VecDeque<Awaiting>,
     paused: VecDeque<(usize, u8)>,
@@ -193,6 +197,8 @@ impl Model {
             workers: Places { all: Vec::new(), free: Vec::new() },
             queues: BTreeMap::new(),
             reply_sizes: BTreeMap::new(),
+            short: VecDeque::new(),
+            now: 0,
             roles: BTreeMap::new(),
             awaiting: VecDeque::new(),
             paused: VecDeque::new(),
@@ -259,9 +265,7 @@ impl Model {
                 let service = self.workers.at(key).service;
                 self.workers.at(key).available = None;
                 let (mut given_up, mut cut_short) = (Vec::new(), Vec::new());
-                let mut clients = BTreeSet::new();
                 while let Some(place) = self.workers.at(key).held.pop() {
-                    clients.insert(self.requests.at(place).session);
                     self.requests.at(place).expected = 0;
                     let (session, parts_on) = (self.requests.at(place).session, self.requests.at(place).parts_on);
                     if parts_on != 0 && self.sessions.at(session).client.is_none() {
@@ -280,7 +284,6 @@ impl Model {
                 cut_short.into_iter().rev().for_each(|place| self.settle(place, 410, 0, 0));
                 self.workers.take(key);
                 self.dispatch(service);
-                clients.into_iter().for_each(|client| self.unpark(client));
                 self.forget_service(service);
             }
         }
@@ -318,7 +321,7 @@ impl Model {
         }
         self.roles.insert(peer, Role::Client(key));
         self.seen.push(Seen::Welcome(peer));
-        (0..first).for_each(|number| self.drop_interest(key, number));
+        self.drop_all(now, key, 0..first);
         self.add_confirmed(key, 0..first);
         self.unpark(key);
     }
@@ -334,9 +337,21 @@ impl Model {
             paused: false,
             is_journalled: false,
             is_aside: false,
+            confirmed_at: None,
             parked: Vec::new(),
             next_number: 1,
         })
+    }
+
+    fn drop_all(&mut self, now: Millis, key: usize, numbers: std::ops::Range<u64>) {
+        let has_one = |n: &u64| {
+            self.numbered(key, *n)
+                .is_some_and(|p| self.requests.all[p].as_ref().is_some_and(|r| r.state == State::Settled))
+        };
+        if numbers.clone().any(|number| has_one(&number)) {
+            self.sessions.at(key).confirmed_at = Some(now);
+        }
+        numbers.for_each(|number| self.drop_interest(key, number));
     }
 
     fn drop_interest(&mut self, key: usize, number: u64) {
@@ -374,6 +389,7 @@ impl Model {
 
     pub fn tick(&mut self, now: Millis) {
         self.resume();
+        self.end_shortage();
         let due = self.requests.iter().filter(|(_, request)| request.expires <= now);
         let mut due: Vec<(bool, usize)> = due.map(|(at, r)| (matches!(r.state, State::Held(_)), at)).collect();
         due.sort_unstable();
@@ -415,7 +431,7 @@ impl Model {
             let aside = self.sessions.iter().filter(|(_, session)| session.is_aside);
             let aside: Vec<(usize, bool)> = aside.map(|(key, s)| (key, now - s.absent_since > retention)).collect();
             for (key, is_over) in aside {
-                if is_over { self.remove_session(key) } else { self.unpark_all(key, false) }
+                if is_over { self.remove_session(key) } else { self.unpark_all(key) }
             }
         }
     }

@@ -134,7 +134,7 @@ impl Model {
     pub fn confirm(&mut self, now: Millis, peer: Peer, first: u64, count: u64) {
         let Some(key) = self.client(now, peer) else { return };
         let before = self.load().1;
-        (first..first + count).for_each(|number| self.drop_interest(key, number));
+        self.drop_all(now, key, first..first + count);
         self.add_confirmed(key, first..first + count);
         let after = self.load().1;
         if after > before && after >= self.settings.bytes_max * 3 / 2 {
@@ -162,20 +162,52 @@ impl Model {
         self.sessions.iter().map(|(key, _)| self.unconfirmed(key)).sum()
     }
 
-    /// Whether what a client has to confirm, and what is to come, is more than its part of what it may have and of what is left.
-    pub(super) fn is_held_back(&mut self, key: usize, divisor: usize) -> bool {
-        let expected = self.of_session(key).map(|request| request.expected).sum::<usize>();
-        let of_all = self.requests.iter().map(|(_, request)| request.expected).sum::<usize>() + self.all_unconfirmed();
-        let left = (self.settings.bytes_max / 2).saturating_sub(of_all);
-        let most = left.clamp(self.settings.bytes_max / 1024, self.settings.client_bytes_max) / divisor;
-        self.sessions.at(key).blocked || self.unconfirmed(key) + expected > most
+    fn takes_replies(&self, key: usize) -> bool {
+        let session = self.sessions.all[key].as_ref().expect("it is there");
+        session.confirmed_at.is_some_and(|at| self.now - at <= 10_000)
     }
 
-    /// What a reply is expected to need beyond its request.
-    pub(super) fn expected(&self, place: usize) -> usize {
-        let request = self.requests.all[place].as_ref().expect("it is there");
-        let size = self.reply_sizes.get(&request.service).unwrap_or(&self.settings.reply_bytes_expected);
-        size.saturating_sub(request.bytes - REQUEST_BYTES) / 1024 * 1024
+    /// Whether a client has to confirm more than this part of what it may have here.
+    pub(super) fn is_held_back(&mut self, key: usize, divisor: usize) -> bool {
+        let left = (self.settings.bytes_max / 2).saturating_sub(self.all_unconfirmed());
+        let most = match self.takes_replies(key) {
+            true => self.settings.client_bytes_max,
+            false => left.clamp(self.settings.bytes_max / 512, self.settings.client_bytes_max),
+        };
+        self.sessions.at(key).blocked || self.unconfirmed(key) > most / divisor
+    }
+
+    /// What a reply is expected to need beyond its request, if it is kept.
+    pub(super) fn expected(&mut self, place: usize) -> usize {
+        let request = self.requests.at(place);
+        let (session, service, bytes) = (request.session, request.service, request.bytes - REQUEST_BYTES);
+        let session = self.sessions.at(session);
+        let size = self.reply_sizes.get(&service).unwrap_or(&self.settings.reply_bytes_expected);
+        let is_kept = session.client.is_some() && !session.is_aside;
+        if is_kept { size.saturating_sub(bytes) / 1024 * 1024 } else { 0 }
+    }
+
+    /// Whether a request has to wait for room for its reply.
+    pub(super) fn waits_for_room(&mut self, service: u8, expected: usize) -> bool {
+        let of_service = self.requests.iter().filter(|(_, request)| request.service == service);
+        let of_service: usize = of_service.map(|(_, request)| request.expected).sum();
+        let of_all: usize = self.requests.iter().map(|(_, request)| request.expected).sum();
+        let room = (self.settings.bytes_max / 4 * 3).saturating_sub(self.all_unconfirmed());
+        let waits = expected > 0 && of_service > 0 && of_all + expected > room.max(self.settings.bytes_max / 4);
+        if waits && !self.short.contains(&service) {
+            self.short.push_back(service);
+        }
+        waits
+    }
+
+    /// Goes on with services that wait for room, the longest first, until one has to wait again.
+    pub(super) fn end_shortage(&mut self) {
+        while let Some(service) = self.short.pop_front() {
+            self.dispatch(service);
+            if self.short.contains(&service) {
+                return self.short.rotate_right(1);
+            }
+        }
     }
 
     pub(super) fn learn(&mut self, service: u8, bytes: usize) {
@@ -193,22 +225,17 @@ impl Model {
 
     pub(super) fn unpark(&mut self, key: usize) {
         if !self.sessions.at(key).is_aside && !self.is_held_back(key, 2) {
-            self.unpark_all(key, true);
+            self.unpark_all(key);
         }
     }
 
-    pub(super) fn unpark_all(&mut self, key: usize, to_the_front: bool) {
-        let mut parked = std::mem::take(&mut self.sessions.at(key).parked);
-        if to_the_front {
-            parked.reverse();
-        }
+    pub(super) fn unpark_all(&mut self, key: usize) {
         let mut services = Vec::new();
-        for place in parked {
+        for place in std::mem::take(&mut self.sessions.at(key).parked) {
             let request = self.requests.at(place);
             request.state = State::Waiting;
             services.push(request.service);
-            let queue = self.queues.entry(request.service).or_default();
-            queue.insert(if to_the_front { 0 } else { queue.len() }, place);
+            self.queues.entry(request.service).or_default().push(place);
         }
         services.dedup();
         services.into_iter().for_each(|service| self.dispatch(service));
@@ -239,7 +266,6 @@ impl Model {
                 self.requests.at(place).expected = 0;
                 self.offer(key);
                 self.dispatch(service);
-                self.unpark(session);
             }
             State::Ended | State::Settled => {}
         }
@@ -286,11 +312,12 @@ impl Model {
     /// With what a worker replied, if there is room for it.
     pub(super) fn settle_reply(&mut self, place: usize, status: u16, what: u64, length: usize) {
         let of = self.requests.at(place).session;
-        let (unconfirmed, bytes) = (self.unconfirmed(of), memory_bytes(length));
+        let (unconfirmed, bytes, most) = (self.unconfirmed(of), memory_bytes(length), self.settings.bytes_max);
         let its_own = self.requests.at(place).bytes - REQUEST_BYTES;
-        let left = (self.settings.bytes_max * 3 / 4).saturating_sub(self.all_unconfirmed());
-        let has_room = (unconfirmed == 0 || unconfirmed + bytes <= left.max(self.settings.bytes_max / 1024 * 2))
-            && self.load().1 - its_own + bytes <= self.settings.bytes_max * 3 / 2;
+        let all = self.all_unconfirmed() + bytes;
+        let left = (most / 4 * 3).saturating_sub(self.all_unconfirmed()).max(most / 512 * 2);
+        let is_in_its_share = self.takes_replies(of) || unconfirmed == 0 || unconfirmed + bytes <= left;
+        let has_room = all <= most / 2 || (all <= most && is_in_its_share);
         let is_kept = self.sessions.at(of).client.is_some() && !self.sessions.at(of).is_aside;
         match bytes > its_own.max(64) && is_kept && !has_room {
             true => {

@@ -126,12 +126,10 @@ impl Model {
             let service = self.workers.at(key).service;
             self.workers.at(key).held.retain(|&held| held != place);
             self.requests.at(place).expected = 0;
-            let session = self.requests.at(place).session;
             self.learn(service, memory_bytes(length));
             self.offer(key);
             self.settle_reply(place, status, what, length);
             self.dispatch(service);
-            self.unpark(session);
         } else if self.requests.at(place).has_parts || (!ok && self.is_aside(place)) {
             self.counters.late_replies += 1;
         } else {
@@ -159,19 +157,24 @@ impl Model {
                 self.workers.at(key).available = None;
                 continue;
             }
-            queue.remove(0);
-            self.relieved = true;
             let session = self.requests.at(place).session;
-            if !self.sessions.at(session).parked.is_empty() || self.is_held_back(session, 1) {
+            if self.is_held_back(session, 1) {
+                self.queues.entry(service).or_default().remove(0);
+                self.relieved = true;
                 self.sessions.at(session).parked.push(place);
                 self.requests.at(place).state = State::Parked;
                 continue;
             }
+            let expected = self.expected(place);
+            if self.waits_for_room(service, expected) {
+                return;
+            }
+            self.queues.entry(service).or_default().remove(0);
+            self.relieved = true;
             let worker = self.workers.at(key);
             worker.held.push(place);
             worker.available = None;
             let peer = worker.peer;
-            let expected = self.expected(place);
             let request = self.requests.at(place);
             request.expected = expected;
             (request.state, request.attempt) = (State::Held(key), request.attempt + 1);
