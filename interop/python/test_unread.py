@@ -158,8 +158,8 @@ def test_replies_to_a_numbered_client_that_reads_nothing(small, connected, end):
     done = 0
     while now := work(1_000):
         done += now
-    # More of them than there is memory for, and by far not all.
-    assert 32 * MIB < done * 90_000 < 2_000 * 90_000 / 2
+    # More of them than there is memory for, and not all.
+    assert 32 * MIB < done * 90_000 and done < 2_000
     assert more() < 48 * MIB
     for _ in range(20):
         assert reader.ask(b"echo", b"hello") == [b"hello"]

@@ -6,8 +6,8 @@
 //! 1. Requests wait in their queue while replies to what workers have may need all the memory that there is for replies. Each is
 //!    expected to need as much beyond its request as those of its service needed lately.
 //! 2. A client's requests are held back while it has much here that it doesn't confirm.
-//! 3. A reply for which there is no room all the same isn't kept, and the request ends so. Of those who don't confirm anything, each may
-//!    have as much as is left, so that many of them leave room for who does.
+//! 3. A reply for which there is no room all the same isn't kept, and the request ends so. A quarter of the memory is for clients that
+//!    confirm what they have.
 
 use super::requests::State;
 use super::session::Session;
@@ -129,20 +129,36 @@ impl Core {
 
     /// A worker has a request to which such a reply is expected.
     #[inline]
-    pub(super) fn expect(&mut self, service: ServiceKey, expected: Expected) {
+    pub(super) fn expect(&mut self, slot: u32, expected: Expected) {
         if expected != Expected::NOTHING {
-            self.replies.expected += expected.bytes();
-            self.services.at_mut(service).replies.expected += expected.bytes();
+            let (request, bytes) = (self.requests.at(slot), expected.bytes());
+            self.replies.expected += bytes;
+            self.services.at_mut(request.service).replies.expected += bytes;
+            self.sessions[request.session as usize].reply_bytes_expected += bytes;
         }
     }
 
     /// No worker has it any more.
     #[inline]
-    pub(super) fn expect_no_more(&mut self, service: ServiceKey, expected: Expected) {
+    pub(super) fn expect_no_more(&mut self, slot: u32, expected: Expected) {
         if expected != Expected::NOTHING {
-            self.replies.expected -= expected.bytes();
-            self.services.at_mut(service).replies.expected -= expected.bytes();
+            let (request, bytes) = (self.requests.at(slot), expected.bytes());
+            self.replies.expected -= bytes;
+            self.services.at_mut(request.service).replies.expected -= bytes;
+            self.sessions[request.session as usize].reply_bytes_expected -= bytes;
         }
+    }
+
+    /// Whether enough is coming to a client of which nobody knows yet whether it confirms anything, where others don't: a little, or one
+    /// reply.
+    #[inline]
+    pub(super) fn has_enough_coming(&self, now: Millis, key: SessionKey, expected: Expected) -> bool {
+        if expected == Expected::NOTHING || self.replies.unconfirmed <= self.settings.bytes_max / 2 {
+            return false;
+        }
+        let session = &self.sessions[key as usize];
+        let its = session.reply_bytes + session.reply_bytes_expected;
+        its > 0 && its + expected.bytes() > self.settings.share_of_replies_min() && !session.takes_replies(now)
     }
 
     /// An outcome of so many octets is kept until it is confirmed.
@@ -184,12 +200,12 @@ impl Core {
     fn has_room_for(&self, now: Millis, key: SessionKey, bytes: usize) -> bool {
         let (session, most) = (&self.sessions[key as usize], self.settings.bytes_max);
         let all = self.replies.unconfirmed + bytes;
-        if all <= most / 2 || !self.keeps_replies(key) {
+        if all <= most / 4 * 3 || !self.keeps_replies(key) {
             return true;
         }
-        let left = (most / 4 * 3).saturating_sub(self.replies.unconfirmed);
-        let is_its_share = || session.reply_bytes + bytes <= left.max(2 * self.settings.share_of_replies_min());
-        all <= most && (session.takes_replies(now) || session.reply_bytes == 0 || is_its_share())
+        // What is left is for those who confirm, or have nothing here that they could confirm.
+        let is_little = || session.reply_bytes + bytes <= 2 * self.settings.share_of_replies_min();
+        all <= most && (session.takes_replies(now) || session.reply_bytes == 0 || is_little())
     }
 
     /// Ends a request that is in no list, and to which there was a reply.
@@ -216,22 +232,26 @@ impl Core {
 
     /// Panics if the sums aren't those of what is there: for [`Core::check`].
     pub(super) fn check_replies(&self) {
-        let (mut of_services, mut of_sessions) = (HashMap::new(), HashMap::new());
+        let (mut of_services, mut of_sessions) = (HashMap::new(), HashMap::<_, (usize, usize)>::new());
         for (_, request) in self.requests.iter() {
             match request.state {
-                State::Held(_, expected) => *of_services.entry(request.service).or_default() += expected.bytes(),
-                State::Settled => *of_sessions.entry(request.session).or_default() += request.bytes(),
+                State::Held(_, expected) => {
+                    *of_services.entry(request.service).or_default() += expected.bytes();
+                    of_sessions.entry(request.session).or_default().1 += expected.bytes();
+                }
+                State::Settled => of_sessions.entry(request.session).or_default().0 += request.bytes(),
                 _ => {}
             }
         }
         assert_eq!(of_services.values().sum::<usize>(), self.replies.expected);
-        assert_eq!(of_sessions.values().sum::<usize>(), self.replies.unconfirmed);
+        assert_eq!(of_sessions.values().map(|its| its.0).sum::<usize>(), self.replies.unconfirmed);
         for (key, service) in self.services.iter_by_key() {
             assert_eq!(of_services.get(&key).unwrap_or(&0), &service.replies.expected);
             assert!(!service.replies.is_short || self.replies.short.contains(&key));
         }
         for (key, session) in &self.sessions {
-            assert_eq!(of_sessions.get(&(key as SessionKey)).unwrap_or(&0), &session.reply_bytes);
+            let its = of_sessions.get(&(key as SessionKey)).copied().unwrap_or_default();
+            assert_eq!(its, (session.reply_bytes, session.reply_bytes_expected));
         }
     }
 

@@ -34,6 +34,8 @@ pub(super) struct Session {
     pub bytes: usize,
     /// Of these, octets of replies.
     pub reply_bytes: usize,
+    /// Octets that replies to what workers have of it are expected to need beyond their requests.
+    pub reply_bytes_expected: usize,
     /// When it last confirmed one.
     pub confirmed_at: Option<Millis>,
     /// Requests that no worker gets before it has taken replies.
@@ -69,6 +71,7 @@ impl Session {
             next_number: 1,
             bytes: 0,
             reply_bytes: 0,
+            reply_bytes_expected: 0,
             confirmed_at: None,
             parked: List::default(),
             given: Given::default(),

@@ -125,8 +125,7 @@ impl Core {
         self.requests.unlink(&mut self.workers[key as usize].held, slot);
         let request = self.requests.at_mut(slot);
         if let State::Held(_, expected) = std::mem::replace(&mut request.state, State::BuiltIn) {
-            let service = request.service;
-            self.expect_no_more(service, expected);
+            self.expect_no_more(slot, expected);
         }
     }
 
@@ -269,13 +268,13 @@ impl Core {
                 continue;
             }
             let session = self.requests.at(slot).session;
-            if self.is_held_back(now, session, 1) {
+            let expected = self.expected_of(slot);
+            if self.is_held_back(now, session, 1) || self.has_enough_coming(now, session, expected) {
                 self.dequeue(slot);
                 self.requests.push_back(&mut self.sessions[session as usize].parked, slot);
                 self.requests.at_mut(slot).state = State::Parked;
                 continue;
             }
-            let expected = self.expected_of(slot);
             if self.waits_for_room(key, expected) {
                 return;
             }
@@ -298,7 +297,7 @@ impl Core {
         if let Some(busy) = self.settings.busy_timeout_ms {
             self.next_expiry = self.next_expiry.min(now.saturating_add(busy));
         }
-        self.expect(self.requests.at(slot).service, expected);
+        self.expect(slot, expected);
         let request = self.requests.at_mut(slot);
         request.state = State::Held(key, expected);
         request.attempt = request.attempt.saturating_add(1);

@@ -177,6 +177,14 @@ impl Model {
         self.sessions.at(key).blocked || self.unconfirmed(key) > most / divisor
     }
 
+    /// Whether enough is coming to a client of which it isn't known yet whether it confirms anything.
+    pub(super) fn has_enough_coming(&self, key: usize, expected: usize) -> bool {
+        let its = self.unconfirmed(key) + self.of_session(key).map(|request| request.expected).sum::<usize>();
+        let most = self.settings.bytes_max;
+        let is_enough = its > 0 && its + expected > most / 512;
+        expected > 0 && self.all_unconfirmed() > most / 2 && is_enough && !self.takes_replies(key)
+    }
+
     /// What a reply is expected to need beyond its request, if it is kept.
     pub(super) fn expected(&mut self, place: usize) -> usize {
         let request = self.requests.at(place);
@@ -315,9 +323,9 @@ impl Model {
         let (unconfirmed, bytes, most) = (self.unconfirmed(of), memory_bytes(length), self.settings.bytes_max);
         let its_own = self.requests.at(place).bytes - REQUEST_BYTES;
         let all = self.all_unconfirmed() + bytes;
-        let left = (most / 4 * 3).saturating_sub(self.all_unconfirmed()).max(most / 512 * 2);
-        let is_in_its_share = self.takes_replies(of) || unconfirmed == 0 || unconfirmed + bytes <= left;
-        let has_room = all <= most / 2 || (all <= most && is_in_its_share);
+        let is_little = unconfirmed + bytes <= most / 512 * 2;
+        let has_room =
+            all <= most / 4 * 3 || (all <= most && (self.takes_replies(of) || unconfirmed == 0 || is_little));
         let is_kept = self.sessions.at(of).client.is_some() && !self.sessions.at(of).is_aside;
         match bytes > its_own.max(64) && is_kept && !has_room {
             true => {

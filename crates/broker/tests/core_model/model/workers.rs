@@ -158,14 +158,14 @@ impl Model {
                 continue;
             }
             let session = self.requests.at(place).session;
-            if self.is_held_back(session, 1) {
+            let expected = self.expected(place);
+            if self.is_held_back(session, 1) || self.has_enough_coming(session, expected) {
                 self.queues.entry(service).or_default().remove(0);
                 self.relieved = true;
                 self.sessions.at(session).parked.push(place);
                 self.requests.at(place).state = State::Parked;
                 continue;
             }
-            let expected = self.expected(place);
             if self.waits_for_room(service, expected) {
                 return;
             }
