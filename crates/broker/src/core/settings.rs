@@ -79,7 +79,7 @@ impl Settings {
 
     /// Octets of replies that a client may have here, and workers be given more of its requests, however much is here for others.
     pub fn share_of_replies_min(&self) -> usize {
-        self.bytes_max / 512
+        self.bytes_max / 2048
     }
 
     /// Octets that sockets are to hold of what waits for peers: a quarter of all memory. What they don't take waits here, and follows

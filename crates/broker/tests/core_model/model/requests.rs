@@ -172,7 +172,7 @@ impl Model {
         let left = (self.settings.bytes_max / 2).saturating_sub(self.all_unconfirmed());
         let most = match self.takes_replies(key) {
             true => self.settings.client_bytes_max,
-            false => left.clamp(self.settings.bytes_max / 512, self.settings.client_bytes_max),
+            false => left.clamp(self.settings.bytes_max / 2048, self.settings.client_bytes_max),
         };
         self.sessions.at(key).blocked || self.unconfirmed(key) > most / divisor
     }
@@ -181,7 +181,7 @@ impl Model {
     pub(super) fn has_enough_coming(&self, key: usize, expected: usize) -> bool {
         let its = self.unconfirmed(key) + self.of_session(key).map(|request| request.expected).sum::<usize>();
         let most = self.settings.bytes_max;
-        let is_enough = its > 0 && its + expected > most / 512;
+        let is_enough = its > 0 && its + expected > most / 2048;
         expected > 0 && self.all_unconfirmed() > most / 2 && is_enough && !self.takes_replies(key)
     }
 
@@ -323,7 +323,7 @@ impl Model {
         let (unconfirmed, bytes, most) = (self.unconfirmed(of), memory_bytes(length), self.settings.bytes_max);
         let its_own = self.requests.at(place).bytes - REQUEST_BYTES;
         let all = self.all_unconfirmed() + bytes;
-        let is_little = unconfirmed + bytes <= most / 512 * 2;
+        let is_little = unconfirmed + bytes <= most / 2048 * 2;
         let has_room =
             all <= most / 4 * 3 || (all <= most && (self.takes_replies(of) || unconfirmed == 0 || is_little));
         let is_kept = self.sessions.at(of).client.is_some() && !self.sessions.at(of).is_aside;
