@@ -68,6 +68,7 @@ impl Core {
             State::Held(key, _) => {
                 let (token, since) = (self.token_of(slot), self.requests.at(slot).since);
                 self.take_from(key, slot);
+                self.requests.at_mut(slot).state = State::BuiltIn;
                 let worker = &mut self.workers[key as usize];
                 match worker.kind {
                     Kind::Numbered => self.actions.push(Action::CancelWork { peer: worker.peer, token }),
@@ -83,17 +84,8 @@ impl Core {
         self.requests.at_mut(slot).state = State::BuiltIn;
     }
 
-    /// Ends a request that is in no list with what a worker replied, if there is room for it.
-    #[inline]
-    pub(super) fn settle_reply(&mut self, now: Millis, slot: u32, status: Status, body: Arriving<'_>) {
-        if self.has_room_for_reply(now, slot, body.memory_bytes()) {
-            self.settle(slot, status, body);
-        } else {
-            self.lose_reply(slot, body.memory_bytes());
-        }
-    }
-
     /// Ends a request that is in no list.
+    #[inline]
     pub(super) fn settle(&mut self, slot: u32, status: Status, body: Arriving<'_>) {
         let is_aside = self.is_aside(slot);
         if is_aside && !status.is_ok() {

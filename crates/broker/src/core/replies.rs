@@ -78,14 +78,15 @@ pub(super) struct Replies {
 impl Core {
     /// What the reply to a request is expected to need, if it is kept.
     #[inline]
-    pub(super) fn expected_of(&self, slot: u32) -> Expected {
-        let request = self.requests.at(slot);
-        let size = self.services.at(request.service).replies.size.unwrap_or(self.settings.reply_bytes_expected);
-        let bytes = size.saturating_sub(request.body.memory_bytes());
-        if bytes < Expected::UNIT || !self.keeps_replies(request.session) {
+    pub(super) fn expected_of(&self, service: ServiceKey, slot: u32) -> Expected {
+        let size = self.services.at(service).replies.size.unwrap_or(self.settings.reply_bytes_expected);
+        // Mostly it is nothing, and the request needn't be looked at.
+        if size < Expected::UNIT {
             return Expected::NOTHING;
         }
-        Expected::of(bytes)
+        let request = self.requests.at(slot);
+        let bytes = size.saturating_sub(request.body.memory_bytes());
+        if self.keeps_replies(request.session) { Expected::of(bytes) } else { Expected::NOTHING }
     }
 
     /// Whether the outcome of a client's requests is kept until it confirms it.
@@ -180,6 +181,12 @@ impl Core {
     #[inline]
     pub(super) fn is_held_back(&self, now: Millis, key: SessionKey, divisor: usize) -> bool {
         let (session, settings) = (&self.sessions[key as usize], &self.settings);
+        if session.blocked {
+            return true;
+        }
+        if session.reply_bytes <= settings.share_of_replies_min() / divisor {
+            return false;
+        }
         let most = match session.takes_replies(now) {
             true => settings.client_bytes_max,
             false => {
@@ -187,7 +194,7 @@ impl Core {
                 left.max(settings.share_of_replies_min()).min(settings.client_bytes_max)
             }
         };
-        session.blocked || session.reply_bytes > most / divisor
+        session.reply_bytes > most / divisor
     }
 
     /// Whether there is room for a reply of so many octets.

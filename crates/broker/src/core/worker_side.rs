@@ -113,18 +113,23 @@ impl Core {
         }
         let service = worker.service;
         self.take_from(key, slot);
-        self.services.at_mut(service).replies.learn(body.memory_bytes());
+        let bytes = body.memory_bytes();
+        self.services.at_mut(service).replies.learn(bytes);
         self.offer(key);
-        self.settle_reply(now, slot, status, body);
+        if bytes > 0 && !self.has_room_for_reply(now, slot, bytes) {
+            self.lose_reply(slot, bytes);
+        } else {
+            self.settle(slot, status, body);
+        }
         self.dispatch(now, service);
     }
 
-    /// Takes a request that a worker has from it. [`Core::offer`] and [`Core::dispatch`] should follow: it may get another one.
+    /// Takes a request that a worker has from it. What it is then is still to be said; [`Core::offer`] and [`Core::dispatch`] should follow,
+    /// as the worker may get another one.
     #[inline]
     pub(super) fn take_from(&mut self, key: WorkerKey, slot: u32) {
         self.requests.unlink(&mut self.workers[key as usize].held, slot);
-        let request = self.requests.at_mut(slot);
-        if let State::Held(_, expected) = std::mem::replace(&mut request.state, State::BuiltIn) {
+        if let State::Held(_, expected) = self.requests.at(slot).state {
             self.expect_no_more(slot, expected);
         }
     }
@@ -181,7 +186,10 @@ impl Core {
             // Another worker may look after what one couldn't.
             None if is_open && !has_parts && (status.is_ok() || !self.is_aside(slot)) => {
                 self.withdraw(now, slot);
-                self.settle_reply(now, slot, status, body);
+                match self.has_room_for_reply(now, slot, body.memory_bytes()) {
+                    true => self.settle(slot, status, body),
+                    false => self.lose_reply(slot, body.memory_bytes()),
+                }
             }
             _ => {
                 // What comes after parts that are lost, or among those of another worker, is not the reply.
@@ -268,7 +276,7 @@ impl Core {
                 continue;
             }
             let session = self.requests.at(slot).session;
-            let expected = self.expected_of(slot);
+            let expected = self.expected_of(key, slot);
             if self.is_held_back(now, session, 1) || self.has_enough_coming(now, session, expected) {
                 self.dequeue(slot);
                 self.requests.push_back(&mut self.sessions[session as usize].parked, slot);
@@ -333,8 +341,10 @@ impl Core {
             self.take_from(key, slot);
             self.recharge(slot, |request| drop(request.take_parts()));
             if self.was_begun_for_good(slot) {
+                self.requests.at_mut(slot).state = State::BuiltIn;
                 cut_short.push(slot);
             } else if self.requests.at(slot).attempt >= self.settings.attempts_max {
+                self.requests.at_mut(slot).state = State::BuiltIn;
                 given_up.push(slot);
             } else {
                 self.counters.requeued += 1;
