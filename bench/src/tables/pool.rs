@@ -70,6 +70,7 @@ fn targets(rows: &Rows<'_>) -> Vec<Target> {
         of_ideal("our library, inproc, of what the workers could do", OURS_INPROC),
         of_ideal("our library, ipc, of what they could do", OURS_IPC),
         of_ideal("our library, tcp, of what they could do", OURS_TCP),
+        of_ideal("tow broker, tow call, a worker on our library, of what they could do", OURS),
         of_ideal("tow broker, stock workers, of what they could do", OURS_STOCK),
     ]
 }

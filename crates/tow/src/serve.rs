@@ -55,7 +55,9 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.digest_file = arguments.digest_file;
     let interval = seconds("heartbeat", arguments.heartbeat)?;
     let timeout = interval * HEARTBEATS_MISSED_MAX;
-    options.hub.heartbeat = Some(Heartbeat { interval, timeout, ttl: Duration::ZERO });
+    // Clients that heed it needn't wait for longer than this side does.
+    let ttl = interval.saturating_add(timeout);
+    options.hub.heartbeat = Some(Heartbeat { interval, timeout, ttl });
     options.hub.congestion = arguments.congestion;
     options.hub.max_peers = arguments.max_clients;
     options.hub.max_peers_per_address = arguments.max_clients_per_address;

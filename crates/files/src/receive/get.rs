@@ -96,7 +96,7 @@ pub struct Summary {
     pub skipped: u64,
     /// Seconds that it took.
     pub seconds: f64,
-    /// Every file that was sent was checked against its digest.
+    /// Every file that was sent was checked against its digest. Not so if nothing came of what was asked for.
     pub verified: bool,
     /// Files, directories and links that failed.
     pub failed: u64,
@@ -412,7 +412,7 @@ fn summary(totals: Totals, verify: bool, warnings: Vec<String>, begun: Instant) 
         resumed_bytes: totals.resumed_bytes,
         skipped: totals.skipped,
         seconds: begun.elapsed().as_secs_f64(),
-        verified: verify && totals.verified >= sent,
+        verified: verify && totals.verified >= sent && (totals.failed == 0 || totals.files > 0),
         failed: totals.failed,
         failures: totals.failures,
         warned: warnings.len() as u64,

@@ -85,6 +85,9 @@ fn garbage_instead_of_a_greeting_is_refused() {
     }
     fixture.expect_flat_memory();
     fixture.expect_service();
+    // Whoever runs an old library is to find out why.
+    let log = fixture.server.log();
+    assert!(log.contains("ZMTP 1") && log.contains("ZMTP 2"), "{log}");
 }
 
 #[test]

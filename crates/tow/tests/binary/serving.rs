@@ -1,6 +1,9 @@
 //! How `tow serve` begins and ends, and where it can listen.
 
 use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, SystemTime};
 
 use rustix::process::Signal;
 use tempfile::tempdir;
@@ -208,4 +211,44 @@ fn a_release_that_was_switched_is_served_and_told_once() {
     let log = server.stop(Signal::TERM).expect_code(0).stderr;
     let count = |what: &str| log.lines().filter(|line| line.contains(what)).count();
     assert_eq!((count("the served path is gone"), count("the served path was replaced")), (1, 2), "{log}");
+}
+
+#[test]
+fn digests_are_remembered_over_restarts() {
+    let folder = tempdir().expect("a folder");
+    let (served, remembered) = (folder.path().join("served"), folder.path().join("digests"));
+    random_file(&served.join("a"), 200 << 20, 1);
+    // What has just changed may change again before its times tell, and isn't remembered.
+    let long_ago = SystemTime::now() - Duration::from_secs(100);
+    File::options().write(true).open(served.join("a")).and_then(|file| file.set_modified(long_ago)).expect("touch");
+    let changed = std::fs::metadata(served.join("a")).expect("stat").ctime();
+    let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after it").as_secs();
+    wait_until("it has changed a while ago", || now() > changed.unsigned_abs() + 3);
+    let serve = || {
+        let mut command = tow([OsStr::new("serve"), served.as_ref(), OsStr::new("--digest-file"), remembered.as_ref()]);
+        Server::from_command(command.args(["--bind", "tcp://127.0.0.1:0"]))
+    };
+    let ask = |server: &Server| {
+        let outcome = run(&mut tow(["ls", "--digest", "--json", &server.url("")])).expect_code(0);
+        (outcome.stdout, server.cpu_ticks())
+    };
+    let first = serve();
+    let (told, hashing) = ask(&first);
+    wait_until("it is written down", || std::fs::metadata(&remembered).is_ok_and(|file| file.len() > 0));
+    first.kill();
+    let (again, remembering) = ask(&serve());
+    assert_eq!(again, told);
+    assert!(hashing > 2 * remembering, "{hashing} ticks of a processor, and then {remembering}");
+}
+
+#[test]
+fn no_more_clients_than_it_may_have() {
+    let folder = tempdir().expect("a folder");
+    write(&folder.path().join("a"), b"a");
+    let mut command = tow([OsStr::new("serve"), folder.path().as_ref(), OsStr::new("--max-clients"), OsStr::new("2")]);
+    let server = Server::from_command(command.args(["--bind", "tcp://127.0.0.1:0"]));
+    let (one, _two) = (Wire::dealer(server.port()), Wire::dealer(server.port()));
+    Wire::connect(server.port()).expect_closed();
+    drop(one);
+    get(&server.url("a"), &folder.path().join("copy")).expect_code(0);
 }

@@ -248,6 +248,14 @@ impl Server {
         format!("{}/{path}", self.endpoint)
     }
 
+    /// What it has had of a processor, in the kernel's ticks.
+    pub fn cpu_ticks(&self) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.pid())).expect("stat");
+        let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
+        // The user's part, and the system's.
+        fields.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u64>().expect("a number")).sum()
+    }
+
     /// Its TCP port.
     pub fn port(&self) -> u16 {
         let port = self.endpoint.rsplit(':').next().and_then(|port| port.parse().ok());
