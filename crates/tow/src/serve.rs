@@ -10,7 +10,6 @@ use crate::passwords::Passwords;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 use towpath_files::serve::{Admit, Server, ServerOptions};
 use towpath_sockets::{Congestion, Endpoint, Heartbeat, MechanismConfig};
 
