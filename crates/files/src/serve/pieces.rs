@@ -161,10 +161,10 @@ mod tests {
             let mut cursor = PieceCursor::new(ranges.as_deref(), size, layout(0), chunk);
             let mut sent = Vec::new();
             while !cursor.is_done() {
-                if late.is_empty() || cursor.peek().is_none() || cursor.wants_layout().is_some_and(|from| late.contains(&from)) {
-                    if let Some(from) = cursor.wants_layout() {
-                        cursor.add_layout(layout(from));
-                    }
+                let wanted = cursor.wants_layout();
+                let is_time = |from: &u64| late.is_empty() || late.contains(from);
+                if let Some(from) = wanted.filter(|from| is_time(from) || cursor.peek().is_none()) {
+                    cursor.add_layout(layout(from));
                 }
                 let piece = cursor.peek();
                 prop_assert!(piece.is_some(), "it neither goes on nor wants to know anything");
