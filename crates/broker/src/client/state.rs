@@ -322,8 +322,8 @@ impl State {
         }
     }
 
-    /// A broker that takes nothing, because its disk can't be written to, is left for the next one. Where all of them have refused one
-    /// after the other, what they say of the time to come again is waited for.
+    /// A broker that takes nothing, because its disk can't be written to, is left for the next one. When all of them have refused, one
+    /// after the other, the time to come again that the last one says is waited for before the next round.
     fn leave_who_refuses(&mut self, hub: &mut Hub, now: Instant) {
         let Connection::Ready(peer, _) = self.connection else { return };
         let is_quiet = self.pending.is_empty() && self.block.is_empty() && !hub.has_output();

@@ -282,7 +282,8 @@ impl Core {
             self.forget_unlisted(slot);
         }
         if self.replies_of(key) < before {
-            self.sessions[key as usize].confirmed_at = Some(now);
+            let session = &mut self.sessions[key as usize];
+            (session.takes_since, session.has_confirmed) = (now, true);
         }
     }
 

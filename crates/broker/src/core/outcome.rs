@@ -190,7 +190,9 @@ impl Core {
     pub(super) fn unpark(&mut self, now: Millis, key: SessionKey) {
         // Half, so that it isn't parked again at once.
         let session = &self.sessions[key as usize];
-        if session.parked.len > 0 && !session.is_aside && !self.is_held_back(now, key, 2) {
+        let Some(first) = session.parked.first().filter(|_| !session.is_aside) else { return };
+        let expected = self.expected_of(self.requests.at(first).service, first);
+        if !self.is_held_back(now, key, 2) && !self.has_enough_coming(now, key, expected) {
             self.unpark_all(now, key);
         }
     }

@@ -26,8 +26,14 @@ const NO_ROOM: &str = "executed, but no room for the reply";
 /// By how much of the difference to what comes less is expected next time.
 const FORGETTING: usize = 64;
 
-/// A client that has confirmed something since so long takes its replies.
+/// Who confirms none of the replies that are here for so long doesn't take them.
 const TAKES_MS: Millis = 10_000;
+
+/// The same of a client that has never confirmed any.
+const BEGINS_MS: Millis = 1_000;
+
+/// Services that wait for room are looked at so many at a time, in turn: there may be very many.
+const SHORT_AT_ONCE: usize = 16;
 
 /// Memory that a reply is expected to need beyond its request's, in whole kibibytes: so it has its place in the request's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,7 +109,8 @@ impl Core {
             return false;
         }
         let most = self.settings.bytes_max;
-        let room = (most / 4 * 3).saturating_sub(self.replies.unconfirmed).max(most / 4);
+        let here = self.replies.unconfirmed;
+        let room = (most / 4 * 3).saturating_sub(here).max(most / 4).min(most.saturating_sub(here));
         let service = &mut self.services.at_mut(key).replies;
         if service.expected == 0 || self.replies.expected + expected.bytes() <= room {
             return false;
@@ -116,14 +123,11 @@ impl Core {
 
     /// Gives to workers what has waited for room, as far as there is some now.
     pub(super) fn end_shortage(&mut self, now: Millis) {
-        while let Some(key) = self.replies.short.pop_front() {
-            let Some(service) = self.services.get_mut(key).filter(|service| service.replies.is_short) else { continue };
-            service.replies.is_short = false;
-            self.dispatch(now, key);
-            // The others have to wait for as much.
-            if self.services.get(key).is_some_and(|service| service.replies.is_short) {
-                self.replies.short.rotate_right(1);
-                return;
+        for _ in 0..self.replies.short.len().min(SHORT_AT_ONCE) {
+            let Some(key) = self.replies.short.pop_front() else { return };
+            if let Some(service) = self.services.get_mut(key).filter(|service| service.replies.is_short) {
+                service.replies.is_short = false;
+                self.dispatch(now, key);
             }
         }
     }
@@ -160,6 +164,15 @@ impl Core {
         let session = &self.sessions[key as usize];
         let its = session.reply_bytes + session.reply_bytes_expected;
         its > 0 && its + expected.bytes() > self.settings.share_of_replies_min() && !session.takes_replies(now)
+    }
+
+    /// A worker replies to a request of a client's.
+    #[inline]
+    pub(super) fn note_reply(&mut self, now: Millis, session: SessionKey) {
+        let session = &mut self.sessions[session as usize];
+        if session.reply_bytes == 0 {
+            session.takes_since = now;
+        }
     }
 
     /// An outcome of so many octets is kept until it is confirmed.
@@ -210,9 +223,11 @@ impl Core {
         if all <= most / 4 * 3 || !self.keeps_replies(key) {
             return true;
         }
-        // What is left is for those who confirm, or have nothing here that they could confirm.
+        // What is left is for those who confirm, or have nothing here that they could confirm; and there is always some for requests of
+        // others, as long as it isn't known who confirms.
         let is_little = || session.reply_bytes + bytes <= 2 * self.settings.share_of_replies_min();
-        all <= most && (session.takes_replies(now) || session.reply_bytes == 0 || is_little())
+        let begins = || session.begins(now) && all <= most / 8 * 7;
+        all <= most && (session.takes_replies(now) || session.reply_bytes == 0 || is_little() || begins())
     }
 
     /// Ends a request that is in no list, and to which there was a reply.
@@ -270,8 +285,18 @@ impl Core {
 }
 
 impl Session {
-    /// Whether it has confirmed something lately.
+    /// Whether it confirms what is here for it: it has done so before, and not only long ago.
     fn takes_replies(&self, now: Millis) -> bool {
-        self.confirmed_at.is_some_and(|at| now.saturating_sub(at) <= TAKES_MS)
+        self.has_confirmed && self.has_had_time(now) <= TAKES_MS
+    }
+
+    /// Whether it hasn't had the time to confirm anything yet.
+    fn begins(&self, now: Millis) -> bool {
+        !self.has_confirmed && self.has_had_time(now) <= BEGINS_MS
+    }
+
+    /// Since when it could have confirmed something, and hasn't.
+    fn has_had_time(&self, now: Millis) -> Millis {
+        if self.reply_bytes == 0 { 0 } else { now.saturating_sub(self.takes_since) }
     }
 }

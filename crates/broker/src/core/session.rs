@@ -36,8 +36,10 @@ pub(super) struct Session {
     pub reply_bytes: usize,
     /// Octets that replies to what workers have of it are expected to need beyond their requests.
     pub reply_bytes_expected: usize,
-    /// When it last confirmed one.
-    pub confirmed_at: Option<Millis>,
+    /// When there was nothing for it to confirm, or it last confirmed something.
+    pub takes_since: Millis,
+    /// It has confirmed a reply.
+    pub has_confirmed: bool,
     /// Requests that no worker gets before it has taken replies.
     pub parked: List,
     /// What it was told.
@@ -72,7 +74,8 @@ impl Session {
             bytes: 0,
             reply_bytes: 0,
             reply_bytes_expected: 0,
-            confirmed_at: None,
+            takes_since: 0,
+            has_confirmed: false,
             parked: List::default(),
             given: Given::default(),
             untold: List::default(),

@@ -115,6 +115,7 @@ impl Core {
         self.take_from(key, slot);
         let bytes = body.memory_bytes();
         self.services.at_mut(service).replies.learn(bytes);
+        self.note_reply(now, self.requests.at(slot).session);
         self.offer(key);
         if bytes > 0 && !self.has_room_for_reply(now, slot, bytes) {
             self.lose_reply(slot, bytes);

@@ -106,11 +106,11 @@ fn what_nobody_expected_has_no_room_in_the_end_and_others_are_served() {
     let first = said(&mut core).given;
     reply(&mut core, &first, 900 * KIB);
     let bytes = core.load().1;
-    assert!((40 * MIB..50 * MIB).contains(&bytes), "{bytes}");
+    assert!((40 * MIB..60 * MIB).contains(&bytes), "{bytes}");
     // It knows how each of them ended, and nothing else is executed until it confirms that.
     let now = said(&mut core);
     assert_eq!(now.done.len() + now.without_room.len(), first.len());
-    assert!((45..60).contains(&now.done.len()), "{}", now.done.len());
+    assert!((45..70).contains(&now.done.len()), "{}", now.done.len());
     assert!(now.given.is_empty());
     client(&mut core, 2, 3);
     let others = said(&mut core).given;
@@ -132,7 +132,7 @@ fn the_more_clients_take_nothing_the_less_each_of_them_has() {
         now = said(&mut core);
     }
     let bytes = core.load().1;
-    assert!((40 * MIB..62 * MIB).contains(&bytes), "{bytes}");
+    assert!((40 * MIB..64 * MIB).contains(&bytes), "{bytes}");
     // One that takes them has all of its own.
     client(&mut core, 61, 20);
     let mut taken = 0;

@@ -113,7 +113,8 @@ struct Session {
     paused: bool,
     is_journalled: bool,
     is_aside: bool,
-    confirmed_at: Option<Millis>,
+    takes_since: Millis,
+    has_confirmed: bool,
     parked: Vec<usize>,
     next_number: u64,
 }
@@ -337,7 +338,8 @@ impl Model {
             paused: false,
             is_journalled: false,
             is_aside: false,
-            confirmed_at: None,
+            takes_since: 0,
+            has_confirmed: false,
             parked: Vec::new(),
             next_number: 1,
         })
@@ -349,7 +351,8 @@ impl Model {
                 .is_some_and(|p| self.requests.all[p].as_ref().is_some_and(|r| r.state == State::Settled))
         };
         if numbers.clone().any(|number| has_one(&number)) {
-            self.sessions.at(key).confirmed_at = Some(now);
+            let session = self.sessions.at(key);
+            (session.takes_since, session.has_confirmed) = (now, true);
         }
         numbers.for_each(|number| self.drop_interest(key, number));
     }

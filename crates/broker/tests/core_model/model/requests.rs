@@ -162,9 +162,18 @@ impl Model {
         self.sessions.iter().map(|(key, _)| self.unconfirmed(key)).sum()
     }
 
-    fn takes_replies(&self, key: usize) -> bool {
+    /// Since when a client could have confirmed something and hasn't.
+    fn has_had_time(&self, key: usize) -> Millis {
         let session = self.sessions.all[key].as_ref().expect("it is there");
-        session.confirmed_at.is_some_and(|at| self.now - at <= 10_000)
+        if self.unconfirmed(key) == 0 { 0 } else { self.now - session.takes_since }
+    }
+
+    fn has_confirmed(&self, key: usize) -> bool {
+        self.sessions.all[key].as_ref().is_some_and(|session| session.has_confirmed)
+    }
+
+    fn takes_replies(&self, key: usize) -> bool {
+        self.has_confirmed(key) && self.has_had_time(key) <= 10_000
     }
 
     /// Whether a client has to confirm more than this part of what it may have here.
@@ -200,21 +209,20 @@ impl Model {
         let of_service = self.requests.iter().filter(|(_, request)| request.service == service);
         let of_service: usize = of_service.map(|(_, request)| request.expected).sum();
         let of_all: usize = self.requests.iter().map(|(_, request)| request.expected).sum();
-        let room = (self.settings.bytes_max / 4 * 3).saturating_sub(self.all_unconfirmed());
-        let waits = expected > 0 && of_service > 0 && of_all + expected > room.max(self.settings.bytes_max / 4);
+        let (most, here) = (self.settings.bytes_max, self.all_unconfirmed());
+        let room = (most / 4 * 3).saturating_sub(here).max(most / 4).min(most.saturating_sub(here));
+        let waits = expected > 0 && of_service > 0 && of_all + expected > room;
         if waits && !self.short.contains(&service) {
             self.short.push_back(service);
         }
         waits
     }
 
-    /// Goes on with services that wait for room, the longest first, until one has to wait again.
+    /// Goes on with services that wait for room, in turn.
     pub(super) fn end_shortage(&mut self) {
-        while let Some(service) = self.short.pop_front() {
+        for _ in 0..self.short.len().min(16) {
+            let service = self.short.pop_front().expect("it is there");
             self.dispatch(service);
-            if self.short.contains(&service) {
-                return self.short.rotate_right(1);
-            }
         }
     }
 
@@ -232,7 +240,10 @@ impl Model {
     }
 
     pub(super) fn unpark(&mut self, key: usize) {
-        if !self.sessions.at(key).is_aside && !self.is_held_back(key, 2) {
+        let Some(&first) = self.sessions.at(key).parked.first() else { return };
+        let expected = self.expected(first);
+        let is_aside = self.sessions.at(key).is_aside;
+        if !is_aside && !self.is_held_back(key, 2) && !self.has_enough_coming(key, expected) {
             self.unpark_all(key);
         }
     }
@@ -323,9 +334,10 @@ impl Model {
         let (unconfirmed, bytes, most) = (self.unconfirmed(of), memory_bytes(length), self.settings.bytes_max);
         let its_own = self.requests.at(place).bytes - REQUEST_BYTES;
         let all = self.all_unconfirmed() + bytes;
+        let begins = !self.has_confirmed(of) && self.has_had_time(of) <= 1_000 && all <= most / 8 * 7;
         let is_little = unconfirmed + bytes <= most / 2048 * 2;
         let has_room =
-            all <= most / 4 * 3 || (all <= most && (self.takes_replies(of) || unconfirmed == 0 || is_little));
+            all <= most / 4 * 3 || (all <= most && (self.takes_replies(of) || unconfirmed == 0 || is_little || begins));
         let is_kept = self.sessions.at(of).client.is_some() && !self.sessions.at(of).is_aside;
         match bytes > its_own.max(64) && is_kept && !has_room {
             true => {

@@ -127,6 +127,10 @@ impl Model {
             self.workers.at(key).held.retain(|&held| held != place);
             self.requests.at(place).expected = 0;
             self.learn(service, memory_bytes(length));
+            let session = self.requests.at(place).session;
+            if self.of_session(session).all(|request| request.state != State::Settled) {
+                self.sessions.at(session).takes_since = now;
+            }
             self.offer(key);
             self.settle_reply(place, status, what, length);
             self.dispatch(service);
