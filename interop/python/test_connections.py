@@ -82,8 +82,8 @@ def test_heartbeats_of_the_server_find_libzmq_alive(serve, connected, tree):
     dealer = connected(way.endpoint)
     monitor = monitor_of(dealer)
     assert whole_at_once(dealer, b"one") == b"1"
-    # One more than may stay without an answer.
-    for heard, command in ((way.to_client, b"\x04PING"), (way.to_server, b"\x04PONG")):
+    # One more than may stay without an answer. A PING tells how long to wait for the next: as long as the server would, 2.5 s.
+    for heard, command in ((way.to_client, b"\x04PING\x00\x19"), (way.to_server, b"\x04PONG")):
         wait_until(lambda heard=heard, command=command: heard.count(command) > 5, f"{command} was sent")
     assert zmq.EVENT_DISCONNECTED not in events(monitor, seconds=0.1)
     assert whole_at_once(dealer, b"one") == b"1"

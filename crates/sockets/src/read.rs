@@ -25,22 +25,30 @@ const READ_AHEAD_BYTES_MIN: usize = 512;
 /// Bodies with less than this left come with the read-ahead.
 const DIRECT_BYTES_MIN: u64 = 4 * 1024;
 
+/// Octets that are read of a peer in a turn.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Budget {
+    pub all: usize,
+    /// Of these, beside one large frame and what is streamed.
+    pub small: usize,
+}
+
 impl Peer {
-    /// Reads what is there, within the turn's budget: in all, and beside one large frame.
+    /// Reads what is there, within the turn's budget.
     pub(crate) fn read(
         &mut self,
         scratch: &mut [u8],
         pool: &Pool,
         events: &mut VecDeque<Event>,
         now: Instant,
-        (turn_bytes, share): (usize, usize),
+        budget: Budget,
     ) -> Result<(), End> {
         let mut taken = 0;
-        let mut of_share = 0;
+        let mut small = 0;
         // One full buffer a turn: it is taken while it is in the cache, and the next is read into the same memory.
         let mut filled = false;
         // Two octets make an empty message, and each costs an event: the turn's octets alone would not bound memory.
-        while self.wants_to_read() && taken < turn_bytes && events.len() < EVENTS_MAX && !filled {
+        while self.wants_to_read() && taken < budget.all && events.len() < EVENTS_MAX && !filled {
             let remaining = self.connection.body_remaining();
             let octets = if self.input.is_empty() && (remaining >= DIRECT_BYTES_MIN || self.has_partial(remaining)) {
                 let Some(octets) = self.receive_body(remaining, scratch, pool, events, now)? else {
@@ -50,8 +58,8 @@ impl Peer {
                 filled = matches!(events.back(), Some(Event::BodyData { data, .. }) if data.len() == BUFFER_BYTES);
                 octets
             } else {
-                let left = share.saturating_sub(of_share).max(self.connection.wanted());
-                let mut most = self.read_ahead.min(scratch.len()).min(turn_bytes - taken).min(left);
+                let left = budget.small.saturating_sub(small).max(self.connection.wanted());
+                let mut most = self.read_ahead.min(scratch.len()).min(budget.all - taken).min(left);
                 if most == 0 {
                     break;
                 }
@@ -63,7 +71,7 @@ impl Peer {
                     self.read_ahead = (self.read_ahead * 4).min(READ_AHEAD_BYTES_MAX);
                 }
                 self.input.extend_from_slice(&scratch[..octets]);
-                of_share += octets;
+                small += octets;
                 octets
             };
             if octets == 0 {

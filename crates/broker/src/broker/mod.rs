@@ -197,6 +197,9 @@ impl Broker {
                 break;
             }
         }
+        let now = self.now();
+        self.core.end_stock_requests(now);
+        self.act();
         let (requests, _) = self.core.load();
         if requests > 0 {
             tracing::warn!(
@@ -204,9 +207,6 @@ impl Broker {
                 "ended with requests that have no confirmed outcome; clients that number them send them again"
             );
         }
-        let now = self.now();
-        self.core.end_stock_requests(now);
-        self.act();
         self.release_gathered(true);
         self.flush();
         self.hub.close(LINGER)?;

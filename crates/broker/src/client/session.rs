@@ -131,6 +131,8 @@ pub(crate) struct Session {
     refused: Option<Refused>,
     /// The broker can't write what is asked of it, and nothing that was asked since has come to anything.
     is_turned_away: bool,
+    /// Brokers in a row that were left for that.
+    left: usize,
 }
 
 impl Session {
@@ -159,6 +161,7 @@ impl Session {
             counters: Counters::default(),
             refused: None,
             is_turned_away: false,
+            left: 0,
         }
     }
 
@@ -260,6 +263,18 @@ impl Session {
     pub fn turned_away(&self) -> Option<&Refused> {
         let is_free = self.in_flight == 0 && !self.held.is_empty() && self.is_flushed();
         self.refused.as_ref().filter(|_| self.is_turned_away && is_free)
+    }
+
+    /// Whether to go on to the next of so many brokers, from one that turns this client away: not where all of them did.
+    pub fn goes_on(&mut self, brokers: usize) -> bool {
+        self.left = (self.left + 1) % brokers.max(1);
+        self.left > 0
+    }
+
+    /// Something came to something.
+    #[inline]
+    fn is_served(&mut self) {
+        (self.is_turned_away, self.left) = (false, 0);
     }
 
     /// Why the connection is to be replaced by another one, if it is.

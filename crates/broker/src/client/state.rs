@@ -60,8 +60,7 @@ pub(super) struct State {
     /// Why nothing more will come.
     pub ended: Option<String>,
     pub standing: Standing,
-    /// Brokers in a row that were left because they refuse everything; and whether the present one isn't, though it does.
-    refusals: usize,
+    /// The broker isn't left though it refuses everything: so did all others.
     stays: bool,
 }
 
@@ -106,7 +105,6 @@ impl State {
             comes_back: false,
             ended: None,
             standing: Standing::new(),
-            refusals: 0,
             stays: false,
         }
     }
@@ -326,21 +324,18 @@ impl State {
     /// after the other, the time to come again that the last one says is waited for before the next round.
     fn leave_who_refuses(&mut self, hub: &mut Hub, now: Instant) {
         let Connection::Ready(peer, _) = self.connection else { return };
-        let is_quiet = self.pending.is_empty() && self.block.is_empty() && !hub.has_output();
-        let why = self.session.turned_away().filter(|_| is_quiet && self.endpoints.len() > 1).map(ToString::to_string);
-        let Some(why) = why else {
+        if self.session.turned_away().is_none() {
             self.stays = false;
             return;
-        };
-        if self.stays {
+        }
+        let is_quiet = self.pending.is_empty() && self.block.is_empty() && !hub.has_output();
+        if self.stays || !is_quiet {
             return;
         }
-        self.refusals += 1;
-        if self.refusals < self.endpoints.len() {
+        self.stays = !self.session.goes_on(self.endpoints.len());
+        if let (false, Some(why)) = (self.stays, self.session.turned_away().map(ToString::to_string)) {
             hub.disconnect(peer, &why);
             self.lost(&why, now);
-        } else {
-            (self.stays, self.refusals) = (true, 0);
         }
     }
 

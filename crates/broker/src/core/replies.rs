@@ -3,8 +3,8 @@
 //! A request for which there is no room is refused. A reply can't be: by then the work is done, and numbered clients are promised that it
 //! is kept until they confirm it. So there are three bounds, each for when the one before it wasn't enough:
 //!
-//! 1. Requests wait in their queue while replies to what workers have may need all the memory that there is for replies. Each is
-//!    expected to need as much beyond its request as those of its service needed lately.
+//! 1. Requests wait in their queue while replies to what workers have may need all that there is for them. Each is expected to need as
+//!    much beyond its request as those of its service needed lately.
 //! 2. A client's requests are held back while it has much here that it doesn't confirm.
 //! 3. A reply for which there is no room all the same isn't kept, and the request ends so. A quarter of the memory is for clients that
 //!    confirm what they have.
@@ -77,7 +77,7 @@ pub(super) struct Replies {
     /// Octets of those that are here, with what their requests cost, and that their clients haven't confirmed.
     unconfirmed: usize,
     expected: usize,
-    /// Services whose requests wait until there is room, the longest first.
+    /// Services whose requests wait until there is room; they are looked at in turn.
     short: VecDeque<ServiceKey>,
 }
 
@@ -123,11 +123,16 @@ impl Core {
 
     /// Gives to workers what has waited for room, as far as there is some now.
     pub(super) fn end_shortage(&mut self, now: Millis) {
-        for _ in 0..self.replies.short.len().min(SHORT_AT_ONCE) {
+        let mut looks = SHORT_AT_ONCE;
+        for _ in 0..self.replies.short.len() {
             let Some(key) = self.replies.short.pop_front() else { return };
-            if let Some(service) = self.services.get_mut(key).filter(|service| service.replies.is_short) {
-                service.replies.is_short = false;
-                self.dispatch(now, key);
+            // It may be gone, or another one now.
+            let Some(service) = self.services.get_mut(key).filter(|service| service.replies.is_short) else { continue };
+            service.replies.is_short = false;
+            self.dispatch(now, key);
+            looks -= 1;
+            if looks == 0 {
+                return;
             }
         }
     }

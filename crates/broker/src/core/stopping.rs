@@ -3,7 +3,7 @@
 
 use super::requests::State;
 use super::settings::Millis;
-use super::{Action, Core, Peer, SessionKey};
+use super::{Action, Core, Peer};
 use crate::body::Body;
 use crate::wire::Status;
 
@@ -66,20 +66,20 @@ impl Core {
     /// The broker ends now: stock clients, which can't ask again for what has no outcome, are told that it has none.
     pub fn end_stock_requests(&mut self, now: Millis) {
         let stock = self.sessions.iter().filter(|(_, session)| session.client.is_none());
-        let keys: Vec<SessionKey> = stock.map(|(key, _)| key as SessionKey).collect();
-        // First what waits: a worker that becomes free must not be given more.
-        let mut slots: Vec<(bool, u32)> = keys
-            .iter()
-            .flat_map(|&key| self.sessions[key as usize].requests.slots())
-            .map(|slot| (matches!(self.requests.at(slot).state, State::Held(..)), slot))
-            .collect();
-        slots.sort_unstable();
-        for (_, slot) in slots {
+        let slots: Vec<u32> = stock.flat_map(|(_, session)| session.requests.slots()).collect();
+        for slot in slots {
+            match self.requests.at(slot).state {
+                // Its worker is given nothing else in the place of it: there is no time left for that.
+                State::Held(worker, _) => {
+                    self.take_from(worker, slot);
+                    self.requests.at_mut(slot).state = State::BuiltIn;
+                }
+                _ => self.withdraw(now, slot),
+            }
             let (status, reason) = match self.requests.at(slot).attempt {
                 0 => (Status::UNAVAILABLE, STOPPING),
                 _ => (Status::TIMED_OUT, ENDED),
             };
-            self.withdraw(now, slot);
             self.settle(slot, status, Body::from(reason).into());
         }
     }

@@ -5,6 +5,7 @@ use crate::error::SocketError;
 use crate::event::Event;
 use crate::peer::{End, Peer, PeerId};
 use crate::pool::Pool;
+use crate::read::Budget;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use std::collections::VecDeque;
@@ -116,7 +117,7 @@ impl Hub {
                 &self.pool,
                 &mut self.events,
                 self.now,
-                (self.options.read_turn_bytes, self.share.octets()),
+                Budget { all: self.options.read_turn_bytes, small: self.share.octets() },
             );
             if let Some(piece) = peer.cold.take() {
                 self.warmer.begin(id, piece);
@@ -234,7 +235,7 @@ fn run_peer(
     pool: &Pool,
     events: &mut VecDeque<Event>,
     now: Instant,
-    read_turn: (usize, usize),
+    budget: Budget,
 ) -> Result<(), End> {
     if peer.connecting {
         if !peer.writable {
@@ -246,7 +247,7 @@ fn run_peer(
         }
     }
     if reading {
-        peer.read(scratch, pool, events, now, read_turn)?;
+        peer.read(scratch, pool, events, now, budget)?;
     }
     if peer.wants_to_write() {
         peer.write(scratch, events)?;

@@ -324,6 +324,9 @@ fn special_files_are_not_served_and_stall_nobody() {
     assert!(matches!(outcome.status.code(), Some(0 | 1)), "{outcome:?}");
     assert_eq!(fs::read(copy.join("file")).expect("read"), PUBLIC);
     assert!(!copy.join("fifo").exists());
+    // Where nothing came, nothing was verified.
+    let outcome = get(&server.url("fifo"), &folder.path().join("nothing")).expect_code(1);
+    assert_eq!(outcome.summary()["verified"], false, "{}", outcome.summary());
 }
 
 fn base64(octets: &[u8]) -> String {

@@ -65,7 +65,7 @@ impl Session {
                     self.on_welcome(epoch, requests_max, bytes_max, journal, now);
                 }
                 ToClient::Accepted { first, count } => {
-                    self.is_turned_away = false;
+                    self.is_served();
                     for entry in self.table.range_mut(first, u64::from(count)) {
                         entry.accepted = true;
                     }
@@ -118,7 +118,7 @@ impl Session {
             }
             return;
         }
-        self.is_turned_away = false;
+        self.is_served();
         let has_parts = self.table.find(number).is_some_and(|entry| entry.next_part > 0);
         if let Some(mut entry) = self.finish(number) {
             self.confirms.add(number, now);
