@@ -1,14 +1,17 @@
 """More for one peer than its connection should hold."""
 
 import signal
+import threading
 
 import mdp
 import numbered
 from conftest import wait_until
 from numbered import ATTACHED, Reply, reply, request
+from raw import connections, message
 from test_faults import told  # noqa: F401
 
 BODY = b"b" * 900_000
+MIB = 1 << 20
 
 
 def test_a_worker_comes_to_a_long_queue(broker, connected, told):  # noqa: F811
@@ -86,3 +89,38 @@ def test_a_broker_that_ends_delivers_what_workers_replied(broker, connected):
     wait_until(lambda: "stopping" in server.log(), "it has heard")
     assert [client.receive(b"long") for _ in range(60)] == [[[BODY]]] * 60
     assert server.process.wait(60) == 0
+
+
+def test_more_at_once_than_there_is_memory_for(small, connected, end):
+    """160 MB of stock clients' that nobody resends: the broker reads what it has room for, and all are answered."""
+    server, more = small
+    end("work", "e", [server], "--echo")
+    clients = [mdp.Client(connected(server)) for _ in range(200)]
+    body = b"b" * 400_000
+    for _ in range(2):
+        for client in clients:
+            client.send(b"e", body)
+    peak = 0
+    for _ in range(2):
+        for client in clients:
+            assert client.receive(b"e") == [[body]]
+            peak = max(peak, more())
+    assert peak < 3 * 32 * MIB
+    assert "given up" not in server.log() and "misbehaves" not in server.log()
+
+
+def test_many_that_stop_in_the_middle_of_a_message(small, connected, end):
+    server, more = small
+    end("work", "e", [server], "--echo")
+    half = message(b"", b"MDPC01", b"e", BODY)[: len(BODY) // 2]
+    with connections(server, 60) as raws:
+        sending = [threading.Thread(target=raw.send, args=(half,), daemon=True) for raw in raws]
+        for thread in sending:
+            thread.start()
+        asking = mdp.Client(connected(server))
+        for _ in range(3):
+            assert asking.ask(b"mmi.service", b"e") == [b"200"]
+            assert asking.ask(b"e", BODY) == [BODY]
+        assert more() < 3 * 32 * MIB
+    for thread in sending:
+        thread.join()

@@ -3,6 +3,7 @@
 mod busy_poll;
 mod crowd;
 mod lifecycle;
+mod passage;
 mod queues;
 mod turning;
 
@@ -23,6 +24,9 @@ use crate::warmer::Warmer;
 use busy_poll::BusyPoll;
 use bytes::Bytes;
 use crowd::Share;
+use passage::Begun;
+pub use passage::LargeMessages;
+pub(crate) use passage::Passage;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::{HashMap, VecDeque};
@@ -87,8 +91,8 @@ pub struct Hub {
     handshakes: usize,
     /// What waited for peers when they went, if that is counted.
     pub(crate) lost: Option<Unsent>,
-    /// The sum over all peers, and what it may come to.
-    unfinished_bytes: usize,
+    begun: Begun,
+    /// What that may come to.
     unfinished_limit: usize,
     /// What waits for all peers.
     queued_bytes: usize,
@@ -132,7 +136,7 @@ impl Hub {
             per_address: HashMap::new(),
             handshakes: 0,
             lost: None,
-            unfinished_bytes: 0,
+            begun: Begun::new(&options),
             unfinished_limit: options.unfinished_limit(),
             queued_bytes: 0,
             scratch: vec![0; READ_AHEAD_BYTES_MAX].into_boxed_slice(),
@@ -187,7 +191,8 @@ impl Hub {
         self.now = Instant::now();
         self.share.end(self.now);
         self.run(false);
-        let timeout = if !self.events.is_empty() || !self.runnable.is_empty() || self.accepts_now() {
+        let is_due = self.begun.is_due(self.now) || self.accepts_now();
+        let timeout = if !self.events.is_empty() || !self.runnable.is_empty() || is_due {
             Some(Duration::ZERO)
         } else {
             let timer =
@@ -246,7 +251,8 @@ impl Hub {
     }
 
     /// Stops or resumes reading from a peer: back-pressure, which TCP carries to it. [`Event::HungUp`] tells if it ends meanwhile.
-    /// What has been read of a streamed body is still handed over: the buffer is for others.
+    /// What has been read of a streamed body is still handed over: the buffer is for others. So is the rest of a message that is read
+    /// although there is no room for it ([`HubOptions::unfinished_bytes_max`]), since nobody else's is until that one is whole.
     pub fn pause_reading(&mut self, peer: PeerId, paused: bool) {
         // Its deadlines begin anew when reading does, from now and not from the last turn.
         let now = Instant::now();

@@ -79,7 +79,7 @@ pub use admit::Admit;
 pub use endpoint::Endpoint;
 pub use error::{SendError, SocketError};
 pub use event::Event;
-pub use hub::Hub;
+pub use hub::{Hub, LargeMessages};
 pub use message::{FileRange, Frame, IfShort, Message, OpenFile};
 pub use options::{Backoff, Congestion, HubOptions, WORKS_AFTER};
 pub use peer::{PeerId, PeerInfo};

@@ -78,8 +78,9 @@ pub struct HubOptions {
     pub max_message_bytes: u64,
     /// Frames of a message. At least 1.
     pub max_frames: usize,
-    /// Octets of messages that have begun and aren't whole, over all peers. Over that, the peer with the largest is disconnected:
-    /// otherwise some that never end theirs would each hold as much as a message may have. Less than that for one peer alone is no limit.
+    /// Octets of messages that have begun and aren't whole, over all peers. From half of that on, a peer is read on if what its frame
+    /// lacks fits into the rest; and one at a time for which it doesn't, so that memory is bounded by this and one message. The others
+    /// wait in line, and lose nothing. As many octets as the half are read in one turn, of all peers together.
     pub unfinished_bytes_max: usize,
     /// Frames over this are streamed ([`crate::Event::BodyStart`]).
     pub stream_over_bytes: Option<u64>,
@@ -133,13 +134,18 @@ impl HubOptions {
         }
     }
 
-    /// Octets of messages that aren't whole, so many that one peer alone never comes to more.
+    /// Octets of messages that aren't whole that are never come to in the way of [`HubOptions::unfinished_bytes_max`].
     pub(crate) fn unfinished_limit(&self) -> usize {
         let frames = self.max_frames.saturating_mul(towpath_zmtp::limits::FRAME_OVERHEAD_BYTES);
         let message = usize::try_from(self.max_message_bytes).unwrap_or(usize::MAX);
         // Two of what is read ahead: a command or a header may be cut anywhere.
         let one = message.saturating_add(frames).saturating_add(2 * crate::read::READ_AHEAD_BYTES_MAX);
-        self.unfinished_bytes_max.max(one)
+        self.unfinished_bytes_max.saturating_add(one.saturating_mul(2))
+    }
+
+    /// Octets that all peers together bring in a turn.
+    pub(crate) fn arriving_max(&self) -> u64 {
+        (self.unfinished_bytes_max / 2) as u64
     }
 
     pub(crate) fn connection_config(&self) -> Config {

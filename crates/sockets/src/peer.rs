@@ -1,6 +1,7 @@
 //! One peer: its socket, its connection's state machine, and what an operator may see of it.
 
 use crate::connector::Attempt;
+use crate::hub::Passage;
 use crate::message::FileRange;
 use crate::read::Partial;
 use crate::transport::Address;
@@ -136,6 +137,10 @@ pub(crate) struct Peer {
     pub(crate) input: BytesMut,
     /// What it has begun to say, as the hub has counted it.
     pub(crate) unfinished_bytes: usize,
+    /// Whether it may go on with that.
+    pub(crate) passage: Passage,
+    /// It waits with larger messages when the application wants none.
+    pub(crate) yields: bool,
     /// Octets of memory that wait for it, as the hub has counted them.
     pub(crate) queued_bytes: usize,
     /// What octets of a body are being read into.
@@ -197,6 +202,8 @@ impl Peer {
             ready_at: None,
             input: BytesMut::new(),
             unfinished_bytes: 0,
+            passage: Passage::default(),
+            yields: true,
             queued_bytes: 0,
             partial: None,
             read_ahead: crate::read::READ_AHEAD_BYTES_MAX,
@@ -226,7 +233,12 @@ impl Peer {
     }
 
     pub(crate) fn wants_to_read(&self) -> bool {
-        self.readable && !self.paused && !self.starved && !self.connecting
+        self.readable && !self.is_stopped() && !self.starved && !self.connecting && self.passage.is_clear()
+    }
+
+    /// The application doesn't want more, and it isn't in the middle of a message for which there is no room but to its end.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.paused && self.passage != Passage::Beyond
     }
 
     /// Memory that it costs to hold what isn't whole yet.

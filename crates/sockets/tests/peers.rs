@@ -5,17 +5,9 @@ mod support;
 
 use bytes::Bytes;
 use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::time::Duration;
 use support::*;
 use towpath_sockets::{Endpoint, Event, Heartbeat, Hub, HubOptions, Message, Oddities, SendError, SocketType};
-
-fn raw_connection(endpoint: &Endpoint) -> TcpStream {
-    let Endpoint::Tcp { host, port } = endpoint else { panic!("not tcp") };
-    let stream = TcpStream::connect((host.as_str(), *port)).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    stream
-}
 
 fn bound(options: HubOptions) -> (Hub, Endpoint) {
     let mut hub = Hub::new(options).unwrap();
@@ -252,68 +244,5 @@ fn connecting_once_is_one_attempt_whatever_comes_of_it() {
             hub.turn(Some(Duration::from_millis(5))).unwrap();
             assert!(!matches!(hub.next_event(), Some(Event::Ready { .. } | Event::Failed { .. })));
         }
-    }
-}
-
-#[test]
-fn messages_that_never_end_have_a_common_bound_and_the_largest_gives_way() {
-    const FRAME: usize = 10_000;
-    let server = HubOptions {
-        max_message_bytes: 100_000,
-        max_frames: 12,
-        unfinished_bytes_max: 400_000,
-        ..options(SocketType::Router)
-    };
-    let (mut server, endpoint) = bound(server);
-    let mut frame = vec![3];
-    frame.extend((FRAME as u64).to_be_bytes());
-    frame.extend([0; FRAME]);
-    // One after the other, so that it is known who has the most: the first of those that are left.
-    let mut raws = Vec::new();
-    let mut gone = Vec::new();
-    for sent in (1..=9).rev() {
-        let mut raw = raw_connection(&endpoint);
-        raw.write_all(&[raw_greeting(), raw_ready()].concat()).unwrap();
-        let peer = until(&mut [&mut server], |_, event| match event {
-            Event::Ready { peer } => Some(peer),
-            _ => None,
-        });
-        for _ in 0..sent {
-            raw.write_all(&frame).unwrap();
-        }
-        let whole = (sent * frame.len()) as u64;
-        let end = std::time::Instant::now() + Duration::from_secs(20);
-        while server.peer(peer).unwrap().bytes_in < whole {
-            assert!(std::time::Instant::now() < end);
-            server.turn(Some(Duration::from_millis(1))).unwrap();
-            while let Some(event) = server.next_event() {
-                let Event::Gone { peer, reason } = event else { panic!("{event:?}") };
-                assert!(reason.contains("largest"), "{reason}");
-                gone.push(peer);
-            }
-        }
-        raws.push((raw, peer));
-    }
-    // 90,000 + 80,000 ... + 10,000 octets is 450,000.
-    assert_eq!(gone, [raws[0].1]);
-    // Those that are left may come to an end, and others say what they like.
-    for (raw, _) in &mut raws[1..] {
-        raw.write_all(&[0, 0]).unwrap();
-    }
-    let mut came = 0;
-    until(&mut [&mut server], |_, event| {
-        came += usize::from(matches!(event, Event::Message { .. }));
-        (came == 8).then_some(())
-    });
-    // What ended, in whatever way, isn't counted any more: a message of the largest size doesn't disturb anybody.
-    let largest: Vec<u8> = std::iter::repeat_n(&frame[..], 9).flatten().copied().collect();
-    for round in 0..20 {
-        let (raw, _) = &mut raws[1 + round % 8];
-        raw.write_all(&largest).unwrap();
-        raw.write_all(&[0, 0]).unwrap();
-        until(&mut [&mut server], |_, event| match event {
-            Event::Message { .. } => Some(()),
-            event => panic!("{event:?}"),
-        });
     }
 }

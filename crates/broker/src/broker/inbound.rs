@@ -75,6 +75,16 @@ impl Broker {
         }
     }
 
+    /// From now on a peer speaks so. What those bring who have said nothing yet, and stock clients, has to wait where there is no room:
+    /// others can act on a refusal, or make room.
+    fn takes_to(&mut self, id: PeerId, speaks: Speaks) -> Speaks {
+        if let Some(connection) = self.connections.of(id) {
+            connection.speaks = speaks;
+            self.hub.yields(id, matches!(speaks, Speaks::Nothing | Speaks::StockClient(_)));
+        }
+        speaks
+    }
+
     /// A connection is gone, and everything that came from it was taken.
     pub(super) fn forget(&mut self, id: PeerId) {
         if self.connections.remove(id).is_some() {
@@ -89,16 +99,16 @@ impl Broker {
         let peer = id.slot();
         let Some(connection) = self.connections.of(id) else { return };
         let header = frames.first().map_or(&b""[..], |frame| frame);
-        match connection.speaks {
-            Speaks::Nothing if header == CLIENT_HEADER => connection.speaks = Speaks::NumberedClient,
-            Speaks::Nothing if header == WORKER_HEADER => connection.speaks = Speaks::NumberedWorker,
+        let speaks = match connection.speaks {
+            Speaks::Nothing if header == CLIENT_HEADER => self.takes_to(id, Speaks::NumberedClient),
+            Speaks::Nothing if header == WORKER_HEADER => self.takes_to(id, Speaks::NumberedWorker),
             Speaks::Nothing | Speaks::StockClient(_) | Speaks::StockWorker(_) => {
                 self.pace.note(frames.iter().map(Bytes::len).sum(), 1);
                 self.on_stock(id, frames, attached);
                 return self.act();
             }
-            Speaks::NumberedClient | Speaks::NumberedWorker => {}
-        }
+            speaks @ (Speaks::NumberedClient | Speaks::NumberedWorker) => speaks,
+        };
         let (block, attached) = match (frames, attached) {
             ([_, block], attached) => (block, attached),
             ([_, block, attached], Attached::Nothing) => {
@@ -107,7 +117,7 @@ impl Broker {
             }
             _ => return self.reject(id, "a message of numbered requests has two or three frames"),
         };
-        let outcome = match connection.speaks {
+        let outcome = match speaks {
             Speaks::NumberedClient if header == CLIENT_HEADER => self.on_client_block(peer, block, attached),
             Speaks::NumberedWorker if header == WORKER_HEADER => self.on_worker_block(peer, block, attached),
             _ => return self.reject(id, "a peer that speaks of numbered requests keeps to its header"),
@@ -226,8 +236,8 @@ impl Broker {
             FromPeer::Worker { dialect, .. } => Speaks::StockWorker(*dialect),
         };
         if connection.speaks == Speaks::Nothing {
-            connection.speaks = spoken;
             tracing::debug!(peer = %id, speaks = ?spoken, "a stock peer");
+            self.takes_to(id, spoken);
         } else if connection.speaks != spoken {
             return self.reject(id, "a peer keeps to the dialect and the role of its first message");
         }
@@ -273,9 +283,7 @@ impl Broker {
             WorkerCommand::Heartbeat => self.dismiss(id, "a heartbeat of a worker that has not said that it is ready"),
             WorkerCommand::Disconnect => {
                 self.core.peer_gone(now, peer);
-                if let Some(connection) = self.connections.of(id) {
-                    connection.speaks = Speaks::Nothing;
-                }
+                self.takes_to(id, Speaks::Nothing);
             }
         }
     }
@@ -296,7 +304,7 @@ impl Broker {
                 if let Some(connection) = self.connections.of(id)
                     && connection.speaks == Speaks::Nothing
                 {
-                    connection.speaks = Speaks::StockWorker(dialect);
+                    self.takes_to(id, Speaks::StockWorker(dialect));
                 }
                 self.dismiss(id, why);
             }
@@ -315,8 +323,8 @@ impl Broker {
         self.core.peer_gone(now, id.slot());
         let Some(connection) = self.connections.of(id) else { return };
         if let Speaks::StockWorker(dialect) = connection.speaks {
-            connection.speaks = Speaks::Nothing;
             connection.parts = 0;
+            self.takes_to(id, Speaks::Nothing);
             self.send(id.slot(), mdp::disconnect(dialect).into_iter().collect());
         }
     }

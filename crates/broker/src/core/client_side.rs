@@ -141,7 +141,7 @@ impl Core {
         body: Body,
     ) {
         let bytes = body.memory_bytes() + envelope_bytes(&envelope);
-        if self.bytes + bytes > self.settings.bytes_max + self.settings.unfinished_bytes_max() {
+        if self.bytes + bytes > self.settings.bytes_max + self.settings.late_bytes_max() {
             let (status, reason) = (Status::UNAVAILABLE, "the broker has all that it can hold");
             let known = self.services.find(service);
             self.stock_refuse(now, peer, envelope, service, status, reason);

@@ -35,6 +35,7 @@ mod tests;
 
 pub use client_side::is_built_in;
 pub use info::{Counters, ServiceInfo, WorkerInfo};
+pub use room::Room;
 pub use settings::{Millis, Settings};
 pub use store::{Entry, Restored, StoredState};
 pub use task::{About, Task};

@@ -1,7 +1,7 @@
 //! Whether there is room for a request, and what becomes of one for which there is none.
 
 use super::client_side::is_built_in;
-use super::settings::Millis;
+use super::settings::{Millis, Settings};
 use super::stopping::STOPPING;
 use super::{Action, Core, Peer, Role, ServiceKey, SessionKey, StockEnvelope};
 use crate::body::Body;
@@ -15,6 +15,17 @@ pub(super) struct Refusal {
     pub status: Status,
     pub retry_ms: u32,
     pub reason: &'static str,
+}
+
+/// How much of what is everybody's is left, for those who can't act on a refusal and so have to wait.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// At least half.
+    Ample,
+    /// Less: enough for one after the other.
+    Little,
+    /// None.
+    Nothing,
 }
 
 /// Of what should be in the journal, and can't be.
@@ -105,6 +116,20 @@ impl Core {
     fn has_shared_room(&self, divisor: usize) -> bool {
         below(self.bytes, self.settings.bytes_max, divisor)
             && below(self.requests.len(), self.settings.requests_max, divisor)
+    }
+
+    /// How much is left of what is everybody's, while so many octets wait for peers to read them: as much as the requests that are here
+    /// may come to yet, if their replies are as large.
+    pub fn room(&self, waiting_bytes: usize) -> Room {
+        let Settings { bytes_max, requests_max, .. } = self.settings;
+        let (half, has_half) = (bytes_max / 2, below(self.requests.len(), requests_max, 2));
+        if !self.has_shared_room(1) || waiting_bytes > half {
+            Room::Nothing
+        } else if has_half && self.bytes.saturating_add(waiting_bytes) <= half {
+            Room::Ample
+        } else {
+            Room::Little
+        }
     }
 
     pub(super) fn pause(&mut self, key: SessionKey, service: ServiceKey) {

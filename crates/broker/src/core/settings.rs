@@ -72,9 +72,15 @@ impl Settings {
         self.bytes_max / 4
     }
 
-    /// Octets of messages that have begun and aren't whole: a quarter of all memory, but at least a message's.
+    /// Octets of messages that have begun and aren't whole, beside one message: a quarter of all memory.
     pub fn unfinished_bytes_max(&self) -> usize {
-        (self.bytes_max / 4).max(MESSAGE_BYTES_MAX)
+        self.bytes_max / 4
+    }
+
+    /// Octets that may still come whole when there is no room for more, but at least a message's: what has begun, and what comes in a
+    /// turn, which is half as much.
+    pub fn late_bytes_max(&self) -> usize {
+        (self.bytes_max / 8 * 3).max(MESSAGE_BYTES_MAX)
     }
 
     /// Octets of replies that a client may have here, and workers be given more of its requests, however much is here for others.

@@ -90,7 +90,7 @@ impl Hub {
     /// Removes a peer, whatever state it is in.
     pub(crate) fn end(&mut self, id: PeerId, end: End) {
         let Some(mut peer) = self.peers.remove(id) else { return };
-        self.unfinished_bytes -= peer.unfinished_bytes;
+        self.forget_begun(&peer);
         self.queued_bytes -= peer.queued_bytes;
         if peer.starved {
             self.starved.retain(|waiting| *waiting != id);
@@ -153,15 +153,6 @@ impl Hub {
             }
             self.connect_later(index);
         }
-    }
-
-    /// Ends the peer that has the most of what isn't whole yet. It costs a look at all of them, and can't happen often: whoever is
-    /// ended has sent its share of the limit.
-    pub(super) fn end_largest(&mut self) {
-        let Some(largest) = self.peers.iter().max_by_key(|peer| peer.unfinished_bytes) else { return };
-        let (id, bytes) = (largest.id, largest.unfinished_bytes);
-        tracing::warn!(peer = %id, address = %largest.address, bytes, "too much memory is in messages that have not ended, and most of it in one of this peer");
-        self.disconnect(id, "too much memory is in messages that have not ended, and this one was the largest");
     }
 
     pub(super) fn on_ready(&mut self, id: PeerId) {

@@ -1,6 +1,6 @@
 //! What a hub does in a turn: wait, give every peer that has something to do its share, look at the deadlines.
 
-use super::{EVENTS_MAX, Hub, LISTENER_TOKENS, WAKER_TOKEN, queues, schedule};
+use super::{EVENTS_MAX, Hub, LISTENER_TOKENS, Passage, WAKER_TOKEN, queues, schedule};
 use crate::error::SocketError;
 use crate::event::Event;
 use crate::peer::{End, Peer, PeerId};
@@ -69,7 +69,8 @@ impl Hub {
                     let Some(peer) = self.peers.find_mut(PeerId::from_token(token)) else { continue };
                     let failed = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);
                     let hangs_up = failed || flags.contains(epoll::EventFlags::RDHUP);
-                    if hangs_up && !peer.hung_up && peer.paused && peer.is_ready() {
+                    let is_unread = peer.paused || peer.passage == Passage::Held;
+                    if hangs_up && !peer.hung_up && is_unread && peer.is_ready() {
                         // Nobody reads up to the end, which would tell of it.
                         self.events.push_back(Event::HungUp { peer: peer.id });
                     }
@@ -94,6 +95,7 @@ impl Hub {
     /// Gives every peer that has something to do one turn.
     pub(super) fn run(&mut self, reading: bool) {
         let mut starving = false;
+        let mut arrived = 0;
         let mut unread = VecDeque::new();
         // Who waits for a buffer comes first, and whoever gets one waits behind all others for the next: so they go around.
         let hungry = if reading && std::mem::take(&mut self.may_feed) { self.starved.len() } else { 0 };
@@ -109,7 +111,13 @@ impl Hub {
             }
             let was_starved = peer.starved;
             let was_ready = peer.is_ready();
-            let may_read = reading && self.events.len() < EVENTS_MAX;
+            let has_room = self.events.len() < EVENTS_MAX && arrived <= self.options.arriving_max();
+            let may_read = reading && has_room;
+            let most = if may_read { Hub::may_read(&mut self.begun, peer, self.now) } else { usize::MAX };
+            if most == 0 && peer.passage == Passage::Held && peer.hung_up {
+                self.events.push_back(Event::HungUp { peer: id });
+            }
+            let bytes_in = peer.bytes_in;
             let outcome = run_peer(
                 peer,
                 may_read,
@@ -117,8 +125,9 @@ impl Hub {
                 &self.pool,
                 &mut self.events,
                 self.now,
-                Budget { all: self.options.read_turn_bytes, small: self.share.octets() },
+                Budget { all: self.options.read_turn_bytes.min(most), small: self.share.octets() },
             );
+            arrived = arrived.saturating_add(peer.bytes_in - bytes_in);
             if let Some(piece) = peer.cold.take() {
                 self.warmer.begin(id, piece);
             }
@@ -140,16 +149,14 @@ impl Hub {
             } else if peer.wants_to_read() || peer.wants_to_write() {
                 schedule(&mut self.runnable, peer);
             }
-            let unfinished = peer.begun_bytes();
-            self.unfinished_bytes = self.unfinished_bytes - peer.unfinished_bytes + unfinished;
-            peer.unfinished_bytes = unfinished;
+            Hub::count_begun(&mut self.begun, peer, may_read, self.now);
             if !was_ready && peer.is_ready() {
                 self.on_ready(id);
             }
             if let Err(end) = outcome {
                 self.end(id, end);
             }
-            if self.unfinished_bytes > self.unfinished_limit {
+            if self.begun.bytes() > self.unfinished_limit {
                 self.end_largest();
             }
         }
@@ -158,6 +165,9 @@ impl Hub {
             // the only ones.
             unread.append(&mut self.runnable);
             self.runnable = unread;
+        }
+        if reading {
+            self.let_pass();
         }
         if starving {
             // Peers that are slow to fill their buffers must not keep others from having one.
@@ -215,7 +225,7 @@ impl Hub {
                 }
             }
         }
-        self.next_timer = next;
+        self.next_timer = next.into_iter().chain(self.begun_deadline()).min();
         for (id, end) in ended {
             self.end(id, end);
         }

@@ -4,6 +4,7 @@
 pub mod easy;
 
 use std::io::Write;
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_sockets::{Endpoint, Event, Hub, HubOptions, Message, PeerId, SocketType};
@@ -68,6 +69,14 @@ pub fn pair(server: HubOptions, client: HubOptions) -> Pair {
 
 pub fn text(text: &str) -> Message {
     Message::new().with(text.as_bytes().to_vec())
+}
+
+/// A connection that says nothing yet.
+pub fn raw_connection(endpoint: &Endpoint) -> TcpStream {
+    let Endpoint::Tcp { host, port } = endpoint else { panic!("not tcp") };
+    let stream = TcpStream::connect((host.as_str(), *port)).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream
 }
 
 /// A ZMTP 3.1 NULL handshake of a DEALER, as raw octets.

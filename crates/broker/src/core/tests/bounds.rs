@@ -39,7 +39,7 @@ fn frames_of_an_octet_count_what_they_cost() {
 #[test]
 fn a_stock_client_beyond_all_bounds_is_told_so_once_and_not_read_any_further() {
     let mut core = narrow(1 << 20);
-    let most = (1 << 20) + core.settings().unfinished_bytes_max();
+    let most = (1 << 20) + core.settings().late_bytes_max();
     let body = || Body::from(Bytes::from(vec![0; 512 << 10]));
     let mut peer = 0;
     while core.load().1 + (512 << 10) <= most {

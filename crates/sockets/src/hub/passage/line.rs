@@ -1,0 +1,183 @@
+//! What a hub does about messages that have begun: who is read on, who waits, who is sent away. What there is of them is counted by
+//! [`Begun`].
+
+use super::{Begun, LargeMessages, PATIENCE, PLACE, Passage, Underway};
+use crate::event::Event;
+use crate::hub::{Hub, schedule};
+use crate::peer::{Peer, PeerId};
+use std::collections::VecDeque;
+use std::time::Instant;
+
+impl Hub {
+    /// Octets that a peer may read now of messages that are taken whole.
+    #[inline]
+    pub(in crate::hub) fn may_read(begun: &mut Begun, peer: &mut Peer, now: Instant) -> usize {
+        if begun.is_open() && begun.large == LargeMessages::Begin {
+            return begun.left();
+        }
+        // The handshake has limits of its own.
+        if !peer.is_ready() || !peer.wants_to_read() {
+            return usize::MAX;
+        }
+        let message = Underway::of(peer);
+        begun.may_read(peer.id, &mut peer.passage, message, now)
+    }
+
+    /// Says whether larger messages of a peer wait when the application wants none ([`Hub::hold_back`]). Those of new peers do.
+    pub fn yields(&mut self, peer: PeerId, yields: bool) {
+        if let Some(peer) = self.peers.find_mut(peer).filter(|peer| peer.yields != yields) {
+            peer.yields = yields;
+            if peer.passage == Passage::Held {
+                peer.passage = Passage::Open;
+                schedule(&mut self.runnable, peer);
+            }
+        }
+    }
+
+    /// Back-pressure for all peers that yield, until it is said again: messages of more than 4 KiB that aren't streamed don't begin, and
+    /// what has begun of them isn't read on. [`Event::HungUp`] tells of peers that end meanwhile.
+    pub fn hold_back(&mut self, large: LargeMessages) {
+        self.begun.large = large;
+        match large {
+            LargeMessages::Begin => while self.call_next() {},
+            LargeMessages::BeginOneByOne => {
+                let called = self.begun.called.and_then(|id| self.peers.find(id)).map(|peer| peer.passage);
+                if !matches!(called, Some(Passage::Waits { is_called: true, .. })) {
+                    self.call_next();
+                }
+            }
+            LargeMessages::Wait => {}
+        }
+        self.let_pass();
+    }
+
+    /// Puts in line whose message has been held back longest, if there is one.
+    fn call_next(&mut self) -> bool {
+        while let Some(id) = self.begun.held.pop_front() {
+            if let Some(peer) = self.peers.find_mut(id).filter(|peer| peer.passage == Passage::Held) {
+                peer.passage = Passage::Waits { is_called: true, since: self.now };
+                self.begun.called = Some(id);
+                self.begun.line.push_back(id);
+                self.begun.is_freed = true;
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether a message of this peer waits until the application wants it.
+    pub fn is_held_back(&self, peer: PeerId) -> bool {
+        self.peers.find(peer).is_some_and(|peer| peer.passage == Passage::Held)
+    }
+
+    /// Keeps the sum over all peers true after one of them had its turn.
+    #[inline]
+    pub(in crate::hub) fn count_begun(begun: &mut Begun, peer: &mut Peer, was_read: bool, now: Instant) {
+        let bytes = peer.begun_bytes();
+        if bytes == peer.unfinished_bytes && peer.passage == Passage::Open {
+            return;
+        }
+        let message = Underway { bytes, ..Underway::of(peer) };
+        begun.recount(peer.id, &mut peer.passage, peer.unfinished_bytes, message, was_read, now);
+        peer.unfinished_bytes = bytes;
+    }
+
+    /// A peer is gone.
+    pub(in crate::hub) fn forget_begun(&mut self, peer: &Peer) {
+        self.begun.forget(peer.passage, peer.unfinished_bytes);
+    }
+
+    /// Lets those go on for whom there is room by now.
+    pub(in crate::hub) fn let_pass(&mut self) {
+        if !self.begun.is_due(self.now) {
+            return;
+        }
+        let now = self.now;
+        while let Some(id) = self.begun.had_its_time(now) {
+            if let Some(peer) = self.peers.find_mut(id) {
+                self.begun.take_place(&mut peer.passage, now);
+                schedule(&mut self.runnable, peer);
+            }
+        }
+        self.begun.is_freed = false;
+        let (mut stays, mut held) = (VecDeque::new(), VecDeque::new());
+        for id in std::mem::take(&mut self.begun.line) {
+            let Some(peer) = self.peers.find_mut(id) else { continue };
+            let Passage::Waits { is_called, .. } = peer.passage else { continue };
+            let message = Underway::of(peer);
+            let may_begin = is_called && self.begun.large == LargeMessages::BeginOneByOne;
+            if self.begun.holds(message) && !may_begin {
+                peer.passage = Passage::Held;
+                held.push_back(id);
+                if peer.hung_up {
+                    self.events.push_back(Event::HungUp { peer: id });
+                }
+            } else if self.begun.admit(id, &mut peer.passage, message, now) {
+                schedule(&mut self.runnable, peer);
+            } else {
+                stays.push_back(id);
+            }
+        }
+        self.begun.line = stays;
+        // They have waited longer than those that were held back at once.
+        held.append(&mut self.begun.held);
+        self.begun.held = held;
+        self.give_up_stalled();
+        self.next_timer = self.next_timer.into_iter().chain(self.begun.deadline()).min();
+    }
+
+    /// Sends somebody away for whom others have waited too long.
+    fn give_up_stalled(&mut self) {
+        let now = self.now;
+        let first = self.begun.line.front().and_then(|id| self.peers.find(*id)).map(|peer| peer.passage);
+        let Some(Passage::Waits { since, .. }) = first else {
+            self.begun.look_at = None;
+            return;
+        };
+        if let Some((id, _, until)) = self.begun.beyond
+            && until <= now
+        {
+            self.give_up_begun(id, "it takes too long with a message that there is no room for, and others wait");
+        }
+        let look_at = self.begun.look_at.unwrap_or(since).max(since + PATIENCE);
+        self.begun.look_at = Some(look_at);
+        if look_at > now {
+            return;
+        }
+        let is_silent = |peer: &&Peer| {
+            peer.unfinished_bytes > 0
+                && !peer.readable
+                && !peer.is_stopped()
+                && now.saturating_duration_since(peer.connection.last_heard()) >= PATIENCE
+        };
+        match self.peers.iter().filter(is_silent).max_by_key(|peer| peer.unfinished_bytes).map(|peer| peer.id) {
+            Some(id) => {
+                self.give_up_begun(id, "it has stopped in the middle of a message, and others wait for the room")
+            }
+            None => self.begun.look_at = Some(now + PLACE),
+        }
+    }
+
+    /// When somebody's place in front of those that wait is over.
+    pub(in crate::hub) fn begun_deadline(&self) -> Option<Instant> {
+        self.begun.deadline()
+    }
+
+    /// Ends the peer that has the most of what isn't whole yet: what has been reckoned with for all of them is no longer enough.
+    pub(in crate::hub) fn end_largest(&mut self) {
+        if let Some(largest) = self.peers.iter().max_by_key(|peer| peer.unfinished_bytes).map(|peer| peer.id) {
+            self.give_up_begun(
+                largest,
+                "too much memory is in messages that have not ended, and this one was the largest",
+            );
+        }
+    }
+
+    fn give_up_begun(&mut self, id: PeerId, why: &str) {
+        if let Some(peer) = self.peers.find(id) {
+            let bytes = peer.unfinished_bytes;
+            tracing::warn!(peer = %id, address = %peer.address, bytes, "a message that has not ended is given up: {why}");
+        }
+        self.disconnect(id, why);
+    }
+}

@@ -1,0 +1,252 @@
+//! More begins to arrive than there is room for: who has to wait, that nothing is lost for it, and how much memory it takes.
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping")]
+
+mod support;
+
+use proptest::prelude::*;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io::{ErrorKind, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+use support::*;
+use towpath_sockets::{Endpoint, Event, Hub, HubOptions, LargeMessages, PeerId, SocketType};
+
+const BEGUN_MAX: usize = 200_000;
+const MESSAGE_MAX: usize = 150_000;
+/// What frames cost beside their octets, and what is read ahead.
+const SLACK: usize = 20_000;
+
+fn server() -> (Hub, Endpoint) {
+    let mut server = Hub::new(HubOptions {
+        max_message_bytes: MESSAGE_MAX as u64,
+        max_frames: 100,
+        unfinished_bytes_max: BEGUN_MAX,
+        ..options(SocketType::Router)
+    })
+    .unwrap();
+    let endpoint = server.bind(&anywhere()).unwrap();
+    (server, endpoint)
+}
+
+fn frame(length: usize, more: bool) -> Vec<u8> {
+    let mut frame = vec![2 | u8::from(more)];
+    frame.extend((length as u64).to_be_bytes());
+    frame.resize(frame.len() + length, 7);
+    frame
+}
+
+/// A peer that says what it is to say, as fast as it is taken.
+struct Raw {
+    stream: TcpStream,
+    peer: PeerId,
+    unsent: VecDeque<u8>,
+}
+
+impl Raw {
+    fn new(server: &mut Hub, endpoint: &Endpoint) -> Raw {
+        let mut stream = raw_connection(endpoint);
+        stream.write_all(&[raw_greeting(), raw_ready()].concat()).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let peer = until(&mut [server], |_, event| match event {
+            Event::Ready { peer } => Some(peer),
+            _ => None,
+        });
+        Raw { stream, peer, unsent: VecDeque::new() }
+    }
+
+    /// Sends up to so many octets of what it has to say.
+    fn send(&mut self, most: usize) {
+        let octets = self.unsent.as_slices().0;
+        match self.stream.write(&octets[..octets.len().min(most)]) {
+            // It was sent away.
+            Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {}
+            Ok(sent) => drop(self.unsent.drain(..sent)),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+    }
+}
+
+/// A turn; gives the peers of which a message came whole.
+fn turn(server: &mut Hub) -> Vec<PeerId> {
+    server.turn(Some(Duration::from_millis(1))).unwrap();
+    let mut whole = Vec::new();
+    while let Some(event) = server.next_event() {
+        match event {
+            Event::Message { peer, .. } => whole.push(peer),
+            event => panic!("{event:?}"),
+        }
+    }
+    whole
+}
+
+fn begun(server: &Hub) -> usize {
+    server.peers().filter_map(|peer| server.unfinished_bytes(peer)).sum()
+}
+
+fn within<T>(mut done: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        assert!(Instant::now() < end);
+        if let Some(done) = done() {
+            return done;
+        }
+    }
+}
+
+/// The frames of a message, none of which makes it too long.
+fn message() -> impl Strategy<Value = Vec<usize>> {
+    let sizes = prop_oneof![1usize..200, 3_000usize..5_000, 20_000usize..45_000];
+    prop_oneof![prop::collection::vec(sizes, 1..4), (100_000usize..140_000).prop_map(|length| vec![length])]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn all_that_is_sent_arrives_and_takes_no_more_memory_than_there_is(
+        peers in prop::collection::vec(prop::collection::vec(message(), 1..6), 1..40),
+        pieces in prop::collection::vec(1usize..60_000, 1..50),
+        pauses in any::<u64>(),
+    ) {
+        let (mut server, endpoint) = server();
+        let mut raws: Vec<Raw> = peers.iter().map(|_| Raw::new(&mut server, &endpoint)).collect();
+        let mut due = HashMap::new();
+        for (raw, messages) in raws.iter_mut().zip(&peers) {
+            due.insert(raw.peer, messages.len());
+            for message in messages {
+                for (at, length) in message.iter().enumerate() {
+                    raw.unsent.extend(frame(*length, at + 1 < message.len()));
+                }
+            }
+        }
+        let mut pieces = pieces.iter().cycle();
+        let mut paused = None;
+        for round in 0u64.. {
+            for raw in raws.iter_mut().filter(|raw| !raw.unsent.is_empty()) {
+                raw.send(*pieces.next().unwrap());
+            }
+            for peer in turn(&mut server) {
+                *due.get_mut(&peer).unwrap() -= 1;
+            }
+            prop_assert!(begun(&server) <= BEGUN_MAX + MESSAGE_MAX + SLACK, "{}", begun(&server));
+            if due.values().all(|due| *due == 0) {
+                break;
+            }
+            prop_assert!(round < 20_000, "{due:?}");
+            // Now and then the application doesn't want to hear of somebody, whatever that one is in the middle of.
+            if let Some(peer) = paused.take() {
+                server.pause_reading(peer, false);
+            }
+            if pauses >> (round % 64) & 1 == 1 {
+                let peer = raws[round as usize % raws.len()].peer;
+                server.pause_reading(peer, true);
+                paused = Some(peer);
+            }
+        }
+        prop_assert_eq!(begun(&server), 0);
+    }
+}
+
+#[test]
+fn who_stops_in_the_middle_is_sent_away_where_others_wait_for_the_room_and_only_then() {
+    let (mut server, endpoint) = server();
+    let mut stalled: Vec<Raw> = (0..30).map(|_| Raw::new(&mut server, &endpoint)).collect();
+    let whole = frame(MESSAGE_MAX - 1_000, false);
+    for raw in &mut stalled {
+        raw.unsent.extend(&whole[..whole.len() / 3]);
+    }
+    let mut honest: Vec<Raw> = (0..3).map(|_| Raw::new(&mut server, &endpoint)).collect();
+    for raw in &mut honest {
+        raw.unsent.extend(frame(100, false));
+        raw.unsent.extend(frame(60_000, false));
+    }
+    // Those who came first take half of the room and more, and one goes on without: the others are in line.
+    within(|| {
+        stalled.iter_mut().for_each(|raw| raw.send(usize::MAX));
+        assert!(turn(&mut server).is_empty());
+        (begun(&server) >= 4 * (whole.len() / 3)).then_some(())
+    });
+    let (mut heard, mut gone) = (Vec::new(), HashSet::new());
+    let began = Instant::now();
+    within(|| {
+        stalled.iter_mut().chain(&mut honest).for_each(|raw| raw.send(usize::MAX));
+        server.turn(Some(Duration::from_millis(1))).unwrap();
+        while let Some(event) = server.next_event() {
+            match event {
+                Event::Message { peer, .. } => heard.push(peer),
+                Event::Gone { peer, reason } => {
+                    assert!(reason.contains("others wait"), "{reason}");
+                    // The honest ones were read as soon as there was room.
+                    assert!(gone.insert(peer) && began.elapsed() >= Duration::from_secs(2));
+                }
+                event => panic!("{event:?}"),
+            }
+        }
+        assert!(begun(&server) <= BEGUN_MAX + MESSAGE_MAX + SLACK);
+        (heard.len() == 2 * honest.len()).then_some(())
+    });
+    assert!(!gone.is_empty() && honest.iter().all(|raw| !gone.contains(&raw.peer)));
+    // Who is left may come to an end yet.
+    stalled.retain(|raw| !gone.contains(&raw.peer));
+    assert!(!stalled.is_empty());
+    for raw in &mut stalled {
+        raw.unsent.extend(&whole[whole.len() / 3..]);
+    }
+    let mut heard = HashSet::new();
+    within(|| {
+        stalled.iter_mut().for_each(|raw| raw.send(usize::MAX));
+        heard.extend(turn(&mut server));
+        (heard.len() == stalled.len()).then_some(())
+    });
+}
+
+#[test]
+fn what_the_application_has_no_room_for_waits_one_after_the_other_begins_and_the_rest_is_heard() {
+    let (mut server, endpoint) = server();
+    let mut raws: Vec<Raw> = (0..4).map(|_| Raw::new(&mut server, &endpoint)).collect();
+    // From this one it would take whatever comes.
+    server.yields(raws[3].peer, false);
+    server.hold_back(LargeMessages::Wait);
+    for raw in &mut raws {
+        raw.unsent.extend(frame(100, false));
+        raw.unsent.extend(frame(10_000, false));
+    }
+    let peers: Vec<PeerId> = raws.iter().map(|raw| raw.peer).collect();
+    let mut heard = Vec::new();
+    let mut hear = |server: &mut Hub, count: usize| {
+        within(|| {
+            raws.iter_mut().filter(|raw| !raw.unsent.is_empty()).for_each(|raw| raw.send(usize::MAX));
+            heard.extend(turn(server));
+            (heard.len() >= count).then_some(())
+        });
+        // A turn after the last one that had something to say finds nothing more.
+        heard.extend(turn(server));
+        heard.len()
+    };
+    assert_eq!(hear(&mut server, 5), 5);
+    assert_eq!((0..4).filter(|&at| server.is_held_back(peers[at])).count(), 3);
+    server.hold_back(LargeMessages::BeginOneByOne);
+    assert_eq!(hear(&mut server, 6), 6);
+    server.hold_back(LargeMessages::Wait);
+    assert_eq!(hear(&mut server, 6), 6);
+    // One of those that wait goes, which nobody would read of.
+    let gone = (0..4).find(|&at| server.is_held_back(raws[at].peer)).unwrap();
+    let peer = raws[gone].peer;
+    drop(raws.remove(gone));
+    until(&mut [&mut server], |_, event| match event {
+        Event::HungUp { peer: which } => {
+            assert_eq!(which, peer);
+            Some(())
+        }
+        event => panic!("{event:?}"),
+    });
+    server.disconnect(peer, "it has closed the connection");
+    until(&mut [&mut server], |_, event| matches!(event, Event::Gone { .. }).then_some(()));
+    server.hold_back(LargeMessages::Begin);
+    let mut last = Vec::new();
+    within(|| {
+        last.extend(turn(&mut server));
+        (last.len() == 1).then_some(())
+    });
+    assert!(turn(&mut server).is_empty());
+}
