@@ -219,7 +219,8 @@ impl Hub {
 
     /// Whether another turn would find something to do at once.
     pub fn is_busy(&self) -> bool {
-        !self.runnable.is_empty() || !self.events.is_empty() || self.more_ready || self.accepts_now()
+        let is_due = self.accepts_now() || self.begun.is_due(self.now);
+        !self.runnable.is_empty() || !self.events.is_empty() || self.more_ready || is_due
     }
 
     fn accepts_now(&self) -> bool {
@@ -228,7 +229,8 @@ impl Hub {
 
     /// When a turn is wanted even if nothing happens: for a caller that waits on the hub's descriptor itself.
     pub fn deadline(&self) -> Option<Instant> {
-        self.next_timer.and_then(|at| at.checked_add(self.timer_grain()))
+        let timer = self.next_timer.and_then(|at| at.checked_add(self.timer_grain()));
+        if self.begun.is_due(self.now) { Some(self.now) } else { timer }
     }
 
     fn timer_grain(&self) -> Duration {

@@ -79,8 +79,9 @@ pub struct HubOptions {
     /// Frames of a message. At least 1.
     pub max_frames: usize,
     /// Octets of messages that have begun and aren't whole, over all peers. From half of that on, a peer is read on if what its frame
-    /// lacks fits into the rest; and one at a time for which it doesn't, so that memory is bounded by this and one message. The others
-    /// wait in line, and lose nothing. As many octets as the half are read in one turn, of all peers together.
+    /// lacks fits into the rest. The others wait in line, and lose nothing. Where the line stands still for more than a moment there is more
+    /// room, up to this or what one message may take, whichever is more; then one goes on without. If it stands still for a second all the
+    /// same, the peer with the most is disconnected. As many octets as the half are read in one turn, of all peers together.
     pub unfinished_bytes_max: usize,
     /// Frames over this are streamed ([`crate::Event::BodyStart`]).
     pub stream_over_bytes: Option<u64>,
@@ -134,13 +135,22 @@ impl HubOptions {
         }
     }
 
-    /// Octets of messages that aren't whole that are never come to in the way of [`HubOptions::unfinished_bytes_max`].
+    /// What messages that aren't whole may come to where peers are slow: as much as one may take.
+    pub(crate) fn unfinished_bytes_most(&self) -> usize {
+        self.unfinished_bytes_max.max(self.one_message_bytes())
+    }
+
+    /// What they never come to in the way of [`HubOptions::unfinished_bytes_max`].
     pub(crate) fn unfinished_limit(&self) -> usize {
+        self.unfinished_bytes_most().saturating_add(self.one_message_bytes().saturating_mul(2))
+    }
+
+    /// What one peer never comes to.
+    fn one_message_bytes(&self) -> usize {
         let frames = self.max_frames.saturating_mul(towpath_zmtp::limits::FRAME_OVERHEAD_BYTES);
         let message = usize::try_from(self.max_message_bytes).unwrap_or(usize::MAX);
         // Two of what is read ahead: a command or a header may be cut anywhere.
-        let one = message.saturating_add(frames).saturating_add(2 * crate::read::READ_AHEAD_BYTES_MAX);
-        self.unfinished_bytes_max.saturating_add(one.saturating_mul(2))
+        message.saturating_add(frames).saturating_add(2 * crate::read::READ_AHEAD_BYTES_MAX)
     }
 
     /// Octets that all peers together bring in a turn.

@@ -154,6 +154,8 @@ pub(crate) struct Peer {
     pub(crate) readable: bool,
     /// The peer has closed its side, or the connection has failed: the end is there to be read behind what came before.
     pub(crate) hung_up: bool,
+    /// The application was told of that while a message is held back.
+    pub(crate) told_of_end: bool,
     pub(crate) writable: bool,
     /// In the hub's list of peers with something to do.
     pub(crate) scheduled: bool,
@@ -211,6 +213,7 @@ impl Peer {
             connecting_until: None,
             readable: false,
             hung_up: false,
+            told_of_end: false,
             writable: false,
             scheduled: false,
             paused: false,

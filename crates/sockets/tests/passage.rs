@@ -13,13 +13,14 @@ use towpath_sockets::{Endpoint, Event, Hub, HubOptions, LargeMessages, PeerId, S
 
 const BEGUN_MAX: usize = 200_000;
 const MESSAGE_MAX: usize = 150_000;
-/// What frames cost beside their octets, and what is read ahead.
-const SLACK: usize = 20_000;
+/// What there may be where peers are slow: as much as one message may take, and one message; beside what small ones take.
+const MOST: usize = 2 * (MESSAGE_MAX + FRAMES_MAX * 64 + 2 * 65_536) + 30_000;
+const FRAMES_MAX: usize = 100;
 
 fn server() -> (Hub, Endpoint) {
     let mut server = Hub::new(HubOptions {
         max_message_bytes: MESSAGE_MAX as u64,
-        max_frames: 100,
+        max_frames: FRAMES_MAX,
         unfinished_bytes_max: BEGUN_MAX,
         ..options(SocketType::Router)
     })
@@ -128,7 +129,7 @@ proptest! {
             for peer in turn(&mut server) {
                 *due.get_mut(&peer).unwrap() -= 1;
             }
-            prop_assert!(begun(&server) <= BEGUN_MAX + MESSAGE_MAX + SLACK, "{}", begun(&server));
+            prop_assert!(begun(&server) <= MOST, "{}", begun(&server));
             if due.values().all(|due| *due == 0) {
                 break;
             }
@@ -158,7 +159,7 @@ fn who_stops_in_the_middle_is_sent_away_where_others_wait_for_the_room_and_only_
     let mut honest: Vec<Raw> = (0..3).map(|_| Raw::new(&mut server, &endpoint)).collect();
     for raw in &mut honest {
         raw.unsent.extend(frame(100, false));
-        raw.unsent.extend(frame(60_000, false));
+        raw.unsent.extend(frame(140_000, false));
     }
     // Those who came first take half of the room and more, and one goes on without: the others are in line.
     within(|| {
@@ -176,13 +177,12 @@ fn who_stops_in_the_middle_is_sent_away_where_others_wait_for_the_room_and_only_
                 Event::Message { peer, .. } => heard.push(peer),
                 Event::Gone { peer, reason } => {
                     assert!(reason.contains("others wait"), "{reason}");
-                    // The honest ones were read as soon as there was room.
-                    assert!(gone.insert(peer) && began.elapsed() >= Duration::from_secs(2));
+                    assert!(gone.insert(peer) && began.elapsed() >= Duration::from_millis(500));
                 }
                 event => panic!("{event:?}"),
             }
         }
-        assert!(begun(&server) <= BEGUN_MAX + MESSAGE_MAX + SLACK);
+        assert!(begun(&server) <= MOST);
         (heard.len() == 2 * honest.len()).then_some(())
     });
     assert!(!gone.is_empty() && honest.iter().all(|raw| !gone.contains(&raw.peer)));
@@ -225,7 +225,7 @@ fn what_the_application_has_no_room_for_waits_one_after_the_other_begins_and_the
     };
     assert_eq!(hear(&mut server, 5), 5);
     assert_eq!((0..4).filter(|&at| server.is_held_back(peers[at])).count(), 3);
-    server.hold_back(LargeMessages::BeginOneByOne);
+    server.hold_back(LargeMessages::BeginOne);
     assert_eq!(hear(&mut server, 6), 6);
     server.hold_back(LargeMessages::Wait);
     assert_eq!(hear(&mut server, 6), 6);

@@ -3,8 +3,8 @@
 use super::Broker;
 use super::connection::{Behind, Connection};
 use super::outbound::set_reading;
-use crate::core::{Millis, Peer};
-use towpath_sockets::{Hub, Message, PeerId, SendError};
+use crate::core::{Millis, Peer, Room};
+use towpath_sockets::{Hub, LargeMessages, Message, PeerId, SendError};
 
 /// Octets of memory that may wait for one peer beside what the hub holds, or as many as a client may have outstanding if that is
 /// more, where it reads nothing. Only replies to requests of stock clients that workers have already, and parts, can come to that:
@@ -18,10 +18,15 @@ const STALLED_MAX_MS: Millis = 20_000;
 /// What waits for all is added up no more often than this, in milliseconds.
 const LOOK_GRAIN: Millis = 10;
 
+/// Where very much waits for peers, larger messages of those that are held back for it begin no more often than this, in milliseconds.
+const BEGIN_GRAIN: Millis = 100;
+
 /// Looking at what waits for all peers, now and then.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     next: Millis,
+    /// When another large message may begin although so much waits.
+    next_begin: Millis,
     /// It was more than there is room for when it was last looked at.
     is_over: bool,
 }
@@ -53,6 +58,20 @@ impl Broker {
         if connection.pending_bytes > most && (connection.gets_parts || has_stalled()) {
             self.reject(id, "it doesn't read what it is sent, and too much waits for it");
         }
+    }
+
+    /// Has those wait with large messages who can't act on a refusal, as long as there is little room.
+    pub(super) fn hold_back(&mut self, now: Millis) {
+        let large = match self.core.room(self.hub.queued_bytes() + self.connections.pending_bytes()) {
+            Room::Ample => LargeMessages::Begin,
+            Room::Little => LargeMessages::BeginOne,
+            Room::Unread if now >= self.watch.next_begin => LargeMessages::BeginOne,
+            Room::Unread | Room::Nothing => LargeMessages::Wait,
+        };
+        if large != LargeMessages::Wait {
+            self.watch.next_begin = now + BEGIN_GRAIN;
+        }
+        self.hub.hold_back(large);
     }
 
     /// Sends peers away where more waits for all of them than there is room for: from half of all memory on those that hardly read, and

@@ -17,7 +17,7 @@ mod streams;
 pub use options::{BrokerOptions, Heartbeats};
 pub use towpath_sockets::Admit;
 
-use crate::core::{Core, Millis, Room, Settings, Task};
+use crate::core::{Core, Millis, Settings, Task};
 use crate::journal::JournalError;
 use crate::spool::BodyOf;
 use crate::wire::Extent;
@@ -34,7 +34,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use towpath_sockets::{Endpoint, Hub, LargeMessages, SocketError, Waker};
+use towpath_sockets::{Endpoint, Hub, SocketError, Waker};
 
 /// Why a broker can't start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -231,11 +231,7 @@ impl Broker {
         self.connections.extent = extent;
         self.core.set_given_bytes_max(self.hub.queue_bound());
         self.hub.set_read_turn_bytes(self.pace.read_turn_bytes(extent));
-        self.hub.hold_back(match self.core.room(self.hub.queued_bytes() + self.connections.pending_bytes()) {
-            Room::Ample => LargeMessages::Begin,
-            Room::Little => LargeMessages::BeginOneByOne,
-            Room::Nothing => LargeMessages::Wait,
-        });
+        self.hold_back(now);
         self.hub.turn(Some(Duration::from_millis(wait)))?;
         while let Some(event) = self.hub.next_event() {
             self.on_event(event);

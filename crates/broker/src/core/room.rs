@@ -24,6 +24,8 @@ pub enum Room {
     Ample,
     /// Less: enough for one after the other.
     Little,
+    /// So much waits for peers that it is best read first. Some never do.
+    Unread,
     /// None.
     Nothing,
 }
@@ -123,8 +125,10 @@ impl Core {
     pub fn room(&self, waiting_bytes: usize) -> Room {
         let Settings { bytes_max, requests_max, .. } = self.settings;
         let (half, has_half) = (bytes_max / 2, below(self.requests.len(), requests_max, 2));
-        if !self.has_shared_room(1) || waiting_bytes > half {
+        if !self.has_shared_room(1) {
             Room::Nothing
+        } else if waiting_bytes > half {
+            Room::Unread
         } else if has_half && self.bytes.saturating_add(waiting_bytes) <= half {
             Room::Ample
         } else {

@@ -1,14 +1,15 @@
 //! Who is read on while much has begun to arrive that isn't whole yet.
 //!
 //! A message that is taken whole needs memory for as long as it is on its way, and a peer that is cut off for want of it loses what it
-//! sent without a word. So from half of the bound on, a larger message goes on only if there is room for the rest of its frame, which is
-//! kept for it; and one at a time goes on for which there isn't. The others wait in line, their octets in the kernel's buffers and then
-//! with their peers. Memory stays below the bound and one message, and whoever goes on comes to an end.
+//! sent without a word. So from half of the room on, a larger message goes on only if there is room for the rest of its frame, which is
+//! kept for it. The others wait in line, their octets in the kernel's buffers and then with their peers: as long as messages come to
+//! an end the line moves, and nobody is cut off.
+//!
+//! Nobody is believed to come to an end. Who goes on and hasn't after a while gives its place to the next, and keeps what it has. Where the
+//! line stands still, because peers are slow or don't want it to move, there is more room, up to as much as memory has for this; then one
+//! goes on without room; and if that doesn't help either, those are sent away who have stopped in the middle, or whoever has the most.
 //!
 //! An application that has no room for more holds larger messages of those peers back from which it could only get more of the same.
-//!
-//! Nobody is believed to come to an end. Who goes on and hasn't after a while gives its place to the next, and keeps what it has; where
-//! others have waited for seconds, who has been silent as long is sent away.
 
 mod line;
 
@@ -16,15 +17,21 @@ use crate::options::HubOptions;
 use crate::peer::{Peer, PeerId};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
+use towpath_zmtp::limits::FRAME_OVERHEAD_BYTES;
 
-/// Messages of up to so many octets, as far as they are known, never wait in line.
+/// Messages of up to so many octets, as far as they are known, aren't held back, and hardly ever wait in line.
 const SMALL_BYTES: usize = 4 * 1024;
+/// What they may take beyond all room.
+const SMALL_BYTES_MAX: usize = 8 << 20;
+/// What is read at least, and what frames may cost that come with it: empty ones take two octets each.
+const READ_BYTES: usize = 512;
+const READ_COST_BYTES: usize = READ_BYTES + READ_BYTES / 2 * FRAME_OVERHEAD_BYTES;
 /// How long a place is kept while others wait.
 const PLACE: Duration = Duration::from_secs(1);
-/// How long others wait until those are sent away who have been silent in the middle of a message for as long.
-const PATIENCE: Duration = Duration::from_secs(3);
-/// Who goes on without room brings a frame within that time, and so much longer for what it lacks, if others wait for that.
-const BEYOND_BYTES_A_SECOND: usize = 1 << 20;
+/// When the line has stood still for so long, there is more room.
+const RAISE: Duration = Duration::from_millis(100);
+/// And if there can't be more, somebody is sent away after so long: those first who have been silent for as long.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Whether a peer may go on with its message.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
@@ -35,11 +42,20 @@ pub(crate) enum Passage {
     /// The application doesn't want it to begin.
     Held,
     /// It is in line; and the application has said that this one may begin.
-    Waits { is_called: bool, since: Instant },
+    Waits { is_called: bool },
     /// So many octets are kept for it, so long.
     Goes { kept: usize, until: Instant },
     /// There is no room for it, and it goes on all the same.
     Beyond,
+}
+
+/// The line stands still: who is the first, since there is as much room as now.
+#[derive(Copy, Clone, Debug)]
+struct Standing {
+    first: PeerId,
+    looked_at: Instant,
+    /// How long it was seen to.
+    stood: Duration,
 }
 
 impl Passage {
@@ -49,14 +65,14 @@ impl Passage {
     }
 }
 
-/// Which larger messages may begin, of those that the application may hold back ([`Hub::yields`]).
+/// Which messages of more than 4 KiB may begin, of those that the application may hold back ([`Hub::yields`]).
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
 pub enum LargeMessages {
     /// All.
     #[default]
     Begin,
-    /// One after the other, by who has waited longest.
-    BeginOneByOne,
+    /// One more if the former has begun: that of whoever has waited longest. To be said again for the next.
+    BeginOne,
     /// None.
     Wait,
 }
@@ -66,6 +82,10 @@ pub enum LargeMessages {
 struct Underway {
     bytes: usize,
     wanted: usize,
+    /// Those before it that came whole.
+    count: u64,
+    /// More of it may be here.
+    has_more: bool,
     /// It is read on when it may be: its peer isn't stopped, nor in the middle of a body that is streamed.
     is_read: bool,
     /// The application may hold it back.
@@ -75,12 +95,22 @@ struct Underway {
 impl Underway {
     fn of(peer: &Peer) -> Underway {
         let is_read = !peer.is_stopped() && peer.connection.body_remaining() == 0;
-        Underway { bytes: peer.begun_bytes(), wanted: peer.connection.wanted(), is_read, yields: peer.yields }
+        let (bytes, wanted, count) = (peer.begun_bytes(), peer.connection.wanted(), peer.messages_in);
+        Underway { bytes, wanted, count, has_more: peer.readable, is_read, yields: peer.yields }
     }
 
-    /// What is read next, and so kept for it: the rest of the frame, but no less than is read at a time.
+    fn is_small(self) -> bool {
+        self.bytes.saturating_add(self.wanted) <= SMALL_BYTES
+    }
+
+    /// What is read next: the rest of the frame, so that the next message isn't begun in its place.
+    fn next_bytes(self) -> usize {
+        self.wanted.max(READ_BYTES)
+    }
+
+    /// What that may cost.
     fn needs(self) -> usize {
-        self.wanted.max(SMALL_BYTES)
+        self.wanted.saturating_add(FRAME_OVERHEAD_BYTES).max(READ_COST_BYTES)
     }
 }
 
@@ -88,20 +118,20 @@ impl Underway {
 #[derive(Debug)]
 pub(super) struct Begun {
     bytes: usize,
-    /// [`HubOptions::unfinished_bytes_max`].
-    bytes_max: usize,
+    /// What it may come to, beside one message; it changes between these.
+    room: usize,
+    room_min: usize,
+    room_max: usize,
     /// What is kept for those that go on.
     kept: usize,
     /// Those, the one that has gone on longest first; some have come to an end since.
     going: VecDeque<(PeerId, Instant)>,
-    /// The one that goes on without room, what its frame lacks, and how long others wait for that.
-    beyond: Option<(PeerId, usize, Instant)>,
-    beyond_bytes: usize,
+    /// The one that goes on without room, and what its message takes.
+    beyond: Option<(PeerId, usize)>,
     line: VecDeque<PeerId>,
     /// Somebody in line may go on now.
     is_freed: bool,
-    /// When to look next whether the first in line has waited too long.
-    look_at: Option<Instant>,
+    standing: Option<Standing>,
     /// What the application holds back, and the peers that wait for that.
     large: LargeMessages,
     held: VecDeque<PeerId>,
@@ -111,16 +141,20 @@ pub(super) struct Begun {
 
 impl Begun {
     pub(super) fn new(options: &HubOptions) -> Begun {
+        // What no memory has needn't be reckoned with.
+        const MOST: usize = usize::MAX / 8;
+        let room = options.unfinished_bytes_max.min(MOST);
         Begun {
             bytes: 0,
-            bytes_max: options.unfinished_bytes_max,
+            room,
+            room_min: room,
+            room_max: options.unfinished_bytes_most().clamp(room, MOST),
             kept: 0,
             going: VecDeque::new(),
             beyond: None,
-            beyond_bytes: 0,
             line: VecDeque::new(),
             is_freed: false,
-            look_at: None,
+            standing: None,
             large: LargeMessages::Begin,
             held: VecDeque::new(),
             called: None,
@@ -133,44 +167,52 @@ impl Begun {
 
     /// Whether there is room for whatever comes.
     fn is_open(&self) -> bool {
-        self.bytes <= self.bytes_max / 2
+        self.bytes <= self.room / 2
     }
 
     /// What one may read where all may.
     fn left(&self) -> usize {
-        self.bytes_max.saturating_sub(self.bytes).max(SMALL_BYTES)
+        self.room.saturating_sub(self.bytes).max(SMALL_BYTES)
     }
 
     /// Whether this may go on without a place.
     fn is_free(&self, message: Underway) -> bool {
-        self.is_open() && !self.holds(message)
+        self.is_open() && !self.may_hold(message)
     }
 
-    fn holds(&self, message: Underway) -> bool {
+    fn may_hold(&self, message: Underway) -> bool {
         message.yields && self.large != LargeMessages::Begin
     }
 
+    fn holds(&self, message: Underway) -> bool {
+        self.may_hold(message) && !message.is_small()
+    }
+
     fn fits(&self, octets: usize) -> bool {
-        (self.bytes - self.beyond_bytes).saturating_add(self.kept).saturating_add(octets) <= self.bytes_max
+        let beyond = self.beyond.map_or(0, |(_, bytes)| bytes);
+        (self.bytes - beyond).saturating_add(self.kept).saturating_add(octets) <= self.room
     }
 
     /// Octets that a peer may read now. If there are none, it is in line.
-    fn may_read(&mut self, id: PeerId, passage: &mut Passage, message: Underway, now: Instant) -> usize {
-        let is_small = message.bytes.saturating_add(message.wanted) <= SMALL_BYTES;
+    fn may_read(&mut self, id: PeerId, passage: &mut Passage, message: Underway) -> usize {
         match passage {
-            // To the end of the frame, so that the next message isn't begun in its place.
-            Passage::Goes { .. } | Passage::Beyond => message.needs(),
-            Passage::Open if !message.is_read => usize::MAX,
+            Passage::Goes { .. } | Passage::Beyond => message.next_bytes(),
             Passage::Open if self.is_free(message) => self.left(),
-            // What they leave is for those in line.
-            Passage::Open if is_small && self.fits(self.bytes_max / 4) => SMALL_BYTES,
+            // They would be the last to fill it.
+            Passage::Open if message.is_small() && self.bytes <= self.room_max.saturating_add(SMALL_BYTES_MAX) => {
+                if self.fits(self.room / 4) {
+                    SMALL_BYTES
+                } else {
+                    READ_BYTES
+                }
+            }
             Passage::Open if self.holds(message) => {
                 *passage = Passage::Held;
                 self.held.push_back(id);
                 0
             }
             Passage::Open => {
-                *passage = Passage::Waits { is_called: false, since: now };
+                *passage = Passage::Waits { is_called: false };
                 self.line.push_back(id);
                 self.is_freed = true;
                 0
@@ -180,17 +222,10 @@ impl Begun {
     }
 
     /// Takes in what a peer's message has come to, that counted `before`, with a look at what has arrived or without.
-    fn recount(
-        &mut self,
-        id: PeerId,
-        passage: &mut Passage,
-        before: usize,
-        message: Underway,
-        was_read: bool,
-        now: Instant,
-    ) {
-        self.bytes = self.bytes - before + message.bytes;
-        let is_over = (was_read && message.bytes == 0) || !message.is_read || self.is_free(message);
+    fn recount(&mut self, id: PeerId, passage: &mut Passage, before: Underway, message: Underway) {
+        self.bytes = self.bytes - before.bytes + message.bytes;
+        let is_whole = message.count != before.count || (message.bytes == 0 && !message.has_more);
+        let is_over = is_whole || !message.is_read || self.is_free(message);
         match passage {
             Passage::Goes { kept, .. } => {
                 self.kept -= std::mem::take(kept);
@@ -201,17 +236,17 @@ impl Begun {
                     self.kept += message.needs();
                 } else {
                     // Its next frame is larger.
-                    *passage = Passage::Waits { is_called: true, since: now };
+                    *passage = Passage::Waits { is_called: true };
                     self.line.push_front(id);
                 }
                 self.is_freed = true;
             }
             Passage::Beyond if is_over => {
-                (self.beyond, self.beyond_bytes) = (None, 0);
+                self.beyond = None;
                 self.open(passage);
             }
-            Passage::Beyond => self.go_beyond(id, message, now),
-            Passage::Open | Passage::Waits { .. } | Passage::Held => self.is_freed |= message.bytes < before,
+            Passage::Beyond => self.beyond = Some((id, message.bytes)),
+            Passage::Open | Passage::Waits { .. } | Passage::Held => self.is_freed |= message.bytes < before.bytes,
         }
     }
 
@@ -226,21 +261,35 @@ impl Begun {
         self.is_freed = true;
         match passage {
             Passage::Goes { kept, .. } => self.kept -= kept,
-            Passage::Beyond => (self.beyond, self.beyond_bytes) = (None, 0),
+            Passage::Beyond => self.beyond = None,
             // Its place in line is found to be nobody's.
             Passage::Waits { .. } | Passage::Held | Passage::Open => {}
         }
     }
 
-    fn go_beyond(&mut self, id: PeerId, message: Underway, now: Instant) {
-        let lacks = Duration::from_secs((message.wanted / BEYOND_BYTES_A_SECOND) as u64);
-        let until = match self.beyond {
-            Some((_, wanted, until)) if message.wanted <= wanted => until,
-            // Another frame.
-            _ => now + PATIENCE + lacks,
+    /// There is less room again when hardly any is needed.
+    fn relax(&mut self) {
+        if self.room > self.room_min && self.bytes.saturating_add(self.kept) <= self.room / 8 {
+            self.room = (self.room / 2).max(self.room_min);
+        }
+    }
+
+    /// Looks how long the line has stood still, and whether that is too long although there is as much room as there can be.
+    fn is_stuck(&mut self, now: Instant) -> bool {
+        let first = self.line.front().copied();
+        let Some(standing) = self.standing.as_mut().filter(|standing| first == Some(standing.first)) else {
+            self.standing = first.map(|first| Standing { first, looked_at: now, stood: Duration::ZERO });
+            return false;
         };
-        self.beyond = Some((id, message.wanted, until));
-        self.beyond_bytes = message.bytes;
+        // While nobody looked it may have moved.
+        standing.stood += now.saturating_duration_since(standing.looked_at).min(2 * RAISE);
+        standing.looked_at = now;
+        if self.room < self.room_max && standing.stood >= RAISE {
+            self.room = self.room.saturating_mul(2).max(self.room_max / 16).min(self.room_max);
+            standing.stood = Duration::ZERO;
+            self.is_freed = true;
+        }
+        self.room == self.room_max && standing.stood >= PATIENCE
     }
 
     /// Whether somebody in line may go on, or somebody that goes on has had its time.
@@ -250,9 +299,9 @@ impl Begun {
 
     /// When the next place is to be given up.
     fn deadline(&self) -> Option<Instant> {
-        let first = self.going.front().map(|(_, until)| *until);
-        let beyond = self.beyond.map(|(_, _, until)| until);
-        [first, beyond, self.look_at].into_iter().flatten().min().filter(|_| !self.line.is_empty())
+        let going = self.going.front().map(|(_, until)| *until);
+        let look = self.standing.map(|standing| standing.looked_at + RAISE);
+        going.into_iter().chain(look).min().filter(|_| !self.line.is_empty())
     }
 
     /// Who has gone on until now.
@@ -281,9 +330,9 @@ impl Begun {
             *passage = Passage::Goes { kept: message.needs(), until };
             self.kept += message.needs();
             self.going.push_back((id, until));
-        } else if self.beyond.is_none() {
+        } else if self.room == self.room_max && self.beyond.is_none() {
             *passage = Passage::Beyond;
-            self.go_beyond(id, message, now);
+            self.beyond = Some((id, message.bytes));
         } else {
             return false;
         }

@@ -71,6 +71,7 @@ impl Hub {
                     let hangs_up = failed || flags.contains(epoll::EventFlags::RDHUP);
                     let is_unread = peer.paused || peer.passage == Passage::Held;
                     if hangs_up && !peer.hung_up && is_unread && peer.is_ready() {
+                        peer.told_of_end = true;
                         // Nobody reads up to the end, which would tell of it.
                         self.events.push_back(Event::HungUp { peer: peer.id });
                     }
@@ -113,8 +114,10 @@ impl Hub {
             let was_ready = peer.is_ready();
             let has_room = self.events.len() < EVENTS_MAX && arrived <= self.options.arriving_max();
             let may_read = reading && has_room;
-            let most = if may_read { Hub::may_read(&mut self.begun, peer, self.now) } else { usize::MAX };
-            if most == 0 && peer.passage == Passage::Held && peer.hung_up {
+            let most = if may_read { Hub::may_read(&mut self.begun, peer) } else { usize::MAX };
+            let count = peer.messages_in;
+            let is_held = peer.hung_up && peer.passage == Passage::Held;
+            if is_held && !std::mem::replace(&mut peer.told_of_end, true) {
                 self.events.push_back(Event::HungUp { peer: id });
             }
             let bytes_in = peer.bytes_in;
@@ -149,7 +152,7 @@ impl Hub {
             } else if peer.wants_to_read() || peer.wants_to_write() {
                 schedule(&mut self.runnable, peer);
             }
-            Hub::count_begun(&mut self.begun, peer, may_read, self.now);
+            Hub::count_begun(&mut self.begun, peer, count);
             if !was_ready && peer.is_ready() {
                 self.on_ready(id);
             }

@@ -58,6 +58,29 @@ fn a_stock_client_beyond_all_bounds_is_told_so_once_and_not_read_any_further() {
 }
 
 #[test]
+fn how_much_room_there_is_counts_what_waits_to_be_read() {
+    const MIB: usize = 1 << 20;
+    let mut core = narrow(8 * MIB);
+    assert_eq!(core.room(0), Room::Ample);
+    core.stock_request(0, 1, true, None, b"nobody", Body::from(Bytes::from(vec![0; 3 * MIB])));
+    assert_eq!(core.room(0), Room::Ample);
+    // What is here may come to as many octets of replies.
+    assert_eq!(core.room(MIB), Room::Little);
+    assert_eq!(core.room(5 * MIB), Room::Unread);
+    core.stock_request(0, 2, true, None, b"nobody", Body::from(Bytes::from(vec![0; 5 * MIB])));
+    assert_eq!(core.room(0), Room::Nothing);
+    core.peer_gone(1, 2);
+    assert_eq!(core.room(0), Room::Ample);
+
+    let mut core = Core::new(Settings { requests_max: 4, ..Settings::default() });
+    let rooms = [Room::Ample, Room::Ample, Room::Little, Room::Little, Room::Nothing];
+    for (requests, room) in (0..).zip(rooms) {
+        assert_eq!(core.room(0), room, "{requests}");
+        core.stock_request(0, requests, true, None, b"nobody", Body::default());
+    }
+}
+
+#[test]
 fn clients_that_go_on_one_by_one_are_not_all_looked_at_each_time() {
     const STOPPED: Peer = 200;
     const KEPT: u64 = 300;
