@@ -28,7 +28,7 @@ const READ_BYTES: usize = 512;
 const READ_COST_BYTES: usize = READ_BYTES + READ_BYTES / 2 * FRAME_OVERHEAD_BYTES;
 /// How long a place is kept while others wait.
 const PLACE: Duration = Duration::from_secs(1);
-/// When the line has stood still for so long, there is more room.
+/// When the line has stood still for so long, there is more room. Whoever is the first for as long isn't overtaken any more.
 const RAISE: Duration = Duration::from_millis(100);
 /// And if there can't be more, somebody is sent away after so long: those first who have been silent for as long.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -49,12 +49,12 @@ pub(crate) enum Passage {
     Beyond,
 }
 
-/// The line stands still: who is the first, since there is as much room as now.
+/// Who is the first in line, and how long nothing was seen to come to an end since then, or since there is as much room as now.
 #[derive(Copy, Clone, Debug)]
 struct Standing {
     first: PeerId,
+    since: Instant,
     looked_at: Instant,
-    /// How long it was seen to.
     stood: Duration,
 }
 
@@ -65,7 +65,7 @@ impl Passage {
     }
 }
 
-/// Which messages of more than 4 KiB may begin, of those that the application may hold back ([`Hub::yields`]).
+/// Which messages of more than 4 KiB may begin, of those that the application may hold back ([`crate::Hub::yields`]).
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
 pub enum LargeMessages {
     /// All.
@@ -226,6 +226,10 @@ impl Begun {
         self.bytes = self.bytes - before.bytes + message.bytes;
         let is_whole = message.count != before.count || (message.bytes == 0 && !message.has_more);
         let is_over = is_whole || !message.is_read || self.is_free(message);
+        if let (true, Passage::Goes { .. } | Passage::Beyond, Some(standing)) = (is_whole, &passage, &mut self.standing)
+        {
+            standing.stood = Duration::ZERO;
+        }
         match passage {
             Passage::Goes { kept, .. } => {
                 self.kept -= std::mem::take(kept);
@@ -278,7 +282,7 @@ impl Begun {
     fn is_stuck(&mut self, now: Instant) -> bool {
         let first = self.line.front().copied();
         let Some(standing) = self.standing.as_mut().filter(|standing| first == Some(standing.first)) else {
-            self.standing = first.map(|first| Standing { first, looked_at: now, stood: Duration::ZERO });
+            self.standing = first.map(|first| Standing { first, since: now, looked_at: now, stood: Duration::ZERO });
             return false;
         };
         // While nobody looked it may have moved.
@@ -290,6 +294,11 @@ impl Begun {
             self.is_freed = true;
         }
         self.room == self.room_max && standing.stood >= PATIENCE
+    }
+
+    /// Whether what becomes free is for this one, who has been the first in line for a while.
+    fn is_next(&self, id: PeerId, now: Instant) -> bool {
+        self.standing.is_some_and(|first| first.first == id && now.saturating_duration_since(first.since) >= RAISE)
     }
 
     /// Whether somebody in line may go on, or somebody that goes on has had its time.

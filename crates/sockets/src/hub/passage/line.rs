@@ -1,5 +1,5 @@
 //! What a hub does about messages that have begun: who is read on, who waits, who is sent away. What there is of them is counted by
-//! [`Begun`].
+//! `Begun`.
 
 use super::{Begun, LargeMessages, PATIENCE, Passage, READ_BYTES, SMALL_BYTES, Underway};
 use crate::event::Event;
@@ -102,11 +102,11 @@ impl Hub {
 
     /// Lets those go on for whom there is room by now.
     pub(in crate::hub) fn let_pass(&mut self) {
+        self.begun.relax();
         if !self.begun.is_due(self.now) {
             return;
         }
         let now = self.now;
-        self.begun.relax();
         while let Some(id) = self.begun.had_its_time(now) {
             if let Some(peer) = self.peers.find_mut(id) {
                 self.begun.take_place(&mut peer.passage, now);
@@ -115,6 +115,7 @@ impl Hub {
         }
         self.begun.is_freed = false;
         let (mut stays, mut held) = (VecDeque::new(), VecDeque::new());
+        let mut has_next = false;
         for id in std::mem::take(&mut self.begun.line) {
             let Some(peer) = self.peers.find_mut(id) else { continue };
             let Passage::Waits { is_called } = peer.passage else { continue };
@@ -126,9 +127,10 @@ impl Hub {
                 if peer.hung_up && !std::mem::replace(&mut peer.told_of_end, true) {
                     self.events.push_back(Event::HungUp { peer: id });
                 }
-            } else if self.begun.admit(id, &mut peer.passage, message, now) {
+            } else if !has_next && self.begun.admit(id, &mut peer.passage, message, now) {
                 schedule(&mut self.runnable, peer);
             } else {
+                has_next |= stays.is_empty() && self.begun.is_next(id, now);
                 stays.push_back(id);
             }
         }
