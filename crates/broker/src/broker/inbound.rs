@@ -32,6 +32,7 @@ impl Broker {
                 if let Some(former) = self.connections.find(peer.slot()).map(|connection| connection.id) {
                     self.forget(former);
                 }
+                debug_assert!(!self.core.has_role(peer.slot()), "what it is was left behind by another connection");
                 self.connections.insert(peer);
             }
             Event::Message { peer, frames, continued: false } => self.on_whole(peer, frames, Attached::Nothing),
@@ -96,7 +97,6 @@ impl Broker {
 
     /// A whole message. `attached`: what came as a stream behind these frames.
     pub(super) fn on_message(&mut self, id: PeerId, frames: &[Bytes], attached: Attached) {
-        let peer = id.slot();
         let Some(connection) = self.connections.of(id) else { return };
         let header = frames.first().map_or(&b""[..], |frame| frame);
         let speaks = match connection.speaks {
@@ -118,8 +118,8 @@ impl Broker {
             _ => return self.reject(id, "a message of numbered requests has two or three frames"),
         };
         let outcome = match speaks {
-            Speaks::NumberedClient if header == CLIENT_HEADER => self.on_client_block(peer, block, attached),
-            Speaks::NumberedWorker if header == WORKER_HEADER => self.on_worker_block(peer, block, attached),
+            Speaks::NumberedClient if header == CLIENT_HEADER => self.on_client_block(id, block, attached),
+            Speaks::NumberedWorker if header == WORKER_HEADER => self.on_worker_block(id, block, attached),
             _ => return self.reject(id, "a peer that speaks of numbered requests keeps to its header"),
         };
         if let Err(error) = outcome {
@@ -128,9 +128,9 @@ impl Broker {
         self.act();
     }
 
-    fn on_client_block(&mut self, peer: Peer, block: &Bytes, attached: Attached) -> Result<(), WireError> {
-        let now = self.now();
-        self.each_record(block, attached, FromClient::decode, |broker, record, attached| {
+    fn on_client_block(&mut self, id: PeerId, block: &Bytes, attached: Attached) -> Result<(), WireError> {
+        let (now, peer) = (self.now(), id.slot());
+        self.each_record(id, block, attached, FromClient::decode, |broker, record, attached| {
             let core = &mut broker.core;
             match record {
                 FromClient::Request { number, ttl_ms, volatile, service, content } => {
@@ -150,9 +150,9 @@ impl Broker {
         })
     }
 
-    fn on_worker_block(&mut self, peer: Peer, block: &Bytes, attached: Attached) -> Result<(), WireError> {
-        let now = self.now();
-        self.each_record(block, attached, FromWorker::decode, |broker, record, attached| {
+    fn on_worker_block(&mut self, id: PeerId, block: &Bytes, attached: Attached) -> Result<(), WireError> {
+        let (now, peer) = (self.now(), id.slot());
+        self.each_record(id, block, attached, FromWorker::decode, |broker, record, attached| {
             let core = &mut broker.core;
             match record {
                 FromWorker::Reply { token, status, part, content } => match body_of(content, block, attached)? {
@@ -190,10 +190,12 @@ impl Broker {
         }
     }
 
-    /// Takes the records of a block one by one, and what came behind it with one of them.
+    /// Takes the records of a block one by one, and what came behind it with one of them. Nothing more is taken from whoever is sent
+    /// away for one of them: its place is another's then, who would be taken for it.
     #[inline]
     fn each_record<'a, T>(
         &mut self,
+        id: PeerId,
         block: &'a Bytes,
         mut attached: Attached,
         decode: impl Fn(&mut &'a [u8]) -> Result<T, WireError>,
@@ -205,6 +207,9 @@ impl Broker {
             records += 1;
             if records.is_multiple_of(RECORDS_AT_ONCE) {
                 self.act();
+                if self.connections.of(id).is_none() {
+                    return Ok(());
+                }
             }
             take(self, decode(&mut rest)?, &mut attached)?;
         }
@@ -331,10 +336,12 @@ impl Broker {
 
     /// Ends the connection of a peer that can't be talked to.
     pub(super) fn reject(&mut self, id: PeerId, why: &str) {
+        if self.connections.remove(id).is_none() {
+            return;
+        }
         self.complain(id, why, "disconnected");
         let now = self.now();
         self.core.peer_gone(now, id.slot());
-        self.connections.remove(id);
         self.hub.disconnect(id, why);
         self.act();
     }
@@ -342,5 +349,40 @@ impl Broker {
     fn complain(&self, id: PeerId, why: &str, done: &str) {
         let address = self.hub.peer(id).map(|peer| peer.address);
         tracing::warn!(peer = %id, address = address.map(tracing::field::display), why, done, "a peer misbehaves");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::broker::tests::connected;
+    use crate::wire::{Block, ClientId};
+
+    /// All records that were collected, as one message.
+    fn message(header: &'static [u8], block: &mut Block) -> [Bytes; 2] {
+        let records: Vec<u8> = block.drain().flat_map(|message| message.block.to_vec()).collect();
+        [Bytes::from_static(header), Bytes::from(records)]
+    }
+
+    #[test]
+    fn nothing_that_follows_in_a_block_is_taken_from_who_was_sent_away_in_the_middle_of_it() {
+        let (mut broker, _peers) = connected(2);
+        for peer in 0..2 {
+            let mut block = Block::default();
+            if peer == 0 {
+                // It isn't a worker yet, and becomes one when it has been disconnected for that.
+                (0..2 * RECORDS_AT_ONCE).for_each(|_| FromWorker::credit(&mut block, 1));
+                FromWorker::ready(&mut block, 1, b"work");
+            } else {
+                (0..2 * RECORDS_AT_ONCE).for_each(|_| FromClient::confirm(&mut block, 1, 1));
+                FromClient::hello(&mut block, ClientId([1; 16]), 1);
+            }
+            let id = broker.connections.find(peer).unwrap().id;
+            let header = if peer == 0 { WORKER_HEADER } else { CLIENT_HEADER };
+            broker.on_message(id, &message(header, &mut block), Attached::Nothing);
+            assert!(broker.connections.of(id).is_none(), "it broke the rules");
+            assert!(!broker.core.has_role(peer), "whoever has its place next is taken for it");
+        }
     }
 }

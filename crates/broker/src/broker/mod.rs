@@ -271,3 +271,25 @@ fn random<const N: usize>() -> Result<[u8; N], BrokerError> {
     }
     Ok(octets)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use towpath_sockets::{HubOptions, SocketType};
+
+    /// A broker with so many connections, in the places from 0 on, that have said nothing yet; and their other side.
+    pub fn connected(count: usize) -> (Broker, Hub) {
+        let mut broker = Broker::bind(BrokerOptions::new(vec!["tcp://127.0.0.1:0".parse().unwrap()])).unwrap();
+        let mut peers = Hub::new(HubOptions::new(SocketType::Dealer)).unwrap();
+        (0..count).for_each(|_| peers.connect_once(&broker.endpoints()[0].clone()));
+        let start = Instant::now();
+        while (0..count as u32).any(|peer| broker.connections.find(peer).is_none()) {
+            assert!(start.elapsed() < Duration::from_secs(60), "nobody is connected");
+            broker.turn().unwrap();
+            peers.turn(Some(Duration::ZERO)).unwrap();
+            while peers.next_event().is_some() {}
+        }
+        (broker, peers)
+    }
+}

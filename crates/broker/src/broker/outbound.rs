@@ -266,24 +266,13 @@ fn frames_of(body: &Body) -> impl Iterator<Item = Frame> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::broker::BrokerOptions;
+    use crate::broker::tests::connected;
     use crate::core::Kind;
-    use std::time::{Duration, Instant};
-    use towpath_sockets::{HubOptions, SocketType};
 
     #[test]
     fn what_follows_from_a_peer_that_is_sent_away_comes_behind_what_there_was_to_do() {
         const CLIENT: Peer = 1000;
-        let mut broker = Broker::bind(BrokerOptions::new(vec!["tcp://127.0.0.1:0".parse().unwrap()])).unwrap();
-        let mut peers = Hub::new(HubOptions::new(SocketType::Dealer)).unwrap();
-        (0..2).for_each(|_| peers.connect_once(&broker.endpoints()[0].clone()));
-        let start = Instant::now();
-        while broker.connections.find(1).is_none() {
-            assert!(start.elapsed() < Duration::from_secs(60), "nobody is connected");
-            broker.turn().unwrap();
-            peers.turn(Some(Duration::ZERO)).unwrap();
-            while peers.next_event().is_some() {}
-        }
+        let (mut broker, _peers) = connected(2);
         let (slow, worker) = (0, 1);
         broker.connections.find(slow).unwrap().speaks = Speaks::StockClient(mdp::Dialect::Mdp01);
         broker.connections.find(worker).unwrap().speaks = Speaks::NumberedWorker;

@@ -350,6 +350,11 @@ impl Core {
         }
     }
 
+    /// Whether a connection is a client's or a worker's.
+    pub fn has_role(&self, peer: Peer) -> bool {
+        self.role(peer) != Role::None
+    }
+
     fn role(&self, peer: Peer) -> Role {
         self.roles.get(peer as usize).copied().unwrap_or(Role::None)
     }
