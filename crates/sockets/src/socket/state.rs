@@ -11,8 +11,11 @@ use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 use towpath_zmtp::{Frames, SocketType};
 
-/// Messages received and not yet taken, in octets, before reading pauses.
+/// Messages received and not yet taken, in octets, before whoever brings another one isn't read any more. Others are still heard.
 const RECEIVED_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// The same, before nobody is read any more: neither who is there nor who comes. Each could leave a message here and go.
+const RECEIVED_BYTES_OF_ALL_MAX: usize = 4 * RECEIVED_BYTES_MAX;
 
 /// What a REQ puts before its request.
 static DELIMITER: [Bytes; 1] = [Bytes::new()];
@@ -234,6 +237,18 @@ impl State {
         !self.paused.is_empty() && self.received_bytes < RECEIVED_BYTES_MAX / 2
     }
 
+    /// Reads no more from a peer, or from all, if too much waits for the caller.
+    fn hold_back(&mut self, latest: PeerId) {
+        let Some(hub) = &mut self.hub else { return };
+        let bytes = self.received_bytes;
+        let all = self.peers.iter().filter(|_| bytes >= RECEIVED_BYTES_OF_ALL_MAX);
+        for &peer in all.chain([&latest]).filter(|_| bytes >= RECEIVED_BYTES_MAX) {
+            if self.paused.insert(peer) {
+                hub.pause_reading(peer, true);
+            }
+        }
+    }
+
     /// One turn of the hub; says whether it wants another at once.
     pub(super) fn turn(&mut self, shared: &Shared) -> Result<bool, SocketError> {
         let may_read_on = self.may_read_on();
@@ -254,6 +269,9 @@ impl State {
         match event {
             Event::Ready { peer } => {
                 self.peers.push_back(peer);
+                if self.received_bytes >= RECEIVED_BYTES_OF_ALL_MAX {
+                    self.hold_back(peer);
+                }
                 shared.room.notify_waiters();
             }
             Event::Gone { peer, reason } => {
@@ -275,12 +293,7 @@ impl State {
             Event::Message { peer, frames, .. } => {
                 self.received_bytes += cost(&frames);
                 self.received.push_back(Received { peer, frames });
-                if self.received_bytes >= RECEIVED_BYTES_MAX
-                    && self.paused.insert(peer)
-                    && let Some(hub) = &mut self.hub
-                {
-                    hub.pause_reading(peer, true);
-                }
+                self.hold_back(peer);
                 shared.received.notify_waiters();
             }
             Event::Authenticate { peer, .. } => {
@@ -312,4 +325,72 @@ fn without_envelope(envelope: &[Bytes], mut message: Message) -> Message {
 
 fn cost(frames: &Frames) -> usize {
     frames.iter().map(|frame| frame.len() + towpath_zmtp::limits::FRAME_OVERHEAD_BYTES).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::endpoint::Endpoint;
+    use crate::options::HubOptions;
+    use std::sync::Mutex;
+    use tokio::sync::{Notify, watch};
+
+    const LARGE_BYTES: usize = 4 << 20;
+
+    #[test]
+    fn what_those_leave_who_are_gone_counts_and_is_bounded() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut hub = Hub::new(HubOptions::new(SocketType::Router)).unwrap();
+        // Not over tcp, for which the kernel's buffers may be as large as it likes.
+        let endpoint = hub.bind(&Endpoint::Ipc(folder.path().join("socket"))).unwrap();
+        let shared = Shared {
+            state: Mutex::new(State::new(hub, SocketType::Router)),
+            received: Notify::new(),
+            room: Notify::new(),
+            hung_up: Notify::new(),
+            closed: watch::Sender::new(None),
+        };
+        let mut state = shared.lock();
+        let mut clients = Hub::new(HubOptions::new(SocketType::Dealer)).unwrap();
+        clients.connect_once(&endpoint);
+        let (mut sending, mut left, mut taken, mut idle) = (None, 0, 0, 0);
+        let most = RECEIVED_BYTES_OF_ALL_MAX + LARGE_BYTES;
+        while taken < 3 * RECEIVED_BYTES_OF_ALL_MAX / LARGE_BYTES {
+            state.turn(&shared).unwrap();
+            assert!(state.received_bytes <= most, "{} octets", state.received_bytes);
+            clients.turn(Some(Duration::ZERO)).unwrap();
+            idle += 1;
+            if let Some(peer) = sending.take_if(|_| !clients.has_output()) {
+                clients.disconnect(peer, "done");
+            }
+            while let Some(event) = clients.next_event() {
+                idle = 0;
+                match event {
+                    // Each brings one message, and goes when it has left; then comes another one.
+                    Event::Ready { peer } => {
+                        let body = Bytes::from(vec![7; LARGE_BYTES]);
+                        assert!(clients.send(peer, Message::new().with(body)).is_ok());
+                        sending = Some(peer);
+                    }
+                    Event::Gone { .. } => {
+                        left += 1;
+                        assert!(left <= 100, "they left {left} messages, and {taken} were taken");
+                        clients.connect_once(&endpoint);
+                    }
+                    _ => {}
+                }
+            }
+            // They can't bring any more.
+            if idle > 1_000 {
+                assert!(state.received_bytes >= RECEIVED_BYTES_OF_ALL_MAX, "{} octets", state.received_bytes);
+                while state.received_bytes >= RECEIVED_BYTES_MAX / 2 {
+                    assert_eq!(state.take_received().unwrap().unwrap().frames[0].len(), LARGE_BYTES);
+                    taken += 1;
+                }
+                idle = 0;
+            }
+        }
+        assert!(left >= taken);
+    }
 }
