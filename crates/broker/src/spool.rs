@@ -1,8 +1,10 @@
 //! Bodies too large for memory: files that have no name of their own.
 
 mod room;
+mod writing;
 
 pub(crate) use room::{BodyOf, Claim, NoRoom, Room};
+pub(crate) use writing::{UnderWay, Writing};
 
 use crate::body::{Body, LargeBody};
 use bytes::Bytes;
@@ -66,6 +68,17 @@ impl Spool {
     /// Where it is.
     pub fn directory(&self) -> &Path {
         &self.dir
+    }
+
+    /// Refuses a body for which its file system has no room.
+    pub(crate) fn check_room(&self, length: u64) -> io::Result<()> {
+        let system = rustix::fs::statvfs(&self.dir)?;
+        let free = system.f_bavail.saturating_mul(system.f_frsize);
+        if length <= free {
+            return Ok(());
+        }
+        let why = format!("it has {length} octets, and there is room for {free}");
+        Err(io::Error::new(io::ErrorKind::StorageFull, why))
     }
 
     /// A file to write a body to.

@@ -1,14 +1,13 @@
-//! The thread that writes large bodies to files, and the room that they have there.
+//! Large bodies on their way to files, and the room that they have there.
 
 use super::BrokerOptions;
-use crate::spool::{BodyOf, Claim, NoRoom, Room, Spool, SpoolWriter, SpooledBody};
+use crate::spool::{BodyOf, NoRoom, Room, Spool, UnderWay, Writing};
 use crate::wire::Status;
 use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use towpath_sockets::{PeerId, Waker};
@@ -65,18 +64,10 @@ impl Lost {
     }
 }
 
-enum Job {
-    Begin(u64, Claim),
-    Write(u64, Bytes, Claim),
-    Finish(u64),
-    Abandon(u64),
-}
-
 /// A body on its way to a file. Dropped before it is finished, it was in vain.
 #[derive(Debug)]
 pub(super) struct Ticket {
-    pub number: u64,
-    jobs: Sender<Job>,
+    body: UnderWay,
     kind: BodyOf,
     room: Arc<Room>,
     coming: Arc<Coming>,
@@ -100,40 +91,34 @@ impl Coming {
 }
 
 impl Ticket {
+    /// By which [`Writing::next_finished`] names it.
+    pub fn number(&self) -> u64 {
+        self.body.number()
+    }
+
     /// Takes some octets, if there is room for them.
     pub fn write(&self, octets: Bytes) -> Result<(), NoRoom> {
         let length = octets.len() as u64;
         let claim = self.room.claim(self.kind, length)?;
         self.coming.come.fetch_add(length, Ordering::Relaxed);
-        let _ = self.jobs.send(Job::Write(self.number, octets, claim));
+        self.body.write(octets, Some(claim));
         Ok(())
     }
 
     pub fn finish(&self) {
-        let _ = self.jobs.send(Job::Finish(self.number));
+        self.body.finish();
     }
 }
 
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        let _ = self.jobs.send(Job::Abandon(self.number));
-    }
-}
-
-/// What the thread that writes has finished.
-type Finished = (u64, io::Result<Arc<SpooledBody>>);
-
-/// The thread that writes, and what it is to finish.
+/// What is on its way to files, for whom, and who waits for room.
 pub(super) struct Spooling {
-    jobs: Sender<Job>,
-    pub finished: Receiver<Finished>,
+    pub writing: Writing,
     /// Where bodies are, for people.
     pub directory: PathBuf,
     /// Whose bodies go to files.
     pub awaited: HashMap<u64, PeerId>,
     /// Stock clients that wait for room, in this order.
     pub queue: VecDeque<PeerId>,
-    next: u64,
     room: Arc<Room>,
     /// What is on its way.
     coming: Vec<Weak<Coming>>,
@@ -163,17 +148,12 @@ pub(super) fn prepare(options: &BrokerOptions, kept: u64) -> io::Result<(Spool, 
 }
 
 impl Spooling {
-    /// `sync`: bodies are brought to the disk, since a journal will name them, and only this thread may wait for that.
+    /// `sync`: see [`Writing::to`].
     pub fn start(spool: Spool, room: Arc<Room>, sync: bool, waker: Waker) -> io::Result<Spooling> {
-        let (jobs, to_do) = channel();
-        let (done, finished) = channel();
         let directory = spool.directory().to_owned();
-        std::thread::Builder::new()
-            .name("spool".to_owned())
-            .spawn(move || write(&spool, sync, &to_do, &done, &waker))
-            .map_err(|error| io::Error::other(format!("the thread that writes them can't be started: {error}")))?;
+        let writing = Writing::to(spool, sync, waker)?;
         let (awaited, queue) = (HashMap::new(), VecDeque::new());
-        Ok(Spooling { jobs, finished, directory, awaited, queue, next: 0, room, coming: Vec::new(), said: None })
+        Ok(Spooling { writing, directory, awaited, queue, room, coming: Vec::new(), said: None })
     }
 
     /// A body begins to come. It does so if all of it will have room, with all others that are on their way.
@@ -193,11 +173,10 @@ impl Spooling {
                 tracing::warn!(?kind, length, taken, expected, most, files, "there is no room for a large body");
             }
         })?;
-        self.next += 1;
-        let _ = self.jobs.send(Job::Begin(self.next, file));
+        let body = self.writing.begin(length, Some(file));
         let coming = Arc::new(Coming { length, come: AtomicU64::new(0), since: Instant::now() });
         self.coming.push(Arc::downgrade(&coming));
-        Ok(Ticket { number: self.next, jobs: self.jobs.clone(), kind, room: self.room.clone(), coming })
+        Ok(Ticket { body, kind, room: self.room.clone(), coming })
     }
 
     /// The same behind those that wait.
@@ -210,44 +189,6 @@ impl Spooling {
 
     pub fn room(&self) -> &Room {
         &self.room
-    }
-}
-
-/// Writes what arrives until nobody can send anything more.
-fn write(spool: &Spool, sync: bool, jobs: &Receiver<Job>, done: &Sender<Finished>, waker: &Waker) {
-    let mut files: HashMap<u64, io::Result<SpoolWriter>> = HashMap::new();
-    for job in jobs {
-        match job {
-            Job::Begin(number, claim) => {
-                let file = spool.create().map(|mut writer| {
-                    writer.take_room(claim);
-                    writer
-                });
-                files.insert(number, file);
-            }
-            Job::Write(number, octets, claim) => {
-                if let Some(file) = files.get_mut(&number)
-                    && let Ok(writer) = file
-                {
-                    match writer.write(&octets) {
-                        Ok(()) => writer.take_room(claim),
-                        Err(error) => *file = Err(error),
-                    }
-                }
-            }
-            Job::Finish(number) => {
-                let Some(body) = files.remove(&number) else { continue };
-                let body = body.map(SpoolWriter::finish);
-                let body = body.and_then(|body| if sync { body.sync().map(|()| body) } else { Ok(body) });
-                if done.send((number, body)).is_err() {
-                    return;
-                }
-                waker.wake();
-            }
-            Job::Abandon(number) => {
-                files.remove(&number);
-            }
-        }
     }
 }
 
@@ -267,7 +208,7 @@ mod tests {
             let ticket = spooling.begin(kind, 4)?;
             ticket.write(Bytes::from_static(b"body"))?;
             ticket.finish();
-            let (_, body) = spooling.finished.recv_timeout(Duration::from_secs(60)).unwrap();
+            let (_, body) = spooling.writing.await_finished();
             Ok::<_, NoRoom>(body.unwrap())
         };
         let mut bodies: Vec<_> = (0..6).map(|_| body(&mut spooling, BodyOf::Request).unwrap()).collect();

@@ -310,8 +310,8 @@ impl Broker {
         match std::mem::replace(&mut incoming.sink, Sink::Idle) {
             Sink::Spool(ticket) => {
                 ticket.finish();
-                self.spooling.awaited.insert(ticket.number, id);
-                connection.put_behind(Arrived { frames: incoming.frames, attached: None, number: ticket.number });
+                self.spooling.awaited.insert(ticket.number(), id);
+                connection.put_behind(Arrived { frames: incoming.frames, attached: None, number: ticket.number() });
                 return self.hold(id);
             }
             // Frames of it follow, which go the same way.
@@ -366,7 +366,7 @@ impl Broker {
 
     /// Messages whose bodies have arrived on the disk.
     pub(super) fn take_spooled(&mut self) {
-        while let Ok((number, body)) = self.spooling.finished.try_recv() {
+        while let Some((number, body)) = self.spooling.writing.next_finished() {
             let Some(id) = self.spooling.awaited.remove(&number) else { continue };
             let attached = match body {
                 Ok(body) => Attached::Body(Body::large(body)),

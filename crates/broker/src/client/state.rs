@@ -9,10 +9,11 @@ use crate::body::Body;
 use crate::limits::SERVICE_BYTES_MAX;
 use crate::link::drive::{Driven, Shared};
 use crate::link::guess::Guess;
-use crate::link::incoming::{Incoming, Pieces};
+use crate::link::incoming::{Incoming, Piece, Pieces, has_whole_body};
 use crate::link::outgoing::Unfit;
 use crate::link::{LinkOptions, Speech, outgoing};
-use crate::wire::{Block, CLIENT_HEADER, ClientId, Extent};
+use crate::mdp;
+use crate::wire::{Block, CLIENT_HEADER, ClientId, Extent, ToClient};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
@@ -32,6 +33,19 @@ enum Connection {
     Resting(Instant),
     Connecting,
     Ready(PeerId, Speech),
+}
+
+impl Connection {
+    /// Whether these frames have all of a reply's body behind them.
+    fn has_whole_reply(&self, head: &[Piece]) -> bool {
+        match self {
+            Connection::Ready(_, Speech::Numbered) => {
+                has_whole_body(head, CLIENT_HEADER, |block| ToClient::announces_list(block))
+            }
+            Connection::Ready(_, Speech::Stock(_)) => head.len() == mdp::Dialect::CLIENT_HEAD_FRAMES,
+            Connection::Resting(_) | Connection::Connecting => false,
+        }
+    }
 }
 
 /// The whole of it, behind the lock.
@@ -303,20 +317,40 @@ impl State {
             }
             Event::Gone { peer, reason } if Some(peer) == ours => return self.lost(&reason, now),
             Event::Message { peer, frames, .. } if Some(peer) == ours => self.incoming.message(frames),
-            Event::BodyStart { peer, head, .. } if Some(peer) == ours => return self.incoming.begin(head),
-            Event::BodyData { peer, data } if Some(peer) == ours => return self.incoming.data(&data),
-            Event::BodyEnd { peer, more } if Some(peer) == ours => match self.incoming.end(more) {
-                Some(message) => message,
-                None => return,
-            },
+            Event::BodyStart { peer, head, length, more } if Some(peer) == ours => {
+                let is_whole = |head: &[Piece]| self.connection.has_whole_reply(head);
+                if let Err(reason) = self.incoming.begin(head, (length, more), is_whole, &hub.waker()) {
+                    self.misunderstood(hub, &reason);
+                }
+                return;
+            }
+            Event::BodyData { peer, data } if Some(peer) == ours => return self.incoming.data(data),
+            Event::BodyEnd { peer, more } if Some(peer) == ours => self.incoming.end(more),
             _ => return,
         };
-        if let Err(reason) = self.on_message(message)
-            && let Some(peer) = ours
-        {
+        if let Some(message) = message {
+            self.hear(hub, message);
+        }
+    }
+
+    fn hear(&mut self, hub: &mut Hub, message: Pieces) {
+        if let Err(reason) = self.on_message(message) {
+            self.misunderstood(hub, &reason);
+        }
+    }
+
+    fn misunderstood(&self, hub: &mut Hub, reason: &str) {
+        if let Connection::Ready(peer, _) = self.connection {
             tracing::warn!(reason, "the broker's message can't be understood");
             // A broker that says this again and again is left for another one, and not asked too often.
-            hub.disconnect(peer, &reason);
+            hub.disconnect(peer, reason);
+        }
+    }
+
+    /// Whether the broker is to be read no more until callers have taken some of what it said, or until that is on the disk.
+    fn set_reading(&self, hub: &mut Hub) {
+        if let Connection::Ready(peer, _) = self.connection {
+            hub.pause_reading(peer, self.paused || self.incoming.is_far_behind());
         }
     }
 
@@ -366,9 +400,9 @@ impl Driven for State {
             }
             self.session.hurry(now);
         }
-        if let (true, Connection::Ready(peer, _)) = (self.wants_resume(), &self.connection) {
-            hub.pause_reading(*peer, false);
+        if self.wants_resume() {
             self.paused = false;
+            self.set_reading(hub);
         }
         let time = self.now();
         self.send(hub, time);
@@ -376,20 +410,18 @@ impl Driven for State {
         while let Some(event) = hub.next_event() {
             self.on_event(hub, event, now);
         }
+        while let Some(message) = self.incoming.next() {
+            self.hear(hub, message);
+        }
         let inbox = &mut self.inbox;
         self.session.on_time(time, &mut |delivery| inbox.deliver(delivery));
         self.replace_spoiled(hub, now);
         self.leave_who_refuses(hub, now);
         self.connect(hub, now);
-        if let Connection::Ready(peer, _) = self.connection
-            && !self.paused
-            // What it waits for is the broker's first word, and not much.
-            && !self.session.is_greeting()
-            && self.inbox.bytes() > self.received_bytes_max
-        {
-            self.paused = true;
-            hub.pause_reading(peer, true);
-        }
+        // What a greeting waits for is the broker's first word, and not much.
+        let is_full = !self.session.is_greeting() && self.inbox.bytes() > self.received_bytes_max;
+        self.paused |= is_full && matches!(self.connection, Connection::Ready(..));
+        self.set_reading(hub);
         let time = self.now();
         self.send(hub, time);
         self.tell();

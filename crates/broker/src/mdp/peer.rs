@@ -65,6 +65,18 @@ impl Dialect {
         message
     }
 
+    /// Frames of what a client hears before the body: an empty one, the header, the command and the service, each where there is one.
+    pub(crate) const CLIENT_HEAD_FRAMES: usize = 3;
+
+    /// Frames of a request before the body, as a worker hears it.
+    pub(crate) fn worker_head_frames(self) -> usize {
+        match self {
+            Dialect::Mdp02 => 4,
+            // An empty one in front.
+            Dialect::Mdp01 | Dialect::Majortomo => 5,
+        }
+    }
+
     /// What a client hears.
     pub(crate) fn client_hears(self, pieces: Pieces) -> Result<ClientHears, NotThisDialect> {
         let mut pieces = self.behind_head(pieces, CLIENT_01, CLIENT_02)?;

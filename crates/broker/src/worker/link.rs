@@ -6,7 +6,7 @@ use super::session::{Arrival, AtOnce, Heard, Session};
 use crate::body::Body;
 use crate::link::drive::{Driven, Shared};
 use crate::link::guess::Guess;
-use crate::link::incoming::{Incoming, Pieces, block_of};
+use crate::link::incoming::{Incoming, Piece, Pieces, block_of, has_whole_body};
 use crate::link::{LinkOptions, Speech, outgoing};
 use crate::wire::{Block, Extent, Status, ToWorker, Token, WORKER_HEADER};
 use std::collections::{HashMap, VecDeque};
@@ -178,7 +178,7 @@ impl LinkState {
         let handler = self.handler.as_deref();
         match speech {
             Speech::Numbered => {
-                let (block, attached) = block_of(message, WORKER_HEADER, |block| ToWorker::announces_list(block))?;
+                let (block, attached) = block_of(message, WORKER_HEADER)?;
                 let outcome = self.session.on_block(&block, attached, &mut self.block, handler, &mut sink);
                 // What came together goes back together, and isn't joined to what comes next.
                 self.block.close_if_long(Extent::among(0));
@@ -233,19 +233,44 @@ impl LinkState {
             }
             Event::Gone { peer, reason } if is_ours(peer) => return self.lost(&reason),
             Event::Message { peer, frames, .. } if is_ours(peer) => self.incoming.message(frames),
-            Event::BodyStart { peer, head, .. } if is_ours(peer) => return self.incoming.begin(head),
-            Event::BodyData { peer, data } if is_ours(peer) => return self.incoming.data(&data),
-            Event::BodyEnd { peer, more } if is_ours(peer) => match self.incoming.end(more) {
-                Some(message) => message,
-                None => return,
-            },
+            Event::BodyStart { peer, head, length, more } if is_ours(peer) => {
+                let is_whole = |head: &[Piece]| has_whole_request(ours, head);
+                if let Err(reason) = self.incoming.begin(head, (length, more), is_whole, &hub.waker()) {
+                    self.misunderstood(hub, &reason);
+                }
+                return;
+            }
+            Event::BodyData { peer, data } if is_ours(peer) => return self.incoming.data(data),
+            Event::BodyEnd { peer, more } if is_ours(peer) => self.incoming.end(more),
             _ => return,
         };
-        let Some((peer, speech)) = ours else { return };
-        if let Err(reason) = self.on_message(speech, message) {
-            tracing::warn!(reason, "the broker's message can't be understood");
-            hub.disconnect(peer, &reason);
+        if let Some(message) = message {
+            self.hear(hub, message);
         }
+    }
+
+    fn hear(&mut self, hub: &mut Hub, message: Pieces) {
+        if let Some((_, speech)) = self.peer
+            && let Err(reason) = self.on_message(speech, message)
+        {
+            self.misunderstood(hub, &reason);
+        }
+    }
+
+    fn misunderstood(&self, hub: &mut Hub, reason: &str) {
+        if let Some((peer, _)) = self.peer {
+            tracing::warn!(reason, "the broker's message can't be understood");
+            hub.disconnect(peer, reason);
+        }
+    }
+}
+
+/// Whether these frames have all of a request's body behind them.
+fn has_whole_request(ours: Option<(PeerId, Speech)>, head: &[Piece]) -> bool {
+    match ours {
+        Some((_, Speech::Numbered)) => has_whole_body(head, WORKER_HEADER, |block| ToWorker::announces_list(block)),
+        Some((_, Speech::Stock(dialect))) => head.len() == dialect.worker_head_frames(),
+        None => false,
     }
 }
 
@@ -255,6 +280,12 @@ impl Driven for LinkState {
         hub.turn(Some(Duration::ZERO))?;
         while let Some(event) = hub.next_event() {
             self.on_event(hub, event);
+        }
+        while let Some(message) = self.incoming.next() {
+            self.hear(hub, message);
+        }
+        if let Some((peer, _)) = self.peer {
+            hub.pause_reading(peer, self.incoming.is_far_behind());
         }
         self.session.on_time(self.now());
         if let (Some(why), Some((peer, _))) = (self.session.over(), self.peer) {
@@ -269,7 +300,8 @@ impl Driven for LinkState {
             self.room.notify_waiters();
         }
         if self.leaving.is_some() {
-            let is_quiet = self.session.is_idle() && self.pending.is_empty() && self.block.is_empty();
+            let hears_nothing = self.session.is_idle() && !self.incoming.is_behind();
+            let is_quiet = hears_nothing && self.pending.is_empty() && self.block.is_empty();
             self.quiet = if is_quiet { self.quiet.or(Some(now)) } else { None };
         }
         Ok(hub.is_busy())

@@ -38,7 +38,7 @@ impl Session {
         now: Duration,
         sink: &mut impl FnMut(Delivery),
     ) -> Result<(), String> {
-        let (block, attached) = block_of(message, CLIENT_HEADER, |block| ToClient::announces_list(block))?;
+        let (block, attached) = block_of(message, CLIENT_HEADER)?;
         self.on_block(&block, attached, now, sink).map_err(|error| error.to_string())
     }
 
