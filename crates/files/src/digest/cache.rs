@@ -54,6 +54,8 @@ pub struct Digested {
 pub struct DigestCache {
     bytes_max: usize,
     state: Mutex<State>,
+    /// Not among the state: who looks something up doesn't wait for the disk. Locked before the state, where both are.
+    store: Mutex<Option<Store>>,
 }
 
 #[derive(Debug, Default)]
@@ -63,7 +65,6 @@ struct State {
     order: BTreeMap<u64, FileKey>,
     uses: u64,
     bytes: usize,
-    store: Option<Store>,
 }
 
 #[derive(Debug)]
@@ -78,7 +79,7 @@ const ENTRY_BYTES: usize = 256;
 impl DigestCache {
     /// Takes up to about this much memory.
     pub fn new(bytes_max: usize) -> DigestCache {
-        DigestCache { bytes_max, state: Mutex::default() }
+        DigestCache { bytes_max, state: Mutex::default(), store: Mutex::default() }
     }
 
     /// The same, remembered over restarts in a file, which is made if it isn't there. Blocks.
@@ -88,8 +89,7 @@ impl DigestCache {
     pub fn with_file(bytes_max: usize, path: &Path) -> io::Result<DigestCache> {
         let mut state = State::default();
         let store = Store::open(path, |key, digested| state.insert(key, Arc::new(digested), bytes_max))?;
-        state.store = Some(store);
-        Ok(DigestCache { bytes_max, state: Mutex::new(state) })
+        Ok(DigestCache { bytes_max, state: Mutex::new(state), store: Mutex::new(Some(store)) })
     }
 
     /// The digest of a file that is (still) this.
@@ -106,16 +106,33 @@ impl DigestCache {
     }
 
     /// Remembers the digest of a file that was this both before and after it was hashed, unless it had changed too shortly
-    /// before `hashing_began` (see [`SETTLED_AFTER_SECONDS`]) or is larger than the cache. Tells whether it did.
+    /// before `hashing_began` (see [`SETTLED_AFTER_SECONDS`]) or is larger than the cache. Tells whether it did. Blocks where there is
+    /// a file.
     pub fn remember(&self, stat: &FileStat, value: Arc<Digested>, hashing_began: Timestamp) -> bool {
         if !may_be_remembered(stat, hashing_began) || entry_bytes(&value) > self.bytes_max {
             return false;
         }
-        let mut state = self.lock();
         let key = FileKey::from(stat);
-        state.insert(key, Arc::clone(&value), self.bytes_max);
-        state.save(&key, &value, self.bytes_max);
+        self.lock().insert(key, Arc::clone(&value), self.bytes_max);
+        self.save(&key, &value);
         true
+    }
+
+    /// Writes to the file, if there is one. If that fails, it is given up: remembering is a help, not a duty.
+    fn save(&self, key: &FileKey, value: &Digested) {
+        let mut guard = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(store) = &mut *guard else { return };
+        let saved = if store.length() < (self.bytes_max as u64).saturating_mul(2) {
+            store.append(key, value)
+        } else {
+            // Most of it is of files that are no more, or was forgotten: only what is in memory is kept.
+            let kept = self.lock().all();
+            store.clear().and_then(|()| kept.iter().try_for_each(|(key, value)| store.append(key, value)))
+        };
+        if let Err(error) = saved {
+            tracing::warn!(%error, "digests are not remembered over restarts any more");
+            *guard = None;
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -140,20 +157,9 @@ impl State {
         }
     }
 
-    /// Writes to the file, if there is one. If that fails, it is given up: remembering is a help, not a duty.
-    fn save(&mut self, key: &FileKey, value: &Digested, bytes_max: usize) {
-        let Some(store) = &mut self.store else { return };
-        let saved = if store.length() < (bytes_max as u64).saturating_mul(2) {
-            store.append(key, value)
-        } else {
-            // Most of it is of files that are no more, or was forgotten: only what is in memory is kept.
-            let kept = self.order.values().filter_map(|key| Some((key, self.entries.get(key)?)));
-            store.clear().and_then(|()| kept.into_iter().try_for_each(|(key, entry)| store.append(key, &entry.value)))
-        };
-        if let Err(error) = saved {
-            tracing::warn!(%error, "digests are not remembered over restarts any more");
-            self.store = None;
-        }
+    /// All that is remembered; what was not used for longest comes first.
+    fn all(&self) -> Vec<(FileKey, Arc<Digested>)> {
+        self.order.values().filter_map(|key| Some((*key, Arc::clone(&self.entries.get(key)?.value)))).collect()
     }
 }
 

@@ -111,7 +111,8 @@ impl Clients {
         let Some(client) = self.clients.get_mut(&peer) else { return };
         let Opening::Envelope(envelope) = opening(frames) else { return };
         let (envelope, frames) = frames.split_at_checked(envelope).unwrap_or((frames, &[]));
-        let envelope = envelope.to_vec();
+        // Copied: a slice would keep alive what it was read with, for as long as the request waits.
+        let envelope: Vec<Bytes> = envelope.iter().map(|frame| Bytes::copy_from_slice(frame)).collect();
         match frames.first().and_then(|first| Dialect::of(first)) {
             Some(Dialect::Plain) => {
                 let request = PlainRequest::decode(frames);
