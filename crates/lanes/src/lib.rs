@@ -155,8 +155,11 @@ impl Lane {
         if let Err(error) = self.shared.staff(&mut state) {
             // With fewer threads it is slower, no more than that; without any, nothing would ever be done.
             if state.threads == 0 {
-                state.groups.clear();
+                let dropped = std::mem::take(&mut state.groups);
                 state.ready.clear();
+                // Not under the lock: who knows what it takes to drop them.
+                drop(state);
+                drop(dropped);
                 return Err(error);
             }
         }
@@ -181,13 +184,14 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        {
+        let dropped = {
             let mut state = self.shared.lock();
             state.closed = true;
-            state.groups.clear();
             state.ready.clear();
-        }
+            std::mem::take(&mut state.groups)
+        };
         self.shared.work.notify_all();
+        drop(dropped);
         // Not joined: a thread may hang on a disk that never answers, and it holds nothing that others need.
     }
 }
