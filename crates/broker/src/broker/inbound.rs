@@ -63,6 +63,10 @@ impl Broker {
                         connection.incoming = None;
                         connection.awaits_room = false;
                         self.connections.recount(peer);
+                        if self.core.is_worker(peer.slot()) {
+                            let now = self.now();
+                            self.core.worker_leaving(now, peer.slot());
+                        }
                     }
                     _ => self.forget(peer),
                 }

@@ -415,3 +415,44 @@ impl Broker {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::broker::connection::Speaks;
+    use crate::broker::tests::connected;
+    use crate::core::{Kind, Peer};
+    use crate::wire::{Block, ClientId, Status};
+    use towpath_sockets::Event;
+
+    #[test]
+    fn a_worker_that_is_gone_gets_nothing_while_its_last_reply_is_on_its_way_to_the_disk() {
+        const CLIENT: Peer = 1000;
+        let (mut broker, _peers) = connected(1);
+        let connection = broker.connections.find(0).unwrap();
+        connection.speaks = Speaks::NumberedWorker;
+        let id = connection.id;
+        broker.core.worker_ready(0, 0, Kind::Numbered, b"work", 2);
+        broker.core.client_hello(0, CLIENT, ClientId([1; 16]), 1);
+        let held = |broker: &Broker| broker.core.workers().next().map(|worker| worker.held);
+        broker.core.request(0, CLIENT, 1, 0, false, b"work", Body::default());
+        assert_eq!(held(&broker), Some(1));
+        let token = broker.core.tokens_of_all()[0];
+        broker.act();
+        // Its reply has come but for what a body in a file would be, and it has ended.
+        let mut block = Block::default();
+        FromWorker::reply(&mut block, token, Status::OK, None, &Body::from("done"));
+        let block = block.drain().next().unwrap().block;
+        let frames = [Bytes::from_static(WORKER_HEADER), block].into_iter().collect();
+        broker.connections.of(id).unwrap().put_behind(Arrived { frames, attached: None, number: 1 });
+        broker.on_event(Event::Gone { peer: id, reason: "it is gone".to_owned() });
+        broker.core.request(0, CLIENT, 2, 0, false, b"work", Body::default());
+        assert_eq!(held(&broker), Some(1), "the other one waits for somebody who is there");
+        let connection = broker.connections.of(id).unwrap();
+        connection.behind[0].attached = Some(Attached::Nothing);
+        broker.catch_up(id);
+        assert!(broker.connections.of(id).is_none() && held(&broker).is_none());
+        assert_eq!(broker.core.services().next().unwrap().waiting, 1, "what it had done is done");
+    }
+}

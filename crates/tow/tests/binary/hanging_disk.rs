@@ -3,10 +3,14 @@
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::mpsc::channel;
+use std::thread;
 use std::time::SystemTime;
 
 use rustix::process::Signal;
 use tempfile::tempdir;
+use towpath_broker::client::{CallOptions, Client, ClientOptions};
+use towpath_broker::wire::Status;
 use towpath_slow_disk::WritableDisk;
 
 use crate::support::DEADLINE;
@@ -90,6 +94,43 @@ fn a_broker_ends_though_the_disk_of_its_journal_hangs() {
     assert!(outcome.stderr.contains("the disk hangs"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains(mount.to_str().expect("UTF-8")), "{}", outcome.stderr);
     drop(caller);
+}
+
+/// Its callers share a lock with the task that hears the broker, and nobody waits for the disk with it.
+#[test]
+fn a_client_answers_its_callers_while_the_disk_of_its_large_bodies_hangs() {
+    let folder = tempdir().expect("a folder");
+    let mount = folder.path().join("disk");
+    let Some(disk) = disk_in(&mount) else { return };
+    let broker = Broker::start();
+    let _worker = work(&[&broker], &["echo", "--echo"]);
+    let mut options = ClientOptions::default();
+    options.link.spool_folder = mount.join("spool");
+    let endpoints = [broker.endpoint().parse().expect("an endpoint")];
+    let (told, hears) = channel();
+    let (go, goes_on) = tokio::sync::oneshot::channel();
+    let caller = thread::spawn(move || {
+        // One thread: a task that waits for the disk would be all that it runs.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let client = Client::connect(&endpoints, options).expect("a client");
+            let large = client.send("echo", vec![7; FILE_BYTES], CallOptions::default()).await.expect("sent");
+            goes_on.await.expect("it is told that the disk hangs");
+            let small = client.send("echo", "small", CallOptions::default()).await.expect("sent");
+            assert!(client.cancel(small));
+            told.send(client.status().outstanding).expect("somebody waits");
+            let cancelled = client.receive().await.expect("an outcome");
+            assert_eq!((cancelled.number, cancelled.status), (small, Status::CANCELLED));
+            let reply = client.receive().await.expect("an outcome");
+            assert_eq!((reply.number, reply.body.length()), (large, FILE_BYTES as u64));
+        });
+    });
+    disk.hang_after(TAKEN_BYTES);
+    assert!(disk.await_hanging(DEADLINE), "{}", broker.log());
+    go.send(()).expect("it waits");
+    assert!(hears.recv_timeout(DEADLINE).is_ok(), "the caller hangs with the disk");
+    disk.release();
+    caller.join().expect("the large reply comes when the disk does");
 }
 
 /// The kernel tells of it once, and the next sync succeeds though the octets are gone.
