@@ -3,7 +3,8 @@
 /// Octets of a service's name. It has at least one.
 pub const SERVICE_BYTES_MAX: usize = 255;
 
-/// Octets of a body that is kept in memory. Larger ones are spooled to disk, or refused where they can't be.
+/// Octets of a body that is kept in memory. Larger ones of one frame are spooled to disk, as are smaller ones that come as a stream;
+/// of several frames they are refused.
 pub const BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Frames of a body (MDP's requests and replies have one or more).

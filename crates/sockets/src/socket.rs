@@ -1,7 +1,7 @@
 //! The easy interface: send and receive a message, as in any ZeroMQ library, on tokio.
 //!
-//! A task drives the [`Hub`]; callers share it behind a lock that is never held while anything is waited for. Both directions
-//! are bounded in bytes: [`Socket::send`] waits while every queue is full, and what isn't received is left in the kernel, so
+//! A task drives the [`Hub`]; callers share it behind a lock that is never held while anything is waited for but the name that
+//! [`Socket::bind`] is given. Both directions are bounded in bytes: [`Socket::send`] waits while every queue is full, and what isn't received is left in the kernel, so
 //! that TCP holds the sender back. Nothing is dropped, and [`Socket::close`] says what could not be sent.
 
 mod last;
@@ -85,7 +85,8 @@ impl Socket {
         Ok(Socket { shared })
     }
 
-    /// Listens; gives the endpoint with the real port.
+    /// Listens; gives the endpoint with the real port. A host's name is looked up meanwhile, which blocks: give an address where that
+    /// matters.
     pub fn bind(&self, endpoint: &Endpoint) -> Result<Endpoint, SocketError> {
         self.shared.with_hub(|hub| hub.bind(endpoint))?
     }

@@ -13,7 +13,8 @@ pub type Frames = SmallVec<[Bytes; 4]>;
 /// What one peer may send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InboxLimits {
-    /// Octets of a message that is taken whole, all frames together.
+    /// Octets of a message that is taken whole, all frames together; of one with streamed frames, of those between two of them: what
+    /// came before is with the receiver, who counts it.
     pub message_bytes_max: u64,
     /// Frames of a message.
     pub frames_max: usize,

@@ -1,8 +1,9 @@
 //! Serving files.
 //!
-//! One thread owns the sockets and all that is known of clients; it never opens, lists, hashes or reads. For each client there is a
-//! `Session`, a pure state machine that says what has to be done and what may be sent; a bounded pool of threads does the
-//! former, the socket sends the latter, large files by sendfile(2).
+//! One thread owns the sockets and all that is known of clients. It never lists or hashes, and it opens and reads nothing that may
+//! make it wait: only files that are remembered as open, and what is in memory of them. For each client there is a `Session`, a pure
+//! state machine that says what has to be done and what may be sent; a bounded pool of threads does the former, the socket sends
+//! the latter, large files by sendfile(2).
 
 mod budget;
 mod clients;

@@ -1,22 +1,20 @@
 //! What a client does about a broker that is there no more, says nothing, or takes nothing: another one has its requests.
 
-use std::time::Duration;
-
 use rustix::process::Signal;
 use tempfile::{TempDir, tempdir};
 
-use crate::support::broker::{Broker, call, work};
+use crate::support::broker::{Broker, await_progress, call, work};
 use crate::support::process::{Process, run};
 use crate::support::wait_until;
 
 fn takes_over_after(signal: Signal) {
     let (one, two) = (Broker::start(), Broker::start());
     let _echo = work(&[&one, &two], &["echo", "--echo", "--work-ms", "5", "--jobs", "10"]);
-    let load = Process::start(&mut call(&[&one, &two], &["echo", "--count", "1000", "--ahead", "20", "--json"]));
-    std::thread::sleep(Duration::from_millis(200));
+    let load = Process::start(&mut call(&[&one, &two], &["echo", "--count", "2000", "--ahead", "20", "--json"]));
+    await_progress(&one, "echo");
     one.signal(signal);
     let outcome = load.finish().expect_code(0);
-    assert_eq!((outcome.number("replies"), outcome.number("failed")), (1000, 0));
+    assert_eq!((outcome.number("replies"), outcome.number("failed")), (2000, 0));
     assert!(outcome.number("resent") > 0, "{}", outcome.summary());
     // So that it can be killed.
     one.signal(Signal::CONT);

@@ -190,7 +190,7 @@ impl Transfer {
             self.waiting.pop_front();
             small = is_small;
             let ranges = task.missing(FILE_RANGES_MAX);
-            // Base64 makes a path a third longer, escapes in JSON up to six times.
+            // Base64 makes a path a third longer. Escapes in JSON make it up to six times as long, for which the server's limit has room.
             json_bytes += 64 + task.remote.as_bytes().len() * 2 + ranges.as_ref().map_or(0, |ranges| ranges.len() * 24);
             let unless = task.local_digest.map(|digest| Unless::Digest { digest });
             task.phase = Phase::Requested;

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-use super::process::{Outcome, Process, tow};
+use super::process::{Outcome, Process, run, tow};
 use super::wait_until;
 
 /// A running `tow broker`.
@@ -81,6 +81,17 @@ pub fn work(brokers: &[&Broker], arguments: &[&str]) -> Process {
     let connected = || worker.log().matches("connected to a broker").count();
     wait_until("the worker is connected", || connected() >= brokers.len());
     worker
+}
+
+/// Waits until a load is on its way: a worker has something of it, and has replied to what was there before a request that is made now.
+pub fn await_progress(broker: &Broker, service: &str) {
+    let is_given = || {
+        let workers = run(&mut call(&[broker], &["mmi.workers", service])).expect_code(0).stdout;
+        let workers: Vec<serde_json::Value> = serde_json::from_slice(&workers).expect("JSON");
+        workers.iter().any(|worker| worker["held"].as_u64().expect("a number") > 0)
+    };
+    wait_until("a worker has requests", is_given);
+    run(&mut call(&[broker], &[service, "behind them"])).expect_code(0);
 }
 
 /// `tow call SERVICE` with these arguments, not yet started.
