@@ -47,3 +47,21 @@ def test_a_worker_tries_the_two_shapes_with_an_empty_frame_in_turn(silent):
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.mark.parametrize("size", [2 << 20, 8 << 20])
+def test_a_large_reply_counts_though_the_broker_ends_behind_it(context, size):
+    """It has come whole, and is still on its way to the client's disk."""
+    body = bytes(range(256)) * (size // 256)
+    for _ in range(5):
+        broker = context.socket(zmq.ROUTER)
+        # What is on its way leaves before the connection ends.
+        broker.linger = broker.rcvtimeo = DEADLINE_SECONDS * 1000
+        broker.bind("tcp://127.0.0.1:*")
+        words = [TOW, "call", "echo", "x", "--connect", broker.last_endpoint, "--timeout", "10", "--dialect", "mdp01"]
+        asking = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        client, *_ = broker.recv_multipart()
+        broker.send_multipart([client, b"", b"MDPC01", b"echo", body])
+        broker.close()
+        output, why = asking.communicate(timeout=DEADLINE_SECONDS)
+        assert asking.returncode == 0 and output == body, (len(output), why)

@@ -63,6 +63,8 @@ pub(super) struct State {
     /// The connection takes no more; the hub says when it does again.
     is_full: bool,
     incoming: Incoming,
+    /// Why the connection is gone, which is so when what came before is heard: that waits for the disk.
+    gone: Option<String>,
     paused: bool,
     notices: Arc<Notices>,
     /// Callers that wait for room.
@@ -112,6 +114,7 @@ impl State {
             is_full: false,
             incoming: Incoming::new(link.spool_folder.clone()),
             link,
+            gone: None,
             paused: false,
             notices,
             room_wanted: 0,
@@ -217,6 +220,7 @@ impl State {
         self.block.clear();
         self.pending.clear();
         self.incoming.reset();
+        self.gone = None;
         self.paused = false;
     }
 
@@ -315,6 +319,10 @@ impl State {
                 self.standing.set_refused(refused);
                 return self.lost(&reason, now);
             }
+            Event::Gone { peer, reason } if Some(peer) == ours && self.incoming.is_behind() => {
+                self.gone = Some(reason);
+                return;
+            }
             Event::Gone { peer, reason } if Some(peer) == ours => return self.lost(&reason, now),
             Event::Message { peer, frames, .. } if Some(peer) == ours => self.incoming.message(frames),
             Event::BodyStart { peer, head, length, more } if Some(peer) == ours => {
@@ -412,6 +420,11 @@ impl Driven for State {
         }
         while let Some(message) = self.incoming.next() {
             self.hear(hub, message);
+        }
+        if !self.incoming.is_behind()
+            && let Some(reason) = self.gone.take()
+        {
+            self.lost(&reason, now);
         }
         let inbox = &mut self.inbox;
         self.session.on_time(time, &mut |delivery| inbox.deliver(delivery));
