@@ -7,7 +7,7 @@ use super::session::Page;
 use super::shortage::Shortage;
 use crate::digest::FileHasher;
 use crate::limits::LIST_PAGE_ENTRIES_MAX;
-use crate::path::RelPath;
+use crate::path::{PATH_OCTETS_MAX, RelPath};
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{
     Base, DirStat, EntryKind, LinkTarget, ListEntry, ListRequest, ListTarget, PageWriter, WirePath,
@@ -234,8 +234,12 @@ impl Lister<'_> {
                 listing.levels.pop();
                 continue;
             };
-            // Longer than paths may be: it can't be asked for either, so there is no use in naming it.
-            let Ok(path) = level.path.join(&name) else { continue };
+            let Ok(path) = level.path.join(&name) else {
+                // It can't be asked for, nor be named in full; but who asks for all that is there has to know that this isn't.
+                let name = name.escape_ascii();
+                let message = format!("what is below is left out, its path has over {PATH_OCTETS_MAX} octets: {name}");
+                return Ok(Some(unreadable(&level.path, message)));
+            };
             let dir = match level.open(self.root) {
                 Ok(dir) => dir,
                 Err(error) => {
@@ -413,7 +417,11 @@ fn failed(path: impl Into<WirePath>, error: RootError) -> Result<ListEntry, Fail
     if Shortage::is_why(&error) {
         return Err(error.into());
     }
-    Ok(ListEntry {
+    Ok(unreadable(path, error.to_string()))
+}
+
+fn unreadable(path: impl Into<WirePath>, message: String) -> ListEntry {
+    ListEntry {
         path: path.into(),
         kind: EntryKind::Error,
         size: 0,
@@ -422,8 +430,8 @@ fn failed(path: impl Into<WirePath>, error: RootError) -> Result<ListEntry, Fail
         allocated: None,
         target: None,
         digest: None,
-        message: Some(error.to_string()),
-    })
+        message: Some(message),
+    }
 }
 
 /// Where a listing begins, so far as its request is a valid one.

@@ -1,15 +1,16 @@
 //! Paths that try to leave the served root, in both dialects. Nothing outside may be sent, and the server goes on.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::fs::{Mode, OFlags, mkdirat, openat};
 use serde_json::{Value, json};
 use tempfile::{TempDir, tempdir};
 
-use crate::support::process::{Server, get, unprivileged_tow};
+use crate::support::process::{Server, get, run, tow, unprivileged_tow};
 use crate::support::tree::write;
 use crate::support::wire::{Wire, parse_data_message};
 
@@ -293,6 +294,34 @@ fn an_unreadable_file_is_reported_and_the_others_are_served() {
     server.expect_alive();
     // So that the folder can be removed.
     fs::set_permissions(served.join("c-closed"), fs::Permissions::from_mode(0o755)).expect("chmod");
+}
+
+/// It can be named from where it is, but not from the root: there is no way to ask for it.
+#[test]
+fn what_is_too_deep_for_a_path_is_reported_and_the_rest_is_served() {
+    let folder = tempdir().expect("a folder");
+    let served = folder.path().join("served");
+    write(&served.join("top"), b"content");
+    let mut dir = File::open(&served).expect("open");
+    let name = "d".repeat(250);
+    for _ in 0..20 {
+        mkdirat(&dir, &name, Mode::RWXU).expect("mkdir");
+        dir = openat(&dir, &name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .expect("open")
+            .into();
+        drop(openat(&dir, "f", OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC, Mode::RWXU).expect("create"));
+    }
+    let server = Server::start(&served);
+    let copy = folder.path().join("copy");
+    for pattern in ["", "**"] {
+        let outcome = get(&server.url(pattern), &copy).expect_code(1);
+        assert!(outcome.stderr.contains("its path has over 4096 octets: dddd"), "{}", outcome.stderr);
+        assert_eq!(outcome.number("failed"), 1, "{}", outcome.summary());
+        assert_eq!(fs::read(copy.join("top")).expect("read"), b"content");
+        assert!(copy.join(&name).join("f").exists());
+        fs::remove_dir_all(&copy).expect("remove");
+    }
+    run(&mut tow(["ls", "-r", &server.url("")])).expect_code(1);
 }
 
 #[test]

@@ -194,6 +194,10 @@ impl Transfer {
 
     fn take_entry(&mut self, entry: &ListEntry) -> Result<(), String> {
         let remote = entry.path.to_rel_path().map_err(|error| format!("refused: {error}"))?;
+        if entry.kind == EntryKind::Error {
+            // Also if it is of a directory that was listed before: there is something in it that won't be.
+            return Err(entry.message.clone().unwrap_or_else(|| "the server could not read it".to_owned()));
+        }
         let local = self.local_path(&remote)?;
         if !self.listing.is_new(&remote) {
             return Ok(());
@@ -206,9 +210,7 @@ impl Transfer {
             EntryKind::Dir => self.take_dir(local, entry)?,
             EntryKind::Link => self.take_link(&remote, local, entry)?,
             EntryKind::Other => self.leave_out(&remote, "it is neither a file, a directory nor a link")?,
-            EntryKind::Error => {
-                return Err(entry.message.clone().unwrap_or_else(|| "the server could not read it".to_owned()));
-            }
+            EntryKind::Error => {}
         }
         Ok(())
     }
