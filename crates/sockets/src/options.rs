@@ -81,7 +81,8 @@ pub struct HubOptions {
     /// Octets of messages that have begun and aren't whole, over all peers. From half of that on, a peer is read on if what its frame
     /// lacks fits into the rest. The others wait in line, and lose nothing. Where the line stands still for more than a moment there is more
     /// room, up to this or what one message may take, whichever is more; then one goes on without. If it stands still for half a second
-    /// all the same, a peer is disconnected: first those that have sent nothing lately, and of these the one with the most. As many octets as the half are read in one turn, of all peers together.
+    /// all the same, a peer is disconnected: first those that have sent nothing lately, and of these the one with the most. As many
+    /// octets as the half are read in one turn, of all peers together.
     pub unfinished_bytes_max: usize,
     /// Frames over this are streamed ([`crate::Event::BodyStart`]).
     pub stream_over_bytes: Option<u64>,

@@ -1,8 +1,9 @@
 //! The easy interface: send and receive a message, as in any ZeroMQ library, on tokio.
 //!
 //! A task drives the [`Hub`]; callers share it behind a lock that is never held while anything is waited for but the name that
-//! [`Socket::bind`] is given. Both directions are bounded in bytes: [`Socket::send`] waits while every queue is full, and what isn't received is left in the kernel, so
-//! that TCP holds the sender back. Nothing is dropped, and [`Socket::close`] says what could not be sent.
+//! [`Socket::bind`] is given. Both directions are bounded in bytes: [`Socket::send`] waits while every queue is full, and what isn't
+//! received is left in the kernel, so that TCP holds the sender back. Nothing is dropped, and [`Socket::close`] says what could not
+//! be sent.
 
 mod last;
 mod state;

@@ -63,8 +63,8 @@ pub(super) struct State {
     /// The connection takes no more; the hub says when it does again.
     is_full: bool,
     incoming: Incoming,
-    /// Why the connection is gone, which is so when what came before is heard: that waits for the disk.
-    gone: Option<String>,
+    /// Why the connection is gone, and since when. What came before is still heard, and may wait for the disk for a while.
+    gone: Option<(String, Instant)>,
     paused: bool,
     notices: Arc<Notices>,
     /// Callers that wait for room.
@@ -320,7 +320,7 @@ impl State {
                 return self.lost(&reason, now);
             }
             Event::Gone { peer, reason } if Some(peer) == ours && self.incoming.is_behind() => {
-                self.gone = Some(reason);
+                self.gone = Some((reason, now));
                 return;
             }
             Event::Gone { peer, reason } if Some(peer) == ours => return self.lost(&reason, now),
@@ -421,9 +421,10 @@ impl Driven for State {
         while let Some(message) = self.incoming.next() {
             self.hear(hub, message);
         }
-        if !self.incoming.is_behind()
-            && let Some(reason) = self.gone.take()
-        {
+        let is_over = |(_, since): &mut (String, Instant)| {
+            !self.incoming.is_behind() || now.saturating_duration_since(*since) >= self.link.heartbeat_timeout
+        };
+        if let Some((reason, _)) = self.gone.take_if(is_over) {
             self.lost(&reason, now);
         }
         let inbox = &mut self.inbox;
@@ -446,7 +447,12 @@ impl Driven for State {
             Connection::Resting(until) => Some(until),
             _ => None,
         };
-        resting.into_iter().chain(self.session.deadline(!self.is_full).and_then(|at| self.origin.checked_add(at))).min()
+        let gone = self.gone.as_ref().and_then(|(_, since)| since.checked_add(self.link.heartbeat_timeout));
+        resting
+            .into_iter()
+            .chain(gone)
+            .chain(self.session.deadline(!self.is_full).and_then(|at| self.origin.checked_add(at)))
+            .min()
     }
 
     fn is_over(&self) -> bool {

@@ -164,7 +164,6 @@ impl LinkState {
     }
 
     fn on_message(&mut self, speech: Speech, message: Pieces) -> Result<(), String> {
-        let now = self.now();
         let (arrived, cancellations) = (&mut self.arrived, &mut self.cancellations);
         let mut sink = |heard| match heard {
             Heard::Request(arrival) => arrived.push(arrival),
@@ -188,7 +187,7 @@ impl LinkState {
                 match dialect.worker_hears(message) {
                     Ok(heard) => {
                         self.guess.heard(dialect);
-                        self.session.on_stock(heard, now, handler, &mut sink);
+                        self.session.on_stock(heard, handler, &mut sink);
                     }
                     Err(error) => tracing::warn!(%error, "a message of the broker is left out"),
                 }
@@ -226,6 +225,12 @@ impl LinkState {
     fn on_event(&mut self, hub: &mut Hub, event: Event) {
         let ours = self.peer;
         let is_ours = |peer| ours.is_some_and(|(known, _)| known == peer);
+        if let Event::Message { peer, .. } | Event::BodyStart { peer, .. } | Event::BodyData { peer, .. } = event
+            && is_ours(peer)
+        {
+            // Before it is taken: that may wait for the disk.
+            self.session.heard(self.now());
+        }
         let message = match event {
             Event::Ready { peer } => return self.on_ready(hub, peer),
             Event::Failed { reason, .. } => {
@@ -371,7 +376,7 @@ mod tests {
         let mut link = LinkState::new(endpoint, Session::new("work", 1), LinkOptions::default(), None, inbox);
         let (mut tokens, request) = (Vec::new(), WorkerHears::Request { address: "addr".into(), body: Ok("x".into()) });
         link.session.connected_to_stock(dialect, Duration::ZERO);
-        link.session.on_stock(request, Duration::ZERO, None, &mut |heard| {
+        link.session.on_stock(request, None, &mut |heard| {
             let Heard::Request(arrival) = heard else { return };
             tokens.push(arrival.token);
         });

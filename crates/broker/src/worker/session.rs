@@ -312,17 +312,16 @@ impl Session {
         if attached.is_some() { Err(WireError::Attachment) } else { Ok(()) }
     }
 
+    /// The broker has said something, whatever and as far as it has come.
+    pub fn heard(&mut self, now: Duration) {
+        if let Link::Stock { heard, .. } = &mut self.link {
+            *heard = now;
+        }
+    }
+
     /// Takes what a stock broker says.
-    pub fn on_stock(
-        &mut self,
-        message: WorkerHears,
-        now: Duration,
-        at_once: Option<&AtOnce>,
-        sink: &mut impl FnMut(Heard),
-    ) {
-        let Link::Stock { dialect, heard, .. } = &mut self.link else { return };
-        *heard = now;
-        let dialect = *dialect;
+    pub fn on_stock(&mut self, message: WorkerHears, at_once: Option<&AtOnce>, sink: &mut impl FnMut(Heard)) {
+        let Link::Stock { dialect, .. } = self.link else { return };
         match message {
             WorkerHears::Heartbeat => {}
             WorkerHears::Disconnect => self.link = Link::Over("the broker has sent this worker away"),

@@ -257,7 +257,8 @@ fn a_stock_worker_keeps_its_heart_beating_and_notices_silence() {
         assert!(session.pump_stock().is_some(), "a heartbeat at {ms} ms");
         assert!(session.pump_stock().is_none());
     }
-    session.on_stock(WorkerHears::Heartbeat, at(9000), None, &mut |_| panic!("nothing to do"));
+    session.heard(at(9000));
+    session.on_stock(WorkerHears::Heartbeat, None, &mut |_| panic!("nothing to do"));
     session.on_time(at(10_000));
     assert_eq!(session.over(), None);
     session.on_time(at(19_000));
@@ -272,11 +273,11 @@ fn what_came_on_a_stock_connection_ends_with_it() {
     let mut arrived = Vec::new();
     let request =
         |text: &'static str| WorkerHears::Request { address: Bytes::from_static(b"c"), body: Ok(text.into()) };
-    session.on_stock(request("one"), Duration::ZERO, None, &mut |heard| arrived.push(heard));
+    session.on_stock(request("one"), None, &mut |heard| arrived.push(heard));
     session.disconnected();
     session.connected_to_stock(Dialect::Mdp01, Duration::ZERO);
     session.pump_stock();
-    session.on_stock(request("two"), Duration::ZERO, None, &mut |heard| arrived.push(heard));
+    session.on_stock(request("two"), None, &mut |heard| arrived.push(heard));
     let tokens: Vec<Token> = arrived
         .into_iter()
         .map(|heard| match heard {
@@ -293,7 +294,7 @@ fn what_came_on_a_stock_connection_ends_with_it() {
     let reply = session.pump_stock().unwrap();
     assert_eq!(reply.frames.len(), 7);
     assert_eq!(session.counters().orphaned, 1);
-    session.on_stock(WorkerHears::Disconnect, Duration::ZERO, None, &mut |_| ());
+    session.on_stock(WorkerHears::Disconnect, None, &mut |_| ());
     assert!(session.over().is_some());
 }
 
@@ -357,7 +358,7 @@ fn a_broker_that_gives_more_than_the_credit_is_left() {
     stock.connected_to_stock(Dialect::Mdp01, Duration::ZERO);
     for is_over in [false, true] {
         let request = WorkerHears::Request { address: Bytes::from_static(b"someone"), body: Ok("work".into()) };
-        stock.on_stock(request, Duration::ZERO, None, &mut |_| ());
+        stock.on_stock(request, None, &mut |_| ());
         assert_eq!(stock.over().is_some(), is_over);
     }
 }

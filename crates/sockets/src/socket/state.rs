@@ -239,10 +239,14 @@ impl State {
 
     /// Reads no more from a peer, or from all, if too much waits for the caller.
     fn hold_back(&mut self, latest: PeerId) {
+        let all = self.peers.make_contiguous();
+        let held_back = match self.received_bytes {
+            RECEIVED_BYTES_OF_ALL_MAX.. => all,
+            RECEIVED_BYTES_MAX.. => &mut [latest],
+            _ => return,
+        };
         let Some(hub) = &mut self.hub else { return };
-        let bytes = self.received_bytes;
-        let all = self.peers.iter().filter(|_| bytes >= RECEIVED_BYTES_OF_ALL_MAX);
-        for &peer in all.chain([&latest]).filter(|_| bytes >= RECEIVED_BYTES_MAX) {
+        for &mut peer in held_back {
             if self.paused.insert(peer) {
                 hub.pause_reading(peer, true);
             }
