@@ -273,6 +273,15 @@ impl Hub {
         }
     }
 
+    /// From now on a peer is one that reads as long as it lives, and says something now and then: if it neither takes anything of what
+    /// waits for it nor is heard, for twice the heartbeat's interval and timeout, it is given up. Nothing else tells of its end while
+    /// octets wait, since no PING goes behind them.
+    pub fn expect_reading(&mut self, peer: PeerId) {
+        if let Some(peer) = self.peers.find_mut(peer) {
+            peer.connection.expect_reading(Instant::now());
+        }
+    }
+
     /// Answers [`Event::Authenticate`].
     pub fn admit(&mut self, peer: PeerId, welcome: bool) {
         let Some(target) = self.peers.find_mut(peer) else { return };

@@ -176,7 +176,6 @@ pub(crate) struct Peer {
     /// This kind of file or socket can't be sent by the kernel.
     pub(crate) copies: bool,
     pub(crate) bytes_in: u64,
-    pub(crate) bytes_out: u64,
     pub(crate) sendfile_bytes: u64,
     pub(crate) messages_in: u64,
 }
@@ -225,7 +224,6 @@ impl Peer {
             warming: false,
             copies: false,
             bytes_in: 0,
-            bytes_out: 0,
             sendfile_bytes: 0,
             messages_in: 0,
         }
@@ -265,7 +263,7 @@ impl Peer {
             metadata: properties.metadata.clone(),
             version: properties.version,
             bytes_in: self.bytes_in,
-            bytes_out: self.bytes_out,
+            bytes_out: self.connection.outbox_ref().octets_written(),
             sendfile_bytes: self.sendfile_bytes,
             messages_in: self.messages_in,
             messages_out: self.connection.outbox_ref().messages_staged(),

@@ -43,12 +43,10 @@ impl Peer {
             match self.write_some(scratch)? {
                 Sent::Bytes(octets) => {
                     written += octets as u64;
-                    self.bytes_out += octets as u64;
                     self.connection.outbox().advance(octets);
                 }
                 Sent::File(octets) => {
                     written += octets;
-                    self.bytes_out += octets;
                     if let Some(range) = self.connection.outbox().advance_external(octets) {
                         let whole = !std::mem::take(&mut self.padding);
                         self.resident_to = 0;

@@ -10,6 +10,7 @@ use crate::metadata::Metadata;
 use crate::outbox::{Body, Outbox};
 use crate::secret::Secret;
 use crate::socket_type::SocketType;
+use crate::stall::Stall;
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -147,6 +148,8 @@ pub struct Connection<F> {
     next_ping: Option<Instant>,
     pong_deadline: Option<Instant>,
     peer_ttl: Option<Duration>,
+    /// Only for a peer that reads as long as it lives.
+    stall: Option<Stall>,
     reading: bool,
     unknown_commands: u64,
 }
@@ -167,6 +170,7 @@ impl<F> Connection<F> {
             next_ping: None,
             pong_deadline: None,
             peer_ttl: None,
+            stall: None,
             reading: true,
             unknown_commands: 0,
             config,
@@ -302,6 +306,20 @@ impl<F> Connection<F> {
         self.reading = reading;
     }
 
+    /// From now on the peer is one that reads as long as it lives. No PING goes behind what waits for it: so if it takes nothing of that
+    /// and says nothing either, for twice the heartbeat's interval and timeout, it is given up. Without heartbeats it never is.
+    pub fn expect_reading(&mut self, now: Instant) {
+        let most = self.config.heartbeat.map(|heartbeat| heartbeat.interval.saturating_add(heartbeat.timeout));
+        self.stall = most.map(|most| Stall::new(most.saturating_mul(2), now));
+    }
+
+    /// What is to be sent comes from somewhere that is slow: that nothing leaves isn't the peer's doing.
+    pub fn excuse(&mut self, now: Instant) {
+        if let Some(stall) = &mut self.stall {
+            stall.excuse(now);
+        }
+    }
+
     /// Octets left of the body that is being streamed. The driver may take them straight from the socket, and says so with
     /// [`Connection::body_advance`]; [`Connection::input`] then gives the [`Event::BodyEnd`].
     pub fn body_remaining(&self) -> u64 {
@@ -400,8 +418,17 @@ impl<F> Connection<F> {
             && now >= due
         {
             self.next_ping = after(now, heartbeat.interval.max(Duration::from_millis(1)));
+            let is_idle = self.outbox.is_idle();
+            if let Some(stall) = &mut self.stall {
+                if is_idle || !self.reading {
+                    stall.excuse(now);
+                }
+                if stall.look(self.outbox.octets_written(), self.last_heard, now) {
+                    return Err(Error::Stalled);
+                }
+            }
             // A PING behind what the peer is slow to read would measure its patience, not its life.
-            if self.outbox.is_idle() {
+            if is_idle {
                 // Rounded up: a short TTL must not become 0, which means for ever.
                 let ttl_deciseconds = u16::try_from(heartbeat.ttl.as_millis().div_ceil(100)).unwrap_or(u16::MAX);
                 self.outbox.push_command(command::ping(ttl_deciseconds));

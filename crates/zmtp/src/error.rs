@@ -93,6 +93,9 @@ pub enum Error {
     /// Nothing was heard for as long as the peer's own PING promised.
     #[error("nothing heard within the TTL of the peer's PING")]
     TtlExpired,
+    /// A peer that reads as long as it lives took nothing of what waits for it, and said nothing.
+    #[error("took nothing of what waits for it, and said nothing, for too long")]
+    Stalled,
 }
 
 impl Error {

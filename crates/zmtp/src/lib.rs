@@ -56,6 +56,7 @@ mod metadata;
 mod outbox;
 mod secret;
 mod socket_type;
+mod stall;
 
 pub use command::Command;
 pub use connection::{Config, Connection, Event, Heartbeat, Oddities, PeerProperties};

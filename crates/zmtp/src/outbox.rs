@@ -149,6 +149,7 @@ pub struct Outbox<F> {
     messages_staged: u64,
     /// The same before what is staged now was gathered.
     messages_before: u64,
+    octets_written: u64,
     open: bool,
 }
 
@@ -167,6 +168,7 @@ impl<F> Default for Outbox<F> {
             sums: Sums::default(),
             messages_staged: 0,
             messages_before: 0,
+            octets_written: 0,
             open: false,
         }
     }
@@ -297,6 +299,11 @@ impl<F> Outbox<F> {
         self.messages_staged
     }
 
+    /// Octets that the driver has written in all.
+    pub fn octets_written(&self) -> u64 {
+        self.octets_written
+    }
+
     /// What to write next; gathers as needed.
     pub fn transmit(&mut self) -> Transmit<'_, F> {
         if !self.has_staged() {
@@ -357,6 +364,7 @@ impl<F> Outbox<F> {
         let of_large = (octets - of_gathered).min(self.large.len());
         debug_assert_eq!(of_gathered + of_large, octets, "more written than there was");
         let _ = self.large.split_to(of_large);
+        self.octets_written += octets as u64;
     }
 
     /// So many octets of [`Transmit::External`] have been written; gives the source back when that was the last of it.
@@ -364,6 +372,7 @@ impl<F> Outbox<F> {
         let external = self.external.as_mut()?;
         debug_assert!(octets <= external.length - external.position, "more written than there was");
         external.position = external.length.min(external.position.saturating_add(octets));
+        self.octets_written += octets;
         if external.position == external.length { self.external.take().map(|external| external.source) } else { None }
     }
 

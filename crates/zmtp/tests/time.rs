@@ -131,6 +131,80 @@ fn no_ping_behind_octets_that_the_peer_is_slow_to_read() {
     assert_eq!(end.write_all(), command(b"PING", b"\0\0"));
 }
 
+/// A connection to a peer that reads as long as it lives, for which much waits.
+fn busy() -> End {
+    let mut end = End::ready(beating(100, 400, 0), SocketType::Dealer);
+    end.connection.expect_reading(at(0));
+    end.send(&[harness::Part::Inside(vec![1; 100_000].into())]);
+    end.write(50_000);
+    end
+}
+
+/// The time at which a deadline tells of the peer's end, where something happens to it at each of them.
+fn given_up(end: &mut End, mut happens: impl FnMut(&mut End, u64)) -> Option<u64> {
+    for now in (100..10_000).step_by(100) {
+        happens(end, now);
+        if let Err(error) = end.connection.on_timeout(at(now)) {
+            assert_eq!(error, Error::Stalled);
+            return Some(now);
+        }
+    }
+    None
+}
+
+#[test]
+fn who_takes_nothing_and_says_nothing_is_given_up_where_it_is_expected_to_read() {
+    // What it has taken was seen at the first deadline.
+    assert_eq!(given_up(&mut busy(), |_, _| {}), Some(1_100));
+    let mut other = End::ready(Config { heartbeat: None, ..config(SocketType::Router) }, SocketType::Dealer);
+    other.connection.expect_reading(at(0));
+    other.send(&[harness::Part::Inside(vec![1; 100_000].into())]);
+    assert_eq!(given_up(&mut other, |_, _| {}), None, "without heartbeats");
+}
+
+#[test]
+fn any_sign_of_life_puts_that_off() {
+    type Sign = fn(&mut End, u64);
+    let signs: [(&str, Sign); 3] = [
+        ("it took an octet", |end, _| assert_eq!(end.write(1).len(), 1)),
+        ("it was heard", |end, now| end.hear(&command(b"PING", b"\0\0"), at(now)).unwrap()),
+        ("this side was slow", |end, now| end.connection.excuse(at(now))),
+    ];
+    for (what, sign) in signs {
+        let found = given_up(&mut busy(), |end, now| {
+            if now % 900 == 0 && now <= 4_500 {
+                sign(end, now);
+            }
+        });
+        assert_eq!(found, Some(5_500), "{what}");
+    }
+}
+
+#[test]
+fn whoever_is_not_read_says_nothing_for_that_reason() {
+    let mut end = busy();
+    end.connection.set_reading(false, at(0));
+    let found = given_up(&mut end, |end, now| {
+        if now == 4_500 {
+            end.connection.set_reading(true, at(now));
+        }
+    });
+    assert_eq!(found, Some(5_500));
+}
+
+#[test]
+fn for_whom_nothing_waits_there_are_pings() {
+    let mut end = busy();
+    end.write_all();
+    for now in (100..3_000).step_by(100) {
+        end.connection.on_timeout(at(now)).unwrap();
+        assert!(!end.write_all().is_empty(), "no PING at {now}");
+        end.hear(&command(b"PONG", b""), at(now)).unwrap();
+    }
+    end.send(&[harness::Part::Inside(vec![1; 100].into())]);
+    assert_eq!(end.connection.on_timeout(at(3_000)), Ok(()), "what waits has only come");
+}
+
 #[test]
 fn a_peer_of_zmtp_3_0_gets_no_ping_but_an_answer() {
     let mut octets = handshake(SocketType::Dealer);

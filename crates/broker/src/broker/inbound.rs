@@ -86,6 +86,10 @@ impl Broker {
         if let Some(connection) = self.connections.of(id) {
             connection.speaks = speaks;
             self.hub.yields(id, matches!(speaks, Speaks::Nothing | Speaks::StockClient(_)));
+            // It gets no more than it said it can take: its credit, or one request.
+            if matches!(speaks, Speaks::NumberedWorker | Speaks::StockWorker(_)) {
+                self.hub.expect_reading(id);
+            }
         }
         speaks
     }

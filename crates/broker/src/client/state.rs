@@ -233,7 +233,7 @@ impl State {
         }
     }
 
-    fn on_ready(&mut self, hub: &Hub, peer: PeerId, now: Instant) {
+    fn on_ready(&mut self, hub: &mut Hub, peer: PeerId, now: Instant) {
         // It may have come and gone in one turn, and nothing else would tell of that.
         let Some(info) = hub.peer(peer) else { return self.lost("the broker went at once", now) };
         let speech = self.link.speech(&info.metadata, Guess::first(self.link.dialect));
@@ -242,6 +242,7 @@ impl State {
         match speech {
             Speech::Numbered => {
                 let now = self.now();
+                hub.expect_reading(peer);
                 self.session.connected(now, &mut self.block);
             }
             Speech::Stock(_) => self.session.connected_to_stock(),

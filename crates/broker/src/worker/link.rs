@@ -127,14 +127,17 @@ impl LinkState {
         self.origin.elapsed()
     }
 
-    fn on_ready(&mut self, hub: &Hub, peer: PeerId) {
+    fn on_ready(&mut self, hub: &mut Hub, peer: PeerId) {
         let Some(info) = hub.peer(peer) else { return };
         let speech = self.options.speech(&info.metadata, self.guess);
         tracing::info!(endpoint = %self.endpoint, "connected to a broker");
         self.alone_told = false;
         self.peer = Some((peer, speech));
         match speech {
-            Speech::Numbered => self.session.connected(&mut self.block),
+            Speech::Numbered => {
+                hub.expect_reading(peer);
+                self.session.connected(&mut self.block);
+            }
             Speech::Stock(dialect) => self.session.connected_to_stock(dialect, self.now()),
         }
     }

@@ -54,7 +54,7 @@ impl Hub {
 
     /// Octets that the system has taken for a peer, with all framing.
     pub fn bytes_out(&self, peer: PeerId) -> u64 {
-        self.peers.find(peer).map_or(0, |peer| peer.bytes_out)
+        self.peers.find(peer).map_or(0, |peer| peer.connection.outbox_ref().octets_written())
     }
 
     /// Octets from which on a queue is full now: of [`HubOptions::send_queue_bytes`], what [`HubOptions::queued_bytes_max`] leaves.

@@ -211,6 +211,9 @@ impl Hub {
                     // Octets are here that this side had no room to take: the silence isn't the peer's.
                     peer.connection.heard(now);
                 }
+                if peer.warming {
+                    peer.connection.excuse(now);
+                }
                 match peer.connection.on_timeout(now) {
                     Ok(()) => schedule(&mut self.runnable, peer),
                     Err(error) => ended.push((peer.id, End::from(error))),

@@ -30,6 +30,41 @@ fn another_broker_takes_over_from_one_that_hangs() {
     takes_over_after(Signal::STOP);
 }
 
+/// What says that a peer was given up for which octets waited.
+const STALLED: &str = "took nothing of what waits for it";
+
+#[test]
+fn another_worker_takes_over_from_one_that_hangs_with_octets_on_their_way_to_it() {
+    let broker = Broker::with(&["--heartbeat", "0.3"]);
+    let workers = [(); 2].map(|()| work(&[&broker], &["echo", "--echo", "--work-ms", "20", "--jobs", "300"]));
+    let arguments = ["echo", "--count", "3000", "--size", "60000", "--ahead", "600", "--json"];
+    let load = Process::start(&mut call(&[&broker], &arguments));
+    await_progress(&broker, "echo");
+    workers[0].signal(Signal::STOP);
+    let outcome = load.finish().expect_code(0);
+    assert_eq!((outcome.number("replies"), outcome.number("failed")), (3000, 0));
+    assert!(broker.log().contains(STALLED), "{}", broker.log());
+    workers[0].signal(Signal::CONT);
+}
+
+#[test]
+fn another_broker_takes_over_from_one_that_hangs_in_the_middle_of_a_large_request() {
+    let (one, two) = (Broker::start(), Broker::start());
+    let _echo = work(&[&one, &two], &["echo", "--echo"]);
+    let folder = tempdir().expect("a folder");
+    let path = folder.path().join("body");
+    std::fs::write(&path, vec![7; 300 << 20]).expect("write");
+    let mut command = call(&[&one, &two], &["echo", "--timeout", "50"]);
+    command.stdin(std::fs::File::open(&path).expect("open")).env("TOW_LOG", "debug");
+    let caller = Process::start(&mut command);
+    wait_until("it has begun to arrive", || one.octets_written() > 10 << 20);
+    one.signal(Signal::STOP);
+    let outcome = caller.finish().expect_code(0);
+    one.signal(Signal::CONT);
+    assert_eq!(outcome.stdout, std::fs::read(&path).expect("read"));
+    assert!(outcome.stderr.contains(STALLED), "{}", outcome.stderr);
+}
+
 /// A broker that is stopping, and can't end yet: a worker has a request, until the file is there.
 struct Stopping {
     broker: Broker,

@@ -56,6 +56,13 @@ impl Broker {
         self.process.peak_memory()
     }
 
+    /// Octets that it has written so far, to files and sockets: those of a large body that comes are moved and not read.
+    pub fn octets_written(&self) -> u64 {
+        let counts = std::fs::read_to_string(format!("/proc/{}/io", self.process.pid())).expect("/proc/PID/io");
+        let octets = counts.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse().ok());
+        octets.unwrap_or_else(|| panic!("no wchar in {counts:?}"))
+    }
+
     /// Waits until it ends.
     pub fn finish(self) -> Outcome {
         self.process.finish()
