@@ -118,6 +118,15 @@ pub enum Work {
     Cancelled(Token),
 }
 
+impl From<Heard> for Work {
+    fn from(heard: Heard) -> Work {
+        match heard {
+            Heard::Request(arrival) => Work::Request(arrival.token, arrival.body),
+            Heard::Cancelled(token) => Work::Cancelled(token),
+        }
+    }
+}
+
 /// The worker's session.
 pub struct Worker(WorkerSession);
 
@@ -138,9 +147,9 @@ impl Worker {
         self.0.connected(block);
     }
 
-    /// It is gone.
-    pub fn disconnected(&mut self) {
-        self.0.disconnected();
+    /// It is gone, and with it what can't be answered on another.
+    pub fn disconnected(&mut self, mut sink: impl FnMut(Work)) {
+        self.0.disconnected(&mut |heard| sink(heard.into()));
     }
 
     /// Takes a message.
@@ -151,10 +160,7 @@ impl Worker {
         out: &mut Block,
         mut sink: impl FnMut(Work),
     ) -> Result<(), WireError> {
-        self.0.on_block(block, attached.map(Ok), out, None, &mut |heard| match heard {
-            Heard::Request(arrival) => sink(Work::Request(arrival.token, arrival.body)),
-            Heard::Cancelled(token) => sink(Work::Cancelled(token)),
-        })
+        self.0.on_block(block, attached.map(Ok), out, None, &mut |heard| sink(heard.into()))
     }
 
     /// Gives a reply, or part of one. Says whether anybody wants it.

@@ -146,14 +146,12 @@ impl LinkState {
         tracing::info!(endpoint = %self.endpoint, reason, "the connection to a broker is lost");
         self.peer = None;
         reason.clone_into(&mut self.failure);
-        self.session.disconnected();
+        let (arrived, cancellations) = (&mut self.arrived, &mut self.cancellations);
+        self.session.disconnected(&mut |heard| take(heard, arrived, cancellations));
         self.block.clear();
         self.pending.clear();
         self.pending_bytes = 0;
         self.incoming.reset();
-        if self.session.is_idle() {
-            self.cancellations.clear();
-        }
     }
 
     /// It is tried again and again, and said once.
@@ -168,15 +166,7 @@ impl LinkState {
 
     fn on_message(&mut self, speech: Speech, message: Pieces) -> Result<(), String> {
         let (arrived, cancellations) = (&mut self.arrived, &mut self.cancellations);
-        let mut sink = |heard| match heard {
-            Heard::Request(arrival) => arrived.push(arrival),
-            Heard::Cancelled(token) => {
-                arrived.retain(|arrival| arrival.token != token);
-                if let Some(cancellation) = cancellations.remove(&token) {
-                    cancellation.cancel();
-                }
-            }
-        };
+        let mut sink = |heard| take(heard, arrived, cancellations);
         let handler = self.handler.as_deref();
         match speech {
             Speech::Numbered => {
@@ -269,6 +259,19 @@ impl LinkState {
         if let Some((peer, _)) = self.peer {
             tracing::warn!(reason, "the broker's message can't be understood");
             hub.disconnect(peer, reason);
+        }
+    }
+}
+
+/// What the session has heard, for those who carry it out.
+fn take(heard: Heard, arrived: &mut Vec<Arrival>, cancellations: &mut HashMap<Token, Arc<Cancellation>>) {
+    match heard {
+        Heard::Request(arrival) => arrived.push(arrival),
+        Heard::Cancelled(token) => {
+            arrived.retain(|arrival| arrival.token != token);
+            if let Some(cancellation) = cancellations.remove(&token) {
+                cancellation.cancel();
+            }
         }
     }
 }

@@ -231,17 +231,20 @@ impl Session {
         self.unsent_bytes = 0;
     }
 
-    /// The connection is gone.
-    pub fn disconnected(&mut self) {
+    /// The connection is gone, and with it what no other one can answer: nobody wants the reply any more.
+    pub fn disconnected(&mut self, sink: &mut impl FnMut(Heard)) {
         self.link = Link::Down;
         self.stock.clear();
         self.stock_bytes = 0;
         let counters = &mut self.counters;
-        self.held.retain(|_, held| {
+        self.held.retain(|token, held| {
             held.orphan = true;
             // What is lost of a reply in parts nobody can tell: the broker has it executed again, and takes no end of it.
             let is_kept = held.address.is_empty() && !held.has_parts;
-            counters.orphaned += u64::from(!is_kept);
+            if !is_kept {
+                counters.orphaned += 1;
+                sink(Heard::Cancelled(*token));
+            }
             is_kept
         });
         self.orphans = u32::try_from(self.held.len()).unwrap_or(u32::MAX);

@@ -188,7 +188,7 @@ impl World {
             }
             Step::Disconnect => {
                 self.connected = false;
-                self.session.disconnected();
+                self.session.disconnected(&mut |_| ());
                 self.block.clear();
                 self.to_broker.clear();
                 self.to_worker.clear();
@@ -274,17 +274,15 @@ fn what_came_on_a_stock_connection_ends_with_it() {
     let request =
         |text: &'static str| WorkerHears::Request { address: Bytes::from_static(b"c"), body: Ok(text.into()) };
     session.on_stock(request("one"), None, &mut |heard| arrived.push(heard));
-    session.disconnected();
+    session.disconnected(&mut |heard| arrived.push(heard));
     session.connected_to_stock(Dialect::Mdp01, Duration::ZERO);
     session.pump_stock();
     session.on_stock(request("two"), None, &mut |heard| arrived.push(heard));
-    let tokens: Vec<Token> = arrived
-        .into_iter()
-        .map(|heard| match heard {
-            Heard::Request(arrival) => arrival.token,
-            Heard::Cancelled(_) => panic!("nobody cancels"),
-        })
-        .collect();
+    let [Heard::Request(one), Heard::Cancelled(ended), Heard::Request(two)] = &arrived[..] else {
+        panic!("{arrived:?}")
+    };
+    assert_eq!(*ended, one.token);
+    let tokens = [one.token, two.token];
     let mut block = Block::default();
     assert!(!session.reply(tokens[0], Status::OK, None, &"late".into(), &mut block));
     assert!(session.pump_stock().is_none());
@@ -310,7 +308,9 @@ fn a_reply_in_parts_ends_with_its_connection() {
         session.on_block(&message.block, None, &mut block, None, &mut |_| ()).unwrap();
     }
     assert!(session.reply(token(1), Status::OK, Some(0), &"part".into(), &mut block));
-    session.disconnected();
+    let mut ended = Vec::new();
+    session.disconnected(&mut |heard| ended.push(heard));
+    assert_eq!(ended, [Heard::Cancelled(token(1))]);
     block.clear();
     session.connected(&mut block);
     assert!(!session.reply(token(1), Status::OK, None, &"end".into(), &mut block));
@@ -323,7 +323,7 @@ fn one_that_leaves_asks_for_nothing_on_its_next_connection() {
     let (mut session, mut block) = (Session::new("echo", 2), Block::default());
     session.connected(&mut block);
     session.leave(&mut block);
-    session.disconnected();
+    session.disconnected(&mut |_| ());
     block.clear();
     session.connected(&mut block);
     let said = block.drain().next().unwrap().block;
@@ -346,7 +346,7 @@ fn a_broker_that_gives_more_than_the_credit_is_left() {
     give(&mut session, 1..=3).unwrap();
     assert_eq!(give(&mut session, 4..=4), Err(WireError::OverCredit));
     // What it still has of an earlier connection doesn't count against the new one.
-    session.disconnected();
+    session.disconnected(&mut |_| ());
     session.connected(&mut block);
     give(&mut session, 5..=7).unwrap();
     assert!(session.reply(token(5), Status::OK, None, &"done".into(), &mut block));

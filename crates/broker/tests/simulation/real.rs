@@ -134,7 +134,11 @@ impl End for RealWorker {
     }
 
     fn disconnected(&mut self, _: &mut Io) {
-        self.session.disconnected();
+        self.session.disconnected(|work| {
+            if let Work::Cancelled(token) = work {
+                self.jobs.retain(|job| job.token != token);
+            }
+        });
     }
 
     fn receive(&mut self, io: &mut Io, frames: &[Bytes]) {

@@ -488,3 +488,12 @@ fn stock_dialects_work_on_both_sides() {
         upper.finish().expect_code(0);
     }
 }
+
+#[test]
+fn a_command_is_ended_with_the_stock_connection_that_alone_could_take_its_reply() {
+    let folder = tempdir().expect("a folder");
+    let broker = Broker::with(&["--busy-timeout", "1"]);
+    let script = format!("if mkdir {}; then sleep 1000; else cat; fi", folder.path().join("tried").display());
+    let _worker = work(&[&broker], &["hangs", "--dialect", "mdp01", "--jobs", "1", "--", "sh", "-c", &script]);
+    assert_eq!(run(&mut call(&[&broker], &["hangs", "again"])).expect_code(0).stdout, b"again");
+}
