@@ -163,7 +163,12 @@ impl Broker {
                 let (id, speaks) = (connection.id, connection.speaks);
                 match speaks {
                     Speaks::StockWorker(_) => self.dismiss(id, reason),
-                    _ => self.reject(id, reason),
+                    _ => {
+                        // What it is to leave off is on its way before.
+                        self.flush();
+                        self.hub.flush();
+                        self.reject(id, reason);
+                    }
                 }
             }
         }

@@ -70,7 +70,7 @@ impl Core {
                 (State::Held(worker, _), Some(busy)) => {
                     let until = request.since.saturating_add(busy);
                     if until <= now {
-                        too_slow.push((worker, self.workers[worker as usize].peer));
+                        too_slow.push((self.workers[worker as usize].peer, worker, slot, request.generation));
                     }
                     if until <= now { NEVER } else { until }
                 }
@@ -84,8 +84,7 @@ impl Core {
         }
         self.next_expiry = next;
         too_slow.sort_unstable();
-        too_slow.dedup();
-        for &(worker, _) in &too_slow {
+        for &(_, worker, ..) in &too_slow {
             // Nor are they given what others of them had, or what takes the place of an expired one.
             self.change_worker(worker, |worker| worker.leaving = true);
         }
@@ -105,7 +104,17 @@ impl Core {
             self.withdraw(now, slot);
             self.settle(slot, status, Body::from(reason).into());
         }
-        for (_, peer) in too_slow {
+        for its in too_slow.chunk_by(|(one, ..), (other, ..)| one == other) {
+            let &[(peer, worker, ..), ..] = its else { continue };
+            if self.workers.get(worker as usize).is_some_and(|worker| worker.kind == Kind::Numbered) {
+                // What hangs there would otherwise keep its place on the worker's next connection too.
+                for &(.., slot, generation) in its {
+                    let request = self.requests.find(slot, generation);
+                    if request.is_some_and(|request| matches!(request.state, State::Held(by, _) if by == worker)) {
+                        self.actions.push(Action::CancelWork { peer, token: self.token_of(slot) });
+                    }
+                }
+            }
             self.disconnect(now, peer, TOO_SLOW);
         }
         if let Some(busy) = busy {

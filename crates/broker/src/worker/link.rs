@@ -298,7 +298,8 @@ impl Driven for LinkState {
         if let Some((peer, _)) = self.peer {
             hub.pause_reading(peer, self.incoming.is_far_behind());
         }
-        self.session.on_time(self.now());
+        let (time, arrived, cancellations) = (self.now(), &mut self.arrived, &mut self.cancellations);
+        self.session.on_time(time, &mut self.block, &mut |heard| take(heard, arrived, cancellations));
         if let (Some(why), Some((peer, _))) = (self.session.over(), self.peer) {
             self.guess.next();
             hub.disconnect(peer, why);

@@ -78,6 +78,8 @@ struct Held {
     has_parts: bool,
     /// It came on a connection that is gone.
     orphan: bool,
+    /// When its time is over; `None`: there is no limit.
+    expires: Option<Duration>,
 }
 
 /// Parts of a reply that become frames of it.
@@ -138,6 +140,10 @@ pub(crate) struct Session {
     link: Link,
     held: HashMap<Token, Held>,
     orphans: u32,
+    /// When the first of those of former connections expires.
+    orphan_expires: Option<Duration>,
+    /// As of what was heard last.
+    now: Duration,
     /// The memory of a reply that was made at once, for the next request.
     spare: Body,
     unsent: VecDeque<Unsent>,
@@ -159,6 +165,8 @@ impl Session {
             link: Link::Down,
             held: HashMap::new(),
             orphans: 0,
+            orphan_expires: None,
+            now: Duration::ZERO,
             spare: Body::default(),
             unsent: VecDeque::new(),
             unsent_bytes: 0,
@@ -248,6 +256,26 @@ impl Session {
             is_kept
         });
         self.orphans = u32::try_from(self.held.len()).unwrap_or(u32::MAX);
+        self.orphan_expires = self.first_orphan_expires();
+    }
+
+    fn first_orphan_expires(&self) -> Option<Duration> {
+        self.held.values().filter(|held| held.orphan).filter_map(|held| held.expires).min()
+    }
+
+    /// Of what came on a former connection no broker can say that it isn't wanted any more. Its time does.
+    fn expire_orphans(&mut self, now: Duration, out: &mut Block, sink: &mut impl FnMut(Heard)) {
+        if self.orphan_expires.is_none_or(|at| now < at) {
+            return;
+        }
+        let is_over = |_: &Token, held: &mut Held| held.orphan && held.expires.is_some_and(|at| at <= now);
+        let over: Vec<(Token, Held)> = self.held.extract_if(is_over).collect();
+        for (token, held) in over {
+            self.counters.cancelled += 1;
+            self.released(&held, out);
+            sink(Heard::Cancelled(token));
+        }
+        self.orphan_expires = self.first_orphan_expires();
     }
 
     /// Takes a block of records, and the body behind it, or why that is lost. A request goes to the sink and is held, unless
@@ -298,7 +326,8 @@ impl Session {
                     if self.is_over_credit() || self.held.get(&token).is_some_and(|held| !held.orphan) {
                         return Err(WireError::OverCredit);
                     }
-                    self.held.insert(token, Held::default());
+                    let expires = (ttl_ms > 0).then(|| self.now + Duration::from_millis(u64::from(ttl_ms)));
+                    self.held.insert(token, Held { expires, ..Held::default() });
                     sink(Heard::Request(Arrival { token, attempt, ttl_ms, body }));
                 }
                 ToWorker::Cancel { token } => {
@@ -317,6 +346,7 @@ impl Session {
 
     /// The broker has said something, whatever and as far as it has come.
     pub fn heard(&mut self, now: Duration) {
+        self.now = now;
         if let Link::Stock { heard, .. } = &mut self.link {
             *heard = now;
         }
@@ -438,12 +468,13 @@ impl Session {
     pub fn deadline(&self) -> Option<Duration> {
         match self.link {
             Link::Stock { heard, beat, .. } => Some(beat.min(heard + HEARTBEAT * LIVENESS)),
-            _ => None,
+            _ => self.orphan_expires,
         }
     }
 
     /// Looks at what has come due.
-    pub fn on_time(&mut self, now: Duration) {
+    pub fn on_time(&mut self, now: Duration, out: &mut Block, sink: &mut impl FnMut(Heard)) {
+        self.expire_orphans(now, out, sink);
         let Link::Stock { dialect, heard, beat } = &mut self.link else { return };
         if now >= *heard + HEARTBEAT * LIVENESS {
             self.link = Link::Over("the broker has been silent for too long");

@@ -253,15 +253,15 @@ fn a_stock_worker_keeps_its_heart_beating_and_notices_silence() {
     assert!(session.pump_stock().is_some(), "READY");
     for ms in [2500, 5000, 7500] {
         assert!(session.deadline().unwrap() <= at(ms));
-        session.on_time(at(ms));
+        session.on_time(at(ms), &mut Block::default(), &mut |_| ());
         assert!(session.pump_stock().is_some(), "a heartbeat at {ms} ms");
         assert!(session.pump_stock().is_none());
     }
     session.heard(at(9000));
     session.on_stock(WorkerHears::Heartbeat, None, &mut |_| panic!("nothing to do"));
-    session.on_time(at(10_000));
+    session.on_time(at(10_000), &mut Block::default(), &mut |_| ());
     assert_eq!(session.over(), None);
-    session.on_time(at(19_000));
+    session.on_time(at(19_000), &mut Block::default(), &mut |_| ());
     assert!(session.over().is_some());
 }
 
@@ -316,6 +316,35 @@ fn a_reply_in_parts_ends_with_its_connection() {
     assert!(!session.reply(token(1), Status::OK, None, &"end".into(), &mut block));
     assert!(session.reply(token(2), Status::OK, None, &"whole".into(), &mut block));
     assert_eq!((session.is_idle(), session.counters().orphaned), (true, 1));
+}
+
+#[test]
+fn what_hangs_from_a_former_connection_gives_its_place_back_when_its_time_is_over() {
+    let (mut session, mut block) = (Session::new("echo", 2), Block::default());
+    let at = Duration::from_millis;
+    session.connected(&mut block);
+    session.heard(at(100));
+    for (number, ttl_ms) in [(1, 1_000), (2, 0)] {
+        let mut message = Block::default();
+        ToWorker::request(&mut message, token(number), 1, ttl_ms, &"x".into());
+        let message = message.drain().next().unwrap();
+        session.on_block(&message.block, None, &mut block, None, &mut |_| ()).unwrap();
+    }
+    // On this connection the broker says when.
+    assert_eq!(session.deadline(), None);
+    session.disconnected(&mut |_| panic!("another connection can take these"));
+    block.clear();
+    session.connected(&mut block);
+    assert_eq!(session.deadline(), Some(at(1_100)));
+    session.on_time(at(1_099), &mut block, &mut |_| panic!("too early"));
+    block.clear();
+    let mut ended = Vec::new();
+    session.on_time(at(1_100), &mut block, &mut |heard| ended.push(heard));
+    assert_eq!(ended, [Heard::Cancelled(token(1))]);
+    let said = block.drain().next().unwrap().block;
+    assert_eq!(FromWorker::decode(&mut &said[..]), Ok(FromWorker::Credit { credit: 1 }));
+    assert_eq!(session.deadline(), None);
+    assert!(!session.reply(token(1), Status::OK, None, &"late".into(), &mut block));
 }
 
 #[test]

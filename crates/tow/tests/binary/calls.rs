@@ -490,10 +490,15 @@ fn stock_dialects_work_on_both_sides() {
 }
 
 #[test]
-fn a_command_is_ended_with_the_stock_connection_that_alone_could_take_its_reply() {
+fn a_command_that_hangs_is_ended_at_the_busy_timeout_and_another_takes_its_place() {
     let folder = tempdir().expect("a folder");
     let broker = Broker::with(&["--busy-timeout", "1"]);
-    let script = format!("if mkdir {}; then sleep 1000; else cat; fi", folder.path().join("tried").display());
-    let _worker = work(&[&broker], &["hangs", "--dialect", "mdp01", "--jobs", "1", "--", "sh", "-c", &script]);
-    assert_eq!(run(&mut call(&[&broker], &["hangs", "again"])).expect_code(0).stdout, b"again");
+    for dialect in ["auto", "mdp01"] {
+        let script = format!("if mkdir {}; then sleep 1000; else cat; fi", folder.path().join(dialect).display());
+        let service = ["hangs", "--dialect", dialect, "--jobs", "1", "--", "sh", "-c", &script];
+        let worker = work(&[&broker], &service);
+        assert_eq!(run(&mut call(&[&broker], &["hangs", "again"])).expect_code(0).stdout, b"again");
+        worker.signal(Signal::TERM);
+        worker.finish().expect_code(0);
+    }
 }
