@@ -3,6 +3,7 @@
 use super::Failure;
 use super::hashing::{Hashing, SLICE_BYTES};
 use super::names::{ClientNames, HeldNames};
+use super::pattern::{Pattern, literal_beginning};
 use super::session::Page;
 use super::shortage::Shortage;
 use crate::digest::FileHasher;
@@ -13,15 +14,12 @@ use crate::protocol::control::{
     Base, DirStat, EntryKind, LinkTarget, ListEntry, ListRequest, ListTarget, PageWriter, WirePath,
 };
 use crate::root::{Dir, DirEntry, FileKind, FileStat, Root, RootError};
-use globset::{GlobBuilder, GlobMatcher};
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Names that a listing keeps in memory, of all directories that it is in.
 const NAMES_MAX: usize = 1 << 20;
-/// Braces of a glob that may be open at a time: what it is compiled to can't be nested without end.
-pub(super) const GLOB_BRACES_MAX: usize = 32;
 /// Directories that stay open while a page is made; those above are opened again when the walk comes back to them.
 const OPEN_LEVELS_MAX: usize = 16;
 /// Entries of the first page.
@@ -63,13 +61,6 @@ pub(super) struct Listing {
     hashed: u64,
     /// The file of `held_back` while it is being hashed.
     hashing: Option<(File, FileStat, Option<FileHasher>)>,
-}
-
-#[derive(Debug)]
-struct Pattern {
-    matcher: GlobMatcher,
-    /// No path of more names can match.
-    depth_max: usize,
 }
 
 #[derive(Debug)]
@@ -137,17 +128,9 @@ impl Lister<'_> {
     }
 
     fn begin_glob(&self, listing: &mut Listing, glob: &str) -> Result<(), Failure> {
-        if braces_depth(glob) > GLOB_BRACES_MAX {
-            let message = format!("glob: more than {GLOB_BRACES_MAX} braces in one another");
-            return Err(Failure::new(ErrorCode::BadRequest, message));
-        }
-        let built = GlobBuilder::new(glob).literal_separator(true).build();
-        let built = built.map_err(|error| Failure::new(ErrorCode::BadRequest, format!("glob: {error}")))?;
-        let depth_max =
-            if glob.contains("**") { usize::MAX } else { glob.bytes().filter(|octet| *octet == b'/').count() + 1 };
-        let pattern = Pattern { matcher: built.compile_matcher(), depth_max };
+        let pattern = Pattern::new(glob)?;
         if let Some(only) = self.root.only_file() {
-            if pattern.matches(only) {
+            if pattern.matches(only.as_bytes()) {
                 listing.held_back = Some(entry(only, &self.root.stat(only)?, None));
             }
             return Ok(());
@@ -234,12 +217,18 @@ impl Lister<'_> {
                 listing.levels.pop();
                 continue;
             };
+            let glob = &mut listing.glob;
             let Ok(path) = level.path.join(&name) else {
+                let octets = [level.path.as_bytes(), b"/", &name].concat();
+                if !level.all && glob.as_mut().is_some_and(|glob| !glob.reaches(&octets)) {
+                    continue;
+                }
                 // It can't be asked for, nor be named in full; but who asks for all that is there has to know that this isn't.
                 let name = name.escape_ascii();
                 let message = format!("what is below is left out, its path has over {PATH_OCTETS_MAX} octets: {name}");
                 return Ok(Some(unreadable(&level.path, message)));
             };
+            let is_listed = level.all || glob.as_ref().is_none_or(|glob| glob.matches(path.as_bytes()));
             let dir = match level.open(self.root) {
                 Ok(dir) => dir,
                 Err(error) => {
@@ -254,19 +243,24 @@ impl Lister<'_> {
             let (stat, target) = match look(dir, &name) {
                 Ok(found) => found,
                 Err(RootError::NotFound) => continue,
-                Err(error) => return failed(&path, error).map(Some),
+                Err(error) => {
+                    // Of what isn't asked for it doesn't matter.
+                    if is_listed || glob.as_mut().is_none_or(|glob| glob.may_match_below(path.as_bytes())) {
+                        return failed(&path, error).map(Some);
+                    }
+                    continue;
+                }
             };
-            let is_listed = level.all || listing.glob.as_ref().is_none_or(|glob| glob.matches(&path));
-            let all_below = if listing.glob.is_some() { is_listed } else { listing.recursive };
             if stat.kind == FileKind::Dir {
-                let is_deeper = listing.glob.as_ref().is_some_and(|glob| glob.may_match_below(&path));
+                let (all_below, is_deeper) = match glob {
+                    Some(glob) => (is_listed, !is_listed && glob.may_match_below(path.as_bytes())),
+                    None => (listing.recursive, false),
+                };
                 if all_below || is_deeper {
                     match self.descend(listing, &path, all_below) {
                         Ok(()) => {}
-                        Err(LevelError::Root(error)) if is_listed && !matches!(error, RootError::NotFound) => {
-                            return failed(&path, error).map(Some);
-                        }
-                        Err(LevelError::Root(_)) => continue,
+                        Err(LevelError::Root(RootError::NotFound)) => continue,
+                        Err(LevelError::Root(error)) => return failed(&path, error).map(Some),
                         Err(LevelError::Busy(failure)) => return Err(failure),
                     }
                 }
@@ -377,16 +371,6 @@ impl Level {
     }
 }
 
-impl Pattern {
-    fn matches(&self, path: &RelPath) -> bool {
-        self.matcher.is_match(path.as_os_str())
-    }
-
-    fn may_match_below(&self, path: &RelPath) -> bool {
-        path.names().count() < self.depth_max
-    }
-}
-
 fn look(dir: &Dir, name: &[u8]) -> Result<(FileStat, Option<Vec<u8>>), RootError> {
     let stat = dir.stat(name)?;
     let target = if stat.kind == FileKind::Link { Some(dir.read_link(name)?) } else { None };
@@ -440,41 +424,4 @@ pub(super) fn start_of(request: &ListRequest) -> Option<RelPath> {
         ListTarget::Glob { glob } => Some(literal_beginning(glob)),
         ListTarget::Path(path) => path.to_rel_path().ok(),
     }
-}
-
-/// How deep the braces of a pattern are nested.
-fn braces_depth(glob: &str) -> usize {
-    let (mut depth, mut deepest) = (0_usize, 0);
-    let mut octets = glob.bytes().peekable();
-    while let Some(octet) = octets.next() {
-        match octet {
-            b'{' => depth += 1,
-            b'}' => depth = depth.saturating_sub(1),
-            b'\\' => _ = octets.next(),
-            b'[' => {
-                octets.next_if(|octet| matches!(octet, b'!' | b'^'));
-                // The first one is in the brackets whatever it is.
-                octets.next();
-                octets.find(|octet| *octet == b']');
-            }
-            _ => {}
-        }
-        deepest = deepest.max(depth);
-    }
-    deepest
-}
-
-/// The directory that a pattern's first names spell out, without the last name: nothing outside of it can match.
-fn literal_beginning(glob: &str) -> RelPath {
-    let mut path = RelPath::root();
-    let mut names = glob.split('/').peekable();
-    while let Some(name) = names.next() {
-        let is_last = names.peek().is_none();
-        let is_literal = !name.bytes().any(|octet| b"*?[]{},!\\".contains(&octet));
-        match path.join(name.as_bytes()) {
-            Ok(longer) if !is_last && is_literal => path = longer,
-            _ => break,
-        }
-    }
-    path
 }

@@ -15,6 +15,7 @@ mod holes;
 mod listing;
 mod load;
 mod names;
+mod pattern;
 mod pieces;
 mod prepare;
 mod server;

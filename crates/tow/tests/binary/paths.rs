@@ -270,6 +270,8 @@ fn an_unreadable_file_is_reported_and_the_others_are_served() {
     write(&served.join("b-unreadable"), SECRET);
     write(&served.join("c-closed/file"), SECRET);
     write(&served.join("d-readable"), PUBLIC);
+    write(&served.join("e-search-only/file"), PUBLIC);
+    fs::set_permissions(served.join("e-search-only"), fs::Permissions::from_mode(0o711)).expect("chmod");
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
     fs::set_permissions(served.join("b-unreadable"), fs::Permissions::from_mode(0o000)).expect("chmod");
     fs::set_permissions(served.join("c-closed"), fs::Permissions::from_mode(0o000)).expect("chmod");
@@ -291,9 +293,23 @@ fn an_unreadable_file_is_reported_and_the_others_are_served() {
     assert_eq!(fs::read(copy.join("a-readable")).expect("read"), PUBLIC);
     assert_eq!(fs::read(copy.join("d-readable")).expect("read"), PUBLIC);
     assert!(!copy.join("b-unreadable").exists());
+    assert_eq!(all.number("failed"), 3, "{}", all.stderr);
+
+    // Nobody knows what a closed directory has that matches. What can't have any isn't looked into.
+    for (glob, failed) in
+        [("{c,d,e}-*/file", 2), ("**/file", 2), ("[!ce]-*", 1), ("a-*{,/file}", 0), ("e-*/nothing", 1)]
+    {
+        let outcome = get(&server.url(glob), &folder.path().join("globbed"));
+        let summary = outcome.summary();
+        assert_eq!(summary["failed"], failed, "{glob}: {}", outcome.stderr);
+    }
+    let closed = run(&mut tow(["ls", &server.url("e-search-only")])).expect_code(1);
+    assert!(closed.stderr.contains("permission"), "{}", closed.stderr);
+    assert_eq!(get(&server.url("e-search-only/file"), &folder.path().join("found")).expect_code(0).number("files"), 1);
     server.expect_alive();
     // So that the folder can be removed.
     fs::set_permissions(served.join("c-closed"), fs::Permissions::from_mode(0o755)).expect("chmod");
+    fs::set_permissions(served.join("e-search-only"), fs::Permissions::from_mode(0o755)).expect("chmod");
 }
 
 /// It can be named from where it is, but not from the root: there is no way to ask for it.

@@ -1,0 +1,180 @@
+//! Globs: what matches one, and below which directories something may.
+
+use super::Failure;
+use crate::path::RelPath;
+use crate::protocol::ErrorCode;
+use globset::{GlobBuilder, GlobMatcher};
+use regex_automata::hybrid::LazyStateID;
+use regex_automata::hybrid::dfa::{Cache, DFA};
+use regex_automata::nfa::thompson;
+use regex_automata::util::{start, syntax};
+use regex_automata::{Anchored, MatchKind};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+/// Braces of a glob that may be open at a time: what it is compiled to can't be nested without end.
+pub(super) const GLOB_BRACES_MAX: usize = 32;
+/// What a glob may be compiled to.
+const COMPILED_BYTES_MAX: usize = 10 << 20;
+/// States that are kept of those that a glob has gone through.
+const STATES_BYTES: usize = 64 << 10;
+
+/// A glob.
+#[derive(Debug)]
+pub(super) struct Pattern {
+    matcher: GlobMatcher,
+    prefixes: Prefixes,
+}
+
+/// Tells whether octets can begin a match.
+#[derive(Debug)]
+struct Prefixes {
+    automaton: DFA,
+    cache: Cache,
+}
+
+impl Pattern {
+    pub(super) fn new(glob: &str) -> Result<Pattern, Failure> {
+        let refused = |why: &dyn std::fmt::Display| Failure::new(ErrorCode::BadRequest, format!("glob: {why}"));
+        if braces_depth(glob) > GLOB_BRACES_MAX {
+            return Err(refused(&format_args!("more than {GLOB_BRACES_MAX} braces in one another")));
+        }
+        let built = GlobBuilder::new(glob).literal_separator(true).empty_alternates(true).build();
+        let built = built.map_err(|error| refused(&error))?;
+        let prefixes = Prefixes::new(built.regex()).map_err(|error| refused(&error))?;
+        Ok(Pattern { matcher: built.compile_matcher(), prefixes })
+    }
+
+    pub(super) fn matches(&self, path: &[u8]) -> bool {
+        self.matcher.is_match(OsStr::from_bytes(path))
+    }
+
+    /// Whether this matches, or anything below it can.
+    pub(super) fn reaches(&mut self, path: &[u8]) -> bool {
+        self.matches(path) || self.may_match_below(path)
+    }
+
+    /// Whether anything below this directory can match.
+    pub(super) fn may_match_below(&mut self, path: &[u8]) -> bool {
+        self.prefixes.has(path.iter().chain(b"/"))
+    }
+}
+
+impl Prefixes {
+    /// Of an anchored regular expression over octets.
+    fn new(regex: &str) -> Result<Prefixes, regex_automata::hybrid::BuildError> {
+        let automaton = DFA::builder()
+            .configure(
+                DFA::config()
+                    .match_kind(MatchKind::All)
+                    .cache_capacity(STATES_BYTES)
+                    // What is larger than that gets what it can't do without.
+                    .skip_cache_capacity_check(true),
+            )
+            .syntax(syntax::Config::new().utf8(false).dot_matches_new_line(true))
+            .thompson(thompson::Config::new().utf8(false).nfa_size_limit(Some(COMPILED_BYTES_MAX)))
+            .build(regex)?;
+        let cache = automaton.create_cache();
+        Ok(Prefixes { automaton, cache })
+    }
+
+    fn has<'a>(&mut self, octets: impl Iterator<Item = &'a u8>) -> bool {
+        let Prefixes { automaton, cache } = self;
+        let begin = start::Config::new().anchored(Anchored::Yes);
+        let Ok(mut state) = automaton.start_state(cache, &begin) else { return true };
+        for octet in octets {
+            // It can't fail so configured; if it did, the directory would be looked at.
+            let Ok(next) = automaton.next_state(cache, state, *octet) else { return true };
+            state = next;
+            if LazyStateID::is_dead(&state) {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// How deep the braces of a pattern are nested.
+fn braces_depth(glob: &str) -> usize {
+    let (mut depth, mut deepest) = (0_usize, 0);
+    let mut octets = glob.bytes().peekable();
+    while let Some(octet) = octets.next() {
+        match octet {
+            b'{' => depth += 1,
+            b'}' => depth = depth.saturating_sub(1),
+            b'\\' => _ = octets.next(),
+            b'[' => {
+                octets.next_if(|octet| matches!(octet, b'!' | b'^'));
+                // The first one is in the brackets whatever it is.
+                octets.next();
+                octets.find(|octet| *octet == b']');
+            }
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    deepest
+}
+
+/// The directory that a pattern's first names spell out, without the last name: nothing outside of it can match.
+pub(super) fn literal_beginning(glob: &str) -> RelPath {
+    let mut path = RelPath::root();
+    let mut names = glob.split('/').peekable();
+    while let Some(name) = names.next() {
+        let is_last = names.peek().is_none();
+        let is_literal = !name.bytes().any(|octet| b"*?[]{},!\\".contains(&octet));
+        match path.join(name.as_bytes()) {
+            Ok(longer) if !is_last && is_literal => path = longer,
+            _ => break,
+        }
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_directory_is_looked_into_if_what_is_below_may_match() {
+        let cases: [(&str, &[&str], &[&str]); 9] = [
+            ("ok*/a.txt", &["ok", "ok1"], &["no", "ok/b", "lost+found", "o"]),
+            ("{no,ok}/a.txt", &["no", "ok"], &["n", "nok", "no/a.txt"]),
+            ("**/*.txt", &["a", "a/b", ".x"], &[]),
+            ("a/**/b/c", &["a", "a/x", "a/b", "a/b/b"], &["b", "ab"]),
+            ("{a/b,c}/d", &["a", "a/b", "c"], &["b", "a/c", "c/d"]),
+            ("*", &[], &["a"]),
+            ("?[!x]/y", &["ab"], &["ax", "abc"]),
+            ("f{,.gz}/x", &["f", "f.gz"], &["f.", "g"]),
+            (r"a\*/b", &["a*"], &["a", "ab"]),
+        ];
+        for (glob, may, can_not) in cases {
+            let mut pattern = Pattern::new(glob).unwrap();
+            for (paths, expected) in [(may, true), (can_not, false)] {
+                for path in paths {
+                    assert_eq!(pattern.may_match_below(path.as_bytes()), expected, "{glob} below {path}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_empty_alternative_is_one() {
+        let pattern = Pattern::new("f{,.gz}").unwrap();
+        assert!(pattern.matches(b"f") && pattern.matches(b"f.gz") && !pattern.matches(b"f."));
+    }
+
+    proptest! {
+        #[test]
+        fn no_match_is_below_what_is_not_looked_into(glob in "[ab*?/{},!\\[\\]]{1,12}", path in "[ab]{1,3}(/[ab]{1,3}){0,4}") {
+            let Ok(mut pattern) = Pattern::new(&glob) else { return Ok(()) };
+            if pattern.matches(path.as_bytes()) {
+                for (at, _) in path.match_indices('/') {
+                    prop_assert!(pattern.may_match_below(&path.as_bytes()[..at]), "{} below {}", path, &path[..at]);
+                }
+            }
+        }
+    }
+}
