@@ -4,8 +4,8 @@ use super::{FileKind, FileStat, RootError, Timestamp};
 use crate::path::check_name;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{
-    Access, AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, accessat, fchmod, fcntl_setfl, fstat,
-    futimens, linkat, mkdirat, openat, readlinkat, renameat, statat, symlinkat, unlinkat, utimensat,
+    Access, AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, accessat, chmod, fchmod, fcntl_setfl,
+    fstat, futimens, linkat, mkdirat, openat, readlinkat, renameat, statat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 use std::fs::File;
@@ -178,6 +178,17 @@ impl Dir {
     /// Sets the permission bits of this directory.
     pub fn set_own_mode(&self, mode: u32) -> Result<(), RootError> {
         Ok(fchmod(&self.0, Mode::from_raw_mode(mode))?)
+    }
+
+    /// Sets the permission bits of an entry of its owner's that may not be opened, never of what a link points to.
+    pub fn set_entry_mode(&self, name: &[u8], mode: u32) -> Result<(), RootError> {
+        check_name(name)?;
+        let entry = openat(&self.0, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+        if FileStat::from(fstat(&entry)?).kind == FileKind::Link {
+            return Err(RootError::Outside);
+        }
+        // fchmod takes no such descriptor.
+        Ok(chmod(format!("/proc/self/fd/{}", entry.as_raw_fd()), Mode::from_raw_mode(mode))?)
     }
 
     /// Sets the time of last modification of this directory.

@@ -340,6 +340,43 @@ fn a_directory_that_is_made_is_like_its_source() {
     assert_eq!(is(&copies.join("glob/private")), (0o700, long_ago));
 }
 
+/// Its owner may open it up, and does as far as the next transfer needs it.
+#[test]
+fn what_a_transfer_closed_even_to_its_owner_can_be_brought_up_to_date() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can serve what may not be read");
+    }
+    let folder = tempdir().expect("a folder");
+    let (served, copy) = (folder.path().join("served"), folder.path().join("copies/all"));
+    let set = |path: &Path, mode: u32| fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("chmod");
+    fs::create_dir(folder.path().join("copies")).expect("mkdir");
+    set(folder.path(), 0o755);
+    set(&folder.path().join("copies"), 0o777);
+    for mode in [0o000, 0o200, 0o300, 0o400] {
+        let dir = served.join(format!("dir-{mode:03o}"));
+        write(&dir.join("sub/file"), b"below");
+        write(&served.join(format!("file-{mode:03o}")), b"contents");
+        set(&dir, mode);
+        set(&served.join(format!("file-{mode:03o}")), mode);
+    }
+    let server = Server::start(&served);
+    let url = server.url("");
+    let arguments = [OsStr::new("get"), url.as_ref(), copy.as_ref(), "--json".as_ref()];
+    let update = || run(&mut unprivileged_tow(folder.path(), arguments)).expect_code(0);
+    assert_eq!(update().number("skipped"), 0);
+    assert_eq!(update().number("skipped"), 8);
+    for mode in [0o000, 0o200] {
+        set(&served.join(format!("file-{mode:03o}")), 0o640);
+        set(&served.join(format!("dir-{mode:03o}")), 0o750);
+    }
+    assert_eq!(update().number("skipped"), 8);
+    assert_same(&served, &copy);
+    write(&served.join("dir-300/sub/file"), b"other contents");
+    write(&served.join("file-300"), b"other contents");
+    assert_eq!(update().number("skipped"), 6);
+    assert_same(&served, &copy);
+}
+
 /// Between two gets, each kind of name has become each other kind.
 #[test]
 fn names_that_change_their_kind_are_followed_but_no_full_directory_is_replaced() {

@@ -127,7 +127,7 @@ impl Destination {
             Some(stat) if stat.kind == FileKind::Dir => {
                 if stat.mode & OWNER_MODE != OWNER_MODE {
                     // Left by an earlier transfer. It gets its mode at the end.
-                    parent.open_dir(name).and_then(|dir| dir.set_own_mode(stat.mode | OWNER_MODE)).map_err(failed)?;
+                    parent.set_entry_mode(name, stat.mode | OWNER_MODE).map_err(failed)?;
                 }
                 return Ok(());
             }

@@ -22,6 +22,8 @@ use crate::root::{Dir, FileKind, FileStat, RootError, Timestamp, set_mode, set_m
 /// Bits that files and directories may get. Set-user-id and its like are left out: a server must not make programs that run
 /// with the rights of whoever fetched them.
 const MODE_BITS: u32 = 0o777;
+/// What the owner of a file needs to open it.
+const READABLE_MODE: u32 = 0o400;
 /// The same of directories. Without the sticky bit, who may write into one could remove what others have there.
 pub(in crate::receive) const DIR_MODE_BITS: u32 = 0o1777;
 
@@ -181,7 +183,15 @@ fn digest_of(pieces: &[Bytes]) -> Digest {
 /// Gives a file that has the right content already its mode and time. Whoever wrote it may not have synced it.
 pub(super) fn touch(dir: &Dir, name: &[u8], version: &Version, durable: bool) -> Result<(), DiskError> {
     let failed = |error: RootError| root_error("cannot set mode and time", &error);
-    let (file, _) = dir.open_file(name).map_err(failed)?;
+    let file = match dir.open_file(name) {
+        // Its owner may make it one that can be opened, as its mode is to be set anyway.
+        Err(RootError::Denied) => {
+            let mode = version.mode & MODE_BITS | READABLE_MODE;
+            dir.set_entry_mode(name, mode).and_then(|()| dir.open_file(name))
+        }
+        file => file,
+    };
+    let (file, _) = file.map_err(failed)?;
     set_mode(&file, version.mode & MODE_BITS).and_then(|()| set_modified(&file, version.modified)).map_err(failed)?;
     sync_file(&file, durable)?;
     sync_dir(dir, durable)

@@ -71,7 +71,7 @@ impl Transfer {
             Ok(Found::Nothing) => self.wait_again(key),
             Ok(Found::Same { touch: true }) => self.touch(key),
             Ok(Found::Same { touch: false }) => {
-                self.totals.skipped += 1;
+                task.phase = Phase::Touching;
                 self.installed(key);
             }
             Ok(Found::SameSize(digest)) => {
@@ -95,9 +95,8 @@ impl Transfer {
     /// The content at the file's place is right: only mode and time are to be set.
     pub(super) fn touch(&mut self, key: FileKey) {
         if let Some(task) = self.files.get_mut(&key) {
-            task.phase = Phase::Installing;
+            task.phase = Phase::Touching;
             let (local, version) = (task.local.clone(), task.version);
-            self.totals.skipped += 1;
             self.command(DiskCommand::Touch { file: key, local, version });
         }
     }
@@ -288,6 +287,7 @@ impl Transfer {
     fn installed(&mut self, key: FileKey) {
         let Some(task) = self.files.remove(&key) else { return };
         self.totals.files += 1;
+        self.totals.skipped += u64::from(matches!(task.phase, Phase::Touching));
         self.totals.bytes = self.totals.bytes.saturating_add(task.version.size);
         let digest = task.digest.or(task.local_digest).filter(|_| self.options.verify);
         if let Some(content) = task.content {

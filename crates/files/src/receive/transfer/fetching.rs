@@ -316,7 +316,7 @@ impl Transfer {
         if task.leaves.leaf_bytes() != reply.leaf_bytes {
             return protocol("leaves of another size than before");
         }
-        if matches!(task.phase, Phase::Installing) {
+        if matches!(task.phase, Phase::Installing | Phase::Touching) {
             // It was checked against what the server said before, and that is what is confirmed.
             return Ok(());
         }
@@ -489,7 +489,7 @@ impl Transfer {
                 *query = LeafQuery::default();
                 self.leaves_wanted.push(key);
             }
-            Phase::Inspecting | Phase::Waiting | Phase::Installing => {}
+            Phase::Inspecting | Phase::Waiting | Phase::Installing | Phase::Touching => {}
         }
         Ok(())
     }
@@ -505,7 +505,7 @@ impl Transfer {
         let leaves = self.leaf_requests.values().map(|key| size(*key));
         let octets = fetched.chain(leaves).try_fold(0, |sum: u64, size| Some(sum.saturating_add(size?))).unwrap_or(0);
         let is_at_the_disk = |file: &FileTask| match file.phase {
-            Phase::Inspecting | Phase::Installing => true,
+            Phase::Inspecting | Phase::Installing | Phase::Touching => true,
             _ => file.content.as_ref().is_some_and(|content| content.pending > 0),
         };
         if octets > 0 && self.files.values().any(is_at_the_disk) { 0 } else { octets }

@@ -23,6 +23,8 @@ pub(super) enum Phase {
     Leaves(LeafQuery),
     /// The disk gives it its name.
     Installing,
+    /// It is there already: the disk gives it its mode and time.
+    Touching,
 }
 
 /// Leaves on their way.
@@ -65,11 +67,9 @@ impl FileTask {
 
     /// Octets that it will take on the disk beside what is there, as far as can be told before the server is asked for it.
     pub(super) fn space_needed(&self) -> u64 {
-        // Right already, but for its mode: nobody was asked for it.
-        let is_touched = matches!(self.phase, Phase::Installing) && self.asked == (0, 0);
         // What an earlier transfer left has its space. A file of the same size probably is the same: if the server says that it isn't, its
         // space is reserved when the first of it comes.
-        if is_touched || self.content.is_some() || self.local_digest.is_some() {
+        if matches!(self.phase, Phase::Touching) || self.content.is_some() || self.local_digest.is_some() {
             return 0;
         }
         self.version.size.min(self.allocated)
