@@ -49,6 +49,8 @@ pub(super) struct Listing {
     /// nothing twice. Keyed at random: a server cannot choose paths that collide.
     seen: HashSet<u64>,
     hasher: RandomState,
+    /// What was left out last, with all below it.
+    left_out: Option<RelPath>,
     /// By how deep they are.
     dirs: BTreeMap<usize, Vec<ListedDir>>,
 }
@@ -202,8 +204,15 @@ impl Transfer {
         if !self.listing.is_new(&remote) {
             return Ok(());
         }
-        if local.name().is_some_and(names::is_reserved) {
-            return self.leave_out(&remote, "it is a partial file of another transfer");
+        if let Some(depth) = local.names().position(names::is_reserved) {
+            let below = local.names().count() - depth - 1;
+            // Of a directory that has such a name all is left out, and said once.
+            let partial = std::iter::successors(Some(remote), RelPath::parent).nth(below).unwrap_or_default();
+            if self.listing.left_out.as_ref() == Some(&partial) {
+                return Ok(());
+            }
+            self.listing.left_out = Some(partial.clone());
+            return self.leave_out(&partial, "it has the name of a partial file of another transfer");
         }
         match entry.kind {
             EntryKind::File => self.take_file(remote, local, entry),

@@ -134,8 +134,22 @@ fn links_that_lead_out_and_partial_files_are_left_out() {
     let mut session = Session::begin();
     let mut out = entry("d/a/link", EntryKind::Link);
     out.target = Some(b"../../x".to_vec().into());
-    session.list(vec![out, entry("d/.tow-0123456789abcdef.part", EntryKind::File), entry("d/pipe", EntryKind::Other)]);
-    assert_eq!(session.warnings.len(), 3, "{:?}", session.warnings);
+    let partial = |path: &str, kind| entry(&format!("d/{path}"), kind);
+    session.list(vec![
+        out,
+        partial(".tow-0123456789abcdef.part", EntryKind::File),
+        // All that is in such a directory, whether or not it is listed itself.
+        partial("sub/.tow-0123456789abcdef.state", EntryKind::Dir),
+        partial("sub/.tow-0123456789abcdef.state/file", EntryKind::File),
+        partial("sub/.tow-0123456789abcdef.state/dir/file", EntryKind::File),
+        partial(".tow-0123456789abcde0.part/sub/file", EntryKind::File),
+        entry("d/pipe", EntryKind::Other),
+    ]);
+    let of_partial = session.warnings.iter().filter(|warning| warning.contains("partial file of another"));
+    let of_partial: Vec<_> = of_partial.map(|warning| warning.split_once(':').unwrap().0).collect();
+    let named = ["d/.tow-0123456789abcdef.part", "d/sub/.tow-0123456789abcdef.state", "d/.tow-0123456789abcde0.part"];
+    assert_eq!(of_partial, named);
+    assert_eq!(session.warnings.len(), 5, "{:?}", session.warnings);
     assert!(session.commands.iter().all(|command| matches!(command, DiskCommand::CheckSpace { .. })));
 }
 
