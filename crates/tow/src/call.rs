@@ -125,7 +125,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
 /// Makes one request.
 async fn one(arguments: Arguments, timeout: Option<Duration>) -> Result<ExitCode, Failure> {
     let interrupted = interrupted()?;
-    let link = arguments.brokers.link()?;
+    let mut link = arguments.brokers.link()?;
     let read = request_body(arguments.body, arguments.frames, link.spool_folder.clone());
     let body = tokio::select! {
         body = read => body,
@@ -140,7 +140,12 @@ async fn one(arguments: Arguments, timeout: Option<Duration>) -> Result<ExitCode
             return Err(failure);
         }
     };
-    let ttl = Some(timeout.unwrap_or(Duration::from_secs_f64(TIMEOUT)));
+    let ttl = timeout.unwrap_or(Duration::from_secs_f64(TIMEOUT));
+    if arguments.brokers.endpoints.len() > 1 {
+        // Where the first one hangs, there is still time to ask the second.
+        link.connect_timeout = link.connect_timeout.min(ttl / 2);
+    }
+    let ttl = Some(ttl);
     let options = CallOptions { ttl, volatile: arguments.volatile };
     let options_of_client = ClientOptions { link, ..ClientOptions::default() };
     let client = Client::connect(&arguments.brokers.endpoints, options_of_client).map_err(Failure::failed)?;

@@ -102,7 +102,7 @@ impl State {
         let ClientOptions { outstanding_max, outstanding_bytes_max, received_bytes_max, link } = options;
         let now = Instant::now();
         State {
-            session: Session::new(client, outstanding_max, outstanding_bytes_max, link.heartbeat_timeout),
+            session: Session::new(client, outstanding_max, outstanding_bytes_max, link.connect_timeout),
             inbox: Inbox::new(),
             origin: now,
             failover: Failover::new(endpoints.len(), link.backoff_first, link.backoff_most),

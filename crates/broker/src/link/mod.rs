@@ -51,8 +51,10 @@ pub struct LinkOptions {
     pub mechanism: MechanismConfig,
     /// A PING goes out this often.
     pub heartbeat_interval: Duration,
-    /// A broker that says nothing for so long is given up, also while a connection is being made. Not zero.
+    /// A broker that says nothing for so long is given up. Not zero.
     pub heartbeat_timeout: Duration,
+    /// So is one that isn't connected, or hasn't said that it takes requests, so long after it was tried. Not zero.
+    pub connect_timeout: Duration,
     /// Wait before the second attempt to connect; it doubles. Not zero.
     pub backoff_first: Duration,
     /// The longest wait between attempts to connect. Not zero.
@@ -75,6 +77,7 @@ impl Default for LinkOptions {
             mechanism: MechanismConfig::Null,
             heartbeat_interval: Duration::from_secs(1),
             heartbeat_timeout: Duration::from_secs(3),
+            connect_timeout: Duration::from_secs(3),
             backoff_first: Duration::from_millis(20),
             backoff_most: Duration::from_secs(1),
             spool_over_bytes: 1024 * 1024,
@@ -97,6 +100,7 @@ impl LinkOptions {
         }
         let times = [
             ("heartbeat_timeout", self.heartbeat_timeout),
+            ("connect_timeout", self.connect_timeout),
             ("backoff_first", self.backoff_first),
             ("backoff_most", self.backoff_most),
         ];
@@ -116,7 +120,7 @@ impl LinkOptions {
         options.mechanism = self.mechanism.clone();
         options.heartbeat =
             Some(Heartbeat { interval: self.heartbeat_interval, timeout: self.heartbeat_timeout, ttl: Duration::ZERO });
-        options.handshake_timeout = self.heartbeat_timeout;
+        options.handshake_timeout = self.connect_timeout;
         options.send_queue_bytes = QUEUE_BYTES;
         // A list of frames that is attached to a record may have more octets than are streamed: it comes by way of a file then.
         options.stream_over_bytes = Some(self.spool_over_bytes);

@@ -17,6 +17,7 @@ fn options_that_can_not_work_are_refused_by_name() {
             ("spool_over_bytes", LinkOptions { spool_over_bytes: 64 * 1024, ..good() }),
             ("spool_over_bytes", LinkOptions { spool_over_bytes: 64 * 1024 * 1024 + 1, ..good() }),
             ("heartbeat_timeout", LinkOptions { heartbeat_timeout: zero, ..good() }),
+            ("connect_timeout", LinkOptions { connect_timeout: zero, ..good() }),
             ("backoff_first", LinkOptions { backoff_first: zero, ..good() }),
             ("backoff_most", LinkOptions { backoff_most: zero, ..good() }),
             ("mechanism", LinkOptions { mechanism: MechanismConfig::PlainServer, ..good() }),
@@ -87,6 +88,7 @@ fn times_that_no_clock_counts_to_never_come() {
                 dialect,
                 heartbeat_interval: most,
                 heartbeat_timeout: most,
+                connect_timeout: most,
                 backoff_first: most,
                 backoff_most: most,
                 ..LinkOptions::default()

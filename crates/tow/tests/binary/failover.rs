@@ -30,6 +30,16 @@ fn another_broker_takes_over_from_one_that_hangs() {
     takes_over_after(Signal::STOP);
 }
 
+#[test]
+fn a_short_call_reaches_the_second_broker_when_the_first_hangs() {
+    let (one, two) = (Broker::start(), Broker::start());
+    let _echo = work(&[&two], &["echo", "--echo"]);
+    one.signal(Signal::STOP);
+    let outcome = run(&mut call(&[&one, &two], &["echo", "hello", "--timeout", "2.5"]));
+    one.signal(Signal::CONT);
+    assert_eq!(outcome.expect_code(0).stdout, b"hello");
+}
+
 /// What says that a peer was given up for which octets waited.
 const STALLED: &str = "took nothing of what waits for it";
 
