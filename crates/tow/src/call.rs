@@ -20,8 +20,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use towpath_broker::Body;
-use towpath_broker::client::{CallOptions, Client, ClientOptions, StreamItem};
+use towpath_broker::client::{CallOptions, Client, ClientOptions, StreamItem, SubmitError};
 use towpath_broker::core::is_built_in;
+use towpath_broker::limits::SERVICE_BYTES_MAX;
 
 /// Seconds that one request may take, if nothing else is said.
 const TIMEOUT: f64 = 60.0;
@@ -101,6 +102,9 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     if let Some(count) = arguments.count {
         if !arguments.body.is_empty() {
             return Err(Failure::usage("a load makes its own bodies"));
+        }
+        if !(1..=SERVICE_BYTES_MAX).contains(&arguments.service.len()) {
+            return Err(Failure::usage(SubmitError::BadService(arguments.service.len())));
         }
         let load = load::Load {
             service: arguments.service,

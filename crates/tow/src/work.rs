@@ -41,7 +41,7 @@ pub struct Arguments {
     command: Vec<OsString>,
     #[command(flatten)]
     brokers: BrokerArguments,
-    /// Requests at a time [default: 1; an echo: 4096].
+    /// Requests at a time from each broker [default: 1; an echo: 4096].
     #[arg(long, value_name = "N", value_parser = positive::<u32>, allow_negative_numbers = true)]
     jobs: Option<u32>,
     /// Reply what is asked, without any command.

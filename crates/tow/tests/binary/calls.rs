@@ -223,6 +223,7 @@ fn without_a_broker_the_person_is_told_while_it_is_waited_for() {
         assert_eq!(outcome.stderr.matches("no connection to a broker").count(), 1, "{}", outcome.stderr);
     }
     run(&mut tow(["call", ""])).expect_code(2);
+    run(&mut tow(["call", "", "--count", "3"])).expect_code(2);
     run(&mut tow(["call", "echo", "--count", "3", "--rate", "0"])).expect_code(2);
 }
 
