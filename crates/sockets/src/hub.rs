@@ -190,6 +190,7 @@ impl Hub {
     pub fn turn(&mut self, timeout: Option<Duration>) -> Result<(), SocketError> {
         self.now = Instant::now();
         self.share.end(self.now);
+        self.peers.free_places();
         self.run(false);
         let is_due = self.begun.is_due(self.now) || self.accepts_now();
         let timeout = if !self.events.is_empty() || !self.runnable.is_empty() || is_due {
@@ -250,6 +251,18 @@ impl Hub {
     /// Changes [`HubOptions::read_turn_bytes`], from the next turn on.
     pub fn set_read_turn_bytes(&mut self, bytes: usize) {
         self.options.read_turn_bytes = bytes.max(1);
+    }
+
+    /// Keeps the place of a peer that is gone ([`PeerId::slot`]) from being given to another, until [`Hub::release_place`]: something of
+    /// it is still to be done under its name. To be called before the turn behind [`Event::Gone`]. False if the place is another's
+    /// already, or too many are kept.
+    pub fn keep_place(&mut self, gone: PeerId) -> bool {
+        self.peers.keep_place(gone)
+    }
+
+    /// Gives a place back that was kept.
+    pub fn release_place(&mut self, gone: PeerId) {
+        self.peers.release_place(gone);
     }
 
     /// Stops or resumes reading from a peer: back-pressure, which TCP carries to it. [`Event::HungUp`] tells if it ends meanwhile.

@@ -8,11 +8,17 @@ struct Slot {
     peer: Option<Box<Peer>>,
 }
 
+/// Places that are kept at a time, at most: who comes and goes must not have the table grow without end.
+const KEPT_MAX: usize = 64;
+
 /// All peers of a hub.
 #[derive(Default)]
 pub(crate) struct Peers {
     slots: Vec<Slot>,
     free: Vec<u32>,
+    /// Free from the next turn on, unless they are kept until then.
+    freed: Vec<u32>,
+    kept: Vec<PeerId>,
     count: usize,
 }
 
@@ -44,9 +50,36 @@ impl Peers {
         let slot = self.slots.get_mut(id.slot as usize).filter(|slot| slot.generation == id.generation)?;
         let peer = slot.peer.take()?;
         slot.generation = slot.generation.wrapping_add(1);
-        self.free.push(id.slot);
+        self.freed.push(id.slot);
         self.count -= 1;
         Some(peer)
+    }
+
+    /// Whoever was told who is gone has had the time to keep its place.
+    pub(crate) fn free_places(&mut self) {
+        self.free.append(&mut self.freed);
+    }
+
+    /// Keeps the place of a peer that is gone from the next one. False if another one has or may have it, or too many are kept.
+    pub(crate) fn keep_place(&mut self, id: PeerId) -> bool {
+        let is_the_last = |slot: &Slot| slot.generation == id.generation.wrapping_add(1) && slot.peer.is_none();
+        let freed = self.freed.iter().position(|slot| *slot == id.slot);
+        match freed.filter(|_| self.slots.get(id.slot as usize).is_some_and(is_the_last)) {
+            Some(freed) if self.kept.len() < KEPT_MAX => {
+                self.freed.swap_remove(freed);
+                self.kept.push(id);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The place of a peer that is gone may be given to another. Nothing happens if it wasn't kept.
+    pub(crate) fn release_place(&mut self, id: PeerId) {
+        if let Some(kept) = self.kept.iter().position(|kept| *kept == id) {
+            self.kept.swap_remove(kept);
+            self.freed.push(id.slot);
+        }
     }
 
     pub(crate) fn find(&self, id: PeerId) -> Option<&Peer> {

@@ -246,3 +246,34 @@ fn connecting_once_is_one_attempt_whatever_comes_of_it() {
         }
     }
 }
+
+#[test]
+fn the_place_of_who_is_gone_can_be_kept() {
+    let (mut server, endpoint) = bound(options(SocketType::Router));
+    let come_and_go = |server: &mut Hub, keep: bool| {
+        let mut client = Hub::new(options(SocketType::Dealer)).unwrap();
+        client.connect(&endpoint).unwrap();
+        let came = until(&mut [&mut *server, &mut client], |hub, event| match event {
+            Event::Ready { peer } if hub == 0 => Some(peer),
+            _ => None,
+        });
+        drop(client);
+        let gone = until(&mut [&mut *server], |_, event| match event {
+            Event::Gone { peer, .. } => Some(peer),
+            _ => None,
+        });
+        assert_eq!(came, gone);
+        assert_eq!(keep && server.keep_place(gone), keep);
+        gone
+    };
+    let first = come_and_go(&mut server, false);
+    let second = come_and_go(&mut server, true);
+    assert_eq!(first.slot(), second.slot(), "it was free");
+    assert!(!server.keep_place(first), "it was another's by then");
+    let third = come_and_go(&mut server, false);
+    assert_ne!(third.slot(), second.slot(), "it is kept");
+    server.release_place(second);
+    server.release_place(second);
+    let next: Vec<_> = (0..2).map(|_| come_and_go(&mut server, true).slot()).collect();
+    assert!(next.contains(&second.slot()) && next.contains(&third.slot()), "{next:?}");
+}

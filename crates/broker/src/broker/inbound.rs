@@ -1,7 +1,7 @@
 //! From what peers send to what the core is told.
 
 use super::Broker;
-use super::connection::Speaks;
+use super::connection::{Connection, Speaks};
 use super::outbound::give_up;
 use super::spooling::Lost;
 use super::streams::{Attached, body_of, is_too_large};
@@ -63,6 +63,8 @@ impl Broker {
                         connection.incoming = None;
                         connection.awaits_room = false;
                         self.connections.recount(peer);
+                        // If it can't be kept, the next one that gets it ends this.
+                        self.hub.keep_place(peer);
                         if self.core.is_worker(peer.slot()) {
                             let now = self.now();
                             self.core.worker_leaving(now, peer.slot());
@@ -96,11 +98,17 @@ impl Broker {
 
     /// A connection is gone, and everything that came from it was taken.
     pub(super) fn forget(&mut self, id: PeerId) {
-        if self.connections.remove(id).is_some() {
+        if self.drop_connection(id).is_some() {
             let now = self.now();
             self.core.peer_gone(now, id.slot());
             self.act();
         }
+    }
+
+    /// Its place is free for another from now on.
+    pub(super) fn drop_connection(&mut self, id: PeerId) -> Option<Box<Connection>> {
+        self.hub.release_place(id);
+        self.connections.remove(id)
     }
 
     /// A whole message. `attached`: what came as a stream behind these frames.
@@ -344,7 +352,7 @@ impl Broker {
 
     /// Ends the connection of a peer that can't be talked to.
     pub(super) fn reject(&mut self, id: PeerId, why: &str) {
-        if self.connections.remove(id).is_none() {
+        if self.drop_connection(id).is_none() {
             return;
         }
         self.complain(id, why, "disconnected");

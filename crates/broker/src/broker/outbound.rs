@@ -155,7 +155,7 @@ impl Broker {
                 // What it was refused, and why, is on its way before.
                 self.flush();
                 self.hub.flush();
-                self.connections.remove(id);
+                self.drop_connection(id);
                 self.hub.disconnect(id, reason);
             }
             Action::Disconnect { peer, reason } => {

@@ -151,3 +151,20 @@ fn a_broker_that_can_not_write_its_journal_is_left_for_another_one() {
     assert!(outcome.stderr.contains("507"), "{}", outcome.stderr);
     assert!((2..=12).contains(&outcome.number("retried")), "{}", outcome.summary());
 }
+
+#[test]
+fn a_worker_that_replies_at_length_and_ends_has_replied_though_another_comes() {
+    let broker = Broker::start();
+    let folder = tempdir().expect("a folder");
+    let runs = folder.path().join("runs");
+    let script = format!("echo run >> {}; head -c 200000000 /dev/zero", runs.display());
+    let command = ["large", "--", "sh", "-c", &script];
+    let first = work(&[&broker], &command);
+    let caller = Process::start(&mut call(&[&broker], &["large", "please"]));
+    wait_until("it runs", || runs.exists());
+    first.signal(Signal::TERM);
+    first.finish().expect_code(0);
+    let _second = work(&[&broker], &command);
+    assert_eq!(caller.finish().expect_code(0).stdout.len(), 200_000_000);
+    assert_eq!(std::fs::read_to_string(&runs).expect("read"), "run\n");
+}
