@@ -6,6 +6,7 @@ mod lifecycle;
 mod passage;
 mod queues;
 mod turning;
+mod unacknowledged;
 
 use crate::connector::Connector;
 use crate::endpoint::Endpoint;
@@ -35,6 +36,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_zmtp::Config;
+use unacknowledged::Unacknowledged;
 
 /// No more peers are read in a turn once this many events wait for the application.
 pub(crate) const EVENTS_MAX: usize = 16 * 1024;
@@ -101,6 +103,7 @@ pub struct Hub {
     share: Share,
     pub(crate) next_timer: Option<Instant>,
     last_scan: Instant,
+    unacknowledged: Unacknowledged,
     pub(crate) now: Instant,
 }
 
@@ -143,6 +146,7 @@ impl Hub {
             share: Share::new(now),
             next_timer: None,
             last_scan: now,
+            unacknowledged: Unacknowledged::default(),
             now,
             options,
         })
@@ -286,8 +290,8 @@ impl Hub {
         }
     }
 
-    /// From now on a peer is one that reads as long as it lives, and says something now and then: if it neither takes anything of what
-    /// waits for it nor is heard, for twice the heartbeat's interval and timeout, it is given up. Nothing else tells of its end while
+    /// From now on a peer is one that reads as long as it lives, and says something now and then: if nothing of what waits for it
+    /// gets there and it isn't heard, for twice the heartbeat's interval and timeout, it is given up. Nothing else tells of its end while
     /// octets wait, since no PING goes behind them.
     pub fn expect_reading(&mut self, peer: PeerId) {
         if let Some(peer) = self.peers.find_mut(peer) {

@@ -8,9 +8,9 @@ use crate::limits::ROUTING_ID_BYTES_MAX;
 use crate::mechanism::{Mechanism, MechanismConfig, Step};
 use crate::metadata::Metadata;
 use crate::outbox::{Body, Outbox};
+use crate::patience::Patience;
 use crate::secret::Secret;
 use crate::socket_type::SocketType;
-use crate::stall::Stall;
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -146,10 +146,13 @@ pub struct Connection<F> {
     handshake_deadline: Option<Instant>,
     last_heard: Instant,
     next_ping: Option<Instant>,
-    pong_deadline: Option<Instant>,
+    /// Since a PING was sent that nothing came after.
+    pong: Option<Patience>,
     peer_ttl: Option<Duration>,
     /// Only for a peer that reads as long as it lives.
-    stall: Option<Stall>,
+    stall: Option<Patience>,
+    /// Octets written when that was last looked at.
+    stall_written: u64,
     reading: bool,
     unknown_commands: u64,
 }
@@ -168,9 +171,10 @@ impl<F> Connection<F> {
             handshake_deadline: after(now, config.handshake_timeout),
             last_heard: now,
             next_ping: None,
-            pong_deadline: None,
+            pong: None,
             peer_ttl: None,
             stall: None,
+            stall_written: 0,
             reading: true,
             unknown_commands: 0,
             config,
@@ -295,7 +299,7 @@ impl<F> Connection<F> {
     #[inline]
     pub fn heard(&mut self, now: Instant) {
         self.last_heard = now;
-        self.pong_deadline = None;
+        self.pong = None;
     }
 
     /// Tells whether the driver reads from this peer at all: while it doesn't, silence is not the peer's.
@@ -306,17 +310,33 @@ impl<F> Connection<F> {
         self.reading = reading;
     }
 
-    /// From now on the peer is one that reads as long as it lives. No PING goes behind what waits for it: so if it takes nothing of that
-    /// and says nothing either, for twice the heartbeat's interval and timeout, it is given up. Without heartbeats it never is.
+    /// From now on the peer is one that reads as long as it lives. No PING goes behind what waits for it: so if none of that gets to it
+    /// and it says nothing either, for twice the heartbeat's interval and timeout, it is given up. Without heartbeats it never is.
     pub fn expect_reading(&mut self, now: Instant) {
         let most = self.config.heartbeat.map(|heartbeat| heartbeat.interval.saturating_add(heartbeat.timeout));
-        self.stall = most.map(|most| Stall::new(most.saturating_mul(2), now));
+        self.stall = most.map(|most| Patience::new(most.saturating_mul(2), u64::MAX, now));
     }
 
     /// What is to be sent comes from somewhere that is slow: that nothing leaves isn't the peer's doing.
     pub fn excuse(&mut self, now: Instant) {
         if let Some(stall) = &mut self.stall {
-            stall.excuse(now);
+            stall.sign(now);
+        }
+    }
+
+    /// Whether the peer might soon be given up, and [`Connection::unacknowledged`] could tell that it reads nevertheless. To be asked
+    /// before [`Connection::on_timeout`].
+    pub fn doubts(&self, now: Instant) -> bool {
+        let waiting = [&self.pong, &self.stall];
+        self.reading && waiting.into_iter().flatten().any(|patience| patience.doubts(now))
+    }
+
+    /// So many of the octets that the driver has written are still here, in the system's hands: the peer's hasn't taken them. A peer to
+    /// which they go is there, however late its answer comes from behind them.
+    pub fn unacknowledged(&mut self, octets: u64, now: Instant) {
+        let taken = self.outbox.octets_written().saturating_sub(octets);
+        for patience in [&mut self.pong, &mut self.stall].into_iter().flatten() {
+            patience.saw(taken, now);
         }
     }
 
@@ -397,7 +417,7 @@ impl<F> Connection<F> {
             return self.handshake_deadline;
         }
         let ttl = self.peer_ttl.filter(|_| self.reading).and_then(|ttl| after(self.last_heard, ttl));
-        let pong = self.pong_deadline.filter(|_| self.reading);
+        let pong = self.pong.as_ref().filter(|_| self.reading).and_then(Patience::deadline);
         [self.next_ping, pong, ttl].into_iter().flatten().min()
     }
 
@@ -407,7 +427,7 @@ impl<F> Connection<F> {
             let late = self.handshake_deadline.is_some_and(|deadline| now >= deadline);
             return if late { Err(Error::HandshakeTimeout) } else { Ok(()) };
         }
-        if self.reading && self.pong_deadline.is_some_and(|deadline| now >= deadline) {
+        if self.reading && self.pong.as_mut().is_some_and(|pong| pong.ends(now)) {
             return Err(Error::HeartbeatTimeout);
         }
         let silence = now.saturating_duration_since(self.last_heard);
@@ -420,10 +440,13 @@ impl<F> Connection<F> {
             self.next_ping = after(now, heartbeat.interval.max(Duration::from_millis(1)));
             let is_idle = self.outbox.is_idle();
             if let Some(stall) = &mut self.stall {
-                if is_idle || !self.reading {
-                    stall.excuse(now);
+                let written = self.outbox.octets_written();
+                if is_idle || !self.reading || written != self.stall_written {
+                    stall.sign(now);
                 }
-                if stall.look(self.outbox.octets_written(), self.last_heard, now) {
+                self.stall_written = written;
+                stall.sign(self.last_heard);
+                if stall.ends(now) {
                     return Err(Error::Stalled);
                 }
             }
@@ -432,7 +455,8 @@ impl<F> Connection<F> {
                 // Rounded up: a short TTL must not become 0, which means for ever.
                 let ttl_deciseconds = u16::try_from(heartbeat.ttl.as_millis().div_ceil(100)).unwrap_or(u16::MAX);
                 self.outbox.push_command(command::ping(ttl_deciseconds));
-                self.pong_deadline = self.pong_deadline.or_else(|| after(now, heartbeat.timeout));
+                let written = self.outbox.octets_written();
+                self.pong.get_or_insert_with(|| Patience::new(heartbeat.timeout, written, now));
             }
         }
         Ok(())

@@ -54,9 +54,9 @@ pub mod limits;
 mod mechanism;
 mod metadata;
 mod outbox;
+mod patience;
 mod secret;
 mod socket_type;
-mod stall;
 
 pub use command::Command;
 pub use connection::{Config, Connection, Event, Heartbeat, Oddities, PeerProperties};

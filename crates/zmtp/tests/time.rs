@@ -68,6 +68,12 @@ fn a_ping_goes_out_each_interval_and_any_octet_answers_it() {
     end.connection.on_timeout(at(1000)).unwrap();
     // 250 ms are rounded up to tenths of a second.
     assert_eq!(end.write_all(), command(b"PING", b"\0\x03"));
+    assert_eq!(
+        end.connection.deadline(),
+        Some(at(1200)),
+        "half of the time, for a look at what the peer's system has taken"
+    );
+    end.connection.on_timeout(at(1200)).unwrap();
     assert_eq!(end.connection.deadline(), Some(at(1400)));
     // Not the PONG (go-zeromq leaves its context out), not even a whole frame: one octet is life.
     end.hear(&[0], at(1399)).unwrap();
@@ -178,6 +184,75 @@ fn any_sign_of_life_puts_that_off() {
         });
         assert_eq!(found, Some(5_500), "{what}");
     }
+}
+
+/// The same, where the driver looks at what the peer's system has taken whenever that would tell something.
+fn given_up_after_looks(end: &mut End, mut unacknowledged: impl FnMut(u64) -> u64) -> (Option<(u64, Error)>, Vec<u64>) {
+    let mut looks = Vec::new();
+    for now in (50..10_000).step_by(50) {
+        if end.connection.doubts(at(now)) {
+            looks.push(now);
+            end.connection.unacknowledged(unacknowledged(now), at(now));
+        }
+        let is_idle = end.connection.outbox_ref().is_idle();
+        if end.connection.deadline().is_some_and(|deadline| deadline <= at(now))
+            && let Err(error) = end.connection.on_timeout(at(now))
+        {
+            return (Some((now, error)), looks);
+        }
+        if is_idle {
+            end.write_all();
+        }
+    }
+    (None, looks)
+}
+
+/// A PING has been written behind 100,000 octets, at 100 ms; the PONG is awaited for 400.
+fn asked() -> End {
+    let mut end = End::ready(beating(100, 400, 0), SocketType::Dealer);
+    end.send(&[harness::Part::Inside(vec![1; 100_000].into())]);
+    end.write_all();
+    assert_eq!(end.connection.on_timeout(at(100)), Ok(()));
+    end.write_all();
+    end
+}
+
+#[test]
+fn a_peer_to_which_octets_still_go_is_there_though_its_answer_comes_late() {
+    // PINGs that follow stay behind it.
+    let on_its_way = |now: u64| 60_000 + now - 10 * now.min(4_000);
+    let (end, looks) = given_up_after_looks(&mut asked(), on_its_way);
+    assert_eq!(looks[..4], [300, 500, 900, 1_300], "it looks when half of the time is over, and at its end");
+    assert_eq!(end, Some((4_500, Error::HeartbeatTimeout)), "the last progress is seen at 4,100");
+    let mut end = busy();
+    assert_eq!(end.connection.on_timeout(at(100)), Ok(()));
+    let (end, _) = given_up_after_looks(&mut end, on_its_way);
+    assert_eq!(end, Some((5_100, Error::Stalled)), "and so where octets wait, behind which no PING goes");
+}
+
+#[test]
+fn a_peer_whose_system_takes_nothing_is_given_up_when_it_would_be_without_a_look() {
+    assert_eq!(
+        given_up_after_looks(&mut asked(), |now| 50_000 + now),
+        (Some((500, Error::HeartbeatTimeout)), vec![300, 500])
+    );
+    assert_eq!(
+        given_up_after_looks(&mut asked(), |_| 0).0,
+        Some((500, Error::HeartbeatTimeout)),
+        "it takes each PING, and answers none"
+    );
+    let (end, looks) = given_up_after_looks(&mut busy(), |_| 50_000);
+    assert_eq!((end, looks), (Some((1_100, Error::Stalled)), vec![600, 1_100]));
+}
+
+#[test]
+fn where_this_side_was_late_there_is_something_to_compare_before_a_peer_is_given_up() {
+    let mut end = asked();
+    end.connection.unacknowledged(50_000, at(5_000));
+    end.connection.on_timeout(at(5_000)).unwrap();
+    assert!(!end.connection.doubts(at(5_150)));
+    end.connection.unacknowledged(50_000, at(5_200));
+    assert_eq!(end.connection.on_timeout(at(5_200)), Err(Error::HeartbeatTimeout));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use crate::event::Event;
 use crate::peer::{End, Peer, PeerId};
 use crate::pool::Pool;
 use crate::read::Budget;
+use crate::transport::Address;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use std::collections::VecDeque;
@@ -213,6 +214,16 @@ impl Hub {
                 }
                 if peer.warming {
                     peer.connection.excuse(now);
+                }
+                if peer.connection.doubts(now) && matches!(peer.address, Address::Tcp(_)) {
+                    match self.unacknowledged.of(&peer.fd, now) {
+                        Ok(Some(octets)) => peer.connection.unacknowledged(octets, now),
+                        Ok(None) => {}
+                        Err(later) => {
+                            next = next.into_iter().chain([later]).min();
+                            continue;
+                        }
+                    }
                 }
                 match peer.connection.on_timeout(now) {
                     Ok(()) => schedule(&mut self.runnable, peer),

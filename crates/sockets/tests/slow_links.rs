@@ -1,0 +1,80 @@
+//! Peers behind a slow link: megabytes of what they are to have are still in this system's hands when it is asked whether they live.
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping")]
+
+mod support;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+use support::*;
+use towpath_sockets::{Event, Heartbeat, Hub, Message, SocketType};
+
+const LINK_OCTETS_PER_SECOND: f64 = 300_000.0;
+
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// Within which a PONG has to come. More than that long, each of these peers has nothing to say.
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A peer that never says anything, and takes what comes as fast as its link lets it.
+struct Silent {
+    stream: TcpStream,
+    taken: usize,
+}
+
+impl Silent {
+    /// Takes what has come since, up to `most` in all.
+    fn read(&mut self, since: Instant, most: usize) {
+        let lets = (since.elapsed().as_secs_f64() * LINK_OCTETS_PER_SECOND) as usize;
+        let mut octets = vec![0; lets.min(most).saturating_sub(self.taken)];
+        match self.stream.read(&mut octets) {
+            Ok(octets) => self.taken += octets,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+    }
+}
+
+/// Sends one message of so many octets to such a peer, which takes so many of them: what it has taken when it is given up, and
+/// why.
+fn given_up(length: usize, takes: usize, expect_reading: bool) -> (usize, String) {
+    let heartbeat = Heartbeat { interval: INTERVAL, timeout: TIMEOUT, ttl: Duration::ZERO };
+    let mut options = options(SocketType::Router);
+    (options.heartbeat, options.send_queue_bytes) = (Some(heartbeat), 64 << 20);
+    let mut hub = Hub::new(options).unwrap();
+    let endpoint = hub.bind(&anywhere()).unwrap();
+    let mut silent = Silent { stream: raw_connection(&endpoint), taken: 0 };
+    silent.stream.write_all(&[raw_greeting(), raw_ready()].concat()).unwrap();
+    let peer = ready(&mut [&mut hub])[0];
+    if expect_reading {
+        hub.expect_reading(peer);
+    }
+    silent.stream.set_nonblocking(true).unwrap();
+    hub.send(peer, Message::new().with(vec![1; length])).unwrap();
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(60) {
+        // In one thread, so that a machine that is slow is slow for both.
+        silent.read(begin, takes);
+        hub.turn(Some(Duration::from_millis(1))).unwrap();
+        while let Some(event) = hub.next_event() {
+            if let Event::Gone { reason, .. } = event {
+                return (silent.taken, reason);
+            }
+        }
+    }
+    panic!("a peer that takes nothing and says nothing is never given up");
+}
+
+#[test]
+fn who_has_the_ping_behind_a_large_message_is_given_up_only_when_none_of_that_gets_through() {
+    // All of it is in the system's hands at once.
+    let (taken, reason) = given_up(1_200_000, 900_000, false);
+    assert_eq!(taken, 900_000, "{reason}");
+    assert!(reason.contains("PING"), "{reason}");
+}
+
+#[test]
+fn who_has_a_message_that_the_system_has_no_room_for_is_given_up_only_when_none_of_that_gets_through() {
+    let (taken, reason) = given_up(16_000_000, 1_200_000, true);
+    assert_eq!(taken, 1_200_000, "{reason}");
+    assert!(reason.contains("took nothing"), "{reason}");
+}
