@@ -38,7 +38,7 @@ impl Broker {
         let Some(connection) = self.connections.find(peer) else { return };
         let most = PENDING_BYTES_MAX.max(self.core.settings().client_bytes_max);
         if !std::mem::replace(&mut connection.is_blocked, true) {
-            connection.reading.note(now, self.hub.bytes_out(connection.id));
+            connection.last_read.note(now, self.hub.bytes_out(connection.id));
             self.core.peer_blocked(now, peer, true);
         }
         let Some(connection) = self.connections.find(peer) else { return };
@@ -46,13 +46,13 @@ impl Broker {
         self.connections.recount_pending(id);
         let Some(connection) = self.connections.of(id) else { return };
         let hub = &self.hub;
-        let reading = &mut connection.reading;
+        let last_read = &mut connection.last_read;
         let mut has_stalled = || {
             if hub.awaits_disk(id) {
                 // It is this side that is slow.
-                reading.note(now, hub.bytes_out(id));
+                last_read.note(now, hub.bytes_out(id));
             }
-            reading.has_stalled(now, STALLED_MAX_MS, || hub.bytes_out(id))
+            last_read.has_stalled(now, STALLED_MAX_MS, || hub.bytes_out(id))
         };
         // Replies are as many as it has asked for; parts have no end.
         if connection.pending_bytes > most && (connection.gets_parts || has_stalled()) {
@@ -111,7 +111,7 @@ impl Broker {
     pub(super) fn on_room(&mut self, id: PeerId) {
         let now = self.now();
         let Some(connection) = self.connections.of(id) else { return };
-        connection.reading.note(now, self.hub.bytes_out(id));
+        connection.last_read.note(now, self.hub.bytes_out(id));
         let mut is_full = false;
         while let Some(message) = connection.pending.pop_front() {
             let bytes = message.memory_bytes();

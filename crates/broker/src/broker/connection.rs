@@ -1,6 +1,6 @@
 //! What the driver knows of each connection.
 
-use super::progress::{Progress, Reading};
+use super::progress::{LastRead, Progress};
 use super::streams::{Arrived, Incoming};
 use crate::core::{Millis, Peer};
 use crate::mdp::Dialect;
@@ -48,7 +48,7 @@ pub(super) struct Connection {
     /// Parts of replies are among what waits: there may be any number of them.
     pub gets_parts: bool,
     /// When it took something of what waits, or began to be blocked.
-    pub reading: Reading,
+    pub last_read: LastRead,
     /// The same as it is seen where too much waits for all.
     progress: Progress,
     /// The core wants no more from it.
@@ -87,7 +87,7 @@ impl Connection {
             gathered: Vec::new(),
             is_blocked: false,
             gets_parts: false,
-            reading: Reading::default(),
+            last_read: LastRead::default(),
             progress: Progress::default(),
             is_paused: false,
             awaits_room: false,

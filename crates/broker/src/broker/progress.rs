@@ -11,15 +11,15 @@ const SEEN_WITHIN: Millis = 1_000;
 
 /// When a peer last read of what it was sent.
 #[derive(Debug, Default)]
-pub(super) struct Reading {
+pub(super) struct LastRead {
     octets: u64,
     at: Millis,
 }
 
-impl Reading {
+impl LastRead {
     /// So many octets have been taken by now.
     pub fn note(&mut self, now: Millis, octets: u64) {
-        *self = Reading { octets, at: now };
+        *self = LastRead { octets, at: now };
     }
 
     /// Whether none were for so long, as `octets` tells, which is only asked for if it matters.
@@ -66,16 +66,16 @@ mod tests {
 
     #[test]
     fn who_reads_slowly_has_not_stalled() {
-        let mut reading = Reading::default();
-        reading.note(1_000, 500);
-        assert!(!reading.has_stalled(5_999, 5_000, || panic!("asked for nothing")));
+        let mut last_read = LastRead::default();
+        last_read.note(1_000, 500);
+        assert!(!last_read.has_stalled(5_999, 5_000, || panic!("asked for nothing")));
         // A little now and then, of a message that takes a minute.
         for second in (6..60).step_by(5) {
-            assert!(!reading.has_stalled(second * 1_000, 5_000, || 500 + second));
+            assert!(!last_read.has_stalled(second * 1_000, 5_000, || 500 + second));
         }
         let last = 56;
-        assert!(!reading.has_stalled(last * 1_000 + 4_999, 5_000, || panic!("asked for nothing")));
-        assert!(reading.has_stalled(last * 1_000 + 5_000, 5_000, || 500 + last));
+        assert!(!last_read.has_stalled(last * 1_000 + 4_999, 5_000, || panic!("asked for nothing")));
+        assert!(last_read.has_stalled(last * 1_000 + 5_000, 5_000, || 500 + last));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What a client can tell people of its connection: whether it works, and what is wrong with it.
 
-use crate::link::Speech;
+use crate::link::{NOT_TRIED, Speech};
 use std::time::{Duration, Instant};
 use towpath_sockets::{Endpoint, WORKS_AFTER};
 
@@ -8,9 +8,6 @@ use towpath_sockets::{Endpoint, WORKS_AFTER};
 /// client of the same id may have taken it over, and takes over the next one as well. Who comes back at once each time would end that
 /// one's, and so on, a hundred times a second.
 const LASTS_AFTER: Duration = Duration::from_secs(1);
-
-/// Why there is no connection, before the first attempt.
-const NOT_TRIED: &str = "no connection has been made yet";
 
 /// How it stands with the connection that is there, or was last.
 #[derive(Debug)]

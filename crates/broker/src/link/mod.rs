@@ -23,6 +23,9 @@ const SPOOL_OVER_BYTES_MIN: u64 = 128 * 1024;
 /// What is not spooled is a message that is taken whole.
 const SPOOL_OVER_BYTES_MAX: u64 = BODY_BYTES_MAX as u64;
 
+/// Why there is no connection, before the first attempt.
+pub(crate) const NOT_TRIED: &str = "no connection has been made yet";
+
 /// Frames of a message beside those of its body.
 const ENVELOPE_FRAMES_MAX: usize = 16;
 

@@ -7,7 +7,7 @@ use crate::body::Body;
 use crate::link::drive::{Driven, Shared};
 use crate::link::guess::Guess;
 use crate::link::incoming::{Incoming, Piece, Pieces, block_of, has_whole_body};
-use crate::link::{LinkOptions, Speech, outgoing};
+use crate::link::{LinkOptions, NOT_TRIED, Speech, outgoing};
 use crate::wire::{Block, Extent, Status, ToWorker, Token, WORKER_HEADER};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -24,9 +24,6 @@ const LEAVE_QUIET: Duration = Duration::from_millis(50);
 
 /// And for so long for a connection, if it has replies for which there is none.
 const LEAVE_CONNECTION: Duration = Duration::from_secs(5);
-
-/// Why there is no connection, before the first attempt.
-const NOT_TRIED: &str = "no connection has been made yet";
 
 /// What replies at once, in the task that drives the connection.
 pub(super) type Handler = Arc<AtOnce>;

@@ -87,10 +87,6 @@ struct Piece {
     packed: Vec<u8>,
 }
 
-fn protocol<T>(message: &str) -> Result<T, TransferError> {
-    Err(TransferError::Protocol(message.to_owned()))
-}
-
 fn told_changed(message: &str) -> String {
     format!("the server says: {message} ({})", ErrorCode::Changed)
 }
@@ -180,7 +176,7 @@ impl Stream {
             }
             Inbound::Header(header) => {
                 if header.id > self.id {
-                    return protocol("data of a request that was not made");
+                    return TransferError::protocol("data of a request that was not made");
                 }
                 let useless = header.id != self.id || self.phase != Phase::Data;
                 let entry = DataEntry { n: 0, end: false, body: Body::Hole, offset: 0, length: 0, body_length: 0 };
@@ -285,7 +281,9 @@ impl Stream {
                 }
                 if self.path.is_root() {
                     // The server serves one file, and its name is known now.
-                    let Ok(path) = entry.path.to_rel_path() else { return protocol("a listed path that can't be one") };
+                    let Ok(path) = entry.path.to_rel_path() else {
+                        return TransferError::protocol("a listed path that can't be one");
+                    };
                     self.path = path;
                 }
                 self.listed_bytes = entry.size;
@@ -296,23 +294,25 @@ impl Stream {
             }
             Reply::Files(files) if files.id == self.id => files.files.into_iter().try_for_each(|answer| match answer {
                 FileAnswer::Metadata(metadata) => self.metadata(&metadata),
-                FileAnswer::Same { .. } => protocol("a file is the same, but the same as what was not asked"),
+                FileAnswer::Same { .. } => {
+                    TransferError::protocol("a file is the same, but the same as what was not asked")
+                }
                 FileAnswer::Error { code: ErrorCode::Changed, message, .. } => self.changed(&told_changed(&message)),
                 FileAnswer::Error { code, message, .. } => Err(TransferError::Refused { code, message }),
             }),
             Reply::Void(void) if void.id == self.id => self.changed(&told_changed(&void.message)),
             Reply::Done { id } if id == self.id && self.phase == Phase::Metadata => match self.version {
                 Some(version) if self.verify && version.digest.is_none() => {
-                    protocol("no digest, though it was asked for")
+                    TransferError::protocol("no digest, though it was asked for")
                 }
                 Some(_) => {
                     self.ask_for_leaves();
                     Ok(())
                 }
-                None => protocol("a request is done without an answer"),
+                None => TransferError::protocol("a request is done without an answer"),
             },
             Reply::Done { id } if id == self.id && self.phase == Phase::Data => {
-                protocol("a file ends before all that was asked for has come")
+                TransferError::protocol("a file ends before all that was asked for has come")
             }
             Reply::Leaves(leaves) if leaves.id == self.id && self.phase == Phase::Leaves => {
                 self.leaves(leaves, attachment.as_deref().unwrap_or_default())
@@ -327,7 +327,7 @@ impl Stream {
 
     fn metadata(&mut self, metadata: &FileMetadata) -> Result<(), TransferError> {
         let Ok(leaves) = LeafSize::announced(metadata.leaf_bytes, metadata.size) else {
-            return protocol("leaves of a size that they cannot have");
+            return TransferError::protocol("leaves of a size that they cannot have");
         };
         if self.verify && leaves.leaf_bytes().min(metadata.size) > LEAF_HELD_BYTES_MAX {
             let message = "the file is too large to be checked piece by piece".to_owned();
@@ -375,40 +375,40 @@ impl Stream {
             && self.values.len() as u64 == u64::from(reply.from)
             && u64::from(reply.total) == leaves.count();
         if !fits {
-            return protocol("leaves that are not those that were asked for");
+            return TransferError::protocol("leaves that are not those that were asked for");
         }
         self.values.extend_from_slice(page);
         if self.values.len() as u64 == leaves.count() && merge_leaves(&self.values).ok() != digest {
-            return protocol("the leaves do not match the digest");
+            return TransferError::protocol("the leaves do not match the digest");
         }
         self.ask_for_leaves();
         Ok(())
     }
 
     fn body_begins(&mut self, entry: DataEntry) -> Result<(), TransferError> {
-        let Some(piece) = &mut self.piece else { return protocol("a body without a header") };
+        let Some(piece) = &mut self.piece else { return TransferError::protocol("a body without a header") };
         piece.entry = entry;
         piece.credit = entry.cost();
         if self.credit.spend(piece.credit).is_none() {
-            return protocol("more data than there was credit for");
+            return TransferError::protocol("more data than there was credit for");
         }
         if piece.useless {
             return Ok(());
         }
-        let Some(version) = self.version else { return protocol("data before the metadata") };
+        let Some(version) = self.version else { return TransferError::protocol("data before the metadata") };
         let next = self.written + self.held.len() as u64;
         let ends_only = entry.length == 0 && entry.end;
         let fits = entry.n == 0
             && (ends_only || entry.offset == next)
             && entry.length <= version.leaves.file_bytes() - next
             && (entry.body == Body::Hole || entry.length <= self.chunk_bytes);
-        if fits { Ok(()) } else { protocol("a piece that was not asked for, or is out of order") }
+        if fits { Ok(()) } else { TransferError::protocol("a piece that was not asked for, or is out of order") }
     }
 
     fn body_data(&mut self, data: Bytes) -> Result<(), TransferError> {
         self.received_bytes += data.len() as u64;
         match &mut self.piece {
-            None => protocol("octets outside of a piece"),
+            None => TransferError::protocol("octets outside of a piece"),
             Some(piece) if piece.useless => Ok(()),
             Some(piece) if piece.entry.body == Body::Zstd => {
                 // Bounded: the body is as long as the header says, and that was checked.
@@ -420,7 +420,9 @@ impl Stream {
     }
 
     fn body_ends(&mut self) -> Result<(), TransferError> {
-        let Some(piece) = &mut self.piece else { return protocol("the end of a piece that did not begin") };
+        let Some(piece) = &mut self.piece else {
+            return TransferError::protocol("the end of a piece that did not begin");
+        };
         self.credit.release(std::mem::take(&mut piece.credit));
         if piece.useless {
             return Ok(());
@@ -451,7 +453,9 @@ impl Stream {
         }
         while !data.is_empty() && self.piece.as_ref().is_some_and(|piece| !piece.useless) {
             let leaf = leaves.index_at(self.written);
-            let Ok((_, length)) = leaves.range(leaf) else { return protocol("more octets than the file has") };
+            let Ok((_, length)) = leaves.range(leaf) else {
+                return TransferError::protocol("more octets than the file has");
+            };
             let lacking = usize::try_from(length).unwrap_or(usize::MAX).saturating_sub(self.held.len());
             self.held.extend_from_slice(&data.split_to(lacking.min(data.len())));
             if self.held.len() as u64 == length {

@@ -10,10 +10,6 @@ use crate::digest::{Leaf, merge_leaves};
 use crate::limits::{LEAF_VALUE_BYTES, LEAVES_PAGE_MAX};
 use crate::protocol::control::{ConfirmedFile, LeavesReply, LeavesRequest, Request};
 
-fn protocol<T>(message: &str) -> Result<T, TransferError> {
-    Err(TransferError::Protocol(message.to_owned()))
-}
-
 impl Transfer {
     pub(super) fn disk_report(&mut self, report: DiskReport) -> Result<(), TransferError> {
         match report {
@@ -233,7 +229,9 @@ impl Transfer {
 
     /// A page of leaves came.
     pub(super) fn leaves_came(&mut self, reply: LeavesReply, attachment: Option<Bytes>) -> Result<(), TransferError> {
-        let Some(key) = self.leaf_requests.remove(&reply.id) else { return protocol("leaves that were not asked for") };
+        let Some(key) = self.leaf_requests.remove(&reply.id) else {
+            return TransferError::protocol("leaves that were not asked for");
+        };
         let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
         let Phase::Leaves(query) = &mut task.phase else { return Ok(()) };
         let (page, rest) = attachment.as_deref().unwrap_or_default().as_chunks::<LEAF_VALUE_BYTES>();
@@ -243,7 +241,7 @@ impl Transfer {
             && query.values.len() as u64 == u64::from(reply.from)
             && u64::from(reply.total) == task.leaves.count();
         if !fits {
-            return protocol("leaves that are not those that were asked for");
+            return TransferError::protocol("leaves that are not those that were asked for");
         }
         query.values.extend_from_slice(page);
         if (query.values.len() as u64) < task.leaves.count() {

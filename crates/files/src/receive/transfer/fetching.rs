@@ -129,10 +129,6 @@ impl Asked {
     }
 }
 
-fn protocol<T>(message: &str) -> Result<T, TransferError> {
-    Err(TransferError::Protocol(message.to_owned()))
-}
-
 impl Transfer {
     /// Asks for files that wait.
     pub(super) fn pump_fetches(&mut self) {
@@ -241,7 +237,7 @@ impl Transfer {
     fn take_asked(&mut self, id: u32, n: u32) -> Result<FileKey, TransferError> {
         let asked = self.asked_mut(id, n)?;
         if asked.state == AskedState::Over {
-            return protocol("something of a file that is over");
+            return TransferError::protocol("something of a file that is over");
         }
         asked.state = AskedState::Over;
         Ok(asked.file)
@@ -254,7 +250,7 @@ impl Transfer {
                 let key = self.take_asked(id, n)?;
                 let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
                 if task.local_digest.is_none() {
-                    return protocol("a file is the same, but the same as what was not asked");
+                    return TransferError::protocol("a file is the same, but the same as what was not asked");
                 }
                 self.touch(key);
                 Ok(())
@@ -276,13 +272,13 @@ impl Transfer {
         self.later.opened_one();
         let asked = self.asked_mut(id, metadata.n)?;
         if asked.state != AskedState::Awaited {
-            return protocol("metadata of a file twice");
+            return TransferError::protocol("metadata of a file twice");
         }
         asked.begin(metadata.size);
         asked.digest_told = metadata.digest.is_some();
         let key = asked.file;
         let Ok(leaves) = LeafSize::announced(metadata.leaf_bytes, metadata.size) else {
-            return protocol("leaves of a size that they cannot have");
+            return TransferError::protocol("leaves of a size that they cannot have");
         };
         let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
         let FileMetadata { size, mtime: modified, mode, sparse, .. } = *metadata;
@@ -306,7 +302,7 @@ impl Transfer {
     fn digest_came(&mut self, reply: DigestReply) -> Result<(), TransferError> {
         let asked = self.asked_mut(reply.id, reply.n)?;
         if asked.state == AskedState::Awaited {
-            return protocol("a digest before the metadata");
+            return TransferError::protocol("a digest before the metadata");
         }
         asked.digest_told = true;
         let key = asked.file;
@@ -314,7 +310,7 @@ impl Transfer {
             return Ok(());
         };
         if task.leaves.leaf_bytes() != reply.leaf_bytes {
-            return protocol("leaves of another size than before");
+            return TransferError::protocol("leaves of another size than before");
         }
         if matches!(task.phase, Phase::Installing | Phase::Touching) {
             // It was checked against what the server said before, and that is what is confirmed.
@@ -343,7 +339,7 @@ impl Transfer {
     pub(super) fn asked_over(&mut self, id: u32, n: u32) -> Result<(), TransferError> {
         let asked = self.asked_mut(id, n)?;
         if !asked.is_whole() {
-            return protocol("a file ends before all that was asked for has come");
+            return TransferError::protocol("a file ends before all that was asked for has come");
         }
         asked.state = AskedState::Over;
         let (key, useless) = (asked.file, asked.useless);
@@ -370,11 +366,13 @@ impl Transfer {
     }
 
     fn fetch_done(&mut self, id: u32) -> Result<(), TransferError> {
-        let Some(fetch) = self.fetches.remove(&id) else { return protocol("a request is done that was not made") };
+        let Some(fetch) = self.fetches.remove(&id) else {
+            return TransferError::protocol("a request is done that was not made");
+        };
         self.share.grow();
         for asked in fetch.files {
             if asked.state != AskedState::Over {
-                return protocol("a request is done before its files are");
+                return TransferError::protocol("a request is done before its files are");
             }
             if let Some(task) = self.files.get_mut(&asked.file).filter(|task| task.asked.0 == id) {
                 task.digest_may_come = false;
@@ -386,7 +384,7 @@ impl Transfer {
 
     fn request_failed(&mut self, error: ErrorReply) -> Result<(), TransferError> {
         let Some(id) = error.id else {
-            return protocol(&format!("it could not read a request: {}", error.message));
+            return TransferError::protocol(&format!("it could not read a request: {}", error.message));
         };
         let reason = format!("the server says: {} ({})", error.message, error.code);
         if self.listing.open_id() == Some(&id) {

@@ -52,6 +52,11 @@ pub enum TransferError {
 }
 
 impl TransferError {
+    /// The server has said what it can't.
+    pub(crate) fn protocol<T>(why: &str) -> Result<T, TransferError> {
+        Err(TransferError::Protocol(why.to_owned()))
+    }
+
     /// Of a pattern.
     pub fn nothing_matches() -> Self {
         Self::Unmet { code: ErrorCode::NotFound, message: "nothing matches".to_owned() }

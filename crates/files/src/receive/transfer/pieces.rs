@@ -35,14 +35,10 @@ pub(super) struct Piece {
     gathered: Vec<Bytes>,
 }
 
-fn protocol<T>(message: &str) -> Result<T, TransferError> {
-    Err(TransferError::Protocol(message.to_owned()))
-}
-
 impl Transfer {
     pub(super) fn data_header(&mut self, header: &DataHeader) -> Result<(), TransferError> {
         if !self.fetches.contains_key(&header.id) {
-            return protocol("data of a request that is not open");
+            return TransferError::protocol("data of a request that is not open");
         }
         self.data_id = header.id;
         Ok(())
@@ -52,18 +48,18 @@ impl Transfer {
         let (id, chunk_bytes) = (self.data_id, self.options.chunk_bytes);
         let asked = self.asked_mut(id, entry.n)?;
         if asked.state == AskedState::Awaited {
-            return protocol("data before the metadata");
+            return TransferError::protocol("data before the metadata");
         }
         if entry.body != Body::Hole && entry.length > chunk_bytes {
-            return protocol("a piece that is larger than the chunk size");
+            return TransferError::protocol("a piece that is larger than the chunk size");
         }
         if !asked.accept(entry.offset, entry.length) {
-            return protocol("a piece that was not asked for, or is out of order");
+            return TransferError::protocol("a piece that was not asked for, or is out of order");
         }
         let (file, useless) = (asked.file, asked.useless);
         let credit = entry.cost();
         if self.credit.spend(credit).is_none() {
-            return protocol("more data than there was credit for");
+            return TransferError::protocol("more data than there was credit for");
         }
         // A file that failed meanwhile, or was asked for anew: the rest of it is of no use.
         let useless = useless || self.files.get(&file).is_none_or(|task| task.asked != (id, entry.n));
@@ -74,7 +70,7 @@ impl Transfer {
 
     pub(super) fn body_data(&mut self, data: Bytes) -> Result<(), TransferError> {
         self.totals.received_bytes += data.len() as u64;
-        let Some(piece) = &mut self.piece else { return protocol("octets outside of a piece") };
+        let Some(piece) = &mut self.piece else { return TransferError::protocol("octets outside of a piece") };
         if piece.useless || piece.entry.body == Body::Plain {
             self.pass(data);
         } else {
@@ -85,7 +81,9 @@ impl Transfer {
     }
 
     pub(super) fn body_ends(&mut self) -> Result<(), TransferError> {
-        let Some(piece) = &mut self.piece else { return protocol("the end of a piece that did not begin") };
+        let Some(piece) = &mut self.piece else {
+            return TransferError::protocol("the end of a piece that did not begin");
+        };
         if !piece.useless {
             match piece.entry.body {
                 Body::Plain => {}
