@@ -12,18 +12,18 @@ use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A client and a request of it, whose pieces are sent in their order, so that they have to come in it. Else what came first would take
-/// the room of what must be sent before it.
-type Line = (u64, u64);
-
 /// What is copied, and pieces `W` that wait for their room. Those are handed out by the event thread only.
 pub(super) struct Copies<W> {
     counts: Arc<Counts>,
-    /// None of them is empty.
-    waiting: HashMap<Line, VecDeque<Wanted<W>>>,
-    /// In the order of their turns, each once. Clients take turns, and of one of them its requests.
-    turns: VecDeque<Line>,
+    /// Clients for which something waits.
+    waiting: HashMap<u64, Lines<W>>,
+    /// The same clients in the order of their turns, each once.
+    turns: VecDeque<u64>,
 }
+
+/// What waits for a client, by request, in the order of the requests' turns. The pieces of a request are sent in their order, so they
+/// have to come in it: else what came first would take the room of what must be sent before it. No line is empty.
+struct Lines<W>(VecDeque<(u64, VecDeque<Wanted<W>>)>);
 
 /// A piece that needs room.
 pub(super) struct Wanted<W> {
@@ -93,15 +93,12 @@ impl<W> Copies<W> {
 
     /// Queues a piece.
     pub(super) fn push(&mut self, wanted: Wanted<W>) {
-        let line = (wanted.client, wanted.request);
-        let waiting = self.waiting.entry(line).or_default();
-        if waiting.is_empty() {
-            self.turns.push_back(line);
-        }
-        match wanted.cut {
-            Cut::Was => waiting.push_front(wanted),
-            Cut::Never | Cut::May => waiting.push_back(wanted),
-        }
+        let client = wanted.client;
+        let lines = self.waiting.entry(client).or_insert_with(|| {
+            self.turns.push_back(client);
+            Lines(VecDeque::new())
+        });
+        lines.push(wanted);
         self.counts.lock().is_changed = true;
     }
 
@@ -116,48 +113,79 @@ impl<W> Copies<W> {
             return None;
         }
         let mut is_kept = false;
-        for at in 0..self.turns.len() {
-            let Some(&line) = self.turns.get(at) else { break };
-            let Some(wanted) = self.waiting.get(&line).and_then(VecDeque::front) else { continue };
-            if let Some((bytes, is_sure)) = held.room(wanted, &mut is_kept) {
-                let share = held.grant(&counts, wanted, bytes, is_sure);
-                let what = self.take(line)?;
-                held.is_awaited = !self.turns.is_empty();
-                return Some((what, share));
+        let mut found = None;
+        'turns: for (turn, client) in self.turns.iter().enumerate() {
+            for (at, wanted) in self.waiting.get(client).into_iter().flat_map(Lines::firsts) {
+                if let Some((bytes, is_sure)) = held.room(wanted, &mut is_kept) {
+                    found = Some((turn, at, bytes, is_sure));
+                    break 'turns;
+                }
             }
         }
-        held.is_changed = false;
-        held.is_awaited = true;
-        None
+        held.is_changed = found.is_some();
+        let taken = found.and_then(|(turn, at, bytes, is_sure)| {
+            let wanted = self.take(turn, at)?;
+            let share = held.grant(&counts, &wanted, bytes, is_sure);
+            Some((wanted.what, share))
+        });
+        held.is_awaited = !self.turns.is_empty();
+        taken
     }
 
-    /// Takes the first of a line, and puts its client behind all others, and the line behind all of its client.
-    fn take(&mut self, line: Line) -> Option<W> {
-        let (own, others) = self.turns.drain(..).filter(|of| *of != line).partition(|(client, _)| *client == line.0);
-        self.turns = others;
-        self.turns.extend::<VecDeque<Line>>(own);
-        let waiting = self.waiting.get_mut(&line)?;
-        let wanted = waiting.pop_front()?;
-        if waiting.is_empty() {
-            self.waiting.remove(&line);
+    /// Takes the first of the line at `at` of the client whose turn is `turn`, which goes behind all others.
+    fn take(&mut self, turn: usize, at: usize) -> Option<Wanted<W>> {
+        let client = self.turns.remove(turn)?;
+        let lines = self.waiting.get_mut(&client)?;
+        let wanted = lines.take(at)?;
+        if lines.0.is_empty() {
+            self.waiting.remove(&client);
         } else {
-            self.turns.push_back(line);
+            self.turns.push_back(client);
         }
-        Some(wanted.what)
+        Some(wanted)
     }
 
     /// Drops what a client has waiting, or only what is for one request of it.
     pub(super) fn forget(&mut self, client: u64, request: Option<u64>) {
-        if self.turns.is_empty() {
-            return;
+        let Some(lines) = self.waiting.get_mut(&client) else { return };
+        match request {
+            Some(request) => lines.0.retain(|(of, _)| *of != request),
+            None => lines.0.clear(),
         }
-        let is_kept = |line: &Line| line.0 != client || request.is_some_and(|request| line.1 != request);
-        self.turns.retain(is_kept);
-        self.waiting.retain(|line, _| is_kept(line));
+        if lines.0.is_empty() {
+            self.waiting.remove(&client);
+            self.turns.retain(|of| *of != client);
+        }
         let mut held = self.counts.lock();
         // Room may have been kept for it.
         held.is_changed = true;
         held.is_awaited = !self.turns.is_empty();
+    }
+}
+
+impl<W> Lines<W> {
+    fn push(&mut self, wanted: Wanted<W>) {
+        let request = wanted.request;
+        match self.0.iter_mut().find(|(of, _)| *of == request) {
+            None => self.0.push_back((request, VecDeque::from([wanted]))),
+            Some((_, line)) if wanted.cut == Cut::Was => line.push_front(wanted),
+            Some((_, line)) => line.push_back(wanted),
+        }
+    }
+
+    /// The first of each line, and where the line is.
+    fn firsts(&self) -> impl Iterator<Item = (usize, &Wanted<W>)> {
+        self.0.iter().enumerate().filter_map(|(at, (_, line))| Some((at, line.front()?)))
+    }
+
+    /// Takes the first of the line at `at`, which goes behind the client's others.
+    fn take(&mut self, at: usize) -> Option<Wanted<W>> {
+        let (request, mut line) = self.0.remove(at)?;
+        let wanted = line.pop_front();
+        if !line.is_empty() {
+            self.0.push_back((request, line));
+        }
+        wanted
     }
 }
 

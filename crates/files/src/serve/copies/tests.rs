@@ -163,7 +163,7 @@ proptest! {
         tape in proptest::collection::vec((0u64..6, 0u64..4, 1usize..8 * MIB), 0..100),
     ) {
         let (mut copies, _) = copies();
-        let mut requests: HashMap<Line, VecDeque<(usize, usize, Option<Share>)>> = HashMap::new();
+        let mut requests = HashMap::<_, VecDeque<(usize, usize, Option<Share>)>>::new();
         let mut numbers = 0..;
         for (client, request, bytes) in tape {
             let what = numbers.next().unwrap();
