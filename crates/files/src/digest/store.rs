@@ -13,6 +13,7 @@ use super::cache::{Digested, FileKey};
 use super::{Leaf, LeafSize, merge_leaves};
 use crate::root::Timestamp;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -36,7 +37,12 @@ impl Store {
     pub(super) fn open(path: &Path, mut each: impl FnMut(FileKey, Digested)) -> io::Result<Store> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?);
-        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
+            Errno::AGAIN => {
+                io::Error::new(io::ErrorKind::WouldBlock, "another server has it; each server needs a file of its own")
+            }
+            errno => errno.into(),
+        })?;
         let mut store = Store { file, length: 0 };
         let mut reader = BufReader::new(&store.file);
         let mut magic = Vec::new();
