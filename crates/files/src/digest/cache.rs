@@ -3,7 +3,7 @@
 use super::store::Store;
 use super::{Digest, Leaf, LeafSize};
 use crate::root::{FileStat, Timestamp};
-use std::collections::{BTreeMap, HashMap};
+use lru::LruCache;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -58,28 +58,19 @@ pub struct DigestCache {
     store: Mutex<Option<Store>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
-    entries: HashMap<FileKey, Entry>,
-    /// Keys by when they were last used.
-    order: BTreeMap<u64, FileKey>,
-    uses: u64,
+    entries: LruCache<FileKey, Arc<Digested>>,
     bytes: usize,
 }
 
-#[derive(Debug)]
-struct Entry {
-    value: Arc<Digested>,
-    used: u64,
-}
-
-/// What an entry takes beside its leaves: both maps' nodes, roughly.
+/// What an entry takes beside its leaves: the digest, the key, and the map's node, roughly.
 const ENTRY_BYTES: usize = 256;
 
 impl DigestCache {
     /// Takes up to about this much memory.
     pub fn new(bytes_max: usize) -> DigestCache {
-        DigestCache { bytes_max, state: Mutex::default(), store: Mutex::default() }
+        DigestCache { bytes_max, state: Mutex::new(State::new()), store: Mutex::default() }
     }
 
     /// The same, remembered over restarts in a file, which is made if it isn't there. Blocks.
@@ -87,22 +78,14 @@ impl DigestCache {
     /// An error if it can't be read or written, is something else, or is in use by another process. The file grows to about twice the
     /// memory, then it is written anew.
     pub fn with_file(bytes_max: usize, path: &Path) -> io::Result<DigestCache> {
-        let mut state = State::default();
+        let mut state = State::new();
         let store = Store::open(path, |key, digested| state.insert(key, Arc::new(digested), bytes_max))?;
         Ok(DigestCache { bytes_max, state: Mutex::new(state), store: Mutex::new(Some(store)) })
     }
 
     /// The digest of a file that is (still) this.
     pub fn lookup(&self, stat: &FileStat) -> Option<Arc<Digested>> {
-        let mut guard = self.lock();
-        let state = &mut *guard;
-        let key = FileKey::from(stat);
-        let entry = state.entries.get_mut(&key)?;
-        state.order.remove(&entry.used);
-        state.uses += 1;
-        entry.used = state.uses;
-        state.order.insert(state.uses, key);
-        Some(Arc::clone(&entry.value))
+        self.lock().entries.get(&FileKey::from(stat)).cloned()
     }
 
     /// Remembers the digest of a file that was this both before and after it was hashed, unless it had changed too shortly
@@ -141,25 +124,25 @@ impl DigestCache {
 }
 
 impl State {
+    fn new() -> State {
+        // What bounds it is octets.
+        State { entries: LruCache::unbounded(), bytes: 0 }
+    }
+
     fn insert(&mut self, key: FileKey, value: Arc<Digested>, bytes_max: usize) {
-        self.uses += 1;
         self.bytes += entry_bytes(&value);
-        if let Some(old) = self.entries.insert(key, Entry { value, used: self.uses }) {
-            self.order.remove(&old.used);
-            self.bytes -= entry_bytes(&old.value);
+        if let Some(old) = self.entries.put(key, value) {
+            self.bytes -= entry_bytes(&old);
         }
-        self.order.insert(self.uses, key);
         while self.bytes > bytes_max {
-            let Some((_, oldest)) = self.order.pop_first() else { break };
-            if let Some(forgotten) = self.entries.remove(&oldest) {
-                self.bytes -= entry_bytes(&forgotten.value);
-            }
+            let Some((_, forgotten)) = self.entries.pop_lru() else { break };
+            self.bytes -= entry_bytes(&forgotten);
         }
     }
 
     /// All that is remembered; what was not used for longest comes first.
     fn all(&self) -> Vec<(FileKey, Arc<Digested>)> {
-        self.order.values().filter_map(|key| Some((*key, Arc::clone(&self.entries.get(key)?.value)))).collect()
+        self.entries.iter().rev().map(|(key, value)| (*key, Arc::clone(value))).collect()
     }
 }
 
