@@ -1,11 +1,13 @@
 //! The decisions of a transfer to a writer: list, ask for the metadata with the digest, for the leaves, then for the data.
 
+mod body;
+
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::StreamOptions;
-use crate::digest::{Digest, Leaf, LeafHasher, LeafSize, merge_leaves};
+use crate::digest::{Digest, Leaf, LeafSize, merge_leaves};
 use crate::limits::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, LEAF_VALUE_BYTES, LEAVES_PAGE_MAX};
 use crate::path::{Escaped, RelPath};
 use crate::protocol::ErrorCode;
@@ -18,6 +20,7 @@ use crate::receive::inbound::Inbound;
 use crate::receive::transfer::{AGAIN_MAX, Credit, HASH_BYTES_PER_SECOND_MIN, Progress, TransferError, in_vain};
 use crate::receive::waiting::tells_nothing;
 use crate::root::Timestamp;
+use body::Piece;
 
 /// Largest leaf that is held in memory until it is checked: that of a file of 16 TiB.
 const LEAF_HELD_BYTES_MAX: u64 = 16 << 20;
@@ -77,14 +80,6 @@ pub(super) struct Stream {
     /// Nothing came of what came last.
     came_to_nothing: bool,
     steps: Vec<Step>,
-}
-
-#[derive(Debug)]
-struct Piece {
-    entry: DataEntry,
-    useless: bool,
-    credit: u64,
-    packed: Vec<u8>,
 }
 
 fn told_changed(message: &str) -> String {
@@ -382,123 +377,6 @@ impl Stream {
             return TransferError::protocol("the leaves do not match the digest");
         }
         self.ask_for_leaves();
-        Ok(())
-    }
-
-    fn body_begins(&mut self, entry: DataEntry) -> Result<(), TransferError> {
-        let Some(piece) = &mut self.piece else { return TransferError::protocol("a body without a header") };
-        piece.entry = entry;
-        piece.credit = entry.cost();
-        if self.credit.spend(piece.credit).is_none() {
-            return TransferError::protocol("more data than there was credit for");
-        }
-        if piece.useless {
-            return Ok(());
-        }
-        let Some(version) = self.version else { return TransferError::protocol("data before the metadata") };
-        let next = self.written + self.held.len() as u64;
-        let ends_only = entry.length == 0 && entry.end;
-        let fits = entry.n == 0
-            && (ends_only || entry.offset == next)
-            && entry.length <= version.leaves.file_bytes() - next
-            && (entry.body == Body::Hole || entry.length <= self.chunk_bytes);
-        if fits { Ok(()) } else { TransferError::protocol("a piece that was not asked for, or is out of order") }
-    }
-
-    fn body_data(&mut self, data: Bytes) -> Result<(), TransferError> {
-        self.received_bytes += data.len() as u64;
-        match &mut self.piece {
-            None => TransferError::protocol("octets outside of a piece"),
-            Some(piece) if piece.useless => Ok(()),
-            Some(piece) if piece.entry.body == Body::Zstd => {
-                // Bounded: the body is as long as the header says, and that was checked.
-                piece.packed.extend_from_slice(&data);
-                Ok(())
-            }
-            Some(_) => self.take(data),
-        }
-    }
-
-    fn body_ends(&mut self) -> Result<(), TransferError> {
-        let Some(piece) = &mut self.piece else {
-            return TransferError::protocol("the end of a piece that did not begin");
-        };
-        self.credit.release(std::mem::take(&mut piece.credit));
-        if piece.useless {
-            return Ok(());
-        }
-        match piece.entry.body {
-            Body::Plain => Ok(()),
-            Body::Zstd => {
-                let length = usize::try_from(piece.entry.length).unwrap_or(usize::MAX);
-                let packed = std::mem::take(&mut piece.packed);
-                match zstd::bulk::decompress(&packed, length) {
-                    Ok(data) if data.len() == length => self.take(data.into()),
-                    _ => self.ask_again(),
-                }
-            }
-            Body::Hole => {
-                self.zeros_left = piece.entry.length;
-                Ok(())
-            }
-        }
-    }
-
-    /// Takes the next octets of the file.
-    fn take(&mut self, mut data: Bytes) -> Result<(), TransferError> {
-        let Some(FileVersion { leaves, .. }) = self.version else { return Ok(()) };
-        if !self.verify {
-            self.write(data);
-            return Ok(());
-        }
-        while !data.is_empty() && self.piece.as_ref().is_some_and(|piece| !piece.useless) {
-            let leaf = leaves.index_at(self.written);
-            let Ok((_, length)) = leaves.range(leaf) else {
-                return TransferError::protocol("more octets than the file has");
-            };
-            let lacking = usize::try_from(length).unwrap_or(usize::MAX).saturating_sub(self.held.len());
-            self.held.extend_from_slice(&data.split_to(lacking.min(data.len())));
-            if self.held.len() as u64 == length {
-                self.check(leaves, leaf)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// A leaf is whole: writes it if it is right.
-    fn check(&mut self, leaves: LeafSize, leaf: u64) -> Result<(), TransferError> {
-        let hasher = LeafHasher::new(leaves, leaf).ok();
-        let hashed = hasher.and_then(|mut hasher| hasher.update(&self.held).and_then(|()| hasher.finish()).ok());
-        let expected = usize::try_from(leaf).ok().and_then(|leaf| self.values.get(leaf));
-        if hashed.is_none() || hashed.as_ref() != expected {
-            return self.ask_again();
-        }
-        self.bad = 0;
-        let data = std::mem::take(&mut self.held).into();
-        self.write(data);
-        Ok(())
-    }
-
-    fn write(&mut self, data: Bytes) {
-        self.written += data.len() as u64;
-        self.steps.push(Step::Write(data));
-        if self.version.is_some_and(|version| version.leaves.file_bytes() == self.written) {
-            self.finish();
-        }
-    }
-
-    /// What came is wrong: what is still to come of this request is of no use, the rest is asked for from there.
-    fn ask_again(&mut self) -> Result<(), TransferError> {
-        self.bad += 1;
-        if self.bad > AGAIN_MAX {
-            let message = format!("its content does not match its digest, {} times", AGAIN_MAX + 1);
-            return Err(TransferError::Unmet { code: ErrorCode::Io, message });
-        }
-        if let Some(piece) = &mut self.piece {
-            piece.useless = true;
-        }
-        self.send(Request::Cancel { id: self.id });
-        self.ask_for_data();
         Ok(())
     }
 }

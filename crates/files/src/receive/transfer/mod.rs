@@ -5,6 +5,8 @@
 //! while the listing goes on, written as they come, checked against their digests, and installed. Whatever a server says is
 //! checked against what it was asked; what breaks the protocol ends the transfer, what concerns one file ends that file.
 
+mod answers;
+mod asked;
 mod checking;
 mod command;
 mod confirming;
@@ -16,6 +18,7 @@ mod later;
 mod listing;
 mod outcome;
 mod pieces;
+mod share;
 #[cfg(test)]
 mod tests;
 
@@ -30,14 +33,16 @@ pub use outcome::{FileFailure, Progress, Totals, TransferError};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
+use asked::Fetch;
 use confirming::Confirmations;
 pub(in crate::receive) use credit::Credit;
-use fetching::{Fetch, Share, Space};
+use fetching::Space;
 use file::FileTask;
 use keys::Counted;
 use later::Later;
 use listing::{ListedDir, Listing};
 use pieces::Piece;
+use share::Share;
 
 use super::breaks::Breaks;
 use super::inbound::Inbound;

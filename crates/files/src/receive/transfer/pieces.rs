@@ -2,8 +2,9 @@
 
 use bytes::Bytes;
 
+use super::asked::AskedState;
 use super::command::{ContentKey, ContentSpec, DiskCommand, FileKey, Part, SmallFile};
-use super::fetching::{AskedState, SMALL_FILE_BYTES};
+use super::fetching::SMALL_FILE_BYTES;
 use super::file::{Content, Phase};
 use super::outcome::TransferError;
 use super::{AGAIN_MAX, Transfer};

@@ -1,0 +1,229 @@
+//! What the server answers about the files that it was asked for.
+
+use bytes::Bytes;
+
+use super::Transfer;
+use super::asked::{Asked, AskedState};
+use super::command::{DiskCommand, FileKey, SmallFile, Version};
+use super::file::Phase;
+use super::outcome::TransferError;
+use crate::digest::{Digest, LeafSize};
+use crate::protocol::ErrorCode;
+use crate::protocol::control::{DigestReply, ErrorReply, FileAnswer, FileMetadata, Reply};
+
+impl Transfer {
+    /// A control message came.
+    pub(super) fn reply(&mut self, reply: Reply, attachment: Option<Bytes>) -> Result<(), TransferError> {
+        match reply {
+            Reply::List(page) => self.list_page(page),
+            Reply::Files(files) => files.files.into_iter().try_for_each(|answer| self.file_answer(files.id, answer)),
+            Reply::Digest(digest) => self.digest_came(digest),
+            Reply::End { id, n } => self.asked_over(id, n),
+            Reply::Void(void) => {
+                let file = self.take_asked(void.id, void.n)?;
+                let reason = format!("the server says: {} ({})", void.message, void.code);
+                self.restart(file, &reason, void.code == ErrorCode::Changed)
+            }
+            Reply::Done { id } => self.fetch_done(id),
+            Reply::Leaves(leaves) => self.leaves_came(leaves, attachment),
+            Reply::Error(error) => self.request_failed(error),
+            Reply::Hello(_) | Reply::Cancelled(_) | Reply::Unknown => Ok(()),
+        }
+    }
+
+    pub(super) fn asked_mut(&mut self, id: u32, n: u32) -> Result<&mut Asked, TransferError> {
+        let fetch = self.fetches.get_mut(&id);
+        let asked = fetch.and_then(|fetch| fetch.files.get_mut(usize::try_from(n).ok()?));
+        asked.ok_or_else(|| TransferError::Protocol("something of a file that was not asked for".to_owned()))
+    }
+
+    /// A file for which nothing more comes in its fetch.
+    fn take_asked(&mut self, id: u32, n: u32) -> Result<FileKey, TransferError> {
+        let asked = self.asked_mut(id, n)?;
+        if asked.state == AskedState::Over {
+            return TransferError::protocol("something of a file that is over");
+        }
+        asked.state = AskedState::Over;
+        Ok(asked.file)
+    }
+
+    fn file_answer(&mut self, id: u32, answer: FileAnswer) -> Result<(), TransferError> {
+        match answer {
+            FileAnswer::Metadata(metadata) => self.metadata_came(id, &metadata),
+            FileAnswer::Same { n } => {
+                let key = self.take_asked(id, n)?;
+                let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
+                if task.local_digest.is_none() {
+                    return TransferError::protocol("a file is the same, but the same as what was not asked");
+                }
+                self.touch(key);
+                Ok(())
+            }
+            FileAnswer::Error { n, code, message } => {
+                let is_awaited = self.asked_mut(id, n)?.state == AskedState::Awaited;
+                let key = self.take_asked(id, n)?;
+                let reason = format!("the server says: {message} ({code})");
+                match code {
+                    ErrorCode::Changed => self.restart(key, &reason, true),
+                    ErrorCode::Busy if is_awaited => self.busy_with(key, reason),
+                    _ => self.file_failed(key, reason),
+                }
+            }
+        }
+    }
+
+    fn metadata_came(&mut self, id: u32, metadata: &FileMetadata) -> Result<(), TransferError> {
+        self.later.opened_one();
+        let asked = self.asked_mut(id, metadata.n)?;
+        if asked.state != AskedState::Awaited {
+            return TransferError::protocol("metadata of a file twice");
+        }
+        asked.begin(metadata.size);
+        asked.digest_told = metadata.digest.is_some();
+        let key = asked.file;
+        let Ok(leaves) = LeafSize::announced(metadata.leaf_bytes, metadata.size) else {
+            return TransferError::protocol("leaves of a size that they cannot have");
+        };
+        let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
+        let FileMetadata { size, mtime: modified, mode, sparse, .. } = *metadata;
+        let version = Version { size, modified, mode, sparse };
+        let changed = !version.same_content(&task.version)
+            || leaves != task.leaves
+            || task.digest.is_some_and(|known| metadata.digest.is_some_and(|digest| digest != known));
+        self.totals.listed_bytes = self.totals.listed_bytes.saturating_sub(task.version.size).saturating_add(size);
+        task.version = version;
+        task.leaves = leaves;
+        task.digest = if changed { metadata.digest } else { metadata.digest.or(task.digest) };
+        if changed && task.content.is_some() {
+            self.abandon(key);
+            self.asked_mut(id, metadata.n)?.useless = true;
+        } else if let Some(digest) = metadata.digest {
+            self.note_digest(key, digest);
+        }
+        Ok(())
+    }
+
+    fn digest_came(&mut self, reply: DigestReply) -> Result<(), TransferError> {
+        let asked = self.asked_mut(reply.id, reply.n)?;
+        if asked.state == AskedState::Awaited {
+            return TransferError::protocol("a digest before the metadata");
+        }
+        asked.digest_told = true;
+        let key = asked.file;
+        let Some(task) = self.files.get_mut(&key).filter(|task| task.asked == (reply.id, reply.n)) else {
+            return Ok(());
+        };
+        if task.leaves.leaf_bytes() != reply.leaf_bytes {
+            return TransferError::protocol("leaves of another size than before");
+        }
+        if matches!(task.phase, Phase::Installing | Phase::Touching) {
+            // It was checked against what the server said before, and that is what is confirmed.
+            return Ok(());
+        }
+        if task.digest.is_some_and(|known| known != reply.digest)
+            && matches!(task.phase, Phase::Requested | Phase::Arrived)
+        {
+            // What an earlier transfer left was of another version that had the same size and time.
+            task.digest = None;
+            return self.restart(key, "the file changed", true);
+        }
+        task.digest = Some(reply.digest);
+        self.note_digest(key, reply.digest);
+        self.try_finish(key)
+    }
+
+    fn note_digest(&mut self, key: FileKey, digest: Digest) {
+        let content = self.files.get(&key).and_then(|task| task.content.as_ref()).filter(|content| content.begun);
+        if let Some(content) = content.map(|content| content.key) {
+            self.command(DiskCommand::NoteDigest { content, digest });
+        }
+    }
+
+    /// The server says that a file is complete.
+    pub(super) fn asked_over(&mut self, id: u32, n: u32) -> Result<(), TransferError> {
+        let asked = self.asked_mut(id, n)?;
+        if !asked.is_whole() {
+            return TransferError::protocol("a file ends before all that was asked for has come");
+        }
+        asked.state = AskedState::Over;
+        let (key, useless) = (asked.file, asked.useless);
+        if useless {
+            return self.restart(key, "the file changed", true);
+        }
+        let verify = self.options.verify;
+        let Some(task) = self.files.get_mut(&key).filter(|task| task.asked == (id, n)) else { return Ok(()) };
+        if !matches!(task.phase, Phase::Requested) {
+            return Ok(());
+        }
+        if task.version.size == 0 && task.content.is_none() {
+            task.phase = Phase::Installing;
+            // There is one digest that an empty file can have, whether the server has told it or not.
+            let empty = || Digest(*blake3::hash(&[]).as_bytes());
+            let digest = verify.then(|| *task.digest.get_or_insert_with(empty));
+            let (local, version) = (task.local.clone(), task.version);
+            let small = SmallFile { file: key, local, version, digest, data: Vec::new(), credit: 0 };
+            self.command(DiskCommand::Small(small));
+            return Ok(());
+        }
+        task.phase = Phase::Arrived;
+        self.try_finish(key)
+    }
+
+    fn fetch_done(&mut self, id: u32) -> Result<(), TransferError> {
+        let Some(fetch) = self.fetches.remove(&id) else {
+            return TransferError::protocol("a request is done that was not made");
+        };
+        self.share.grow();
+        for asked in fetch.files {
+            if asked.state != AskedState::Over {
+                return TransferError::protocol("a request is done before its files are");
+            }
+            if let Some(task) = self.files.get_mut(&asked.file).filter(|task| task.asked.0 == id) {
+                task.digest_may_come = false;
+                self.try_finish(asked.file)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn request_failed(&mut self, error: ErrorReply) -> Result<(), TransferError> {
+        let Some(id) = error.id else {
+            return TransferError::protocol(&format!("it could not read a request: {}", error.message));
+        };
+        let reason = format!("the server says: {} ({})", error.message, error.code);
+        if self.listing.open_id() == Some(&id) {
+            // It came just now.
+            let now = self.waiting_since.since();
+            if error.code == ErrorCode::Busy && self.listing.is_asked_for_later(now, self.options.idle_timeout) {
+                return Ok(());
+            }
+            return Err(TransferError::Refused { code: error.code, message: error.message });
+        }
+        if let Some(key) = self.leaf_requests.remove(&id) {
+            if error.code == ErrorCode::Busy {
+                return self.busy_with(key, reason);
+            }
+            return self.restart(key, &reason, error.code == ErrorCode::Changed);
+        }
+        let Some(fetch) = self.fetches.remove(&id) else { return Ok(()) };
+        // Not a word of these files came: asking for them again, when and as the server has room, is no second attempt.
+        let is_later = error.code == ErrorCode::Busy
+            && fetch.files.iter().all(|asked| asked.state == AskedState::Awaited)
+            && self.share.shrink(self.fetches.len());
+        for asked in fetch.files {
+            let asked_here = self.files.get(&asked.file).is_some_and(|task| task.asked.0 == id);
+            if asked.state != AskedState::Over && asked_here {
+                match error.code {
+                    _ if is_later => self.wait_again(asked.file),
+                    ErrorCode::Busy => self.restart(asked.file, &reason, false)?,
+                    ErrorCode::Changed => self.restart(asked.file, &reason, true)?,
+                    _ => self.file_failed(asked.file, reason.clone())?,
+                }
+            } else if let Some(task) = self.files.get_mut(&asked.file).filter(|_| asked_here) {
+                task.digest_may_come = false;
+                self.try_finish(asked.file)?;
+            }
+        }
+        Ok(())
+    }
+}
