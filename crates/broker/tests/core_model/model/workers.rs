@@ -52,9 +52,11 @@ impl Model {
             }
             Some(&Role::Worker(key)) => {
                 self.workers.at(key).blocked = blocked;
-                let service = self.workers.at(key).service;
-                self.offer(key);
-                self.dispatch(service);
+                if !blocked {
+                    let service = self.workers.at(key).service;
+                    self.offer(key);
+                    self.dispatch(service);
+                }
             }
         }
     }
