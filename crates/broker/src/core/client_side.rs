@@ -143,11 +143,10 @@ impl Core {
         let bytes = body.memory_bytes() + envelope_bytes(&envelope);
         if self.bytes + bytes > self.settings.bytes_max + self.settings.late_bytes_max() {
             let (status, reason) = (Status::UNAVAILABLE, "the broker has all that it can hold");
-            let known = self.services.find(service);
             self.stock_refuse(now, peer, envelope, service, status, reason);
             // The next one would be refused as well, and so on through all that it sends.
             if let Role::Client(key) = self.role(peer) {
-                self.pause(key, known.unwrap_or(ServiceKey::MAX));
+                self.pause(key, Bytes::copy_from_slice(service));
             }
             return;
         }
@@ -173,8 +172,9 @@ impl Core {
         // It isn't told to come again, as numbered clients are. What is done is to stop reading before the next one; many clients
         // may each have one beyond the bound, but not more together than the broker was prepared to hold while they came.
         let service = self.take(now, key, number, ttl_ms, false, service, Arriving::Body(body), envelope);
-        if !self.has_room(key, service, 1, 1) {
-            self.pause(key, service);
+        let service = self.services.at(service);
+        if !self.has_room(key, Some(service), 1, 1) {
+            self.pause(key, service.name.clone());
         }
     }
 
@@ -338,7 +338,7 @@ impl Core {
         }
         let session = self.sessions.remove(key as usize);
         if session.paused {
-            self.paused.retain(|&(paused, _)| paused != key);
+            self.paused.retain(|(paused, _)| *paused != key);
         }
         // Somebody has come by the name of what was stored, and couldn't be kept.
         if let Some(peer) = session.peer {

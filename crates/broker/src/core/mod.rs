@@ -242,7 +242,9 @@ pub struct Core {
     next_absence_check: Millis,
     /// When the first of the workers that rest has rested.
     next_rest_end: Millis,
-    paused: VecDeque<(SessionKey, ServiceKey)>,
+    /// Stock clients that aren't read, in the order of their turns, and the service of whose queue each has to wait for: by name, since keys
+    /// are given again.
+    paused: VecDeque<(SessionKey, Bytes)>,
     /// How often one of them was looked at.
     #[cfg(test)]
     looks: usize,

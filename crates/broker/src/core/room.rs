@@ -1,9 +1,10 @@
 //! Whether there is room for a request, and what becomes of one for which there is none.
 
 use super::client_side::is_built_in;
+use super::service::Service;
 use super::settings::{Millis, Settings};
 use super::stopping::STOPPING;
-use super::{Action, Core, Peer, Role, ServiceKey, SessionKey, StockEnvelope};
+use super::{Action, Core, Peer, Role, SessionKey, StockEnvelope};
 use crate::body::Body;
 use crate::wire::{Status, Token};
 use bytes::Bytes;
@@ -102,13 +103,13 @@ impl Core {
 
     /// Whether a stock client may go on; with divisors over 1, whether there is so much more room in what is its own and in what
     /// is everybody's.
-    pub(super) fn has_room(&self, key: SessionKey, service: ServiceKey, own: usize, shared: usize) -> bool {
+    pub(super) fn has_room(&self, key: SessionKey, service: Option<&Service>, own: usize, shared: usize) -> bool {
         let settings = &self.settings;
         let session = &self.sessions[key as usize];
         below(session.requests.len(), settings.client_requests_max, own)
             && below(session.bytes, settings.client_bytes_max, own)
             && self.has_shared_room(shared)
-            && self.services.get(service).is_none_or(|service| {
+            && service.is_none_or(|service| {
                 below(service.waiting.len, settings.service_requests_max, shared)
                     && below(service.waiting_bytes, settings.service_bytes_max, shared)
             })
@@ -136,7 +137,8 @@ impl Core {
         }
     }
 
-    pub(super) fn pause(&mut self, key: SessionKey, service: ServiceKey) {
+    /// Has a stock client not read until there is room in what is its own, everybody's, and the service's of that name.
+    pub(super) fn pause(&mut self, key: SessionKey, service: Bytes) {
         let session = &mut self.sessions[key as usize];
         if let (false, Some(peer)) = (session.paused, session.peer) {
             session.paused = true;
@@ -171,7 +173,7 @@ impl Core {
             let Some(peer) = self.sessions.get(key as usize).filter(|s| s.paused).and_then(|s| s.peer) else {
                 continue;
             };
-            if self.has_room(key, service, 2, shared) {
+            if self.has_room(key, self.services.by_name(&service), 2, shared) {
                 resumed += 1;
                 self.sessions[key as usize].paused = false;
                 self.actions.push(Action::Pause { peer, paused: false });
