@@ -273,22 +273,18 @@ impl Core {
     /// A client doesn't want some outcomes any more, or has them.
     #[inline]
     fn drop_interest(&mut self, now: Millis, key: SessionKey, first: u64, end: u64) {
-        let before = self.replies_of(key);
         let mut walk = Walk::new(first, end);
         while let Some(slot) = self.sessions[key as usize].requests.take_next(&mut walk) {
-            if self.requests.at(slot).state != State::Settled {
-                self.withdraw(now, slot);
+            match self.requests.at(slot).state {
+                State::Settled => {
+                    let session = &mut self.sessions[key as usize];
+                    (session.takes_since, session.has_confirmed) = (now, true);
+                }
+                // A worker that had it is given another one, which may be this client's.
+                _ => self.withdraw(now, slot),
             }
             self.forget_unlisted(slot);
         }
-        if self.replies_of(key) < before {
-            let session = &mut self.sessions[key as usize];
-            (session.takes_since, session.has_confirmed) = (now, true);
-        }
-    }
-
-    fn replies_of(&self, key: SessionKey) -> usize {
-        self.sessions[key as usize].reply_bytes
     }
 
     /// A numbered client cancels a request. It has an outcome all the same.

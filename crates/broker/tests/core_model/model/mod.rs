@@ -346,20 +346,15 @@ impl Model {
     }
 
     fn drop_all(&mut self, now: Millis, key: usize, numbers: std::ops::Range<u64>) {
-        let has_one = |n: &u64| {
-            self.numbered(key, *n)
-                .is_some_and(|p| self.requests.all[p].as_ref().is_some_and(|r| r.state == State::Settled))
-        };
-        if numbers.clone().any(|number| has_one(&number)) {
-            let session = self.sessions.at(key);
-            (session.takes_since, session.has_confirmed) = (now, true);
-        }
-        numbers.for_each(|number| self.drop_interest(key, number));
+        numbers.for_each(|number| self.drop_interest(now, key, number));
     }
 
-    fn drop_interest(&mut self, key: usize, number: u64) {
+    fn drop_interest(&mut self, now: Millis, key: usize, number: u64) {
         if let Some(place) = self.numbered(key, number) {
-            if self.requests.at(place).state != State::Settled {
+            if self.requests.at(place).state == State::Settled {
+                let session = self.sessions.at(key);
+                (session.takes_since, session.has_confirmed) = (now, true);
+            } else {
                 self.withdraw(place);
             }
             self.forget(place);
