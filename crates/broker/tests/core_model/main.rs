@@ -251,7 +251,7 @@ fn run(steps: Vec<Step>, journal: bool, reply_bytes_expected: usize) -> Result<(
 }
 
 fn cases() -> u32 {
-    std::env::var("TOWPATH_MODEL_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(300)
+    std::env::var("TOWPATH_MODEL_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(3_000)
 }
 
 proptest! {
