@@ -1,4 +1,4 @@
-"""A small client of the file protocol, written from docs/files-protocol.md alone: pyzmq, json and blake3."""
+"""A small client of the file protocol, written from docs/protocol/files.md alone: pyzmq, json and blake3."""
 
 import base64
 import dataclasses

@@ -1,4 +1,4 @@
-//! Where the processors' time of a request goes, in the broker, the worker and the client: the table of docs/limits.md.
+//! Where the processors' time of a request goes, in the broker, the worker and the client: the table of docs/internals/performance.md.
 //!
 //! Needs perf(1) and may need `kernel.perf_event_paranoid` of 1 or less. What a process uses for a request is counted in a run without
 //! perf; how that is divided, in a second one, by where the stacks of its samples are.

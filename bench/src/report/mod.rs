@@ -22,7 +22,7 @@ const INTRODUCTION: &str = "\
 Written by `cargo xtask bench`; don't edit. Each table is a series of its own: all its variants run in turn, in a shuffled order that is new
 in each round, after one round that counts for nothing and in which what arrived is compared with what was sent. Ratios are the
 medians of the ratios within a round, and only they mean anything: absolute figures of a shared or virtual machine drift.
-[limits.md](limits.md) says where the time goes, and what stands between these figures and better ones.
+[internals/performance.md](internals/performance.md) says where the time goes, and what stands between these figures and better ones.
 
 - *s* is the wall time of the receiver's process, from its start to its end, unless a table says otherwise; *range* is the
   fastest and the slowest run.

@@ -1,6 +1,6 @@
 //! Requests over ZeroMQ's wire protocol: an asynchronous Majordomo broker that survives its own death.
 //!
-//! docs/requests-protocol.md specifies what is spoken and what is promised.
+//! docs/protocol/requests.md specifies what is spoken and what is promised.
 
 #![warn(missing_debug_implementations)]
 

@@ -1,6 +1,6 @@
 //! Files over ZMTP: serving them and fetching them, under credit, verified, restartable.
 //!
-//! The protocol is specified in `docs/files-protocol.md`.
+//! The protocol is specified in `docs/protocol/files.md`.
 //!
 //! Serving a directory, until something calls [`serve::ShutdownHandle::shut_down`]:
 //!

@@ -1,5 +1,5 @@
 //! Every limit of the file protocol, by name. What comes from the wire is held against one of these before anything is
-//! allocated or opened. In brackets is the section of `docs/files-protocol.md` that has it.
+//! allocated or opened. In brackets is the section of `docs/protocol/files.md` that has it.
 
 pub use crate::digest::{LEAF_BYTES_MIN, LEAVES_MAX};
 pub use crate::path::{NAME_OCTETS_MAX, PATH_OCTETS_MAX};

@@ -2,7 +2,7 @@
 //!
 //! [`Journal::append`] copies an entry into memory; a thread of the journal writes whatever has come together, syncs it, and says how
 //! far it got ([`Journal::durable`]). So one sync is shared by all that came while the one before it ran, and the owner never waits.
-//! docs/journal-format.md has the format, what is recovered, and why this isn't an embedded store.
+//! docs/formats/journal.md has the format, what is recovered, and why this isn't an embedded store.
 
 mod block;
 mod clean;

@@ -1,4 +1,4 @@
-//! Records: what is told of one request, as octets. docs/journal-format.md has the tables.
+//! Records: what is told of one request, as octets. docs/formats/journal.md has the tables.
 //!
 //! A record has a length, a kind and a request's id in front, so that one can be moved without being understood whole.
 

@@ -1,6 +1,6 @@
 //! The Majordomo protocol as stock clients and workers speak it: MDP/0.1 (RFC 7), MDP/0.2 (RFC 18), and majortomo's shape of 0.2.
 //!
-//! Pure: frames in, frames out. docs/requests-protocol.md has the tables.
+//! Pure: frames in, frames out. docs/protocol/requests.md has the tables.
 
 mod broker;
 pub(crate) mod peer;

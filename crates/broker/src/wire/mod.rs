@@ -2,7 +2,7 @@
 //!
 //! A message is `[header][block]` or `[header][block][body]`. The block is records end to end; integers are big-endian. A body is
 //! in its record, or, if the record says that it is attached, in the frame behind the block: then it is the block's last
-//! record. docs/requests-protocol.md has the tables.
+//! record. docs/protocol/requests.md has the tables.
 
 mod block;
 mod client;

@@ -1,4 +1,4 @@
-//! The file protocol on the wire: `docs/files-protocol.md` in types. Nothing here touches a socket or a file.
+//! The file protocol on the wire: `docs/protocol/files.md` in types. Nothing here touches a socket or a file.
 //!
 //! Decoders take octets from anybody, never panic, and check every count and length against [`crate::limits`].
 

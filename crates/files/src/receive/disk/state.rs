@@ -1,4 +1,4 @@
-//! The state of a partial file: an append-only log of the leaves that are whole. `docs/partial-format.md` has the octets.
+//! The state of a partial file: an append-only log of the leaves that are whole. `docs/formats/partial.md` has the octets.
 
 use std::collections::BTreeMap;
 use std::fs::File;
