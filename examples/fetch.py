@@ -7,6 +7,6 @@ def ask(n): dealer.send_multipart([b"fetch", sys.argv[2].encode(), b"%d" % (n <<
 for n in range(10): ask(n)
 with open(sys.argv[3], "wb") as copy:
     while piece := dealer.recv():  # an empty piece is the end of the file
-        if dealer.rcvmore: sys.exit(dealer.recv().decode())  # two frames are an error: the word, and the reason
+        if dealer.rcvmore: sys.exit(dealer.recv().decode())  # two frames are an error: the word and the reason
         copy.write(piece)
         ask(n := n + 1)

@@ -1,4 +1,4 @@
-# python work.py tcp://HOST:PORT SERVICE: a worker that takes ten requests at a time, and replies in capitals.
+# python work.py tcp://HOST:PORT SERVICE: a worker that takes ten requests at a time and replies in capitals.
 import struct, sys, zmq
 
 service = sys.argv[2].encode()
@@ -10,7 +10,7 @@ while True:
     try:
         while True:
             (_, block, *attached), replies = dealer.recv_multipart(), b""
-            while block:  # a body of several frames (flag 1) is taken for one here, with their lengths in it
+            while block:  # a body of several frames (flag 1) is treated as one, with its length fields
                 size, length = {0xC1: 9, 0xC2: 28, 0xC3: 17, 0xC4: 1}[block[0]], 0  # WELCOME, REQUEST, CANCEL, LEAVE
                 if block[0] == 0xC2:
                     flags, token, _attempt, _ttl, length = struct.unpack(">xB16sHII", block[:size])
@@ -18,4 +18,4 @@ while True:
                     replies += struct.pack(">BB16sHI", 0x82, 0, token, 200, len(body)) + body  # REPLY
                 block = block[size + length :]
             if replies: dealer.send_multipart([b"TWPW01", replies])
-    except zmq.Again: dealer.close()  # ten seconds of silence: the broker may be another one by now
+    except zmq.Again: dealer.close()  # 10 s of silence: connect again

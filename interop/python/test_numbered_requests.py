@@ -1,4 +1,4 @@
-"""Numbered requests against `tow broker`: the examples that the README shows, and what numbers promise."""
+"""Numbered requests against `tow broker`: the examples that the guide shows, and what numbers promise."""
 
 import subprocess
 import sys
@@ -49,6 +49,11 @@ def test_the_examples(broker, example):
     output, _ = client.communicate("\n".join(lines).encode(), timeout=DEADLINE_SECONDS)
     assert client.returncode == 0 and worker.poll() is None
     assert sorted(output.decode().splitlines()) == sorted(f"{n} 200 {line.upper()}" for n, line in enumerate(lines, 1))
+
+
+@pytest.mark.parametrize("name", ["call.py", "work.py"])
+def test_the_guide_shows_the_examples(name):
+    assert (EXAMPLES / name).read_text() in (WORKSPACE / "docs/guide/requests.md").read_text()
 
 
 def test_the_example_tells_the_parts_of_a_reply(broker, example, worker):
