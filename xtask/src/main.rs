@@ -1,34 +1,51 @@
-//! The project's own commands: `cargo xtask test` is all that CI runs, `cargo xtask bench` measures.
+//! The project's own commands: `cargo xtask check` before a commit, `cargo xtask test` for everything, as CI does.
 
 mod python;
 mod steps;
+mod tests;
+mod tidy;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use steps::Step;
+use steps::{Options, Step};
 
 const USAGE: &str = "\
-usage: cargo xtask test [--only STEP]... [--keep-going]
-       cargo xtask bench [ARGUMENT]...
+Usage: cargo xtask COMMAND
 
-steps of test, in order:";
+  check [OPTION]...     what to run before a commit, in a minute or two: fmt, tidy, clippy, quick
+  test [OPTION]...      everything, as in CI: all steps but quick
+  tidy                  the step of that name alone
+  bench micro [FILTER]  microbenchmarks of codecs and of the broker's core
+  bench [ARGUMENT]...   the tables of docs/benchmarks.md; `bench --help` lists them
+
+Options:
+  --only STEP           run this step alone; may be repeated
+  --keep-going          go on after a step that failed
+  --jobs N              test binaries that run at a time [default: 2]
+  --long                more cases and seeds of the tests that search at random; tests read it as TOWPATH_LONG=1
+
+Steps, in order:";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.split_first() {
-        Some((command, rest)) if command == "test" => test(rest),
+        Some((command, rest)) if command == "check" => run(&Step::CHECK, rest),
+        Some((command, rest)) if command == "test" => run(&Step::TEST, rest),
+        Some((command, rest)) if command == "tidy" && rest.is_empty() => run(&[Step::Tidy], rest),
         Some((command, rest)) if command == "bench" => bench(rest),
-        _ => Err(Failure::Usage("no such command".into())),
+        Some((command, _)) if ["help", "--help", "-h"].contains(&command.as_str()) => {
+            println!("{}", usage());
+            Ok(())
+        }
+        Some((command, _)) => Err(Failure::Usage(format!("there is no command '{command}'"))),
+        None => Err(Failure::Usage("a command is missing".into())),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Step) => ExitCode::FAILURE,
         Err(Failure::Usage(message)) => {
-            eprintln!("xtask: {message}\n\n{USAGE}");
-            for step in Step::ALL {
-                eprintln!("  {:<12} {}", step.name(), step.about());
-            }
+            eprintln!("xtask: {message}\n\n{}", usage());
             ExitCode::from(2)
         }
     }
@@ -42,35 +59,50 @@ enum Failure {
     Usage(String),
 }
 
-fn test(arguments: &[String]) -> Result<(), Failure> {
-    let mut chosen = Vec::new();
-    let mut keep_going = false;
+fn usage() -> String {
+    let steps = Step::ALL.map(|step| format!("\n  {:<12} {}", step.name(), step.about()));
+    USAGE.to_owned() + &steps.concat()
+}
+
+fn run(steps: &[Step], arguments: &[String]) -> Result<(), Failure> {
+    let mut only = Vec::new();
+    let mut options = Options { keep_going: false, jobs: 2, long: false };
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
-            "--keep-going" => keep_going = true,
+            "--keep-going" => options.keep_going = true,
+            "--long" => options.long = true,
+            "--jobs" => {
+                let jobs = arguments.next().and_then(|jobs| jobs.parse().ok()).filter(|jobs| *jobs > 0);
+                options.jobs = jobs.ok_or_else(|| Failure::Usage("--jobs takes a number from 1".into()))?;
+            }
             "--only" => {
                 let name = arguments.next().map_or("", String::as_str);
                 let step = Step::ALL.into_iter().find(|step| step.name() == name);
-                chosen.push(step.ok_or_else(|| Failure::Usage(format!("no step is called '{name}'")))?);
+                only.push(step.ok_or_else(|| Failure::Usage(format!("there is no step '{name}'")))?);
             }
-            other => return Err(Failure::Usage(format!("test does not know '{other}'"))),
+            "--help" | "-h" => {
+                println!("{}", usage());
+                return Ok(());
+            }
+            other => return Err(Failure::Usage(format!("there is no option '{other}'"))),
         }
     }
-    if chosen.is_empty() {
-        chosen.extend(Step::ALL);
-    }
-    if steps::run(&chosen, keep_going) { Ok(()) } else { Err(Failure::Step) }
+    let steps = if only.is_empty() { steps } else { &only };
+    if steps::run(steps, &options) { Ok(()) } else { Err(Failure::Step) }
 }
 
 fn bench(arguments: &[String]) -> Result<(), Failure> {
     let mut command = cargo();
-    command.args(["run", "--release", "--package", "bench", "--"]).args(arguments);
+    match arguments.split_first() {
+        Some((first, rest)) if first == "micro" => command.args(["bench", "--package", "bench", "--"]).args(rest),
+        _ => command.args(["run", "--release", "--package", "bench", "--"]).args(arguments),
+    };
     match command.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(_) => Err(Failure::Step),
         Err(error) => {
-            eprintln!("xtask: cargo can't be started: {error}");
+            eprintln!("xtask: cargo cannot be started: {error}");
             Err(Failure::Step)
         }
     }
@@ -80,6 +112,14 @@ fn bench(arguments: &[String]) -> Result<(), Failure> {
 fn workspace() -> &'static Path {
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
     xtask.parent().unwrap_or(xtask)
+}
+
+/// Cargo's target folder.
+fn target() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(folder) => workspace().join(folder),
+        None => workspace().join("target"),
+    }
 }
 
 /// The cargo that runs this, in the workspace's folder.

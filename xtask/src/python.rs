@@ -3,16 +3,16 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::steps::{Outcome, check, in_ci};
-use crate::{cargo, workspace};
+use crate::steps::{Outcome, check, in_ci, locked};
+use crate::{cargo, target, workspace};
 
 const REQUIREMENTS: &str = "interop/python/requirements.txt";
 
 /// Runs pytest with the `tow` binary of this workspace and the example of its sockets, which it builds first. `arguments` are
 /// passed on: folders or files, and options. Without Python the step is skipped, but in CI that is a failure.
 pub fn pytest(arguments: &[&str]) -> Result<Outcome, String> {
-    check(cargo().args(["build", "--package", "towpath", "--bin", "tow"]))?;
-    check(cargo().args(["build", "--package", "towpath-sockets", "--example", "echo"]))?;
+    // The whole workspace, since a part of it would have other features, and compile once more.
+    check(cargo().args(["build", "--workspace", "--bin", "tow", "--example", "echo"]).args(locked()))?;
     let python = match environment() {
         Ok(python) => python,
         Err(why) if in_ci() => return Err(why),
@@ -49,12 +49,4 @@ fn environment() -> Result<PathBuf, String> {
     )?;
     std::fs::write(&stamp, wanted).map_err(|e| format!("{}: {e}", stamp.display()))?;
     Ok(python)
-}
-
-/// Cargo's target folder.
-fn target() -> PathBuf {
-    match std::env::var_os("CARGO_TARGET_DIR") {
-        Some(folder) => workspace().join(folder),
-        None => workspace().join("target"),
-    }
 }

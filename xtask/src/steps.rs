@@ -1,45 +1,91 @@
-//! The steps of `cargo xtask test`, and the summary at the end.
+//! The steps of `cargo xtask test` and `cargo xtask check`, and the summary at the end.
 
 use std::ffi::OsStr;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{cargo, python};
+use crate::tests::{self, Selection};
+use crate::{cargo, python, tidy};
 
-/// One step of `cargo xtask test`.
+/// A step of `cargo xtask test` or `cargo xtask check`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Formatting.
     Fmt,
+    /// The repository's own rules.
+    Tidy,
+    /// Licences and sources of dependencies.
+    Deny,
     /// Lints, warnings refused.
     Clippy,
     /// The documentation of the API, warnings refused.
     Docs,
+    /// Unit tests within `src` alone.
+    Quick,
     /// Unit and property tests of all crates.
     Unit,
     /// Tests of the real `tow` binary.
     Integration,
-    /// Clients written with pyzmq.
-    Python,
     /// Clients in Java, Go and JavaScript.
     Stacks,
+    /// Clients written with pyzmq.
+    Python,
+}
+
+/// How to run the steps.
+pub struct Options {
+    /// Go on after a step that failed.
+    pub keep_going: bool,
+    /// Test binaries that run at a time.
+    pub jobs: usize,
+    /// Ask tests that search at random for their long form.
+    pub long: bool,
 }
 
 impl Step {
     /// Cheap ones first, so that a slip shows at once.
-    pub const ALL: [Self; 7] =
-        [Self::Fmt, Self::Clippy, Self::Docs, Self::Unit, Self::Integration, Self::Stacks, Self::Python];
+    pub const ALL: [Self; 10] = [
+        Self::Fmt,
+        Self::Tidy,
+        Self::Deny,
+        Self::Clippy,
+        Self::Docs,
+        Self::Quick,
+        Self::Unit,
+        Self::Integration,
+        Self::Stacks,
+        Self::Python,
+    ];
+
+    /// The steps of `cargo xtask test`.
+    pub const TEST: [Self; 9] = [
+        Self::Fmt,
+        Self::Tidy,
+        Self::Deny,
+        Self::Clippy,
+        Self::Docs,
+        Self::Unit,
+        Self::Integration,
+        Self::Stacks,
+        Self::Python,
+    ];
+
+    /// The steps of `cargo xtask check`.
+    pub const CHECK: [Self; 4] = [Self::Fmt, Self::Tidy, Self::Clippy, Self::Quick];
 
     /// As `--only` takes it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fmt => "fmt",
+            Self::Tidy => "tidy",
+            Self::Deny => "deny",
             Self::Clippy => "clippy",
             Self::Docs => "docs",
+            Self::Quick => "quick",
             Self::Unit => "unit",
             Self::Integration => "integration",
-            Self::Python => "python",
             Self::Stacks => "stacks",
+            Self::Python => "python",
         }
     }
 
@@ -47,37 +93,55 @@ impl Step {
     pub fn about(self) -> &'static str {
         match self {
             Self::Fmt => "formatting",
+            Self::Tidy => "the rules in xtask/src/tidy: layers, pure modules, words, lengths, commit subjects",
+            Self::Deny => "licences and sources of dependencies, where cargo-deny is installed",
             Self::Clippy => "lints; a warning is an error",
             Self::Docs => "the API's documentation; a warning is an error",
-            Self::Unit => "unit and property tests of all crates",
+            Self::Quick => "unit tests within src, with few cases of property tests",
+            Self::Unit => "unit and property tests of all crates, and the examples in their documentation",
             Self::Integration => "tests of the real tow binary: features, bad input, faults",
-            Self::Python => "pyzmq against tow serve and tow broker; bad input to the broker, and faults",
             Self::Stacks => {
-                "JeroMQ, go-zeromq and zeromq.js against tow serve and tow broker, as far as they can be installed; \
-                in CI one of the first two must be"
+                "JeroMQ, go-zeromq and zeromq.js, as far as they can be installed; in CI one of the first two must be"
             }
+            Self::Python => "pyzmq against tow serve and tow broker; bad input to the broker, and faults",
         }
     }
 
-    fn run(self) -> Result<Outcome, String> {
+    fn run(self, options: &Options) -> Result<Outcome, String> {
+        let long: &[(&str, &str)] = if options.long { &[("TOWPATH_LONG", "1")] } else { &[] };
         match self {
+            Self::Tidy => return tidy::run(),
+            Self::Deny => return deny(),
             Self::Python => return python::pytest(&["interop/python", "--ignore=interop/python/test_other_stacks.py"]),
             Self::Stacks => return python::pytest(&["interop/python/test_other_stacks.py"]),
             Self::Fmt => check(cargo().args(["fmt", "--all", "--", "--check"])),
             Self::Clippy => check(
                 cargo().args(["clippy", "--workspace", "--all-targets"]).args(locked()).args(["--", "-D", "warnings"]),
             ),
-            Self::Docs => check(
-                cargo().args(["doc", "--workspace", "--no-deps"]).args(locked()).env("RUSTDOCFLAGS", "-D warnings"),
-            ),
-            Self::Unit => {
-                check(cargo().args(["test", "--workspace", "--exclude", "towpath"]).args(locked()))?;
-                check(cargo().args(["test", "--package", "towpath", "--bins"]).args(locked()))
+            Self::Docs => {
+                let doc = ["doc", "--workspace", "--no-deps"];
+                check(cargo().args(doc).args(locked()).env("RUSTDOCFLAGS", "-D warnings"))
             }
-            Self::Integration => check(cargo().args(["test", "--package", "towpath", "--test", "*"]).args(locked())),
+            Self::Quick => tests::run(Selection::Quick, options.jobs, &[("PROPTEST_CASES", "32")]),
+            Self::Unit => {
+                tests::run(Selection::Unit, options.jobs, long)?;
+                check(cargo().args(["test", "--workspace", "--doc"]).args(locked()))
+            }
+            Self::Integration => tests::run(Selection::Integration, options.jobs, long),
         }?;
         Ok(Outcome::Passed)
     }
+}
+
+/// Checks deny.toml's rules, where cargo-deny is installed.
+fn deny() -> Result<Outcome, String> {
+    let installed = cargo().args(["deny", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if !installed.is_ok_and(|status| status.success()) {
+        println!("skipped: cargo-deny is not installed (cargo install cargo-deny --locked)");
+        return Ok(Outcome::Skipped);
+    }
+    check(cargo().args(["deny", "--offline", "check", "bans", "licenses", "sources"]))?;
+    Ok(Outcome::Passed)
 }
 
 /// How a step ended that did not fail.
@@ -90,7 +154,7 @@ pub enum Outcome {
 }
 
 /// In CI the lock file decides, as it was committed.
-fn locked() -> Option<&'static str> {
+pub fn locked() -> Option<&'static str> {
     in_ci().then_some("--locked")
 }
 
@@ -99,32 +163,37 @@ pub fn in_ci() -> bool {
     std::env::var_os("CI").is_some_and(|value| value == "true")
 }
 
+/// A command's words, for people.
+pub fn show(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
+}
+
 /// Runs a command, shows it, and turns every end but success into a line that says what failed.
 pub fn check(command: &mut Command) -> Result<(), String> {
-    let words = std::iter::once(command.get_program()).chain(command.get_args());
-    let shown = words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ");
+    let shown = show(command);
     println!("$ {shown}");
     match command.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!("{shown}: {status}")),
-        Err(error) => Err(format!("{shown}: can't be started: {error}")),
+        Err(error) => Err(format!("{shown}: cannot be started: {error}")),
     }
 }
 
 /// Runs the steps in order and prints a summary. Stops at the first that fails, unless told to keep going. Tells whether none
 /// failed.
-pub fn run(steps: &[Step], keep_going: bool) -> bool {
+pub fn run(steps: &[Step], options: &Options) -> bool {
     let mut results: Vec<(Step, Duration, Result<Outcome, String>)> = Vec::new();
     for (position, step) in steps.iter().enumerate() {
         println!("\n==== {}/{} {}: {}", position + 1, steps.len(), step.name(), step.about());
         let start = Instant::now();
-        let result = step.run();
+        let result = step.run(options);
         if let Err(why) = &result {
             println!("{} failed: {why}", step.name());
         }
         let failed = result.is_err();
         results.push((*step, start.elapsed(), result));
-        if failed && !keep_going {
+        if failed && !options.keep_going {
             break;
         }
     }
