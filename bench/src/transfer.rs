@@ -45,7 +45,7 @@ impl Destination {
 }
 
 impl<'a> Transfer<'a> {
-    /// A transfer from a server, of so many octets over all receivers.
+    /// A transfer from a server, of so many bytes over all receivers.
     pub fn new(
         bench: &'a Bench,
         bytes: u64,
@@ -145,7 +145,7 @@ fn check_bytes(stdout: &str, bytes: u64) -> Result<()> {
         return Ok(());
     };
     match summary.get("bytes").and_then(Value::as_u64) {
-        Some(got) if got != bytes => bail!("{got} octets arrived instead of {bytes}"),
+        Some(got) if got != bytes => bail!("{got} bytes arrived instead of {bytes}"),
         _ => Ok(()),
     }
 }

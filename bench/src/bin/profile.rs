@@ -25,7 +25,7 @@ const SENDING: &str = "kernel: sending, and waking who receives";
 const RECEIVING: &str = "kernel: receiving";
 const WAITING: &str = "kernel: waiting, and looking again";
 const INTERRUPTS: &str = "kernel: interrupts and the rest";
-const COPYING: &str = "copying and comparing octets";
+const COPYING: &str = "copying and comparing bytes";
 const CORE: &str = "own: numbers, services, workers";
 const RECORDS: &str = "own: records and frames, in and out";
 const OTHER: &str = "own: the rest";
@@ -41,7 +41,7 @@ struct Arguments {
     /// Requests under way
     #[arg(long, default_value_t = 1000)]
     ahead: u64,
-    /// Octets of a body
+    /// Bytes of a body
     #[arg(long, default_value_t = 30)]
     size: u64,
     #[arg(long, default_value_t = 3_000_000)]
@@ -83,7 +83,7 @@ fn main() -> Outcome<()> {
         median(profiles.iter().map(all).collect())
     };
     let rate = median(profiles.iter().map(|profile| profile.per_second).collect());
-    println!("{} octets, {} ahead: {rate:.0} requests a second\n", arguments.size, arguments.ahead);
+    println!("{} bytes, {} ahead: {rate:.0} requests a second\n", arguments.size, arguments.ahead);
     println!("| us a request | {} |\n|---|---|---|---|", PROCESSES.join(" | "));
     for part in PARTS {
         let figures = PROCESSES.map(|process| format!("{:.3}", of(process, part)));

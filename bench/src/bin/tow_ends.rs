@@ -21,7 +21,7 @@ mod work;
 
 const SERVICE: &str = "echo";
 const NUMBER_BYTES: usize = 4;
-/// Octets that may be outstanding: more than any measurement has.
+/// Bytes that may be outstanding: more than any measurement has.
 const OUTSTANDING_BYTES: usize = 1 << 30;
 
 /// Clients or a worker of Towpath's broker, for measuring.
@@ -43,7 +43,7 @@ struct CallArguments {
     ahead: usize,
     #[arg(long, default_value_t = 1)]
     clients: usize,
-    /// Octets of a body
+    /// Bytes of a body
     #[arg(long, default_value_t = 30)]
     size: usize,
     /// Wait until each request is on the broker's disk, not for its reply
@@ -200,11 +200,11 @@ async fn call(arguments: CallArguments) -> Outcome<()> {
 }
 
 fn body(number: u32, size: usize) -> Body {
-    let mut octets = vec![b'x'; size];
-    if let Some(first) = octets.first_chunk_mut() {
+    let mut bytes = vec![b'x'; size];
+    if let Some(first) = bytes.first_chunk_mut() {
         *first = number.to_ne_bytes();
     }
-    Body::copied(&octets)
+    Body::copied(&bytes)
 }
 
 /// A request that isn't counted: it shows that the way is open.

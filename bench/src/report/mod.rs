@@ -19,23 +19,23 @@ use crate::tables::{Bound, Figure, Layout, Table, TableId, Target};
 const INTRODUCTION: &str = "\
 # Benchmarks
 
-Written by `cargo xtask bench`; don't edit. Each table is a series of its own: all its variants run in turn, in a shuffled order that is new
-in each round, after one round that counts for nothing and in which what arrived is compared with what was sent. Ratios are the
-medians of the ratios within a round, and only they mean anything: absolute figures of a shared or virtual machine drift.
-[internals/performance.md](internals/performance.md) says where the time goes, and what stands between these figures and better ones.
+Written by `cargo xtask bench`; don't edit. Each table is one series: all variants run in turn, in a newly shuffled order in each round. The
+first round isn't counted; in it, what arrived is compared with what was sent. Ratios are medians of the ratios within a round. Only ratios
+are comparable: absolute figures of a shared or virtual machine drift.
+[Performance](internals/performance.md) says where the time goes, and what would make it faster.
 
-- *s* is the wall time of the receiver's process, from its start to its end, unless a table says otherwise; *range* is the
-  fastest and the slowest run.
-- *CPU* is user and system time of the whole process: of the server from when it was ready to its end, of the receiver from its
-  start to its end. *Memory* is the most that the server had resident in any run (VmHWM), which counts pages that it maps.
-- Each run has a server of its own, freshly started. Sources are in the page cache; all sockets are on the loopback.
-- Right before a receiver writes to the disk, and before requests are counted (but where a broker is killed), as much memory as that
-  needs is used and given back: the host of a virtual machine may have taken away what lay idle.
-- Our server sets the congestion control of its sockets itself where the path is local; the other servers get the system's default,
-  but for *raw sendfile*, which is shown with both where that matters.
-- Where requests are counted, the time is the client's own, from its first request to the last reply (a request before that, which
-  isn't counted, shows that the way is open); *CPU* is microseconds a request, of the whole process on each side; each reply is
-  matched with its request, and a run with one missing or doubled is a failed run. Slow peers get fewer requests.
+- *s* is the wall time of the receiver's process, from its start to its end, unless a table says otherwise. *range* is the fastest and the
+  slowest run.
+- *CPU* is user and system time of a whole process: of the server from when it was ready, of the receiver from its start. *Memory* is the
+  server's highest resident size in any run (VmHWM), including pages that it maps.
+- Each run has a new server. Sources are in the page cache; all sockets are on loopback.
+- Before a receiver writes to disk, and before requests are counted (except where a broker is killed), as much memory as that needs is used
+  and freed: the host of a virtual machine may have taken idle memory away.
+- Our server sets the congestion control of its sockets where the path is local. The other servers use the system's default; *raw sendfile* is
+  shown with both where that matters.
+- Where requests are counted, the time is the client's own, from its first request to the last reply, after one uncounted request that shows
+  that the way is open. *CPU* is microseconds per request of the whole process on each side. Each reply is matched with its request: a run
+  with a missing or duplicate reply has failed. Slow peers get fewer requests.
 ";
 
 /// A table of the report.

@@ -16,7 +16,7 @@ const LARGE_FILES: u64 = 4;
 
 const OURS: &str = "tow serve to our receivers";
 const OURS_STOCK: &str = "tow serve to libzmq receivers, 1 MiB";
-const LIBZMQ: &str = "libzmq to libzmq receivers, 250,000 octets";
+const LIBZMQ: &str = "libzmq to libzmq receivers, 250,000 bytes";
 const NGINX: &str = "nginx to our receivers";
 
 pub fn plan(bench: &Bench) -> Result<Plan<'_>> {
@@ -62,7 +62,7 @@ fn with_clients(bench: &Bench, count: u64) -> Result<Vec<Variant<'_>>> {
         variant(Kind::Peer, LIBZMQ, &group, Transfer::new(bench, total, libzmq, stock(250_000))),
         variant(
             Kind::Peer,
-            "libzmq to our receivers, 250,000 octets",
+            "libzmq to our receivers, 250,000 bytes",
             &group,
             Transfer::new(bench, total, libzmq, ours("250000")),
         ),

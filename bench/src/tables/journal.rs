@@ -44,7 +44,7 @@ fn content() -> Content {
     Content {
         title: "Requests on the disk".to_owned(),
         about: format!(
-            "How many requests of {SIZE} octets a second are confirmed when they have been synchronized to the disk, by clients and by what \
+            "How many requests of {SIZE} bytes a second are confirmed when they have been synchronized to the disk, by clients and by what \
              each has unconfirmed. Redis and NATS confirm a record of a stream, and our broker confirms a request that waits for a \
              worker. In the row *replied to* there is a worker too, and what counts is its reply, which has to be on the disk before it is told. All clients are one process. The \
              more requests there are at a time, the more of them share a synchronization."

@@ -53,7 +53,7 @@ fn content(requests: u64) -> Content {
     Content {
         title: "Majordomo brokers".to_owned(),
         about: format!(
-            "A service that echoes {SIZE} octets, called through a broker: one request after another, and {} at once \
+            "A service that echoes {SIZE} bytes, called through a broker: one request after another, and {} at once \
              ({MAJORTOMO_AHEAD} ahead with majortomo, which loses replies beyond that), with one worker and with ten. libzmq's ends \
              speak Majordomo 0.1, a worker of theirs gets one request at a time, and all ten are threads of a process or a \
              process each. The *epoll loop without duties* shows what such ends leave to any broker: one thread that moves \

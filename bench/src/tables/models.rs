@@ -15,16 +15,16 @@ const CHUNK: u64 = 250_000;
 const MIB: u64 = 1 << 20;
 
 const RAW: &str = "raw sendfile, cubic";
-const LIBZMQ: &str = "libzmq, model 3, 250,000 octets a chunk";
+const LIBZMQ: &str = "libzmq, model 3, 250,000 bytes a chunk";
 const STOCK: &str = "tow serve to libzmq, model 3, 1 MiB";
 const OURS: &str = "tow serve to tow get --no-verify";
 
 /// A model, a chunk size, and what the row is called after the programs' names.
 const ASKINGS: [(u8, u64, &str); 6] = [
     (1, CHUNK, "model 1"),
-    (2, CHUNK, "model 2, 250,000 octets a chunk"),
+    (2, CHUNK, "model 2, 250,000 bytes a chunk"),
     (3, 64 << 10, "model 3, 64 KiB"),
-    (3, CHUNK, "model 3, 250,000 octets a chunk"),
+    (3, CHUNK, "model 3, 250,000 bytes a chunk"),
     (3, MIB, "model 3, 1 MiB"),
     (3, 4 * MIB, "model 3, 4 MiB"),
 ];

@@ -89,7 +89,7 @@ fn content() -> Content {
         title: "One connection, many files".to_owned(),
         about: format!(
             "Six files, each asked for {REPEAT} times over one connection, the next one when the one before has arrived; the time from a \
-             request to the last octet. The server opens the file at each request. A median of {REPEAT} in a run, of which the median \
+             request to the last byte. The server opens the file at each request. A median of {REPEAT} in a run, of which the median \
              is shown."
         ),
         peer: TRADITIONAL.to_owned(),

@@ -49,7 +49,7 @@ fn content(requests: u64) -> Content {
     Content {
         title: "A pool of workers".to_owned(),
         about: format!(
-            "{CLIENTS} clients ask {WORKERS} workers, which take {WORK_MS} ms for each request of {SIZE} octets: {} requests, and {IDEAL:.0} a second \
+            "{CLIENTS} clients ask {WORKERS} workers, which take {WORK_MS} ms for each request of {SIZE} bytes: {} requests, and {IDEAL:.0} a second \
              if the workers never had to wait. Plain sockets and libzmq's proxy are one process with a thread for each client and \
              worker; with a broker, the clients are connections of an epoll program that ask one thing at a time, and so are \
              those of `tow call`. Our library's rows are one process too, with a broker in it; each of its workers may have its next \

@@ -93,7 +93,7 @@ fn content(axis: Axis) -> Content {
     Content {
         title: format!("A request's cost with more {}", axis.name()),
         about: format!(
-            "Requests of {SIZE} octets, {others}. All workers are connections of one epoll program, and so are all clients; they speak \
+            "Requests of {SIZE} bytes, {others}. All workers are connections of one epoll program, and so are all clients; they speak \
              Majordomo 0.1. That they connect and end is not counted."
         ),
         peer: LIBZMQ.to_owned(),

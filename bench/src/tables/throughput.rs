@@ -50,7 +50,7 @@ fn content(bench: &Bench) -> Content {
     Content {
         title: "Throughput".to_owned(),
         about: format!(
-            "One client with 100, 1000 and 10,000 requests under way, of 30 and 250 octets: {} requests in all to our own worker and \
+            "One client with 100, 1000 and 10,000 requests in flight, of 30 and 250 bytes: {} requests in all to our own worker and \
              over raw sockets, {} through NATS (whose server keeps no queue of requests), {} to stock workers behind our broker, {} \
              behind the one on libzmq, {} behind majortomo; half as many of the large ones. Stock workers take one request at a time, \
              so there are {STOCK_WORKERS}; they and their client are epoll programs that speak Majordomo 0.1, so that the broker is \
@@ -77,9 +77,9 @@ fn targets(rows: &Rows<'_>) -> Vec<Target> {
     let million = |row: &crate::series::Row| Some(row.per_second()? / 1e6);
     let rate = |text, size, ahead| of_ours(text, Bound::AtLeast(1.0), &group(size, ahead), million);
     vec![
-        rate("30 octets, 100 ahead, million requests a second", 30, 100),
-        rate("30 octets, 1000 ahead, million requests a second", 30, 1000),
-        rate("30 octets, 10,000 ahead, million requests a second", 30, 10_000),
+        rate("30 bytes, 100 ahead, million requests a second", 30, 100),
+        rate("30 bytes, 1000 ahead, million requests a second", 30, 1000),
+        rate("30 bytes, 10,000 ahead, million requests a second", 30, 10_000),
         of_ours("the broker's CPU there, us a request", Bound::AtMost(0.5), &group(30, 10_000), |row| row.broker_us()),
         rows.compared(
             "stock ends, 1000 ahead, times faster than behind the broker in C",
@@ -87,8 +87,8 @@ fn targets(rows: &Rows<'_>) -> Vec<Target> {
             (OURS_STOCK, LIBZMQ, &group(30, 1000)),
             |row, peer| row.times_faster(peer),
         ),
-        rate("250 octets, 100 ahead, million requests a second", 250, 100),
-        rate("250 octets, 1000 ahead, million requests a second", 250, 1000),
-        rate("250 octets, 10,000 ahead, million requests a second", 250, 10_000),
+        rate("250 bytes, 100 ahead, million requests a second", 250, 100),
+        rate("250 bytes, 1000 ahead, million requests a second", 250, 1000),
+        rate("250 bytes, 10,000 ahead, million requests a second", 250, 10_000),
     ]
 }

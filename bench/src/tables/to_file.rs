@@ -18,7 +18,7 @@ const VERIFIED_KNOWN: &str = "tow get, verified, digest known";
 const CURL: &str = "nginx to curl";
 const RSYNC: &str = "rsync daemon, --whole-file --inplace";
 const RSYNC_NO_DELAY: &str = "rsync daemon, --whole-file --inplace, TCP_NODELAY";
-const LIBZMQ: &str = "libzmq, model 3, 250,000 octets a chunk";
+const LIBZMQ: &str = "libzmq, model 3, 250,000 bytes a chunk";
 
 pub fn plan(bench: &Bench) -> Result<Plan<'_>> {
     let size = bench.size;
@@ -105,12 +105,7 @@ pub fn plan(bench: &Bench) -> Result<Plan<'_>> {
         move || servers::tow(programs, source),
         move |port| receivers::libzmq(programs, port, size, asking, Some(to)),
     );
-    variants.push(variant(
-        Kind::Ours,
-        "tow serve to libzmq, model 3, 250,000 octets a chunk",
-        "",
-        stock.to(to, source),
-    ));
+    variants.push(variant(Kind::Ours, "tow serve to libzmq, model 3, 250,000 bytes a chunk", "", stock.to(to, source)));
     Ok(Plan { content: content(size), variants, targets })
 }
 

@@ -140,7 +140,7 @@ fn tree(bench: &Bench, name: &'static str, path: PathBuf) -> Result<Tree> {
     Ok(Tree { name, path, files, bytes })
 }
 
-/// Files below a folder, and their octets.
+/// Files below a folder, and their bytes.
 fn count(folder: &Path) -> Result<(u64, u64)> {
     let mut total = (0, 0);
     for entry in fs::read_dir(folder)? {

@@ -1,4 +1,4 @@
-//! Round trips of five octets: what something between a client and a worker costs.
+//! Round trips of five bytes: what something between a client and a worker costs.
 
 use super::{Bound, Content, Layout, Plan, Rows, Target, count_text};
 use crate::Bench;
@@ -39,7 +39,7 @@ fn content(one_by_one: u64, at_once: u64) -> Content {
     Content {
         title: "Tripping".to_owned(),
         about: format!(
-            "A client, something in the middle, and one worker that echoes, each a process: {} requests of {SIZE} octets one after \
+            "A client, something in the middle, and one worker that echoes, each a process: {} requests of {SIZE} bytes one after \
              another, and {} at once. The proxy passes on whatever comes. The Majordomo brokers know services and workers, and \
              give a stock worker one request at a time; `tow work` takes as many as it asks for. *Raw sockets* are epoll programs \
              with frames but no protocol.",
