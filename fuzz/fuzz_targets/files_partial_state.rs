@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| towpath_files::receive::fuzz_partial_state(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| towpath_files::client::fuzz_partial_state(data));

@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::steps::{Outcome, check, in_ci, locked};
 use crate::{cargo, target, workspace};
 
-const REQUIREMENTS: &str = "interop/python/requirements.txt";
+const REQUIREMENTS: &str = "conformance/python/requirements.txt";
 
 /// Runs pytest with the `tow` binary of this workspace and the example of its sockets, which it builds first. `arguments` are
 /// passed on: folders or files, and options. Without Python the step is skipped, but in CI that is a failure.
@@ -23,7 +23,7 @@ pub fn pytest(arguments: &[&str]) -> Result<Outcome, String> {
     };
     check(
         Command::new(python)
-            .args(["-m", "pytest", "-c", "interop/python/pytest.ini", "--rootdir", "interop/python"])
+            .args(["-m", "pytest", "-c", "conformance/python/pytest.ini", "--rootdir", "conformance/python"])
             .args(arguments)
             .current_dir(workspace())
             .env("TOW", target().join("debug/tow")),

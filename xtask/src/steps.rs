@@ -112,8 +112,10 @@ impl Step {
         match self {
             Self::Tidy => return tidy::run(),
             Self::Deny => return deny(),
-            Self::Python => return python::pytest(&["interop/python", "--ignore=interop/python/test_other_stacks.py"]),
-            Self::Stacks => return python::pytest(&["interop/python/test_other_stacks.py"]),
+            Self::Python => {
+                return python::pytest(&["conformance/python", "--ignore=conformance/python/test_other_stacks.py"]);
+            }
+            Self::Stacks => return python::pytest(&["conformance/python/test_other_stacks.py"]),
             Self::Fmt => check(cargo().args(["fmt", "--all", "--", "--check"])),
             Self::Clippy => check(
                 cargo().args(["clippy", "--workspace", "--all-targets"]).args(locked()).args(["--", "-D", "warnings"]),

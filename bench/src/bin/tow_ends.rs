@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use clap::{Args, Parser};
 use serde_json::json;
 use tokio::task::LocalSet;
-use towpath_broker::Body;
-use towpath_broker::client::{Accepted, CallOptions, Client, ClientOptions, Completed};
-use towpath_broker::worker::{Worker, WorkerOptions};
+use towpath_client::client::{Accepted, CallOptions, Client, ClientOptions, Completed};
+use towpath_client::worker::{Worker, WorkerOptions};
+use towpath_requests::Body;
 use towpath_sockets::Endpoint;
 
 mod work;

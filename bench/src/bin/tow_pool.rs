@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use serde_json::json;
 use tokio::runtime::{Builder, Runtime};
-use towpath_broker::Body;
-use towpath_broker::broker::{Broker, BrokerOptions};
-use towpath_broker::client::{Client, ClientOptions};
-use towpath_broker::worker::{Worker, WorkerOptions};
+use towpath_broker::server::{Broker, BrokerOptions};
+use towpath_client::client::{Client, ClientOptions};
+use towpath_client::worker::{Worker, WorkerOptions};
+use towpath_requests::Body;
 use towpath_sockets::Endpoint;
 
 mod work;
@@ -88,7 +88,7 @@ fn runtime() -> Outcome<Runtime> {
 
 /// Takes requests on one thread, and works on one after another on another.
 fn worker(endpoint: &Endpoint, work: Duration) -> Outcome<()> {
-    let (hand_over, taken) = mpsc::channel::<towpath_broker::worker::Request>();
+    let (hand_over, taken) = mpsc::channel::<towpath_client::worker::Request>();
     std::thread::spawn(move || {
         for request in taken {
             work::take(work);

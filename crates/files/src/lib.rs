@@ -2,10 +2,10 @@
 //!
 //! The protocol is specified in `docs/protocol/files.md`.
 //!
-//! Serving a directory, until something calls [`serve::ShutdownHandle::shut_down`]:
+//! Serving a directory, until something calls [`server::ShutdownHandle::shut_down`]:
 //!
 //! ```
-//! use towpath_files::serve::{Server, ServerOptions};
+//! use towpath_files::server::{Server, ServerOptions};
 //!
 //! # let directory = tempfile::tempdir()?;
 //! # let directory = directory.path();
@@ -19,10 +19,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod client;
 pub mod digest;
 pub mod limits;
 pub mod path;
 pub mod protocol;
-pub mod receive;
 pub mod root;
-pub mod serve;
+pub mod server;

@@ -6,7 +6,7 @@ use crate::peer::PeerId;
 use crate::waker::Waker;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use towpath_lanes::{Lane, LaneLimits};
+use towpath_blocking::{Lane, LaneLimits};
 
 /// A disk does best with a few readers. Which disk a file is on can't be asked without waiting for it, so all are one group.
 const LIMITS: LaneLimits = LaneLimits { name: "tow-disk", threads_max: 4, hanging_max: 12, per_group_max: 16 };

@@ -6,7 +6,8 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
-use towpath_broker::{Body, Spool, SpoolWriter, SpooledBody};
+use towpath_journal::{Spool, SpoolWriter, SpooledBody};
+use towpath_requests::Body;
 
 /// Octets that are kept in memory.
 const MEMORY_BYTES_MAX: usize = 1024 * 1024;

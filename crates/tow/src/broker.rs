@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use towpath_broker::broker::{Admit, Broker, BrokerOptions, Heartbeats};
+use towpath_broker::server::{Admit, Broker, BrokerOptions, Heartbeats};
 use towpath_sockets::Endpoint;
 
 /// What the end may take beyond the grace time: replies leave, and what is in memory goes to the journal. Nothing of what it doesn't

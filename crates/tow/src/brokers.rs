@@ -4,7 +4,7 @@ use crate::exit::Failure;
 use crate::passwords::mechanism_as;
 use std::path::PathBuf;
 use std::time::Duration;
-use towpath_broker::client::{Dialect, LinkOptions};
+use towpath_client::client::{Dialect, LinkOptions};
 use towpath_sockets::Endpoint;
 
 /// Brokers, and what to speak with them.

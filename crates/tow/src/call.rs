@@ -19,10 +19,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use towpath_broker::Body;
-use towpath_broker::client::{CallOptions, Client, ClientOptions, StreamItem, SubmitError};
-use towpath_broker::core::is_built_in;
-use towpath_broker::limits::SERVICE_BYTES_MAX;
+use towpath_client::client::{CallOptions, Client, ClientOptions, StreamItem, SubmitError};
+use towpath_requests::Body;
+use towpath_requests::is_built_in;
+use towpath_requests::limits::SERVICE_BYTES_MAX;
 
 /// Seconds that one request may take, if nothing else is said.
 const TIMEOUT: f64 = 60.0;

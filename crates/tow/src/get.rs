@@ -17,13 +17,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use towpath_files::client::{
+    CancelHandle, ConnectOptions, Destination, GetError, GetOptions, Progress, Source, Summary, TransferError, get,
+};
 use towpath_files::limits::{CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CREDIT_BYTES_MAX};
 use towpath_files::path::RelPath;
 use towpath_files::protocol::ErrorCode;
 use towpath_files::protocol::control::Compression;
-use towpath_files::receive::{
-    CancelHandle, ConnectOptions, Destination, GetError, GetOptions, Progress, Source, Summary, TransferError, get,
-};
 use towpath_sockets::Endpoint;
 
 /// Failures of single files that are printed, and warnings.

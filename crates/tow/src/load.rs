@@ -14,8 +14,8 @@ use std::io::Read;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use towpath_broker::Body;
-use towpath_broker::client::{CallOptions, Client, ClientOptions, Completed, LinkOptions, SubmitError};
+use towpath_client::client::{CallOptions, Client, ClientOptions, Completed, LinkOptions, SubmitError};
+use towpath_requests::Body;
 use towpath_sockets::Endpoint;
 
 /// Octets of the number that each body begins with, if it has so many.

@@ -126,7 +126,7 @@ impl<S: Subscriber> Layer<S> for Bounded {
             return true;
         }
         let allowance = match level {
-            _ if metadata.target() == towpath_files::serve::RECEIPTS => RECEIPTS,
+            _ if metadata.target() == towpath_files::server::RECEIPTS => RECEIPTS,
             Level::INFO => NEWS,
             _ => COMPLAINTS,
         };
@@ -215,7 +215,7 @@ mod tests {
             assert_eq!(said(|n| tracing::warn!(n, "a complaint")), 20);
             assert_eq!(said(|n| tracing::warn!(n, "another, of another kind")), 20);
             assert_eq!(said(|n| tracing::info!(n, "news")), 1000);
-            assert_eq!(said(|n| tracing::info!(target: towpath_files::serve::RECEIPTS, n, "a receipt")), 10_000);
+            assert_eq!(said(|n| tracing::info!(target: towpath_files::server::RECEIPTS, n, "a receipt")), 10_000);
             assert_eq!(said(|n| tracing::debug!(n, "a detail")), 15_000);
             assert_eq!(said(|n| tracing::trace!(n, "a detail")), 15_000);
         });

@@ -10,9 +10,9 @@ use crate::progress::human_bytes;
 use std::ffi::OsString;
 use std::io::{BufWriter, Write};
 use std::process::ExitCode;
+use towpath_files::client::{CancelHandle, GetError, ListOptions, Source, TransferError, list};
 use towpath_files::path::Escaped;
 use towpath_files::protocol::control::{Base, EntryKind, ListEntry, ListTarget, WirePath};
-use towpath_files::receive::{CancelHandle, GetError, ListOptions, Source, TransferError, list};
 
 /// What `tow ls` is told.
 #[derive(clap::Args)]

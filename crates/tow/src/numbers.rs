@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::str::FromStr;
-use towpath_broker::limits::BODY_BYTES_MAX;
+use towpath_requests::limits::BODY_BYTES_MAX;
 
 /// A whole number of at least 1.
 pub fn positive<N>(text: &str) -> Result<N, String>

@@ -10,7 +10,7 @@ use crate::passwords::Passwords;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use towpath_files::serve::{Admit, Server, ServerOptions};
+use towpath_files::server::{Admit, Server, ServerOptions};
 use towpath_sockets::{Congestion, Endpoint, Heartbeat, MechanismConfig};
 
 /// A client is gone when it was silent for so many heartbeats. That is generous: libzmq does not even read while its application has not

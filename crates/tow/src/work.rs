@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdin, Command};
-use towpath_broker::Body;
-use towpath_broker::worker::{Request, Worker, WorkerOptions};
+use towpath_client::worker::{Request, Worker, WorkerOptions};
+use towpath_requests::Body;
 
 /// Requests at a time for an echo, if nothing else is said.
 const ECHO_JOBS: u32 = 4096;

@@ -30,16 +30,10 @@ const CRATES: &[Crate] = &[
             | connection",
         known: &[],
     },
-    Crate { folder: "crates/files", layers: "path | root | digest | limits | protocol | receive serve", known: &[] },
-    Crate {
-        folder: "crates/broker",
-        layers: "body limits | wire spool | core journal | link | mdp | broker client worker | pure",
-        known: &[Known {
-            from: "link",
-            to: "mdp",
-            why: "a link parses what it has read for the dialect that it speaks",
-        }],
-    },
+    Crate { folder: "crates/files", layers: "path | root | digest | limits | protocol | client server", known: &[] },
+    Crate { folder: "crates/requests", layers: "limits | body | numbered | message | majordomo", known: &[] },
+    Crate { folder: "crates/client", layers: "connection | client worker | sans_io", known: &[] },
+    Crate { folder: "crates/broker", layers: "core | server", known: &[] },
     Crate {
         folder: "crates/tow",
         layers: "exit text numbers bodies progress | say passwords location resources signals log program \

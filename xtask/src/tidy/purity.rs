@@ -10,11 +10,11 @@ const RULE: &str = "pure";
 const PURE: &[&str] = &[
     "crates/zmtp/src",
     "crates/files/src/protocol",
-    "crates/files/src/serve/session",
-    "crates/files/src/receive/transfer",
+    "crates/files/src/server/session",
+    "crates/files/src/client/transfer",
     "crates/broker/src/core",
-    "crates/broker/src/client/session",
-    "crates/broker/src/worker/session",
+    "crates/client/src/client/session",
+    "crates/client/src/worker/session",
 ];
 
 /// Beginnings of paths that a pure module may not name.

@@ -9,44 +9,41 @@
 //!
 //! What happens by the million is wanted as a [`Task`], whose body stays here until it is carried out.
 
-mod aside;
-mod client_side;
-mod given;
-mod giving_back;
-mod info;
-mod numbers;
+mod actions;
+mod admission;
+mod clients;
+mod dead_letter;
+mod drain;
+mod durability;
+mod expiry;
+mod in_flight;
 mod outcome;
-mod replies;
+mod reply_budget;
 mod requests;
-mod room;
+mod requeue;
+mod sequence_map;
 mod service;
 mod session;
 mod settings;
-mod stopping;
-mod store;
-mod task;
-mod time;
+mod stats;
 mod token;
 mod worker;
-mod worker_side;
+mod workers;
 
 #[cfg(test)]
 mod tests;
 
-pub use client_side::is_built_in;
-pub use info::{Counters, ServiceInfo, WorkerInfo};
-pub use room::Room;
+pub use actions::{About, Task};
+pub use admission::Room;
+pub use durability::{Entry, Restored, StoredState};
 pub use settings::{Millis, Settings};
-pub use store::{Entry, Restored, StoredState};
-pub use task::{About, Task};
+pub use stats::{Counters, ServiceInfo, WorkerInfo};
 pub use worker::Kind;
 
-use crate::body::Body;
-use crate::wire::{ClientId, Status, Token};
 use bytes::Bytes;
 use foldhash::fast::FixedState;
-use given::GivenToAll;
-use replies::Replies;
+use in_flight::GivenToAll;
+use reply_budget::Replies;
 use requests::Requests;
 use requests::State;
 use service::Services;
@@ -55,6 +52,8 @@ use settings::NEVER;
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use towpath_requests::body::Body;
+use towpath_requests::numbered::{ClientId, Status, Token};
 use worker::Worker;
 
 /// A connection, as the driver counts them: a small number, used again after [`Core::peer_gone`].
@@ -229,9 +228,9 @@ pub struct Core {
     services: Services,
     workers: Slab<Worker>,
     roles: Vec<Role>,
-    actions: task::Tasks,
-    store: store::Store,
-    aside: aside::Aside,
+    actions: actions::Tasks,
+    store: durability::Store,
+    aside: dead_letter::Aside,
     /// Octets of memory of all requests and replies.
     bytes: usize,
     replies: Replies,
@@ -271,9 +270,9 @@ impl Core {
             services: Services::new(seed),
             workers: Slab::new(),
             roles: Vec::new(),
-            actions: task::Tasks::default(),
-            store: store::Store::default(),
-            aside: aside::Aside::default(),
+            actions: actions::Tasks::default(),
+            store: durability::Store::default(),
+            aside: dead_letter::Aside::default(),
             bytes: 0,
             replies: Replies::default(),
             next_expiry: settings::NEVER,

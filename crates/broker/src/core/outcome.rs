@@ -4,9 +4,9 @@ use super::requests::{REQUEST_BYTES, State};
 use super::settings::{Millis, NEVER};
 use super::token::Ticket;
 use super::{Action, Core, Kind, Peer, SessionKey};
-use crate::body::{Arriving, Body};
-use crate::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX};
-use crate::wire::{Status, Token};
+use towpath_requests::body::{Arriving, Body};
+use towpath_requests::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX};
+use towpath_requests::numbered::{Status, Token};
 
 /// Why a reply in parts failed.
 const TOO_MUCH_IN_PARTS: &str = "the parts of the reply are too large for a client that takes one reply";

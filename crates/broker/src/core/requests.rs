@@ -1,12 +1,12 @@
 //! The table of requests, and the lists that run through it.
 
 use super::StockEnvelope;
-use super::replies::Expected;
+use super::reply_budget::Expected;
 use super::settings::Millis;
 use super::{ServiceKey, SessionKey, WorkerKey};
-use crate::body::{Arriving, Body, memory_bytes_of_frames};
-use crate::wire::Status;
 use bytes::Bytes;
+use towpath_requests::body::{Arriving, Body, memory_bytes_of_frames};
+use towpath_requests::numbered::Status;
 
 /// No slot.
 pub(super) const NONE: u32 = u32::MAX;

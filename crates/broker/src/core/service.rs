@@ -1,6 +1,6 @@
 //! Services: a queue of requests, and the workers that can take one.
 
-use super::replies::OfService;
+use super::reply_budget::OfService;
 use super::requests::List;
 use super::{ServiceKey, WorkerKey};
 use bytes::Bytes;

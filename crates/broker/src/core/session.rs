@@ -1,12 +1,12 @@
 //! What the broker knows of a client: its requests by number, and the numbers that are settled.
 
 use super::Peer;
-use super::given::Given;
-use super::numbers::Numbers;
+use super::in_flight::Given;
 use super::requests::List;
+use super::sequence_map::Numbers;
 use super::settings::Millis;
-use crate::wire::ClientId;
 use std::collections::BTreeMap;
+use towpath_requests::numbered::ClientId;
 
 /// What a gap between confirmed numbers costs.
 pub(super) const GAP_BYTES: usize = 64;

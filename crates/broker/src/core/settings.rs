@@ -1,9 +1,8 @@
 //! What an operator may decide.
 
-use crate::limits::MESSAGE_BYTES_MAX;
+use towpath_requests::limits::MESSAGE_BYTES_MAX;
 
-/// Milliseconds since some moment before all others.
-pub type Millis = u64;
+pub use towpath_requests::Millis;
 
 /// Never.
 pub(super) const NEVER: Millis = Millis::MAX;

@@ -1,11 +1,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod any_order;
-mod aside;
 mod bounds;
-mod given;
-mod giving_back;
-mod replies;
+mod dead_letter;
+mod in_flight;
+mod reply_budget;
+mod requeue;
 
 use super::*;
 

@@ -1,7 +1,7 @@
 //! Tokens: what a worker returns so that its reply finds its request.
 
-use crate::wire::Token;
 use siphasher::sip::SipHasher13;
+use towpath_requests::numbered::Token;
 
 /// What a token names: a slot of the table, its generation, and the attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

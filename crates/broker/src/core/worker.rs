@@ -1,11 +1,11 @@
 //! What the broker knows of a worker.
 
-use super::given::Given;
+use super::in_flight::Given;
 use super::requests::List;
 use super::settings::Millis;
 use super::{Peer, ServiceKey};
-use crate::wire::Token;
 use smallvec::SmallVec;
+use towpath_requests::numbered::Token;
 
 /// What a worker can be told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use model::{Model, Seen};
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
 use towpath_broker::core::{Action, Core, Entry, Kind, Peer, Settings};
-use towpath_broker::wire::{ClientId, Status, Token};
-use towpath_broker::{Arriving, Body};
+use towpath_requests::numbered::{ClientId, Status, Token};
+use towpath_requests::{Arriving, Body};
 
 #[derive(Debug, Clone)]
 enum Step {

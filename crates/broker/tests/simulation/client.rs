@@ -5,9 +5,9 @@ use crate::ends::{End, Io, SERVICES, attached, request_body};
 use crate::history::Event;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
-use towpath_broker::Body;
 use towpath_broker::core::Millis;
-use towpath_broker::wire::{Block, CLIENT_HEADER, ClientId, FromClient, Status, ToClient};
+use towpath_requests::Body;
+use towpath_requests::numbered::{Block, CLIENT_HEADER, ClientId, FromClient, Status, ToClient};
 
 /// It asks for more than the broker lets one client have, so that it is refused now and then.
 const OUTSTANDING_MAX: usize = 24;

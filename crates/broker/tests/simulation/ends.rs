@@ -4,9 +4,9 @@ use crate::history::{History, Key};
 use crate::link::Frames;
 use crate::rng::Rng;
 use bytes::Bytes;
-use towpath_broker::Body;
 use towpath_broker::core::Millis;
-use towpath_broker::wire::Block;
+use towpath_requests::Body;
+use towpath_requests::numbered::Block;
 
 pub const SERVICES: [&str; 2] = ["echo", "other"];
 

@@ -5,9 +5,9 @@
 //! ACCEPTED is never lost.
 
 use std::collections::{BTreeMap, BTreeSet};
-use towpath_broker::Body;
 use towpath_broker::core::Millis;
-use towpath_broker::wire::Status;
+use towpath_requests::Body;
+use towpath_requests::numbered::Status;
 
 /// A request of a client, by its number.
 pub type Key = (usize, u64);

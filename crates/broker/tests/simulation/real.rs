@@ -4,14 +4,14 @@ use crate::ends::{End, Io, SERVICES, attached, request_body};
 use crate::history::{Event, part_frame};
 use crate::worker::reply_to;
 use bytes::Bytes;
-use towpath_broker::Body;
 use towpath_broker::core::Millis;
-use towpath_broker::pure::{self, Outcome, Work};
-use towpath_broker::wire::{Block, CLIENT_HEADER, ClientId, Status, Token, WORKER_HEADER};
+use towpath_client::sans_io::{self, Outcome, Work};
+use towpath_requests::Body;
+use towpath_requests::numbered::{Block, CLIENT_HEADER, ClientId, Status, Token, WORKER_HEADER};
 
 pub struct RealClient {
     index: usize,
-    session: pure::Client,
+    session: sans_io::Client,
     left: u64,
     next: u64,
     submit_at: Millis,
@@ -20,7 +20,7 @@ pub struct RealClient {
 
 impl RealClient {
     pub fn new(index: usize, requests: u64) -> RealClient {
-        let session = pure::Client::new(ClientId([index as u8; 16]), 24);
+        let session = sans_io::Client::new(ClientId([index as u8; 16]), 24);
         RealClient { index, session, left: requests, next: 1, submit_at: 0, is_connected: false }
     }
 
@@ -115,14 +115,14 @@ struct Job {
 
 pub struct RealWorker {
     index: usize,
-    session: pure::Worker,
+    session: sans_io::Worker,
     jobs: Vec<Job>,
     executions: u64,
 }
 
 impl RealWorker {
     pub fn new(index: usize, service: &str, credit: u32) -> RealWorker {
-        RealWorker { index, session: pure::Worker::new(service, credit), jobs: Vec::new(), executions: 0 }
+        RealWorker { index, session: sans_io::Worker::new(service, credit), jobs: Vec::new(), executions: 0 }
     }
 }
 

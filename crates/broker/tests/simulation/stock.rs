@@ -6,9 +6,9 @@ use crate::node::frames_of;
 use crate::worker::reply_to;
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
-use towpath_broker::Body;
 use towpath_broker::core::Millis;
-use towpath_broker::mdp::{CLIENT_01, CLIENT_02, WORKER_01, WORKER_02};
+use towpath_requests::Body;
+use towpath_requests::majordomo::{CLIENT_01, CLIENT_02, WORKER_01, WORKER_02};
 
 fn octet(octet: u8) -> Bytes {
     Bytes::from(vec![octet])

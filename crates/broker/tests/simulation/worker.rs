@@ -4,9 +4,9 @@ use crate::ends::{End, Io, attached};
 use crate::history::{part_frame, reply_frame};
 use crate::node::frames_of;
 use bytes::Bytes;
-use towpath_broker::Body;
 use towpath_broker::core::Millis;
-use towpath_broker::wire::{Block, FromWorker, Status, ToWorker, Token, WORKER_HEADER};
+use towpath_requests::Body;
+use towpath_requests::numbered::{Block, FromWorker, Status, ToWorker, Token, WORKER_HEADER};
 
 struct Job {
     token: Token,

@@ -1,10 +1,10 @@
 //! A disk in memory that does what it is told, and refuses to install what it was not shown to be right.
 
 use std::collections::{HashMap, VecDeque};
-use towpath_files::digest::{Digest, LeafHasher, LeafSize};
-use towpath_files::receive::transfer::{
+use towpath_files::client::transfer::{
     ContentKey, ContentSpec, DiskCommand, DiskError, DiskReport, Found, SmallOutcome,
 };
+use towpath_files::digest::{Digest, LeafHasher, LeafSize};
 
 /// A size of files that don't fit.
 pub const LARGE: u64 = 1 << 62;

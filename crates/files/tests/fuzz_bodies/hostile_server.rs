@@ -6,6 +6,8 @@ use super::fake_disk::{FakeDisk, LARGE};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
+use towpath_files::client::inbound::{Assembler, Inbound};
+use towpath_files::client::transfer::{DiskReport, Output, Placement, Source, Transfer, TransferOptions};
 use towpath_files::digest::{Digest, LeafHasher, LeafSize};
 use towpath_files::path::RelPath;
 use towpath_files::protocol::ErrorCode;
@@ -14,8 +16,6 @@ use towpath_files::protocol::control::{
     Request, VoidReply,
 };
 use towpath_files::protocol::data::{Body, DataEntry, DataHeader};
-use towpath_files::receive::inbound::{Assembler, Inbound};
-use towpath_files::receive::transfer::{DiskReport, Output, Placement, Source, Transfer, TransferOptions};
 use towpath_files::root::Timestamp;
 
 /// What the server has, or claims to have.

@@ -10,8 +10,8 @@ use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
-use towpath_broker::client::{CallOptions, Client, ClientOptions, Completed};
-use towpath_broker::wire::Status;
+use towpath_client::client::{CallOptions, Client, ClientOptions, Completed};
+use towpath_requests::numbered::Status;
 
 const SERVICE: &str = "echo";
 const WORKERS: usize = 4;

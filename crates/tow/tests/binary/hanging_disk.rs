@@ -9,8 +9,8 @@ use std::time::SystemTime;
 
 use rustix::process::Signal;
 use tempfile::tempdir;
-use towpath_broker::client::{CallOptions, Client, ClientOptions};
-use towpath_broker::wire::Status;
+use towpath_client::client::{CallOptions, Client, ClientOptions};
+use towpath_requests::numbered::Status;
 use towpath_slow_disk::WritableDisk;
 
 use crate::support::DEADLINE;

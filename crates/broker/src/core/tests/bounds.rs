@@ -1,7 +1,7 @@
 //! What counts as memory, and what becomes of those who want more of it than there is.
 
 use super::*;
-use crate::core::client_side::is_built_in;
+use towpath_requests::is_built_in;
 
 /// Room for little; the rest of the bounds is never in the way.
 fn narrow(bytes_max: usize) -> Core {

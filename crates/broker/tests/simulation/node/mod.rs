@@ -7,10 +7,10 @@ use crate::history::History;
 use crate::link::{Frames, LinkId, Net};
 use bytes::Bytes;
 use std::collections::VecDeque;
-use towpath_broker::Body;
 use towpath_broker::core::{Action, Core, Kind, Millis, Peer, Settings};
-use towpath_broker::mdp::{self, Dialect, FromPeer, MdpError, WorkerCommand};
-use towpath_broker::wire::{
+use towpath_requests::Body;
+use towpath_requests::majordomo::{self, Dialect, FromPeer, MdpError, WorkerCommand};
+use towpath_requests::numbered::{
     Block, CLIENT_HEADER, ClientId, FromClient, FromWorker, Status, ToWorker, WORKER_HEADER, WireError,
 };
 
@@ -273,7 +273,7 @@ impl Node {
 
     fn on_stock(&mut self, world: &mut World, peer: Peer, frames: &[Bytes]) {
         let now = world.now + self.ahead;
-        let message = match mdp::decode(frames) {
+        let message = match majordomo::decode(frames) {
             Ok(message) => message,
             Err(MdpError::Malformed { worker: Some(_), .. }) => return self.dismiss(world, peer),
             Err(error) => panic!("these ends speak Majordomo: {error}"),
@@ -298,7 +298,7 @@ impl Node {
                         self.core().worker_ready(now, peer, Kind::Stock, &service, 1);
                     }
                     WorkerCommand::Reply { address, partial, body } => {
-                        let Some(token) = mdp::token_of(&address) else { return self.dismiss(world, peer) };
+                        let Some(token) = majordomo::token_of(&address) else { return self.dismiss(world, peer) };
                         let part = partial.then_some(conn_parts(self.conn(peer)));
                         if let Some(conn) = self.conn(peer) {
                             conn.parts = if partial { conn.parts + 1 } else { 0 };
@@ -325,7 +325,7 @@ impl Node {
         if let Speaks::StockWorker(dialect) = conn.speaks {
             conn.speaks = Speaks::Nothing;
             conn.parts = 0;
-            self.send(world, peer, mdp::disconnect(dialect).into_iter().collect());
+            self.send(world, peer, majordomo::disconnect(dialect).into_iter().collect());
         }
     }
 

@@ -5,10 +5,10 @@ use crate::ends::key_of;
 use crate::history::{Event, reply_frame};
 use crate::link::{Frames, LANE_BYTES};
 use bytes::Bytes;
-use towpath_broker::Body;
 use towpath_broker::core::{Action, Entry, Peer};
-use towpath_broker::mdp;
-use towpath_broker::wire::{CLIENT_HEADER, Status, ToClient, ToWorker, WORKER_HEADER};
+use towpath_requests::Body;
+use towpath_requests::majordomo;
+use towpath_requests::numbered::{CLIENT_HEADER, Status, ToClient, ToWorker, WORKER_HEADER};
 
 impl Node {
     pub fn act(&mut self, world: &mut World) {
@@ -50,7 +50,7 @@ impl Node {
                 conn.parts = 0;
                 match conn.speaks {
                     Speaks::StockWorker(dialect) => {
-                        let frames = mdp::request_head(dialect, &token).into_iter().chain(frames_of(&body));
+                        let frames = majordomo::request_head(dialect, &token).into_iter().chain(frames_of(&body));
                         self.send(world, peer, frames.collect());
                     }
                     _ => ToWorker::request(&mut conn.block, token, attempt, ttl_ms, &body),
@@ -61,7 +61,7 @@ impl Node {
             }
             Action::StockReply { peer, envelope, service, status, partial, body } => {
                 let Some(Conn { speaks: Speaks::StockClient(dialect), .. }) = self.conn(peer) else { return };
-                let head = mdp::reply_head(*dialect, envelope.as_ref(), &service, partial);
+                let head = majordomo::reply_head(*dialect, envelope.as_ref(), &service, partial);
                 let reason = (!status.is_ok()).then(|| Bytes::from(status.0.to_string()));
                 let mut frames = frames_of(&body);
                 if self.fault == Fault::LoseParts && frames.len() > 3 {
@@ -102,7 +102,7 @@ impl Node {
             }
             Action::Heartbeat { peer } => {
                 if let Some(Conn { speaks: Speaks::StockWorker(dialect), .. }) = self.conn(peer) {
-                    let beat = mdp::heartbeat(*dialect);
+                    let beat = majordomo::heartbeat(*dialect);
                     self.send(world, peer, beat.into_iter().collect());
                 }
             }

@@ -1,6 +1,6 @@
 //! The world: who is there, what goes wrong, and the order of it all, decided by one seed.
 
-mod aside;
+mod dead_letter;
 mod trouble;
 
 use crate::client::Client;

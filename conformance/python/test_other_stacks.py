@@ -1,0 +1,130 @@
+"""ZeroMQ stacks in other languages fetch files from `tow serve` and are both ends of `tow broker`. What can't be installed is
+skipped, with the reason; in CI one of those that announce ZMTP 3.0, as no other library here does, must be there."""
+
+import shutil
+import subprocess
+import time
+
+import pytest
+
+from conftest import IN_CI, WORKSPACE
+
+INSTALL_SECONDS = 300
+FETCH_SECONDS = 60
+# Of what JeroMQ does.
+ATTEMPTS = 4
+SOURCES = WORKSPACE / "conformance"
+INSTALLED = WORKSPACE / "target/conformance"
+
+pytestmark = pytest.mark.timeout(2 * INSTALL_SECONDS)
+
+
+def install(tool: str, *arguments, folder) -> None:
+    """Runs an installer, or skips the tests that need it."""
+    if shutil.which(tool) is None:
+        pytest.skip(f"{tool} is not here")
+    command = [tool, *map(str, arguments)]
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_SECONDS)
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"{tool} took more than {INSTALL_SECONDS} s")
+    if done.returncode != 0:
+        pytest.skip(f"{tool} ended with {done.returncode}: {(done.stdout + done.stderr)[-400:]}")
+
+
+@pytest.fixture(scope="session")
+def jeromq():
+    jars = INSTALLED / "java"
+    install("mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={jars}", folder=SOURCES / "java")
+    return ["java", "-cp", f"{jars}/*", SOURCES / "java/Fetch.java"]
+
+
+@pytest.fixture(scope="session")
+def go_zeromq():
+    program = INSTALLED / "go/fetch"
+    install("go", "build", "-o", program, ".", folder=SOURCES / "go")
+    return [program]
+
+
+@pytest.fixture(scope="session")
+def zeromq_js():
+    folder = INSTALLED / "node"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("package.json", "package-lock.json", "fetch.mjs", "majordomo.mjs"):
+        shutil.copy(SOURCES / "node" / name, folder)
+    install("npm", "ci", "--no-audit", "--no-fund", folder=folder)
+    # The package carries its binary; one that doesn't load here is a stack that isn't installed.
+    install("node", "--input-type=module", "--eval", "import 'zeromq'", folder=folder)
+    return ["node", folder / "fetch.mjs"]
+
+
+@pytest.mark.skipif(not IN_CI, reason="outside CI what can't be installed may be missing")
+def test_a_stack_that_announces_zmtp_3_0_is_installed_in_ci(request):
+    reasons = []
+    for stack in ("jeromq", "go_zeromq"):
+        try:
+            request.getfixturevalue(stack)
+            return
+        except pytest.skip.Exception as reason:
+            reasons.append(f"{stack}: {reason}")
+    pytest.fail("no stack that announces ZMTP 3.0 could be installed: " + "; ".join(reasons), pytrace=False)
+
+
+def never_greeted(server, *stacks) -> bool:
+    """On a busy machine JeroMQ connects now and then and says nothing, not even its greeting, and doesn't try again."""
+    return "jeromq" in stacks and "the handshake did not finish in time" in server.log()
+
+
+@pytest.mark.parametrize("stack", ["jeromq", "go_zeromq", "zeromq_js"])
+def test_a_stack_fetches_files(stack, request, serve, tree, tmp_path):
+    command = request.getfixturevalue(stack)
+    root, contents = tree
+    server = serve(root)
+    for name in ("big", "exact", "empty", "sub/folder/inner"):
+        copy = tmp_path / "copy"
+        fetch = [*command, server.endpoint, name, copy]
+        for _ in range(ATTEMPTS):
+            done = subprocess.run(fetch, capture_output=True, text=True, timeout=FETCH_SECONDS)
+            if done.returncode == 0 or not never_greeted(server, stack):
+                break
+        assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}; log: {server.log()}"
+        assert copy.read_bytes() == contents[name], name
+
+
+@pytest.fixture(scope="session")
+def majordomo_of(request):
+    """A function that gives the command of a stack's client or worker."""
+
+    def command(stack, end):
+        *runner, fetch = request.getfixturevalue(stack)
+        program = {"jeromq": SOURCES / "java/Majordomo.java", "zeromq_js": INSTALLED / "node/majordomo.mjs"}
+        return [*runner, program.get(stack, fetch), end]
+
+    return command
+
+
+@pytest.mark.parametrize("worker", ["jeromq", "go_zeromq", "zeromq_js"])
+@pytest.mark.parametrize("client", ["jeromq", "go_zeromq", "zeromq_js"])
+def test_stacks_are_both_ends_of_the_broker(client, worker, majordomo_of, broker):
+    asking, working = majordomo_of(client, "request"), majordomo_of(worker, "work")
+    for _ in range(ATTEMPTS):
+        # A short interval: their heartbeats, and ours, are exchanged meanwhile.
+        server = broker("--heartbeat", "0.2")
+        why = what_is_wrong([*asking, server.endpoint, "echo"], [*working, server.endpoint, "echo"])
+        if not why or not never_greeted(server, client, worker):
+            break
+    assert not why, f"{why}; log: {server.log()}"
+    assert "misbehaves" not in server.log()
+
+
+def what_is_wrong(asking, working) -> str:
+    with subprocess.Popen(working) as worker:
+        try:
+            for _ in range(2):
+                done = subprocess.run(asking, capture_output=True, text=True, timeout=FETCH_SECONDS)
+                if done.returncode != 0:
+                    return f"the client ended with {done.returncode}: {done.stdout}{done.stderr}"
+                time.sleep(1.5)  # longer than a worker may be silent
+            return "" if worker.poll() is None else f"the worker ended with {worker.returncode}"
+        finally:
+            worker.kill()

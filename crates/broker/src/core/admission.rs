@@ -1,0 +1,241 @@
+//! Whether there is room for a request, and what becomes of one for which there is none.
+
+use super::drain::STOPPING;
+use super::service::Service;
+use super::settings::{Millis, Settings};
+use super::{Action, Core, Peer, Role, SessionKey, StockEnvelope};
+use bytes::Bytes;
+use towpath_requests::body::Body;
+use towpath_requests::is_built_in;
+use towpath_requests::numbered::{Status, Token};
+
+pub(super) const TOO_MANY_SERVICES: &str = "the broker has as many services as it can hold";
+
+/// Why a request is not taken, and when it would be worth another try.
+pub(super) struct Refusal {
+    pub status: Status,
+    pub retry_ms: u32,
+    pub reason: &'static str,
+}
+
+/// How much of what is everybody's is left, for those who can't act on a refusal and so have to wait.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// At least half.
+    Ample,
+    /// Less: enough for one after the other.
+    Little,
+    /// So much waits for peers that it is best read first. Some never do.
+    Unread,
+    /// None.
+    Nothing,
+}
+
+/// Of what should be in the journal, and can't be.
+pub(super) const NO_JOURNAL: Refusal = Refusal {
+    status: Status::NO_STORAGE,
+    retry_ms: 1_000,
+    reason: "the journal can't be written; see the broker's log",
+};
+
+const fn not_now(retry_ms: u32, reason: &'static str) -> Result<(), Refusal> {
+    Err(Refusal { status: Status::UNAVAILABLE, retry_ms, reason })
+}
+
+/// Whether less is there than so much, or a part of it. A bound of one request has no half.
+fn below(length: usize, most: usize, divisor: usize) -> bool {
+    length < (most / divisor).max(1)
+}
+
+impl Core {
+    /// Whether a request of so many octets is taken; `None`: of a client that isn't there yet.
+    pub(super) fn room_for(
+        &mut self,
+        key: Option<SessionKey>,
+        service: &[u8],
+        bytes: usize,
+        journalled: bool,
+    ) -> Result<(), Refusal> {
+        let settings = &self.settings;
+        if bytes > settings.client_bytes_max.min(settings.bytes_max).min(settings.service_bytes_max) {
+            let reason = "larger than all that the broker holds for a client or a service";
+            return Err(Refusal { status: Status::TOO_LARGE, retry_ms: 0, reason });
+        }
+        if self.stopping {
+            return not_now(1_000, STOPPING);
+        }
+        // What needs no journal is as well off as without one.
+        if self.storage_failed && journalled {
+            return Err(NO_JOURNAL);
+        }
+        if let Some(session) = key.map(|key| &self.sessions[key as usize])
+            && (session.requests.len() >= settings.client_requests_max
+                || session.bytes + bytes > settings.client_bytes_max)
+        {
+            return not_now(50, "this client has too much outstanding; confirm replies, or wait");
+        }
+        self.room_beside_others(service, bytes)
+    }
+
+    /// Whether there is room in what is everybody's, and in the service's queue.
+    pub(super) fn room_beside_others(&mut self, service: &[u8], bytes: usize) -> Result<(), Refusal> {
+        let settings = &self.settings;
+        if self.bytes + bytes > settings.bytes_max || self.requests.len() >= settings.requests_max {
+            return not_now(200, "the broker has all that it can hold");
+        }
+        let Some(service) = self.services.find(service).map(|key| self.services.at(key)) else {
+            return if self.is_one_too_many(service) { not_now(1_000, TOO_MANY_SERVICES) } else { Ok(()) };
+        };
+        if service.waiting.len >= settings.service_requests_max
+            || service.waiting_bytes + bytes > settings.service_bytes_max
+        {
+            return not_now(200, "the service's queue is full");
+        }
+        Ok(())
+    }
+
+    /// Whether a request would call a service into being, and there are as many as requests alone may.
+    pub(super) fn is_one_too_many(&mut self, service: &[u8]) -> bool {
+        self.services.len() >= self.settings.asked_services_max()
+            && self.services.find(service).is_none()
+            && !is_built_in(service)
+    }
+
+    /// Whether a stock client may go on; with divisors over 1, whether there is so much more room in what is its own and in what
+    /// is everybody's.
+    pub(super) fn has_room(&self, key: SessionKey, service: Option<&Service>, own: usize, shared: usize) -> bool {
+        let settings = &self.settings;
+        let session = &self.sessions[key as usize];
+        below(session.requests.len(), settings.client_requests_max, own)
+            && below(session.bytes, settings.client_bytes_max, own)
+            && self.has_shared_room(shared)
+            && service.is_none_or(|service| {
+                below(service.waiting.len, settings.service_requests_max, shared)
+                    && below(service.waiting_bytes, settings.service_bytes_max, shared)
+            })
+    }
+
+    /// The same of what is everybody's, whichever service it is for.
+    fn has_shared_room(&self, divisor: usize) -> bool {
+        below(self.bytes, self.settings.bytes_max, divisor)
+            && below(self.requests.len(), self.settings.requests_max, divisor)
+    }
+
+    /// How much is left of what is everybody's, while so many octets wait for peers to read them: as much as the requests that are here
+    /// may come to yet, if their replies are as large.
+    pub fn room(&self, waiting_bytes: usize) -> Room {
+        let Settings { bytes_max, requests_max, .. } = self.settings;
+        let (half, has_half) = (bytes_max / 2, below(self.requests.len(), requests_max, 2));
+        if !self.has_shared_room(1) {
+            Room::Nothing
+        } else if waiting_bytes > half {
+            Room::Unread
+        } else if has_half && self.bytes.saturating_add(waiting_bytes) <= half {
+            Room::Ample
+        } else {
+            Room::Little
+        }
+    }
+
+    /// Has a stock client not read until there is room in what is its own, everybody's, and the service's of that name.
+    pub(super) fn pause(&mut self, key: SessionKey, service: Bytes) {
+        let session = &mut self.sessions[key as usize];
+        if let (false, Some(peer)) = (session.paused, session.peer) {
+            session.paused = true;
+            self.paused.push_back((key, service));
+            self.actions.push(Action::Pause { peer, paused: true });
+        }
+    }
+
+    /// Whether something was freed that paused clients may have, and nobody has looked since.
+    #[inline]
+    pub(super) fn may_resume(&self) -> bool {
+        self.relieved && !self.paused.is_empty() && !self.stopping
+    }
+
+    /// Lets stock clients go on whose own queues have become half as long, those first that have waited longest: all of them if
+    /// what is everybody's is half empty too, or else one a turn as long as there is room at all. Others, such as numbered
+    /// clients that are away from their outcomes, may keep more than half of it for hours.
+    pub(super) fn resume_clients(&mut self) {
+        let (mut resumed, mut stay) = (0, 0);
+        for _ in 0..self.paused.len() {
+            let shared = if resumed == 0 { 1 } else { 2 };
+            // None of the others is looked at then: there may be thousands.
+            if !self.has_shared_room(shared) {
+                self.paused.rotate_right(stay);
+                break;
+            }
+            #[cfg(test)]
+            {
+                self.looks += 1;
+            }
+            let Some((key, service)) = self.paused.pop_front() else { break };
+            let Some(peer) = self.sessions.get(key as usize).filter(|s| s.paused).and_then(|s| s.peer) else {
+                continue;
+            };
+            if self.has_room(key, self.services.by_name(&service), 2, shared) {
+                resumed += 1;
+                self.sessions[key as usize].paused = false;
+                self.actions.push(Action::Pause { peer, paused: false });
+            } else {
+                stay += 1;
+                self.paused.push_back((key, service));
+            }
+        }
+        // The one may have nothing more to ask, and leave the room to the next.
+        self.relieved = resumed > 0 && !self.paused.is_empty();
+    }
+
+    /// A numbered client's request couldn't be taken in. `retry_ms` of 0: nor can it be later.
+    pub fn refuse(
+        &mut self,
+        now: Millis,
+        peer: Peer,
+        number: u64,
+        status: Status,
+        retry_ms: u32,
+        reason: &'static str,
+    ) {
+        let Some(key) = self.numbered(peer) else {
+            return self.disconnect(now, peer, "a client says who it is before its first request");
+        };
+        // What was taken when it came before isn't refused because it comes again.
+        if !self.is_known(key, number, peer) {
+            self.counters.refused += 1;
+            self.actions.push(Action::Refused { peer, number, status, retry_ms, reason });
+            self.leaves(peer);
+        }
+    }
+
+    /// A part of a worker's reply couldn't be taken in: its request has ended then, and what else comes of the reply is late.
+    pub fn lose_part(&mut self, now: Millis, peer: Peer, token: &Token, status: Status, reason: &'static str) {
+        let held = match self.role(peer) {
+            Role::Worker(key) => self.held_by(key, token),
+            Role::None | Role::Client(_) => None,
+        };
+        match held {
+            Some(slot) => {
+                self.withdraw(now, slot);
+                self.settle(slot, status, Body::from(reason).into());
+            }
+            None => self.worker_reply(now, peer, token, status, Some(0), Body::from(reason)),
+        }
+    }
+
+    /// A stock client's request couldn't be taken in.
+    pub fn stock_refuse(
+        &mut self,
+        now: Millis,
+        peer: Peer,
+        envelope: StockEnvelope,
+        service: &[u8],
+        status: Status,
+        reason: &'static str,
+    ) {
+        if self.stock_session(now, peer).is_some() {
+            self.counters.refused += 1;
+            let (service, body) = (Bytes::copy_from_slice(service), Body::from(reason));
+            self.actions.push(Action::StockReply { peer, envelope, service, status, partial: false, body });
+        }
+    }
+}

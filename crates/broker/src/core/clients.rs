@@ -1,0 +1,347 @@
+//! What clients say.
+
+use super::admission::{Refusal, TOO_MANY_SERVICES};
+use super::drain::STOPPING;
+use super::requests::{State, envelope_bytes};
+use super::sequence_map::Walk;
+use super::session::{GAP_BYTES, Session};
+use super::settings::{Millis, NEVER};
+use super::{Action, Core, Peer, Role, ServiceKey, SessionKey, StockEnvelope};
+use bytes::Bytes;
+use towpath_requests::body::{Arriving, Body};
+use towpath_requests::is_built_in;
+use towpath_requests::numbered::{ClientId, Status};
+
+/// Gaps between confirmed numbers that are remembered for one client. It may hold more requests than it may have here, so the
+/// bound on these is none on the gaps: it would be disconnected over and over.
+const GAPS_MAX: usize = 262_144;
+
+/// All of the broker's own services have one entry among the services, under this name: whoever asks for `mmi.1`, `mmi.2` and so on
+/// would use up what there may be of them.
+const BUILT_IN: &[u8] = b"mmi.";
+
+impl Core {
+    /// A numbered client says who it is, and which of its numbers are settled.
+    pub fn client_hello(&mut self, now: Millis, peer: Peer, client: ClientId, first: u64) {
+        match self.role(peer) {
+            Role::None => {}
+            Role::Client(_) => return self.disconnect(now, peer, "a client says who it is once a connection"),
+            Role::Worker(_) => return self.disconnect(now, peer, "a worker can't be a client too"),
+        }
+        let key = match self.session_by_client.get(&client) {
+            Some(&key) => key,
+            None => {
+                let session = Session::new(Some(client), None);
+                let key = self.sessions.insert(session) as SessionKey;
+                self.session_by_client.insert(client, key);
+                key
+            }
+        };
+        let session = &mut self.sessions[key as usize];
+        let former = session.peer.replace(peer);
+        session.connections = session.connections.wrapping_add(1).max(1);
+        session.blocked = false;
+        session.one_reply = false;
+        session.is_leaving = false;
+        if let Some(former) = former {
+            self.set_role(former, Role::None);
+            self.forget_untold(key);
+            self.actions
+                .push(Action::Disconnect { peer: former, reason: "a new connection of the same client took over" });
+        }
+        self.set_role(peer, Role::Client(key));
+        self.actions.push(Action::Welcome { peer });
+        self.drop_interest(now, key, 0, first);
+        let session = &mut self.sessions[key as usize];
+        let gaps = session.confirmed.gaps();
+        session.confirmed.insert_below(first);
+        session.highest = session.highest.max(first.saturating_sub(1));
+        self.recharge_gaps(key, gaps);
+        self.unpark(now, key);
+    }
+
+    /// A numbered client's request, or one once more. `ttl_ms` of 0 is the broker's default.
+    #[expect(clippy::too_many_arguments, reason = "the fields of one record")]
+    #[inline]
+    pub fn request<'a>(
+        &mut self,
+        now: Millis,
+        peer: Peer,
+        number: u64,
+        ttl_ms: u32,
+        volatile: bool,
+        service: &[u8],
+        body: impl Into<Arriving<'a>>,
+    ) {
+        let body = body.into();
+        let Some(key) = self.numbered(peer) else {
+            return self.disconnect(now, peer, "a client says who it is before its first request");
+        };
+        if self.is_known(key, number, peer) {
+            return;
+        }
+        // The broker answers for its own services at once, and after a restart nobody else would.
+        let journalled = self.settings.journal && !volatile && !is_built_in(service);
+        let room = self.room_for(Some(key), service, body.memory_bytes(), journalled);
+        if let Err(Refusal { status, retry_ms, reason }) = room {
+            self.counters.refused += 1;
+            self.actions.push(Action::Refused { peer, number, status, retry_ms, reason });
+            self.leaves(peer);
+            return;
+        }
+        let ttl_ms = if ttl_ms == 0 { self.settings.ttl_ms } else { Millis::from(ttl_ms) };
+        self.take(now, key, number, ttl_ms, journalled, service, body, None);
+    }
+
+    /// Whether a number has been taken or confirmed before. If so, its client is told what becomes of it.
+    #[inline]
+    pub(super) fn is_known(&mut self, key: SessionKey, number: u64, peer: Peer) -> bool {
+        let session = &self.sessions[key as usize];
+        if number > session.highest {
+            return false;
+        }
+        if let Some(slot) = session.requests.get(number) {
+            self.counters.duplicates += 1;
+            self.tell_again(slot, peer);
+            return true;
+        }
+        let is_confirmed = session.confirmed.contains(number);
+        self.counters.duplicates += u64::from(is_confirmed);
+        is_confirmed
+    }
+
+    /// A stock client's session, as long as it keeps to its role.
+    pub(super) fn stock_session(&mut self, now: Millis, peer: Peer) -> Option<SessionKey> {
+        let why = match self.role(peer) {
+            Role::Client(key) if self.sessions[key as usize].client.is_none() => return Some(key),
+            Role::None => {
+                let key = self.sessions.insert(Session::new(None, Some(peer))) as SessionKey;
+                self.set_role(peer, Role::Client(key));
+                return Some(key);
+            }
+            Role::Client(_) => "a numbered client can't be a stock one too",
+            Role::Worker(_) => "a worker can't be a client too",
+        };
+        self.disconnect(now, peer, why);
+        None
+    }
+
+    /// A request of a stock client. It gets its reply as long as its connection lasts. `one_reply`: it knows no parts.
+    pub fn stock_request(
+        &mut self,
+        now: Millis,
+        peer: Peer,
+        one_reply: bool,
+        envelope: StockEnvelope,
+        service: &[u8],
+        body: Body,
+    ) {
+        let bytes = body.memory_bytes() + envelope_bytes(&envelope);
+        if self.bytes + bytes > self.settings.bytes_max + self.settings.late_bytes_max() {
+            let (status, reason) = (Status::UNAVAILABLE, "the broker has all that it can hold");
+            self.stock_refuse(now, peer, envelope, service, status, reason);
+            // The next one would be refused as well, and so on through all that it sends.
+            if let Role::Client(key) = self.role(peer) {
+                self.pause(key, Bytes::copy_from_slice(service));
+            }
+            return;
+        }
+        // Those that were there before aren't read any more.
+        if self.stopping {
+            return self.stock_refuse(now, peer, envelope, service, Status::UNAVAILABLE, STOPPING);
+        }
+        let Some(key) = self.stock_session(now, peer) else { return };
+        let session = &mut self.sessions[key as usize];
+        session.one_reply = one_reply;
+        if session.blocked && is_built_in(service) {
+            // These are answered at once, and would pile up.
+            let (status, reason) = (Status::UNAVAILABLE, "read the replies that wait before you ask for more");
+            return self.stock_refuse(now, peer, envelope, service, status, reason);
+        }
+        if self.is_one_too_many(service) {
+            return self.stock_refuse(now, peer, envelope, service, Status::UNAVAILABLE, TOO_MANY_SERVICES);
+        }
+        let session = &mut self.sessions[key as usize];
+        let number = session.next_number;
+        session.next_number += 1;
+        let ttl_ms = self.settings.ttl_ms;
+        // It isn't told to come again, as numbered clients are. What is done is to stop reading before the next one; many clients
+        // may each have one beyond the bound, but not more together than the broker was prepared to hold while they came.
+        let service = self.take(now, key, number, ttl_ms, false, service, Arriving::Body(body), envelope);
+        let service = self.services.at(service);
+        if !self.has_room(key, Some(service), 1, 1) {
+            self.pause(key, service.name.clone());
+        }
+    }
+
+    #[inline]
+    pub(super) fn numbered(&self, peer: Peer) -> Option<SessionKey> {
+        match self.role(peer) {
+            Role::Client(key) if self.sessions[key as usize].client.is_some() => Some(key),
+            _ => None,
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the fields of one record")]
+    #[inline]
+    pub(super) fn take(
+        &mut self,
+        now: Millis,
+        session: SessionKey,
+        number: u64,
+        ttl_ms: Millis,
+        journalled: bool,
+        service: &[u8],
+        body: Arriving<'_>,
+        envelope: StockEnvelope,
+    ) -> ServiceKey {
+        let asked = service;
+        let is_built_in = is_built_in(asked);
+        let service = self.services.find_or_add(if is_built_in { BUILT_IN } else { asked });
+        let expires = now.checked_add(ttl_ms).unwrap_or(NEVER);
+        self.next_expiry = self.next_expiry.min(expires);
+        let slot = self.requests.insert(session, number, service, expires, body);
+        let request = self.requests.at_mut(slot);
+        if envelope.is_some() {
+            request.extra_mut().envelope = envelope;
+        }
+        let is_stock = self.sessions[session as usize].client.is_none();
+        if is_built_in && is_stock {
+            request.extra_mut().built_in = Some(Bytes::copy_from_slice(asked));
+        }
+        let bytes = request.bytes();
+        self.bytes += bytes;
+        let state = &mut self.sessions[session as usize];
+        state.bytes += bytes;
+        state.requests.insert(number, slot);
+        state.highest = state.highest.max(number);
+        self.services.at_mut(service).live += 1;
+        self.counters.accepted += 1;
+        if journalled {
+            self.journal_accepted(slot);
+        }
+        if is_built_in {
+            self.requests.at_mut(slot).state = State::BuiltIn;
+            let token = self.token_of(slot);
+            let service = Bytes::copy_from_slice(asked);
+            self.actions.push(Action::BuiltIn { token, service, body: self.requests.at(slot).body.clone() });
+        } else {
+            self.enqueue(slot, false);
+            self.dispatch(now, service);
+        }
+        service
+    }
+
+    /// Outcomes have arrived at a numbered client.
+    #[inline]
+    pub fn confirm(&mut self, now: Millis, peer: Peer, first: u64, count: u32) {
+        let Some(key) = self.numbered(peer) else {
+            return self.disconnect(now, peer, "a client says who it is before it confirms anything");
+        };
+        let end = first.saturating_add(u64::from(count));
+        let before = self.bytes;
+        self.drop_interest(now, key, first, end);
+        let session = &mut self.sessions[key as usize];
+        let gaps = session.confirmed.gaps();
+        session.confirmed.insert(first, end);
+        session.highest = session.highest.max(end.saturating_sub(1));
+        self.recharge_gaps(key, gaps);
+        // Who confirms what it asked for needs less than before.
+        if self.bytes > before && self.left_beyond_requests() == 0 {
+            return self.disconnect(now, peer, "the broker can't remember more numbers that were never asked for");
+        }
+        let session = &self.sessions[key as usize];
+        if session.confirmed.gaps() > self.settings.client_requests_max.max(GAPS_MAX) {
+            return self.disconnect(now, peer, "a client numbers its requests without gaps");
+        }
+        self.unpark(now, key);
+    }
+
+    /// The gaps between a client's confirmed numbers cost memory too: keeps the sums true, given how many there were.
+    fn recharge_gaps(&mut self, key: SessionKey, before: usize) {
+        let session = &mut self.sessions[key as usize];
+        let (before, after) = (before * GAP_BYTES, session.confirmed.gaps() * GAP_BYTES);
+        session.bytes = session.bytes + after - before;
+        self.bytes = self.bytes + after - before;
+        self.relieved |= after < before;
+    }
+
+    /// A client doesn't want some outcomes any more, or has them.
+    #[inline]
+    fn drop_interest(&mut self, now: Millis, key: SessionKey, first: u64, end: u64) {
+        let mut walk = Walk::new(first, end);
+        while let Some(slot) = self.sessions[key as usize].requests.take_next(&mut walk) {
+            match self.requests.at(slot).state {
+                State::Settled => {
+                    let session = &mut self.sessions[key as usize];
+                    (session.takes_since, session.has_confirmed) = (now, true);
+                }
+                // A worker that had it is given another one, which may be this client's.
+                _ => self.withdraw(now, slot),
+            }
+            self.forget_unlisted(slot);
+        }
+    }
+
+    /// A numbered client cancels a request. It has an outcome all the same.
+    pub fn cancel(&mut self, now: Millis, peer: Peer, number: u64) {
+        let Some(key) = self.numbered(peer) else {
+            return self.disconnect(now, peer, "a client says who it is before it cancels anything");
+        };
+        let Some(slot) = self.sessions[key as usize].requests.get(number) else { return };
+        if self.requests.at(slot).state != State::Settled {
+            self.withdraw(now, slot);
+            self.settle(slot, Status::CANCELLED, Body::from("cancelled by its client").into());
+        }
+    }
+
+    /// A client's connection is gone.
+    pub(super) fn client_gone(&mut self, now: Millis, key: SessionKey) {
+        let session = &mut self.sessions[key as usize];
+        session.peer = None;
+        session.absent_since = now;
+        session.blocked = false;
+        // What is left of it may not be: then it isn't kept so long.
+        session.is_journalled =
+            session.is_journalled && session.requests.slots().any(|slot| self.requests.at(slot).journal_id != 0);
+        let is_over = session.client.is_none() || session.requests.is_empty();
+        self.forget_untold(key);
+        if is_over {
+            self.remove_session(now, key);
+        } else {
+            self.unpark(now, key);
+        }
+    }
+
+    /// Forgets a client. What stock workers have of its requests they finish, and nobody hears of it.
+    pub(super) fn remove_session(&mut self, now: Millis, key: SessionKey) {
+        let mut slots: Vec<u32> = self.sessions[key as usize].requests.slots().collect();
+        // First what waits: a worker that becomes free must not be given more of this client's.
+        slots.sort_unstable_by_key(|&slot| {
+            let request = self.requests.at(slot);
+            (matches!(request.state, State::Held(..)), request.number)
+        });
+        for slot in slots {
+            if self.requests.at(slot).state != State::Settled {
+                self.counters.given_up += 1;
+                self.withdraw(now, slot);
+            }
+            self.forget(slot);
+        }
+        let session = self.sessions.remove(key as usize);
+        if session.paused {
+            self.paused.retain(|(paused, _)| *paused != key);
+        }
+        // Somebody has come by the name of what was stored, and couldn't be kept.
+        if let Some(peer) = session.peer {
+            self.set_role(peer, Role::None);
+            self.actions.push(Action::Disconnect { peer, reason: "what was stored under this name could not be kept" });
+        }
+        let gaps = session.confirmed.gaps();
+        self.bytes -= gaps * GAP_BYTES;
+        self.relieved |= gaps > 0;
+        if let Some(client) = session.client {
+            self.session_by_client.remove(&client);
+        }
+    }
+}

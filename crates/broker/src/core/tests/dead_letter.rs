@@ -1,0 +1,151 @@
+//! What becomes of journalled requests whose workers all went.
+
+use super::*;
+use crate::core::dead_letter::NUMBER;
+
+fn journalled() -> Core {
+    let settings = Settings { bytes_max: 10_000, reply_bytes_expected: 0, ..Settings::default() };
+    let mut core = Core::new(Settings { journal: true, attempts_max: 1, secret: [3, 4], ..settings });
+    core.client_hello(0, 1, CLIENT, 1);
+    actions(&mut core);
+    core
+}
+
+/// A request of one client, given to a worker that went with it.
+fn give_up(core: &mut Core, number: u64, body: Body) -> Vec<Action> {
+    core.worker_ready(0, 2, Kind::Numbered, b"echo", 1);
+    core.request(0, 1, number, 0, false, b"echo", body);
+    actions(core);
+    core.peer_gone(1, 2);
+    actions(core)
+}
+
+fn entries(core: &mut Core) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    core.take_entries(&mut entries);
+    entries
+}
+
+#[test]
+fn a_worker_of_its_service_gets_what_was_given_up_until_it_can_look_after_it() {
+    let mut core = journalled();
+    let told = give_up(&mut core, 1, Body::from("poison"));
+    let [Action::GaveUp { number: 1, attempts: 1, kept_for: Some(aside), .. }] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(aside[..], *b"aside.echo");
+    core.persisted(3);
+    let [Action::Accepted { .. }, Action::Reply { status: Status::ATTEMPTS_USED_UP, body, .. }] =
+        &actions(&mut core)[..]
+    else {
+        panic!("not told")
+    };
+    assert_eq!(body.single(), Some(&b"given up: 1 workers went while they had it; kept for aside.echo"[..]));
+    core.confirm(2, 1, 1, 1);
+    assert_eq!((core.counters().kept_aside, core.load().0), (1, 1));
+    // Its worker fails, and the next one goes as the others did: it is given again, but not at once.
+    core.worker_ready(3, 4, Kind::Numbered, b"aside.echo", 1);
+    let [(4, token, 1)] = dispatched(&mut core)[..] else { panic!("not given") };
+    core.worker_reply(4, 4, &token, Status::FAILED, None, Body::from("no"));
+    assert_eq!(dispatched(&mut core), []);
+    core.tick(2_000);
+    let [(4, _, 2)] = dispatched(&mut core)[..] else { panic!("not given again") };
+    core.peer_gone(2_001, 4);
+    core.worker_ready(2_002, 5, Kind::Stock, b"aside.echo", 1);
+    assert_eq!(dispatched(&mut core), []);
+    core.tick(4_000);
+    let given = actions(&mut core);
+    let [Action::Dispatch { peer: 5, token, attempt: 3, ttl_ms: 0, body }] = &given[..] else { panic!("{given:?}") };
+    assert_eq!(body.single(), Some(&b"poison"[..]));
+    // Parts of a reply go nowhere.
+    core.worker_reply(4_001, 5, token, Status::OK, Some(0), Body::from("part"));
+    core.worker_reply(4_002, 5, token, Status::OK, None, Body::from("done"));
+    assert_eq!(core.load(), (0, 0));
+    assert!(matches!(entries(&mut core)[..], [.., Entry::Forgotten { id: 2 }]));
+    core.tick(6_000);
+    assert_eq!(core.sessions.len(), 1);
+}
+
+#[test]
+fn it_is_in_the_journal_before_the_outcome_is_and_comes_back_from_there() {
+    let mut core = journalled();
+    give_up(&mut core, 1, Body::from("poison"));
+    let entries = entries(&mut core);
+    let [Entry::Accepted { id: 1, .. }, kept, Entry::Finished { id: 1, .. }] = &entries[..] else {
+        panic!("{entries:?}")
+    };
+    let Entry::Accepted { id: 2, client, number, service, expires, body } = kept.clone() else { panic!("{kept:?}") };
+    assert_eq!((number, &service[..], expires), (NUMBER, &b"aside.echo"[..], Millis::MAX));
+    let mut core = journalled();
+    core.restore(0, Restored { id: 2, client, number, service, expires, body, outcome: None });
+    core.worker_ready(1, 3, Kind::Numbered, b"aside.echo", 1);
+    let [(3, token, 2)] = dispatched(&mut core)[..] else { panic!("not given") };
+    core.worker_reply(2, 3, &token, Status::FAILED, None, Body::default());
+    assert_eq!(core.service(b"aside.echo").map(|service| service.live), Some(1));
+    // It is kept as long as any other: then it goes.
+    core.tick(core.settings().journal_retention_ms + 3);
+    assert_eq!(core.load(), (0, 0));
+}
+
+#[test]
+fn it_can_neither_be_closed_nor_fill_the_broker() {
+    let mut core = journalled();
+    give_up(&mut core, 1, Body::from(vec![0; 2_000]));
+    let Some(Entry::Accepted { client, .. }) = entries(&mut core).into_iter().nth(1) else { panic!("not kept") };
+    assert_eq!(core.stored(client), None);
+    core.close_stored(1, client, Token::default(), Body::default());
+    assert_eq!(core.service(b"aside.echo").map(|service| service.waiting), Some(1));
+    // They have a quarter of the memory.
+    let told = give_up(&mut core, 2, Body::from(vec![0; 400]));
+    assert!(matches!(told[..], [Action::GaveUp { number: 2, kept_for: None, .. }]), "{told:?}");
+    assert_eq!((core.counters().kept_aside, core.counters().failed), (1, 2));
+}
+
+#[test]
+fn what_is_not_in_the_journal_is_not_kept() {
+    let mut core = journalled();
+    core.worker_ready(0, 2, Kind::Numbered, b"echo", 2);
+    core.request(0, 1, 1, 0, true, b"echo", Body::from("volatile"));
+    core.stock_request(0, 3, false, None, b"echo", Body::from("stock"));
+    core.peer_gone(1, 2);
+    let given_up = |action: &Action| matches!(action, Action::GaveUp { kept_for: None, .. });
+    assert_eq!(actions(&mut core).iter().filter(|action| given_up(action)).count(), 2);
+    assert_eq!(core.counters().kept_aside, 0);
+}
+
+#[test]
+fn they_keep_their_order_also_while_the_broker_stops() {
+    let mut core = journalled();
+    core.worker_ready(0, 2, Kind::Numbered, b"echo", 3);
+    for number in 1..=3 {
+        core.request(0, 1, number, 0, false, b"echo", Body::from(vec![number as u8; 50]));
+    }
+    core.stop();
+    core.peer_gone(1, 2);
+    let told = actions(&mut core).into_iter().filter_map(|action| match action {
+        Action::GaveUp { number, kept_for, .. } => Some((number, kept_for.is_some())),
+        _ => None,
+    });
+    assert_eq!(told.collect::<Vec<_>>(), [(1, true), (2, true), (3, true)]);
+    core.worker_ready(2, 3, Kind::Numbered, b"aside.echo", 3);
+    let given = actions(&mut core).into_iter().filter_map(|action| match action {
+        Action::Dispatch { body, .. } => body.single().map(|octets| octets[0]),
+        _ => None,
+    });
+    assert_eq!(given.collect::<Vec<_>>(), [1, 2, 3]);
+}
+
+#[test]
+fn a_late_failure_leaves_it_to_the_worker_that_has_it() {
+    let mut core = journalled();
+    give_up(&mut core, 1, Body::from("poison"));
+    core.worker_ready(2, 3, Kind::Numbered, b"aside.echo", 1);
+    let [(3, first, 1)] = dispatched(&mut core)[..] else { panic!("not given") };
+    core.peer_gone(3, 3);
+    core.tick(2_000);
+    core.worker_ready(2_001, 4, Kind::Numbered, b"aside.echo", 1);
+    let [(4, second, 2)] = dispatched(&mut core)[..] else { panic!("not given again") };
+    core.worker_ready(2_002, 5, Kind::Numbered, b"other", 1);
+    core.worker_reply(2_003, 5, &first, Status::FAILED, None, Body::from("no"));
+    assert_eq!((actions(&mut core), core.counters().late_replies), (vec![], 1));
+    core.worker_reply(2_004, 4, &second, Status::OK, None, Body::default());
+    assert_eq!(core.service(b"aside.echo").map(|service| service.live), Some(0));
+}

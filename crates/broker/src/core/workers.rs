@@ -1,0 +1,383 @@
+//! What workers say, and what they are given.
+
+use super::in_flight::Given;
+use super::reply_budget::Expected;
+use super::requests::{List, State};
+use super::settings::Millis;
+use super::token::Ticket;
+use super::worker::Worker;
+use super::{Action, Core, Kind, Peer, Role, ServiceKey, WorkerKey};
+use smallvec::SmallVec;
+use towpath_requests::body::{Arriving, Body};
+use towpath_requests::numbered::{Status, Token};
+
+/// Why a reply in parts ends early.
+const CUT_SHORT: &str = "the worker went in the middle of its reply";
+
+/// The most requests that one worker is given at a time, whatever it asks for.
+const CREDIT_MAX: u32 = 65_536;
+
+impl Core {
+    /// A worker is there, for one service.
+    pub fn worker_ready(&mut self, now: Millis, peer: Peer, kind: Kind, service: &[u8], credit: u32) {
+        match self.role(peer) {
+            Role::None => {}
+            Role::Client(_) => return self.disconnect(now, peer, "a client can't be a worker too"),
+            Role::Worker(_) => return self.disconnect(now, peer, "a worker says that it is ready once a connection"),
+        }
+        if towpath_requests::is_built_in(service) {
+            return self.disconnect(now, peer, "names that begin with mmi. or titanic. are the broker's own");
+        }
+        if self.services.len() >= self.settings.services_max && self.services.find(service).is_none() {
+            return self.disconnect(now, peer, "the broker has as many services as it can hold");
+        }
+        let service = self.services.find_or_add(service);
+        self.services.at_mut(service).workers += 1;
+        let worker = self.workers.insert(Worker {
+            peer,
+            service,
+            kind,
+            credit: credit.min(CREDIT_MAX),
+            held: List::default(),
+            abandoned: SmallVec::new(),
+            last_heard: now,
+            leaving: false,
+            given: Given::default(),
+            blocked: false,
+            listed: false,
+            rests_until: None,
+            rests_in_a_row: 0,
+        }) as WorkerKey;
+        self.set_role(peer, Role::Worker(worker));
+        if self.stopping {
+            self.actions.push(Action::Leave { peer });
+        }
+        self.offer(worker);
+        self.dispatch(now, service);
+    }
+
+    /// Anything came from a worker.
+    pub fn worker_heard(&mut self, now: Millis, peer: Peer) {
+        if let Role::Worker(key) = self.role(peer) {
+            self.workers[key as usize].last_heard = now;
+        }
+    }
+
+    /// Whether a connection is a worker's.
+    pub fn is_worker(&self, peer: Peer) -> bool {
+        matches!(self.role(peer), Role::Worker(_))
+    }
+
+    /// How many requests a worker takes at a time from now on.
+    pub fn worker_credit(&mut self, now: Millis, peer: Peer, credit: u32) {
+        let Role::Worker(key) = self.role(peer) else {
+            return self.disconnect(now, peer, "a worker says that it is ready first");
+        };
+        self.workers[key as usize].credit = credit.min(CREDIT_MAX);
+        self.offer(key);
+        self.dispatch(now, self.workers[key as usize].service);
+    }
+
+    /// A worker takes no more requests.
+    pub fn worker_leaving(&mut self, now: Millis, peer: Peer) {
+        let Role::Worker(key) = self.role(peer) else {
+            return self.disconnect(now, peer, "a worker says that it is ready first");
+        };
+        self.change_worker(key, |worker| worker.leaving = true);
+    }
+
+    /// A worker's reply, or part of one.
+    #[inline]
+    pub fn worker_reply<'a>(
+        &mut self,
+        now: Millis,
+        peer: Peer,
+        token: &Token,
+        status: Status,
+        part: Option<u32>,
+        body: impl Into<Arriving<'a>>,
+    ) {
+        let body = body.into();
+        let Role::Worker(key) = self.role(peer) else {
+            return self.disconnect(now, peer, "a worker says that it is ready before it replies");
+        };
+        let Some(slot) = self.held_by(key, token) else {
+            return self.odd_reply(now, key, token, status, part, body);
+        };
+        if let Some(part) = part {
+            return self.part(now, slot, part, body.into_body());
+        }
+        let worker = &mut self.workers[key as usize];
+        if worker.rests_in_a_row > 0 && status.is_ok() && self.requests.at(slot).body.large_bytes() > 0 {
+            worker.rests_in_a_row = 0;
+        }
+        let service = worker.service;
+        self.take_from(key, slot);
+        let bytes = body.memory_bytes();
+        self.services.at_mut(service).replies.learn(bytes);
+        self.note_reply(now, self.requests.at(slot).session);
+        self.offer(key);
+        if bytes > 0 && !self.has_room_for_reply(now, slot, bytes) {
+            self.lose_reply(slot, bytes);
+        } else {
+            self.settle(slot, status, body);
+        }
+        self.dispatch(now, service);
+    }
+
+    /// Takes a request that a worker has from it. What it is then is still to be said; [`Core::offer`] and [`Core::dispatch`] should follow,
+    /// as the worker may get another one.
+    #[inline]
+    pub(super) fn take_from(&mut self, key: WorkerKey, slot: u32) {
+        self.requests.unlink(&mut self.workers[key as usize].held, slot);
+        if let State::Held(_, expected) = self.requests.at(slot).state {
+            self.expect_no_more(slot, expected);
+        }
+    }
+
+    /// The request that this token is of, if the worker has it.
+    #[inline]
+    pub(super) fn held_by(&self, key: WorkerKey, token: &Token) -> Option<u32> {
+        let ticket = Ticket::read(token);
+        let request = self.requests.find(ticket.slot, ticket.generation)?;
+        let is_its_own =
+            matches!(request.state, State::Held(worker, _) if worker == key) && request.attempt == ticket.attempt;
+        // An earlier broker may have used the same slot: its tokens have another tag.
+        (is_its_own && ticket.is_genuine(token, self.settings.secret)).then_some(ticket.slot)
+    }
+
+    /// A reply to what this worker doesn't have, as far as the broker knows.
+    fn odd_reply(
+        &mut self,
+        now: Millis,
+        key: WorkerKey,
+        token: &Token,
+        status: Status,
+        part: Option<u32>,
+        body: Arriving<'_>,
+    ) {
+        let worker = &mut self.workers[key as usize];
+        let ticket = Ticket::read(token);
+        if let Some(index) = worker.abandoned.iter().position(|(abandoned, _)| abandoned == token) {
+            self.counters.late_replies += 1;
+            if part.is_none() {
+                worker.abandoned.swap_remove(index);
+                let service = worker.service;
+                self.offer(key);
+                self.dispatch(now, service);
+            }
+            return;
+        }
+        let slot = ticket.slot;
+        let found = self.requests.find(slot, ticket.generation);
+        let is_of_its_service = found.is_none_or(|request| request.service == worker.service);
+        if !is_of_its_service || !ticket.is_genuine(token, self.settings.secret) {
+            let (peer, is_numbered) = (worker.peer, worker.kind == Kind::Numbered);
+            // After a restart of the broker, workers finish what an earlier one gave them.
+            if is_numbered {
+                self.counters.late_replies += 1;
+                return;
+            }
+            return self.disconnect(now, peer, "a worker replies to a request that it wasn't given");
+        }
+        // It was given this request: on another connection, or before the request was given to another worker.
+        let is_open = found.is_some_and(|r| matches!(r.state, State::Waiting | State::Parked | State::Held(..)));
+        let has_parts = found.is_some_and(|request| request.has_parts);
+        match part {
+            // Another worker may look after what one couldn't.
+            None if is_open && !has_parts && (status.is_ok() || !self.is_aside(slot)) => {
+                self.withdraw(now, slot);
+                match self.has_room_for_reply(now, slot, body.memory_bytes()) {
+                    true => self.settle(slot, status, body),
+                    false => self.lose_reply(slot, body.memory_bytes()),
+                }
+            }
+            _ => {
+                // What comes after parts that are lost, or among those of another worker, is not the reply.
+                if is_open && part.is_some() {
+                    self.requests.at_mut(slot).has_parts = true;
+                }
+                self.counters.late_replies += 1;
+            }
+        }
+    }
+
+    fn part(&mut self, now: Millis, slot: u32, part: u32, body: Body) {
+        let request = self.requests.at_mut(slot);
+        request.since = now;
+        request.has_parts = true;
+        let key = request.session;
+        let session = &self.sessions[key as usize];
+        let (number, status, connection) = (request.number, Status::OK, session.connections);
+        let was_on = request.parts_on;
+        match (session.peer, session.client) {
+            // What was begun while nobody could take parts is ended so.
+            _ if session.one_reply || !request.parts().is_empty() => {
+                if let Err((status, reason)) = self.collect_part(slot, body) {
+                    self.withdraw(now, slot);
+                    self.settle(slot, status, Body::from(reason).into());
+                }
+            }
+            // Without those before it is of no use.
+            (Some(_), Some(_)) if was_on != 0 && was_on != connection => self.counters.lost_parts += 1,
+            (Some(peer), Some(_)) => {
+                if was_on == 0 {
+                    self.requests.at_mut(slot).parts_on = connection;
+                }
+                if self.sessions[key as usize].given.add(body.memory_bytes(), &mut self.given) {
+                    self.full.push(peer);
+                }
+                self.actions.push(Action::Reply { peer, number, status, part: Some(part), body });
+            }
+            (Some(peer), None) => {
+                request.parts_on = connection.max(1);
+                let envelope = request.envelope();
+                let service = self.services.at(request.service).name.clone();
+                self.actions.push(Action::StockReply { peer, envelope, service, status, partial: true, body });
+            }
+            (None, _) => {
+                self.counters.lost_parts += 1;
+                // No connection has this number before the client comes again, and then it is another one.
+                if was_on == 0 {
+                    self.requests.at_mut(slot).parts_on = connection;
+                }
+            }
+        }
+    }
+
+    /// The broker's own answer.
+    pub fn built_in_reply(&mut self, token: &Token, status: Status, body: Body) {
+        let ticket = Ticket::read(token);
+        let found = self.requests.find(ticket.slot, ticket.generation);
+        if found.is_some_and(|request| request.state == State::BuiltIn) {
+            self.settle(ticket.slot, status, body.into());
+        }
+    }
+
+    /// Puts a worker into the list of available ones, if it is.
+    #[inline]
+    pub(super) fn offer(&mut self, key: WorkerKey) {
+        let worker = &mut self.workers[key as usize];
+        if !worker.listed && worker.has_credit() {
+            worker.listed = true;
+            self.services.at_mut(worker.service).available.push_back(key);
+        }
+    }
+
+    /// Gives waiting requests to available workers, one each in turn.
+    #[inline]
+    pub(super) fn dispatch(&mut self, now: Millis, key: ServiceKey) {
+        loop {
+            let Some(service) = self.services.get(key) else { return };
+            let (Some(slot), Some(&first)) = (service.waiting.first(), service.available.front()) else { return };
+            let worker = &self.workers[first as usize];
+            if !worker.has_credit() {
+                self.services.at_mut(key).available.pop_front();
+                self.workers[first as usize].listed = false;
+                continue;
+            }
+            let session = self.requests.at(slot).session;
+            let expected = self.expected_of(key, slot);
+            if self.is_held_back(now, session, 1) || self.has_enough_coming(now, session, expected) {
+                self.dequeue(slot);
+                self.requests.push_back(&mut self.sessions[session as usize].parked, slot);
+                self.requests.at_mut(slot).state = State::Parked;
+                continue;
+            }
+            if self.waits_for_room(key, expected) {
+                return;
+            }
+            self.dequeue(slot);
+            self.give(now, slot, first, expected);
+            self.services.at_mut(key).available.pop_front();
+            self.workers[first as usize].listed = false;
+            self.offer(first);
+        }
+    }
+
+    #[inline]
+    fn give(&mut self, now: Millis, slot: u32, key: WorkerKey, expected: Expected) {
+        let worker = &mut self.workers[key as usize];
+        self.requests.push_back(&mut worker.held, slot);
+        let (peer, kind) = (worker.peer, worker.kind);
+        if worker.given.add(self.requests.at(slot).body.memory_bytes(), &mut self.given) {
+            self.full.push(peer);
+        }
+        if let Some(busy) = self.settings.busy_timeout_ms {
+            self.next_expiry = self.next_expiry.min(now.saturating_add(busy));
+        }
+        self.expect(slot, expected);
+        let request = self.requests.at_mut(slot);
+        request.state = State::Held(key, expected);
+        request.attempt = request.attempt.saturating_add(1);
+        request.since = now;
+        request.parts_on = 0;
+        let left = request.expires.saturating_sub(now).max(1);
+        let ttl_ms = u32::try_from(left).unwrap_or(0);
+        let attempt = request.attempt;
+        let token = Ticket { slot, generation: request.generation, attempt }.seal(self.settings.secret);
+        self.counters.dispatched += 1;
+        match kind {
+            Kind::Numbered => self.want_dispatched(peer, token, slot, attempt, ttl_ms),
+            // It can't be told that nobody wants the reply any more: it gets what it is counted to have.
+            Kind::Stock => {
+                let body = request.body.clone();
+                self.actions.push(Action::Dispatch { peer, token, attempt, ttl_ms, body });
+            }
+        }
+    }
+
+    /// Whether a client was told parts that it can't take for void when others come: a stock one has nothing to tell them apart by.
+    pub(super) fn was_begun_for_good(&self, slot: u32) -> bool {
+        let request = self.requests.at(slot);
+        request.parts_on != 0 && self.sessions[request.session as usize].client.is_none()
+    }
+
+    /// A worker's connection is gone: what it held goes back to the front of the queue, in the order in which it was given.
+    pub(super) fn worker_gone(&mut self, now: Millis, key: WorkerKey) {
+        let service = self.workers[key as usize].service;
+        self.services.at_mut(service).available.retain(|&available| available != key);
+        let (mut given_up, mut cut_short) = (Vec::new(), Vec::new());
+        while let Some(slot) = self.workers[key as usize].held.last() {
+            self.take_from(key, slot);
+            self.recharge(slot, |request| drop(request.take_parts()));
+            if self.was_begun_for_good(slot) {
+                self.requests.at_mut(slot).state = State::BuiltIn;
+                cut_short.push(slot);
+            } else if self.requests.at(slot).attempt >= self.settings.attempts_max {
+                self.requests.at_mut(slot).state = State::BuiltIn;
+                given_up.push(slot);
+            } else {
+                self.counters.requeued += 1;
+                self.enqueue(slot, true);
+            }
+        }
+        given_up.into_iter().rev().for_each(|slot| self.give_up(now, slot));
+        for slot in cut_short.into_iter().rev() {
+            self.settle(slot, Status::PARTS_LOST, Body::from(CUT_SHORT).into());
+        }
+        let is_out = self.workers.remove(key as usize).is_out();
+        let its = self.services.at_mut(service);
+        its.workers -= 1;
+        its.workers_out -= usize::from(is_out);
+        self.dispatch(now, service);
+        self.services.remove_if_unused(service);
+    }
+
+    pub(super) fn worker_blocked(&mut self, now: Millis, key: WorkerKey, blocked: bool) {
+        let worker = &mut self.workers[key as usize];
+        worker.blocked = blocked;
+        if !blocked {
+            self.worker_takes_more(now, key);
+        }
+    }
+
+    /// A worker takes more requests.
+    pub(super) fn worker_takes_more(&mut self, now: Millis, key: WorkerKey) {
+        let worker = &mut self.workers[key as usize];
+        worker.given.reset();
+        let service = worker.service;
+        self.offer(key);
+        self.dispatch(now, service);
+    }
+}

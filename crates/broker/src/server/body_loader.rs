@@ -1,0 +1,87 @@
+//! Brings large bodies into memory where the broker itself needs their octets: the disk must keep nobody else waiting.
+
+use bytes::Bytes;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use towpath_blocking::{Lane, LaneLimits};
+use towpath_journal::spool::SpooledBody;
+use towpath_requests::numbered::Token;
+use towpath_sockets::Waker;
+
+/// Each holds a body in memory.
+const LIMITS: LaneLimits = LaneLimits { name: "broker-read", threads_max: 1, hanging_max: 1, per_group_max: 2 };
+
+/// Bodies that are on their way at a time. Each has a file open.
+const READING_MAX: usize = 256;
+
+/// The octets that a client has asked the broker itself for.
+pub(super) struct Answer {
+    pub token: Token,
+    pub octets: io::Result<Bytes>,
+}
+
+/// What is being read.
+pub(super) struct Reading {
+    lane: Lane,
+    waker: Waker,
+    under_way: usize,
+    done: Sender<Answer>,
+    read: Receiver<Answer>,
+}
+
+impl Reading {
+    pub fn new(waker: Waker) -> Reading {
+        let (done, read) = channel();
+        Reading { lane: Lane::new(LIMITS), waker, under_way: 0, done, read }
+    }
+
+    /// Has a body read, unless too many are. Those who ask take turns. The hub is woken when [`Reading::next`] gives the answer.
+    pub fn begin(&mut self, asker: u64, token: Token, body: Arc<SpooledBody>) -> bool {
+        if self.under_way == READING_MAX {
+            return false;
+        }
+        self.under_way += 1;
+        let octets = Err(io::Error::other("no thread can be had for it"));
+        let mut told =
+            Told { answer: Some(Answer { token, octets }), done: self.done.clone(), waker: self.waker.clone() };
+        // Without a thread the answer says so.
+        let _ = self.lane.submit(0, asker, move || {
+            let octets = body.read();
+            drop(body);
+            told.tell(octets);
+        });
+        true
+    }
+
+    /// What has been read.
+    pub fn next(&mut self) -> Option<Answer> {
+        let answer = self.read.try_recv().ok()?;
+        self.under_way -= 1;
+        Some(answer)
+    }
+}
+
+/// Tells the answer, whatever happens.
+struct Told {
+    answer: Option<Answer>,
+    done: Sender<Answer>,
+    waker: Waker,
+}
+
+impl Told {
+    fn tell(&mut self, octets: io::Result<Bytes>) {
+        if let Some(answer) = &mut self.answer {
+            answer.octets = octets;
+        }
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if let Some(answer) = self.answer.take() {
+            let _ = self.done.send(answer);
+            self.waker.wake();
+        }
+    }
+}

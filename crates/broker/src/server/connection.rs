@@ -1,0 +1,229 @@
+//! What the driver knows of each connection.
+
+use super::assembler::{Arrived, Incoming};
+use super::progress::{LastRead, Progress};
+use crate::core::{Millis, Peer};
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+use towpath_requests::majordomo::Dialect;
+use towpath_requests::numbered::{Block, Extent};
+use towpath_sockets::{Hub, Message, PeerId};
+
+/// Who has hardly read for as many of these is as idle as another one; in milliseconds.
+const IDLE_GRAIN: Millis = 1_000;
+
+/// What a peer turned out to be, by its first message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Speaks {
+    /// It has said nothing yet.
+    Nothing,
+    /// Numbered requests.
+    NumberedClient,
+    /// Numbered requests, from the other side.
+    NumberedWorker,
+    /// A stock client.
+    StockClient(Dialect),
+    /// A stock worker.
+    StockWorker(Dialect),
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub id: PeerId,
+    pub speaks: Speaks,
+    /// Records on their way to it.
+    pub block: Block,
+    /// It is among those to be flushed.
+    pub is_dirty: bool,
+    /// What the hub had no room for.
+    pub pending: VecDeque<Message>,
+    pub pending_bytes: usize,
+    /// The same, as [`Connections`] has counted it.
+    counted_pending_bytes: usize,
+    /// Replies to a stock client that wait for others.
+    pub gathered: Vec<Message>,
+    /// The core was told that nothing more fits.
+    pub is_blocked: bool,
+    /// Parts of replies are among what waits: there may be any number of them.
+    pub gets_parts: bool,
+    /// When it took something of what waits, or began to be blocked.
+    pub last_read: LastRead,
+    /// The same as it is seen where too much waits for all.
+    progress: Progress,
+    /// The core wants no more from it.
+    pub is_paused: bool,
+    /// It is a stock client in the middle of a large body, for which there is no room on the disk yet.
+    pub awaits_room: bool,
+    /// No more is read from it while it is blocked, because it goes on asking.
+    pub asks_too_much: bool,
+    /// The parts that it has sent of the reply under way.
+    pub parts: u32,
+    /// A message with a streamed body that is under way.
+    pub incoming: Option<Incoming>,
+    /// A message whose body is still on its way to the disk, and what has come behind it: all is taken in its order.
+    pub behind: VecDeque<Arrived>,
+    pub behind_bytes: usize,
+    /// What it holds of messages that can't be taken yet, as [`Connections`] has counted it.
+    held_bytes: usize,
+    /// No more is read from it until that has become less.
+    pub is_far_behind: bool,
+    /// It has closed its side while it wasn't read: nothing that it is sent will be read.
+    pub has_hung_up: bool,
+    /// It has ended, and is here until that has been taken.
+    pub is_gone: bool,
+}
+
+impl Connection {
+    fn new(id: PeerId) -> Connection {
+        Connection {
+            id,
+            speaks: Speaks::Nothing,
+            block: Block::default(),
+            is_dirty: false,
+            pending: VecDeque::new(),
+            pending_bytes: 0,
+            counted_pending_bytes: 0,
+            gathered: Vec::new(),
+            is_blocked: false,
+            gets_parts: false,
+            last_read: LastRead::default(),
+            progress: Progress::default(),
+            is_paused: false,
+            awaits_room: false,
+            asks_too_much: false,
+            parts: 0,
+            incoming: None,
+            behind: VecDeque::new(),
+            behind_bytes: 0,
+            held_bytes: 0,
+            is_far_behind: false,
+            has_hung_up: false,
+            is_gone: false,
+        }
+    }
+
+    /// What waits for it, if anything does.
+    fn look(&mut self, now: Millis, hub: &Hub) -> Option<Behind> {
+        let queued = hub.queued(self.id);
+        let bytes = queued.memory_bytes + self.pending_bytes;
+        // Where the disk is slow, it isn't the peer.
+        let waiting = if hub.awaits_disk(self.id) { 0 } else { bytes };
+        let idle_ms = self.progress.look(now, hub.bytes_out(self.id), waiting);
+        let is_one = queued.messages + self.pending.len() <= 1;
+        (bytes > 0).then_some(Behind { id: self.id, bytes, is_one, idle_ms })
+    }
+}
+
+/// What waits for a peer.
+#[derive(Debug)]
+pub(super) struct Behind {
+    pub id: PeerId,
+    /// Octets of memory, in the hub and beside it.
+    pub bytes: usize,
+    /// In one message at most: whoever gets it can't be said to be slow to read others.
+    pub is_one: bool,
+    /// For so long it has hardly read.
+    pub idle_ms: Millis,
+}
+
+/// All connections, by their slot.
+#[derive(Debug, Default)]
+pub(super) struct Connections {
+    slots: Vec<Option<Box<Connection>>>,
+    /// Those with something to be flushed.
+    pub dirty: Vec<Peer>,
+    /// How long blocks become.
+    pub extent: Extent,
+    /// What all hold of messages that can't be taken yet.
+    held_bytes: usize,
+    /// What waits for all, beside what the hub holds.
+    pending_bytes: usize,
+}
+
+impl Connections {
+    pub fn insert(&mut self, id: PeerId) {
+        let slot = id.slot() as usize;
+        if slot >= self.slots.len() {
+            self.slots.resize_with(slot + 1, || None);
+        }
+        self.slots[slot] = Some(Box::new(Connection::new(id)));
+    }
+
+    /// Forgets a connection, unless another one has its slot by now.
+    pub fn remove(&mut self, id: PeerId) -> Option<Box<Connection>> {
+        let slot = self.slots.get_mut(id.slot() as usize)?;
+        let connection = slot.take_if(|connection| connection.id == id)?;
+        self.held_bytes -= connection.held_bytes;
+        self.pending_bytes -= connection.counted_pending_bytes;
+        Some(connection)
+    }
+
+    /// Counts what a connection holds of messages that can't be taken yet, and tells what all of them do.
+    pub fn recount(&mut self, id: PeerId) -> usize {
+        if let Some(connection) = self.of(id) {
+            let counted = connection.behind_bytes + connection.incoming.as_ref().map_or(0, Incoming::bytes);
+            let before = std::mem::replace(&mut connection.held_bytes, counted);
+            self.held_bytes = self.held_bytes - before + counted;
+        }
+        self.held_bytes
+    }
+
+    /// Whether anything waits for any of them.
+    pub fn has_pending(&self) -> bool {
+        let mut connections = self.slots.iter().flatten();
+        connections.any(|connection| !connection.pending.is_empty() || !connection.gathered.is_empty())
+    }
+
+    /// Counts what a connection has waiting beside what the hub holds.
+    pub fn recount_pending(&mut self, id: PeerId) {
+        if let Some(connection) = self.of(id) {
+            let counted = connection.pending_bytes;
+            let before = std::mem::replace(&mut connection.counted_pending_bytes, counted);
+            self.pending_bytes = self.pending_bytes - before + counted;
+        }
+    }
+
+    /// Octets that wait for all of them, beside what the hub holds.
+    pub fn pending_bytes(&self) -> usize {
+        self.pending_bytes
+    }
+
+    /// Those for whom something waits: first who has hardly read for so long, and the one with the most of these, then whoever has read
+    /// longest ago.
+    pub fn behind(&mut self, now: Millis, idle_ms: Millis, hub: &Hub) -> Vec<Behind> {
+        let connections = self.slots.iter_mut().flatten().filter(|connection| !connection.is_gone);
+        let mut behind: Vec<_> = connections.filter_map(|connection| connection.look(now, hub)).collect();
+        behind.sort_unstable_by_key(|behind| Reverse((behind.idle_ms.min(idle_ms) / IDLE_GRAIN, behind.bytes)));
+        behind
+    }
+
+    /// The one that holds the most.
+    pub fn largest(&self) -> Option<PeerId> {
+        let connections = self.slots.iter().flatten();
+        connections.max_by_key(|connection| connection.held_bytes).map(|connection| connection.id)
+    }
+
+    #[inline]
+    pub fn find(&mut self, peer: Peer) -> Option<&mut Connection> {
+        self.slots.get_mut(peer as usize)?.as_deref_mut()
+    }
+
+    /// The connection of that name, not a later one in its slot.
+    #[inline]
+    pub fn of(&mut self, id: PeerId) -> Option<&mut Connection> {
+        self.find(id.slot()).filter(|connection| connection.id == id)
+    }
+
+    /// The block for records to a connection, which will be flushed.
+    #[inline]
+    pub fn block(&mut self, peer: Peer) -> Option<&mut Block> {
+        let connection = self.slots.get_mut(peer as usize)?.as_deref_mut()?;
+        if !connection.is_dirty {
+            connection.is_dirty = true;
+            connection.block.set_extent(self.extent);
+            self.dirty.push(peer);
+        }
+        Some(&mut connection.block)
+    }
+}

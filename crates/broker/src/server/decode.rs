@@ -1,0 +1,404 @@
+//! From what peers send to what the core is told.
+
+use super::Broker;
+use super::assembler::{Attached, body_of, is_too_large};
+use super::connection::{Connection, Speaks};
+use super::encode::give_up;
+use super::spooler::Lost;
+use crate::core::{Kind, Peer};
+use bytes::Bytes;
+use towpath_requests::body::Body;
+use towpath_requests::majordomo::{self, FromPeer, MdpError, WorkerCommand};
+use towpath_requests::numbered::{CLIENT_HEADER, FromClient, FromWorker, Status, Token, WORKER_HEADER, WireError};
+use towpath_sockets::{Event, PeerId};
+
+/// Records of a block after which the core's actions are carried out: as many as the processor's cache holds.
+const RECORDS_AT_ONCE: usize = 64;
+
+/// The body of a stock peer's message, or why it isn't here.
+fn stock_body(frames: smallvec::SmallVec<[Bytes; 2]>, attached: Attached) -> Result<Body, Lost> {
+    match attached {
+        Attached::Nothing => Some(Body::owned(frames)).filter(|body| !is_too_large(body)).ok_or(Lost::TooLarge),
+        Attached::Body(body) => Ok(body),
+        Attached::Lost(lost) => Err(lost),
+    }
+}
+
+impl Broker {
+    pub(super) fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Ready { peer } => {
+                // The one that had its place may still have had something to be taken.
+                if let Some(former) = self.connections.find(peer.slot()).map(|connection| connection.id) {
+                    self.forget(former);
+                }
+                debug_assert!(!self.core.has_role(peer.slot()), "what it is was left behind by another connection");
+                self.connections.insert(peer);
+            }
+            Event::Message { peer, frames, continued: false } => self.on_whole(peer, frames, Attached::Nothing),
+            Event::Message { peer, frames, continued: true } => self.on_rest(peer, frames),
+            Event::BodyStart { peer, head, length, more } => self.on_body_start(peer, head, length, more),
+            Event::BodyData { peer, data } => {
+                self.pace.note(data.len(), 1);
+                self.on_body_data(peer, data);
+            }
+            Event::BodyEnd { peer, more } => self.on_body_end(peer, more),
+            Event::Room { peer } => self.on_room(peer),
+            Event::HungUp { peer } => {
+                if let Some(connection) = self.connections.of(peer) {
+                    connection.has_hung_up = true;
+                    give_up(&mut self.hub, connection);
+                }
+            }
+            Event::Gone { peer, reason } => {
+                if self.core.is_worker(peer.slot()) && self.connections.of(peer).is_some() {
+                    tracing::info!(%peer, reason, "a worker is gone");
+                } else {
+                    tracing::debug!(%peer, reason, "gone");
+                }
+                match self.connections.of(peer) {
+                    // A worker that replies at length and ends has replied.
+                    Some(connection) if !connection.behind.is_empty() => {
+                        connection.is_gone = true;
+                        connection.incoming = None;
+                        connection.awaits_room = false;
+                        self.connections.recount(peer);
+                        // If it can't be kept, the next one that gets it ends this.
+                        self.hub.keep_place(peer);
+                        if self.core.is_worker(peer.slot()) {
+                            let now = self.now();
+                            self.core.worker_leaving(now, peer.slot());
+                        }
+                    }
+                    _ => self.forget(peer),
+                }
+            }
+            Event::Authenticate { peer, user, password } => {
+                let welcome = self.admit.as_ref().is_some_and(|admit| admit.admits(&user, &password));
+                self.hub.admit(peer, welcome);
+            }
+            // No range that is sent has a tag, and the hub's log tells of peers that never were ready (`Failed`).
+            _ => {}
+        }
+    }
+
+    /// From now on a peer speaks so. What those bring who have said nothing yet, and stock clients, has to wait where there is no room:
+    /// others can act on a refusal, or make room.
+    fn takes_to(&mut self, id: PeerId, speaks: Speaks) -> Speaks {
+        if let Some(connection) = self.connections.of(id) {
+            connection.speaks = speaks;
+            self.hub.yields(id, matches!(speaks, Speaks::Nothing | Speaks::StockClient(_)));
+            // It gets no more than it said it can take: its credit, or one request.
+            if matches!(speaks, Speaks::NumberedWorker | Speaks::StockWorker(_)) {
+                self.hub.expect_reading(id);
+            }
+        }
+        speaks
+    }
+
+    /// A connection is gone, and everything that came from it was taken.
+    pub(super) fn forget(&mut self, id: PeerId) {
+        if self.drop_connection(id).is_some() {
+            let now = self.now();
+            self.core.peer_gone(now, id.slot());
+            self.act();
+        }
+    }
+
+    /// Its place is free for another from now on.
+    pub(super) fn drop_connection(&mut self, id: PeerId) -> Option<Box<Connection>> {
+        self.hub.release_place(id);
+        self.connections.remove(id)
+    }
+
+    /// A whole message. `attached`: what came as a stream behind these frames.
+    pub(super) fn on_message(&mut self, id: PeerId, frames: &[Bytes], attached: Attached) {
+        let Some(connection) = self.connections.of(id) else { return };
+        let header = frames.first().map_or(&b""[..], |frame| frame);
+        let speaks = match connection.speaks {
+            Speaks::Nothing if header == CLIENT_HEADER => self.takes_to(id, Speaks::NumberedClient),
+            Speaks::Nothing if header == WORKER_HEADER => self.takes_to(id, Speaks::NumberedWorker),
+            Speaks::Nothing | Speaks::StockClient(_) | Speaks::StockWorker(_) => {
+                self.pace.note(frames.iter().map(Bytes::len).sum(), 1);
+                self.on_stock(id, frames, attached);
+                return self.act();
+            }
+            speaks @ (Speaks::NumberedClient | Speaks::NumberedWorker) => speaks,
+        };
+        let (block, attached) = match (frames, attached) {
+            ([_, block], attached) => (block, attached),
+            ([_, block, attached], Attached::Nothing) => {
+                self.pace.note(attached.len(), 0);
+                (block, Attached::Body(Body::owned([attached.clone()])))
+            }
+            _ => return self.reject(id, "a message of numbered requests has two or three frames"),
+        };
+        let outcome = match speaks {
+            Speaks::NumberedClient if header == CLIENT_HEADER => self.on_client_block(id, block, attached),
+            Speaks::NumberedWorker if header == WORKER_HEADER => self.on_worker_block(id, block, attached),
+            _ => return self.reject(id, "a peer that speaks of numbered requests keeps to its header"),
+        };
+        if let Err(error) = outcome {
+            self.reject(id, &error.to_string());
+        }
+        self.act();
+    }
+
+    fn on_client_block(&mut self, id: PeerId, block: &Bytes, attached: Attached) -> Result<(), WireError> {
+        let (now, peer) = (self.now(), id.slot());
+        self.each_record(id, block, attached, FromClient::decode, |broker, record, attached| {
+            let core = &mut broker.core;
+            match record {
+                FromClient::Request { number, ttl_ms, volatile, service, content } => {
+                    match body_of(content, block, attached)? {
+                        Ok(body) => core.request(now, peer, number, ttl_ms, volatile, service, body),
+                        Err(lost) => {
+                            let (status, retry_ms) = lost.of_request();
+                            core.refuse(now, peer, number, status, retry_ms, lost.reason());
+                        }
+                    }
+                }
+                FromClient::Confirm { first, count } => core.confirm(now, peer, first, count),
+                FromClient::Cancel { number } => core.cancel(now, peer, number),
+                FromClient::Hello { client, first } => core.client_hello(now, peer, client, first),
+            }
+            Ok(())
+        })
+    }
+
+    fn on_worker_block(&mut self, id: PeerId, block: &Bytes, attached: Attached) -> Result<(), WireError> {
+        let (now, peer) = (self.now(), id.slot());
+        self.each_record(id, block, attached, FromWorker::decode, |broker, record, attached| {
+            let core = &mut broker.core;
+            match record {
+                FromWorker::Reply { token, status, part, content } => match body_of(content, block, attached)? {
+                    Ok(reason) if status == Status::NO_STORAGE && part.is_none() => {
+                        core.worker_gives_back(now, peer, &token, reason.into_body());
+                    }
+                    Ok(body) => {
+                        // Others mean something that only the broker can know.
+                        let status = if status.is_ok() { status } else { Status::FAILED };
+                        core.worker_reply(now, peer, &token, status, part, body);
+                    }
+                    Err(lost) => broker.lose_reply(peer, &token, part, lost),
+                },
+                FromWorker::Ready { credit, service } => {
+                    let epoch = core.settings().epoch;
+                    if let Some(block) = broker.connections.block(peer) {
+                        towpath_requests::numbered::ToWorker::welcome(block, epoch);
+                    }
+                    core.worker_ready(now, peer, Kind::Numbered, service, credit);
+                    broker.greet(peer, service, credit);
+                }
+                FromWorker::Credit { credit } => core.worker_credit(now, peer, credit),
+                FromWorker::Leaving => core.worker_leaving(now, peer),
+            }
+            Ok(())
+        })
+    }
+
+    /// A reply, or a part of one, isn't here.
+    fn lose_reply(&mut self, peer: Peer, token: &Token, part: Option<u32>, lost: Lost) {
+        let (now, status) = (self.now(), lost.of_reply());
+        match part {
+            None => self.core.worker_reply(now, peer, token, status, None, Body::from(lost.reason())),
+            Some(_) => self.core.lose_part(now, peer, token, status, lost.reason()),
+        }
+    }
+
+    /// Takes the records of a block one by one, and what came behind it with one of them. Nothing more is taken from whoever is sent
+    /// away for one of them: its place is another's then, who would be taken for it.
+    #[inline]
+    fn each_record<'a, T>(
+        &mut self,
+        id: PeerId,
+        block: &'a Bytes,
+        mut attached: Attached,
+        decode: impl Fn(&mut &'a [u8]) -> Result<T, WireError>,
+        take: impl Fn(&mut Broker, T, &mut Attached) -> Result<(), WireError>,
+    ) -> Result<(), WireError> {
+        let mut rest = &block[..];
+        let mut records = 0_usize;
+        while !rest.is_empty() {
+            records += 1;
+            if records.is_multiple_of(RECORDS_AT_ONCE) {
+                self.act();
+                if self.connections.of(id).is_none() {
+                    return Ok(());
+                }
+            }
+            take(self, decode(&mut rest)?, &mut attached)?;
+        }
+        self.pace.note(block.len(), records);
+        if matches!(attached, Attached::Nothing) { Ok(()) } else { Err(WireError::Attachment) }
+    }
+
+    fn on_stock(&mut self, id: PeerId, frames: &[Bytes], attached: Attached) {
+        // What libzmq sends on every connection with ZMQ_PROBE_ROUTER.
+        if let ([probe], Attached::Nothing) = (frames, &attached)
+            && probe.is_empty()
+        {
+            return;
+        }
+        let now = self.now();
+        let peer = id.slot();
+        let decoded = match attached {
+            Attached::Nothing => majordomo::decode(frames),
+            // Its place is taken by an empty frame.
+            _ => majordomo::decode(&frames.iter().cloned().chain([Bytes::new()]).collect::<Vec<_>>()),
+        };
+        let message = match decoded {
+            Ok(message) => message,
+            Err(error) => return self.on_malformed(id, error),
+        };
+        let Some(connection) = self.connections.of(id) else { return };
+        let spoken = match &message {
+            FromPeer::Request { dialect, .. } => Speaks::StockClient(*dialect),
+            FromPeer::Worker { dialect, .. } => Speaks::StockWorker(*dialect),
+        };
+        if connection.speaks == Speaks::Nothing {
+            tracing::debug!(peer = %id, speaks = ?spoken, "a stock peer");
+            self.takes_to(id, spoken);
+        } else if connection.speaks != spoken {
+            return self.reject(id, "a peer keeps to the dialect and the role of its first message");
+        }
+        match message {
+            FromPeer::Request { dialect, envelope, service, body } => {
+                let body = match stock_body(body, attached) {
+                    Ok(body) => body,
+                    Err(lost) => {
+                        let (status, _) = lost.of_request();
+                        return self.core.stock_refuse(now, peer, envelope, &service, status, lost.reason());
+                    }
+                };
+                self.core.stock_request(now, peer, dialect.has_one_reply(), envelope, &service, body);
+            }
+            FromPeer::Worker { command, .. } => {
+                self.core.worker_heard(now, peer);
+                self.on_stock_worker(id, command, attached);
+            }
+        }
+    }
+
+    fn on_stock_worker(&mut self, id: PeerId, command: WorkerCommand, attached: Attached) {
+        let now = self.now();
+        let peer = id.slot();
+        match command {
+            WorkerCommand::Ready { service } => {
+                self.core.worker_ready(now, peer, Kind::Stock, &service, 1);
+                self.greet(peer, &service, 1);
+            }
+            WorkerCommand::Reply { address, partial, body } => {
+                let Some(token) = majordomo::token_of(&address) else {
+                    return self.dismiss(id, "a reply to an address that this broker never gave");
+                };
+                let Some(connection) = self.connections.of(id) else { return };
+                let part = partial.then_some(connection.parts);
+                connection.parts = if partial { connection.parts.saturating_add(1) } else { 0 };
+                match stock_body(body, attached) {
+                    Ok(body) => self.core.worker_reply(now, peer, &token, Status::OK, part, body),
+                    Err(lost) => self.lose_reply(peer, &token, part, lost),
+                }
+            }
+            WorkerCommand::Heartbeat if self.core.is_worker(peer) => {}
+            WorkerCommand::Heartbeat => self.dismiss(id, "a heartbeat of a worker that has not said that it is ready"),
+            WorkerCommand::Disconnect => {
+                self.core.peer_gone(now, peer);
+                self.takes_to(id, Speaks::Nothing);
+            }
+        }
+    }
+
+    /// Tells the operator of a worker that was taken on.
+    fn greet(&mut self, peer: Peer, service: &[u8], credit: u32) {
+        let Some(id) = self.connections.find(peer).map(|connection| connection.id) else { return };
+        if self.core.is_worker(peer) {
+            let address = self.hub.peer(id).map(|peer| peer.address.to_string()).unwrap_or_default();
+            tracing::info!(peer = %id, service = %String::from_utf8_lossy(service), address, credit, "a worker is there");
+        }
+    }
+
+    fn on_malformed(&mut self, id: PeerId, error: MdpError) {
+        match error {
+            // A valid header, so whoever it is will understand.
+            MdpError::Malformed { worker: Some(dialect), why } => {
+                if let Some(connection) = self.connections.of(id)
+                    && connection.speaks == Speaks::Nothing
+                {
+                    self.takes_to(id, Speaks::StockWorker(dialect));
+                }
+                self.dismiss(id, why);
+            }
+            // The specification: what is invalid is dropped.
+            MdpError::Malformed { worker: None, .. } => self.complain(id, &error.to_string(), "dropped"),
+            MdpError::Dialect(_) | MdpError::NotMajordomo(_) | MdpError::UnknownHeader(_) => {
+                self.reject(id, &error.to_string())
+            }
+        }
+    }
+
+    /// Tells a stock worker to go: what it held goes to others, and it may begin again.
+    pub(super) fn dismiss(&mut self, id: PeerId, why: &str) {
+        self.complain(id, why, "told to go");
+        let now = self.now();
+        self.core.peer_gone(now, id.slot());
+        let Some(connection) = self.connections.of(id) else { return };
+        if let Speaks::StockWorker(dialect) = connection.speaks {
+            connection.parts = 0;
+            self.takes_to(id, Speaks::Nothing);
+            self.send(id.slot(), majordomo::disconnect(dialect).into_iter().collect());
+        }
+    }
+
+    /// Ends the connection of a peer that can't be talked to.
+    pub(super) fn reject(&mut self, id: PeerId, why: &str) {
+        if self.drop_connection(id).is_none() {
+            return;
+        }
+        self.complain(id, why, "disconnected");
+        let now = self.now();
+        self.core.peer_gone(now, id.slot());
+        self.hub.disconnect(id, why);
+        self.act();
+    }
+
+    fn complain(&self, id: PeerId, why: &str, done: &str) {
+        let address = self.hub.peer(id).map(|peer| peer.address);
+        tracing::warn!(peer = %id, address = address.map(tracing::field::display), why, done, "a peer misbehaves");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::server::tests::connected;
+    use towpath_requests::numbered::{Block, ClientId};
+
+    /// All records that were collected, as one message.
+    fn message(header: &'static [u8], block: &mut Block) -> [Bytes; 2] {
+        let records: Vec<u8> = block.drain().flat_map(|message| message.block.to_vec()).collect();
+        [Bytes::from_static(header), Bytes::from(records)]
+    }
+
+    #[test]
+    fn nothing_that_follows_in_a_block_is_taken_from_who_was_sent_away_in_the_middle_of_it() {
+        let (mut broker, _peers) = connected(2);
+        for peer in 0..2 {
+            let mut block = Block::default();
+            if peer == 0 {
+                // It isn't a worker yet, and becomes one when it has been disconnected for that.
+                (0..2 * RECORDS_AT_ONCE).for_each(|_| FromWorker::credit(&mut block, 1));
+                FromWorker::ready(&mut block, 1, b"work");
+            } else {
+                (0..2 * RECORDS_AT_ONCE).for_each(|_| FromClient::confirm(&mut block, 1, 1));
+                FromClient::hello(&mut block, ClientId([1; 16]), 1);
+            }
+            let id = broker.connections.find(peer).unwrap().id;
+            let header = if peer == 0 { WORKER_HEADER } else { CLIENT_HEADER };
+            broker.on_message(id, &message(header, &mut block), Attached::Nothing);
+            assert!(broker.connections.of(id).is_none(), "it broke the rules");
+            assert!(!broker.core.has_role(peer), "whoever has its place next is taken for it");
+        }
+    }
+}

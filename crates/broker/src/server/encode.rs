@@ -1,0 +1,316 @@
+//! From what the core wants to what peers get.
+
+use super::Broker;
+use super::connection::{Connection, Speaks};
+use super::slow_consumers::push;
+use crate::core::{Action, Peer, Task};
+use bytes::Bytes;
+use towpath_requests::body::Body;
+use towpath_requests::majordomo;
+use towpath_requests::numbered::{CLIENT_HEADER, Status, ToClient, ToWorker, WORKER_HEADER};
+use towpath_sockets::{Frame, Hub, Message};
+
+/// Octets of answers that may wait for a client that sends all its requests before it reads: of some ten thousand blocks.
+const ANSWERS_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+impl Broker {
+    /// Does what the core wants, until it wants nothing more.
+    pub(super) fn act(&mut self) {
+        // Whoever is sent away in the middle of it leaves more to be done, behind what there is: a worker must not be given a request
+        // before it hears that another one is over.
+        if std::mem::replace(&mut self.is_acting, true) {
+            return;
+        }
+        let mut tasks = std::mem::take(&mut self.tasks);
+        loop {
+            self.core.take_tasks(&mut tasks);
+            if tasks.is_empty() {
+                break;
+            }
+            for task in tasks.drain(..) {
+                match task {
+                    Task::Dispatch { peer, token, attempt, ttl_ms, about } => {
+                        if let Some(body) = self.core.body_for_worker(about, attempt)
+                            && let Some(block) = self.connections.block(peer)
+                        {
+                            ToWorker::request(block, token, attempt, ttl_ms, body);
+                        }
+                    }
+                    Task::Reply { peer, number, status, about } => {
+                        if let Some(body) = self.core.body_for_client(about)
+                            && let Some(block) = self.connections.block(peer)
+                        {
+                            ToClient::reply(block, number, status, None, body);
+                        }
+                    }
+                    Task::Action(action) => self.carry_out(action),
+                }
+            }
+        }
+        self.tasks = tasks;
+        self.is_acting = false;
+        if let Some(keeping) = &mut self.keeping {
+            keeping.write(&mut self.core);
+        }
+    }
+
+    fn carry_out(&mut self, action: Action) {
+        match action {
+            Action::Dispatch { peer, token, attempt, ttl_ms, body } => match self.speaks(peer) {
+                Some(Speaks::StockWorker(dialect)) => {
+                    if let Some(connection) = self.connections.find(peer) {
+                        connection.parts = 0;
+                    }
+                    let message = with_body(majordomo::request_head(dialect, &token), &body);
+                    self.send(peer, message);
+                }
+                Some(_) => {
+                    if let Some(block) = self.connections.block(peer) {
+                        ToWorker::request(block, token, attempt, ttl_ms, &body);
+                    }
+                }
+                None => {}
+            },
+            Action::Reply { peer, number, status, part, body } => {
+                self.note_part(peer, part.is_some());
+                if let Some(block) = self.connections.block(peer) {
+                    ToClient::reply(block, number, status, part, &body);
+                }
+            }
+            Action::StockReply { peer, envelope, service, status, partial, body } => {
+                if let Some(Speaks::StockClient(dialect)) = self.speaks(peer) {
+                    self.note_part(peer, partial);
+                    let head = majordomo::reply_head(dialect, envelope.as_ref(), &service, partial);
+                    // What isn't implemented says so itself, as MMI has it.
+                    let is_told = status.is_ok() || status == Status::NOT_IMPLEMENTED;
+                    let body = if is_told { body } else { failure(status, &body) };
+                    self.send_reply(peer, with_body(head, &body));
+                }
+            }
+            Action::Accepted { peer, first, count } => {
+                if let Some(block) = self.connections.block(peer) {
+                    ToClient::accepted(block, first, count);
+                }
+                self.ask_less(peer, ANSWERS_BYTES_MAX);
+            }
+            Action::Refused { peer, number, status, retry_ms, reason } => {
+                if let Some(block) = self.connections.block(peer) {
+                    ToClient::refused(block, number, status, retry_ms, reason);
+                }
+                self.ask_less(peer, 0);
+            }
+            Action::Welcome { peer } => {
+                let settings = self.core.settings();
+                if let Some(block) = self.connections.block(peer) {
+                    let requests_max = u32::try_from(settings.client_requests_max).unwrap_or(u32::MAX);
+                    let bytes_max = settings.client_bytes_max as u64;
+                    ToClient::welcome(block, settings.epoch, requests_max, bytes_max, settings.journal);
+                }
+                self.ask_less(peer, ANSWERS_BYTES_MAX);
+            }
+            Action::CancelWork { peer, token } => {
+                if let Some(block) = self.connections.block(peer) {
+                    ToWorker::cancel(block, token);
+                }
+            }
+            Action::BuiltIn { token, service, body } => self.answer(&token, &service, &body),
+            Action::Heartbeat { peer } => {
+                if let Some(Speaks::StockWorker(dialect)) = self.speaks(peer) {
+                    self.send(peer, majordomo::heartbeat(dialect).into_iter().collect());
+                }
+            }
+            Action::Leave { peer } => {
+                if let (Some(Speaks::NumberedWorker), Some(block)) = (self.speaks(peer), self.connections.block(peer)) {
+                    ToWorker::leave(block);
+                }
+            }
+            Action::Pause { peer, paused } => {
+                if let Some(connection) = self.connections.find(peer) {
+                    connection.is_paused = paused;
+                    set_reading(&mut self.hub, connection);
+                    give_up(&mut self.hub, connection);
+                }
+            }
+            Action::GaveUp { client, number, service, attempts, kept_for } => {
+                let (service, client) = (String::from_utf8_lossy(&service), client.map(tracing::field::display));
+                match kept_for.as_deref().map(String::from_utf8_lossy) {
+                    Some(aside) => {
+                        let what =
+                            "a request is given up, and kept for workers of another service: all that had it went";
+                        tracing::warn!(%service, attempts, client, number, %aside, "{what}");
+                    }
+                    None => {
+                        tracing::warn!(%service, attempts, client, number, "a request is given up: all workers that had it went")
+                    }
+                }
+            }
+            Action::ReplyLost { client, number, service, bytes } => {
+                let (service, client) = (String::from_utf8_lossy(&service), client.map(tracing::field::display));
+                let what = "there is no room for a reply: clients have too many that they haven't confirmed";
+                tracing::warn!(%service, client, number, bytes, "{what}");
+            }
+            Action::SendAway { peer, reason } => {
+                let Some(id) = self.connections.find(peer).map(|connection| connection.id) else { return };
+                // What it was refused, and why, is on its way before.
+                self.flush();
+                self.hub.flush();
+                self.drop_connection(id);
+                self.hub.disconnect(id, reason);
+            }
+            Action::Disconnect { peer, reason } => {
+                let Some(connection) = self.connections.find(peer) else { return };
+                let (id, speaks) = (connection.id, connection.speaks);
+                match speaks {
+                    Speaks::StockWorker(_) => self.dismiss(id, reason),
+                    _ => {
+                        // What it is to leave off is on its way before.
+                        self.flush();
+                        self.hub.flush();
+                        self.reject(id, reason);
+                    }
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn speaks(&mut self, peer: Peer) -> Option<Speaks> {
+        self.connections.find(peer).map(|connection| connection.speaks)
+    }
+
+    /// Sends a message, or keeps it until there is room.
+    pub(super) fn send(&mut self, peer: Peer, message: Message) {
+        let Some(connection) = self.connections.find(peer) else { return };
+        if push(&mut self.hub, connection, message) {
+            self.block(peer);
+        } else {
+            connection.gets_parts = false;
+        }
+    }
+
+    /// Sends the records that were collected.
+    pub(super) fn flush(&mut self) {
+        while let Some(peer) = self.connections.dirty.pop() {
+            let Some(connection) = self.connections.find(peer) else { continue };
+            connection.is_dirty = false;
+            let header = match connection.speaks {
+                Speaks::NumberedClient => CLIENT_HEADER,
+                _ => WORKER_HEADER,
+            };
+            let mut block = std::mem::take(&mut connection.block);
+            let mut is_full = false;
+            for message in block.drain() {
+                let head = [Bytes::from_static(header), message.block].into_iter().map(Frame::Bytes);
+                let attached = message.attached.as_ref().map(frames_of).into_iter().flatten();
+                is_full |= push(&mut self.hub, connection, head.chain(attached).collect());
+            }
+            connection.block = block;
+            if is_full {
+                self.block(peer);
+            } else {
+                connection.gets_parts = false;
+            }
+        }
+    }
+
+    /// A peer that doesn't read, and yet says what is answered at once, isn't read any more until it does, if more octets than these
+    /// wait for it beside what the hub has.
+    fn ask_less(&mut self, peer: Peer, most: usize) {
+        if let Some(connection) = self.connections.find(peer)
+            && connection.is_blocked
+            && connection.pending_bytes >= most
+            && !connection.asks_too_much
+        {
+            connection.asks_too_much = true;
+            set_reading(&mut self.hub, connection);
+        }
+    }
+
+    fn note_part(&mut self, peer: Peer, is_part: bool) {
+        if is_part && let Some(connection) = self.connections.find(peer) {
+            connection.gets_parts = true;
+        }
+    }
+}
+
+pub(super) fn set_reading(hub: &mut Hub, connection: &Connection) {
+    let has_too_much = connection.asks_too_much || connection.is_far_behind;
+    hub.pause_reading(connection.id, connection.is_paused || connection.awaits_room || has_too_much);
+}
+
+/// Ends a stock client that has hung up while the queues had no room for more of its requests. What it asked can't be answered
+/// any more, nor what it has sent since: to wait for room would keep both until they expire. Others that aren't read for a while
+/// are read again before long, and then to their end: what workers replied before it counts.
+pub(super) fn give_up(hub: &mut Hub, connection: &Connection) {
+    let waits = connection.is_paused || connection.awaits_room || hub.is_held_back(connection.id);
+    if waits && connection.has_hung_up {
+        hub.disconnect(connection.id, "it has closed the connection, and its replies can't go anywhere");
+    }
+}
+
+/// A stock client can't be told of a failure but in a body: the status, and why.
+fn failure(status: Status, reason: &Body) -> Body {
+    let reason = reason.to_frames().unwrap_or_default();
+    Body::of_frames([Bytes::from(status.0.to_string())].into_iter().chain(reason))
+}
+
+fn with_body(head: majordomo::Head, body: &Body) -> Message {
+    head.into_iter().map(Frame::Bytes).chain(frames_of(body)).collect()
+}
+
+/// The frames of a body as they are sent.
+fn frames_of(body: &Body) -> impl Iterator<Item = Frame> {
+    body.pieces().iter().flat_map(|piece| {
+        let whole = piece.to_frames().into_iter().flatten().map(Frame::Bytes);
+        whole.chain(piece.as_large().and_then(|large| large.clone().file_range()).map(Frame::File))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::core::Kind;
+    use crate::server::tests::connected;
+
+    #[test]
+    fn what_follows_from_a_peer_that_is_sent_away_comes_behind_what_there_was_to_do() {
+        const CLIENT: Peer = 1000;
+        let (mut broker, _peers) = connected(2);
+        let (slow, worker) = (0, 1);
+        broker.connections.find(slow).unwrap().speaks = Speaks::StockClient(majordomo::Dialect::Mdp01);
+        broker.connections.find(worker).unwrap().speaks = Speaks::NumberedWorker;
+        // It has all that it takes.
+        broker.core.worker_ready(0, worker, Kind::Numbered, b"work", 2);
+        broker.core.client_hello(0, CLIENT, towpath_requests::numbered::ClientId([1; 16]), 1);
+        for number in 1..=2 {
+            broker.core.request(0, CLIENT, number, 0, false, b"work", Body::default());
+        }
+        broker.act();
+        // The first of these is over, and another one in its place, of a client that is sent away when it is told something.
+        broker.core.stock_refuse(0, slow, None, b"work", Status::UNAVAILABLE, "no");
+        broker.core.stock_request(0, slow, true, None, b"work", Body::default());
+        broker.core.request(0, CLIENT, 3, 0, false, b"work", Body::default());
+        broker.core.cancel(0, CLIENT, 1);
+        let connection = broker.connections.find(slow).unwrap();
+        connection.pending.push_back(Message::new());
+        (connection.pending_bytes, connection.gets_parts, connection.is_blocked) = (usize::MAX / 2, true, true);
+        broker.act();
+        assert!(broker.connections.find(slow).is_none());
+        let (mut held, mut said) = (Vec::new(), 0);
+        for message in broker.connections.find(worker).unwrap().block.drain() {
+            let mut records = &message.block[..];
+            while !records.is_empty() {
+                match ToWorker::decode(&mut records).unwrap() {
+                    ToWorker::Request { token, .. } => held.push(token),
+                    ToWorker::Cancel { token } => held.retain(|other| *other != token),
+                    _ => continue,
+                }
+                said += 1;
+                assert!(held.len() <= 2, "it has more than its credit");
+            }
+        }
+        // Three requests, and two that were over, of which it never had the one.
+        assert_eq!(said, 5);
+    }
+}

@@ -1,0 +1,111 @@
+//! How a broker is set up.
+
+use crate::core::Settings;
+use bytes::Bytes;
+use std::path::PathBuf;
+use std::time::Duration;
+use towpath_requests::numbered::{PROPERTY, PROPERTY_VALUE};
+use towpath_sockets::{Admit, Endpoint, Heartbeat, HubOptions, MechanismConfig, Metadata, SocketError, SocketType};
+
+/// Octets of a frame above which it goes to disk instead of into memory.
+pub(crate) const STREAM_OVER_BYTES: u64 = 1024 * 1024;
+
+/// When peers that speak ZMTP 3.1 are asked whether they are there, and given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heartbeats {
+    /// Between two PINGs.
+    pub interval: Duration,
+    /// After a PING without an answer. Not zero.
+    pub timeout: Duration,
+}
+
+impl Default for Heartbeats {
+    fn default() -> Heartbeats {
+        Heartbeats { interval: Duration::from_secs(2), timeout: Duration::from_secs(8) }
+    }
+}
+
+/// How a broker is set up.
+#[derive(Debug, Clone)]
+pub struct BrokerOptions {
+    /// Where it listens.
+    pub endpoints: Vec<Endpoint>,
+    /// Where its journal is, if it has one.
+    pub journal: Option<PathBuf>,
+    /// Where large bodies are while they are here; `None`: in the journal's directory, or else where the system has temporary
+    /// files.
+    pub spool: Option<PathBuf>,
+    /// Octets of large bodies that may be there at a time, and of those in the journal; requests may have three quarters of it.
+    /// `None`: half of what the file system has room for at the start, so that bodies alone never fill it.
+    pub max_spool_bytes: Option<u64>,
+    /// Limits and times. `epoch`, `secret` and `journal` are set by the broker itself.
+    pub settings: Settings,
+    /// PINGs to all peers.
+    pub heartbeats: Heartbeats,
+    /// How long workers may finish what they have when the broker is stopped.
+    pub grace: Duration,
+    /// Connections in all.
+    pub max_peers: usize,
+    /// Connections from one IP address.
+    pub max_peers_per_address: usize,
+    /// Asked for each peer, which must log in by PLAIN then; `None`: everybody may connect.
+    pub admit: Option<Admit>,
+    /// How long the broker looks again before it sleeps, where the last waits were as short ([`HubOptions::busy_poll`]).
+    pub busy_poll: Duration,
+}
+
+impl BrokerOptions {
+    /// The defaults.
+    pub fn new(endpoints: Vec<Endpoint>) -> BrokerOptions {
+        BrokerOptions {
+            endpoints,
+            journal: None,
+            spool: None,
+            max_spool_bytes: None,
+            settings: Settings::default(),
+            heartbeats: Heartbeats::default(),
+            grace: Duration::from_secs(10),
+            max_peers: 16_384,
+            max_peers_per_address: 12_288,
+            admit: None,
+            busy_poll: Duration::from_micros(50),
+        }
+    }
+
+    /// Refuses what can't work; what the hub is told, it looks at itself.
+    pub(super) fn check(&self) -> Result<(), SocketError> {
+        let Settings { heartbeat_ms, liveness, .. } = self.settings;
+        let counts = [("settings.heartbeat_ms", heartbeat_ms), ("settings.liveness", u64::from(liveness))];
+        match counts.iter().find(|(_, count)| *count == 0) {
+            Some((option, _)) => Err(SocketError::Option { option, why: "it is at least 1".to_owned() }),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn hub(&self) -> HubOptions {
+        let mut hub = HubOptions::new(SocketType::Router);
+        // Programs that were copied have the same, and each is to have its replies.
+        hub.routing_ids_are_unique = false;
+        hub.metadata = Metadata::new().with(PROPERTY, Bytes::from_static(PROPERTY_VALUE));
+        hub.heartbeat = Some(Heartbeat {
+            interval: self.heartbeats.interval,
+            timeout: self.heartbeats.timeout,
+            ttl: self.heartbeats.interval.saturating_add(self.heartbeats.timeout),
+        });
+        hub.stream_over_bytes = Some(STREAM_OVER_BYTES);
+        hub.max_frame_bytes = towpath_requests::limits::LARGE_BODY_BYTES_MAX;
+        hub.max_message_bytes = towpath_requests::limits::MESSAGE_BYTES_MAX as u64;
+        hub.unfinished_bytes_max = self.settings.unfinished_bytes_max();
+        hub.send_queue_bytes = 4 * 1024 * 1024;
+        hub.queued_bytes_max = self.settings.queued_bytes_max();
+        hub.busy_poll = self.busy_poll;
+        hub.max_peers = self.max_peers;
+        hub.max_peers_per_address = self.max_peers_per_address;
+        if self.admit.is_some() {
+            hub.mechanism = MechanismConfig::PlainServer;
+        }
+        // When a broker comes back, all its peers do so at once: none of them may push another out.
+        hub.max_handshakes = self.max_peers;
+        hub
+    }
+}

@@ -1,0 +1,46 @@
+//! What brokers kept aside, when all is over.
+
+use super::Sim;
+use crate::ends::SERVICES;
+use towpath_broker::core::{Action, Kind, Peer};
+use towpath_requests::Body;
+use towpath_requests::numbered::Status;
+
+/// No connection of anybody else.
+const COLLECTOR: Peer = 100_000;
+
+impl Sim {
+    /// Takes what a broker kept aside, as a worker does, and looks whether it is what its clients were told.
+    pub(super) fn check_aside(&mut self, index: usize) -> Result<(), String> {
+        self.turn(index);
+        let node = &mut self.nodes[index];
+        let now = self.now + node.ahead;
+        let core = node.core.as_mut().expect("it is alive");
+        let mut kept: Vec<Body> = Vec::new();
+        for (peer, service) in (COLLECTOR..).zip(SERVICES) {
+            let mut actions = Vec::new();
+            core.worker_ready(now, peer, Kind::Numbered, format!("aside.{service}").as_bytes(), u32::MAX);
+            loop {
+                core.take_actions(&mut actions);
+                for action in actions.drain(..) {
+                    let Action::Dispatch { token, body, .. } = action else { return Err(format!("{action:?}")) };
+                    core.worker_reply(now, peer, &token, Status::OK, None, Body::default());
+                    kept.push(body);
+                }
+                // It is given some at a time.
+                if !core.flushed(now) {
+                    break;
+                }
+            }
+            core.peer_gone(now, peer);
+        }
+        self.tally.kept_aside += kept.len() as u64;
+        self.history.check_aside(index, &kept)?;
+        // That it isn't needed any more goes to the disk, too.
+        let end = self.now + 3_000;
+        while self.now < end {
+            self.step(true)?;
+        }
+        Ok(())
+    }
+}

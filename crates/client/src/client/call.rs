@@ -1,0 +1,157 @@
+//! A call, and a reply in parts, while they are waited for.
+
+use super::Client;
+use super::SubmitError;
+use super::session::Delivery;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use towpath_requests::body::Body;
+use towpath_requests::numbered::Status;
+
+/// A worker's reply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reply {
+    /// The request's number.
+    pub number: u64,
+    /// The reply.
+    pub body: Body,
+}
+
+/// Why there is no reply.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// The request ended otherwise: at its worker, at the broker, or by this side's clock.
+    #[error("{}", .status.because(.reason))]
+    Ended {
+        /// How.
+        status: Status,
+        /// Why, for people.
+        reason: String,
+    },
+    /// It was never made.
+    #[error(transparent)]
+    NotMade(#[from] SubmitError),
+}
+
+impl CallError {
+    fn ended(status: Status, body: &Body) -> CallError {
+        let first =
+            body.frames().and_then(|mut frames| frames.next().map(|frame| String::from_utf8_lossy(frame).into()));
+        CallError::Ended { status, reason: first.unwrap_or_default() }
+    }
+
+    /// How it ended, if it was made.
+    pub fn status(&self) -> Option<Status> {
+        match self {
+            CallError::Ended { status, .. } => Some(*status),
+            CallError::NotMade(_) => None,
+        }
+    }
+}
+
+/// The place that a call has at its client until it is over.
+struct Place {
+    client: Client,
+    number: u64,
+    place: u32,
+    over: bool,
+}
+
+impl Place {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Delivery> {
+        let mut state = self.client.shared().lock();
+        let Some(delivery) = state.inbox.take(self.place) else {
+            state.inbox.wait(self.place, context.waker());
+            return Poll::Pending;
+        };
+        if delivery.part.is_none() {
+            self.over = true;
+            state.inbox.remove_call(self.place);
+        }
+        if state.wants_resume() {
+            self.client.shared().wake(state);
+        }
+        Poll::Ready(delivery)
+    }
+}
+
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Place").field("number", &self.number).field("over", &self.over).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if !self.over {
+            let mut state = self.client.shared().lock();
+            state.cancel(self.number);
+            state.inbox.remove_call(self.place);
+            self.client.shared().wake(state);
+        }
+    }
+}
+
+/// A call that was made: a future of its outcome. Dropping it cancels the request.
+#[derive(Debug)]
+pub struct Call(Place);
+
+impl Call {
+    pub(super) fn new(client: Client, number: u64, place: u32) -> Call {
+        Call(Place { client, number, place, over: false })
+    }
+}
+
+impl Future for Call {
+    type Output = Result<Reply, CallError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll(context).map(|Delivery { number, status, body, .. }| {
+            if status.is_ok() { Ok(Reply { number, body }) } else { Err(CallError::ended(status, &body)) }
+        })
+    }
+}
+
+/// Something of a reply in parts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StreamItem {
+    /// A part. They begin again at 0 when the request is executed again; what came before is void then.
+    Part {
+        /// Numbered from 0.
+        number: u32,
+        /// The part.
+        body: Body,
+    },
+    /// The last part: nothing follows.
+    Final(Reply),
+}
+
+/// A reply in parts. Dropping it cancels the request.
+#[derive(Debug)]
+pub struct Stream(Place);
+
+impl Stream {
+    pub(super) fn new(client: Client, number: u64, place: u32) -> Stream {
+        Stream(Place { client, number, place, over: false })
+    }
+
+    /// The request's number.
+    pub fn number(&self) -> u64 {
+        self.0.number
+    }
+
+    /// The next part, or the final one; `None` behind that, or behind an error. Cancel-safe.
+    pub async fn next(&mut self) -> Option<Result<StreamItem, CallError>> {
+        if self.0.over {
+            return None;
+        }
+        let Delivery { number, status, part, body, .. } = std::future::poll_fn(|context| self.0.poll(context)).await;
+        Some(match part {
+            Some(number) => Ok(StreamItem::Part { number, body }),
+            None if status.is_ok() => Ok(StreamItem::Final(Reply { number, body })),
+            None => Err(CallError::ended(status, &body)),
+        })
+    }
+}

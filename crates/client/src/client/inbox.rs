@@ -1,0 +1,217 @@
+//! What has come for callers and isn't taken yet.
+
+use super::Completed;
+use super::session::Delivery;
+use std::collections::VecDeque;
+use std::task::Waker;
+use towpath_requests::body::Body;
+use towpath_requests::numbered::Status;
+
+/// Owner 0 is whoever receives; others are places in the table of calls, from 1.
+pub(super) const RECEIVER: u32 = 0;
+
+/// What something that waits costs beside its body: there may be very many small ones.
+const DELIVERY_BYTES: usize = size_of::<Delivery>();
+
+/// Octets of memory that something with this body costs while it waits.
+#[inline]
+fn cost(body: &Body) -> usize {
+    DELIVERY_BYTES + body.memory_bytes()
+}
+
+/// Turns the end of a reply into what its caller has: all of it, or not. `has_parts`: some came before, perhaps of another attempt.
+#[inline]
+fn take_for_whole(delivery: &mut Delivery, streams: bool, has_parts: bool) {
+    if delivery.part.is_some() {
+        return;
+    }
+    let why = match delivery.status {
+        Status::IN_PARTS if streams => {
+            delivery.status = Status::OK;
+            return;
+        }
+        Status::IN_PARTS => "it came in parts, and was asked for as one",
+        Status::OK if has_parts => "the request was executed again, and what came before is void",
+        _ => return,
+    };
+    (delivery.status, delivery.body) = (Status::PARTS_LOST, Body::from(why));
+}
+
+/// A call or a stream whose caller waits.
+#[derive(Debug, Default)]
+struct Call {
+    waker: Option<Waker>,
+    /// What has come: for a call the outcome, for a stream its parts too.
+    arrived: VecDeque<Delivery>,
+    streams: bool,
+    /// Parts have come for it.
+    has_parts: bool,
+}
+
+/// Outcomes for whoever receives, and for calls.
+#[derive(Debug)]
+pub(super) struct Inbox {
+    completed: VecDeque<Completed>,
+    completed_bytes: usize,
+    bytes: usize,
+    calls: Vec<Call>,
+    free: Vec<u32>,
+    parts_dropped: u64,
+    wakers: Vec<Waker>,
+}
+
+impl Inbox {
+    pub fn new() -> Inbox {
+        Inbox {
+            completed: VecDeque::new(),
+            completed_bytes: 0,
+            bytes: 0,
+            // The place of whoever receives is never used.
+            calls: vec![Call::default()],
+            free: Vec::new(),
+            parts_dropped: 0,
+            wakers: Vec::new(),
+        }
+    }
+
+    /// Outcomes that wait for whoever receives.
+    #[inline]
+    pub fn completed(&self) -> usize {
+        self.completed.len()
+    }
+
+    /// Octets of memory of all that waits.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Parts of replies that nobody had asked for.
+    pub fn parts_dropped(&self) -> u64 {
+        self.parts_dropped
+    }
+
+    /// Tasks to wake.
+    pub fn wakers(&mut self) -> &mut Vec<Waker> {
+        &mut self.wakers
+    }
+
+    /// A place for a call.
+    pub fn add_call(&mut self, streams: bool) -> u32 {
+        let call = Call { streams, ..Call::default() };
+        if let Some(place) = self.free.pop() {
+            self.calls[place as usize] = call;
+            return place;
+        }
+        self.calls.push(call);
+        (self.calls.len() - 1) as u32
+    }
+
+    /// The caller is gone, or has its outcome.
+    pub fn remove_call(&mut self, place: u32) {
+        while self.take(place).is_some() {}
+        self.calls[place as usize] = Call::default();
+        self.free.push(place);
+    }
+
+    /// What has come for a call.
+    pub fn take(&mut self, place: u32) -> Option<Delivery> {
+        let delivery = self.calls[place as usize].arrived.pop_front()?;
+        self.bytes -= cost(&delivery.body);
+        Some(delivery)
+    }
+
+    /// Whom to wake when something comes for a call.
+    pub fn wait(&mut self, place: u32, waker: &Waker) {
+        match &mut self.calls[place as usize].waker {
+            Some(known) => known.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+    }
+
+    /// Takes one outcome for whoever receives.
+    pub fn take_completed(&mut self) -> Option<Completed> {
+        let completed = self.completed.pop_front()?;
+        let bytes = cost(&completed.body);
+        self.bytes -= bytes;
+        self.completed_bytes -= bytes;
+        Some(completed)
+    }
+
+    /// Takes all outcomes for whoever receives; gives their number.
+    pub fn take_all_completed(&mut self, out: &mut Vec<Completed>) -> usize {
+        let count = self.completed.len();
+        self.bytes -= std::mem::take(&mut self.completed_bytes);
+        if out.is_empty() {
+            // Both keep their memory, and nothing is copied.
+            let empty = VecDeque::from(std::mem::take(out));
+            *out = std::mem::replace(&mut self.completed, empty).into();
+        } else {
+            out.extend(self.completed.drain(..));
+        }
+        count
+    }
+
+    /// Puts an outcome, or a part, where it belongs.
+    #[inline]
+    pub fn deliver(&mut self, mut delivery: Delivery) {
+        if delivery.owner == RECEIVER {
+            if delivery.part.is_some() {
+                self.parts_dropped += 1;
+                return;
+            }
+            take_for_whole(&mut delivery, false, false);
+            let bytes = cost(&delivery.body);
+            self.bytes += bytes;
+            self.completed_bytes += bytes;
+            let Delivery { number, status, body, .. } = delivery;
+            self.completed.push_back(Completed { number, status, body });
+            return;
+        }
+        let Some(call) = self.calls.get_mut(delivery.owner as usize) else { return };
+        if delivery.part.is_some() && !call.streams {
+            self.parts_dropped += 1;
+            return;
+        }
+        take_for_whole(&mut delivery, call.streams, call.has_parts);
+        call.has_parts |= delivery.part.is_some();
+        self.bytes += cost(&delivery.body);
+        self.wakers.extend(call.waker.take());
+        call.arrived.push_back(delivery);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// How a call's outcome is told that ended so, behind so many parts.
+    fn told(streams: bool, parts: u32, status: Status) -> Status {
+        let mut inbox = Inbox::new();
+        let owner = inbox.add_call(streams);
+        let delivery = |part, status| Delivery { number: 1, owner, status, part, body: Body::from("some") };
+        (0..parts).for_each(|part| inbox.deliver(delivery(Some(part), Status::OK)));
+        inbox.deliver(delivery(None, status));
+        let mut last = None;
+        while let Some(delivery) = inbox.take(owner) {
+            last = Some(delivery);
+        }
+        assert_eq!(inbox.bytes(), 0);
+        last.unwrap().status
+    }
+
+    #[test]
+    fn a_reply_is_told_as_whole_where_it_is() {
+        for (streams, parts, status, expected) in [
+            (true, 0, Status::OK, Status::OK),
+            (true, 2, Status::IN_PARTS, Status::OK),
+            // Another attempt replied as a whole.
+            (true, 2, Status::OK, Status::PARTS_LOST),
+            (true, 2, Status::FAILED, Status::FAILED),
+            (false, 2, Status::OK, Status::OK),
+            (false, 2, Status::IN_PARTS, Status::PARTS_LOST),
+        ] {
+            assert_eq!(told(streams, parts, status), expected, "{streams} {parts} {status}");
+        }
+    }
+}

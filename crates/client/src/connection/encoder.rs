@@ -1,0 +1,44 @@
+//! From records and bodies to messages of the hub.
+
+use towpath_requests::body::Body;
+use towpath_requests::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX};
+use towpath_requests::message::append_body;
+use towpath_sockets::Message;
+
+/// Why a body can't be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unfit {
+    /// [`append_body`] doesn't know what to do with it.
+    #[error("a body of this kind can't be sent")]
+    Kind,
+    /// Several frames are in memory on their way.
+    #[error(
+        "a body of several frames has up to {BODY_FRAMES_MAX}, and {BODY_BYTES_MAX} octets; this one {frames}, and {octets}"
+    )]
+    TooLarge { frames: usize, octets: u64 },
+}
+
+/// Whether a body can be sent.
+#[inline]
+pub(crate) fn check(body: &Body) -> Result<(), Unfit> {
+    if body.single().is_some() { Ok(()) } else { check_others(body) }
+}
+
+#[cold]
+fn check_others(body: &Body) -> Result<(), Unfit> {
+    let Some(frames) = body.frames().map(|frames| frames.len()) else {
+        return body.as_large().and_then(|large| large.clone().file_range()).map(|_| ()).ok_or(Unfit::Kind);
+    };
+    let octets = body.length();
+    let fits = frames <= BODY_FRAMES_MAX && octets <= BODY_BYTES_MAX as u64;
+    if fits { Ok(()) } else { Err(Unfit::TooLarge { frames, octets }) }
+}
+
+/// A message of numbered requests.
+pub(crate) fn numbered(header: &'static [u8], message: towpath_requests::numbered::Message) -> Message {
+    let mut out = Message::new().with(header).with(message.block);
+    if let Some(body) = &message.attached {
+        append_body(&mut out, body);
+    }
+    out
+}

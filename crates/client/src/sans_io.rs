@@ -1,0 +1,170 @@
+//! The sessions of the client and the worker, without sockets: for tests that have a world of their own.
+
+use crate::client::session::{Delivery, NewRequest, Session as ClientSession};
+use crate::worker::session::{Heard, Session as WorkerSession};
+use bytes::Bytes;
+use std::time::Duration;
+use towpath_requests::Millis;
+use towpath_requests::body::Body;
+use towpath_requests::numbered::{Block, ClientId, Status, Token, WireError};
+
+const WELCOME_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Octets that are sent at a time.
+const PUMP_BYTES: usize = 8 * 1024;
+
+/// An outcome, or part of one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// The request's number.
+    pub number: u64,
+    /// How it ended.
+    pub status: Status,
+    /// A part, or the last.
+    pub part: Option<u32>,
+    /// The reply, or the reason.
+    pub body: Body,
+}
+
+impl From<Delivery> for Outcome {
+    fn from(delivery: Delivery) -> Outcome {
+        let Delivery { number, status, part, body, .. } = delivery;
+        Outcome { number, status, part, body }
+    }
+}
+
+/// The client's session.
+pub struct Client(ClientSession);
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("outstanding", &self.0.outstanding()).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// Nothing asked yet, not connected.
+    pub fn new(client: ClientId, requests_max: usize) -> Client {
+        Client(ClientSession::new(client, requests_max, usize::MAX, WELCOME_TIMEOUT))
+    }
+
+    /// Asks, if there is room for it; gives the number.
+    pub fn submit(
+        &mut self,
+        now: Millis,
+        service: &str,
+        body: Body,
+        ttl: Option<Millis>,
+        volatile: bool,
+    ) -> Option<u64> {
+        let (service, ttl) = (service.as_bytes(), ttl.map(Duration::from_millis));
+        let room = self.0.has_room(&body, 0);
+        room.then(|| self.0.submit(NewRequest { service, body, ttl, volatile, owner: 0 }, Duration::from_millis(now)))
+    }
+
+    /// A connection is there. Appends what is said first.
+    pub fn connected(&mut self, now: Millis, block: &mut Block) {
+        self.0.connected(Duration::from_millis(now), block);
+    }
+
+    /// It is gone.
+    pub fn disconnected(&mut self) {
+        self.0.disconnected();
+    }
+
+    /// Whether the connection is to be replaced.
+    pub fn is_spoiled(&self) -> bool {
+        self.0.spoiled().is_some()
+    }
+
+    /// Takes a message.
+    pub fn on_block(
+        &mut self,
+        now: Millis,
+        block: &Bytes,
+        attached: Option<Body>,
+        mut sink: impl FnMut(Outcome),
+    ) -> Result<(), WireError> {
+        let mut sink = |delivery: Delivery| sink(delivery.into());
+        self.0.on_block(block, attached.map(Ok), Duration::from_millis(now), &mut sink)
+    }
+
+    /// Ends a request from this side.
+    pub fn cancel(&mut self, now: Millis, number: u64) -> Option<Outcome> {
+        self.0.cancel(number, Duration::from_millis(now)).map(Outcome::from)
+    }
+
+    /// Does what is due, and appends what may be sent; says when there is more to do.
+    pub fn pump(&mut self, now: Millis, block: &mut Block, mut sink: impl FnMut(Outcome)) -> Option<Millis> {
+        self.0.on_time(Duration::from_millis(now), &mut |delivery: Delivery| sink(delivery.into()));
+        if self.0.pump(Duration::from_millis(now), block, PUMP_BYTES) {
+            return Some(now);
+        }
+        self.0.deadline(true).map(|at| at.as_millis() as Millis)
+    }
+
+    /// Whether it waits for nothing, and the broker has been told all.
+    pub fn is_done(&self) -> bool {
+        self.0.outstanding() == 0 && self.0.is_flushed()
+    }
+}
+
+/// What a broker's message means for a worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Work {
+    /// Something to do.
+    Request(Token, Body),
+    /// Nobody wants the reply any more.
+    Cancelled(Token),
+}
+
+impl From<Heard> for Work {
+    fn from(heard: Heard) -> Work {
+        match heard {
+            Heard::Request(arrival) => Work::Request(arrival.token, arrival.body),
+            Heard::Cancelled(token) => Work::Cancelled(token),
+        }
+    }
+}
+
+/// The worker's session.
+pub struct Worker(WorkerSession);
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker").field("counters", &self.0.counters()).finish_non_exhaustive()
+    }
+}
+
+impl Worker {
+    /// A worker that isn't connected.
+    pub fn new(service: &str, credit: u32) -> Worker {
+        Worker(WorkerSession::new(service, credit))
+    }
+
+    /// A connection is there. Appends what is said first.
+    pub fn connected(&mut self, block: &mut Block) {
+        self.0.connected(block);
+    }
+
+    /// It is gone, and with it what can't be answered on another.
+    pub fn disconnected(&mut self, mut sink: impl FnMut(Work)) {
+        self.0.disconnected(&mut |heard| sink(heard.into()));
+    }
+
+    /// Takes a message.
+    pub fn on_block(
+        &mut self,
+        block: &Bytes,
+        attached: Option<Body>,
+        out: &mut Block,
+        mut sink: impl FnMut(Work),
+    ) -> Result<(), WireError> {
+        self.0.on_block(block, attached.map(Ok), out, None, &mut |heard| sink(heard.into()))
+    }
+
+    /// Gives a reply, or part of one. Says whether anybody wants it.
+    pub fn reply(&mut self, token: Token, status: Status, part: Option<u32>, body: &Body, out: &mut Block) -> bool {
+        self.0.reply(token, status, part, body, out)
+    }
+}

@@ -1,0 +1,314 @@
+//! The worker: takes requests of one service, and replies.
+//!
+//! A [`Worker`] is connected to all its brokers at the same time, so that clients find it wherever they turn. Each may give it
+//! as many requests at a time as its credit says. A reply that is ready while the connection is lost goes out on the next one.
+//!
+//! ```no_run
+//! use towpath_client::worker::{Worker, WorkerOptions};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let worker = Worker::connect(&["tcp://127.0.0.1:5555".parse()?], "echo", WorkerOptions::default())?;
+//! worker.run(|request| async move { Ok(request.body().clone()) }).await;
+//! # Ok(())
+//! # }
+//! ```
+
+mod connection;
+mod request;
+pub(crate) mod session;
+#[cfg(test)]
+mod tests;
+
+pub use crate::connection::{Dialect, LinkOptions};
+pub use request::{NotWanted, Request};
+pub use session::WorkerCounters;
+
+use crate::connection::driver::Shared;
+use connection::{Handler, LinkState};
+use session::Session;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use towpath_requests::body::Body;
+use towpath_requests::is_built_in;
+use towpath_requests::limits::SERVICE_BYTES_MAX;
+use towpath_sockets::{Endpoint, SocketError};
+
+/// What a caller is told of a panic.
+const PANICKED: &str = "the worker panicked";
+
+/// How long closing waits for what is still to be sent.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// How a worker behaves.
+#[derive(Debug, Clone)]
+pub struct WorkerOptions {
+    /// Requests that each broker may give it at a time; a stock broker gives one.
+    pub credit: u32,
+    /// The connections.
+    pub link: LinkOptions,
+}
+
+impl Default for WorkerOptions {
+    fn default() -> WorkerOptions {
+        WorkerOptions { credit: 1, link: LinkOptions::default() }
+    }
+}
+
+/// Why there is no worker.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkerError {
+    /// The service's name.
+    #[error("a service's name has 1 to {SERVICE_BYTES_MAX} octets, and this one {0}")]
+    BadService(usize),
+    /// Brokers answer these themselves, and end the connection of a worker for one.
+    #[error("{0}: names that begin with mmi. or titanic. are the broker's own services")]
+    BuiltIn(String),
+    /// The system's reason.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+}
+
+/// Where a worker stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WorkerStatus {
+    /// The endpoints that it is connected to.
+    pub connected: Vec<Endpoint>,
+    /// Those that it isn't connected to, and why not or why the last connection was lost; for people.
+    pub failures: Vec<(Endpoint, String)>,
+    /// What has been counted, over all connections.
+    pub counters: WorkerCounters,
+}
+
+/// Requests that nobody has taken yet.
+#[derive(Debug)]
+struct Inbox {
+    waiting: Mutex<Waiting>,
+    arrived: Notify,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    requests: VecDeque<Request>,
+    links: usize,
+}
+
+impl Inbox {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, requests: Vec<Request>) {
+        self.lock().requests.extend(requests);
+        self.arrived.notify_waiters();
+    }
+
+    fn link_ended(&self) {
+        let links = {
+            let mut waiting = self.lock();
+            waiting.links -= 1;
+            waiting.links
+        };
+        if links == 0 {
+            self.abandon();
+        }
+        self.arrived.notify_waiters();
+    }
+
+    /// Nobody will take what is here: the broker gives it to another worker when the connection closes. Requests refer to
+    /// their connections, which refer to this.
+    fn abandon(&self) {
+        let requests = std::mem::take(&mut self.lock().requests);
+        requests.into_iter().for_each(Request::abandon);
+    }
+}
+
+/// A worker for one service. Dropping it ends its connections at once: what it holds goes to another worker.
+pub struct Worker {
+    links: Vec<Arc<Shared<LinkState>>>,
+    inbox: Arc<Inbox>,
+    credit: usize,
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Worker").field(&self.status()).finish()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.links.iter().for_each(|link| link.hang_up());
+        self.inbox.abandon();
+    }
+}
+
+impl Worker {
+    /// A worker, driven by a task for each endpoint on the current tokio runtime. It connects to each again and again.
+    ///
+    /// # Errors
+    /// Without an endpoint, for a service that can't be or options that can't work, outside of a runtime, or if the system has no event
+    /// queue for it.
+    ///
+    /// # Panics
+    /// If the runtime does no I/O.
+    pub fn connect(endpoints: &[Endpoint], service: &str, options: WorkerOptions) -> Result<Worker, WorkerError> {
+        Worker::start(endpoints, service, options, None)
+    }
+
+    /// A worker of which all replies are made at once, by the tasks that drive the connections: for what takes less time than
+    /// giving it to another task. Its [`Worker::next`] gives nothing.
+    ///
+    /// `reply` is called under the lock of its connection. It must not call methods of this worker, nor drop it: they wait for that
+    /// lock, and would for ever. While it takes its time, nothing else of the connection happens, and a broker that hears nothing for 10 s
+    /// (`Heartbeats` of its options, if they are not set otherwise) gives the worker up: the request is executed again, by
+    /// another worker or by this one when it has connected again. So what computes for long, waits, or reads bodies that are in files is
+    /// for [`Worker::run`].
+    pub fn at_once(
+        endpoints: &[Endpoint],
+        service: &str,
+        options: WorkerOptions,
+        reply: impl Fn(Body) -> Body + Send + Sync + 'static,
+    ) -> Result<Worker, WorkerError> {
+        let reply = move |body| {
+            // A panic ends one request, not the connection.
+            catch_unwind(AssertUnwindSafe(|| reply(body))).map_err(|_| PANICKED.to_owned())
+        };
+        Worker::start(endpoints, service, options, Some(Arc::new(reply)))
+    }
+
+    fn start(
+        endpoints: &[Endpoint],
+        service: &str,
+        options: WorkerOptions,
+        handler: Option<Handler>,
+    ) -> Result<Worker, WorkerError> {
+        if service.is_empty() || service.len() > SERVICE_BYTES_MAX {
+            return Err(WorkerError::BadService(service.len()));
+        }
+        if is_built_in(service.as_bytes()) {
+            return Err(WorkerError::BuiltIn(service.to_owned()));
+        }
+        if endpoints.is_empty() {
+            return Err(SocketError::NoEndpoint.into());
+        }
+        let hub_options = options.link.hub_options()?;
+        let waiting = Waiting { requests: VecDeque::new(), links: endpoints.len() };
+        let inbox = Arc::new(Inbox { waiting: Mutex::new(waiting), arrived: Notify::new() });
+        let mut worker = Worker { links: Vec::new(), inbox, credit: options.credit.max(1) as usize };
+        for endpoint in endpoints {
+            let state = LinkState::new(
+                endpoint.clone(),
+                Session::new(service, options.credit),
+                options.link.clone(),
+                handler.clone(),
+                Arc::clone(&worker.inbox),
+            );
+            let link = Shared::start(hub_options.clone(), state, LINGER, |hub| hub.connect(endpoint))?;
+            worker.links.push(link);
+        }
+        Ok(worker)
+    }
+
+    /// The next request; `None` when the worker has left, and holds nothing any more. Cancel-safe.
+    pub async fn next(&self) -> Option<Request> {
+        loop {
+            let arrived = self.inbox.arrived.notified();
+            loop {
+                let mut waiting = self.inbox.lock();
+                match waiting.requests.pop_front() {
+                    // Dropped without the lock, since it looks at its connection.
+                    Some(request) if request.is_cancelled() => drop(waiting),
+                    Some(request) => return Some(request),
+                    None if waiting.links == 0 => return None,
+                    None => break,
+                }
+            }
+            arrived.await;
+        }
+    }
+
+    /// Works on as many requests at a time as the credit says, each in a task, until the worker has left. A request that is
+    /// cancelled has its future dropped.
+    ///
+    /// The tasks are on the runtime that drives the connections, too. A future that blocks its thread holds up what else that thread has
+    /// to do; on a runtime of one thread that is all, and after 10 s without a word the broker takes the worker for dead and has the
+    /// request executed again ([`Request::attempt`] tells). What blocks goes to `tokio::task::spawn_blocking`.
+    pub async fn run<F, W>(&self, work: F)
+    where
+        F: Fn(Request) -> W,
+        W: Future<Output = Result<Body, String>> + Send + 'static,
+    {
+        let mut tasks = JoinSet::new();
+        loop {
+            tokio::select! {
+                request = self.next(), if tasks.len() < self.credit => {
+                    let Some(request) = request else { break };
+                    let (request, answer) = request.split();
+                    let Ok(work) = catch_unwind(AssertUnwindSafe(|| work(request))) else {
+                        let _ = answer.end(Err(PANICKED.to_owned()));
+                        continue;
+                    };
+                    tasks.spawn(async move {
+                        let cancellation = Arc::clone(answer.cancellation());
+                        tokio::select! {
+                            outcome = work => {
+                                // Whether it is still wanted is nobody's business any more.
+                                let _ = answer.end(outcome);
+                            }
+                            () = cancellation.cancelled() => {}
+                        }
+                    });
+                }
+                Some(ended) = tasks.join_next(), if !tasks.is_empty() => {
+                    if let Err(error) = ended {
+                        tracing::error!(%error, "the work on a request panicked");
+                    }
+                }
+            }
+        }
+        while tasks.join_next().await.is_some() {}
+        self.closed().await;
+    }
+
+    /// Takes no more requests. What is held is finished, and the connections are closed when the last reply is out:
+    /// [`Worker::run`] returns then, and [`Worker::next`] gives `None`.
+    pub fn leave(&self) {
+        for link in &self.links {
+            let mut state = link.lock();
+            state.leave();
+            link.wake(state);
+        }
+    }
+
+    /// Waits until the worker has left and its connections are closed.
+    pub async fn closed(&self) {
+        for link in &self.links {
+            link.closed().await;
+        }
+    }
+
+    /// Where it stands.
+    pub fn status(&self) -> WorkerStatus {
+        let counters = WorkerCounters::default();
+        let mut status = WorkerStatus { connected: Vec::new(), failures: Vec::new(), counters };
+        for link in &self.links {
+            let state = link.lock();
+            let WorkerCounters { requests, cancelled, orphaned } = state.session().counters();
+            status.counters.requests += requests;
+            status.counters.cancelled += cancelled;
+            status.counters.orphaned += orphaned;
+            match state.standing() {
+                (endpoint, Ok(())) => status.connected.push(endpoint.clone()),
+                (endpoint, Err(why)) => status.failures.push((endpoint.clone(), why.to_owned())),
+            }
+        }
+        status
+    }
+}

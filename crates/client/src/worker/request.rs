@@ -1,0 +1,203 @@
+//! A request while a worker has it.
+
+use super::connection::LinkState;
+use super::session::Arrival;
+use crate::connection::driver::Shared;
+use crate::connection::encoder::{self, Unfit};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+use towpath_requests::body::Body;
+use towpath_requests::numbered::{Status, Token};
+
+/// What a request is told when it is dropped without a reply.
+const DROPPED: &str = "the worker dropped the request without a reply";
+
+/// What a request is told whose reply can't be sent.
+pub(super) fn unfit(why: Unfit) -> Body {
+    let why = format!("the worker's reply: {why}");
+    tracing::error!(why, "a reply can't be sent");
+    Body::from(why)
+}
+
+/// Whether a request is still wanted.
+#[derive(Debug, Default)]
+pub(super) struct Cancellation {
+    cancelled: AtomicBool,
+    notify: Notify,
+}
+
+impl Cancellation {
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Release);
+        self.notify.notify_waiters();
+    }
+
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Acquire)
+    }
+
+    pub async fn cancelled(&self) {
+        loop {
+            let notified = self.notify.notified();
+            if self.is_cancelled() {
+                return;
+            }
+            notified.await;
+        }
+    }
+}
+
+/// The reply isn't wanted any more: the request was cancelled, has expired, or has its reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the reply isn't wanted any more")]
+pub struct NotWanted;
+
+/// What owes a reply: dropped without one, it says so to the broker.
+pub(super) struct Answer {
+    link: Arc<Shared<LinkState>>,
+    token: Token,
+    cancellation: Arc<Cancellation>,
+    next_part: u32,
+    owes: bool,
+}
+
+impl Answer {
+    fn give(&mut self, status: Status, part: Option<u32>, body: &Body) -> Result<(), NotWanted> {
+        let mut state = self.link.lock();
+        self.owes = part.is_some();
+        let wanted = state.reply(self.token, status, part, body);
+        self.link.wake(state);
+        if wanted { Ok(()) } else { Err(NotWanted) }
+    }
+
+    pub fn end(mut self, outcome: Result<Body, String>) -> Result<(), NotWanted> {
+        match outcome {
+            Ok(body) => match encoder::check(&body) {
+                Ok(()) => self.give(Status::OK, None, &body),
+                Err(why) => self.give(Status::FAILED, None, &unfit(why)),
+            },
+            Err(reason) => self.give(Status::FAILED, None, &Body::from(reason)),
+        }
+    }
+
+    pub fn cancellation(&self) -> &Arc<Cancellation> {
+        &self.cancellation
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if self.owes {
+            let _ = self.give(Status::FAILED, None, &Body::from(DROPPED));
+        }
+    }
+}
+
+/// A request to work on. Dropped without a reply, it fails with that as its reason.
+pub struct Request {
+    body: Body,
+    attempt: u16,
+    expires: Option<Instant>,
+    answer: Answer,
+}
+
+impl Request {
+    pub(super) fn new(link: Arc<Shared<LinkState>>, arrival: Arrival, cancellation: Arc<Cancellation>) -> Request {
+        let Arrival { token, attempt, ttl_ms, body } = arrival;
+        let expires = (ttl_ms > 0).then(|| Instant::now() + Duration::from_millis(u64::from(ttl_ms)));
+        Request { body, attempt, expires, answer: Answer { link, token, cancellation, next_part: 0, owes: true } }
+    }
+
+    /// What is asked.
+    pub fn body(&self) -> &Body {
+        &self.body
+    }
+
+    /// Which attempt this is, from 1: over 1, a worker may have died over it, or have executed it already.
+    pub fn attempt(&self) -> u16 {
+        self.attempt
+    }
+
+    /// When its time is over; `None`: there is no limit.
+    pub fn expires(&self) -> Option<Instant> {
+        self.expires
+    }
+
+    /// Whether nobody wants the reply any more.
+    pub fn is_cancelled(&self) -> bool {
+        self.answer.cancellation.is_cancelled()
+    }
+
+    /// Waits until nobody wants the reply any more.
+    pub async fn cancelled(&self) {
+        self.answer.cancellation.cancelled().await;
+    }
+
+    /// Gives a part of the reply, of which a last one must follow. Waits while too many octets of replies wait for the
+    /// connection. A stock broker of MDP/0.1 has no parts: they become frames of the reply. A part that can't be sent lets the request
+    /// fail, and nothing more is wanted then.
+    pub async fn part(&mut self, body: impl Into<Body>) -> Result<(), NotWanted> {
+        let body = body.into();
+        if let Err(why) = encoder::check(&body) {
+            self.answer.give(Status::FAILED, None, &unfit(why))?;
+            return Err(NotWanted);
+        }
+        loop {
+            let room = {
+                let state = self.answer.link.lock();
+                if !state.is_full() {
+                    break;
+                }
+                Arc::clone(&state.room)
+            };
+            let notified = room.notified();
+            if self.answer.link.lock().is_full() {
+                notified.await;
+            }
+        }
+        let part = self.answer.next_part;
+        self.answer.next_part += 1;
+        let owed = self.answer.owes;
+        let outcome = self.answer.give(Status::OK, Some(part), &body);
+        self.answer.owes = owed;
+        outcome
+    }
+
+    /// Gives the reply, or the last part of it. One that can't be sent, such as one of several frames and over
+    /// [`BODY_BYTES_MAX`](towpath_requests::limits::BODY_BYTES_MAX), lets the request fail.
+    pub fn reply(self, body: impl Into<Body>) -> Result<(), NotWanted> {
+        self.answer.end(Ok(body.into()))
+    }
+
+    /// Lets the request fail. A stock broker knows no failures: the reason is the reply there.
+    pub fn fail(self, reason: impl Into<String>) -> Result<(), NotWanted> {
+        self.answer.end(Err(reason.into()))
+    }
+
+    /// Drops it without a word, since the connection closes.
+    pub(super) fn abandon(mut self) {
+        self.answer.owes = false;
+    }
+
+    /// Separates what owes the reply; what is left can still give parts.
+    pub(super) fn split(self) -> (Request, Answer) {
+        let mut request = self;
+        let answer = Answer {
+            link: Arc::clone(&request.answer.link),
+            token: request.answer.token,
+            cancellation: Arc::clone(&request.answer.cancellation),
+            next_part: 0,
+            owes: true,
+        };
+        request.answer.owes = false;
+        (request, answer)
+    }
+}
+
+impl std::fmt::Debug for Request {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Request").field("attempt", &self.attempt).field("body", &self.body).finish()
+    }
+}

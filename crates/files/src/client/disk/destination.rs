@@ -1,0 +1,189 @@
+//! Where files go: a directory that nothing done here can lead out of.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
+
+use crate::client::transfer::{DiskError, Source};
+use crate::path::RelPath;
+use crate::root::{Dir, FileKind, FileStat, Links, Root, RootError, Timestamp};
+
+use super::install::DIR_MODE_BITS;
+use super::partial::root_error;
+use super::turn::{NotOurs, Turn};
+
+/// Mode of directories that are made, less the umask, until they get their own.
+const DIR_MODE: u32 = 0o777;
+/// What this process needs of a directory to write into it.
+pub(in crate::client) const OWNER_MODE: u32 = 0o700;
+
+/// The destination of a transfer.
+#[derive(Debug)]
+pub(super) struct Destination {
+    root: Root,
+    /// Where it is, for people.
+    pub(super) place: String,
+    /// Sync files before they get their names, and directories after.
+    pub(super) durable: bool,
+    /// Partial files that inspecting found, until they are gone on with.
+    partials: Mutex<HashMap<RelPath, FileStat>>,
+    /// Directories whose names were synced, if they are to be.
+    synced: Mutex<HashSet<RelPath>>,
+    /// Where the destination of a tree is, if there is a lock to be had.
+    turn: Mutex<Option<Turn>>,
+}
+
+impl Destination {
+    /// A destination below this directory, which is trusted.
+    pub(super) fn new(path: &std::path::Path, durable: bool) -> Result<Self, RootError> {
+        let place = match path.to_str() {
+            Some(".") => "below the working directory".to_owned(),
+            _ => format!("below {}", path.display()),
+        };
+        Ok(Self {
+            root: Root::directory(path, Links::Never)?,
+            place,
+            durable,
+            partials: Mutex::default(),
+            synced: Mutex::default(),
+            turn: Mutex::default(),
+        })
+    }
+
+    /// Keeps other transfers of the same tree away for as long as this is there.
+    pub(super) fn take_turn(&self, source: &Source) -> Result<(), String> {
+        let Ok(dir) = self.root.open_dir(&RelPath::root()) else { return Ok(()) };
+        match Turn::take(dir, source) {
+            Ok(turn) => *self.turn.lock().unwrap_or_else(PoisonError::into_inner) = turn,
+            Err(NotOurs(name)) => {
+                return Err(format!("another transfer of the same into it is under way: it holds {name}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The directory that a file goes into, made if it is missing, and the file's name there.
+    pub(super) fn parent_of(&self, local: &RelPath) -> Result<(Dir, Vec<u8>), DiskError> {
+        let (parent, name) = local
+            .split()
+            .ok_or_else(|| DiskError { full: false, message: "the destination itself is a directory".to_owned() })?;
+        Ok((self.dir(&parent)?, name.to_vec()))
+    }
+
+    /// A directory below, made if it is missing.
+    pub(super) fn dir(&self, path: &RelPath) -> Result<Dir, DiskError> {
+        let dir = self.root.create_dirs(path, DIR_MODE);
+        let dir = dir.map_err(|error| root_error("cannot open its directory", &error))?;
+        self.sync_names(path)?;
+        Ok(dir)
+    }
+
+    /// Has the names of a directory and of those above it synced, whoever made them, if things are to be durable: nothing below them is
+    /// before.
+    pub(super) fn sync_names(&self, path: &RelPath) -> Result<(), DiskError> {
+        if !self.durable {
+            return Ok(());
+        }
+        let synced = || self.synced.lock().unwrap_or_else(PoisonError::into_inner);
+        let above = std::iter::successors(Some(path.clone()), RelPath::parent);
+        let unsynced: Vec<RelPath> = above.take_while(|dir| !dir.is_root() && !synced().contains(dir)).collect();
+        // From the top, so that whatever is noted is durable all the way up.
+        for dir in unsynced.into_iter().rev() {
+            let parent = self.root.open_dir(&dir.parent().unwrap_or_default());
+            let done = parent.and_then(|parent| parent.sync());
+            done.map_err(|error| root_error("cannot sync the directory that its directory is in", &error))?;
+            synced().insert(dir);
+        }
+        Ok(())
+    }
+
+    /// A directory below, if it is there.
+    pub(super) fn existing_dir(&self, path: &RelPath) -> Result<Option<Dir>, RootError> {
+        match self.root.open_dir(path) {
+            Ok(dir) => Ok(Some(dir)),
+            Err(RootError::NotFound | RootError::NotADirectory) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// An error if nothing can be made in a directory below, or if it is missing, in the one that it would be made in.
+    pub(super) fn check_writable(&self, path: &RelPath) -> Result<(), RootError> {
+        for above in std::iter::successors(Some(path.clone()), RelPath::parent) {
+            if let Some(dir) = self.existing_dir(&above)? {
+                return dir.check_writable();
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a directory that can be written into, in place of a file or link that is there.
+    pub(super) fn make_dir(parent: &Dir, name: &[u8]) -> Result<(), DiskError> {
+        let failed = |error: RootError| root_error("cannot make the directory", &error);
+        match parent.create_dir(name, DIR_MODE) {
+            // Mostly it is new.
+            Err(RootError::Exists) => {}
+            made => return made.map_err(failed),
+        }
+        match parent.existing(name).map_err(failed)? {
+            Some(stat) if stat.kind == FileKind::Dir => {
+                if stat.mode & OWNER_MODE != OWNER_MODE {
+                    // Left by an earlier transfer. It gets its mode at the end.
+                    parent.set_entry_mode(name, stat.mode | OWNER_MODE).map_err(failed)?;
+                }
+                return Ok(());
+            }
+            existing => {
+                check_in_the_way(existing.as_ref())?;
+                if existing.is_some() {
+                    parent.remove_file(name).map_err(failed)?;
+                }
+            }
+        }
+        parent.create_dir(name, DIR_MODE).map_err(failed)
+    }
+
+    /// Gives the destination itself its time, and if it is to have one its mode: nothing more is written below it.
+    pub(super) fn finish(&self, mode: Option<u32>, modified: Timestamp) -> Result<(), DiskError> {
+        // What it holds is a file in here, and to remove it changes the time.
+        drop(self.turn.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let done = self.root.open_dir(&RelPath::root()).and_then(|dir| {
+            if let Some(mode) = mode {
+                dir.set_own_mode(mode & DIR_MODE_BITS)?;
+            }
+            dir.set_own_modified(modified)?;
+            if self.durable { dir.sync() } else { Ok(()) }
+        });
+        match done {
+            // It was there before, and may be somebody else's.
+            Err(error) if mode.is_none() => tracing::debug!(%error, "the destination keeps its time"),
+            done => done.map_err(|error| root_error("cannot set mode and time", &error))?,
+        }
+        Ok(())
+    }
+
+    /// A partial file that can be gone on with, as it was when inspecting found it.
+    pub(super) fn note_partial(&self, local: &RelPath, stat: FileStat) {
+        self.partials.lock().unwrap_or_else(PoisonError::into_inner).insert(local.clone(), stat);
+    }
+
+    /// What inspecting found, once.
+    pub(super) fn take_partial(&self, local: &RelPath) -> Option<FileStat> {
+        self.partials.lock().unwrap_or_else(PoisonError::into_inner).remove(local)
+    }
+
+    /// Octets that are free for this process.
+    pub(super) fn free_bytes(&self) -> Option<u64> {
+        self.root.open_dir(&RelPath::root()).ok()?.free_bytes().ok()
+    }
+}
+
+/// Devices, pipes and sockets stay, whatever is to have their name.
+pub(super) fn check_in_the_way(existing: Option<&FileStat>) -> Result<(), DiskError> {
+    match existing {
+        Some(FileStat { kind: FileKind::Other, .. }) => Err(in_the_way("a device, pipe or socket of this name")),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn in_the_way(what: &str) -> DiskError {
+    DiskError { full: false, message: format!("{what} is in the way") }
+}

@@ -1,0 +1,245 @@
+//! What is at the place of a file already: the file itself, or part of it from an earlier transfer.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use super::claim::{Unclaimed, claim};
+use super::destination::{Destination, check_in_the_way, in_the_way};
+use super::given_up::GivenUp;
+use super::partial::{Log, io_error, root_error, stat_of};
+use super::state::{self, Header, State};
+use crate::client::names::partial_names;
+use crate::client::transfer::{DiskError, Found, Partial, Version};
+use crate::digest::{Digest, LEAF_BYTES_MIN, Leaf, LeafHasher, LeafSize, merge_leaves};
+use crate::path::RelPath;
+use crate::protocol::control::Range;
+use crate::root::{Dir, FileKind, FileStat, RootError};
+
+/// Octets read at a time.
+const READ_BYTES: usize = 256 << 10;
+
+/// Says what is at the place of a file.
+pub(super) fn inspect(
+    destination: &Destination,
+    local: &RelPath,
+    listed: &Version,
+    verify: bool,
+    given_up: &GivenUp,
+) -> Result<Found, DiskError> {
+    let failed = |error: RootError| root_error("cannot look at its place", &error);
+    let Some((parent, name)) = local.split() else { return Err(failed(RootError::NotAFile)) };
+    // Better said now than when all of the file is there: so it is with whatever else is in the way.
+    let check_writable =
+        || destination.check_writable(&parent).map_err(|error| root_error("cannot write into its directory", &error));
+    let Some(dir) = destination.existing_dir(&parent).map_err(failed)? else {
+        return check_writable().map(|()| Found::Nothing);
+    };
+    let existing = dir.existing(name).map_err(failed)?;
+    match &existing {
+        Some(stat) if stat.kind == FileKind::File && (stat.size, stat.modified) == (listed.size, listed.modified) => {
+            // Those that are installed from a partial file may have been so just before the transfer was killed.
+            if has_state(listed) {
+                clear_away(&dir, listed, name);
+            }
+            return Ok(Found::Same { touch: stat.mode & 0o777 != listed.mode & 0o777 });
+        }
+        Some(stat) if stat.kind == FileKind::Dir && !is_empty_dir(&dir, name) => {
+            return Err(in_the_way("a directory of this name"));
+        }
+        _ => check_in_the_way(existing.as_ref())?,
+    }
+    check_writable()?;
+    if has_state(listed)
+        && let Some((partial, stat)) = partial_of(&dir, local, name, listed, verify, given_up)?
+    {
+        destination.note_partial(local, stat);
+        return Ok(Found::Partial(partial));
+    }
+    clear_away(&dir, listed, name);
+    match existing {
+        Some(stat) if stat.kind == FileKind::File && stat.size == listed.size && verify => {
+            same_size(&dir, name, given_up)
+        }
+        _ => Ok(Found::Nothing),
+    }
+}
+
+/// A file of one leaf is sent again as a whole.
+fn has_state(listed: &Version) -> bool {
+    listed.size > LEAF_BYTES_MIN
+}
+
+/// Removes what is left of an earlier transfer and is of no use, unless another one is writing it. Where the file arrives in one piece
+/// nothing else would. Of a state alone only those files are asked that may have one: there are many that haven't.
+fn clear_away(dir: &Dir, listed: &Version, name: &[u8]) {
+    let (part_name, state_name) = partial_names(name);
+    let part = claim(dir, &part_name);
+    if part.is_ok() || (has_state(listed) && matches!(part, Err(Unclaimed::Closed(RootError::NotFound)))) {
+        remove(dir, &state_name);
+    }
+    if part.is_ok() {
+        remove(dir, &part_name);
+    }
+}
+
+fn remove(dir: &Dir, name: &[u8]) {
+    match dir.remove_file(name) {
+        Ok(()) | Err(RootError::NotFound) => {}
+        Err(error) => tracing::warn!(%error, "cannot remove what is left of a partial file"),
+    }
+}
+
+fn is_empty_dir(dir: &Dir, name: &[u8]) -> bool {
+    dir.open_dir(name).and_then(|dir| dir.entries(0)).is_ok_and(|entries| entries.is_empty())
+}
+
+/// The file has the right size: what it hashes to tells whether it has to be sent.
+fn same_size(dir: &Dir, name: &[u8], given_up: &GivenUp) -> Result<Found, DiskError> {
+    let Ok((file, before)) = dir.open_file(name) else { return Ok(Found::Nothing) };
+    let mut hasher = blake3::Hasher::new();
+    let whole = read_range(&file, 0, before.size, &mut Vec::new(), |octets| {
+        hasher.update(octets);
+        given_up.check_behind_a_piece()
+    });
+    let unchanged = FileStat::try_from(&file).is_ok_and(|after| after.same_content(&before));
+    Ok(if whole.is_ok() && unchanged { Found::SameSize(Digest(*hasher.finalize().as_bytes())) } else { Found::Nothing })
+}
+
+/// What an earlier transfer left of this version of the file, and what its partial file is then.
+fn partial_of(
+    dir: &Dir,
+    local: &RelPath,
+    name: &[u8],
+    listed: &Version,
+    verify: bool,
+    given_up: &GivenUp,
+) -> Result<Option<(Partial, FileStat)>, DiskError> {
+    let (part_name, state_name) = partial_names(name);
+    let file = match claim(dir, &part_name) {
+        Ok(file) => file,
+        Err(Unclaimed::Closed(_)) => return Ok(None),
+        Err(Unclaimed::Taken(error)) => return Err(error),
+    };
+    let stat = stat_of(&file)?;
+    let Ok((state_file, _)) = dir.open_writable(&state_name) else { return Ok(None) };
+    let cannot = |error: io::Error| io_error("cannot read the state of a partial file", &error);
+    let Some(mut state) = state::read(&state_file).map_err(cannot)? else { return Ok(None) };
+    let header = state.header;
+    let version = (header.leaves.file_bytes(), header.modified, header.path);
+    if version != (listed.size, listed.modified, Digest::of(local.as_bytes()).0) {
+        return Ok(None);
+    }
+    let cut = leave_out_cut(&file, &mut state, stat.size)
+        .map_err(|error| io_error("cannot shorten a partial file", &error))?;
+    if cut {
+        Log::write(dir, &state_name, &state)?;
+    }
+    // Written before a crash of the machine, cut off meanwhile, or never hashed: only what is hashed now can be trusted.
+    let trusted = header.boot == state::boot_id() && header.boot != [0; 16] && !may_be_cut(&header, &stat);
+    if !trusted || (verify && !header.verified) {
+        rehash(&file, &mut state, verify, given_up).map_err(|error| io_error("cannot read a partial file", &error))?;
+        Log::write(dir, &state_name, &state)?;
+    }
+    if !verify && is_known_to_be_wrong(&state) {
+        return Ok(None);
+    }
+    let tail = tail_of(&state, stat.size).filter(|_| trusted && !header.sparse && !cut);
+    let whole = state.whole.into_iter().collect();
+    Ok(Some((Partial { digest: state.digest, leaves: header.leaves, whole, tail }, stat_of(&file)?)))
+}
+
+/// All of it is there, and not what its digest says. Which leaf is wrong the server can tell, but only who verifies asks.
+fn is_known_to_be_wrong(state: &State) -> bool {
+    let values: Vec<Leaf> = state.whole.values().copied().collect();
+    let is_whole = state.header.verified && values.len() as u64 == state.header.leaves.count();
+    is_whole && state.digest.is_some_and(|digest| merge_leaves(&values) != Ok(digest))
+}
+
+/// Less space than octets: it was cut off, and written on behind that. Or its file system is a thrifty one. Without real values of
+/// its leaves nothing can be found out.
+fn may_be_cut(header: &Header, stat: &FileStat) -> bool {
+    header.verified && !header.sparse && stat.allocated < stat.size
+}
+
+/// Leaves that the file is too short for were cut off by another program. What lies before its end is as it was, but for leaves
+/// that were never written: so it is cut to the end of the last one that is whole.
+fn leave_out_cut(file: &File, state: &mut State, length: u64) -> io::Result<bool> {
+    let leaves = state.header.leaves;
+    let end = |leaf: u64| leaves.range(leaf).map_or(u64::MAX, |(offset, length)| offset + length);
+    let claimed = state.whole.len();
+    state.whole.retain(|leaf, _| end(*leaf) <= length);
+    let is_cut = state.whole.len() < claimed;
+    if is_cut {
+        file.set_len(state.whole.keys().next_back().map_or(0, |leaf| end(*leaf)))?;
+    }
+    Ok(is_cut)
+}
+
+/// What is there of the leaf that was being written. Leaves are written from their beginning, and one that was begun later
+/// makes the file longer: so this is the leaf that the file ends in, and it is there up to that end.
+fn tail_of(state: &State, length: u64) -> Option<Range> {
+    let leaves = state.header.leaves;
+    let leaf = leaves.index_at(length.checked_sub(1)?);
+    let (offset, leaf_length) = leaves.range(leaf).ok()?;
+    let there = length - offset;
+    (there < leaf_length && !state.whole.contains_key(&leaf)).then_some(Range { offset, length: there })
+}
+
+/// Hashes the leaves that are said to be whole; those that aren't what they are said to be are forgotten.
+pub(super) fn rehash(file: &File, state: &mut State, verify: bool, given_up: &GivenUp) -> io::Result<()> {
+    let leaves = state.header.leaves;
+    let recorded = std::mem::take(&mut state.whole);
+    for (leaf, value) in recorded {
+        let Some(hashed) = hash_leaf(file, leaves, leaf, given_up)? else { continue };
+        if !state.header.verified && verify {
+            // Checked against the digest like any other, once all are there.
+            state.whole.insert(leaf, hashed);
+        } else if hashed == value {
+            state.whole.insert(leaf, value);
+        }
+    }
+    state.header.verified |= verify;
+    state.header.boot = state::boot_id();
+    Ok(())
+}
+
+fn hash_leaf(file: &File, leaves: LeafSize, leaf: u64, given_up: &GivenUp) -> io::Result<Option<Leaf>> {
+    let (Ok((offset, length)), Ok(mut hasher)) = (leaves.range(leaf), LeafHasher::new(leaves, leaf)) else {
+        return Ok(None);
+    };
+    match read_range(file, offset, length, &mut Vec::new(), |octets| {
+        let _ = hasher.update(octets);
+        given_up.check_behind_a_piece()
+    }) {
+        Ok(()) => Ok(hasher.finish().ok()),
+        // A hole at the end that was never written.
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads a range of a file, piece by piece, by way of a buffer that is made larger if need be.
+pub(super) fn read_range(
+    file: &File,
+    offset: u64,
+    length: u64,
+    buffer: &mut Vec<u8>,
+    mut take: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let enough = READ_BYTES.min(usize::try_from(length).unwrap_or(READ_BYTES));
+    buffer.resize(enough.max(buffer.len()), 0);
+    let (mut at, end) = (offset, offset.saturating_add(length));
+    while at < end {
+        let now = usize::try_from(end - at).unwrap_or(READ_BYTES).min(buffer.len());
+        let piece = buffer.get_mut(..now).unwrap_or_default();
+        file.read_exact_at(piece, at)?;
+        take(piece)?;
+        at += now as u64;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "inspect_tests.rs"]
+mod tests;

@@ -1,0 +1,319 @@
+//! A partial file: `.tow-….part` beside its target, with its state in `.tow-….state`. Several threads write to it.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+
+use super::claim::{self, Unclaimed, claim};
+use super::destination::Destination;
+use super::given_up::GivenUp;
+use super::inspect::rehash;
+use super::state::{self, Header, State};
+use crate::client::names::partial_names;
+use crate::client::transfer::{ContentSpec, DiskError};
+use crate::digest::{Digest, LEAF_BYTES_MIN, Leaf};
+use crate::path::RelPath;
+use crate::root::{Dir, FileStat, RootError};
+
+/// Mode of partial files: nobody else's business before they are whole.
+pub(super) const PARTIAL_MODE: u32 = 0o600;
+
+/// The content of a file while it is received. Opened by whichever thread first has something to write.
+#[derive(Debug)]
+pub(super) struct PartialFile {
+    pub(super) spec: ContentSpec,
+    destination: Arc<Destination>,
+    opened: Mutex<Opened>,
+}
+
+#[derive(Debug)]
+enum Opened {
+    NotYet,
+    Open(Arc<OpenPartial>),
+    Failed(DiskError),
+    Abandoned,
+}
+
+/// A partial file that is open, and locked against other processes.
+#[derive(Debug)]
+pub(super) struct OpenPartial {
+    pub(super) dir: Arc<Dir>,
+    pub(super) name: Vec<u8>,
+    pub(super) part_name: Vec<u8>,
+    pub(super) state_name: Vec<u8>,
+    pub(super) file: File,
+    /// The octet behind the last one that was written. A sparse file has its length from the beginning.
+    written_to: AtomicU64,
+    length_min: u64,
+    /// All of its space was there when it was opened: that becomes less if it is cut off, however it is written on.
+    is_reserved: bool,
+    log: Option<Mutex<Log>>,
+    writing: Mutex<()>,
+}
+
+#[derive(Debug)]
+pub(super) struct Log {
+    file: File,
+    end: u64,
+}
+
+impl Log {
+    /// Begins a state with what is known now, in place of one that is there.
+    pub(super) fn write(dir: &Dir, state_name: &[u8], state: &State) -> Result<Self, DiskError> {
+        let cannot = |error: RootError| root_error("cannot make the state of a partial file", &error);
+        match dir.remove_file(state_name) {
+            Ok(()) | Err(RootError::NotFound) => {}
+            Err(error) => return Err(cannot(error)),
+        }
+        let file = dir.create_file(state_name, PARTIAL_MODE).map_err(cannot)?;
+        let octets = state.encode();
+        file.write_all_at(&octets, 0).map_err(|error| io_error("cannot write the state", &error))?;
+        Ok(Self { file, end: octets.len() as u64 })
+    }
+}
+
+impl PartialFile {
+    pub(super) fn new(spec: ContentSpec, destination: Arc<Destination>) -> Self {
+        Self { spec, destination, opened: Mutex::new(Opened::NotYet) }
+    }
+
+    /// The open file.
+    pub(super) fn open(&self) -> Result<Arc<OpenPartial>, DiskError> {
+        let mut opened = self.lock();
+        if let Opened::NotYet = &*opened {
+            *opened = match OpenPartial::open(&self.spec, &self.destination) {
+                Ok(open) => Opened::Open(Arc::new(open)),
+                Err(error) => Opened::Failed(error),
+            };
+        }
+        match &*opened {
+            Opened::Open(open) => Ok(Arc::clone(open)),
+            Opened::Failed(error) => Err(error.clone()),
+            Opened::NotYet | Opened::Abandoned => Err(DiskError { full: false, message: "given up".to_owned() }),
+        }
+    }
+
+    /// Removes what is there, and lets nobody open it any more.
+    pub(super) fn abandon(&self) {
+        let opened = std::mem::replace(&mut *self.lock(), Opened::Abandoned);
+        if let Opened::Open(open) = opened {
+            open.remove_names();
+        }
+    }
+
+    /// What is there got shorter: what else it lost, nobody knows. Nothing of it is kept for a later transfer.
+    pub(super) fn shortened(&self) -> DiskError {
+        self.abandon();
+        DiskError { full: false, message: "its partial file was shortened by another program".to_owned() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Opened> {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl OpenPartial {
+    fn open(spec: &ContentSpec, destination: &Destination) -> Result<Self, DiskError> {
+        let (dir, name) = destination.parent_of(&spec.local)?;
+        let (part_name, state_name) = partial_names(&name);
+        let dir = Arc::new(dir);
+        let file = if spec.resume {
+            reopen(destination, &spec.local, &dir, &part_name)?
+        } else {
+            claim::create(&dir, &part_name)?
+        };
+        let size = spec.version.size;
+        if !spec.version.sparse && size > 0 {
+            reserve(&file, size)?;
+        }
+        // A file of one leaf is not worth a state: all of it is sent again.
+        let log = if size > LEAF_BYTES_MIN { Some(Mutex::new(open_log(spec, &dir, &state_name)?)) } else { None };
+        let FileStat { size: length, allocated, .. } = stat_of(&file)?;
+        let is_reserved = !spec.version.sparse && allocated >= size;
+        let length_min = if spec.version.sparse { size } else { 0 };
+        if length < length_min {
+            // What is left as a hole would else have no length, and look as if it had been cut off.
+            file.set_len(size).map_err(|error| io_error("cannot set its length", &error))?;
+        }
+        Ok(Self {
+            dir,
+            name,
+            part_name,
+            state_name,
+            file,
+            written_to: AtomicU64::new(length),
+            length_min,
+            is_reserved,
+            writing: Mutex::new(()),
+            log,
+        })
+    }
+
+    /// The octet behind the last one that was written.
+    pub(super) fn written_to(&self) -> u64 {
+        self.written_to.load(Ordering::Acquire)
+    }
+
+    /// Held by who writes much: the kernel writes a file for one thread at a time, and keeps a processor busy with each that waits.
+    pub(super) fn writing(&self) -> MutexGuard<'_, ()> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Octets were written up to here.
+    pub(super) fn wrote(&self, end: u64) {
+        self.written_to.fetch_max(end, Ordering::AcqRel);
+    }
+
+    /// Whether it is as long as what was written. Asked before more is written, which would make it long again.
+    pub(super) fn is_long_enough(&self) -> Result<bool, DiskError> {
+        // In this order: others may be writing.
+        let expected = self.written_to().max(self.length_min);
+        Ok(stat_of(&self.file)?.size >= expected)
+    }
+
+    /// Whether a file of which all is written takes so little space that it was cut off meanwhile, and made long again. Few file
+    /// systems take less for other reasons: so it is read and hashed again, where that can tell.
+    pub(super) fn was_cut(&self, stat: &FileStat, given_up: &GivenUp) -> Result<bool, DiskError> {
+        if !self.is_reserved || stat.allocated >= stat.size {
+            return Ok(false);
+        }
+        let Some(log) = &self.log else { return Ok(false) };
+        let log = log.lock().unwrap_or_else(PoisonError::into_inner);
+        let cannot = |error: std::io::Error| io_error("cannot read a partial file again", &error);
+        let Some(mut state) = state::read(&log.file).map_err(cannot)? else { return Ok(true) };
+        if !state.header.verified {
+            return Ok(false);
+        }
+        rehash(&self.file, &mut state, true, given_up).map_err(cannot)?;
+        Ok((state.whole.len() as u64) < state.header.leaves.count())
+    }
+
+    /// Notes that leaves are whole, after they were written.
+    pub(super) fn note_leaves(&self, leaves: &[(u64, Leaf)]) -> Result<(), DiskError> {
+        let records: Vec<u8> = leaves.iter().flat_map(|(leaf, value)| state::leaf_record(*leaf, value)).collect();
+        self.append(&records)
+    }
+
+    /// Takes back that leaves are whole: they are not what they should be. So is it for every later transfer, also one that does not
+    /// verify, and any that knows no more of this log than which leaves are in it: it is written anew without them.
+    pub(super) fn forget_leaves(&self, bad: &[u64]) -> Result<(), DiskError> {
+        let Some(log) = &self.log else { return Ok(()) };
+        self.check_name()?;
+        let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = state::read(&log.file).map_err(|error| io_error("cannot read the state", &error))?;
+        let Some(mut state) = state else {
+            return Err(DiskError { full: false, message: "the state is not one any more".to_owned() });
+        };
+        state.whole.retain(|leaf, _| bad.binary_search(leaf).is_err());
+        *log = Log::write(&self.dir, &self.state_name, &state)?;
+        Ok(())
+    }
+
+    /// Notes the digest of the whole file.
+    pub(super) fn note_digest(&self, digest: Digest) -> Result<(), DiskError> {
+        self.append(&state::digest_record(digest))
+    }
+
+    fn append(&self, records: &[u8]) -> Result<(), DiskError> {
+        let Some(log) = &self.log else { return Ok(()) };
+        let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+        log.file.write_all_at(records, log.end).map_err(|error| io_error("cannot write the state", &error))?;
+        log.end += records.len() as u64;
+        Ok(())
+    }
+
+    /// An error if another file has its name now. That one's state has the state's name, too.
+    pub(super) fn check_name(&self) -> Result<(), DiskError> {
+        if claim::has_name(&self.dir, &self.part_name, &self.file)? { Ok(()) } else { Err(claim::lost()) }
+    }
+
+    /// Removes the names of the file and its state, as far as they are there and its own.
+    fn remove_names(&self) {
+        if self.check_name().is_err() {
+            return;
+        }
+        // The state first: once the file has no name, both names are free for another transfer.
+        for name in [&self.state_name, &self.part_name] {
+            if let Err(error) = self.dir.remove_file(name)
+                && !matches!(error, RootError::NotFound)
+            {
+                tracing::warn!(%error, "cannot remove a partial file");
+            }
+        }
+    }
+}
+
+/// Opens what inspecting found. Until then nobody else was kept from it: it must be as it was.
+fn reopen(destination: &Destination, local: &RelPath, dir: &Dir, part_name: &[u8]) -> Result<File, DiskError> {
+    let file = claim(dir, part_name).map_err(|unclaimed| match unclaimed {
+        Unclaimed::Closed(error) => root_error("cannot open the partial file", &error),
+        Unclaimed::Taken(error) => error,
+    })?;
+    let (found, now) = (destination.take_partial(local), stat_of(&file)?);
+    if found.is_some_and(|found| !now.same_content(&found)) {
+        return Err(DiskError { full: false, message: "another program has written to its partial file".to_owned() });
+    }
+    Ok(file)
+}
+
+pub(super) fn stat_of(file: &File) -> Result<FileStat, DiskError> {
+    FileStat::try_from(file).map_err(|error| root_error("cannot stat the partial file", &error))
+}
+
+/// Makes sure of the space, without touching the length: that says how far the file was written.
+fn reserve(file: &File, size: u64) -> Result<(), DiskError> {
+    match fallocate(file, FallocateFlags::KEEP_SIZE, 0, size) {
+        Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => Err(DiskError {
+            full: errno != Errno::FBIG,
+            message: format!("cannot reserve {size} octets: {}", std::io::Error::from(errno)),
+        }),
+        // Not every file system can.
+        _ => Ok(()),
+    }
+}
+
+fn open_log(spec: &ContentSpec, dir: &Dir, state_name: &[u8]) -> Result<Log, DiskError> {
+    if spec.resume
+        && let Ok((file, _)) = dir.open_writable(state_name)
+        && let Ok(Some(mut state)) = state::read(&file)
+    {
+        // What is true of the leaves that are going to be noted, too.
+        let verified = state.header.verified && spec.verify;
+        let header = Header { verified, sparse: state.header.sparse || spec.version.sparse, ..state.header };
+        if state.header == header {
+            file.set_len(state.length).map_err(|error| io_error("cannot write the state", &error))?;
+            return Ok(Log { file, end: state.length });
+        }
+        state.header = header;
+        return Log::write(dir, state_name, &state);
+    }
+    let whole = std::collections::BTreeMap::new();
+    Log::write(dir, state_name, &State { header: header_of(spec), digest: spec.digest, whole, length: 0 })
+}
+
+fn header_of(spec: &ContentSpec) -> Header {
+    Header {
+        verified: spec.verify,
+        sparse: spec.version.sparse,
+        modified: spec.version.modified,
+        leaves: spec.leaves,
+        boot: state::boot_id(),
+        path: Digest::of(spec.local.as_bytes()).0,
+    }
+}
+
+pub(super) fn root_error(what: &str, error: &RootError) -> DiskError {
+    match error {
+        RootError::Io(error) => io_error(what, error),
+        error => DiskError { full: false, message: format!("{what}: {error}") },
+    }
+}
+
+pub(super) fn io_error(what: &str, error: &std::io::Error) -> DiskError {
+    let full = matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded);
+    DiskError { full, message: format!("{what}: {error}") }
+}

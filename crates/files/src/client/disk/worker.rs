@@ -1,0 +1,429 @@
+//! A thread that hashes and writes. All octets of a leaf come to the same worker, in order.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+
+use bytes::Bytes;
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+
+use super::destination::Destination;
+use super::given_up::GivenUp;
+use super::inspect::{inspect, read_range};
+use super::install::{self, OpenDir};
+use super::partial::{OpenPartial, PartialFile, io_error};
+use crate::client::transfer::{ContentKey, DiskError, DiskReport, FileKey, Part, SmallFile, Version};
+use crate::digest::{Leaf, LeafHasher, LeafSize};
+use crate::path::RelPath;
+use crate::root::Timestamp;
+
+/// What a leaf's value is taken for where nothing is verified.
+const UNVERIFIED: Leaf = [0; 32];
+/// Reports of short jobs that may wait to be told together.
+const UNTOLD_MAX: usize = 64;
+const ZEROS: &[u8] = &[0; 64 << 10];
+
+/// Something for a worker to do.
+#[derive(Debug)]
+pub(super) enum Job {
+    Inspect {
+        file: FileKey,
+        local: RelPath,
+        listed: Version,
+        verify: bool,
+    },
+    Small(Vec<SmallFile>),
+    Write {
+        content: Arc<PartialFile>,
+        part: Part,
+        data: Bytes,
+    },
+    Zeros {
+        content: Arc<PartialFile>,
+        leaf: u64,
+        offset: u64,
+        length: u64,
+        credit: u64,
+    },
+    Install {
+        file: FileKey,
+        content: Arc<PartialFile>,
+    },
+    Touch {
+        file: FileKey,
+        local: RelPath,
+        version: Version,
+    },
+    MakeDir {
+        local: RelPath,
+    },
+    MakeLink {
+        local: RelPath,
+        target: Vec<u8>,
+        modified: Timestamp,
+    },
+    FinishDir {
+        local: RelPath,
+        mode: u32,
+        modified: Timestamp,
+    },
+    FinishTop {
+        /// None if it keeps its own.
+        mode: Option<u32>,
+        modified: Timestamp,
+    },
+    /// Nothing more comes for this content.
+    Forget(ContentKey),
+}
+
+impl Job {
+    /// Takes hardly longer than telling of it.
+    fn is_short(&self) -> bool {
+        matches!(self, Job::MakeDir { .. } | Job::FinishDir { .. } | Job::Forget(_))
+    }
+}
+
+/// A leaf that is being written.
+#[derive(Debug)]
+struct OpenLeaf {
+    /// None where nothing is verified.
+    hasher: Option<LeafHasher>,
+    /// Where the next octet goes in the file.
+    position: u64,
+    end: u64,
+}
+
+pub(super) struct Worker {
+    destination: Arc<Destination>,
+    given_up: GivenUp,
+    reports: Sender<DiskReport>,
+    wake: Arc<dyn Fn() + Send + Sync>,
+    /// Octets in memory that wait for workers.
+    queued_bytes: Arc<AtomicU64>,
+    /// Jobs of small files that wait for this worker.
+    small_jobs: Arc<AtomicUsize>,
+    leaves: HashMap<(ContentKey, u64), OpenLeaf>,
+    /// The directory in which something was made or finished last.
+    dir: Option<OpenDir>,
+    /// What is read back goes through this.
+    buffer: Vec<u8>,
+}
+
+impl Worker {
+    pub(super) fn new(
+        destination: Arc<Destination>,
+        given_up: GivenUp,
+        reports: Sender<DiskReport>,
+        wake: Arc<dyn Fn() + Send + Sync>,
+        queued_bytes: Arc<AtomicU64>,
+        small_jobs: Arc<AtomicUsize>,
+    ) -> Self {
+        Self {
+            destination,
+            given_up,
+            reports,
+            wake,
+            queued_bytes,
+            small_jobs,
+            leaves: HashMap::new(),
+            dir: None,
+            buffer: Vec::new(),
+        }
+    }
+
+    /// Works until nobody can send any more jobs, or hear of them.
+    pub(super) fn run(mut self, jobs: &Receiver<Job>) {
+        let mut untold = 0;
+        while let Some(job) = self.next_job(jobs, &mut untold) {
+            let is_short = job.is_short();
+            for report in self.work(job) {
+                if self.reports.send(report).is_err() {
+                    return;
+                }
+                untold += 1;
+            }
+            if !is_short || untold >= UNTOLD_MAX {
+                self.tell(&mut untold);
+            }
+        }
+    }
+
+    /// The next job. Before one that may take its time, or when there is none, what was done is told.
+    fn next_job(&self, jobs: &Receiver<Job>, untold: &mut usize) -> Option<Job> {
+        match jobs.try_recv() {
+            Ok(job) => {
+                if !job.is_short() {
+                    self.tell(untold);
+                }
+                Some(job)
+            }
+            Err(TryRecvError::Empty) => {
+                self.tell(untold);
+                jobs.recv().ok()
+            }
+            Err(TryRecvError::Disconnected) => None,
+        }
+    }
+
+    fn tell(&self, untold: &mut usize) {
+        if std::mem::take(untold) > 0 {
+            (self.wake)();
+        }
+    }
+
+    fn work(&mut self, job: Job) -> Vec<DiskReport> {
+        let report = match job {
+            Job::Inspect { file, local, listed, verify } => {
+                let found = inspect(&self.destination, &local, &listed, verify, &self.given_up);
+                DiskReport::Inspected { file, found }
+            }
+            Job::Small(files) => {
+                let mut reports = Vec::with_capacity(files.len());
+                for small in &files {
+                    let report = self.small(small);
+                    reports.push(self.placed(report));
+                }
+                self.small_jobs.fetch_sub(1, Ordering::AcqRel);
+                return reports;
+            }
+            Job::Write { content, part, data } => {
+                let result = self.write(&content, part, &data);
+                self.queued_bytes.fetch_sub(data.len() as u64, Ordering::Relaxed);
+                part.written(content.spec.content, result)
+            }
+            Job::Zeros { content, leaf, offset, length, credit } => {
+                let result = self.zeros(&content, leaf, offset, length);
+                DiskReport::Written { content: content.spec.content, offset, length, credit, result }
+            }
+            Job::Install { file, content } => {
+                let durable = self.destination.durable;
+                let result = content.open().and_then(|open| install::install(&content, &open, durable, &self.given_up));
+                DiskReport::Installed { file, result }
+            }
+            Job::Touch { file, local, version } => {
+                let parent = self.destination.parent_of(&local);
+                let durable = self.destination.durable;
+                let result = parent.and_then(|(dir, name)| install::touch(&dir, &name, &version, durable));
+                DiskReport::Installed { file, result }
+            }
+            Job::MakeDir { local } => {
+                let result = self.in_parent(&local, |open, name| Destination::make_dir(&open.dir, name));
+                DiskReport::Entry { local, result }
+            }
+            Job::MakeLink { local, target, modified } => {
+                let result = install::make_link(&self.destination, &local, &target, modified);
+                DiskReport::Entry { local, result }
+            }
+            Job::FinishDir { local, mode, modified } => {
+                let durable = self.destination.durable;
+                let result =
+                    self.in_parent(&local, |open, name| install::finish_dir(open, name, mode, modified, durable));
+                // That of a directory with nothing in it wasn't synced yet.
+                let result = result.and_then(|()| self.destination.sync_names(&local));
+                DiskReport::Entry { local, result }
+            }
+            Job::FinishTop { mode, modified } => {
+                let result = self.destination.finish(mode, modified);
+                DiskReport::Entry { local: RelPath::root(), result }
+            }
+            Job::Forget(content) => {
+                self.leaves.retain(|(of, _), _| *of != content);
+                return Vec::new();
+            }
+        };
+        vec![self.placed(report)]
+    }
+
+    /// Where it was: the file's name alone doesn't say which disk, or whose permissions.
+    fn placed(&self, mut report: DiskReport) -> DiskReport {
+        if let Some(error) = report.error_mut() {
+            error.message = format!("{} ({})", error.message, self.destination.place);
+        }
+        report
+    }
+
+    fn small(&mut self, small: &SmallFile) -> DiskReport {
+        let durable = self.destination.durable;
+        let result = self.in_parent(&small.local, |open, name| install::install_small(open, name, small, durable));
+        self.queued_bytes.fetch_sub(small.bytes(), Ordering::Relaxed);
+        DiskReport::Small { file: small.file, credit: small.credit, result }
+    }
+
+    /// Does something in the directory that this goes into, which is made if it is missing.
+    fn in_parent<T>(
+        &mut self,
+        local: &RelPath,
+        work: impl FnOnce(&mut OpenDir, &[u8]) -> Result<T, DiskError>,
+    ) -> Result<T, DiskError> {
+        let (parent, name) = local.split().unwrap_or_default();
+        let mut open = match self.dir.take() {
+            Some(open) if open.path == parent => open,
+            _ => {
+                let dir = self.destination.dir(&parent)?;
+                OpenDir::new(parent, dir)
+            }
+        };
+        let result = work(&mut open, name);
+        self.dir = Some(open);
+        result
+    }
+
+    fn write(&mut self, content: &PartialFile, part: Part, data: &[u8]) -> Result<Vec<(u64, Leaf)>, DiskError> {
+        let open = content.open()?;
+        let mut state = self.leaf_at(content, &open, part.leaf, part.offset)?;
+        if let Some(hasher) = &mut state.hasher {
+            // Before they are written, while they are in the processor's cache from being received.
+            hasher.update(data).map_err(|error| leaf_error(&error))?;
+        }
+        let writing = open.writing();
+        if !open.is_long_enough()? {
+            return Err(content.shortened());
+        }
+        open.file.write_all_at(data, part.offset).map_err(|error| io_error("cannot write", &error))?;
+        open.wrote(part.offset + part.length);
+        drop(writing);
+        state.position += part.length;
+        let whole = self.put_back(content, part.leaf, state)?;
+        open.note_leaves(&whole)?;
+        Ok(whole)
+    }
+
+    fn zeros(
+        &mut self,
+        content: &PartialFile,
+        leaf: u64,
+        offset: u64,
+        length: u64,
+    ) -> Result<Vec<(u64, Leaf)>, DiskError> {
+        let open = content.open()?;
+        if !open.is_long_enough()? {
+            return Err(content.shortened());
+        }
+        punch(&open, offset, length)?;
+        if !content.spec.version.sparse {
+            // It wasn't said that there are holes. The length says that this is there, as of all else.
+            open.file.write_all_at(&[0], offset + length - 1).map_err(|error| io_error("cannot write", &error))?;
+            open.wrote(offset + length);
+        }
+        let (mut at, end, mut leaf, mut whole) = (offset, offset + length, leaf, Vec::new());
+        while at < end {
+            let mut state = self.leaf_at(content, &open, leaf, at)?;
+            let now = end.min(state.end) - at;
+            if let Some(hasher) = &mut state.hasher {
+                hash_zeros(hasher, now, &self.given_up)?;
+            }
+            state.position += now;
+            at += now;
+            whole.extend(self.put_back(content, leaf, state)?);
+            leaf += 1;
+        }
+        open.note_leaves(&whole)?;
+        Ok(whole)
+    }
+
+    /// A leaf, ready to go on at this offset. What is there of it already, and wasn't hashed by this worker, is read back: at
+    /// most one leaf.
+    fn leaf_at(
+        &mut self,
+        content: &PartialFile,
+        open: &OpenPartial,
+        leaf: u64,
+        offset: u64,
+    ) -> Result<OpenLeaf, DiskError> {
+        if let Some(state) = self.leaves.remove(&(content.spec.content, leaf))
+            && state.position == offset
+        {
+            return Ok(state);
+        }
+        let leaves: LeafSize = content.spec.leaves;
+        let (start, length) = leaves.range(leaf).map_err(|error| leaf_error(&error))?;
+        let mut hasher = if content.spec.verify {
+            Some(LeafHasher::new(leaves, leaf).map_err(|error| leaf_error(&error))?)
+        } else {
+            None
+        };
+        if let Some(hasher) = &mut hasher
+            && offset > start
+        {
+            self.read_back(hasher, content, open, start, offset - start)?;
+        }
+        Ok(OpenLeaf { hasher, position: offset, end: start + length })
+    }
+
+    /// Hashes what was written.
+    fn read_back(
+        &mut self,
+        hasher: &mut LeafHasher,
+        content: &PartialFile,
+        open: &OpenPartial,
+        offset: u64,
+        length: u64,
+    ) -> Result<(), DiskError> {
+        read_range(&open.file, offset, length, &mut self.buffer, |octets| {
+            let _ = hasher.update(octets);
+            self.given_up.check_behind_a_piece()
+        })
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => content.shortened(),
+            _ => io_error("cannot read back", &error),
+        })
+    }
+
+    /// Keeps a leaf for its next octets, or finishes it.
+    fn put_back(&mut self, content: &PartialFile, leaf: u64, state: OpenLeaf) -> Result<Vec<(u64, Leaf)>, DiskError> {
+        if state.position < state.end {
+            self.leaves.insert((content.spec.content, leaf), state);
+            return Ok(Vec::new());
+        }
+        let value = match state.hasher {
+            Some(hasher) => hasher.finish().map_err(|error| leaf_error(&error))?,
+            None => UNVERIFIED,
+        };
+        Ok(vec![(leaf, value)])
+    }
+}
+
+fn hash_zeros(hasher: &mut LeafHasher, length: u64, given_up: &GivenUp) -> Result<(), DiskError> {
+    let mut left = length;
+    while left > 0 {
+        given_up.check().map_err(|error| io_error("cannot hash a hole", &error))?;
+        let now = usize::try_from(left).unwrap_or(ZEROS.len()).min(ZEROS.len());
+        hasher.update(ZEROS.get(..now).unwrap_or_default()).map_err(|error| leaf_error(&error))?;
+        left -= now as u64;
+    }
+    Ok(())
+}
+
+/// Makes a range zeros, if something was written there before.
+fn punch(open: &OpenPartial, offset: u64, length: u64) -> Result<(), DiskError> {
+    let written = open.written_to();
+    if offset >= written {
+        return Ok(());
+    }
+    match fallocate(&open.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, length) {
+        Ok(()) => Ok(()),
+        // Not every file system can, nor may every sandbox.
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM) => write_zeros(open, offset, length.min(written - offset)),
+        Err(errno) => Err(io_error("cannot make a hole", &errno.into())),
+    }
+}
+
+fn write_zeros(open: &OpenPartial, offset: u64, length: u64) -> Result<(), DiskError> {
+    let (mut at, end) = (offset, offset + length);
+    while at < end {
+        let now = usize::try_from(end - at).unwrap_or(ZEROS.len()).min(ZEROS.len());
+        let piece = ZEROS.get(..now).unwrap_or_default();
+        open.file.write_all_at(piece, at).map_err(|error| io_error("cannot write", &error))?;
+        at += now as u64;
+    }
+    Ok(())
+}
+
+/// The state machine hands over only what fits into a leaf; anything else is a mistake of this program.
+fn leaf_error(error: &crate::digest::LeafError) -> DiskError {
+    DiskError { full: false, message: format!("internal error: {error}") }
+}

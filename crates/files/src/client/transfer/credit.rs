@@ -1,0 +1,61 @@
+//! The ledger of credit: what the server may still send, what is on its way to the disk, and what can be given again.
+
+/// Credit towards one server, in octets. `unspent + held + owed` is the window at any time while connected.
+#[derive(Debug)]
+pub(in crate::client) struct Credit {
+    window: u64,
+    /// Largest piece that the server may send, in octets.
+    chunk: u64,
+    /// Given, and not used by the server yet.
+    unspent: u64,
+    /// Used, and not written yet.
+    held: u64,
+    /// Written, and not given again yet.
+    owed: u64,
+}
+
+impl Credit {
+    pub(in crate::client) fn new(window: u64, chunk: u64) -> Self {
+        Self { window, chunk: chunk.max(1), unspent: 0, held: 0, owed: window }
+    }
+
+    /// A new connection: the server knows of no credit.
+    pub(in crate::client) fn reset(&mut self) {
+        self.unspent = 0;
+        self.owed = self.window.saturating_sub(self.held);
+    }
+
+    /// The server sent a piece. `None` if it had no credit for it.
+    pub(in crate::client) fn spend(&mut self, cost: u64) -> Option<()> {
+        self.unspent = self.unspent.checked_sub(cost)?;
+        self.held += cost;
+        Some(())
+    }
+
+    /// What was sent is written, or dropped.
+    pub(in crate::client) fn release(&mut self, cost: u64) {
+        let cost = cost.min(self.held);
+        self.held -= cost;
+        self.owed = (self.owed + cost).min(self.window);
+    }
+
+    /// All that can be given: for the first request of a connection.
+    pub(in crate::client) fn take(&mut self) -> u64 {
+        let grant = std::mem::take(&mut self.owed);
+        self.unspent += grant;
+        grant
+    }
+
+    /// The same, once it is worth a message. Whole chunks where the window has room for several: the server would cut a piece
+    /// to what a crooked grant leaves, and files would be written in pieces that don't end on pages.
+    pub(in crate::client) fn take_if_worthwhile(&mut self) -> Option<u64> {
+        if self.owed < (self.window / 4).max(1) {
+            return None;
+        }
+        let crooked = if self.window >= 4 * self.chunk { self.owed % self.chunk } else { 0 };
+        let grant = self.owed - crooked;
+        self.owed = crooked;
+        self.unspent += grant;
+        Some(grant)
+    }
+}

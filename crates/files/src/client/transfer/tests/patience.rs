@@ -1,0 +1,126 @@
+//! How long a server may be silent: longer while it can only be hashing.
+
+use std::time::{Duration, Instant};
+
+use super::super::{DiskCommand, DiskReport, Found, Transfer};
+use super::hostile::{Session, entry};
+use crate::digest::Digest;
+use crate::protocol::control::*;
+use crate::protocol::data::{Body, DataEntry};
+use crate::root::Timestamp;
+
+/// Takes two seconds to hash, at least.
+const SIZE: u64 = 400 << 20;
+const HASHED: u64 = 60 + 2;
+
+/// Two files of that size; where nothing is at the destination, asked for in one fetch.
+fn asked_for(fresh: bool) -> Session {
+    let mut session = Session::begin();
+    session.fresh = fresh;
+    let listed = |path| ListEntry { size: SIZE, ..entry(path, EntryKind::File) };
+    session.list(vec![listed("d/f"), listed("d/g")]);
+    disk_is_done(&mut session);
+    session
+}
+
+/// Answers what the disk was asked: all that is there has the right size.
+fn disk_is_done(session: &mut Session) {
+    while !session.commands.is_empty() {
+        for command in std::mem::take(&mut session.commands) {
+            let report = match command {
+                DiskCommand::CheckSpace { .. } => DiskReport::Space { free: None },
+                DiskCommand::Inspect { file, .. } => {
+                    DiskReport::Inspected { file, found: Ok(Found::SameSize(Digest([1; 32]))) }
+                }
+                DiskCommand::Zeros { content, leaf, offset, length, credit } => {
+                    let leaves = (leaf..leaf + length.div_ceil(1 << 20)).map(|leaf| (leaf, [0; 32])).collect();
+                    DiskReport::Written { content, offset, length, credit, result: Ok(leaves) }
+                }
+                _ => continue,
+            };
+            session.transfer.disk(report, session.now);
+            session.outputs();
+        }
+    }
+}
+
+fn metadata(session: &mut Session, n: u32) {
+    let (mtime, digest) = (Timestamp::default(), None);
+    let metadata = FileMetadata { n, size: SIZE, mtime, mode: 0o644, digest, leaf_bytes: 1 << 20, sparse: false };
+    session.reply(&Reply::Files(FilesReply { id: session.fetch_id(), files: vec![FileAnswer::Metadata(metadata)] }));
+}
+
+/// All of a file: zeros, which are no octets.
+fn content(session: &mut Session, n: u32) {
+    let hole = DataEntry { n, end: false, body: Body::Hole, offset: 0, length: SIZE, body_length: 0 };
+    session.piece(session.fetch_id(), hole);
+    assert_eq!(patience(session), 60, "in the middle of a piece");
+    session.give(crate::client::inbound::Inbound::BodyEnd);
+    assert_eq!(patience(session), 60, "while the disk writes");
+    disk_is_done(session);
+}
+
+fn digest(session: &mut Session, n: u32) {
+    let digest = Digest([n as u8; 32]);
+    session.reply(&Reply::Digest(DigestReply { id: session.fetch_id(), n, digest, leaf_bytes: 1 << 20 }));
+}
+
+/// In seconds.
+fn patience(session: &Session) -> u64 {
+    session.transfer.deadline().duration_since(session.now).as_secs()
+}
+
+#[test]
+fn a_server_that_hashes_what_it_has_sent_may_be_silent() {
+    let mut session = asked_for(true);
+    assert_eq!(patience(&session), 60, "the metadata is to come");
+    metadata(&mut session, 0);
+    assert_eq!(patience(&session), 60, "the content is to come");
+    content(&mut session, 0);
+    // Whatever it says of the file behind it, that one comes after the digest of the first.
+    assert_eq!(patience(&session), HASHED);
+    metadata(&mut session, 1);
+    assert_eq!(patience(&session), HASHED);
+    session.transfer.tick(session.now + Duration::from_secs(HASHED - 1));
+    digest(&mut session, 0);
+    assert_eq!(patience(&session), 60, "the end is to come");
+    session.transfer.disconnected();
+    assert_eq!(patience(&session), 60, "without a connection");
+}
+
+#[test]
+fn a_server_that_hashes_for_the_leaves_may_be_silent() {
+    let mut session = asked_for(true);
+    for n in 0..2 {
+        metadata(&mut session, n);
+        content(&mut session, n);
+        // Not what the leaves come to: so these are asked for.
+        digest(&mut session, n);
+        session.reply(&Reply::End { id: session.fetch_id(), n });
+    }
+    assert_eq!(patience(&session), 60, "the fetch is to be done");
+    session.reply(&Reply::Done { id: session.fetch_id() });
+    assert_eq!(patience(&session), 60 + 2 * 2);
+}
+
+#[test]
+fn endless_patience_overflows_nothing() {
+    let mut options = super::World::new(1).options;
+    options.idle_timeout = Duration::MAX;
+    let now = Instant::now();
+    let mut transfer = Transfer::new(options, now);
+    transfer.connected();
+    let year = Duration::from_secs(365 * 86_400);
+    assert!(transfer.deadline() > now + year);
+    transfer.tick(now + year);
+    assert!(transfer.into_outcome().1.is_none());
+}
+
+#[test]
+fn a_server_that_compares_before_it_sends_may_be_silent() {
+    // Each is asked for when it was inspected, in a fetch of its own.
+    let mut session = asked_for(false);
+    assert_eq!(patience(&session), 60 + 2 * 2);
+    session.reply(&Reply::Files(FilesReply { id: session.fetch_id(), files: vec![FileAnswer::Same { n: 0 }] }));
+    assert_eq!(patience(&session), 60, "the disk sets its time");
+}

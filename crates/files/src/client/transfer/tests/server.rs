@@ -1,0 +1,304 @@
+//! A server in memory that keeps to the protocol, but for the faults that it is told to have.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+use super::world::{Draw, Faults, noise};
+use crate::client::inbound::Inbound;
+use crate::digest::{Digest, Leaf, LeafSize, TreeHasher};
+use crate::protocol::ErrorCode;
+use crate::protocol::control::*;
+use crate::protocol::data::{Body, DataEntry, DataHeader};
+use crate::root::Timestamp;
+
+/// Entries of a page: few, so that listings have several.
+const PAGE_ENTRIES: usize = 4;
+
+#[derive(Clone)]
+pub struct SimFile {
+    pub content: Vec<u8>,
+    pub digest: Digest,
+    leaves: Vec<Leaf>,
+    modified: i64,
+}
+
+impl SimFile {
+    pub fn new(content: Vec<u8>) -> Self {
+        let mut hasher = TreeHasher::new(LeafSize::for_file(content.len() as u64));
+        hasher.update(&content).unwrap();
+        let (digest, leaves) = hasher.finish().unwrap();
+        Self { content, digest, leaves, modified: 0 }
+    }
+}
+
+#[derive(Default)]
+pub struct SimServer {
+    pub files: BTreeMap<String, SimFile>,
+    /// Content that files had before they changed.
+    pub former: Vec<(String, Vec<u8>)>,
+    pub requests: VecDeque<Request>,
+    pub window_bytes: u64,
+    pub confirmed: Vec<ConfirmedFile>,
+    pub cancelled: usize,
+    pub silent: bool,
+    pub always_corrupt: Option<String>,
+    pub always_void: Option<String>,
+    /// More fetches than this at a time, or of more files, are refused for now.
+    pub room: Option<(usize, usize)>,
+    pub refused: usize,
+    listings: HashMap<u32, Vec<ListEntry>>,
+    fetches: Vec<SimFetch>,
+    credit: u64,
+    changes: i64,
+    corrupted: HashMap<String, usize>,
+    voided: HashMap<String, usize>,
+}
+
+struct SimFetch {
+    request: FetchRequest,
+    next: usize,
+    current: Option<Sending>,
+}
+
+/// A file that is being sent: as it was when that began.
+struct Sending {
+    file: SimFile,
+    ranges: VecDeque<Range>,
+    digest_told: bool,
+}
+
+fn control(reply: &Reply) -> Inbound {
+    Inbound::Control { json: reply.encode().into(), attachment: None }
+}
+
+impl SimServer {
+    pub fn add(&mut self, path: &str, content: Vec<u8>) {
+        self.files.insert(path.to_owned(), SimFile::new(content));
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.requests.is_empty() && (self.fetches.is_empty() || self.credit == 0)
+    }
+
+    pub fn cut(&mut self) {
+        self.requests.clear();
+        self.listings.clear();
+        self.fetches.clear();
+        self.credit = 0;
+    }
+
+    /// Gives a file another content of the same size.
+    pub fn change_one(&mut self, draw: &mut Draw) {
+        self.changes += 1;
+        let index = draw.below(self.files.len());
+        if let Some((path, file)) = self.files.iter_mut().nth(index) {
+            self.former.push((path.clone(), file.content.clone()));
+            *file = SimFile::new(noise(file.content.len(), self.changes as u64 + 1000));
+            file.modified = self.changes;
+        }
+    }
+
+    pub fn take(&mut self, request: Request, draw: &mut Draw) -> Vec<Inbound> {
+        if self.silent {
+            return Vec::new();
+        }
+        // Both sides speak JSON, so that what is tested is what goes over the wire.
+        match Request::decode(&request.encode()).unwrap() {
+            Request::List(list) => {
+                let entries = self.entries();
+                self.listings.insert(list.id, entries);
+                vec![self.page(list.id)]
+            }
+            Request::More { id } => vec![self.page(id)],
+            Request::Fetch(fetch) => {
+                self.add_credit(fetch.credit_bytes);
+                if self.room.is_some_and(|(fetches, files)| self.fetches.len() >= fetches || fetch.files.len() > files)
+                {
+                    self.refused += 1;
+                    let (code, message) = (ErrorCode::Busy, "no room".to_owned());
+                    return vec![control(&Reply::Error(ErrorReply { id: Some(fetch.id), code, message }))];
+                }
+                self.fetches.push(SimFetch { request: fetch, next: 0, current: None });
+                Vec::new()
+            }
+            Request::Credit { bytes } => {
+                self.add_credit(bytes);
+                Vec::new()
+            }
+            Request::Leaves(leaves) => vec![self.leaves(&leaves, draw)],
+            Request::Cancel { id } => {
+                self.cancelled += 1;
+                self.fetches.retain(|fetch| fetch.request.id != id);
+                vec![control(&Reply::Cancelled(Cancelled { id }))]
+            }
+            Request::Confirm(confirm) => {
+                self.confirmed.extend(confirm.files);
+                Vec::new()
+            }
+            Request::Hello => Vec::new(),
+        }
+    }
+
+    fn add_credit(&mut self, bytes: u64) {
+        self.credit += bytes;
+        assert!(self.credit <= self.window_bytes, "more credit than the window: {}", self.credit);
+    }
+
+    fn entries(&self) -> Vec<ListEntry> {
+        let mut entries = Vec::new();
+        let entry = |path: &str, kind, size, seconds| ListEntry {
+            path: path.as_bytes().to_vec().into(),
+            kind,
+            size,
+            mtime: Timestamp { seconds, nanoseconds: 1 },
+            mode: 0o755,
+            allocated: None,
+            target: None,
+            digest: None,
+            message: None,
+        };
+        let mut dirs = BTreeSet::new();
+        for (path, file) in &self.files {
+            for (end, _) in path.match_indices('/') {
+                if dirs.insert(&path[..end]) {
+                    entries.push(entry(&path[..end], EntryKind::Dir, 0, 0));
+                }
+            }
+            entries.push(entry(path, EntryKind::File, file.content.len() as u64, file.modified));
+        }
+        entries
+    }
+
+    fn page(&mut self, id: u32) -> Inbound {
+        let rest = self.listings.get_mut(&id).unwrap();
+        let entries = rest.drain(..rest.len().min(PAGE_ENTRIES)).collect();
+        let more = !rest.is_empty();
+        let dir = Some(DirStat { mode: 0o750, mtime: Timestamp::default() });
+        control(&Reply::List(ListPage { id, base: Base::Dir, dir, entries, more }))
+    }
+
+    fn leaves(&self, request: &LeavesRequest, draw: &mut Draw) -> Inbound {
+        let path = String::from_utf8(request.path.as_bytes().to_vec()).unwrap();
+        let Some(file) = self.files.get(&path).filter(|file| file.digest == request.digest) else {
+            let (code, message) = (ErrorCode::Changed, "another file now".to_owned());
+            return control(&Reply::Error(ErrorReply { id: Some(request.id), code, message }));
+        };
+        // Sometimes fewer than were asked for.
+        let count = request.count.min(1 + draw.below(3) as u32);
+        let page = &file.leaves[request.from as usize..(request.from + count) as usize];
+        let total = file.leaves.len() as u32;
+        let reply = Reply::Leaves(LeavesReply { id: request.id, from: request.from, count, total });
+        Inbound::Control { json: reply.encode().into(), attachment: Some(page.concat().into()) }
+    }
+
+    /// Sends the next thing of one of the fetches.
+    pub fn send_some(&mut self, draw: &mut Draw, faults: &mut Faults) -> Vec<Inbound> {
+        if self.fetches.is_empty() {
+            return Vec::new();
+        }
+        let index = draw.below(self.fetches.len());
+        let mut fetch = self.fetches.remove(index);
+        let (sent, over) = self.send(&mut fetch, draw, faults);
+        if !over {
+            self.fetches.insert(index, fetch);
+        }
+        sent
+    }
+
+    fn send(&mut self, fetch: &mut SimFetch, draw: &mut Draw, faults: &mut Faults) -> (Vec<Inbound>, bool) {
+        let id = fetch.request.id;
+        let n = fetch.next as u32;
+        let Some(asked) = fetch.request.files.get(fetch.next) else {
+            return (vec![control(&Reply::Done { id })], true);
+        };
+        let path = String::from_utf8(asked.path.as_bytes().to_vec()).unwrap();
+        let wish = fetch.request.digest;
+        let Some(sending) = &mut fetch.current else {
+            let file = self.files[&path].clone();
+            if asked.unless == Some(Unless::Digest { digest: file.digest }) {
+                fetch.next += 1;
+                let files = vec![FileAnswer::Same { n }];
+                return (vec![control(&Reply::Files(FilesReply { id, files }))], false);
+            }
+            let size = file.content.len() as u64;
+            let whole = vec![Range { offset: 0, length: size }];
+            let ranges = asked.ranges.clone().unwrap_or(whole).into_iter().filter(|range| range.length > 0).collect();
+            let digest_told = wish == DigestWish::Now || (wish == DigestWish::Later && draw.one_in(2));
+            let metadata = FileMetadata {
+                n,
+                size,
+                mtime: Timestamp { seconds: file.modified, nanoseconds: 1 },
+                mode: 0o644,
+                digest: digest_told.then_some(file.digest),
+                leaf_bytes: 1 << 20,
+                sparse: false,
+            };
+            fetch.current = Some(Sending { file, ranges, digest_told });
+            let files = vec![FileAnswer::Metadata(metadata)];
+            return (vec![control(&Reply::Files(FilesReply { id, files }))], false);
+        };
+        let changed = self.files[&path].modified != sending.file.modified;
+        let voids = self.voided.entry(path.clone()).or_default();
+        let unlucky = faults.voids > 0 && *voids < 2 && draw.one_in(10);
+        if changed || unlucky || self.always_void.as_ref() == Some(&path) {
+            if unlucky && !changed {
+                faults.voids -= 1;
+                *voids += 1;
+            }
+            fetch.current = None;
+            fetch.next += 1;
+            let void = VoidReply { id, n, code: ErrorCode::Changed, message: "void".to_owned() };
+            return (vec![control(&Reply::Void(void))], false);
+        }
+        if !sending.digest_told && wish == DigestWish::Later && (sending.ranges.is_empty() || draw.one_in(3)) {
+            sending.digest_told = true;
+            let digest = DigestReply { id, n, digest: sending.file.digest, leaf_bytes: 1 << 20 };
+            return (vec![control(&Reply::Digest(digest))], false);
+        }
+        let Some(range) = sending.ranges.front_mut() else {
+            fetch.current = None;
+            fetch.next += 1;
+            return (vec![control(&Reply::End { id, n })], false);
+        };
+        let chunk = fetch.request.chunk_bytes.min(self.credit);
+        let length = range.length.min(chunk);
+        if length == 0 || self.credit < 256 {
+            return (Vec::new(), false);
+        }
+        let offset = range.offset;
+        range.offset += length;
+        range.length -= length;
+        let range_over = range.length == 0;
+        if range_over {
+            sending.ranges.pop_front();
+        }
+        let mut piece = sending.file.content[offset as usize..(offset + length) as usize].to_vec();
+        // In the first leaf only: one that is corrupted time and again has to be given up.
+        let corrupted = self.corrupted.entry(path.clone()).or_default();
+        let always = self.always_corrupt.as_ref() == Some(&path) && offset == 0;
+        if always || (faults.corruptions > 0 && *corrupted < 2 && draw.one_in(8)) {
+            if !always {
+                faults.corruptions -= 1;
+                *corrupted += 1;
+            }
+            piece[length as usize / 2] ^= 0x10;
+        }
+        let packed = fetch.request.compress.and_then(|_| zstd::bulk::compress(&piece, 1).ok());
+        let packed = packed.filter(|packed| packed.len() < piece.len());
+        let (body, octets) = packed.map_or((Body::Plain, piece), |packed| (Body::Zstd, packed));
+        let end = sending.ranges.is_empty() && (sending.digest_told || wish == DigestWish::None) && draw.one_in(2);
+        let entry = DataEntry { n, end, body, offset, length, body_length: octets.len() as u64 };
+        self.credit -= entry.cost().min(self.credit);
+        if end {
+            fetch.current = None;
+            fetch.next += 1;
+        }
+        let header = DataHeader { id, entries: vec![entry] };
+        let mut sent = vec![Inbound::Header(header), Inbound::Body(entry)];
+        // Small frames come whole, others in pieces, which are not so many that the steps of a test are used up.
+        let least = octets.len().div_ceil(64).max(1);
+        let cut = if octets.len() <= 64 << 10 { octets.len() } else { least + draw.below(octets.len()) };
+        sent.extend(octets.chunks(cut).map(|part| Inbound::BodyData(part.to_vec().into())));
+        sent.push(Inbound::BodyEnd);
+        (sent, false)
+    }
+}

@@ -1,0 +1,22 @@
+//! An open file that may be let go of anywhere.
+//!
+//! Closing a file of a network file system, or of FUSE, may ask the other side, and wait for as long as that one pleases.
+//! Whoever lets go of it last may be the event thread, so such files are closed in a lane of their own.
+
+use std::fs::File;
+use std::sync::LazyLock;
+use towpath_blocking::{Elsewhere, Lane, LaneLimits};
+
+const CLOSE_LANE: LaneLimits = LaneLimits { name: "tow-close", threads_max: 2, hanging_max: 14, per_group_max: 2 };
+static CLOSING: LazyLock<Lane> = LazyLock::new(|| Lane::new(CLOSE_LANE));
+
+/// An open file, closed elsewhere if closing it may block.
+pub(super) type Handle = Elsewhere<File>;
+
+/// `far`: the device of a file that isn't on a local file system.
+pub(super) fn handle(file: File, far: Option<u64>) -> Handle {
+    match far {
+        Some(device) => Elsewhere::new(file, &CLOSING, device),
+        None => Elsewhere::here(file),
+    }
+}

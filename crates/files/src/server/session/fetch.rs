@@ -1,0 +1,483 @@
+//! One fetch: its files are looked at in batches, announced, and sent one after the other, in their order.
+
+use super::large::{DataPiece, DigestState, Large};
+use super::naming::Named;
+use super::pipeline::Pipeline;
+use super::{Envelope, IfShort, Job, LoadHow, Loaded, News, Outgoing, Part, Prepared, Shared, Slot, Ticket};
+use crate::digest::Digest;
+use crate::limits::{CHUNK_BYTES_MAX, DATA_ENTRIES_MAX, PIECE_COST_MIN};
+use crate::protocol::control::{
+    DigestReply, DigestWish, FetchRequest, FileAnswer, FileMetadata, FilesReply, Reply, VoidReply, WirePath,
+};
+use crate::protocol::data::{Body, DataEntry, DataHeader};
+use crate::server::Failure;
+use crate::server::limits::{
+    BATCH_OPEN_MAX, CLIENT_OPEN_FILES_MAX, DATA_MESSAGE_BYTES_MAX, DATA_MESSAGE_BYTES_MIN, HASH_AHEAD_MAX,
+    OPEN_FILES_MAX, PIPELINE_BYTES_MAX, READY_BYTES_MAX,
+};
+use crate::server::pieces::{Layout, PieceCursor};
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Where a piece that credit cuts short should end, if it can: receivers write whole pages faster.
+const CUT_ALIGNMENT: u64 = 64 << 10;
+
+/// How much of `available` to use from `offset` so that the piece ends well.
+fn aligned(offset: u64, available: u64) -> u64 {
+    let end = offset.saturating_add(available);
+    let well = end - end % CUT_ALIGNMENT;
+    if well > offset { well - offset } else { available }
+}
+
+#[derive(Debug)]
+pub(super) struct Fetch<F> {
+    ticket: Ticket,
+    envelope: Envelope,
+    request: Arc<FetchRequest>,
+    named: Named,
+    chunk_bytes: u64,
+    /// The first file that no job has looked at.
+    next: usize,
+    /// A job looks at files, and may leave as many open.
+    preparing: Option<usize>,
+    /// Looked at and not over, in order.
+    files: VecDeque<FileState<F>>,
+    /// How many of them, from the first, the client knows of.
+    announced: usize,
+    is_over: bool,
+}
+
+#[derive(Debug)]
+enum FileState<F> {
+    Answered(FileAnswer),
+    Small { metadata: FileMetadata, body: Bytes, packed: Option<Bytes>, sent: usize },
+    Large(Box<Large<F>>),
+}
+
+impl<F: Clone> Fetch<F> {
+    pub(super) fn new(ticket: Ticket, envelope: Envelope, request: FetchRequest, named: Named) -> Fetch<F> {
+        Fetch {
+            ticket,
+            envelope,
+            chunk_bytes: request.chunk_bytes.min(CHUNK_BYTES_MAX),
+            request: Arc::new(request),
+            named,
+            next: 0,
+            preparing: None,
+            files: VecDeque::new(),
+            announced: 0,
+            is_over: false,
+        }
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.request.id
+    }
+
+    /// The memory that its files take.
+    pub(super) fn named(&self) -> &Named {
+        &self.named
+    }
+
+    pub(super) fn ticket(&self) -> Ticket {
+        self.ticket
+    }
+
+    /// Whether `done` was said.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    pub(super) fn prepared(&mut self, files: Vec<Prepared<F>>, shared: &mut Shared<F>) {
+        shared.open_files.give_back(self.preparing.take().unwrap_or(0));
+        self.next += files.len();
+        for file in files {
+            let state = match file {
+                Prepared::Answer(answer) => FileState::Answered(answer),
+                Prepared::Small { metadata, body, packed } => FileState::Small { metadata, body, packed, sent: 0 },
+                Prepared::Large { metadata, file, layout, unless } => {
+                    shared.open_files.add(1);
+                    let wanted = self.request.files.get(metadata.n as usize).and_then(|file| file.ranges.as_deref());
+                    let wants = self.request.digest != DigestWish::None || unless.is_some();
+                    let digest = match metadata.digest {
+                        None if wants => DigestState::Wanted,
+                        _ => DigestState::Settled,
+                    };
+                    let cursor = PieceCursor::new(wanted, metadata.size, layout, self.chunk_bytes);
+                    let pipeline = Pipeline::default();
+                    FileState::Large(Box::new(Large {
+                        metadata,
+                        file,
+                        unless,
+                        digest,
+                        cursor,
+                        is_looked_at: false,
+                        pipeline,
+                        unshrunk: 0,
+                        begun: 0,
+                        failed: None,
+                    }))
+                }
+            };
+            self.files.push_back(state);
+        }
+    }
+
+    pub(super) fn hashed(&mut self, n: u32, result: Result<Digest, Failure>, shared: &mut Shared<F>) {
+        let announced = self.announced;
+        let wish = self.request.digest;
+        let mut files = self.files.iter_mut().enumerate();
+        let found = files.find(|(_, file)| matches!(file, FileState::Large(large) if large.metadata.n == n));
+        let Some((at, state)) = found else { return };
+        let FileState::Large(large) = state else { return };
+        let is_announced = at < announced;
+        match result {
+            Ok(digest) if !is_announced && large.unless == Some(digest) => {
+                *state = FileState::Answered(FileAnswer::Same { n });
+                shared.open_files.give_back(1);
+            }
+            Ok(digest) if !is_announced => {
+                large.digest = DigestState::Settled;
+                if wish != DigestWish::None {
+                    large.metadata.digest = Some(digest);
+                }
+            }
+            Ok(digest) => large.digest = DigestState::Found(digest),
+            Err(Failure { code, message }) if !is_announced => {
+                *state = FileState::Answered(FileAnswer::Error { n, code, message });
+                shared.open_files.give_back(1);
+            }
+            Err(failure) => large.failed = Some(failure),
+        }
+    }
+
+    /// Somebody has looked where a file has data and where holes.
+    pub(super) fn looked_at(&mut self, n: u32, result: Result<Layout, Failure>) {
+        // It may have been declared void meanwhile.
+        let Some(FileState::Large(large)) = self.files.front_mut() else { return };
+        if large.metadata.n == n {
+            large.is_looked_at = false;
+            match result {
+                Ok(layout) => large.cursor.add_layout(layout),
+                Err(failure) => large.failed = Some(failure),
+            }
+        }
+    }
+
+    pub(super) fn loaded(&mut self, slot: Slot, result: Result<Loaded, Failure>, shared: &mut Shared<F>) {
+        if let Some(FileState::Large(large)) = self.files.front_mut() {
+            large.loaded(self.ticket, slot, result, shared);
+        }
+    }
+
+    pub(super) fn sent(&mut self, slot: Slot, result: Result<(), Failure>) {
+        let Some(FileState::Large(large)) = self.files.front_mut() else { return };
+        if large.pipeline.remove(slot).is_some()
+            && let Err(failure) = result
+        {
+            large.failed = Some(failure);
+        }
+    }
+
+    /// The client wants no more of it. What the socket has is not of this fetch's concern any longer.
+    pub(super) fn give_up(&mut self, shared: &mut Shared<F>) {
+        for file in self.files.drain(..) {
+            if let FileState::Large(mut large) = file {
+                shared.open_files.give_back(1);
+                large.refund(shared);
+            }
+        }
+        shared.open_files.give_back(self.preparing.take().unwrap_or(0));
+        self.is_over = true;
+    }
+
+    /// Does all that needs neither credit nor room: announces, asks for jobs, ends files and the whole.
+    pub(super) fn progress(&mut self, shared: &mut Shared<F>) {
+        self.announce(shared);
+        self.end_files(shared);
+        self.hash_ahead(shared);
+        self.load(shared);
+        self.prepare(shared);
+        if !self.is_over && self.files.is_empty() && self.preparing.is_none() && self.next >= self.request.files.len() {
+            self.is_over = true;
+            shared.reply(&self.envelope, &Reply::Done { id: self.id() });
+            shared.jobs.push_back(Job::Release { ticket: self.ticket, take_back: false });
+        }
+    }
+
+    fn prepare(&mut self, shared: &mut Shared<F>) {
+        if self.preparing.is_some() || self.next >= self.request.files.len() {
+            return;
+        }
+        let mut ready_bytes = 0;
+        let mut open = 0;
+        for file in &self.files {
+            match file {
+                FileState::Answered(_) => {}
+                FileState::Small { body, .. } => ready_bytes += body.len() as u64,
+                FileState::Large(_) => open += 1,
+            }
+        }
+        // Half is enough: the batch that is looked at meanwhile fills it up.
+        if ready_bytes < READY_BYTES_MAX / 2 && open < OPEN_FILES_MAX / 2 && self.files.len() < DATA_ENTRIES_MAX {
+            // With many fetches at once, each may still go on, but only file by file.
+            let open_max = match shared.open_files.count() < CLIENT_OPEN_FILES_MAX {
+                true => BATCH_OPEN_MAX,
+                false if open == 0 => 1,
+                false => return,
+            };
+            // Where there is no room, the session is asked again when there is, and when a file of this client ends.
+            let Some(open_max) = shared.open_files.reserve(open_max) else { return };
+            self.preparing = Some(open_max);
+            let request = Arc::clone(&self.request);
+            shared.jobs.push_back(Job::Prepare { ticket: self.ticket, request, from: self.next, open_max });
+        }
+    }
+
+    /// Tells the client what is known, up to the first file that has to wait for its digest.
+    fn announce(&mut self, shared: &mut Shared<F>) {
+        let mut answers = Vec::new();
+        for file in self.files.iter_mut().skip(self.announced) {
+            answers.push(match file {
+                FileState::Answered(answer) => answer.clone(),
+                FileState::Small { metadata, .. } => FileAnswer::Metadata(*metadata),
+                FileState::Large(large) if large.must_wait(self.request.digest) => break,
+                FileState::Large(large) => FileAnswer::Metadata(large.metadata),
+            });
+        }
+        if !answers.is_empty() {
+            self.announced += answers.len();
+            self.tell_refused(&answers, shared);
+            shared.reply(&self.envelope, &Reply::Files(FilesReply { id: self.id(), files: answers }));
+        }
+    }
+
+    fn tell_refused(&self, answers: &[FileAnswer], shared: &mut Shared<F>) {
+        let mut errors = answers.iter().filter_map(|answer| match answer {
+            FileAnswer::Error { n, code, message } => Some((*n, Failure::new(*code, message.clone()))),
+            _ => None,
+        });
+        if let Some((n, failure)) = errors.next() {
+            let count = 1 + errors.count();
+            shared.jobs.push_back(Job::Tell(News::Refused { count, path: self.path(n), failure }));
+        }
+    }
+
+    fn path(&self, n: u32) -> WirePath {
+        self.request.files.get(n as usize).map(|file| file.path.clone()).unwrap_or_default()
+    }
+
+    /// Asks for digests. Of a file that can't be sent for want of credit only if that is what it waits for: a client that takes nothing
+    /// has nothing hashed.
+    fn hash_ahead(&mut self, shared: &mut Shared<F>) {
+        let (has_credit, wish) = (shared.credit.available() > 0, self.request.digest);
+        let large = self.files.iter_mut().filter_map(|file| match file {
+            FileState::Large(large) => Some(large),
+            _ => None,
+        });
+        for large in large.take(HASH_AHEAD_MAX).filter(|large| large.digest == DigestState::Wanted) {
+            if !has_credit && !large.must_wait(wish) && !large.cursor.is_done() {
+                continue;
+            }
+            large.digest = DigestState::Hashing;
+            shared.jobs.push_back(Job::Hash { ticket: self.ticket, n: large.metadata.n, file: large.file.clone() });
+        }
+    }
+
+    /// Begins pieces of the first file, as far as credit and the pipeline go.
+    fn load(&mut self, shared: &mut Shared<F>) {
+        if self.announced == 0 {
+            return;
+        }
+        let Some(FileState::Large(large)) = self.files.front_mut() else { return };
+        if !large.is_looked_at
+            && let Some(from) = large.cursor.wants_layout()
+        {
+            large.is_looked_at = true;
+            let (n, file) = (large.metadata.n, large.file.clone());
+            shared.jobs.push_back(Job::Look { ticket: self.ticket, n, file, from });
+        }
+        while large.failed.is_none() && large.pipeline.has_room() {
+            let Some(mut piece) = large.cursor.peek() else { break };
+            let mut cost = if piece.hole { PIECE_COST_MIN } else { piece.length.max(PIECE_COST_MIN) };
+            if !shared.credit.take(cost) {
+                // What is on its way may bring more credit. If nothing is, the client must get what it gave credit for.
+                let available = shared.credit.available();
+                if !large.pipeline.is_empty()
+                    || !shared.in_socket.is_empty()
+                    || available < PIECE_COST_MIN
+                    || piece.hole
+                {
+                    break;
+                }
+                piece.length = aligned(piece.offset, available);
+                cost = piece.length.max(PIECE_COST_MIN);
+                shared.credit.take(cost);
+            }
+            large.cursor.advance(piece.length);
+            let slot = shared.slot();
+            let length = if piece.hole { 0 } else { piece.length };
+            let how = if self.request.compress.is_some() { large.how_to_compress() } else { LoadHow::Unchanged };
+            large.pipeline.begin(slot, length, DataPiece { piece, how, octets: None, cost });
+            if piece.hole {
+                large.pipeline.ready(slot);
+            } else {
+                shared.jobs.push_back(Job::Load {
+                    ticket: self.ticket,
+                    slot,
+                    file: large.file.clone(),
+                    offset: piece.offset,
+                    length: piece.length,
+                    how,
+                });
+            }
+        }
+    }
+
+    /// Ends what is at its end among the first files.
+    fn end_files(&mut self, shared: &mut Shared<F>) {
+        while self.announced > 0 {
+            let id = self.id();
+            match self.files.front_mut() {
+                Some(FileState::Answered(_)) => {}
+                Some(FileState::Large(large)) => {
+                    let n = large.metadata.n;
+                    if let Some(failure) = large.failed.take() {
+                        large.refund(shared);
+                        let path = self.path(n);
+                        shared.jobs.push_back(Job::Tell(News::Void { path, failure: failure.clone() }));
+                        let Failure { code, message } = failure;
+                        shared.reply(&self.envelope, &Reply::Void(VoidReply { id, n, code, message }));
+                    } else if large.is_through() {
+                        if let DigestState::Found(digest) = large.digest {
+                            let leaf_bytes = large.metadata.leaf_bytes;
+                            let reply = DigestReply { id, n, digest, leaf_bytes };
+                            shared.reply(&self.envelope, &Reply::Digest(reply));
+                        }
+                        shared.reply(&self.envelope, &Reply::End { id, n });
+                    } else {
+                        return;
+                    }
+                    shared.open_files.give_back(1);
+                }
+                Some(FileState::Small { .. }) | None => return,
+            }
+            self.files.pop_front();
+            self.announced -= 1;
+        }
+    }
+
+    /// The next data message, as far as credit goes.
+    pub(super) fn next_data(&mut self, shared: &mut Shared<F>) -> Option<Outgoing<F>> {
+        match self.files.front() {
+            Some(FileState::Small { .. }) => self.next_small(shared),
+            Some(FileState::Large(_)) => self.next_large(shared),
+            _ => None,
+        }
+    }
+
+    fn next_large(&mut self, shared: &mut Shared<F>) -> Option<Outgoing<F>> {
+        let Some(FileState::Large(large)) = self.files.front_mut() else { return None };
+        let (slot, length, piece) = large.pipeline.next_ready()?;
+        if shared.in_socket_bytes > 0 && shared.in_socket_bytes + length > PIPELINE_BYTES_MAX {
+            return None;
+        }
+        let DataPiece { piece, octets, cost, .. } = piece;
+        let (piece, cost, octets) = (*piece, *cost, octets.take());
+        let (body, body_length) = match &octets {
+            _ if piece.hole => (Body::Hole, 0),
+            Some((body, octets)) => (*body, octets.len() as u64),
+            None => (Body::Plain, piece.length),
+        };
+        let n = large.metadata.n;
+        let entry = DataEntry { n, end: false, body, offset: piece.offset, length: piece.length, body_length };
+        let part = match octets {
+            _ if piece.hole => Part::Bytes(Bytes::new()),
+            Some((_, octets)) => Part::Bytes(octets),
+            None => {
+                let file = large.file.clone();
+                Part::File { file, offset: piece.offset, length: piece.length, slot, if_short: IfShort::Pad }
+            }
+        };
+        if let Part::File { .. } = part {
+            large.pipeline.handed_over(slot);
+            shared.hand_over(self.ticket, slot, piece.length, large.file.clone());
+        } else {
+            large.pipeline.remove(slot);
+        }
+        self.data_message(vec![entry], vec![part], cost, shared)
+    }
+
+    fn next_small(&mut self, shared: &mut Shared<F>) -> Option<Outgoing<F>> {
+        let (mut entries, mut parts) = (Vec::new(), Vec::new());
+        let (mut total_cost, mut complete) = (0, 0);
+        let bytes_max = self.chunk_bytes.clamp(DATA_MESSAGE_BYTES_MIN, DATA_MESSAGE_BYTES_MAX);
+        for file in self.files.iter_mut().take(self.announced.min(DATA_ENTRIES_MAX)) {
+            let FileState::Small { metadata, body, packed, sent } = file else { break };
+            let (offset, rest) = (*sent as u64, body.slice((*sent).min(body.len())..));
+            let packed = packed.clone().filter(|_| *sent == 0);
+            let plain = DataEntry {
+                n: metadata.n,
+                end: true,
+                body: Body::Plain,
+                offset,
+                length: rest.len() as u64,
+                body_length: rest.len() as u64,
+            };
+            let (entry, octets) = match packed {
+                Some(octets) => (DataEntry { body: Body::Zstd, body_length: octets.len() as u64, ..plain }, octets),
+                None => (plain, rest.clone()),
+            };
+            if total_cost > 0 && total_cost + entry.cost() > bytes_max {
+                break;
+            }
+            if shared.credit.take(entry.cost()) {
+                total_cost += entry.cost();
+                entries.push(entry);
+                parts.push(Part::Bytes(octets));
+                complete += 1;
+                continue;
+            }
+            let available = shared.credit.available();
+            if entries.is_empty() && shared.in_socket.is_empty() && available >= PIECE_COST_MIN {
+                // All the credit that there is, and nothing on its way that could bring more: send what it covers.
+                let length = available.min(rest.len() as u64);
+                *sent += length as usize;
+                total_cost = length.max(PIECE_COST_MIN);
+                shared.credit.take(total_cost);
+                entries.push(DataEntry { end: false, length, body_length: length, ..plain });
+                parts.push(Part::Bytes(rest.slice(..length as usize)));
+            }
+            break;
+        }
+        self.files.drain(..complete);
+        self.announced -= complete;
+        self.data_message(entries, parts, total_cost, shared)
+    }
+
+    fn data_message(
+        &self,
+        entries: Vec<DataEntry>,
+        mut parts: Vec<Part<F>>,
+        cost: u64,
+        shared: &mut Shared<F>,
+    ) -> Option<Outgoing<F>> {
+        if entries.is_empty() {
+            return None;
+        }
+        // Every entry was made here within the limits; one that isn't would be a mistake of ours that the codec catches.
+        let header = match (DataHeader { id: self.id(), entries }).encode() {
+            Ok(header) => header,
+            Err(error) => {
+                tracing::error!(%error, "a data header could not be written");
+                return None;
+            }
+        };
+        shared.costs.push_back((self.ticket, cost));
+        let mut frames: Vec<_> = self.envelope.iter().cloned().map(Part::Bytes).collect();
+        frames.push(Part::Bytes(header.into()));
+        frames.append(&mut parts);
+        Some(Outgoing { ticket: Some(self.ticket), parts: frames })
+    }
+}

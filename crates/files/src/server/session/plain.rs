@@ -1,0 +1,244 @@
+//! The plain dialect: requests in their order, one frame a message, no credit.
+
+use super::pipeline::Pipeline;
+use super::{Envelope, IfShort, Job, LoadHow, Loaded, Outgoing, Part, Shared, Slot, Ticket};
+use crate::limits::PLAIN_FRAME_BYTES;
+use crate::protocol::WireError;
+use crate::protocol::plain::{PlainRequest, error_frames};
+use crate::server::Failure;
+use crate::server::limits::{PIPELINE_BYTES_MAX, PLAIN_OPEN_MAX};
+use bytes::Bytes;
+use std::collections::VecDeque;
+
+#[derive(Debug)]
+pub(super) struct Plain<F> {
+    ticket: Ticket,
+    waiting: VecDeque<Waiting>,
+    /// Requests that are over or have begun to be: the number of the first of `waiting`.
+    request: u64,
+    /// The first of `waiting` waits for its file to be opened.
+    is_opening: bool,
+    /// The first of `waiting` is being sent, from this version of its file.
+    current: Option<Current<F>>,
+    /// Files kept open for requests that read on, the one used last at the end.
+    open: Vec<(Option<Bytes>, OpenFile<F>)>,
+    pipeline: Pipeline<PlainPiece<F>>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    envelope: Envelope,
+    request: Result<PlainRequest, String>,
+}
+
+#[derive(Clone, Debug)]
+struct OpenFile<F> {
+    file: F,
+    size: u64,
+}
+
+#[derive(Debug)]
+struct Current<F> {
+    open: OpenFile<F>,
+    /// What is left of it to be begun.
+    offset: u64,
+    end: u64,
+    frame_bytes: u64,
+    /// An empty frame follows the last one.
+    is_terminated: bool,
+}
+
+#[derive(Debug)]
+struct PlainPiece<F> {
+    /// Which request it answers.
+    request: u64,
+    envelope: Envelope,
+    content: Content<F>,
+}
+
+#[derive(Debug)]
+enum Content<F> {
+    File { file: F, offset: u64 },
+    Frames(Vec<Bytes>),
+}
+
+impl<F: Clone> Plain<F> {
+    pub(super) fn new(ticket: Ticket) -> Plain<F> {
+        Plain {
+            ticket,
+            waiting: VecDeque::new(),
+            request: 0,
+            is_opening: false,
+            current: None,
+            open: Vec::new(),
+            pipeline: Pipeline::default(),
+        }
+    }
+
+    pub(super) fn ticket(&self) -> Ticket {
+        self.ticket
+    }
+
+    /// Requests that are not begun.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(super) fn request(
+        &mut self,
+        envelope: Envelope,
+        request: Result<PlainRequest, WireError>,
+        shared: &mut Shared<F>,
+    ) {
+        self.waiting.push_back(Waiting { envelope, request: request.map_err(|error| error.message) });
+        self.progress(shared);
+    }
+
+    pub(super) fn opened(&mut self, result: Result<(F, u64), Failure>, shared: &mut Shared<F>) {
+        self.is_opening = false;
+        let Some(Waiting { request: Ok(request), .. }) = self.waiting.front() else { return };
+        let path = request.path.clone();
+        match result {
+            Ok((file, size)) => {
+                self.open.retain(|(of, _)| *of != path);
+                if self.open.len() >= PLAIN_OPEN_MAX {
+                    self.open.remove(0);
+                }
+                let open = OpenFile { file, size };
+                self.current = Some(Current::new(open.clone(), request));
+                self.open.push((path, open));
+            }
+            Err(failure) => {
+                self.open.retain(|(of, _)| *of != path);
+                self.fail(failure.message, shared);
+            }
+        }
+        self.progress(shared);
+    }
+
+    pub(super) fn loaded(&mut self, slot: Slot, result: Result<Loaded, Failure>, shared: &mut Shared<F>) {
+        if let Some(piece) = self.pipeline.ready(slot) {
+            match result {
+                // Nothing is compressed here.
+                Ok(Loaded::InPlace | Loaded::Packed(_)) => {}
+                Ok(Loaded::Copied(octets)) => piece.content = Content::Frames(vec![octets]),
+                Err(failure) => {
+                    piece.content = Content::Frames(error_frames(&failure.message).into());
+                    let failed = piece.request;
+                    // The error is the last that comes for its request.
+                    self.pipeline.drop_behind(slot, |piece| piece.request == failed);
+                    if self.request == failed && self.current.is_some() {
+                        self.next_request();
+                    }
+                }
+            }
+        }
+        self.progress(shared);
+    }
+
+    pub(super) fn next_message(&mut self, shared: &mut Shared<F>) -> Option<Outgoing<F>> {
+        let (slot, length, _) = self.pipeline.next_ready()?;
+        if shared.in_socket_bytes > 0 && shared.in_socket_bytes + length > PIPELINE_BYTES_MAX {
+            return None;
+        }
+        let piece = self.pipeline.remove(slot)?;
+        let mut parts: Vec<_> = piece.envelope.into_iter().map(Part::Bytes).collect();
+        match piece.content {
+            Content::File { file, offset } => {
+                shared.hand_over(self.ticket, slot, length, file.clone());
+                parts.push(Part::File { file, offset, length, slot, if_short: IfShort::Close });
+            }
+            Content::Frames(frames) => parts.extend(frames.into_iter().map(Part::Bytes)),
+        }
+        self.progress(shared);
+        Some(Outgoing { ticket: None, parts })
+    }
+
+    /// Begins pieces, as far as the pipeline goes.
+    fn progress(&mut self, shared: &mut Shared<F>) {
+        while !self.is_opening && self.pipeline.has_room() {
+            let Some(front) = self.waiting.front() else { return };
+            let Some(current) = &mut self.current else {
+                self.start(shared);
+                continue;
+            };
+            let slot = shared.slot();
+            let length = current.frame_bytes.min(current.end - current.offset);
+            let (request, envelope) = (self.request, front.envelope.clone());
+            if length == 0 {
+                // The end of a whole file, or of a piece that is past the end: a frame without octets.
+                let content = Content::Frames(vec![Bytes::new()]);
+                self.pipeline.begin(slot, 0, PlainPiece { request, envelope, content });
+                self.pipeline.ready(slot);
+                self.next_request();
+                continue;
+            }
+            let (file, offset) = (current.open.file.clone(), current.offset);
+            current.offset += length;
+            let is_last = !current.is_terminated;
+            let content = Content::File { file: file.clone(), offset };
+            self.pipeline.begin(slot, length, PlainPiece { request, envelope, content });
+            shared.jobs.push_back(Job::Load { ticket: self.ticket, slot, file, offset, length, how: LoadHow::AsItIs });
+            if is_last {
+                self.next_request();
+            }
+        }
+    }
+
+    /// Finds the file of the first request, or has it opened.
+    fn start(&mut self, shared: &mut Shared<F>) {
+        let Some(front) = self.waiting.front() else { return };
+        let request = match &front.request {
+            Ok(request) => request,
+            Err(message) => {
+                let message = message.clone();
+                return self.fail(message, shared);
+            }
+        };
+        let reads_on = request.range.is_some_and(|range| range.offset > 0);
+        let known = self.open.iter().position(|(path, _)| *path == request.path);
+        match known {
+            Some(at) if reads_on => {
+                let entry = self.open.remove(at);
+                self.current = Some(Current::new(entry.1.clone(), request));
+                self.open.push(entry);
+            }
+            _ => {
+                self.is_opening = true;
+                shared.jobs.push_back(Job::Open { ticket: self.ticket, path: request.path.clone() });
+            }
+        }
+    }
+
+    /// Answers the first request with an error, in its turn.
+    fn fail(&mut self, message: String, shared: &mut Shared<F>) {
+        if let Some(front) = self.waiting.pop_front() {
+            let content = Content::Frames(error_frames(&message).into());
+            let slot = shared.slot();
+            self.pipeline.begin(slot, 0, PlainPiece { request: self.request, envelope: front.envelope, content });
+            self.pipeline.ready(slot);
+            self.request += 1;
+        }
+    }
+
+    fn next_request(&mut self) {
+        self.current = None;
+        self.waiting.pop_front();
+        self.request += 1;
+    }
+}
+
+impl<F> Current<F> {
+    fn new(open: OpenFile<F>, request: &PlainRequest) -> Current<F> {
+        let size = open.size;
+        match request.range {
+            None => Current { open, offset: 0, end: size, frame_bytes: PLAIN_FRAME_BYTES, is_terminated: true },
+            Some(range) => {
+                let offset = range.offset.min(size);
+                let end = offset + range.size.min(size - offset);
+                // A piece is one frame, whatever its size; without octets it is the empty frame that ends it.
+                Current { open, offset, end, frame_bytes: range.size, is_terminated: offset == end }
+            }
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Who is let in.
+
+use super::*;
+use crate::client::{CancelHandle, ConnectOptions, GetError, ListOptions, list};
+use crate::protocol::control::ListTarget;
+use crate::server::Admit;
+use towpath_sockets::MechanismConfig;
+
+#[test]
+fn who_makes_the_question_panic_is_refused_and_others_are_served() {
+    let temp = root_with(&[("file", b"content")]);
+    let mut options = ServerOptions::new(temp.path());
+    options.hub.mechanism = MechanismConfig::PlainServer;
+    options.admit = Some(Admit::by(|user, password| password[user.len()] == b'!'));
+    let server = TestServer::start_as(options, Box::new(PageCache));
+    let listed = |password: &str| {
+        let mut connect = ConnectOptions::new(server.endpoint.clone());
+        connect.connect_timeout = DEADLINE;
+        connect.mechanism = MechanismConfig::PlainClient { user: "ada".to_owned(), password: password.to_owned() };
+        let target = ListTarget::Path(WirePath::default());
+        let options = ListOptions { connect, target, recursive: false, digest: false };
+        let mut names = 0;
+        let mut count = |_| {
+            names += 1;
+            Ok(())
+        };
+        list(&options, &mut count, &CancelHandle::new()).map(|_| names)
+    };
+    for (password, welcome) in [("!", false), ("123!", true), ("1234", false), ("", false), ("123!", true)] {
+        match listed(password) {
+            Ok(1) if welcome => {}
+            Err(GetError::Refused { .. }) if !welcome => {}
+            other => panic!("{password:?}: {other:?}"),
+        }
+    }
+}

@@ -1,0 +1,495 @@
+//! Does the jobs of sessions in the pool, and brings back what came of them.
+
+use super::Failure;
+use super::budget::Budget;
+use super::copies::{Copies, Cut, Wanted};
+use super::current::{Current, View};
+use super::hashing::Hashing;
+use super::holes::layout;
+use super::listing::{Lister, Listing, start_of};
+use super::load::Piece;
+use super::names::ClientNames;
+use super::pieces::Layout;
+use super::prepare::{Preparing, plain_path};
+use super::session::{LeavesAnswer, LoadHow, Loaded, Page, Prepared, Slot, Ticket};
+use super::source::Source;
+use super::storage::Storage;
+use crate::digest::{Digest, DigestCache, Digested, FileHasher, FileKey, HashError, SmallDigests, wall_clock};
+use crate::limits::LEAVES_PAGE_MAX;
+use crate::path::RelPath;
+use crate::protocol::ErrorCode;
+use crate::protocol::control::{FetchRequest, FileAnswer, LeavesReply, LeavesRequest, ListRequest};
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use towpath_blocking::{Lane, LaneLimits, Slice};
+use towpath_sockets::page_cache::Residency;
+use towpath_sockets::{PeerId, Waker};
+
+/// Threads of each lane. Most of the time they wait for a disk; hashing and compressing need processors, and a large file takes
+/// its time.
+const FILES_LANE: LaneLimits = LaneLimits { name: "tow-files", threads_max: 4, hanging_max: 28, per_group_max: 2 };
+const LIST_LANE: LaneLimits = LaneLimits { name: "tow-list", threads_max: 2, hanging_max: 14, per_group_max: 1 };
+const WARM_LANE: LaneLimits = LaneLimits { name: "tow-warm", threads_max: 8, hanging_max: 8, per_group_max: 2 };
+const HASHING_HANGING_MAX: usize = 4;
+const COMPRESSING_HANGING_MAX: usize = 8;
+
+/// What came of a job.
+#[derive(Debug)]
+pub(super) struct Done {
+    pub(super) peer: PeerId,
+    pub(super) ticket: Ticket,
+    pub(super) outcome: Outcome,
+}
+
+#[derive(Debug)]
+pub(super) enum Outcome {
+    Prepared(Vec<Prepared<Source>>),
+    Loaded(Slot, Result<Loaded, Failure>),
+    /// The file is the one of this number in its fetch.
+    LookedAt(u32, Result<Layout, Failure>),
+    /// The listing comes back with its page, for the next one.
+    Listed(Result<(Page, Box<Listing>), Failure>),
+    Leaves(Result<LeavesAnswer, Failure>),
+    Opened(Result<(Source, u64), Failure>),
+    /// For all that waited for this file; the peer and ticket are those of the first.
+    Hashed {
+        key: FileKey,
+        run: u64,
+        result: Result<Digest, Failure>,
+    },
+}
+
+/// Who asked for a job.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct Asker {
+    pub(super) peer: PeerId,
+    pub(super) ticket: Ticket,
+    /// The client: its jobs take turns with those of others.
+    pub(super) key: u64,
+}
+
+impl Asker {
+    /// Its own group, in lanes where other groups are devices: no device has so large a number.
+    fn group(self) -> u64 {
+        Asker::group_of(self.key)
+    }
+
+    fn group_of(key: u64) -> u64 {
+        !key
+    }
+}
+
+/// The lanes, and what jobs need.
+pub(super) struct Workers {
+    shared: Arc<Shared>,
+    files: Lane,
+    list: Lane,
+    warm: Lane,
+    hash: Lane,
+    compress: Lane,
+    copies: Copies<Piece>,
+    /// Devices of file systems that are mounted below the root, so far as they were groups. There are few.
+    mounts: BTreeSet<u64>,
+    sender: Sender<Done>,
+}
+
+/// What a listing needs of its client.
+pub(super) struct ForListing {
+    pub(super) view: Arc<View>,
+    pub(super) names: Arc<ClientNames>,
+    pub(super) given_up: Arc<AtomicBool>,
+}
+
+struct Shared {
+    current: Current,
+    hashing: Hashing,
+    small_digests: SmallDigests,
+    budget: Arc<Budget>,
+    storage: Box<dyn Storage>,
+    waker: Waker,
+}
+
+impl Workers {
+    pub(super) fn new(
+        current: Current,
+        cache: DigestCache,
+        budget: Arc<Budget>,
+        storage: Box<dyn Storage>,
+        waker: Waker,
+    ) -> std::io::Result<(Workers, Receiver<Done>)> {
+        let (sender, receiver) = channel();
+        let processors = std::thread::available_parallelism().map_or(2, usize::from);
+        // A device that hangs must not keep files of others from being hashed.
+        let hash_threads = processors.clamp(2, 4);
+        let hash = LaneLimits {
+            name: "tow-hash",
+            threads_max: hash_threads,
+            hanging_max: HASHING_HANGING_MAX,
+            per_group_max: hash_threads - 1,
+        };
+        // It reads as well: a device that hangs must not keep files of others from being compressed. So one thread is more than
+        // one device can have, and each can have all processors.
+        let compress_threads = processors.min(8);
+        let compress = LaneLimits {
+            name: "tow-zstd",
+            threads_max: compress_threads + 1,
+            hanging_max: COMPRESSING_HANGING_MAX,
+            per_group_max: compress_threads,
+        };
+        let copies_waker = waker.clone();
+        let workers = Workers {
+            shared: Arc::new(Shared {
+                current,
+                hashing: Hashing::new(cache),
+                small_digests: SmallDigests::default(),
+                budget,
+                storage,
+                waker,
+            }),
+            // Where the system gives no threads, that is told at the start, and not by the first request that needs one.
+            files: Lane::started(FILES_LANE)?,
+            list: Lane::started(LIST_LANE)?,
+            warm: Lane::started(WARM_LANE)?,
+            hash: Lane::started(hash)?,
+            compress: Lane::started(compress)?,
+            copies: Copies::new(move || copies_waker.wake()),
+            mounts: BTreeSet::new(),
+            sender,
+        };
+        Ok((workers, receiver))
+    }
+
+    /// The mounted file system that a path leads to, and the group of a job that begins there: those of one that hangs have only its
+    /// share of a lane, however many clients ask for them. Where there is none, or it can't be told, each client is a group.
+    fn group(&mut self, asker: Asker, view: &View, path: Option<&RelPath>) -> (Option<u64>, u64) {
+        let mount = path.and_then(|path| view.likely(&self.shared.current).mounted_below(path));
+        self.mounts.extend(mount);
+        (mount, mount.unwrap_or(asker.group()))
+    }
+
+    pub(super) fn prepare(
+        &mut self,
+        asker: Asker,
+        view: Arc<View>,
+        request: Arc<FetchRequest>,
+        from: usize,
+        open_max: usize,
+    ) {
+        let path = request.files.get(from).and_then(|file| file.path.to_rel_path().ok());
+        let (mount, group) = self.group(asker, &view, path.as_ref());
+        // What is behind the first file is asked for again, in a job of its own.
+        let failed = move |Failure { code, message }| {
+            let answer = FileAnswer::Error { n: u32::try_from(from).unwrap_or(u32::MAX), code, message };
+            Outcome::Prepared(vec![Prepared::Answer(answer)])
+        };
+        self.run(&self.files, group, asker, failed, move |shared| {
+            let (began, request) = (wall_clock(), &request);
+            let Shared { current, hashing, small_digests, budget, .. } = shared;
+            let (root, cache) = (&view.root(current), &hashing.cache);
+            let preparing = Preparing { root, cache, small_digests, began, budget, request, mount, open_max };
+            Outcome::Prepared(preparing.batch(from))
+        });
+    }
+
+    /// Opens a file: at once, if that can't block. Small files are asked for one by one in the plain
+    /// dialect, and two changes of threads would take longer than all the rest.
+    pub(super) fn open(&mut self, asker: Asker, path: Option<&[u8]>) -> Option<Result<(Source, u64), Failure>> {
+        let with_size = |source: Source| (source.clone(), source.stat.size);
+        if let Some(root) = self.shared.current.look_in_memory() {
+            match plain_path(&root, path).and_then(|path| Source::open_cached(&root, &path)) {
+                Ok(None) => {}
+                opened => return opened.map(|source| source.map(with_size)).transpose(),
+            }
+        }
+        let view = View::default();
+        let group = {
+            let path = path.and_then(|path| RelPath::new(path).ok());
+            self.group(asker, &view, path.as_ref()).1
+        };
+        let path = path.map(<[u8]>::to_vec);
+        self.run(
+            &self.files,
+            group,
+            asker,
+            |failure| Outcome::Opened(Err(failure)),
+            move |shared| {
+                let root = view.root(&shared.current);
+                let opened = plain_path(&root, path.as_deref()).and_then(|path| Source::open(&root, &path));
+                Outcome::Opened(opened.map(with_size))
+            },
+        );
+        None
+    }
+
+    /// Makes a piece ready: at once if it is in memory, of a file on a local disk, and needn't be compressed. Otherwise None.
+    pub(super) fn load(&mut self, piece: Piece) -> Option<Result<Loaded, Failure>> {
+        let Piece { asker, slot, ref source, offset, length, how } = piece;
+        if !source.is_local {
+            // A piece of more octets than memory can have waits for ever; there is none.
+            let bytes = usize::try_from(length).unwrap_or(usize::MAX);
+            let cut = match how {
+                // The plain dialect has asked for one frame, of all of it.
+                LoadHow::AsItIs => Cut::Never,
+                LoadHow::Unchanged | LoadHow::Compressed => Cut::May,
+                LoadHow::Rest => Cut::Was,
+            };
+            let Asker { key: client, ticket: Ticket(request), .. } = asker;
+            let device = source.stat.device;
+            self.copies.push(Wanted { client, request, device, bytes, cut, what: piece });
+            self.copy_on();
+            return None;
+        }
+        let failed = move |failure| Outcome::Loaded(slot, Err(failure));
+        let device = source.stat.device;
+        if how == LoadHow::Compressed {
+            self.run(&self.compress, device, asker, failed, move |_| Outcome::Loaded(slot, piece.pack()));
+            return None;
+        }
+        if how != LoadHow::AsItIs
+            && let Err(failure) = source.check()
+        {
+            return Some(Err(failure));
+        }
+        if self.shared.storage.probe(source, offset, length) == Residency::Resident {
+            return Some(Ok(Loaded::InPlace));
+        }
+        self.run(&self.warm, device, asker, failed, move |shared| {
+            let warmed = shared.storage.warm(&piece.source, offset, length);
+            Outcome::Loaded(slot, warmed.map(|()| Loaded::InPlace))
+        });
+        None
+    }
+
+    /// Has pieces read that waited for memory, as far as there is some. To be called after the waker was woken.
+    pub(super) fn copy_on(&mut self) {
+        while let Some((piece, room)) = self.copies.next() {
+            let Piece { asker, slot, how, .. } = piece;
+            let lane = if how == LoadHow::Compressed { &self.compress } else { &self.warm };
+            let failed = move |failure| Outcome::Loaded(slot, Err(failure));
+            let device = piece.source.stat.device;
+            self.run(lane, device, asker, failed, move |_| Outcome::Loaded(slot, piece.copy(room)));
+        }
+    }
+
+    /// Finds out where a file has data and where holes.
+    pub(super) fn look(&self, asker: Asker, n: u32, source: Source, from: u64) {
+        let failed = move |failure| Outcome::LookedAt(n, Err(failure));
+        self.run(&self.warm, source.stat.device, asker, failed, move |_| Outcome::LookedAt(n, layout(&source, from)));
+    }
+
+    /// Hashes the file, unless it is taken away before it is its turn.
+    pub(super) fn hash(
+        &self,
+        asker: Asker,
+        key: FileKey,
+        device: u64,
+        run: u64,
+        file: Arc<Mutex<Option<Source>>>,
+        given_up: Arc<AtomicBool>,
+    ) {
+        let failed = move |failure| Outcome::Hashed { key, run, result: Err(failure) };
+        let mut progress = None;
+        self.run_in_slices(&self.hash, device, asker, failed, move |shared| {
+            let lock = || file.lock().unwrap_or_else(PoisonError::into_inner);
+            let source = lock().take();
+            let result = match source {
+                Some(source) => match shared.hash_on(&source, &mut progress, &given_up) {
+                    Ok(None) => {
+                        let mut file = lock();
+                        // Whoever gives it up says so first, and then takes the file.
+                        if !given_up.load(Ordering::Relaxed) {
+                            *file = Some(source);
+                        }
+                        return None;
+                    }
+                    Ok(Some(digested)) => Ok(digested.digest),
+                    Err(failure) => Err(failure),
+                },
+                None => {
+                    if let Some(progress) = progress.take() {
+                        shared.hashing.keep(progress);
+                    }
+                    Err(hash_failure(&HashError::GivenUp))
+                }
+            };
+            Some(Outcome::Hashed { key, run, result })
+        });
+    }
+
+    pub(super) fn list(&mut self, asker: Asker, request: ListRequest, of: ForListing) {
+        let (_, group) = self.group(asker, &of.view, start_of(&request).as_ref());
+        let hashes = request.digest;
+        self.make_page(hashes, group, asker, of, move |lister| lister.begin(&request).map(Box::new));
+    }
+
+    pub(super) fn list_more(&mut self, asker: Asker, listing: Box<Listing>, of: ForListing) {
+        let (_, group) = self.group(asker, &of.view, listing.place());
+        self.make_page(listing.hashes(), group, asker, of, move |_| Ok(listing));
+    }
+
+    fn make_page(
+        &self,
+        hashes: bool,
+        group: u64,
+        asker: Asker,
+        of: ForListing,
+        begin: impl FnOnce(&Lister) -> Result<Box<Listing>, Failure> + Send + 'static,
+    ) {
+        let lane = if hashes { &self.hash } else { &self.list };
+        let (mut begin, mut begun) = (Some(begin), None);
+        let failed = |failure| Outcome::Listed(Err(failure));
+        self.run_in_slices(lane, group, asker, failed, move |shared| {
+            let ForListing { view, names, given_up } = &of;
+            let root = &view.root(&shared.current);
+            let lister = Lister { root, hashing: &shared.hashing, names, given_up };
+            let mut listing = match begin.take() {
+                Some(begin) => match begin(&lister) {
+                    Ok(listing) => listing,
+                    Err(failure) => return Some(failed(failure)),
+                },
+                None => begun.take()?,
+            };
+            match lister.page(&mut listing) {
+                Ok(Some(page)) => Some(Outcome::Listed(Ok((page, listing)))),
+                Ok(None) => {
+                    begun = Some(listing);
+                    None
+                }
+                Err(failure) => Some(failed(failure)),
+            }
+        });
+    }
+
+    pub(super) fn leaves(&mut self, asker: Asker, view: Arc<View>, request: LeavesRequest, given_up: Arc<AtomicBool>) {
+        let (_, group) = self.group(asker, &view, request.path.to_rel_path().ok().as_ref());
+        let mut begun = None;
+        self.run_in_slices(
+            &self.hash,
+            group,
+            asker,
+            |failure| Outcome::Leaves(Err(failure)),
+            move |shared| shared.leaves(&view, &request, &mut begun, &given_up).transpose().map(Outcome::Leaves),
+        );
+    }
+
+    /// Drops what a client that is gone has waiting, or what it has for a request that is over: with it the files that are open for it,
+    /// and the names that it asked for. Of what hashes, others may wait for the same; and it is given up otherwise.
+    pub(super) fn forget(&mut self, key: u64, ticket: Option<Ticket>) {
+        let request = ticket.map(|Ticket(number)| number);
+        self.copies.forget(key, request);
+        for group in self.mounts.iter().copied().chain([Asker::group_of(key)]) {
+            self.files.forget(key, request, Some(group));
+            self.list.forget(key, request, Some(group));
+        }
+        // Here the groups are devices, of which there are few.
+        self.warm.forget(key, request, None);
+        self.compress.forget(key, request, None);
+    }
+
+    /// Has a job done in a lane. One that panics, or for which there is no thread, is a `failed` one: nobody waits for ever.
+    fn run(
+        &self,
+        lane: &Lane,
+        group: u64,
+        asker: Asker,
+        failed: impl FnOnce(Failure) -> Outcome + Send + Clone + 'static,
+        job: impl FnOnce(&Shared) -> Outcome + Send + 'static,
+    ) {
+        let mut job = Some(job);
+        // It is asked once, as it is through then.
+        self.run_in_slices(lane, group, asker, failed, move |shared| job.take().map(|job| job(shared)));
+    }
+
+    /// The same for one that gives way to others, and goes on, as often as it returns None.
+    fn run_in_slices(
+        &self,
+        lane: &Lane,
+        group: u64,
+        asker: Asker,
+        failed: impl FnOnce(Failure) -> Outcome + Send + Clone + 'static,
+        mut job: impl FnMut(&Shared) -> Option<Outcome> + Send + 'static,
+    ) {
+        let (shared, sender) = (Arc::clone(&self.shared), self.sender.clone());
+        let if_refused = failed.clone();
+        let Asker { peer, ticket, key } = asker;
+        let submitted = lane.submit_for(ticket.0, group, key, move || {
+            let outcome = match catch_unwind(AssertUnwindSafe(|| job(&shared))) {
+                Ok(Some(outcome)) => outcome,
+                Ok(None) => return Slice::More,
+                Err(_) => {
+                    tracing::error!("a job panicked, and fails");
+                    failed.clone()(Failure::new(ErrorCode::Io, "the server failed over it; its log has more"))
+                }
+            };
+            // The server may have ended meanwhile: then nobody wants to know.
+            let _ = sender.send(Done { peer, ticket, outcome });
+            shared.waker.wake();
+            Slice::Last
+        });
+        if let Err(error) = submitted {
+            let outcome = if_refused(Failure::no_thread(&error));
+            let _ = self.sender.send(Done { peer, ticket, outcome });
+            self.shared.waker.wake();
+        }
+    }
+}
+
+fn hash_failure(error: &HashError) -> Failure {
+    match error {
+        HashError::Changed => Failure::changed(error.to_string()),
+        HashError::Io(error) => Failure::io(error),
+        HashError::GivenUp => Failure::new(ErrorCode::Other, error.to_string()),
+    }
+}
+
+impl Shared {
+    /// See [`Hashing::slice`].
+    fn hash_on(
+        &self,
+        source: &Source,
+        progress: &mut Option<FileHasher>,
+        given_up: &AtomicBool,
+    ) -> Result<Option<Arc<Digested>>, Failure> {
+        let slice = self.hashing.slice(&source.file, &source.stat, progress, || given_up.load(Ordering::Relaxed));
+        slice.map_err(|error| hash_failure(&error))
+    }
+
+    /// None if the file isn't hashed yet: this is to be called again with the same `begun`, which was None before.
+    fn leaves(
+        &self,
+        view: &View,
+        request: &LeavesRequest,
+        begun: &mut Option<(Source, Option<FileHasher>)>,
+        given_up: &AtomicBool,
+    ) -> Result<Option<LeavesAnswer>, Failure> {
+        let (source, progress) = match begun {
+            Some(begun) => begun,
+            None => {
+                let path = request.path.to_rel_path();
+                let path = path.map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string()))?;
+                begun.insert((Source::open(&view.root(&self.current), &path)?, None))
+            }
+        };
+        let Some(digested) = self.hash_on(source, progress, given_up)? else { return Ok(None) };
+        if digested.digest != request.digest {
+            return Err(Failure::changed("the file has another digest now"));
+        }
+        // A file of one leaf has none: its digest is enough.
+        let leaves = if digested.leaves.len() > 1 { &*digested.leaves } else { &[] };
+        let from = usize::try_from(request.from).unwrap_or(usize::MAX).min(leaves.len());
+        let count = request.count.min(LEAVES_PAGE_MAX) as usize;
+        let wanted: Vec<_> = leaves.iter().skip(from).take(count).collect();
+        let as_u32 = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let reply = LeavesReply {
+            id: request.id,
+            from: as_u32(from),
+            count: as_u32(wanted.len()),
+            total: as_u32(leaves.len()),
+        };
+        let attachment = wanted.into_iter().flatten().copied().collect::<Vec<u8>>().into();
+        Ok(Some(LeavesAnswer { reply, attachment }))
+    }
+}

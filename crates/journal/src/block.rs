@@ -1,0 +1,138 @@
+//! A segment's header, and the blocks behind it: one for all records that became durable at once.
+//!
+//! Behind the last block are [`BLOCK_HEADER_BYTES`] zeros, written with it and overwritten by the next. So an end that was meant
+//! looks different from a torn one, also in a file that is used again and is full of old blocks. Those have another salt.
+
+use crc32c::{crc32c, crc32c_append};
+use towpath_requests::limits::JOURNAL_BLOCK_BYTES_MAX;
+
+/// The format that this build writes and reads.
+pub(super) const VERSION: u32 = 1;
+const MAGIC: &[u8; 8] = b"TOWJRNL\n";
+pub(super) const SEGMENT_HEADER_BYTES: usize = 64;
+pub(super) const BLOCK_HEADER_BYTES: usize = 32;
+/// Blocks begin at multiples of it.
+pub(super) const ALIGNMENT: u64 = 16;
+
+/// What a segment says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SegmentHeader {
+    /// 1, 2, 3...
+    pub(super) number: u32,
+    /// Random, in every header of a block of this segment.
+    pub(super) salt: u64,
+    /// Of its first block. One more with each block of the journal.
+    pub(super) sequence: u64,
+    /// Where the segment before this ends. What is behind it doesn't count.
+    pub(super) previous_end: u64,
+    /// More than any id in the segments before this.
+    pub(super) next_id: u64,
+}
+
+/// Why a header is none.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum BadHeader {
+    Version(u32),
+    Damaged(&'static str),
+}
+
+impl SegmentHeader {
+    pub(super) fn encode(&self) -> [u8; SEGMENT_HEADER_BYTES] {
+        let mut octets = [0; SEGMENT_HEADER_BYTES];
+        octets[..8].copy_from_slice(MAGIC);
+        octets[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        octets[16..24].copy_from_slice(&u64::from(self.number).to_le_bytes());
+        octets[24..32].copy_from_slice(&self.salt.to_le_bytes());
+        octets[32..40].copy_from_slice(&self.sequence.to_le_bytes());
+        octets[40..48].copy_from_slice(&self.previous_end.to_le_bytes());
+        octets[48..56].copy_from_slice(&self.next_id.to_le_bytes());
+        let checksum = crc32c(&octets[..60]);
+        octets[60..].copy_from_slice(&checksum.to_le_bytes());
+        octets
+    }
+
+    pub(super) fn decode(octets: &[u8]) -> Result<SegmentHeader, BadHeader> {
+        let Some(octets) = octets.first_chunk::<SEGMENT_HEADER_BYTES>() else {
+            return Err(BadHeader::Damaged("it is shorter than a header"));
+        };
+        if &octets[..8] != MAGIC {
+            return Err(BadHeader::Damaged("it does not begin as a segment does"));
+        }
+        // Before the checksum: another version may have it elsewhere.
+        let version = u32_at(octets, 8);
+        if version != VERSION {
+            return Err(BadHeader::Version(version));
+        }
+        if crc32c(&octets[..60]) != u32_at(octets, 60) {
+            return Err(BadHeader::Damaged("the checksum of its header is wrong"));
+        }
+        let number = u32::try_from(u64_at(octets, 16)).map_err(|_| BadHeader::Damaged("its number is too large"))?;
+        Ok(SegmentHeader {
+            number,
+            salt: u64_at(octets, 24),
+            sequence: u64_at(octets, 32),
+            previous_end: u64_at(octets, 40),
+            next_id: u64_at(octets, 48),
+        })
+    }
+}
+
+/// What is in front of the records that were written at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BlockHeader {
+    pub(super) sequence: u64,
+    /// Octets of its records.
+    pub(super) length: u32,
+    /// Its records.
+    pub(super) records: u32,
+    own_checksum: u32,
+    checksum: u32,
+}
+
+impl BlockHeader {
+    /// Writes the header of a block into its place in front of the records.
+    pub(super) fn seal(block: &mut [u8], salt: u64, sequence: u64, records: u32) {
+        let (header, octets) = block.split_at_mut(BLOCK_HEADER_BYTES);
+        header[..8].copy_from_slice(&salt.to_le_bytes());
+        header[8..16].copy_from_slice(&sequence.to_le_bytes());
+        header[16..20].copy_from_slice(&u32::try_from(octets.len()).unwrap_or(u32::MAX).to_le_bytes());
+        header[20..24].copy_from_slice(&records.to_le_bytes());
+        let own_checksum = crc32c(&header[..24]);
+        header[24..28].copy_from_slice(&own_checksum.to_le_bytes());
+        header[28..].copy_from_slice(&crc32c_append(own_checksum, octets).to_le_bytes());
+    }
+
+    /// The header of a block of this segment, or `None` if it is something else, or longer than a block can be.
+    pub(super) fn decode(octets: &[u8], salt: u64) -> Option<BlockHeader> {
+        let octets = octets.first_chunk::<BLOCK_HEADER_BYTES>()?;
+        if u64_at(octets, 0) != salt || crc32c(&octets[..24]) != u32_at(octets, 24) {
+            return None;
+        }
+        let header = BlockHeader {
+            sequence: u64_at(octets, 8),
+            length: u32_at(octets, 16),
+            records: u32_at(octets, 20),
+            own_checksum: u32_at(octets, 24),
+            checksum: u32_at(octets, 28),
+        };
+        (header.length as usize <= JOURNAL_BLOCK_BYTES_MAX).then_some(header)
+    }
+
+    /// Whether these are its records.
+    pub(super) fn holds(&self, octets: &[u8]) -> bool {
+        octets.len() == self.length as usize && crc32c_append(self.own_checksum, octets) == self.checksum
+    }
+}
+
+/// Where the next block begins, behind one that takes `octets` with its header and begins at `offset`.
+pub(super) fn next_offset(offset: u64, octets: u64) -> u64 {
+    (offset + octets).next_multiple_of(ALIGNMENT)
+}
+
+fn u32_at(octets: &[u8], at: usize) -> u32 {
+    octets.get(at..).and_then(|octets| octets.first_chunk()).map_or(0, |octets| u32::from_le_bytes(*octets))
+}
+
+fn u64_at(octets: &[u8], at: usize) -> u64 {
+    octets.get(at..).and_then(|octets| octets.first_chunk()).map_or(0, |octets| u64::from_le_bytes(*octets))
+}

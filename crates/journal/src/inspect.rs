@@ -1,0 +1,191 @@
+//! What is in a journal, for people who look for something; and the same for a fuzzer.
+
+use super::JournalError;
+use super::block::SegmentHeader;
+use super::index::Index;
+use super::read::{Next, Reader};
+use super::record::{Record, What};
+use super::recover::{self, CutTail};
+use super::storage::{DirStorage, StorageFile};
+use std::io;
+use std::path::Path;
+
+/// A record as it is in the journal, needed or not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inspected {
+    /// The segment it is in.
+    pub segment: u32,
+    /// Whose request.
+    pub id: u64,
+    /// Octets that it takes there.
+    pub bytes: usize,
+    /// What it says.
+    pub kind: InspectedKind,
+}
+
+/// What a record says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InspectedKind {
+    /// A request was accepted.
+    Accepted {
+        /// Who sent it.
+        client: [u8; 16],
+        /// How the client calls it.
+        number: u64,
+        /// What it is for.
+        service: Vec<u8>,
+        /// When it need not be done any more, in milliseconds since 1970; 0 is never.
+        expires_unix_ms: u64,
+        /// Octets of its body.
+        body_bytes: u64,
+    },
+    /// It has its outcome.
+    Finished {
+        /// How it ended.
+        status: u16,
+        /// Octets of the outcome's body.
+        body_bytes: u64,
+    },
+    /// Nothing of it is needed any more.
+    Forgotten,
+}
+
+/// A segment of a journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InspectedSegment {
+    /// Its number.
+    pub number: u32,
+    /// Where its blocks end, in octets.
+    pub end: u64,
+    /// Octets of its records that are still needed.
+    pub needed_bytes: u64,
+}
+
+/// Reads a journal that no process has open, changing nothing, and gives every record to `each`, in the order in which they were
+/// written. Tells the segments, and the end that would be cut off.
+///
+/// Errors: as of [`super::Journal::open`].
+pub fn inspect(
+    dir: &Path,
+    mut each: impl FnMut(Inspected),
+) -> Result<(Vec<InspectedSegment>, Option<CutTail>), JournalError> {
+    let opened = super::directory::open(dir)?;
+    let _lock = super::directory::lock_to_read(dir, &opened)?;
+    let mut index = Index::default();
+    let found = recover::read_all(&DirStorage::new(dir, opened, false), |record, segment| {
+        index.apply(record, segment, |_| {});
+        let kind = match record.what {
+            What::Accepted { client, number, service, expires_unix_ms, body } => InspectedKind::Accepted {
+                client,
+                number,
+                service: service.to_vec(),
+                expires_unix_ms,
+                body_bytes: body.length(),
+            },
+            What::Finished { status, body } => InspectedKind::Finished { status, body_bytes: body.length() },
+            What::Forgotten => InspectedKind::Forgotten,
+        };
+        each(Inspected { segment, id: record.id, bytes: record.octets.len(), kind });
+    })?;
+    let described = |found: &recover::FoundSegment| InspectedSegment {
+        number: found.number,
+        end: found.end,
+        needed_bytes: index.needed_of(found.number),
+    };
+    Ok((found.segments.iter().map(described).collect(), found.cut))
+}
+
+/// A segment in memory, which can only be read.
+struct Octets<'a>(&'a [u8]);
+
+impl StorageFile for Octets<'_> {
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.0.len() as u64)
+    }
+
+    fn set_length(&self, _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn read_at(&self, octets: &mut [u8], offset: u64) -> io::Result<usize> {
+        let rest = usize::try_from(offset).ok().and_then(|offset| self.0.get(offset..)).unwrap_or_default();
+        let count = rest.len().min(octets.len());
+        octets[..count].copy_from_slice(&rest[..count]);
+        Ok(count)
+    }
+
+    fn write_at(&self, _: &[u8], _: u64) -> io::Result<usize> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn allocate(&self, _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Reads `data` as records, and as a segment with all checksums made right, as a fuzzer wants it. What is understood has to keep the
+/// limits, and to be the same once it was written again.
+#[doc(hidden)]
+pub fn fuzz_segment(data: &[u8]) {
+    let mut rest = data;
+    while let Ok(record) = Record::take(&mut rest) {
+        check_record(&record);
+    }
+    let _ = SegmentHeader::decode(data);
+
+    // As it is, and as one block with its checksums made right.
+    let header = SegmentHeader { number: 1, salt: 7, sequence: 1, previous_end: 64, next_id: 1 };
+    let mut segment = header.encode().to_vec();
+    segment.extend_from_slice(data);
+    read_segment(&segment, &header);
+    let mut block = vec![0; super::block::BLOCK_HEADER_BYTES];
+    block.extend_from_slice(data);
+    super::block::BlockHeader::seal(&mut block, header.salt, header.sequence, 1);
+    segment.truncate(super::block::SEGMENT_HEADER_BYTES);
+    segment.extend_from_slice(&block);
+    assert_eq!(read_segment(&segment, &header), 1);
+}
+
+fn read_segment(segment: &[u8], header: &SegmentHeader) -> usize {
+    let mut reader = Reader::new(Octets(segment), header, segment.len() as u64);
+    let mut blocks = 0;
+    while let Ok(Next::Block { mut octets, .. }) = reader.next() {
+        blocks += 1;
+        while let Ok(record) = Record::take(&mut octets) {
+            check_record(&record);
+        }
+    }
+    // It ends, whatever is there.
+    let _ = reader.later_block();
+    blocks
+}
+
+fn check_record(record: &Record) {
+    use super::record::Stored;
+    use towpath_requests::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX, SERVICE_BYTES_MAX};
+    let mut copied = Vec::new();
+    record.copy(&mut copied, true);
+    assert_eq!(copied, record.octets);
+    copied.clear();
+    record.copy(&mut copied, false);
+    assert_eq!(copied.len(), record.bytes_without_body());
+    let again = Record::take(&mut &copied[..]).map(|again| again.id);
+    assert_eq!(again, Ok(record.id));
+    let body = match record.what {
+        What::Accepted { body, service, .. } => {
+            assert!(service.len() <= SERVICE_BYTES_MAX);
+            body
+        }
+        What::Finished { body, .. } => body,
+        What::Forgotten => return,
+    };
+    if !matches!(body, Stored::File(_)) {
+        let there = body.to_body();
+        assert!(there.length() == body.length() && there.length() <= BODY_BYTES_MAX as u64);
+        assert!(there.frames().is_some_and(|frames| frames.len() <= BODY_FRAMES_MAX));
+    }
+}

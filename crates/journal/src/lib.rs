@@ -1,0 +1,273 @@
+//! The journal: what a broker has accepted and not yet brought to its end, on disk.
+//!
+//! [`Journal::append`] copies an entry into memory; a thread of the journal writes whatever has come together, syncs it, and says how
+//! far it got ([`Journal::durable`]). So one sync is shared by all that came while the one before it ran, and the owner never waits.
+//! docs/formats/journal.md has the format, what is recovered, and why this isn't an embedded store.
+
+mod block;
+mod compaction;
+mod directory;
+mod discard;
+mod error;
+#[cfg(any(test, feature = "testing"))]
+pub mod faulty_disk;
+mod index;
+mod inspect;
+mod queue;
+mod read;
+mod record;
+mod recover;
+mod replay;
+mod segments;
+pub mod spool;
+mod storage;
+#[cfg(test)]
+mod tests;
+mod types;
+mod writer;
+
+pub use error::JournalError;
+pub use inspect::{Inspected, InspectedKind, InspectedSegment, fuzz_segment, inspect};
+pub use recover::CutTail;
+pub use spool::{Spool, SpoolWriter, SpooledBody, default_spool_folder};
+pub use types::{Entry, JournalFigures, JournalOptions, Lsn, Recovered, RecoveredRequest, Status};
+
+use queue::{Batch, PendingBody, Shared};
+use std::any::Any;
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use storage::{DirStorage, Storage, StorageFile};
+use towpath_requests::limits::{JOURNAL_PENDING_BYTES_MAX, JOURNAL_RECORD_BYTES_MAX};
+
+const SEGMENT_BYTES_MIN: u64 = 4 * 1024;
+const SEGMENT_BYTES_MAX: u64 = 1 << 30;
+
+/// An open journal. When it is dropped it is closed, but an error isn't told.
+#[derive(Debug)]
+pub struct Journal {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<Result<(), JournalError>>>,
+    pending_bytes: usize,
+    /// Held as long as the thread writes.
+    _lock: Option<File>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("durable", &self.durable).finish_non_exhaustive()
+    }
+}
+
+impl Journal {
+    /// Opens the journal in a directory, or makes one. `wake` is called by the journal's thread whenever more has become durable, and
+    /// when an attempt to write has failed; it must not block.
+    ///
+    /// Errors: another process has the journal; what had become durable is damaged; the directory can't be written.
+    pub fn open(
+        dir: &Path,
+        options: JournalOptions,
+        wake: impl Fn() + Send + 'static,
+    ) -> Result<(Journal, Recovered), JournalError> {
+        directory::make_dir(dir)?;
+        let opened = directory::open(dir)?;
+        let lock = directory::lock(dir, &opened)?;
+        directory::make_bodies(dir, &opened)?;
+        // It is locked as long as the thread has it.
+        Journal::open_on(DirStorage::new(dir, opened, true), &options, Some(lock), wake)
+    }
+
+    fn open_on<S>(
+        storage: S,
+        options: &JournalOptions,
+        lock: Option<File>,
+        wake: impl Fn() + Send + 'static,
+    ) -> Result<(Journal, Recovered), JournalError>
+    where
+        S: Storage<File: Send>,
+    {
+        let segment_bytes =
+            options.segment_bytes.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX).next_multiple_of(block::ALIGNMENT);
+        let mut loading = replay::Loading::default();
+        let mut found = recover::read_all(&storage, |record, segment| loading.apply(record, segment))?;
+        if let Some(cut) = &found.cut {
+            let (file, CutTail { offset, octets, what, .. }) = (cut.path.display(), cut);
+            tracing::warn!(%file, offset, octets, what, "{}", CutTail::MEANING);
+        }
+        let (requests, files) = loading.replay.finish(&storage, found.cut.as_mut())?;
+        directory::remove_spares(&storage)?;
+        // The last segment may have its name in the system's memory only, if the process before was killed then: a crash of the machine
+        // must not take it away and leave the next one.
+        storage.sync().map_err(JournalError::io("sync", storage.path("")))?;
+
+        // What was written last may be in the system's memory only, or not even there if syncing it had failed. It is written again, as
+        // the first block of a new segment; so it doesn't matter what was found of it behind the end of the old one.
+        let last_segment = found.segments.last().map(|segment| segment.number);
+        let mut batch = None;
+        let mut end = found.segments.last().map_or(block::SEGMENT_HEADER_BYTES as u64, |segment| segment.end);
+        if let Some(last) = found.last_block.take() {
+            let mut again = Batch { records: last.records, ..Batch::default() };
+            again.octets.extend_from_slice(&last.octets);
+            end = last.start;
+            found.sequence -= 1;
+            batch = Some(again);
+        }
+        if let Some(last) = found.segments.last_mut() {
+            last.end = end;
+        }
+        let mut segments = segments::Segments::new(storage, segment_bytes, &found.segments, found.sequence);
+        segments.begin(batch.as_mut(), found.next_id, end)?;
+        if let Some(number) = last_segment {
+            let name = recover::segment_name(number);
+            let storage = &segments.storage;
+            storage
+                .open(&name)
+                .and_then(|file| file.set_length(end))
+                .map_err(JournalError::io("shorten", storage.path(&name)))?;
+        }
+
+        directory::remove_bodies(&segments.storage, &files)?;
+
+        let shared = Arc::new(Shared::default());
+        let mut writer =
+            writer::Writer::new(segments, loading.index, shared.clone(), segment_bytes, found.next_id, wake);
+        writer.gives_up = options.gives_up;
+        if let Some(batch) = &batch {
+            writer.take_in(batch);
+        }
+        writer.remove_unneeded();
+        writer.tell_figures();
+        let thread = {
+            let ended = Ended(shared.clone());
+            let run = move || {
+                let _ended = ended;
+                writer.run()
+            };
+            let builder = std::thread::Builder::new().name("journal".to_owned());
+            builder.spawn(run).map_err(|error| JournalError::Thread(error.to_string()))?
+        };
+        let pending_bytes = options.pending_bytes.min(JOURNAL_PENDING_BYTES_MAX);
+        let journal = Journal { shared, thread: Some(thread), pending_bytes, _lock: lock };
+        Ok((journal, Recovered { requests, cut: found.cut, next_id: found.next_id }))
+    }
+
+    /// Appends to what is written next, in memory; it never waits for the disk. After an error nothing was appended.
+    ///
+    /// Errors: [`JournalError::Full`] if too much waits, [`JournalError::Failing`] while the journal can't be written, or until
+    /// what was given up is taken note of, [`JournalError::TooLarge`] and [`JournalError::UnknownBody`] for what a journal doesn't take.
+    pub fn append(&mut self, entry: &Entry) -> Result<Lsn, JournalError> {
+        if let Some(why) = self.shared.failure() {
+            return Err(JournalError::Failing(why));
+        }
+        let bytes = record::encoded_bytes(entry)?;
+        if bytes > JOURNAL_RECORD_BYTES_MAX {
+            return Err(JournalError::TooLarge("the entry"));
+        }
+        let file = body_in_file(entry)?;
+        let mut queue = self.shared.queue();
+        if queue.given_up.is_some() {
+            return Err(JournalError::Failing("requests were given up".to_owned()));
+        }
+        let waiting = queue.in_flight + queue.batch.records_bytes();
+        if waiting > 0 && waiting + bytes > self.pending_bytes {
+            return Err(JournalError::Full);
+        }
+        record::encode(entry, bytes, &mut queue.batch.octets);
+        queue.batch.records += 1;
+        queue.batch.bodies.extend(file);
+        let lsn = Lsn(queue.next);
+        queue.next += 1;
+        self.shared.appended(queue);
+        Ok(lsn)
+    }
+
+    /// How far the journal is durable: every entry with a smaller number is. Only loads an atomic.
+    #[inline]
+    pub fn durable(&self) -> Lsn {
+        Lsn(self.shared.durable.load(Ordering::Acquire))
+    }
+
+    /// If the disk was found full since this was asked last: the requests that were given up because of that, if any. Nothing of them is
+    /// in the journal, nor will be, whatever was appended of them; nothing more may be. To be asked after [`Journal::durable`], which says
+    /// nothing of them. `None` at all times without [`JournalOptions::gives_up`].
+    #[inline]
+    pub fn take_given_up(&mut self) -> Option<Vec<u64>> {
+        if !self.shared.has_given_up.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut queue = self.shared.queue();
+        self.shared.has_given_up.store(false, Ordering::Release);
+        queue.given_up.take()
+    }
+
+    /// Whether it can be written.
+    pub fn status(&self) -> Status {
+        self.shared.failure().map_or(Status::Working, Status::Failing)
+    }
+
+    /// Octets that wait for the disk.
+    pub fn pending_bytes(&self) -> usize {
+        let queue = self.shared.queue();
+        queue.in_flight + queue.batch.records_bytes()
+    }
+
+    /// Figures for an operator.
+    pub fn figures(&self) -> JournalFigures {
+        let shared = &self.shared;
+        JournalFigures {
+            segments: shared.segments.load(Ordering::Relaxed),
+            log_bytes: shared.log_bytes.load(Ordering::Relaxed),
+            needed_bytes: shared.needed_bytes.load(Ordering::Relaxed),
+            requests: shared.requests.load(Ordering::Relaxed),
+            commits: shared.commits.load(Ordering::Relaxed),
+            written_bytes: shared.written_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Makes everything durable and ends the thread. If writing fails it is tried once more, and what isn't durable then is given up:
+    /// nobody was told that it is.
+    pub fn close(mut self) -> Result<(), JournalError> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), JournalError> {
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        self.shared.close();
+        thread.join().unwrap_or_else(|_| Err(JournalError::Thread("it has panicked".to_owned())))
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            tracing::error!(%error, "the journal was not closed well");
+        }
+    }
+}
+
+/// Says that the thread has ended, however it did.
+struct Ended(Arc<Shared>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.ended(if std::thread::panicking() { "its thread has failed" } else { "it is closed" });
+    }
+}
+
+/// The body of an entry that has to get a name among the bodies.
+fn body_in_file(entry: &Entry) -> Result<Option<PendingBody>, JournalError> {
+    let (id, body, of_outcome) = match entry {
+        Entry::Accepted { id, body, .. } => (*id, body, false),
+        Entry::Finished { id, body, .. } => (*id, body, true),
+        Entry::Forgotten { .. } => return Ok(None),
+    };
+    let Some(large) = body.as_large() else { return Ok(None) };
+    let any: &dyn Any = &**large;
+    if !any.is::<SpooledBody>() {
+        return Err(JournalError::UnknownBody);
+    }
+    let name = index::body_name(id, of_outcome);
+    Ok(Some(PendingBody { name, body: large.clone(), kept: false, copy: false }))
+}

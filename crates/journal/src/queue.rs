@@ -1,0 +1,186 @@
+//! What lies between the journal's owner and its thread: records that wait, and how far it got.
+
+use super::block::BLOCK_HEADER_BYTES;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+use towpath_requests::body::LargeBody;
+
+/// A buffer larger than this isn't kept for the next batch.
+const BUFFER_KEPT_BYTES: usize = 16 * 1024 * 1024;
+
+/// Records that become durable at once: a block, but for its header, whose room is in front.
+pub(super) struct Batch {
+    pub(super) octets: Vec<u8>,
+    pub(super) records: u32,
+    /// When this batch is durable, all records numbered below this are.
+    pub(super) upto: u64,
+    /// Bodies that have to get their names first.
+    pub(super) bodies: Vec<PendingBody>,
+}
+
+pub(super) struct PendingBody {
+    pub(super) name: String,
+    pub(super) body: Arc<dyn LargeBody>,
+    /// It has its name, and its octets are on the disk.
+    pub(super) kept: bool,
+    /// Syncing it failed: what the system then has of the file is anyone's guess, so that it is written once more.
+    pub(super) copy: bool,
+}
+
+impl Default for Batch {
+    fn default() -> Batch {
+        Batch { octets: vec![0; BLOCK_HEADER_BYTES], records: 0, upto: 0, bodies: Vec::new() }
+    }
+}
+
+impl Batch {
+    pub(super) fn is_empty(&self) -> bool {
+        self.octets.len() == BLOCK_HEADER_BYTES
+    }
+
+    /// Octets of its records.
+    pub(super) fn records_bytes(&self) -> usize {
+        self.octets.len() - BLOCK_HEADER_BYTES
+    }
+
+    /// Empty, with its memory unless that is a lot.
+    pub(super) fn reset(&mut self) {
+        if self.octets.capacity() > BUFFER_KEPT_BYTES {
+            self.octets = vec![0; BLOCK_HEADER_BYTES];
+        }
+        self.octets.truncate(BLOCK_HEADER_BYTES);
+        self.records = 0;
+        self.bodies.clear();
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Queue {
+    pub(super) batch: Batch,
+    /// Octets of the batch that is being written.
+    pub(super) in_flight: usize,
+    /// The number of the next record.
+    pub(super) next: u64,
+    /// The disk was found full: these requests, if any, aren't written. Nothing is appended before the owner has taken note of it: it
+    /// may be about one of them.
+    pub(super) given_up: Option<Vec<u64>>,
+    /// The thread waits for something to do.
+    idle: bool,
+    closing: bool,
+}
+
+/// Shared by the two.
+#[derive(Default)]
+pub(super) struct Shared {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    pub(super) durable: AtomicU64,
+    /// Whether there is something to take note of.
+    pub(super) has_given_up: AtomicBool,
+    failing: AtomicBool,
+    failure: Mutex<String>,
+    pub(super) segments: AtomicU64,
+    pub(super) log_bytes: AtomicU64,
+    pub(super) needed_bytes: AtomicU64,
+    pub(super) requests: AtomicU64,
+    pub(super) commits: AtomicU64,
+    pub(super) written_bytes: AtomicU64,
+}
+
+impl Shared {
+    pub(super) fn queue(&self) -> MutexGuard<'_, Queue> {
+        // Nothing that is done under the lock can leave it half done.
+        self.queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Gives the lock back, and wakes the thread if it has nothing to do.
+    pub(super) fn appended(&self, mut queue: MutexGuard<'_, Queue>) {
+        let idle = std::mem::take(&mut queue.idle);
+        drop(queue);
+        if idle {
+            self.changed.notify_one();
+        }
+    }
+
+    pub(super) fn close(&self) {
+        self.queue().closing = true;
+        self.changed.notify_one();
+    }
+
+    /// Takes what waits, leaving `empty` in its place; waits for something until there is something else to do, if there is. `None` if
+    /// nothing is left, and nothing will come.
+    pub(super) fn take(&self, empty: Batch, until: Option<Instant>) -> Option<Batch> {
+        let mut queue = self.queue();
+        while queue.batch.is_empty() {
+            if queue.closing {
+                return None;
+            }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                break;
+            }
+            queue.idle = true;
+            queue = match left {
+                Some(left) => self.changed.wait_timeout(queue, left).unwrap_or_else(|poisoned| poisoned.into_inner()).0,
+                None => self.changed.wait(queue).unwrap_or_else(|poisoned| poisoned.into_inner()),
+            };
+        }
+        queue.idle = false;
+        let mut batch = std::mem::replace(&mut queue.batch, empty);
+        batch.upto = queue.next;
+        queue.in_flight = batch.records_bytes();
+        Some(batch)
+    }
+
+    /// Says that all records below `upto` are durable.
+    pub(super) fn publish(&self, upto: u64) {
+        self.queue().in_flight = 0;
+        self.commits.fetch_add(1, Ordering::Relaxed);
+        self.durable.store(upto, Ordering::Release);
+        if self.failing.swap(false, Ordering::AcqRel) {
+            tracing::debug!("the journal goes on");
+        }
+    }
+
+    /// Whether the owner wants the journal closed.
+    pub(super) fn is_closing(&self) -> bool {
+        self.queue().closing
+    }
+
+    /// Says that writing failed.
+    pub(super) fn failed(&self, error: &super::JournalError) {
+        let text = error.to_string();
+        let mut failure = self.failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if !self.failing.load(Ordering::Acquire) || *failure != text {
+            tracing::error!("the journal cannot be written, and tries again: {text}");
+        }
+        *failure = text;
+        drop(failure);
+        self.failing.store(true, Ordering::Release);
+    }
+
+    /// Waits before writing is tried again, unless the journal is to be closed.
+    pub(super) fn rest(&self, wait: Duration) {
+        let queue = self.queue();
+        if queue.closing {
+            return;
+        }
+        // Woken early only by a close.
+        let (_queue, _) = self.changed.wait_timeout(queue, wait).unwrap_or_else(|poisoned| poisoned.into_inner());
+    }
+
+    /// The last failure, unless writing works again.
+    pub(super) fn failure(&self) -> Option<String> {
+        if !self.failing.load(Ordering::Acquire) {
+            return None;
+        }
+        Some(self.failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone())
+    }
+
+    /// The thread has ended with this.
+    pub(super) fn ended(&self, why: &str) {
+        *self.failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = why.to_owned();
+        self.failing.store(true, Ordering::Release);
+    }
+}

@@ -1,0 +1,272 @@
+//! Records: what is told of one request, as octets. docs/formats/journal.md has the tables.
+//!
+//! A record has a length, a kind and a request's id in front, so that one can be moved without being understood whole.
+
+use super::{Entry, JournalError};
+use bytes::Bytes;
+use towpath_requests::body::Body;
+use towpath_requests::limits::{
+    BODY_BYTES_MAX, BODY_FRAMES_MAX, JOURNAL_RECORD_BYTES_MAX, LARGE_BODY_BYTES_MAX, SERVICE_BYTES_MAX,
+};
+
+/// Length of what follows, kind, id.
+pub(super) const PREFIX_BYTES: usize = 4 + 1 + 8;
+/// Client, number, time at which it expires, length of the service's name.
+const ACCEPTED_BYTES: usize = 16 + 8 + 8 + 1;
+
+const ACCEPTED: u8 = 1;
+const FINISHED: u8 = 2;
+const FORGOTTEN: u8 = 3;
+
+const ONE_FRAME: u8 = 0;
+const SEVERAL_FRAMES: u8 = 1;
+const IN_A_FILE: u8 = 2;
+const DROPPED: u8 = 3;
+
+/// A record, with its octets where they were read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Record<'a> {
+    pub(super) id: u64,
+    pub(super) what: What<'a>,
+    /// All of its octets, with those in front.
+    pub(super) octets: &'a [u8],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What<'a> {
+    Accepted { client: [u8; 16], number: u64, expires_unix_ms: u64, service: &'a [u8], body: Stored<'a> },
+    Finished { status: u16, body: Stored<'a> },
+    Forgotten,
+}
+
+/// A body as it was stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stored<'a> {
+    One(&'a [u8]),
+    /// Behind the count: each frame with its length (4 octets) in front. They were checked.
+    Several(&'a [u8]),
+    /// In a file of this length.
+    File(u64),
+    /// Not needed any more when the record was moved, as that of a request that has its outcome.
+    Dropped,
+}
+
+impl<'a> Record<'a> {
+    /// Takes the next record off `octets`, what is left staying there. An error says what is wrong with it.
+    pub(super) fn take(octets: &mut &'a [u8]) -> Result<Record<'a>, &'static str> {
+        let all = *octets;
+        let mut rest = all;
+        let length = u32::from_le_bytes(array(&mut rest)?) as usize;
+        if length > JOURNAL_RECORD_BYTES_MAX {
+            return Err("a record is longer than records can be");
+        }
+        let (mut fields, left) = rest.split_at_checked(length).ok_or("a record is longer than its block")?;
+        let octets_of_it = all.get(..4 + length).ok_or("a record is longer than its block")?;
+        let [kind] = array(&mut fields)?;
+        let id = u64::from_le_bytes(array(&mut fields)?);
+        let what = match kind {
+            ACCEPTED => {
+                let client = array(&mut fields)?;
+                let number = u64::from_le_bytes(array(&mut fields)?);
+                let expires_unix_ms = u64::from_le_bytes(array(&mut fields)?);
+                let [service_bytes] = array(&mut fields)?;
+                let (service, body) =
+                    fields.split_at_checked(usize::from(service_bytes)).ok_or("a service's name is cut off")?;
+                What::Accepted { client, number, expires_unix_ms, service, body: Stored::decode(body)? }
+            }
+            FINISHED => {
+                let status = u16::from_le_bytes(array(&mut fields)?);
+                What::Finished { status, body: Stored::decode(fields)? }
+            }
+            FORGOTTEN if fields.is_empty() => What::Forgotten,
+            FORGOTTEN => return Err("a record has more than it should"),
+            _ => return Err("a record is of an unknown kind"),
+        };
+        *octets = left;
+        Ok(Record { id, what, octets: octets_of_it })
+    }
+
+    /// Octets it takes if its body is dropped.
+    pub(super) fn bytes_without_body(&self) -> usize {
+        match self.what {
+            What::Accepted { service, .. } => PREFIX_BYTES + ACCEPTED_BYTES + service.len() + 1,
+            _ => self.octets.len(),
+        }
+    }
+
+    /// Appends the record to `out` once more, a request without its body if that isn't needed.
+    pub(super) fn copy(&self, out: &mut Vec<u8>, with_body: bool) {
+        let kept = self.bytes_without_body();
+        if with_body || !matches!(self.what, What::Accepted { .. }) {
+            return out.extend_from_slice(self.octets);
+        }
+        out.extend_from_slice(&length_field(kept));
+        out.extend_from_slice(self.octets.get(4..kept - 1).unwrap_or_default());
+        out.push(DROPPED);
+    }
+}
+
+impl<'a> Stored<'a> {
+    fn decode(mut octets: &'a [u8]) -> Result<Stored<'a>, &'static str> {
+        let [form] = array(&mut octets)?;
+        match form {
+            ONE_FRAME if octets.len() > BODY_BYTES_MAX => Err("a body is larger than bodies can be"),
+            ONE_FRAME => Ok(Stored::One(octets)),
+            SEVERAL_FRAMES => {
+                let count = u32::from_le_bytes(array(&mut octets)?) as usize;
+                if !(2..=BODY_FRAMES_MAX).contains(&count) {
+                    return Err("a body has too many frames or too few");
+                }
+                let mut rest = octets;
+                for _ in 0..count {
+                    frame(&mut rest)?;
+                }
+                // The lengths don't count as the body's octets.
+                if !rest.is_empty() || octets.len() - 4 * count > BODY_BYTES_MAX {
+                    return Err("a body's frames are not as long as the body");
+                }
+                Ok(Stored::Several(octets))
+            }
+            IN_A_FILE => {
+                let length = u64::from_le_bytes(array(&mut octets)?);
+                if length > LARGE_BODY_BYTES_MAX || !octets.is_empty() {
+                    return Err("a body in a file is larger than bodies can be");
+                }
+                Ok(Stored::File(length))
+            }
+            DROPPED if octets.is_empty() => Ok(Stored::Dropped),
+            _ => Err("a body is of an unknown form"),
+        }
+    }
+
+    /// Octets of its frames.
+    pub(super) fn length(&self) -> u64 {
+        match *self {
+            Stored::One(octets) => octets.len() as u64,
+            Stored::Several(mut octets) => {
+                let mut length = 0;
+                while let Ok(frame) = frame(&mut octets) {
+                    length += frame.len() as u64;
+                }
+                length
+            }
+            Stored::File(length) => length,
+            Stored::Dropped => 0,
+        }
+    }
+
+    /// A copy of it in memory; an empty body for what isn't stored here.
+    pub(super) fn to_body(self) -> Body {
+        match self {
+            Stored::One(octets) => Body::copied(octets),
+            Stored::Several(octets) => {
+                // One allocation for all frames; they are parts of it.
+                let shared = Bytes::copy_from_slice(octets);
+                let (mut rest, mut at) = (octets, 0);
+                let mut frames = Vec::new();
+                while let Ok(frame) = frame(&mut rest) {
+                    frames.push(shared.slice(at + 4..at + 4 + frame.len()));
+                    at += 4 + frame.len();
+                }
+                Body::of_frames(frames)
+            }
+            Stored::File(_) | Stored::Dropped => Body::default(),
+        }
+    }
+}
+
+fn array<const N: usize>(octets: &mut &[u8]) -> Result<[u8; N], &'static str> {
+    let (first, rest) = octets.split_first_chunk().ok_or("a record is cut off")?;
+    *octets = rest;
+    Ok(*first)
+}
+
+fn frame<'a>(octets: &mut &'a [u8]) -> Result<&'a [u8], &'static str> {
+    let length = u32::from_le_bytes(array(octets)?) as usize;
+    let (frame, rest) = octets.split_at_checked(length).ok_or("a frame is longer than its body")?;
+    *octets = rest;
+    Ok(frame)
+}
+
+/// The length in front of a record that takes `octets` with it. Callers have checked that it is within the limits.
+fn length_field(octets: usize) -> [u8; 4] {
+    u32::try_from(octets.saturating_sub(4)).unwrap_or(u32::MAX).to_le_bytes()
+}
+
+/// Octets that an entry takes in the journal, or an error if it breaks a limit.
+pub(super) fn encoded_bytes(entry: &Entry) -> Result<usize, JournalError> {
+    match entry {
+        Entry::Accepted { service, body, .. } => {
+            if service.len() > SERVICE_BYTES_MAX {
+                return Err(JournalError::TooLarge("the service's name"));
+            }
+            Ok(PREFIX_BYTES + ACCEPTED_BYTES + service.len() + body_bytes(body)?)
+        }
+        Entry::Finished { body, .. } => Ok(PREFIX_BYTES + 2 + body_bytes(body)?),
+        Entry::Forgotten { .. } => Ok(PREFIX_BYTES),
+    }
+}
+
+fn body_bytes(body: &Body) -> Result<usize, JournalError> {
+    if let Some(octets) = body.single() {
+        return if octets.len() > BODY_BYTES_MAX {
+            Err(JournalError::TooLarge("the body"))
+        } else {
+            Ok(1 + octets.len())
+        };
+    }
+    let Some(frames) = body.frames() else {
+        let fits = body.length() <= LARGE_BODY_BYTES_MAX;
+        return if fits { Ok(1 + 8) } else { Err(JournalError::TooLarge("the body")) };
+    };
+    let (count, octets) = (frames.len(), body.length());
+    if count > BODY_FRAMES_MAX || octets > BODY_BYTES_MAX as u64 {
+        return Err(JournalError::TooLarge("the body"));
+    }
+    Ok(1 + 4 + 4 * count + octets as usize)
+}
+
+/// Appends an entry to `out`; `bytes` is what [`encoded_bytes`] told.
+pub(super) fn encode(entry: &Entry, bytes: usize, out: &mut Vec<u8>) {
+    out.reserve(bytes);
+    out.extend_from_slice(&length_field(bytes));
+    match entry {
+        Entry::Accepted { id, client, number, service, expires_unix_ms, body } => {
+            out.push(ACCEPTED);
+            out.extend_from_slice(&id.to_le_bytes());
+            out.extend_from_slice(client);
+            out.extend_from_slice(&number.to_le_bytes());
+            out.extend_from_slice(&expires_unix_ms.to_le_bytes());
+            out.push(service.len() as u8);
+            out.extend_from_slice(service);
+            encode_body(body, out);
+        }
+        Entry::Finished { id, status, body } => {
+            out.push(FINISHED);
+            out.extend_from_slice(&id.to_le_bytes());
+            out.extend_from_slice(&status.to_le_bytes());
+            encode_body(body, out);
+        }
+        Entry::Forgotten { id } => {
+            out.push(FORGOTTEN);
+            out.extend_from_slice(&id.to_le_bytes());
+        }
+    }
+}
+
+fn encode_body(body: &Body, out: &mut Vec<u8>) {
+    if let Some(octets) = body.single() {
+        out.push(ONE_FRAME);
+        out.extend_from_slice(octets);
+    } else if let Some(frames) = body.frames() {
+        out.push(SEVERAL_FRAMES);
+        out.extend_from_slice(&(frames.len() as u32).to_le_bytes());
+        for frame in frames {
+            out.extend_from_slice(&(frame.len() as u32).to_le_bytes());
+            out.extend_from_slice(frame);
+        }
+    } else {
+        out.push(IN_A_FILE);
+        out.extend_from_slice(&body.length().to_le_bytes());
+    }
+}

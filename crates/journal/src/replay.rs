@@ -1,0 +1,158 @@
+//! From records to requests.
+
+use super::index::{Index, body_name};
+use super::record::{Record, Stored, What};
+use super::recover::CutTail;
+use super::storage::Storage;
+use super::{JournalError, RecoveredRequest};
+use crate::spool::SpooledBody;
+use bytes::Bytes;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use towpath_requests::body::{Body, LargeBody};
+
+/// What is known of the requests so far.
+#[derive(Default)]
+pub(super) struct Replay {
+    requests: HashMap<u64, Parts>,
+}
+
+#[derive(Default)]
+struct Parts {
+    accepted: Option<Accepted>,
+    outcome: Option<(u16, Part)>,
+}
+
+struct Accepted {
+    client: [u8; 16],
+    number: u64,
+    service: Bytes,
+    expires_unix_ms: u64,
+    body: Part,
+}
+
+/// A body, or what tells where it is.
+enum Part {
+    Here(Body),
+    InFile(u64),
+    Dropped,
+}
+
+impl Part {
+    fn of(stored: Stored) -> Part {
+        match stored {
+            Stored::File(length) => Part::InFile(length),
+            Stored::Dropped => Part::Dropped,
+            stored => Part::Here(stored.to_body()),
+        }
+    }
+}
+
+impl Replay {
+    /// Records come in the order in which they were written. One that was moved comes again, and an outcome may come before its request
+    /// when that was moved.
+    pub(super) fn apply(&mut self, record: &Record) {
+        match record.what {
+            What::Accepted { client, number, expires_unix_ms, service, body } => {
+                let parts = self.requests.entry(record.id).or_default();
+                // Of a request that has its outcome nobody needs the body.
+                let body = if parts.outcome.is_some() { Part::Dropped } else { Part::of(body) };
+                let service = Bytes::copy_from_slice(service);
+                parts.accepted = Some(Accepted { client, number, service, expires_unix_ms, body });
+            }
+            What::Finished { status, body } => {
+                let parts = self.requests.entry(record.id).or_default();
+                parts.outcome = Some((status, Part::of(body)));
+                if let Some(accepted) = &mut parts.accepted {
+                    accepted.body = Part::Dropped;
+                }
+            }
+            What::Forgotten => {
+                self.requests.remove(&record.id);
+            }
+        }
+    }
+
+    /// The requests by their id, and the names of the files that they need. An error if a part of one is missing; if the end was cut,
+    /// what is missing may have been there, and the request is given up instead.
+    pub(super) fn finish<S: Storage>(
+        self,
+        storage: &S,
+        mut cut: Option<&mut CutTail>,
+    ) -> Result<(Vec<RecoveredRequest>, HashSet<String>), JournalError> {
+        let mut requests = Vec::with_capacity(self.requests.len());
+        let mut files = HashSet::new();
+        for (id, parts) in self.requests {
+            match complete(storage, id, parts, &mut files) {
+                Ok(request) => requests.push(request),
+                Err(error) => match &mut cut {
+                    Some(cut) => {
+                        cut.lost_requests += 1;
+                        tracing::warn!(id, %error, "a request is given up, since the journal's end is damaged");
+                    }
+                    None => return Err(error),
+                },
+            }
+        }
+        requests.sort_unstable_by_key(|request| request.id);
+        Ok((requests, files))
+    }
+}
+
+fn complete<S: Storage>(
+    storage: &S,
+    id: u64,
+    parts: Parts,
+    files: &mut HashSet<String>,
+) -> Result<RecoveredRequest, JournalError> {
+    let missing = |what| JournalError::Damaged { path: storage.path(""), offset: 0, what };
+    let Some(accepted) = parts.accepted else { return Err(missing("there is an outcome without its request")) };
+    let mut body_of = |part, of_outcome| match part {
+        Part::Here(body) => Ok(body),
+        Part::Dropped => Ok(Body::default()),
+        Part::InFile(length) => {
+            let name = body_name(id, of_outcome);
+            let body = open_body(storage, &name, length)?;
+            files.insert(name);
+            Ok(Body::large(body))
+        }
+    };
+    let outcome = match parts.outcome {
+        Some((status, part)) => Some((status, body_of(part, true)?)),
+        None if matches!(accepted.body, Part::Dropped) => return Err(missing("a request's outcome is missing")),
+        None => None,
+    };
+    let Accepted { client, number, service, expires_unix_ms, body } = accepted;
+    Ok(RecoveredRequest { id, client, number, service, expires_unix_ms, body: body_of(body, false)?, outcome })
+}
+
+fn open_body<S: Storage>(storage: &S, name: &str, length: u64) -> Result<Arc<dyn LargeBody>, JournalError> {
+    let path = storage.body_path(name);
+    let file = match storage.open_body(name) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(JournalError::Damaged { path, offset: 0, what: "the file of a body is missing" });
+        }
+        Err(source) => return Err(JournalError::Io { action: "open", path, source }),
+    };
+    let there = file.metadata().map_err(JournalError::io("read", &path))?.len();
+    if there != length {
+        return Err(JournalError::Damaged { path, offset: there, what: "the file of a body has another length" });
+    }
+    Ok(SpooledBody::kept(file, length))
+}
+
+/// Both at once, as they are filled when the journal is opened.
+#[derive(Default)]
+pub(super) struct Loading {
+    pub(super) replay: Replay,
+    pub(super) index: Index,
+}
+
+impl Loading {
+    pub(super) fn apply(&mut self, record: &Record, segment: u32) {
+        self.replay.apply(record);
+        // Files that aren't needed any more are found by their names later.
+        self.index.apply(record, segment, |_| {});
+    }
+}

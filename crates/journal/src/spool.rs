@@ -1,0 +1,335 @@
+//! Bodies too large for memory: files that have no name of their own.
+
+mod room;
+mod writing;
+
+pub use room::{BodyOf, Claim, NoRoom, Room};
+pub use writing::{UnderWay, Writing};
+
+use bytes::Bytes;
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
+use std::any::Any;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+use towpath_blocking::{Elsewhere, Lane, LaneLimits};
+use towpath_requests::body::{Body, LargeBody};
+use towpath_sockets::FileRange;
+
+/// How files are named where the file system has none without a name.
+const PREFIX: &str = "spool-";
+
+/// Closing the last descriptor of a file without a name gives back what it had on the disk, which takes 0.1 to 0.2 s a GiB, or for ever
+/// where the disk hangs; and who drops a body last is often the thread that has all peers. Which disk a file is on can't be asked without
+/// waiting for it, so all are one group.
+const CLOSE_LANE: LaneLimits = LaneLimits { name: "spool-close", threads_max: 1, hanging_max: 7, per_group_max: 8 };
+static CLOSING: LazyLock<Lane> = LazyLock::new(|| Lane::new(CLOSE_LANE));
+
+/// An open file of a body.
+type Shared = Elsewhere<Arc<File>>;
+
+fn shared(file: Arc<File>) -> Shared {
+    Elsewhere::new(file, &CLOSING, 0)
+}
+
+/// A directory in which bodies are put while they arrive. What is in it is gone with the last one who holds it, or with the
+/// process.
+///
+/// Bodies that are to be kept in a journal should be spooled on the file system of its directory: there they are linked, elsewhere
+/// copied.
+#[derive(Debug)]
+pub struct Spool {
+    dir: PathBuf,
+    is_in_memory: bool,
+    unnamed: AtomicBool,
+    next: AtomicU64,
+}
+
+impl Spool {
+    /// Makes the directory if it isn't there, and removes what a process that was killed has left in it.
+    pub fn new(dir: impl Into<PathBuf>) -> io::Result<Spool> {
+        let dir = dir.into();
+        make_dir(&dir)?;
+        for entry in std::fs::read_dir(&dir)? {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().starts_with(PREFIX) {
+                remove_left_over(&entry.path());
+            }
+        }
+        let is_in_memory = is_in_memory(&dir);
+        Ok(Spool { dir, is_in_memory, unnamed: AtomicBool::new(true), next: AtomicU64::new(0) })
+    }
+
+    /// Where it is.
+    pub fn directory(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Refuses a body for which its file system has no room.
+    pub fn check_room(&self, length: u64) -> io::Result<()> {
+        let system = rustix::fs::statvfs(&self.dir)?;
+        let free = system.f_bavail.saturating_mul(system.f_frsize);
+        if length <= free {
+            return Ok(());
+        }
+        let why = format!("it has {length} octets, and there is room for {free}");
+        Err(io::Error::new(io::ErrorKind::StorageFull, why))
+    }
+
+    /// A file to write a body to.
+    pub fn create(&self) -> io::Result<SpoolWriter> {
+        let mode = Mode::RUSR | Mode::WUSR;
+        if self.unnamed.load(Ordering::Relaxed) {
+            let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+            match rustix::fs::open(&self.dir, flags, mode) {
+                Ok(descriptor) => return Ok(self.writer(File::from(descriptor), None)),
+                Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => self.unnamed.store(false, Ordering::Relaxed),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let path = self.dir.join(format!("{PREFIX}{}-{number}", std::process::id()));
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = File::from(rustix::fs::open(&path, flags, mode)?);
+        // Tells others that someone is using it. Without locks nobody removes what is left over.
+        let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
+        Ok(self.writer(file, Some(Named(path))))
+    }
+
+    fn writer(&self, file: File, named: Option<Named>) -> SpoolWriter {
+        SpoolWriter { file, named, length: 0, stays_in_memory: self.is_in_memory, claim: None }
+    }
+}
+
+/// Whether a directory is on a file system in memory, which doesn't say what is there: all of it is, unless it is swapped out.
+fn is_in_memory(dir: &Path) -> bool {
+    const TMPFS: u32 = 0x0102_1994;
+    const RAMFS: u32 = 0x8584_58F6;
+    // The field is signed, and as wide as the system likes; the numbers have 32 bits.
+    rustix::fs::statfs(dir).is_ok_and(|system| [TMPFS, RAMFS].contains(&(system.f_type as u32)))
+}
+
+/// A folder of this user's below the system's for temporary files.
+pub fn default_spool_folder() -> PathBuf {
+    std::env::temp_dir().join(format!("towpath-{}", rustix::process::geteuid().as_raw()))
+}
+
+/// Makes a directory for this user alone, and those above it, if it isn't there.
+pub fn make_dir(dir: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|error| match error.kind() {
+        // Something else is there, and that it exists is not what is wrong.
+        io::ErrorKind::AlreadyExists => Errno::NOTDIR.into(),
+        _ => error,
+    })
+}
+
+fn remove_left_over(path: &Path) {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else { return };
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+/// A name that goes with its owner.
+#[derive(Debug)]
+struct Named(PathBuf);
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A body that is being spooled.
+#[derive(Debug)]
+pub struct SpoolWriter {
+    file: File,
+    named: Option<Named>,
+    length: u64,
+    stays_in_memory: bool,
+    claim: Option<Claim>,
+}
+
+impl SpoolWriter {
+    /// Takes over the room that some of its octets have.
+    pub fn take_room(&mut self, claim: Claim) {
+        match &mut self.claim {
+            Some(taken) => taken.absorb(claim),
+            None => self.claim = Some(claim),
+        }
+    }
+
+    /// Appends octets. After an error (such as a full disk) the body is not to be used.
+    pub fn write(&mut self, octets: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(octets, self.length)?;
+        self.length += octets.len() as u64;
+        Ok(())
+    }
+
+    /// Octets so far.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// The body. It is not synced: see [`SpooledBody::sync`].
+    pub fn finish(self) -> Arc<SpooledBody> {
+        let SpoolWriter { file, named, length, stays_in_memory, claim } = self;
+        let file = shared(Arc::new(file));
+        Arc::new(SpooledBody { file, named, length, stays_in_memory, _claim: claim })
+    }
+}
+
+/// A body in a file.
+#[derive(Debug)]
+pub struct SpooledBody {
+    file: Shared,
+    named: Option<Named>,
+    length: u64,
+    /// Its file system is one in memory.
+    stays_in_memory: bool,
+    /// Free as soon as nobody has the body, for those that come next, though its file may be closed a moment later.
+    _claim: Option<Claim>,
+}
+
+impl SpooledBody {
+    /// A body in a file that something else keeps.
+    pub fn kept(file: File, length: u64) -> Arc<SpooledBody> {
+        Arc::new(SpooledBody {
+            file: shared(Arc::new(file)),
+            named: None,
+            length,
+            stays_in_memory: false,
+            _claim: None,
+        })
+    }
+
+    /// What a body is, if it is in such a file.
+    pub fn of(body: &Body) -> Option<Arc<SpooledBody>> {
+        let large: Arc<dyn Any + Send + Sync> = body.as_large()?.clone();
+        large.downcast().ok()
+    }
+
+    /// The same body with its part of the room, if it is in a file that something else keeps.
+    pub fn with_room(body: Body, room: &Arc<Room>) -> Body {
+        match SpooledBody::of(&body) {
+            Some(kept) if kept.named.is_none() => {
+                let (file, claim) = (shared(Arc::clone(&kept.file)), room.claim_anyway(kept.length));
+                Body::large(Arc::new(SpooledBody {
+                    file,
+                    named: None,
+                    length: kept.length,
+                    stays_in_memory: kept.stays_in_memory,
+                    _claim: Some(claim),
+                }))
+            }
+            _ => body,
+        }
+    }
+
+    /// Its file, from the first octet to the last. It can be read at any offset; nobody writes to it any more.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// All of its octets, in memory.
+    pub fn read(&self) -> io::Result<Bytes> {
+        let mut octets = vec![0; usize::try_from(self.length).unwrap_or(usize::MAX)];
+        self.file().read_exact_at(&mut octets, 0)?;
+        Ok(Bytes::from(octets))
+    }
+
+    /// Its name, where the file system has no files without one. It goes with the last owner of the body.
+    pub fn path(&self) -> Option<&Path> {
+        self.named.as_ref().map(|named| &*named.0)
+    }
+
+    /// Waits until its octets are on the disk. A journal does so before it says that a record which names the body is durable, and
+    /// all other records wait: of a large body it is better done before, on a thread that may wait.
+    pub fn sync(&self) -> io::Result<()> {
+        self.file().sync_data()
+    }
+}
+
+impl AsFd for SpooledBody {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file().as_fd()
+    }
+}
+
+impl LargeBody for SpooledBody {
+    fn length(&self) -> u64 {
+        self.length
+    }
+
+    fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file().read_at(out, offset)
+    }
+
+    fn file_range(self: Arc<SpooledBody>) -> Option<FileRange> {
+        let (length, stays_in_memory) = (self.length, self.stays_in_memory);
+        // It is never written again, so it can't become shorter but by a hand from outside.
+        let range = FileRange::new(self, 0, length).close_if_short();
+        Some(if stays_in_memory { range.in_memory() } else { range })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn read(body: &SpooledBody) -> Vec<u8> {
+        let mut octets = vec![0; body.length() as usize];
+        body.file().read_exact_at(&mut octets, 0).unwrap();
+        octets
+    }
+
+    #[test]
+    fn a_body_is_read_as_it_was_written_with_and_without_a_name() {
+        let dir = tempfile::tempdir().unwrap();
+        for unnamed in [true, false] {
+            let spool = Spool::new(dir.path().join("spool")).unwrap();
+            spool.unnamed.store(unnamed, Ordering::Relaxed);
+            let mut writer = spool.create().unwrap();
+            writer.write(b"one ").unwrap();
+            writer.write(b"two").unwrap();
+            let body = writer.finish();
+            assert_eq!(read(&body), b"one two");
+            if let Some(path) = body.path().map(Path::to_owned) {
+                // Another process that uses the directory leaves it alone.
+                Spool::new(dir.path().join("spool")).unwrap();
+                assert!(path.exists());
+                drop(body);
+                assert!(!path.exists());
+            }
+            assert_eq!(std::fs::read_dir(dir.path().join("spool")).unwrap().count(), 0);
+        }
+    }
+
+    #[test]
+    fn what_is_no_directory_is_called_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        for place in [file.clone(), file.join("below")] {
+            assert_eq!(Spool::new(place).unwrap_err().kind(), io::ErrorKind::NotADirectory);
+        }
+        make_dir(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("spool-1-0"), "left").unwrap();
+        std::fs::write(dir.path().join("other"), "not ours").unwrap();
+        Spool::new(dir.path()).unwrap();
+        assert!(!dir.path().join("spool-1-0").exists());
+        assert!(dir.path().join("other").exists());
+    }
+}

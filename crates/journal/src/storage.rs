@@ -1,0 +1,286 @@
+//! What the journal needs of a file system, as a trait: tests put a disk behind it that fails and forgets.
+
+use crate::spool::SpooledBody;
+use rustix::fs::{
+    AtFlags, FallocateFlags, Mode, OFlags, RenameFlags, fallocate, fstat, linkat, openat, renameat, renameat_with,
+    stat, unlinkat,
+};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// The directory of bodies.
+pub(super) const BODIES_NAME: &str = "bodies";
+
+/// A directory of segments, and one of bodies.
+pub(super) trait Storage: Send + 'static {
+    type File: StorageFile;
+
+    /// Whether it is still what the next start would find at its path.
+    fn is_in_place(&self) -> io::Result<bool>;
+
+    /// The names of all segments and of what was to become one.
+    fn names(&self) -> io::Result<Vec<String>>;
+    /// Opens what is there, for reading and, unless the storage is only to be read, writing.
+    fn open(&self, name: &str) -> io::Result<Self::File>;
+    /// Makes an empty file, or makes one that is there empty.
+    fn create(&self, name: &str) -> io::Result<Self::File>;
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Renames, unless there is something of the new name.
+    fn rename_new(&self, from: &str, to: &str) -> io::Result<()>;
+    fn remove(&self, name: &str) -> io::Result<()>;
+    /// Makes names, new ones and those removed, durable.
+    fn sync(&self) -> io::Result<()>;
+    /// For messages: where a file is.
+    fn path(&self, name: &str) -> PathBuf;
+
+    fn body_names(&self) -> io::Result<Vec<String>>;
+    /// Gives a body its name and syncs it. With `copy`, a fresh file of the same octets.
+    fn keep_body(&self, name: &str, body: &SpooledBody, copy: bool) -> io::Result<()>;
+    fn sync_bodies(&self) -> io::Result<()>;
+    fn open_body(&self, name: &str) -> io::Result<File>;
+    fn remove_body(&self, name: &str) -> io::Result<()>;
+    fn body_path(&self, name: &str) -> PathBuf;
+}
+
+/// A segment.
+pub(super) trait StorageFile: Send {
+    fn length(&self) -> io::Result<u64>;
+    fn set_length(&self, length: u64) -> io::Result<()>;
+    fn read_at(&self, octets: &mut [u8], offset: u64) -> io::Result<usize>;
+    fn write_at(&self, octets: &[u8], offset: u64) -> io::Result<usize>;
+    /// Makes the file this long, with room for all of it.
+    fn allocate(&self, length: u64) -> io::Result<()>;
+    /// Waits until its octets are on the disk.
+    fn sync(&self) -> io::Result<()>;
+
+    fn write_all_at(&self, mut octets: &[u8], mut offset: u64) -> io::Result<()> {
+        while !octets.is_empty() {
+            match self.write_at(octets, offset) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    octets = octets.get(written..).unwrap_or_default();
+                    offset += written as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills `octets`, or as much of them as there is in the file. Tells how much.
+    fn read_full_at(&self, octets: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut done = 0;
+        while let Some(rest) = octets.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            match self.read_at(rest, offset + done as u64) {
+                Ok(0) => break,
+                Ok(read) => done += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+}
+
+/// A real directory, the one that was opened: nothing is done in another that has its name meanwhile.
+#[derive(Debug)]
+pub(super) struct DirStorage {
+    path: PathBuf,
+    dir: File,
+    writable: bool,
+}
+
+impl DirStorage {
+    /// Below `dir`, which was opened at `path`.
+    pub(super) fn new(path: &Path, dir: File, writable: bool) -> DirStorage {
+        DirStorage { path: path.to_owned(), dir, writable }
+    }
+
+    /// Opens what is there.
+    fn open_at(&self, name: &str, access: OFlags) -> io::Result<File> {
+        let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        Ok(openat(&self.dir, name, flags, Mode::empty())?.into())
+    }
+
+    fn open_bodies(&self) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(openat(&self.dir, BODIES_NAME, flags, Mode::empty())?.into())
+    }
+
+    fn copy_body(&self, body: &SpooledBody, to: &str) -> io::Result<()> {
+        use towpath_requests::LargeBody;
+        // Not over the old one: it may be the very file that is copied.
+        let fresh = Path::new(to).with_extension("tmp");
+        let file = new_file(&self.dir, &fresh)?;
+        let mut octets = vec![0; 1 << 20];
+        let (mut done, length) = (0, body.length());
+        while done < length {
+            let most = octets.len().min(usize::try_from(length - done).unwrap_or(usize::MAX));
+            let read = FileExt::read_at(body.file(), &mut octets[..most], done)?;
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            FileExt::write_all_at(&file, &octets[..read], done)?;
+            done += read as u64;
+        }
+        file.sync_data()?;
+        Ok(renameat(&self.dir, &fresh, &self.dir, to)?)
+    }
+}
+
+/// A body's name, from the journal's directory.
+fn below_bodies(name: &str) -> String {
+    format!("{BODIES_NAME}/{name}")
+}
+
+fn names_in(dir: &File) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::read_from(dir)? {
+        // Names of ours are UTF-8.
+        names.extend(entry?.file_name().to_str().map(str::to_owned));
+    }
+    names.retain(|name| name != "." && name != "..");
+    Ok(names)
+}
+
+fn new_file(dir: &File, name: &Path) -> io::Result<File> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(openat(dir, name, flags, Mode::RUSR | Mode::WUSR)?.into())
+}
+
+impl Storage for DirStorage {
+    type File = File;
+
+    fn is_in_place(&self) -> io::Result<bool> {
+        let opened = fstat(&self.dir)?;
+        match stat(&self.path) {
+            Ok(found) => Ok((found.st_dev, found.st_ino) == (opened.st_dev, opened.st_ino)),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        names_in(&self.dir)
+    }
+
+    fn open(&self, name: &str) -> io::Result<File> {
+        self.open_at(name, if self.writable { OFlags::RDWR } else { OFlags::RDONLY })
+    }
+
+    fn create(&self, name: &str) -> io::Result<File> {
+        new_file(&self.dir, Path::new(name))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        Ok(renameat(&self.dir, from, &self.dir, to)?)
+    }
+
+    fn rename_new(&self, from: &str, to: &str) -> io::Result<()> {
+        match renameat_with(&self.dir, from, &self.dir, to, RenameFlags::NOREPLACE) {
+            // Not every file system can, nor may every sandbox. Others than the process that has the locks have no business here
+            // anyway.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => self.rename(from, to),
+            renamed => Ok(renamed?),
+        }
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        Ok(unlinkat(&self.dir, name, AtFlags::empty())?)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.dir.sync_all()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        // Without a slash at the end for the directory itself.
+        if name.is_empty() { self.path.clone() } else { self.path.join(name) }
+    }
+
+    fn body_names(&self) -> io::Result<Vec<String>> {
+        names_in(&self.open_bodies()?)
+    }
+
+    fn keep_body(&self, name: &str, body: &SpooledBody, copy: bool) -> io::Result<()> {
+        let to = below_bodies(name);
+        if copy {
+            return self.copy_body(body, &to);
+        }
+        let linked = match body.path() {
+            Some(path) => linkat(rustix::fs::CWD, path, &self.dir, &to, AtFlags::empty()),
+            None => {
+                // AT_EMPTY_PATH takes a capability before Linux 6.10; what /proc names needs none.
+                let path = format!("/proc/self/fd/{}", body.file().as_raw_fd());
+                linkat(rustix::fs::CWD, path, &self.dir, &to, AtFlags::SYMLINK_FOLLOW)
+            }
+        };
+        match linked {
+            Ok(()) => body.sync(),
+            // Tried before, or of a request that never became durable: ids are not used again, but for those.
+            Err(Errno::EXIST) => self.copy_body(body, &to),
+            // Another file system, one without links, or a file that was removed.
+            Err(Errno::XDEV | Errno::PERM | Errno::NOENT | Errno::OPNOTSUPP | Errno::MLINK) => {
+                self.copy_body(body, &to)
+            }
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn sync_bodies(&self) -> io::Result<()> {
+        self.open_bodies()?.sync_all()
+    }
+
+    fn open_body(&self, name: &str) -> io::Result<File> {
+        self.open_at(&below_bodies(name), OFlags::RDONLY)
+    }
+
+    fn remove_body(&self, name: &str) -> io::Result<()> {
+        self.remove(&below_bodies(name))
+    }
+
+    fn body_path(&self, name: &str) -> PathBuf {
+        self.path.join(BODIES_NAME).join(name)
+    }
+}
+
+impl StorageFile for File {
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn set_length(&self, length: u64) -> io::Result<()> {
+        self.set_len(length)
+    }
+
+    fn read_at(&self, octets: &mut [u8], offset: u64) -> io::Result<usize> {
+        FileExt::read_at(self, octets, offset)
+    }
+
+    fn write_at(&self, octets: &[u8], offset: u64) -> io::Result<usize> {
+        FileExt::write_at(self, octets, offset)
+    }
+
+    fn allocate(&self, length: u64) -> io::Result<()> {
+        match fallocate(self, FallocateFlags::empty(), 0, length) {
+            Ok(()) => Ok(()),
+            // Not every file system can, nor may every sandbox. Then the room isn't reserved.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM) => self.set_len(length),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()?;
+        // A file without a name is gone with this process, however well it was synced.
+        match self.metadata()?.nlink() {
+            0 => Err(io::Error::other("it has been removed")),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,38 @@
+#![allow(clippy::unwrap_used)]
+
+mod basics;
+mod crashes;
+mod damage;
+mod freeing;
+mod model;
+mod place;
+
+use super::*;
+use std::time::{Duration, Instant};
+use towpath_requests::body::Body;
+
+/// Small segments, so that there are many.
+fn small() -> JournalOptions {
+    JournalOptions { segment_bytes: 16 * 1024, pending_bytes: 1 << 20, gives_up: false }
+}
+
+fn open(dir: &Path) -> (Journal, Recovered) {
+    Journal::open(dir, small(), || {}).unwrap()
+}
+
+fn accepted(id: u64, body: &Body) -> Entry<'_> {
+    Entry::Accepted { id, client: [id as u8; 16], number: id + 1000, service: b"echo", expires_unix_ms: id * 7, body }
+}
+
+/// Until all that was appended is durable.
+fn wait_for(journal: &Journal, lsn: Lsn) {
+    let start = Instant::now();
+    while journal.durable() <= lsn {
+        assert!(start.elapsed() < Duration::from_secs(20), "not durable: {:?}", journal.status());
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+fn ids(recovered: &Recovered) -> Vec<u64> {
+    recovered.requests.iter().map(|request| request.id).collect()
+}

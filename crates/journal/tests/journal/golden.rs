@@ -1,0 +1,69 @@
+//! A journal that an earlier build has written is read, as long as its format's number says that it can be.
+
+use super::{octets_of, options, state_of};
+use std::path::{Path, PathBuf};
+use towpath_journal::Spool;
+use towpath_journal::{Entry, InspectedKind, Journal, JournalOptions, inspect};
+use towpath_requests::Body;
+
+fn golden() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/journal-1")
+}
+
+/// To make them for a new format: `cargo test -p towpath-journal --test journal make_golden -- --ignored`.
+#[test]
+#[ignore = "writes the files that the other test reads"]
+fn make_golden() {
+    let dir = golden();
+    let options = JournalOptions { segment_bytes: 4096, ..options() };
+    let spool = Spool::new(std::env::temp_dir()).expect("a spool");
+    let (mut journal, _) = Journal::open(&dir, options, || {}).expect("no journal so far");
+    let mut large = spool.create().expect("a file");
+    large.write(&[b'L'; 1000]).expect("room");
+    let frames = ["one", "", "three"].map(|frame| bytes::Bytes::from_static(frame.as_bytes()));
+    let bodies =
+        [Body::from("first"), Body::of_frames(frames), Body::large(large.finish()), Body::from(vec![b'x'; 3600])];
+    for (id, body) in (1..).zip(&bodies) {
+        let expires_unix_ms = if id == 2 { 1_800_000_000_000 } else { 0 };
+        let (client, number) = ([id as u8; 16], 100 + id);
+        let entry = Entry::Accepted { id, client, number, service: b"golden", expires_unix_ms, body };
+        let lsn = journal.append(&entry).expect("room");
+        while journal.durable() <= lsn {
+            std::thread::yield_now();
+        }
+    }
+    journal.append(&Entry::Finished { id: 1, status: 200, body: &Body::from("reply") }).expect("room");
+    journal.append(&Entry::Forgotten { id: 4 }).expect("room");
+    journal.close().expect("room");
+    std::fs::remove_file(dir.join("lock")).expect("its lock");
+}
+
+#[test]
+fn a_journal_of_an_earlier_build_is_read() {
+    let copy = tempfile::tempdir().expect("a directory");
+    std::fs::create_dir(copy.path().join("bodies")).expect("a directory");
+    for below in [".", "bodies"] {
+        for entry in std::fs::read_dir(golden().join(below)).expect("the golden files") {
+            let entry = entry.expect("a file");
+            if entry.path().is_file() {
+                std::fs::copy(entry.path(), copy.path().join(below).join(entry.file_name())).expect("a copy");
+            }
+        }
+    }
+    let mut kinds = Vec::new();
+    let (segments, cut) = inspect(copy.path(), |record| kinds.push(record.kind)).expect("a journal");
+    assert_eq!((segments.len(), cut), (2, None));
+    assert_eq!(kinds.iter().filter(|kind| matches!(kind, InspectedKind::Accepted { .. })).count(), 4);
+
+    let (_journal, recovered) = Journal::open(copy.path(), options(), || {}).expect("a journal");
+    assert_eq!((recovered.next_id, &recovered.cut), (5, &None));
+    let state = state_of(&recovered);
+    assert_eq!(state.len(), 3);
+    assert_eq!(state[&1], (Vec::new(), Some((200, b"reply".to_vec()))));
+    assert_eq!(state[&3], (vec![b'L'; 1000], None));
+    let two = &recovered.requests[1];
+    assert_eq!((two.id, two.client, two.number, two.expires_unix_ms), (2, [2; 16], 102, 1_800_000_000_000));
+    assert_eq!(&two.service[..], b"golden");
+    assert_eq!(two.body.frames().map(|frames| frames.len()), Some(3));
+    assert_eq!(octets_of(&two.body), b"onethree");
+}

@@ -1,0 +1,475 @@
+//! The body of a request or reply, whichever way it came.
+
+mod arriving;
+mod reader;
+
+pub use arriving::Arriving;
+pub use reader::BodyReader;
+
+use bytes::Bytes;
+use std::any::Any;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use towpath_sockets::FileRange;
+
+/// Bodies of no more octets than this are kept in place, without an allocation.
+pub const INLINE_BYTES_MAX: usize = 46;
+
+/// A slice of what was read keeps all of that alive. Frames of so many octets have a buffer of their own, and are shared. Smaller ones are
+/// copied, so that what is held is never more than twice what is counted.
+pub const SHARE_FROM_BYTES: usize = towpath_sockets::OWN_BUFFER_BYTES;
+
+/// A frame that is kept beyond the turn in which it came.
+pub fn kept(frame: Bytes) -> Bytes {
+    if frame.len() < SHARE_FROM_BYTES { Bytes::copy_from_slice(&frame) } else { frame }
+}
+
+/// Up to so many octets, a copy costs no more than sharing does.
+pub const COPY_AGAIN_BYTES_MAX: usize = 1024;
+
+/// What one body has alone is counted in steps of so many octets: those of the same step can follow each other in the same memory.
+const OWN_STEP_BYTES: usize = 64;
+
+/// A body that isn't in memory, such as a file. Whoever made it knows what it is.
+pub trait LargeBody: Any + Send + Sync + fmt::Debug {
+    /// Its octets.
+    fn length(&self) -> u64;
+
+    /// Reads some of its octets from an offset on, and says how many: 0 only behind the last one. For [`Body::reader`]; whoever
+    /// makes bodies of another kind, and reads them by other means, needn't have it.
+    fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<usize> {
+        let _ = (out, offset);
+        Err(io::Error::new(io::ErrorKind::Unsupported, "a body of this kind can't be read"))
+    }
+
+    /// All of it as a piece of a file, which the kernel sends. `None` if it isn't one: such a body can't be sent.
+    fn file_range(self: Arc<Self>) -> Option<FileRange> {
+        None
+    }
+}
+
+/// The body of a request or reply: one frame or several, or something large elsewhere. Cheap to clone.
+///
+/// What comes in is in memory while it is small, and has [`Body::frames`] then. A larger frame (over
+/// the `spool_over_bytes` of a connection's options, 1 MiB by default) is in a file. [`Body::reader`] and
+/// [`Body::to_vec_limited`] read either.
+#[derive(Clone)]
+pub struct Body(Kind);
+
+#[derive(Clone)]
+enum Kind {
+    Inline {
+        length: u8,
+        octets: [u8; INLINE_BYTES_MAX],
+    },
+    /// Copied out of what was read, and copied again by a clone: to be shared costs as much, even if nobody shares it. There
+    /// may be room behind it.
+    Own {
+        length: usize,
+        octets: Box<[u8]>,
+    },
+    /// The same where it is too large to be copied again. Not [`Bytes`], which allocate twice to be shared.
+    Copied(Arc<[u8]>),
+    One(Bytes),
+    Many(Arc<[Bytes]>),
+    Large(Arc<dyn LargeBody>),
+    Joined(Arc<[Body]>),
+}
+
+impl Body {
+    /// A body of one frame that is copied out of `octets`, so that a small body doesn't keep a large buffer alive.
+    #[inline]
+    pub fn copied(octets: &[u8]) -> Body {
+        match u8::try_from(octets.len()) {
+            Ok(length) if octets.len() <= INLINE_BYTES_MAX => {
+                let mut inline = [0; INLINE_BYTES_MAX];
+                inline[..octets.len()].copy_from_slice(octets);
+                Body(Kind::Inline { length, octets: inline })
+            }
+            _ if octets.len() <= COPY_AGAIN_BYTES_MAX => {
+                Body(Kind::Own { length: octets.len(), octets: octets.into() })
+            }
+            _ => Body(Kind::Copied(octets.into())),
+        }
+    }
+
+    /// A body of several frames. None is the same as one that is empty.
+    pub fn of_frames(frames: impl IntoIterator<Item = Bytes>) -> Body {
+        let mut frames = frames.into_iter();
+        match (frames.next(), frames.next()) {
+            (None, _) => Body::default(),
+            (Some(only), None) => Body::from(only),
+            (Some(first), Some(second)) => Body(Kind::Many([first, second].into_iter().chain(frames).collect())),
+        }
+    }
+
+    /// A body of frames that came from the wire: small ones are copied, so that they don't keep what they were read with alive.
+    pub fn owned(frames: impl IntoIterator<Item = Bytes, IntoIter: ExactSizeIterator>) -> Body {
+        let mut frames = frames.into_iter();
+        match frames.len() {
+            1 => frames.next().map_or_else(Body::default, |frame| match frame.len() {
+                0..SHARE_FROM_BYTES => Body::copied(&frame),
+                _ => Body::from(frame),
+            }),
+            _ => Body::of_frames(frames.map(kept)),
+        }
+    }
+
+    /// Becomes a copy of `octets`. They are written where they stay: to move a body that has just been written costs more than
+    /// the copy, since the processor can't pass on from its store buffer what was written in pieces of other sizes.
+    #[inline]
+    fn set(&mut self, octets: &[u8]) {
+        match (&mut self.0, u8::try_from(octets.len())) {
+            (Kind::Inline { length, octets: inline }, Ok(new)) if octets.len() <= INLINE_BYTES_MAX => {
+                inline[..octets.len()].copy_from_slice(octets);
+                *length = new;
+                return;
+            }
+            // Of nearly the same length: the memory stays, which costs much less than to give it back and take other.
+            (Kind::Own { length, octets: own }, _)
+                if (INLINE_BYTES_MAX + 1..=own.len()).contains(&octets.len())
+                    && own_bytes(octets.len()) == own_bytes(own.len()) =>
+            {
+                own[..octets.len()].copy_from_slice(octets);
+                *length = octets.len();
+                return;
+            }
+            _ => {}
+        }
+        *self = Body::copied(octets);
+    }
+
+    /// Gives up what it holds beside itself; what is left means nothing.
+    #[inline]
+    pub fn release(&mut self) {
+        if !matches!(self.0, Kind::Inline { .. }) {
+            *self = Body::default();
+        }
+    }
+
+    /// Octets of memory that could hold another body of this length, if this one means nothing any more.
+    #[inline]
+    pub fn reusable_bytes(&self) -> usize {
+        match &self.0 {
+            Kind::Own { octets, .. } => own_bytes(octets.len()),
+            _ => 0,
+        }
+    }
+
+    /// A body that isn't in memory.
+    pub fn large(body: Arc<dyn LargeBody>) -> Body {
+        Body(Kind::Large(body))
+    }
+
+    /// Bodies one behind the other, wherever each of them is. Only a broker can send what becomes of them, to stock clients.
+    pub fn joined(bodies: impl IntoIterator<Item = Body>) -> Body {
+        let pieces: Arc<[Body]> = bodies.into_iter().flat_map(|body| body.pieces().to_vec()).collect();
+        match pieces.iter().map(Body::to_frames).collect::<Option<Vec<_>>>() {
+            Some(frames) => Body::of_frames(frames.into_iter().flatten()),
+            None => Body(Kind::Joined(pieces)),
+        }
+    }
+
+    /// What it consists of: bodies that are in memory, and those that aren't.
+    pub fn pieces(&self) -> &[Body] {
+        match &self.0 {
+            Kind::Joined(pieces) => pieces,
+            _ => std::slice::from_ref(self),
+        }
+    }
+
+    /// Its frames; `None` if it isn't in memory: see [`Body::reader`].
+    pub fn frames(&self) -> Option<impl ExactSizeIterator<Item = &[u8]>> {
+        let (one, many): (Option<&[u8]>, &[Bytes]) = match &self.0 {
+            Kind::Inline { length, octets } => (octets.get(..usize::from(*length)), &[]),
+            Kind::Own { length, octets } => (octets.get(..*length), &[]),
+            Kind::Copied(octets) => (Some(octets), &[]),
+            Kind::One(bytes) => (Some(bytes), &[]),
+            Kind::Many(frames) => (None, frames),
+            Kind::Large(_) | Kind::Joined(_) => return None,
+        };
+        Some(Slices { one, many: many.iter() })
+    }
+
+    /// Its octets, if it is in memory and of one frame. [`Body::to_vec_limited`] gives those of any other, too.
+    #[inline]
+    pub fn single(&self) -> Option<&[u8]> {
+        match &self.0 {
+            Kind::Inline { length, octets } => octets.get(..usize::from(*length)),
+            Kind::Own { length, octets } => octets.get(..*length),
+            Kind::Copied(octets) => Some(octets),
+            Kind::One(bytes) => Some(bytes),
+            Kind::Many(_) | Kind::Large(_) | Kind::Joined(_) => None,
+        }
+    }
+
+    /// Its frames as they can be sent, shared where they are large; `None` if it isn't in memory.
+    pub fn to_frames(&self) -> Option<smallvec::SmallVec<[Bytes; 2]>> {
+        Some(match &self.0 {
+            Kind::Inline { length, octets } => {
+                smallvec::smallvec![Bytes::copy_from_slice(octets.get(..usize::from(*length)).unwrap_or_default())]
+            }
+            Kind::Own { length, octets } => {
+                smallvec::smallvec![Bytes::copy_from_slice(octets.get(..*length).unwrap_or_default())]
+            }
+            Kind::Copied(octets) => smallvec::smallvec![Bytes::from_owner(Arc::clone(octets))],
+            Kind::One(bytes) => smallvec::smallvec![bytes.clone()],
+            Kind::Many(frames) => frames.iter().cloned().collect(),
+            Kind::Large(_) | Kind::Joined(_) => return None,
+        })
+    }
+
+    /// What it is if it isn't in memory.
+    pub fn as_large(&self) -> Option<&Arc<dyn LargeBody>> {
+        match &self.0 {
+            Kind::Large(body) => Some(body),
+            _ => None,
+        }
+    }
+
+    /// Octets of all its frames, wherever they are.
+    #[inline]
+    pub fn length(&self) -> u64 {
+        match &self.0 {
+            Kind::Inline { length, .. } => u64::from(*length),
+            Kind::Own { length, .. } => *length as u64,
+            Kind::Copied(octets) => octets.len() as u64,
+            Kind::One(bytes) => bytes.len() as u64,
+            Kind::Large(body) => body.length(),
+            Kind::Many(frames) => length_of_frames(frames),
+            Kind::Joined(pieces) => length_of_pieces(pieces),
+        }
+    }
+
+    /// Octets that it has elsewhere than in memory.
+    #[inline]
+    pub fn large_bytes(&self) -> u64 {
+        match &self.0 {
+            Kind::Large(body) => body.length(),
+            Kind::Joined(pieces) => large_bytes_of_pieces(pieces),
+            _ => 0,
+        }
+    }
+
+    /// Octets of memory that it holds beside itself. What it shares with what was read may be up to twice as much.
+    #[inline]
+    pub fn memory_bytes(&self) -> usize {
+        match &self.0 {
+            Kind::Inline { .. } => 0,
+            Kind::Own { octets, .. } => own_bytes(octets.len()),
+            Kind::Copied(octets) => octets.len(),
+            Kind::One(bytes) => bytes.len(),
+            Kind::Large(_) => 256,
+            Kind::Many(frames) => memory_bytes_of_frames(frames),
+            Kind::Joined(pieces) => memory_bytes_of_pieces(pieces),
+        }
+    }
+}
+
+// Rare, and not to stand in the way of the others where those are inlined.
+#[cold]
+fn length_of_frames(frames: &[Bytes]) -> u64 {
+    frames.iter().map(|frame| frame.len() as u64).sum()
+}
+
+#[cold]
+fn length_of_pieces(pieces: &[Body]) -> u64 {
+    pieces.iter().map(Body::length).sum()
+}
+
+#[cold]
+fn large_bytes_of_pieces(pieces: &[Body]) -> u64 {
+    pieces.iter().map(Body::large_bytes).sum()
+}
+
+/// What each of several frames costs beside its octets: its handle, and what the allocator rounds up and keeps beside two small
+/// pieces of memory. Of frames of an octet it is nearly everything.
+const FRAME_BYTES: usize = size_of::<Bytes>() + 64;
+
+/// Octets of memory that several frames hold.
+#[cold]
+pub fn memory_bytes_of_frames(frames: &[Bytes]) -> usize {
+    frames.iter().map(|frame| FRAME_BYTES + frame.len()).sum()
+}
+
+#[cold]
+fn memory_bytes_of_pieces(pieces: &[Body]) -> usize {
+    pieces.iter().map(|piece| size_of::<Body>() + piece.memory_bytes()).sum()
+}
+
+/// What a body of so many octets counts that has them alone.
+#[inline]
+fn own_bytes(length: usize) -> usize {
+    length.next_multiple_of(OWN_STEP_BYTES)
+}
+
+struct Slices<'a> {
+    one: Option<&'a [u8]>,
+    many: std::slice::Iter<'a, Bytes>,
+}
+
+impl<'a> Iterator for Slices<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        self.one.take().or_else(|| self.many.next().map(|frame| &frame[..]))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = usize::from(self.one.is_some()) + self.many.len();
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for Slices<'_> {}
+
+impl Default for Body {
+    /// One empty frame.
+    fn default() -> Body {
+        Body(Kind::Inline { length: 0, octets: [0; INLINE_BYTES_MAX] })
+    }
+}
+
+impl From<Bytes> for Body {
+    /// A body of one frame. Up to a few octets are copied, more are shared.
+    fn from(bytes: Bytes) -> Body {
+        if bytes.len() <= INLINE_BYTES_MAX { Body::copied(&bytes) } else { Body(Kind::One(bytes)) }
+    }
+}
+
+impl From<Vec<u8>> for Body {
+    fn from(octets: Vec<u8>) -> Body {
+        Body::from(Bytes::from(octets))
+    }
+}
+
+impl From<&[u8]> for Body {
+    fn from(octets: &[u8]) -> Body {
+        Body::copied(octets)
+    }
+}
+
+impl From<&str> for Body {
+    fn from(text: &str) -> Body {
+        Body::copied(text.as_bytes())
+    }
+}
+
+impl From<String> for Body {
+    fn from(text: String) -> Body {
+        Body::from(text.into_bytes())
+    }
+}
+
+impl PartialEq for Body {
+    /// The same frames; what isn't in memory is equal only to itself.
+    fn eq(&self, other: &Body) -> bool {
+        match (&self.0, &other.0) {
+            (Kind::Large(one), Kind::Large(two)) => Arc::ptr_eq(one, two),
+            (Kind::Joined(one), Kind::Joined(two)) => one == two,
+            _ => match (self.frames(), other.frames()) {
+                (Some(one), Some(two)) => one.eq(two),
+                _ => false,
+            },
+        }
+    }
+}
+
+impl Eq for Body {}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Large(body) => write!(f, "Body({body:?})"),
+            Kind::Joined(pieces) => write!(f, "Body({pieces:?})"),
+            _ => {
+                write!(f, "Body(")?;
+                for frame in self.frames().into_iter().flatten() {
+                    let shown = &frame[..frame.len().min(32)];
+                    write!(
+                        f,
+                        "{:?}{}",
+                        Bytes::copy_from_slice(shown),
+                        if shown.len() < frame.len() { "... " } else { " " }
+                    )?;
+                }
+                write!(f, "{} octets)", self.length())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_body_keeps_its_frames_whatever_their_size() {
+        for length in [0, 1, INLINE_BYTES_MAX, INLINE_BYTES_MAX + 1, 5000] {
+            let octets = vec![b'x'; length];
+            for body in [Body::copied(&octets), Body::from(octets.clone()), Body::of_frames([octets.clone().into()])] {
+                assert_eq!(body.single(), Some(&octets[..]));
+                assert_eq!(body.frames().unwrap().collect::<Vec<_>>(), [&octets[..]]);
+                assert_eq!(body.length(), length as u64);
+            }
+            let two = Body::of_frames([Bytes::from(octets.clone()), Bytes::from_static(b"more")]);
+            assert_eq!(two.single(), None);
+            assert_eq!(two.frames().unwrap().collect::<Vec<_>>(), [&octets[..], b"more"]);
+            assert_ne!(two, Body::copied(&octets));
+        }
+        assert_eq!(Body::of_frames([]), Body::default());
+        assert!(size_of::<Body>() <= 48);
+    }
+
+    #[test]
+    fn a_body_of_nearly_the_same_length_follows_in_the_same_memory_and_a_clone_has_its_own() {
+        let at = |body: &Body| body.single().unwrap().as_ptr();
+        let mut body = Body::copied(&[b'a'; 250]);
+        let first = at(&body);
+        Arriving::Octets(&[b'b'; 200]).replace(&mut body);
+        assert_eq!((at(&body), body.single(), body.length()), (first, Some(&[b'b'; 200][..]), 200));
+        let bytes = (body.memory_bytes(), Arriving::Octets(&[0; 200]).memory_bytes());
+        assert_eq!(bytes, (256, 256));
+        let shared = body.clone();
+        Arriving::Octets(&[b'c'; 200]).replace(&mut body);
+        assert_eq!(shared, Body::copied(&[b'b'; 200]));
+        assert_eq!(body, Body::copied(&[b'c'; 200]));
+        let second = at(&body);
+        for length in [8, INLINE_BYTES_MAX, 192, 257, 5000] {
+            let other = vec![b'd'; length];
+            let mut body = body.clone();
+            Arriving::Octets(&other).replace(&mut body);
+            assert_eq!((body.single(), body.length()), (Some(&other[..]), length as u64));
+            assert_ne!(at(&body), second);
+            assert_eq!(body.to_frames().unwrap().concat(), other);
+        }
+        let mut small = Body::copied(&[b'x'; 50]);
+        Arriving::Octets(b"inline").replace(&mut small);
+        assert_eq!((small.single(), small.memory_bytes()), (Some(&b"inline"[..]), 0));
+        Arriving::Octets(&[b'e'; 2000]).replace(&mut body);
+        Arriving::Octets(&[b'f'; 1990]).replace(&mut body);
+        assert_eq!(body.to_frames().unwrap().concat(), vec![b'f'; 1990]);
+    }
+
+    #[test]
+    fn bodies_are_joined_wherever_they_are() {
+        #[derive(Debug)]
+        struct Elsewhere(u64);
+        impl LargeBody for Elsewhere {
+            fn length(&self) -> u64 {
+                self.0
+            }
+        }
+        let several = Body::of_frames([Bytes::from_static(b"b"), Bytes::new()]);
+        let joined = Body::joined([Body::from("a"), several]);
+        assert_eq!(joined.frames().unwrap().collect::<Vec<_>>(), [&b"a"[..], b"b", b""]);
+        let large = Body::large(Arc::new(Elsewhere(7)));
+        let joined = Body::joined([Body::joined([joined, large.clone()]), Body::from("c")]);
+        assert!(joined.frames().is_none() && joined.to_frames().is_none() && joined.as_large().is_none());
+        assert_eq!(joined.length(), 2 + 7 + 1);
+        assert_eq!(joined.pieces().len(), 3);
+        assert_eq!(joined.pieces()[1], large);
+    }
+}

@@ -1,0 +1,115 @@
+//! Reading a body, wherever it is.
+
+use super::{Body, Kind};
+use std::fmt;
+use std::io::{self, Read};
+
+impl Body {
+    /// Reads its octets, frame behind frame, wherever they are: in memory, or in a file that is never loaded as a whole. Every reader
+    /// begins at the front, and keeps the body.
+    ///
+    /// Where [`Body::large_bytes`] isn't 0, reading waits for the disk. On tokio that is for a thread which may wait, such as one of
+    /// `spawn_blocking`; never on a thread that serves others, with more than a little.
+    ///
+    /// ```
+    /// use std::io::Read;
+    /// use towpath_requests::Body;
+    ///
+    /// let mut text = String::new();
+    /// Body::from("how far?").reader().read_to_string(&mut text)?;
+    /// assert_eq!(text, "how far?");
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn reader(&self) -> BodyReader {
+        BodyReader { body: self.clone(), piece: 0, frame: 0, at: 0 }
+    }
+
+    /// All its octets, frame behind frame, if they are no more than `most`: the other side says how large a body is, so this side
+    /// says what it has memory for. Where it may be called is as with [`Body::reader`].
+    ///
+    /// ```
+    /// # use towpath_requests::Body;
+    /// # async fn example(body: Body) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+    /// let octets = tokio::task::spawn_blocking(move || body.to_vec_limited(64 << 20)).await??;
+    /// # Ok(octets)
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::FileTooLarge`] if it has more; otherwise the disk's reason.
+    pub fn to_vec_limited(&self, most: usize) -> io::Result<Vec<u8>> {
+        let length = self.length();
+        let Some(length) = usize::try_from(length).ok().filter(|length| *length <= most) else {
+            let why = format!("a body of {length} octets, where no more than {most} are wanted");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+        };
+        let mut octets = Vec::new();
+        octets.try_reserve_exact(length).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        // It never comes to more: of a file no more is read than the length that was promised.
+        self.reader().read_to_end(&mut octets)?;
+        Ok(octets)
+    }
+
+    /// One of its frames, if it is in memory.
+    fn frame(&self, index: usize) -> Option<&[u8]> {
+        match &self.0 {
+            Kind::Many(frames) => frames.get(index).map(|frame| &frame[..]),
+            _ => self.single().filter(|_| index == 0),
+        }
+    }
+}
+
+/// Reads the octets of a [`Body`]: see [`Body::reader`].
+pub struct BodyReader {
+    body: Body,
+    /// Which of its pieces is read, which frame of that, and how much of this has been.
+    piece: usize,
+    frame: usize,
+    at: u64,
+}
+
+impl Read for BodyReader {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if out.is_empty() {
+            return Ok(0);
+        }
+        while let Some(piece) = self.body.pieces().get(self.piece) {
+            let octets = match (piece.as_large(), piece.frame(self.frame)) {
+                (Some(large), _) => {
+                    let left = large.length().saturating_sub(self.at);
+                    let most = out.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+                    match out.get_mut(..most) {
+                        Some(out) if most > 0 => match large.read_at(out, self.at)? {
+                            // The length was promised.
+                            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                            octets => octets,
+                        },
+                        _ => 0,
+                    }
+                }
+                (None, Some(frame)) => {
+                    let left = usize::try_from(self.at).ok().and_then(|at| frame.get(at..)).unwrap_or_default();
+                    (&mut &*left).read(out)?
+                }
+                (None, None) => 0,
+            };
+            if octets > 0 {
+                self.at += octets as u64;
+                return Ok(octets);
+            }
+            self.at = 0;
+            if piece.frame(self.frame + 1).is_some() {
+                self.frame += 1;
+            } else {
+                (self.piece, self.frame) = (self.piece + 1, 0);
+            }
+        }
+        Ok(0)
+    }
+}
+
+impl fmt::Debug for BodyReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("BodyReader").field(&self.body).finish()
+    }
+}

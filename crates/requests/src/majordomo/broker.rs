@@ -1,0 +1,303 @@
+//! The broker's side.
+
+use super::{CLIENT_01, CLIENT_02, CLIENT_03, Dialect, WORKER_01, WORKER_02, WORKER_03, command};
+use crate::is_built_in;
+use crate::limits::{BODY_FRAMES_MAX, SERVICE_BYTES_MAX};
+use crate::numbered::Token;
+use bytes::Bytes;
+use smallvec::{SmallVec, smallvec};
+use std::sync::Arc;
+
+/// Frames before the empty one that a client may send along and gets back.
+pub const ENVELOPE_FRAMES_MAX: usize = 16;
+
+/// Octets of them.
+pub const ENVELOPE_BYTES_MAX: usize = 4_096;
+
+/// The frames before a body.
+pub type Head = SmallVec<[Bytes; 8]>;
+
+/// What a stock peer says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FromPeer {
+    /// A client's request.
+    Request {
+        /// What it speaks.
+        dialect: Dialect,
+        /// The frames before the empty one, to be sent back. `None`: the dialect has no empty frame.
+        envelope: Option<Arc<[Bytes]>>,
+        /// Which service.
+        service: Bytes,
+        /// At least one frame.
+        body: SmallVec<[Bytes; 2]>,
+    },
+    /// A worker's command.
+    Worker {
+        /// What it speaks.
+        dialect: Dialect,
+        /// The command.
+        command: WorkerCommand,
+    },
+}
+
+/// What a stock worker says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WorkerCommand {
+    /// It works for this service.
+    Ready {
+        /// The service's name.
+        service: Bytes,
+    },
+    /// A reply, or part of one.
+    Reply {
+        /// What it got as the client's address.
+        address: Bytes,
+        /// Whether more will follow.
+        partial: bool,
+        /// At least one frame.
+        body: SmallVec<[Bytes; 2]>,
+    },
+    /// It is alive.
+    Heartbeat,
+    /// It goes.
+    Disconnect,
+}
+
+/// Octets of an unknown header that are shown. Those of Majordomo have 6.
+const HEADER_SHOWN_BYTES: usize = 16;
+
+/// The beginning of a header that isn't known, as it can be shown to people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    octets: [u8; HEADER_SHOWN_BYTES],
+    /// Octets of the whole.
+    length: usize,
+}
+
+impl Header {
+    fn of(header: &[u8]) -> Header {
+        let mut octets = [0; HEADER_SHOWN_BYTES];
+        octets.iter_mut().zip(header).for_each(|(shown, octet)| *shown = *octet);
+        Header { octets, length: header.len() }
+    }
+}
+
+impl std::fmt::Display for Header {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let shown = self.octets.get(..self.length).unwrap_or(&self.octets);
+        let rest = if self.length > shown.len() { "..." } else { "" };
+        write!(f, "{}{rest}", shown.escape_ascii())
+    }
+}
+
+/// What is wrong with a message of a stock peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum MdpError {
+    /// A dialect that isn't spoken.
+    #[error("{0} isn't spoken here; MDP/0.1, MDP/0.2, majortomo's shape of it, and Towpath's numbered requests are")]
+    Dialect(&'static str),
+    /// Not a message of any of them.
+    #[error("not a Majordomo message: {0}")]
+    NotMajordomo(&'static str),
+    /// It has a header where Majordomo's is, which none of them has.
+    #[error("not a Majordomo message that is spoken here: an unknown header after the empty frame, \"{0}\"")]
+    UnknownHeader(Header),
+    /// Right at the beginning, and wrong then. Says which dialect's worker it was, if it was a worker.
+    #[error("malformed: {why}")]
+    Malformed {
+        /// What is wrong.
+        why: &'static str,
+        /// Whom to send a DISCONNECT.
+        worker: Option<Dialect>,
+    },
+}
+
+fn malformed<T>(why: &'static str, worker: Option<Dialect>) -> Result<T, MdpError> {
+    Err(MdpError::Malformed { why, worker })
+}
+
+/// Understands a message of a stock peer.
+pub fn decode(frames: &[Bytes]) -> Result<FromPeer, MdpError> {
+    let first = frames.first().map_or(&b""[..], |frame| frame);
+    match first {
+        CLIENT_02 => return strict_request(None, &frames[1..]),
+        WORKER_02 => return worker(Dialect::Mdp02, &frames[1..]),
+        // Its own layout, without an empty frame; behind one, it is whoever took it for Majordomo's.
+        CLIENT_03 | WORKER_03 => return Err(MdpError::Dialect("the MDP/0.3 of opencmw-cpp")),
+        [0xAA, 0xA4, ..] => return Err(MdpError::Dialect("the zproto codec of zeromq/majordomo")),
+        CLIENT_01 | WORKER_01 => {
+            return Err(MdpError::NotMajordomo(
+                "MDP/0.1 has an empty frame before its header (a DEALER has to send it)",
+            ));
+        }
+        _ => {}
+    }
+    let Some(delimiter) = frames.iter().take(ENVELOPE_FRAMES_MAX + 1).position(Bytes::is_empty) else {
+        return Err(MdpError::NotMajordomo("no header, and no empty frame before one"));
+    };
+    let (envelope, rest) = frames.split_at(delimiter);
+    let [_, header, rest @ ..] = rest else {
+        return Err(MdpError::NotMajordomo("nothing after the empty frame"));
+    };
+    if envelope.iter().map(Bytes::len).sum::<usize>() > ENVELOPE_BYTES_MAX {
+        return Err(MdpError::NotMajordomo("over 4096 octets of envelope"));
+    }
+    // Copied: a slice would keep alive what it was read with, for as long as the request takes.
+    let envelope = || -> Arc<[Bytes]> { envelope.iter().map(|frame| Bytes::copy_from_slice(frame)).collect() };
+    match &header[..] {
+        CLIENT_01 => {
+            let (service, body) = service_and_body(rest)?;
+            Ok(FromPeer::Request { dialect: Dialect::Mdp01, envelope: Some(envelope()), service, body })
+        }
+        CLIENT_02 => match rest {
+            [command, rest @ ..] if command[..] == [command::REQUEST] => {
+                let (service, body) = service_and_body(rest)?;
+                Ok(FromPeer::Request { dialect: Dialect::Majortomo, envelope: Some(envelope()), service, body })
+            }
+            [command, ..] if command[..] == [1] => strict_request(Some(envelope()), rest),
+            _ => Err(MdpError::Dialect("the MDP/0.2 of zeromq/majordomo, whose clients send no command")),
+        },
+        WORKER_01 if delimiter == 0 => worker(Dialect::Mdp01, rest),
+        WORKER_02 if delimiter == 0 => worker(Dialect::Majortomo, rest),
+        CLIENT_03 | WORKER_03 => Err(MdpError::Dialect("the MDP/0.3 of opencmw-cpp")),
+        _ => Err(MdpError::UnknownHeader(Header::of(header))),
+    }
+}
+
+fn strict_request(envelope: Option<Arc<[Bytes]>>, rest: &[Bytes]) -> Result<FromPeer, MdpError> {
+    match rest {
+        [command, rest @ ..] if command[..] == [1] => {
+            let (service, body) = service_and_body(rest)?;
+            Ok(FromPeer::Request { dialect: Dialect::Mdp02, envelope, service, body })
+        }
+        _ => malformed("a client of MDP/0.2 sends the command 01", None),
+    }
+}
+
+type ServiceAndBody = (Bytes, SmallVec<[Bytes; 2]>);
+
+/// Of a client's request.
+fn service_and_body(frames: &[Bytes]) -> Result<ServiceAndBody, MdpError> {
+    let [service, body @ ..] = frames else { return malformed("no service", None) };
+    let service = check_service(service, None)?;
+    // Some of the broker's own services are asked for nothing in particular, which may be said by an empty frame, or by none.
+    let body = if body.is_empty() && is_built_in(&service) { smallvec![Bytes::new()] } else { check_body(body, None)? };
+    Ok((service, body))
+}
+
+fn check_service(service: &Bytes, worker: Option<Dialect>) -> Result<Bytes, MdpError> {
+    match service.len() {
+        0 => malformed("an empty service name", worker),
+        1..=SERVICE_BYTES_MAX => Ok(service.clone()),
+        _ => malformed("a service name of over 255 octets", worker),
+    }
+}
+
+fn check_body(body: &[Bytes], worker: Option<Dialect>) -> Result<SmallVec<[Bytes; 2]>, MdpError> {
+    match body.len() {
+        0 => malformed("a body of no frames", worker),
+        1..=BODY_FRAMES_MAX => Ok(body.iter().cloned().collect()),
+        _ => malformed("a body of too many frames", worker),
+    }
+}
+
+fn worker(dialect: Dialect, rest: &[Bytes]) -> Result<FromPeer, MdpError> {
+    let of = Some(dialect);
+    let [command, rest @ ..] = rest else { return malformed("a worker's message without a command", of) };
+    let &[command] = &command[..] else { return malformed("a command of other than one octet", of) };
+    let command = match command {
+        command::READY => match rest {
+            [service] => WorkerCommand::Ready { service: check_service(service, of)? },
+            [] => return malformed("READY without a service", of),
+            _ => return malformed("READY with more than a service", of),
+        },
+        command::REPLY_01 => reply(dialect, rest, dialect != Dialect::Mdp01)?,
+        command::FINAL if dialect != Dialect::Mdp01 => reply(dialect, rest, false)?,
+        heartbeat if heartbeat == command::heartbeat(dialect) => WorkerCommand::Heartbeat,
+        disconnect if disconnect == command::disconnect(dialect) => WorkerCommand::Disconnect,
+        _ => return malformed("an unknown command of a worker", of),
+    };
+    Ok(FromPeer::Worker { dialect, command })
+}
+
+fn reply(dialect: Dialect, rest: &[Bytes], partial: bool) -> Result<WorkerCommand, MdpError> {
+    let [address, delimiter, body @ ..] = rest else {
+        return malformed("a reply without address, empty frame and body", Some(dialect));
+    };
+    if !delimiter.is_empty() {
+        return malformed("no empty frame after a reply's address", Some(dialect));
+    }
+    Ok(WorkerCommand::Reply { address: address.clone(), partial, body: check_body(body, Some(dialect))? })
+}
+
+/// The frames before the body of a request to a worker. The address is the token in hexadecimal: printable, since some stock
+/// workers take it for text.
+pub fn request_head(dialect: Dialect, token: &Token) -> Head {
+    let mut head = worker_head(dialect, command::REQUEST);
+    let mut address = Vec::with_capacity(32);
+    for octet in token.0 {
+        for digit in [octet >> 4, octet & 15] {
+            address.push(b"0123456789abcdef"[usize::from(digit)]);
+        }
+    }
+    head.push(address.into());
+    head.push(Bytes::new());
+    head
+}
+
+/// The token in a reply's address; `None`: this broker never made such an address.
+pub fn token_of(address: &[u8]) -> Option<Token> {
+    let digits: &[u8; 32] = address.try_into().ok()?;
+    let mut token = [0; 16];
+    for (octet, pair) in token.iter_mut().zip(digits.chunks_exact(2)) {
+        for &digit in pair {
+            let value = match digit {
+                b'0'..=b'9' => digit - b'0',
+                b'a'..=b'f' => digit - b'a' + 10,
+                _ => return None,
+            };
+            *octet = (*octet << 4) | value;
+        }
+    }
+    Some(Token(token))
+}
+
+/// The frames before the body of a reply to a client.
+pub fn reply_head(dialect: Dialect, envelope: Option<&Arc<[Bytes]>>, service: &Bytes, partial: bool) -> Head {
+    let mut head = Head::new();
+    if let Some(envelope) = envelope {
+        head.extend(envelope.iter().cloned());
+        head.push(Bytes::new());
+    }
+    let one = |octet: u8| Bytes::from(vec![octet]);
+    match dialect {
+        Dialect::Mdp01 => head.extend([Bytes::from_static(CLIENT_01), service.clone()]),
+        Dialect::Mdp02 => {
+            head.extend([Bytes::from_static(CLIENT_02), one(if partial { 2 } else { 3 }), service.clone()]);
+        }
+        Dialect::Majortomo => {
+            let command = if partial { command::PARTIAL } else { command::FINAL };
+            head.extend([Bytes::from_static(CLIENT_02), one(command)]);
+        }
+    }
+    head
+}
+
+fn worker_head(dialect: Dialect, command: u8) -> Head {
+    let command = Bytes::from(vec![command]);
+    match dialect {
+        Dialect::Mdp01 => smallvec![Bytes::new(), Bytes::from_static(WORKER_01), command],
+        Dialect::Mdp02 => smallvec![Bytes::from_static(WORKER_02), command],
+        Dialect::Majortomo => smallvec![Bytes::new(), Bytes::from_static(WORKER_02), command],
+    }
+}
+
+/// A heartbeat for a worker.
+pub fn heartbeat(dialect: Dialect) -> Head {
+    worker_head(dialect, command::heartbeat(dialect))
+}
+
+/// Tells a worker to go, and to come again on a new connection if it likes.
+pub fn disconnect(dialect: Dialect) -> Head {
+    worker_head(dialect, command::disconnect(dialect))
+}

@@ -1,0 +1,246 @@
+//! Majordomo as its clients and workers speak it.
+
+use super::{CLIENT_01, CLIENT_02, Dialect, WORKER_01, WORKER_02, command};
+use crate::body::Body;
+use crate::message::append_body;
+use crate::message::{Piece, Pieces, body_of};
+use bytes::Bytes;
+use towpath_sockets::Message;
+
+/// The command of a client in the 0.2 of the specification.
+const CLIENT_REQUEST: u8 = 1;
+
+/// Why a message is left out: it isn't in this dialect.
+#[derive(Debug, thiserror::Error)]
+#[error("not a message of this dialect: {0}")]
+pub struct NotThisDialect(&'static str);
+
+/// What a client hears.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ClientHears {
+    /// Whose reply it is, if it says so.
+    pub service: Option<Bytes>,
+    /// Others will follow.
+    pub partial: bool,
+    /// The reply, or why it is lost.
+    pub body: Result<Body, String>,
+}
+
+/// What a worker hears.
+#[derive(Debug, PartialEq, Eq)]
+pub enum WorkerHears {
+    /// A request.
+    Request {
+        /// What its reply must bring back.
+        address: Bytes,
+        /// The request, or why it is lost.
+        body: Result<Body, String>,
+    },
+    /// The broker lives.
+    Heartbeat,
+    /// The broker wants no more of this connection.
+    Disconnect,
+}
+
+impl Dialect {
+    fn head(self, header_01: &'static [u8], header_02: &'static [u8]) -> Message {
+        match self {
+            Dialect::Mdp01 => Message::new().with(Bytes::new()).with(header_01),
+            Dialect::Mdp02 => Message::new().with(header_02),
+            Dialect::Majortomo => Message::new().with(Bytes::new()).with(header_02),
+        }
+    }
+
+    /// A client's request.
+    pub fn request(self, service: &[u8], body: &Body) -> Message {
+        let mut message = self.head(CLIENT_01, CLIENT_02);
+        match self {
+            Dialect::Mdp01 => {}
+            Dialect::Mdp02 => message = message.with(&[CLIENT_REQUEST][..]),
+            // The same commands for clients and workers.
+            Dialect::Majortomo => message = message.with(&[command::REQUEST][..]),
+        }
+        message = message.with(Bytes::copy_from_slice(service));
+        append_body(&mut message, body);
+        message
+    }
+
+    /// Frames of what a client hears before the body: an empty one, the header, the command and the service, each where there is one.
+    pub const CLIENT_HEAD_FRAMES: usize = 3;
+
+    /// Frames of a request before the body, as a worker hears it.
+    pub fn worker_head_frames(self) -> usize {
+        match self {
+            Dialect::Mdp02 => 4,
+            // An empty one in front.
+            Dialect::Mdp01 | Dialect::Majortomo => 5,
+        }
+    }
+
+    /// What a client hears.
+    pub fn client_hears(self, pieces: Pieces) -> Result<ClientHears, NotThisDialect> {
+        let mut pieces = self.behind_head(pieces, CLIENT_01, CLIENT_02)?;
+        let mut partial = false;
+        if self != Dialect::Mdp01 {
+            let (more, last) = if self == Dialect::Mdp02 { (2, 3) } else { (3, 4) };
+            partial = match one_command(&mut pieces)? {
+                other if other == more => true,
+                other if other == last => false,
+                _ => return Err(NotThisDialect("an unknown command")),
+            };
+        }
+        let service = if self == Dialect::Majortomo { None } else { Some(bytes(&mut pieces)?) };
+        if pieces.is_empty() {
+            return Err(NotThisDialect("a reply without a body"));
+        }
+        Ok(ClientHears { service, partial, body: body_of(pieces) })
+    }
+
+    /// A worker that is there.
+    pub fn ready(self, service: &[u8]) -> Message {
+        self.worker_says(command::READY).with(Bytes::copy_from_slice(service))
+    }
+
+    /// A worker's reply, or a part of one if the shape has them.
+    pub fn reply(self, address: &Bytes, partial: bool, body: &Body) -> Message {
+        let command = match (self, partial) {
+            (Dialect::Mdp01, _) => command::REPLY_01,
+            (_, true) => command::PARTIAL,
+            (_, false) => command::FINAL,
+        };
+        let mut message = self.worker_says(command).with(address.clone()).with(Bytes::new());
+        append_body(&mut message, body);
+        message
+    }
+
+    /// A worker that lives.
+    pub fn heartbeat(self) -> Message {
+        self.worker_says(command::heartbeat(self))
+    }
+
+    /// A worker that leaves.
+    pub fn disconnect(self) -> Message {
+        self.worker_says(command::disconnect(self))
+    }
+
+    fn worker_says(self, command: u8) -> Message {
+        self.head(WORKER_01, WORKER_02).with(vec![command])
+    }
+
+    /// What a worker hears.
+    pub fn worker_hears(self, pieces: Pieces) -> Result<WorkerHears, NotThisDialect> {
+        let mut pieces = self.behind_head(pieces, WORKER_01, WORKER_02)?;
+        match one_command(&mut pieces)? {
+            command::REQUEST => {
+                let address = bytes(&mut pieces)?;
+                if !bytes(&mut pieces)?.is_empty() || pieces.is_empty() {
+                    return Err(NotThisDialect("a request without an empty frame and a body behind its address"));
+                }
+                Ok(WorkerHears::Request { address, body: body_of(pieces) })
+            }
+            other if other == command::heartbeat(self) => Ok(WorkerHears::Heartbeat),
+            other if other == command::disconnect(self) => Ok(WorkerHears::Disconnect),
+            _ => Err(NotThisDialect("an unknown command")),
+        }
+    }
+
+    /// What follows the empty frame, if there must be one, and the header.
+    fn behind_head(self, mut pieces: Pieces, header_01: &[u8], header_02: &[u8]) -> Result<Pieces, NotThisDialect> {
+        if self != Dialect::Mdp02 && !bytes(&mut pieces)?.is_empty() {
+            return Err(NotThisDialect("no empty frame at the beginning"));
+        }
+        let header = if self == Dialect::Mdp01 { header_01 } else { header_02 };
+        if bytes(&mut pieces)? != header {
+            return Err(NotThisDialect("another header"));
+        }
+        Ok(pieces)
+    }
+}
+
+fn bytes(pieces: &mut Pieces) -> Result<Bytes, NotThisDialect> {
+    if !matches!(pieces.first(), Some(Piece::Bytes(_))) {
+        return Err(NotThisDialect("it is too short"));
+    }
+    match pieces.remove(0) {
+        Piece::Bytes(bytes) => Ok(bytes),
+        _ => Err(NotThisDialect("a large frame where a short one belongs")),
+    }
+}
+
+fn one_command(pieces: &mut Pieces) -> Result<u8, NotThisDialect> {
+    match bytes(pieces)?[..] {
+        [command] => Ok(command),
+        _ => Err(NotThisDialect("a command isn't one octet")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use towpath_sockets::Frame;
+
+    fn octets(message: &Message) -> Vec<Vec<u8>> {
+        let of = |frame: &Frame| match frame {
+            Frame::Bytes(bytes) => bytes.to_vec(),
+            Frame::File(_) => panic!("a file"),
+        };
+        message.frames.iter().map(of).collect()
+    }
+
+    fn pieces(frames: &[&[u8]]) -> Pieces {
+        frames.iter().map(|frame| Piece::Bytes(Bytes::copy_from_slice(frame))).collect()
+    }
+
+    #[test]
+    fn requests_of_each_shape() {
+        let body = Body::of_frames([Bytes::from_static(b"one"), Bytes::from_static(b"two")]);
+        assert_eq!(octets(&Dialect::Mdp01.request(b"echo", &body)), [&b""[..], b"MDPC01", b"echo", b"one", b"two"]);
+        assert_eq!(octets(&Dialect::Mdp02.request(b"echo", &body)), [&b"MDPC02"[..], b"\x01", b"echo", b"one", b"two"]);
+        assert_eq!(
+            octets(&Dialect::Majortomo.request(b"echo", &Body::default())),
+            [&b""[..], b"MDPC02", b"\x02", b"echo", b""]
+        );
+    }
+
+    #[test]
+    fn replies_of_each_shape() {
+        let heard = Dialect::Mdp01.client_hears(pieces(&[b"", b"MDPC01", b"echo", b"one"])).unwrap();
+        assert_eq!(heard, ClientHears { service: Some("echo".into()), partial: false, body: Ok("one".into()) });
+        let heard = Dialect::Mdp02.client_hears(pieces(&[b"MDPC02", b"\x02", b"echo", b"one"])).unwrap();
+        assert_eq!(heard, ClientHears { service: Some("echo".into()), partial: true, body: Ok("one".into()) });
+        let heard = Dialect::Majortomo.client_hears(pieces(&[b"", b"MDPC02", b"\x04", b"one"])).unwrap();
+        assert_eq!(heard, ClientHears { service: None, partial: false, body: Ok("one".into()) });
+        for wrong in [
+            &[&b""[..]][..],
+            &[b"", b"MDPC01"],
+            &[b"", b"MDPC01", b"echo"],
+            &[b"", b"MDPW01", b"echo", b"x"],
+            &[b"x", b"MDPC01", b"echo", b"x"],
+        ] {
+            Dialect::Mdp01.client_hears(pieces(wrong)).unwrap_err();
+        }
+        Dialect::Mdp02.client_hears(pieces(&[b"MDPC02", b"\x04", b"echo", b"one"])).unwrap_err();
+    }
+
+    #[test]
+    fn a_worker_of_each_shape() {
+        assert_eq!(octets(&Dialect::Mdp01.ready(b"echo")), [&b""[..], b"MDPW01", b"\x01", b"echo"]);
+        assert_eq!(octets(&Dialect::Mdp02.heartbeat()), [&b"MDPW02"[..], b"\x05"]);
+        assert_eq!(octets(&Dialect::Majortomo.disconnect()), [&b""[..], b"MDPW02", b"\x06"]);
+        let address = Bytes::from_static(b"client");
+        assert_eq!(
+            octets(&Dialect::Mdp01.reply(&address, false, &"done".into())),
+            [&b""[..], b"MDPW01", b"\x03", b"client", b"", b"done"]
+        );
+        assert_eq!(
+            octets(&Dialect::Mdp02.reply(&address, true, &"some".into())),
+            [&b"MDPW02"[..], b"\x03", b"client", b"", b"some"]
+        );
+        let heard = Dialect::Mdp01.worker_hears(pieces(&[b"", b"MDPW01", b"\x02", b"client", b"", b"do"])).unwrap();
+        assert_eq!(heard, WorkerHears::Request { address, body: Ok("do".into()) });
+        assert_eq!(Dialect::Mdp02.worker_hears(pieces(&[b"MDPW02", b"\x06"])).unwrap(), WorkerHears::Disconnect);
+        Dialect::Mdp01.worker_hears(pieces(&[b"", b"MDPW01", b"\x02", b"client", b"x", b"do"])).unwrap_err();
+        Dialect::Mdp01.worker_hears(pieces(&[b"", b"MDPW01", b"\x02", b"client", b""])).unwrap_err();
+    }
+}

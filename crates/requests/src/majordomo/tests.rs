@@ -1,0 +1,123 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::numbered::Token;
+use bytes::Bytes;
+use proptest::prelude::*;
+
+fn frames(texts: &[&'static [u8]]) -> Vec<Bytes> {
+    texts.iter().map(|text| Bytes::from_static(text)).collect()
+}
+
+/// The dialect of a request, its envelope's length, and its body's.
+fn request(texts: &[&'static [u8]]) -> (Dialect, Option<usize>, usize) {
+    match decode(&frames(texts)).unwrap() {
+        FromPeer::Request { dialect, envelope, service, body } => {
+            assert_eq!(service, "echo");
+            (dialect, envelope.map(|envelope| envelope.len()), body.len())
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn each_dialect_is_told_from_its_first_message() {
+    assert_eq!(request(&[b"", b"MDPC01", b"echo", b"a", b"b"]), (Dialect::Mdp01, Some(0), 2));
+    assert_eq!(request(&[b"id", b"", b"MDPC01", b"echo", b""]), (Dialect::Mdp01, Some(1), 1));
+    assert_eq!(request(&[b"MDPC02", b"\x01", b"echo", b"a"]), (Dialect::Mdp02, None, 1));
+    assert_eq!(request(&[b"", b"MDPC02", b"\x01", b"echo", b"a"]), (Dialect::Mdp02, Some(0), 1));
+    assert_eq!(request(&[b"", b"MDPC02", b"\x02", b"echo", b"a"]), (Dialect::Majortomo, Some(0), 1));
+    for (texts, dialect) in [
+        (&[&b""[..], b"MDPW01", b"\x01", b"echo"][..], Dialect::Mdp01),
+        (&[b"MDPW02", b"\x01", b"echo"], Dialect::Mdp02),
+        (&[b"", b"MDPW02", b"\x01", b"echo"], Dialect::Majortomo),
+    ] {
+        let command = WorkerCommand::Ready { service: Bytes::from_static(b"echo") };
+        assert_eq!(decode(&frames(texts)), Ok(FromPeer::Worker { dialect, command }));
+    }
+}
+
+#[test]
+fn the_brokers_own_services_may_be_asked_for_nothing_in_particular() {
+    for texts in [
+        &[&b""[..], b"MDPC01", b"mmi.services"][..],
+        &[b"MDPC02", b"\x01", b"mmi.services"],
+        &[b"", b"MDPC02", b"\x02", b"mmi.services"],
+    ] {
+        let Ok(FromPeer::Request { body, .. }) = decode(&frames(texts)) else { panic!("{texts:?}") };
+        assert_eq!(body[..], [Bytes::new()]);
+    }
+}
+
+#[test]
+fn what_is_not_spoken_is_named() {
+    for (texts, name) in [
+        (&[&b"\xAA\xA4\x01"[..]][..], "zproto"),
+        (&[b"", b"MDPC02", b"echo", b"a"], "zeromq/majordomo"),
+        (&[b"MDPC03", b"\x01", b"/echo", b"1", b"", b"a", b"", b""], "opencmw"),
+        (&[b"MDPW03", b"\x01", b"/echo", b"", b"", b"", b"", b""], "opencmw"),
+        (&[b"", b"MDPC03", b"x"], "opencmw"),
+        (&[b"MDPC01", b"echo", b"a"], "empty frame"),
+        (&[b"GET / HTTP/1.1"], "not a Majordomo"),
+        (&[b""], "nothing after"),
+        (&[b"", b"MDPC01"], "no service"),
+        (&[b"", b"MDPC01", b""], "empty service"),
+        (&[b"", b"MDPC01", b"echo"], "no frames"),
+        (&[b"MDPC02", b"\x01", b"mmi"], "no frames"),
+        (&[b"", b"MDPW01", b"\x09"], "unknown command"),
+        (&[b"", b"MDPW01", b"\x03", b"addr", b"x", b"body"], "no empty frame"),
+        (&[b"", b"MDPW01", b"\x01"], "without a service"),
+    ] {
+        let error = decode(&frames(texts)).unwrap_err().to_string();
+        assert!(error.contains(name), "{error} should speak of {name}");
+    }
+}
+
+#[test]
+fn replies_have_the_shape_of_their_dialect() {
+    let service = Bytes::from_static(b"echo");
+    let envelope: std::sync::Arc<[Bytes]> = [Bytes::from_static(b"id")].into();
+    assert_eq!(
+        reply_head(Dialect::Mdp01, Some(&envelope), &service, false)[..],
+        frames(&[b"id", b"", b"MDPC01", b"echo"])
+    );
+    assert_eq!(reply_head(Dialect::Mdp02, None, &service, true)[..], frames(&[b"MDPC02", b"\x02", b"echo"]));
+    assert_eq!(reply_head(Dialect::Mdp02, None, &service, false)[..], frames(&[b"MDPC02", b"\x03", b"echo"]));
+    let none: std::sync::Arc<[Bytes]> = [].into();
+    assert_eq!(reply_head(Dialect::Majortomo, Some(&none), &service, false)[..], frames(&[b"", b"MDPC02", b"\x04"]));
+    assert_eq!(heartbeat(Dialect::Mdp01)[..], frames(&[b"", b"MDPW01", b"\x04"]));
+    assert_eq!(disconnect(Dialect::Mdp02)[..], frames(&[b"MDPW02", b"\x06"]));
+}
+
+#[test]
+fn an_unknown_header_is_named_whatever_is_in_it() {
+    let told = |header: &'static [u8]| decode(&frames(&[b"", header, b"s01", b"x"])).unwrap_err().to_string();
+    assert!(told(b"MDPC07").ends_with("after the empty frame, \"MDPC07\""), "{}", told(b"MDPC07"));
+    assert!(told(b"\x1b[2J\n\"\xff").ends_with(r#", "\x1b[2J\n\"\xff""#), "{}", told(b"\x1b[2J\n\"\xff"));
+    assert!(told(&[b'x'; 16]).ends_with(&format!(", \"{}\"", "x".repeat(16))));
+    assert!(told(&[b'x'; 17]).ends_with(&format!(", \"{}...\"", "x".repeat(16))));
+}
+
+proptest! {
+    #[test]
+    fn a_token_comes_back_as_printable_text(token in any::<[u8; 16]>()) {
+        let head = request_head(Dialect::Mdp01, &Token(token));
+        prop_assert_eq!(&head[..3], &frames(&[b"", b"MDPW01", b"\x02"])[..]);
+        prop_assert!(head[3].is_ascii() && head[3].first() != Some(&b'@'));
+        prop_assert_eq!(token_of(&head[3]), Some(Token(token)));
+        prop_assert!(head[4].is_empty());
+    }
+
+    #[test]
+    fn any_frames_are_understood_or_refused(
+        texts in prop::collection::vec(
+            prop_oneof![
+                Just(&b""[..]), Just(&b"MDPC01"[..]), Just(&b"MDPW01"[..]), Just(&b"MDPC02"[..]), Just(&b"MDPW02"[..]),
+                Just(&b"\x01"[..]), Just(&b"\x02"[..]), Just(&b"\x03"[..]), Just(&b"\x04"[..]), Just(&b"echo"[..]),
+            ],
+            0..8,
+        ),
+    ) {
+        let _ = decode(&frames(&texts));
+    }
+}

@@ -1,0 +1,271 @@
+//! The fields of records, and the bodies in them.
+
+use crate::body::{Arriving, Body, SHARE_FROM_BYTES};
+use crate::limits::{BODY_FRAMES_MAX, SERVICE_BYTES_MAX};
+use bytes::Bytes;
+
+/// The body is a list of frames, each behind its length in four octets.
+pub const MANY: u8 = 1;
+/// The body is in the message's next frame.
+pub const ATTACHED: u8 = 2;
+/// A reply that others of the same number will follow; a part's number follows the status.
+pub const PARTIAL: u8 = 4;
+/// The request needn't be journalled.
+pub const VOLATILE: u8 = 8;
+
+/// Bodies of more octets than this are attached instead of copied into the block.
+pub const ATTACH_OVER_BYTES: u64 = 4 * 1024;
+
+/// What is wrong with a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// It ends in the middle of a record.
+    #[error("a record ends too early")]
+    Truncated,
+    /// A record of a kind that isn't known.
+    #[error("a record of the unknown kind {0:#04x}")]
+    UnknownKind(u8),
+    /// Flags that aren't known, or not of this kind of record: what they mean can't be done.
+    #[error("a record with the unknown flags {0:#04x}")]
+    UnknownFlags(u8),
+    /// Numbers begin at 1.
+    #[error("a request with the number 0; numbers begin at 1")]
+    NumberZero,
+    /// A service's name is empty or too long.
+    #[error("a service's name has {0} octets; it must have 1 to {SERVICE_BYTES_MAX}")]
+    BadService(usize),
+    /// A record says that its body is attached, and there is no frame for it; or the other way round.
+    #[error("a body is attached that no record announces, or announced and not attached")]
+    Attachment,
+    /// A list of frames doesn't add up, or has too many.
+    #[error("the frames of a body don't add up, or are more than {BODY_FRAMES_MAX}")]
+    BadFrames,
+    /// More requests than a worker takes at a time, or one that it has.
+    #[error("more requests than this worker takes at a time, or one that it has")]
+    OverCredit,
+}
+
+/// The body of a record as it came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Content<'a> {
+    /// One frame.
+    One(&'a [u8]),
+    /// Several, in the form of the wire. The decoder has checked them.
+    Many(&'a [u8]),
+    /// It is in the message's next frame.
+    Attached {
+        /// Whether that frame is a list of frames.
+        many: bool,
+    },
+}
+
+impl<'a> Content<'a> {
+    /// Whether the frame behind the block belongs to this record: those before it have none.
+    pub fn is_attached(&self) -> bool {
+        matches!(self, Content::Attached { .. })
+    }
+
+    /// Whether that frame is a list of frames.
+    pub fn is_attached_list(&self) -> bool {
+        matches!(self, Content::Attached { many: true })
+    }
+
+    /// Takes the body out of its block, or from the frame behind it.
+    pub fn to_body(&self, block: &Bytes, attached: Option<Body>) -> Result<Body, WireError> {
+        self.arriving(block, attached).map(Arriving::into_body)
+    }
+
+    /// The same without a copy, where there would be one.
+    #[inline]
+    pub fn arriving(&self, block: &Bytes, attached: Option<Body>) -> Result<Arriving<'a>, WireError> {
+        match self {
+            Content::One(octets) if octets.len() < SHARE_FROM_BYTES => Ok(Arriving::Octets(octets)),
+            _ => self.large(block, attached).map(Arriving::Body),
+        }
+    }
+
+    fn large(&self, block: &Bytes, attached: Option<Body>) -> Result<Body, WireError> {
+        match self {
+            // A block may be full of what nobody keeps.
+            Content::One(octets) if octets.len() < block.len() / 2 => Ok(Body::copied(octets)),
+            Content::One(octets) => Ok(Body::from(block.slice_ref(octets))),
+            Content::Many(octets) => Ok(Body::of_frames(frames(octets).map(Bytes::copy_from_slice))),
+            Content::Attached { many: false } => attached.ok_or(WireError::Attachment),
+            Content::Attached { many: true } => {
+                let body = attached.ok_or(WireError::Attachment)?;
+                let octets = body.single().ok_or(WireError::BadFrames)?;
+                check_frames(octets)?;
+                let whole = Bytes::copy_from_slice(octets);
+                Ok(Body::of_frames(frames(&whole).map(|frame| whole.slice_ref(frame))))
+            }
+        }
+    }
+}
+
+/// The records of a block, up to one that is none.
+pub fn records<'a, T>(
+    mut block: &'a [u8],
+    decode: impl Fn(&mut &'a [u8]) -> Result<T, WireError>,
+) -> impl Iterator<Item = T> {
+    std::iter::from_fn(move || if block.is_empty() { None } else { decode(&mut block).ok() })
+}
+
+/// The frames of a checked list.
+fn frames(mut octets: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let (length, rest) = octets.split_first_chunk::<4>()?;
+        let (frame, rest) = rest.split_at_checked(u32::from_be_bytes(*length) as usize)?;
+        octets = rest;
+        Some(frame)
+    })
+}
+
+fn check_frames(octets: &[u8]) -> Result<(), WireError> {
+    let (mut count, mut sum) = (0_usize, 0);
+    for frame in frames(octets) {
+        count += 1;
+        sum += 4 + frame.len();
+    }
+    if sum == octets.len() && (1..=BODY_FRAMES_MAX).contains(&count) { Ok(()) } else { Err(WireError::BadFrames) }
+}
+
+/// Takes fields off the front of a block.
+#[derive(Debug, Clone, Copy)]
+pub struct Fields<'a>(pub &'a [u8]);
+
+impl<'a> Fields<'a> {
+    #[inline]
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
+        let (array, rest) = self.0.split_first_chunk::<N>().ok_or(WireError::Truncated)?;
+        self.0 = rest;
+        Ok(*array)
+    }
+
+    #[inline]
+    pub fn u8(&mut self) -> Result<u8, WireError> {
+        self.array::<1>().map(|[octet]| octet)
+    }
+
+    #[inline]
+    pub fn u16(&mut self) -> Result<u16, WireError> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    #[inline]
+    pub fn u32(&mut self) -> Result<u32, WireError> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    #[inline]
+    pub fn u64(&mut self) -> Result<u64, WireError> {
+        self.array().map(u64::from_be_bytes)
+    }
+
+    #[inline]
+    pub fn octets(&mut self, length: usize) -> Result<&'a [u8], WireError> {
+        let (octets, rest) = self.0.split_at_checked(length).ok_or(WireError::Truncated)?;
+        self.0 = rest;
+        Ok(octets)
+    }
+
+    /// Flags: those of bodies, and `others`.
+    #[inline]
+    pub fn flags(&mut self, others: u8) -> Result<u8, WireError> {
+        let flags = self.u8()?;
+        if flags & !(MANY | ATTACHED | others) == 0 { Ok(flags) } else { Err(WireError::UnknownFlags(flags)) }
+    }
+
+    #[inline]
+    pub fn service(&mut self) -> Result<&'a [u8], WireError> {
+        match self.u8()? {
+            0 => Err(WireError::BadService(0)),
+            length => self.octets(usize::from(length)),
+        }
+    }
+
+    /// A body of at most four gigabytes behind its length; larger ones are attached.
+    #[inline]
+    pub fn content(&mut self, flags: u8) -> Result<Content<'a>, WireError> {
+        let length = self.u32()? as usize;
+        let octets = self.octets(length)?;
+        if flags & ATTACHED != 0 {
+            // Only the last record of a block can have its body behind the block.
+            let fits = length == 0 && self.0.is_empty();
+            return if fits { Ok(Content::Attached { many: flags & MANY != 0 }) } else { Err(WireError::Attachment) };
+        }
+        if flags & MANY != 0 {
+            check_frames(octets)?;
+            return Ok(Content::Many(octets));
+        }
+        Ok(Content::One(octets))
+    }
+}
+
+/// Stands for a body of several frames that aren't all in memory: no record can have one, so none is to be given here. What would be
+/// said of it instead ended the connection of whoever gets it.
+const NO_FORM: &[u8] = b"a body of several frames, some of them in files, can't be sent in a record";
+
+/// How a body goes into a record.
+pub enum Form<'a> {
+    One(&'a [u8]),
+    Many { length: usize },
+    Attached { many: bool },
+}
+
+impl Form<'_> {
+    #[inline]
+    pub fn of(body: &Body) -> Form<'_> {
+        if let Some(octets) = body.single()
+            && octets.len() as u64 <= ATTACH_OVER_BYTES
+        {
+            return Form::One(octets);
+        }
+        match body.frames() {
+            Some(frames) if frames.len() > 1 => {
+                let length: usize = frames.map(|frame| 4 + frame.len()).sum();
+                if length as u64 <= ATTACH_OVER_BYTES { Form::Many { length } } else { Form::Attached { many: true } }
+            }
+            None if body.as_large().is_none() => Form::One(NO_FORM),
+            _ => Form::Attached { many: false },
+        }
+    }
+
+    pub fn flags(&self) -> u8 {
+        match self {
+            Form::One(_) => 0,
+            Form::Many { .. } => MANY,
+            Form::Attached { many } => ATTACHED | if *many { MANY } else { 0 },
+        }
+    }
+
+    /// Appends the length and the octets, if they belong here.
+    #[inline]
+    pub fn put(&self, out: &mut Vec<u8>, body: &Body) {
+        match self {
+            Form::One(octets) => {
+                out.extend_from_slice(&(octets.len() as u32).to_be_bytes());
+                out.extend_from_slice(octets);
+            }
+            Form::Many { length } => {
+                out.extend_from_slice(&(*length as u32).to_be_bytes());
+                put_frames(out, body);
+            }
+            Form::Attached { .. } => out.extend_from_slice(&[0; 4]),
+        }
+    }
+}
+
+/// Appends the frames of a body as a list.
+pub fn put_frames(out: &mut Vec<u8>, body: &Body) {
+    for frame in body.frames().into_iter().flatten() {
+        out.extend_from_slice(&(frame.len() as u32).to_be_bytes());
+        out.extend_from_slice(frame);
+    }
+}
+
+/// Appends a service's name behind its length.
+pub fn put_service(out: &mut Vec<u8>, service: &[u8]) {
+    let service = &service[..service.len().min(SERVICE_BYTES_MAX)];
+    out.push(service.len() as u8);
+    out.extend_from_slice(service);
+}

@@ -1,7 +1,0 @@
-#![no_main]
-
-#[path = "../../crates/broker/tests/fuzz_bodies/mod.rs"]
-#[allow(dead_code)]
-mod fuzz_bodies;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz_bodies::broker_records(data));
