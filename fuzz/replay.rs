@@ -22,7 +22,7 @@ pub fn kept(targets: &[Target]) {
     }
 }
 
-/// The same on random octets: a corpus says nothing of an input that nobody has met yet.
+/// The same on random bytes: a corpus says nothing of an input that nobody has met yet.
 pub fn random(targets: &[Target]) {
     use proptest::prelude::*;
     proptest!(ProptestConfig::with_cases(400), |(data in prop::collection::vec(any::<u8>(), 0..400))| {

@@ -101,7 +101,7 @@ pub struct Load {
     pub requests: u64,
     /// What all clients together have under way; 0: everything at once.
     pub ahead: u64,
-    /// Octets of a body.
+    /// Bytes of a body.
     pub size: u64,
 }
 

@@ -24,7 +24,7 @@ pub enum Kind {
 pub struct Sample {
     /// Wall time.
     pub seconds: f64,
-    /// Octets of files that arrived, over all receivers.
+    /// Bytes of files that arrived, over all receivers.
     pub bytes: u64,
     pub server_cpu_seconds: Option<f64>,
     pub receiver_cpu_seconds: Option<f64>,
@@ -185,7 +185,7 @@ impl Row {
         Some((*seconds.first()?, *seconds.last()?))
     }
 
-    /// Octets a second, at the median time.
+    /// Bytes a second, at the median time.
     pub fn rate(&self) -> Option<f64> {
         self.median_of(|sample| Some(sample.bytes as f64 / sample.seconds))
     }

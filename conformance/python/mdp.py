@@ -10,7 +10,7 @@ import zmq
 
 @dataclasses.dataclass(frozen=True)
 class Dialect:
-    """What goes before the parts that all dialects have, and the octets of the commands."""
+    """What goes before the parts that all dialects have, and the bytes of the commands."""
 
     name: str
     delimiter: list[bytes]

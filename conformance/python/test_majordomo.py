@@ -64,7 +64,7 @@ def test_each_client_reaches_each_worker(broker, mdp_client, mdp_worker, kind, w
         assert client.receive(b"echo") == [body[::-1]], name
 
 
-# As a list, the lengths included, they have 1 MiB, one octet more, and much more: our ends take in what is over 1 MiB as a file.
+# As a list, the lengths included, they have 1 MiB, one byte more, and much more: our ends take in what is over 1 MiB as a file.
 LISTS = [[(1 << 20) - 8, 0], [(1 << 20) - 8, 1], [2 << 20, 0, 3 << 20]]
 
 

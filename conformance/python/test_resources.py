@@ -177,7 +177,7 @@ def test_whole_requests_that_nobody_takes_wait_with_their_clients(broker, good, 
 
 
 PADDED = {
-    # (octets of a body, octets that nobody keeps in its block, or before it, how many: together far over what is allowed)
+    # (bytes of a body, bytes that nobody keeps in its block, or before it, how many: together far over what is allowed)
     "small bodies in blocks of 1 MB": (16_385, 1_000_000, 70),
     "small bodies in blocks of 20 MB": (16_385, 20_000_000, 6),
     "the largest bodies that are copied": (65_535, 1_000_000, 70),

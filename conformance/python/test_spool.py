@@ -18,7 +18,7 @@ BODY = b"b" * 2_000_000
 
 @pytest.fixture
 def spooled(connected):
-    """A function of a broker that gives one which tells how many octets of large bodies there are."""
+    """A function of a broker that gives one which tells how many bytes of large bodies there are."""
 
     def of(server):
         client = mdp.Client(connected(server))

@@ -120,7 +120,7 @@ def test_parts_that_nobody_reads(small, connected):
 
 def zeros(server, connected, requests: int):
     """A client that has asked for so much and read nothing, a worker with credit for it all, and a function that lets it reply to all
-    that it has, with 90,000 octets each; it returns how many that were."""
+    that it has, with 90,000 bytes each; it returns how many that were."""
     worker = numbered.Worker(connected(server), b"zeros", credit=10_000)
     client = numbered.Client(connected(server, RCVHWM=1))
     client.send(*(request(number, b"zeros") for number in range(1, requests + 1)))

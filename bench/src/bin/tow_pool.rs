@@ -34,7 +34,7 @@ struct Arguments {
     clients: usize,
     #[arg(long)]
     workers: usize,
-    /// Octets of a body
+    /// Bytes of a body
     #[arg(long)]
     size: usize,
     /// What each request takes

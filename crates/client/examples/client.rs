@@ -4,7 +4,7 @@ use std::error::Error;
 use towpath_client::client::{CallOptions, Client, ClientOptions};
 use towpath_requests::Body;
 
-/// Octets of a reply that there is memory for.
+/// Bytes of a reply that there is memory for.
 const REPLY_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 #[tokio::main(flavor = "current_thread")]
@@ -30,6 +30,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 /// A large reply is in a file, which is for a thread that may wait for the disk.
 async fn text(body: Body) -> Result<String, Box<dyn Error>> {
-    let octets = tokio::task::spawn_blocking(move || body.to_vec_limited(REPLY_BYTES_MAX)).await??;
-    Ok(String::from_utf8_lossy(&octets).into_owned())
+    let bytes = tokio::task::spawn_blocking(move || body.to_vec_limited(REPLY_BYTES_MAX)).await??;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

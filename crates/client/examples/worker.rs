@@ -3,7 +3,7 @@
 use towpath_client::worker::{Worker, WorkerOptions};
 use towpath_requests::Body;
 
-/// Octets of a text that there is memory for, four times over.
+/// Bytes of a text that there is memory for, four times over.
 const TEXT_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 #[tokio::main(flavor = "current_thread")]

@@ -10,7 +10,7 @@ use towpath_requests::numbered::{Block, ClientId, Status, Token, WireError};
 
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Octets that are sent at a time.
+/// Bytes that are sent at a time.
 const PUMP_BYTES: usize = 8 * 1024;
 
 /// An outcome, or part of one.

@@ -423,12 +423,9 @@ fn bodies_of_several_frames_pass_up_to_their_limits_and_no_further() {
         assert_eq!(echo.status().counters.requests, 2);
 
         let error = client.call("echo", of_frames(&[32 * MIB, 32 * MIB + 1])).await.unwrap_err();
-        assert!(
-            matches!(error, CallError::NotMade(SubmitError::TooLarge { frames: 2, octets: 67_108_865 })),
-            "{error}"
-        );
+        assert!(matches!(error, CallError::NotMade(SubmitError::TooLarge { frames: 2, bytes: 67_108_865 })), "{error}");
         let error = client.call("echo", of_frames(&[1; 1001])).await.unwrap_err();
-        assert!(matches!(error, CallError::NotMade(SubmitError::TooLarge { frames: 1001, octets: 1001 })), "{error}");
+        assert!(matches!(error, CallError::NotMade(SubmitError::TooLarge { frames: 1001, bytes: 1001 })), "{error}");
         let error = client.call("echo", Body::large(Arc::new(Elsewhere))).await.unwrap_err();
         assert!(matches!(error, CallError::NotMade(SubmitError::BadBody)), "{error}");
 

@@ -65,5 +65,5 @@ fn large_bodies(endpoint: &str) {
     let _worker = Worker::at_once(&here, "large", WorkerOptions::default(), move |_| Body::from(large())).unwrap();
     let output = example("client").args([endpoint, "large"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(output.stdout.iter().filter(|octet| **octet == b'x').count(), 11 * large().len());
+    assert_eq!(output.stdout.iter().filter(|byte| **byte == b'x').count(), 11 * large().len());
 }

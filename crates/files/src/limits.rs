@@ -2,9 +2,9 @@
 //! allocated or opened. In brackets is the section of `docs/protocol/files.md` that has it.
 
 pub use crate::digest::{LEAF_BYTES_MIN, LEAVES_MAX};
-pub use crate::path::{NAME_OCTETS_MAX, PATH_OCTETS_MAX};
+pub use crate::path::{NAME_BYTES_MAX, PATH_BYTES_MAX};
 
-/// Longest glob, in octets ("list").
+/// Longest glob, in bytes ("list").
 pub const GLOB_BYTES_MAX: usize = 4096;
 
 /// Largest JSON frame of a control message, either way ("Control messages").
@@ -24,7 +24,7 @@ pub const FEATURES_MAX: usize = 256;
 
 /// Entries in one page of a list ("list").
 pub const LIST_PAGE_ENTRIES_MAX: usize = 4096;
-/// Octets of JSON in one page of a list ("list").
+/// Bytes of JSON in one page of a list ("list").
 pub const LIST_PAGE_BYTES_MAX: usize = 512 << 10;
 
 /// Smallest chunk that a client may ask for ("fetch").
@@ -36,14 +36,14 @@ pub const CHUNK_BYTES_MAX: u64 = 4 << 20;
 
 /// Entries in one data message ("Data messages").
 pub const DATA_ENTRIES_MAX: usize = 1024;
-/// The least that a piece costs of the credit, in octets ("credit").
+/// The least that a piece costs of the credit, in bytes ("credit").
 pub const PIECE_COST_MIN: u64 = 256;
 /// The most that credit can add up to ("credit").
 pub const CREDIT_BYTES_MAX: u64 = 1 << 53;
 
 /// Chaining values in one answer ("leaves").
 pub const LEAVES_PAGE_MAX: u32 = 32_768;
-/// Octets of a leaf's chaining value ("leaves").
+/// Bytes of a leaf's chaining value ("leaves").
 pub const LEAF_VALUE_BYTES: usize = 32;
 
 /// Largest answer to `fetch OFFSET SIZE` ("The plain dialect").

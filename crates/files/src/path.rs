@@ -1,24 +1,24 @@
-//! Paths below a root, as they travel on the wire: octets, `/` between names, never leading out.
+//! Paths below a root, as they travel on the wire: bytes, `/` between names, never leading out.
 
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::str::FromStr;
 
-/// The most octets of a whole path.
-pub const PATH_OCTETS_MAX: usize = 4096;
-/// The most octets of one name in a path.
-pub const NAME_OCTETS_MAX: usize = 255;
+/// The most bytes of a whole path.
+pub const PATH_BYTES_MAX: usize = 4096;
+/// The most bytes of one name in a path.
+pub const NAME_BYTES_MAX: usize = 255;
 
-/// Why octets are not a path below a root.
+/// Why bytes are not a path below a root.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PathError {
-    /// Longer than [`PATH_OCTETS_MAX`].
-    #[error("path longer than {PATH_OCTETS_MAX} octets")]
+    /// Longer than [`PATH_BYTES_MAX`].
+    #[error("path longer than {PATH_BYTES_MAX} bytes")]
     TooLong,
-    /// A name longer than [`NAME_OCTETS_MAX`].
-    #[error("name longer than {NAME_OCTETS_MAX} octets")]
+    /// A name longer than [`NAME_BYTES_MAX`].
+    #[error("name longer than {NAME_BYTES_MAX} bytes")]
     NameTooLong,
     /// It begins with `/`.
     #[error("absolute path")]
@@ -29,7 +29,7 @@ pub enum PathError {
     /// A name is `.` or `..`.
     #[error("`.` or `..` in path")]
     Dots,
-    /// It contains a NUL octet.
+    /// It contains a NUL byte.
     #[error("NUL in path")]
     Nul,
     /// A name contains `/` (only where one name alone is expected).
@@ -39,7 +39,7 @@ pub enum PathError {
 
 /// A path below a root: no empty names, no `.` or `..`, no NUL, not absolute, within the limits.
 ///
-/// The root itself is the empty path. The octets need not be UTF-8; [`Display`](fmt::Display) escapes what isn't, and control
+/// The root itself is the empty path. The bytes need not be UTF-8; [`Display`](fmt::Display) escapes what isn't, and control
 /// characters, so that a path from a peer can be put into a log or onto a terminal.
 ///
 /// A valid path is safe to *name* something below a root; that it does not lead out through a symbolic link is for
@@ -53,22 +53,22 @@ impl RelPath {
         RelPath::default()
     }
 
-    /// Checks octets and makes them a path.
-    pub fn new(octets: impl Into<Vec<u8>>) -> Result<RelPath, PathError> {
-        let octets = octets.into();
-        if octets.is_empty() {
+    /// Checks bytes and makes them a path.
+    pub fn new(bytes: impl Into<Vec<u8>>) -> Result<RelPath, PathError> {
+        let bytes = bytes.into();
+        if bytes.is_empty() {
             return Ok(RelPath::root());
         }
-        if octets.len() > PATH_OCTETS_MAX {
+        if bytes.len() > PATH_BYTES_MAX {
             return Err(PathError::TooLong);
         }
-        if octets.starts_with(b"/") {
+        if bytes.starts_with(b"/") {
             return Err(PathError::Absolute);
         }
-        for name in octets.split(|&octet| octet == b'/') {
+        for name in bytes.split(|&byte| byte == b'/') {
             check_name(name)?;
         }
-        Ok(RelPath(octets.into_boxed_slice()))
+        Ok(RelPath(bytes.into_boxed_slice()))
     }
 
     /// Whether this is the root itself.
@@ -76,7 +76,7 @@ impl RelPath {
         self.0.is_empty()
     }
 
-    /// The octets, as they travel.
+    /// The bytes, as they travel.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -89,16 +89,16 @@ impl RelPath {
     /// This path with one more name below it.
     pub fn join(&self, name: &[u8]) -> Result<RelPath, PathError> {
         check_name(name)?;
-        let mut octets = Vec::with_capacity(self.0.len() + 1 + name.len());
-        octets.extend_from_slice(&self.0);
-        if !octets.is_empty() {
-            octets.push(b'/');
+        let mut bytes = Vec::with_capacity(self.0.len() + 1 + name.len());
+        bytes.extend_from_slice(&self.0);
+        if !bytes.is_empty() {
+            bytes.push(b'/');
         }
-        octets.extend_from_slice(name);
-        if octets.len() > PATH_OCTETS_MAX {
+        bytes.extend_from_slice(name);
+        if bytes.len() > PATH_BYTES_MAX {
             return Err(PathError::TooLong);
         }
-        Ok(RelPath(octets.into_boxed_slice()))
+        Ok(RelPath(bytes.into_boxed_slice()))
     }
 
     /// The directory that this is in, and its name there. None for the root.
@@ -120,7 +120,7 @@ impl RelPath {
 
     /// The names from the root downwards.
     pub fn names(&self) -> impl DoubleEndedIterator<Item = &[u8]> {
-        self.0.split(|&octet| octet == b'/').filter(|name| !name.is_empty())
+        self.0.split(|&byte| byte == b'/').filter(|name| !name.is_empty())
     }
 
     /// What remains of this path below `base`: the root if they are the same, None if this isn't below it.
@@ -142,14 +142,14 @@ pub fn check_name(name: &[u8]) -> Result<(), PathError> {
     match name {
         b"" => Err(PathError::EmptyName),
         b"." | b".." => Err(PathError::Dots),
-        _ if name.len() > NAME_OCTETS_MAX => Err(PathError::NameTooLong),
+        _ if name.len() > NAME_BYTES_MAX => Err(PathError::NameTooLong),
         _ if name.contains(&0) => Err(PathError::Nul),
         _ if name.contains(&b'/') => Err(PathError::Slash),
         _ => Ok(()),
     }
 }
 
-/// Octets from a peer made fit for a log or a terminal: control characters, backslashes and what isn't UTF-8 are escaped.
+/// Bytes from a peer made fit for a log or a terminal: control characters, backslashes and what isn't UTF-8 are escaped.
 #[derive(Copy, Clone)]
 pub struct Escaped<'a>(pub &'a [u8]);
 
@@ -166,8 +166,8 @@ impl fmt::Display for Escaped<'_> {
                     _ => f.write_char(character)?,
                 }
             }
-            for octet in chunk.invalid() {
-                write!(f, "\\x{octet:02x}")?;
+            for byte in chunk.invalid() {
+                write!(f, "\\x{byte:02x}")?;
             }
         }
         Ok(())
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn what_leads_out_is_refused() {
-        for (octets, error) in [
+        for (bytes, error) in [
             (&b"/etc/passwd"[..], PathError::Absolute),
             (b"..", PathError::Dots),
             (b"a/../../b", PathError::Dots),
@@ -215,17 +215,17 @@ mod tests {
             (b"a/", PathError::EmptyName),
             (b"a\0b", PathError::Nul),
         ] {
-            assert_eq!(RelPath::new(octets), Err(error), "{}", Escaped(octets));
+            assert_eq!(RelPath::new(bytes), Err(error), "{}", Escaped(bytes));
         }
     }
 
     #[test]
     fn limits_are_exact() {
-        assert!(RelPath::new(vec![b'a'; NAME_OCTETS_MAX]).is_ok());
-        assert_eq!(RelPath::new(vec![b'a'; NAME_OCTETS_MAX + 1]), Err(PathError::NameTooLong));
-        let mut long = b"ab/".repeat(PATH_OCTETS_MAX / 3);
+        assert!(RelPath::new(vec![b'a'; NAME_BYTES_MAX]).is_ok());
+        assert_eq!(RelPath::new(vec![b'a'; NAME_BYTES_MAX + 1]), Err(PathError::NameTooLong));
+        let mut long = b"ab/".repeat(PATH_BYTES_MAX / 3);
         long.push(b'a');
-        assert_eq!(long.len(), PATH_OCTETS_MAX);
+        assert_eq!(long.len(), PATH_BYTES_MAX);
         let longest = RelPath::new(long.clone()).unwrap();
         assert_eq!(longest.join(b"b"), Err(PathError::TooLong));
         long.push(b'a');
@@ -255,8 +255,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn accepted_paths_never_leave_the_root(octets in "[a./\0é]{0,12}") {
-            if let Ok(path) = RelPath::new(octets.as_bytes()) {
+        fn accepted_paths_never_leave_the_root(bytes in "[a./\0é]{0,12}") {
+            if let Ok(path) = RelPath::new(bytes.as_bytes()) {
                 prop_assert!(!path.as_bytes().contains(&0));
                 let mut depth = 0;
                 for component in std::path::Path::new(path.as_os_str()).components() {

@@ -38,41 +38,41 @@ pub(super) enum BadHeader {
 
 impl SegmentHeader {
     pub(super) fn encode(&self) -> [u8; SEGMENT_HEADER_BYTES] {
-        let mut octets = [0; SEGMENT_HEADER_BYTES];
-        octets[..8].copy_from_slice(MAGIC);
-        octets[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        octets[16..24].copy_from_slice(&u64::from(self.number).to_le_bytes());
-        octets[24..32].copy_from_slice(&self.salt.to_le_bytes());
-        octets[32..40].copy_from_slice(&self.sequence.to_le_bytes());
-        octets[40..48].copy_from_slice(&self.previous_end.to_le_bytes());
-        octets[48..56].copy_from_slice(&self.next_id.to_le_bytes());
-        let checksum = crc32c(&octets[..60]);
-        octets[60..].copy_from_slice(&checksum.to_le_bytes());
-        octets
+        let mut bytes = [0; SEGMENT_HEADER_BYTES];
+        bytes[..8].copy_from_slice(MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[16..24].copy_from_slice(&u64::from(self.number).to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.salt.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.sequence.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.previous_end.to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.next_id.to_le_bytes());
+        let checksum = crc32c(&bytes[..60]);
+        bytes[60..].copy_from_slice(&checksum.to_le_bytes());
+        bytes
     }
 
-    pub(super) fn decode(octets: &[u8]) -> Result<SegmentHeader, BadHeader> {
-        let Some(octets) = octets.first_chunk::<SEGMENT_HEADER_BYTES>() else {
+    pub(super) fn decode(bytes: &[u8]) -> Result<SegmentHeader, BadHeader> {
+        let Some(bytes) = bytes.first_chunk::<SEGMENT_HEADER_BYTES>() else {
             return Err(BadHeader::Damaged("it is shorter than a header"));
         };
-        if &octets[..8] != MAGIC {
+        if &bytes[..8] != MAGIC {
             return Err(BadHeader::Damaged("it does not begin as a segment does"));
         }
         // Before the checksum: another version may have it elsewhere.
-        let version = u32_at(octets, 8);
+        let version = u32_at(bytes, 8);
         if version != VERSION {
             return Err(BadHeader::Version(version));
         }
-        if crc32c(&octets[..60]) != u32_at(octets, 60) {
+        if crc32c(&bytes[..60]) != u32_at(bytes, 60) {
             return Err(BadHeader::Damaged("the checksum of its header is wrong"));
         }
-        let number = u32::try_from(u64_at(octets, 16)).map_err(|_| BadHeader::Damaged("its number is too large"))?;
+        let number = u32::try_from(u64_at(bytes, 16)).map_err(|_| BadHeader::Damaged("its number is too large"))?;
         Ok(SegmentHeader {
             number,
-            salt: u64_at(octets, 24),
-            sequence: u64_at(octets, 32),
-            previous_end: u64_at(octets, 40),
-            next_id: u64_at(octets, 48),
+            salt: u64_at(bytes, 24),
+            sequence: u64_at(bytes, 32),
+            previous_end: u64_at(bytes, 40),
+            next_id: u64_at(bytes, 48),
         })
     }
 }
@@ -81,7 +81,7 @@ impl SegmentHeader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BlockHeader {
     pub(super) sequence: u64,
-    /// Octets of its records.
+    /// Bytes of its records.
     pub(super) length: u32,
     /// Its records.
     pub(super) records: u32,
@@ -92,47 +92,47 @@ pub(super) struct BlockHeader {
 impl BlockHeader {
     /// Writes the header of a block into its place in front of the records.
     pub(super) fn seal(block: &mut [u8], salt: u64, sequence: u64, records: u32) {
-        let (header, octets) = block.split_at_mut(BLOCK_HEADER_BYTES);
+        let (header, bytes) = block.split_at_mut(BLOCK_HEADER_BYTES);
         header[..8].copy_from_slice(&salt.to_le_bytes());
         header[8..16].copy_from_slice(&sequence.to_le_bytes());
-        header[16..20].copy_from_slice(&u32::try_from(octets.len()).unwrap_or(u32::MAX).to_le_bytes());
+        header[16..20].copy_from_slice(&u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes());
         header[20..24].copy_from_slice(&records.to_le_bytes());
         let own_checksum = crc32c(&header[..24]);
         header[24..28].copy_from_slice(&own_checksum.to_le_bytes());
-        header[28..].copy_from_slice(&crc32c_append(own_checksum, octets).to_le_bytes());
+        header[28..].copy_from_slice(&crc32c_append(own_checksum, bytes).to_le_bytes());
     }
 
     /// The header of a block of this segment, or `None` if it is something else, or longer than a block can be.
-    pub(super) fn decode(octets: &[u8], salt: u64) -> Option<BlockHeader> {
-        let octets = octets.first_chunk::<BLOCK_HEADER_BYTES>()?;
-        if u64_at(octets, 0) != salt || crc32c(&octets[..24]) != u32_at(octets, 24) {
+    pub(super) fn decode(bytes: &[u8], salt: u64) -> Option<BlockHeader> {
+        let bytes = bytes.first_chunk::<BLOCK_HEADER_BYTES>()?;
+        if u64_at(bytes, 0) != salt || crc32c(&bytes[..24]) != u32_at(bytes, 24) {
             return None;
         }
         let header = BlockHeader {
-            sequence: u64_at(octets, 8),
-            length: u32_at(octets, 16),
-            records: u32_at(octets, 20),
-            own_checksum: u32_at(octets, 24),
-            checksum: u32_at(octets, 28),
+            sequence: u64_at(bytes, 8),
+            length: u32_at(bytes, 16),
+            records: u32_at(bytes, 20),
+            own_checksum: u32_at(bytes, 24),
+            checksum: u32_at(bytes, 28),
         };
         (header.length as usize <= JOURNAL_BLOCK_BYTES_MAX).then_some(header)
     }
 
     /// Whether these are its records.
-    pub(super) fn holds(&self, octets: &[u8]) -> bool {
-        octets.len() == self.length as usize && crc32c_append(self.own_checksum, octets) == self.checksum
+    pub(super) fn holds(&self, bytes: &[u8]) -> bool {
+        bytes.len() == self.length as usize && crc32c_append(self.own_checksum, bytes) == self.checksum
     }
 }
 
-/// Where the next block begins, behind one that takes `octets` with its header and begins at `offset`.
-pub(super) fn next_offset(offset: u64, octets: u64) -> u64 {
-    (offset + octets).next_multiple_of(ALIGNMENT)
+/// Where the next block begins, behind one that takes `bytes` with its header and begins at `offset`.
+pub(super) fn next_offset(offset: u64, bytes: u64) -> u64 {
+    (offset + bytes).next_multiple_of(ALIGNMENT)
 }
 
-fn u32_at(octets: &[u8], at: usize) -> u32 {
-    octets.get(at..).and_then(|octets| octets.first_chunk()).map_or(0, |octets| u32::from_le_bytes(*octets))
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u32::from_le_bytes(*bytes))
 }
 
-fn u64_at(octets: &[u8], at: usize) -> u64 {
-    octets.get(at..).and_then(|octets| octets.first_chunk()).map_or(0, |octets| u64::from_le_bytes(*octets))
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }

@@ -24,7 +24,7 @@ pub(super) struct Cleaning<F> {
     number: u32,
     reader: Reader<F>,
     block: Vec<u8>,
-    /// Octets of the block that are done.
+    /// Bytes of the block that are done.
     done: usize,
     ended: bool,
 }
@@ -41,7 +41,7 @@ impl<F: super::storage::StorageFile> Cleaning<F> {
         self.number
     }
 
-    /// Reads on for about `budget` octets, and appends to the batch what is needed of them. There is something: all of it came before
+    /// Reads on for about `budget` bytes, and appends to the batch what is needed of them. There is something: all of it came before
     /// if the segment has ended. After an error of reading it can be tried again.
     pub(super) fn step(&mut self, budget: usize, index: &Index, batch: &mut Batch) -> Result<(), CleanError> {
         if self.ended {
@@ -53,9 +53,9 @@ impl<F: super::storage::StorageFile> Cleaning<F> {
             if rest.is_empty() {
                 self.done = 0;
                 match self.reader.next().map_err(CleanError::Io)? {
-                    Next::Block { octets, .. } => {
+                    Next::Block { bytes, .. } => {
                         self.block.clear();
-                        self.block.extend_from_slice(octets);
+                        self.block.extend_from_slice(bytes);
                         // A block of nothing has a header.
                         looked_at += 32;
                     }
@@ -65,11 +65,11 @@ impl<F: super::storage::StorageFile> Cleaning<F> {
                 continue;
             }
             let record = Record::take(&mut rest).map_err(CleanError::Damaged)?;
-            looked_at += record.octets.len();
-            self.done += record.octets.len();
+            looked_at += record.bytes.len();
+            self.done += record.bytes.len();
             let needed = index.needed(&record, self.number);
             if needed != Needed::No {
-                record.copy(&mut batch.octets, needed == Needed::Whole);
+                record.copy(&mut batch.bytes, needed == Needed::Whole);
                 batch.records += 1;
             }
         }

@@ -112,7 +112,7 @@ pub(super) fn remove_bodies<S: Storage>(storage: &S, needed: &HashSet<String>) -
     let names = storage.body_names().map_err(JournalError::io("list", storage.body_path("")))?;
     let ours = |name: &&String| {
         let stem = name.split('.').next().unwrap_or_default();
-        stem.len() == 16 && stem.bytes().all(|octet| octet.is_ascii_hexdigit())
+        stem.len() == 16 && stem.bytes().all(|byte| byte.is_ascii_hexdigit())
     };
     for name in names.iter().filter(ours).filter(|name| !needed.contains(*name)) {
         storage.remove_body(name).map_err(JournalError::io("remove", storage.body_path(name)))?;

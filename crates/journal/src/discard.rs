@@ -57,7 +57,7 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
 
 /// All of it was encoded here.
 fn records(batch: &Batch) -> impl Iterator<Item = Record<'_>> {
-    let mut rest = batch.octets.get(super::block::BLOCK_HEADER_BYTES..).unwrap_or_default();
+    let mut rest = batch.bytes.get(super::block::BLOCK_HEADER_BYTES..).unwrap_or_default();
     std::iter::from_fn(move || Record::take(&mut rest).ok())
 }
 
@@ -75,7 +75,7 @@ fn take_out(batch: &mut Batch, ids: &HashSet<u64>, files: &mut Vec<String>) {
     let mut kept = Batch { upto: batch.upto, ..Batch::default() };
     for record in records(batch) {
         if !ids.contains(&record.id) {
-            kept.octets.extend_from_slice(record.octets);
+            kept.bytes.extend_from_slice(record.bytes);
             kept.records += 1;
             continue;
         }

@@ -37,14 +37,14 @@ pub enum JournalError {
     },
     /// What had become durable can't be read. Nothing was changed.
     #[error(
-        "{path}: damaged at octet {offset}: {what}. Nothing was changed. Put the file back from a copy; or, to go on without \
+        "{path}: damaged at byte {offset}: {what}. Nothing was changed. Put the file back from a copy; or, to go on without \
          what the journal holds, move its directory away",
         path = path.display()
     )]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Where in it, in octets.
+        /// Where in it, in bytes.
         offset: u64,
         /// What is wrong there.
         what: &'static str,

@@ -56,7 +56,7 @@ pub(crate) enum Failing {
     SyncOfRemoval,
     /// Every second time, to use a spare.
     Reuse,
-    /// There is no room for the last octets of a long write.
+    /// There is no room for the last bytes of a long write.
     EndOfWrite,
 }
 
@@ -79,7 +79,7 @@ pub(crate) struct World {
     pub(crate) failing: Option<Failing>,
     /// What would have failed since, if it didn't only every second time.
     failures: u64,
-    /// Octets that files may have together.
+    /// Bytes that files may have together.
     pub(crate) room: Option<usize>,
 }
 
@@ -133,7 +133,7 @@ impl Disk {
         (world.crashed, world.crash_in) = (false, None);
     }
 
-    /// The segments' names and octets.
+    /// The segments' names and bytes.
     pub(crate) fn segments(&self) -> BTreeMap<String, Vec<u8>> {
         let world = self.world();
         let segment = |(name, inode): (&String, &usize)| (name.clone(), world.inodes[*inode].cached.clone());
@@ -148,10 +148,10 @@ impl Disk {
     /// A disk with these files, all of them durable.
     pub(crate) fn holding(files: &BTreeMap<String, Vec<u8>>) -> Disk {
         let disk = Disk::new(1);
-        for (name, octets) in files {
+        for (name, bytes) in files {
             let mut world = disk.world();
             let inode = world.inodes.len();
-            world.inodes.push(Inode { cached: octets.clone(), durable: octets.clone(), ..Inode::default() });
+            world.inodes.push(Inode { cached: bytes.clone(), durable: bytes.clone(), ..Inode::default() });
             world.names.insert(name.clone(), inode);
             world.durable_names.insert(name.clone(), inode);
         }
@@ -251,23 +251,23 @@ impl StorageFile for DiskFile {
         Ok(())
     }
 
-    fn read_at(&self, octets: &mut [u8], offset: u64) -> io::Result<usize> {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut world = self.disk.world();
-        let short = world.random.below(octets.len() as u64 + 1).max(1) as usize;
+        let short = world.random.below(bytes.len() as u64 + 1).max(1) as usize;
         let rest = world.inodes[self.inode].cached.get(offset as usize..).unwrap_or_default();
-        let count = octets.len().min(rest.len()).min(short);
-        octets[..count].copy_from_slice(&rest[..count]);
+        let count = bytes.len().min(rest.len()).min(short);
+        bytes[..count].copy_from_slice(&rest[..count]);
         Ok(count)
     }
 
-    fn write_at(&self, octets: &[u8], offset: u64) -> io::Result<usize> {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
         let mut world = self.disk.world();
         const END: usize = 16;
         let written = match world.failing {
-            Some(Failing::EndOfWrite) if octets.len() == END => return Err(full()),
-            Some(Failing::EndOfWrite) if octets.len() > 2 * END => octets.len() - END,
-            Some(Failing::EndOfWrite) => octets.len(),
-            _ => octets.len().min(1 + world.random.below(octets.len() as u64 * 2) as usize),
+            Some(Failing::EndOfWrite) if bytes.len() == END => return Err(full()),
+            Some(Failing::EndOfWrite) if bytes.len() > 2 * END => bytes.len() - END,
+            Some(Failing::EndOfWrite) => bytes.len(),
+            _ => bytes.len().min(1 + world.random.below(bytes.len() as u64 * 2) as usize),
         };
         world.operation()?;
         let end = offset as usize + written;
@@ -275,7 +275,7 @@ impl StorageFile for DiskFile {
         world.room_for(end.saturating_sub(length))?;
         let inode = &mut world.inodes[self.inode];
         inode.cached.resize(length.max(end), 0);
-        inode.cached[offset as usize..end].copy_from_slice(&octets[..written]);
+        inode.cached[offset as usize..end].copy_from_slice(&bytes[..written]);
         inode.dirty.extend(offset as usize / PAGE..end.div_ceil(PAGE));
         Ok(written)
     }
@@ -392,11 +392,11 @@ impl Storage for Disk {
     }
 
     fn keep_body(&self, name: &str, body: &SpooledBody, _: bool) -> io::Result<()> {
-        let mut octets = vec![0; towpath_requests::LargeBody::length(body) as usize];
-        std::os::unix::fs::FileExt::read_exact_at(body.file(), &mut octets, 0)?;
+        let mut bytes = vec![0; towpath_requests::LargeBody::length(body) as usize];
+        std::os::unix::fs::FileExt::read_exact_at(body.file(), &mut bytes, 0)?;
         let mut world = self.world();
         world.operation()?;
-        world.bodies.insert(name.to_owned(), octets);
+        world.bodies.insert(name.to_owned(), bytes);
         world.lost_bodies.remove(name);
         Ok(())
     }

@@ -36,7 +36,7 @@ pub(super) enum Needed {
 #[derive(Default)]
 pub(super) struct Index {
     slots: HashMap<u64, Slot, RandomState>,
-    /// Octets needed of each segment, from `first` on.
+    /// Bytes needed of each segment, from `first` on.
     needed: VecDeque<u64>,
     first: u32,
     total: u64,
@@ -45,7 +45,7 @@ pub(super) struct Index {
 impl Index {
     /// Takes in a record that is in a segment. `unneeded` is told the names of files that aren't needed any more.
     pub(super) fn apply(&mut self, record: &Record, segment: u32, mut unneeded: impl FnMut(String)) {
-        let bytes = record.octets.len() as u32;
+        let bytes = record.bytes.len() as u32;
         match record.what {
             What::Accepted { body, .. } => {
                 let slot = self.slots.entry(record.id).or_default();
@@ -96,12 +96,12 @@ impl Index {
         }
     }
 
-    /// Octets needed of a segment.
+    /// Bytes needed of a segment.
     pub(super) fn needed_of(&self, segment: u32) -> u64 {
         segment.checked_sub(self.first).and_then(|index| self.needed.get(index as usize)).copied().unwrap_or(0)
     }
 
-    /// Octets needed of all segments.
+    /// Bytes needed of all segments.
     pub(super) fn total(&self) -> u64 {
         self.total
     }

@@ -17,7 +17,7 @@ pub struct Inspected {
     pub segment: u32,
     /// Whose request.
     pub id: u64,
-    /// Octets that it takes there.
+    /// Bytes that it takes there.
     pub bytes: usize,
     /// What it says.
     pub kind: InspectedKind,
@@ -36,14 +36,14 @@ pub enum InspectedKind {
         service: Vec<u8>,
         /// When it need not be done any more, in milliseconds since 1970; 0 is never.
         expires_unix_ms: u64,
-        /// Octets of its body.
+        /// Bytes of its body.
         body_bytes: u64,
     },
     /// It has its outcome.
     Finished {
         /// How it ended.
         status: u16,
-        /// Octets of the outcome's body.
+        /// Bytes of the outcome's body.
         body_bytes: u64,
     },
     /// Nothing of it is needed any more.
@@ -55,9 +55,9 @@ pub enum InspectedKind {
 pub struct InspectedSegment {
     /// Its number.
     pub number: u32,
-    /// Where its blocks end, in octets.
+    /// Where its blocks end, in bytes.
     pub end: u64,
-    /// Octets of its records that are still needed.
+    /// Bytes of its records that are still needed.
     pub needed_bytes: u64,
 }
 
@@ -85,7 +85,7 @@ pub fn inspect(
             What::Finished { status, body } => InspectedKind::Finished { status, body_bytes: body.length() },
             What::Forgotten => InspectedKind::Forgotten,
         };
-        each(Inspected { segment, id: record.id, bytes: record.octets.len(), kind });
+        each(Inspected { segment, id: record.id, bytes: record.bytes.len(), kind });
     })?;
     let described = |found: &recover::FoundSegment| InspectedSegment {
         number: found.number,
@@ -107,10 +107,10 @@ impl StorageFile for Octets<'_> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    fn read_at(&self, octets: &mut [u8], offset: u64) -> io::Result<usize> {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
         let rest = usize::try_from(offset).ok().and_then(|offset| self.0.get(offset..)).unwrap_or_default();
-        let count = rest.len().min(octets.len());
-        octets[..count].copy_from_slice(&rest[..count]);
+        let count = rest.len().min(bytes.len());
+        bytes[..count].copy_from_slice(&rest[..count]);
         Ok(count)
     }
 
@@ -153,9 +153,9 @@ pub fn fuzz_segment(data: &[u8]) {
 fn read_segment(segment: &[u8], header: &SegmentHeader) -> usize {
     let mut reader = Reader::new(Octets(segment), header, segment.len() as u64);
     let mut blocks = 0;
-    while let Ok(Next::Block { mut octets, .. }) = reader.next() {
+    while let Ok(Next::Block { mut bytes, .. }) = reader.next() {
         blocks += 1;
-        while let Ok(record) = Record::take(&mut octets) {
+        while let Ok(record) = Record::take(&mut bytes) {
             check_record(&record);
         }
     }
@@ -169,7 +169,7 @@ fn check_record(record: &Record) {
     use towpath_requests::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX, SERVICE_BYTES_MAX};
     let mut copied = Vec::new();
     record.copy(&mut copied, true);
-    assert_eq!(copied, record.octets);
+    assert_eq!(copied, record.bytes);
     copied.clear();
     record.copy(&mut copied, false);
     assert_eq!(copied.len(), record.bytes_without_body());

@@ -93,8 +93,8 @@ impl Journal {
         let mut loading = replay::Loading::default();
         let mut found = recover::read_all(&storage, |record, segment| loading.apply(record, segment))?;
         if let Some(cut) = &found.cut {
-            let (file, CutTail { offset, octets, what, .. }) = (cut.path.display(), cut);
-            tracing::warn!(%file, offset, octets, what, "{}", CutTail::MEANING);
+            let (file, CutTail { offset, bytes, what, .. }) = (cut.path.display(), cut);
+            tracing::warn!(%file, offset, bytes, what, "{}", CutTail::MEANING);
         }
         let (requests, files) = loading.replay.finish(&storage, found.cut.as_mut())?;
         directory::remove_spares(&storage)?;
@@ -109,7 +109,7 @@ impl Journal {
         let mut end = found.segments.last().map_or(block::SEGMENT_HEADER_BYTES as u64, |segment| segment.end);
         if let Some(last) = found.last_block.take() {
             let mut again = Batch { records: last.records, ..Batch::default() };
-            again.octets.extend_from_slice(&last.octets);
+            again.bytes.extend_from_slice(&last.bytes);
             end = last.start;
             found.sequence -= 1;
             batch = Some(again);
@@ -174,7 +174,7 @@ impl Journal {
         if waiting > 0 && waiting + bytes > self.pending_bytes {
             return Err(JournalError::Full);
         }
-        record::encode(entry, bytes, &mut queue.batch.octets);
+        record::encode(entry, bytes, &mut queue.batch.bytes);
         queue.batch.records += 1;
         queue.batch.bodies.extend(file);
         let lsn = Lsn(queue.next);
@@ -207,7 +207,7 @@ impl Journal {
         self.shared.failure().map_or(Status::Working, Status::Failing)
     }
 
-    /// Octets that wait for the disk.
+    /// Bytes that wait for the disk.
     pub fn pending_bytes(&self) -> usize {
         let queue = self.shared.queue();
         queue.in_flight + queue.batch.records_bytes()

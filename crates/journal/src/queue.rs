@@ -11,7 +11,7 @@ const BUFFER_KEPT_BYTES: usize = 16 * 1024 * 1024;
 
 /// Records that become durable at once: a block, but for its header, whose room is in front.
 pub(super) struct Batch {
-    pub(super) octets: Vec<u8>,
+    pub(super) bytes: Vec<u8>,
     pub(super) records: u32,
     /// When this batch is durable, all records numbered below this are.
     pub(super) upto: u64,
@@ -22,7 +22,7 @@ pub(super) struct Batch {
 pub(super) struct PendingBody {
     pub(super) name: String,
     pub(super) body: Arc<dyn LargeBody>,
-    /// It has its name, and its octets are on the disk.
+    /// It has its name, and its bytes are on the disk.
     pub(super) kept: bool,
     /// Syncing it failed: what the system then has of the file is anyone's guess, so that it is written once more.
     pub(super) copy: bool,
@@ -30,26 +30,26 @@ pub(super) struct PendingBody {
 
 impl Default for Batch {
     fn default() -> Batch {
-        Batch { octets: vec![0; BLOCK_HEADER_BYTES], records: 0, upto: 0, bodies: Vec::new() }
+        Batch { bytes: vec![0; BLOCK_HEADER_BYTES], records: 0, upto: 0, bodies: Vec::new() }
     }
 }
 
 impl Batch {
     pub(super) fn is_empty(&self) -> bool {
-        self.octets.len() == BLOCK_HEADER_BYTES
+        self.bytes.len() == BLOCK_HEADER_BYTES
     }
 
-    /// Octets of its records.
+    /// Bytes of its records.
     pub(super) fn records_bytes(&self) -> usize {
-        self.octets.len() - BLOCK_HEADER_BYTES
+        self.bytes.len() - BLOCK_HEADER_BYTES
     }
 
     /// Empty, with its memory unless that is a lot.
     pub(super) fn reset(&mut self) {
-        if self.octets.capacity() > BUFFER_KEPT_BYTES {
-            self.octets = vec![0; BLOCK_HEADER_BYTES];
+        if self.bytes.capacity() > BUFFER_KEPT_BYTES {
+            self.bytes = vec![0; BLOCK_HEADER_BYTES];
         }
-        self.octets.truncate(BLOCK_HEADER_BYTES);
+        self.bytes.truncate(BLOCK_HEADER_BYTES);
         self.records = 0;
         self.bodies.clear();
     }
@@ -58,7 +58,7 @@ impl Batch {
 #[derive(Default)]
 pub(super) struct Queue {
     pub(super) batch: Batch,
-    /// Octets of the batch that is being written.
+    /// Bytes of the batch that is being written.
     pub(super) in_flight: usize,
     /// The number of the next record.
     pub(super) next: u64,

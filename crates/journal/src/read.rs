@@ -29,7 +29,7 @@ pub(super) enum Next<'a> {
     Block {
         start: u64,
         records: u32,
-        octets: &'a [u8],
+        bytes: &'a [u8],
     },
     /// No more blocks, as it should be.
     End,
@@ -58,13 +58,13 @@ impl<F: StorageFile> Reader<F> {
     /// The next block, if one is there and whole.
     pub(super) fn next(&mut self) -> io::Result<Next<'_>> {
         let start = self.offset;
-        let octets = self.octets(start, BLOCK_HEADER_BYTES)?;
-        // Also where the file was made shorter: to the octet, no block is cut.
-        if octets.iter().all(|octet| *octet == 0) {
+        let bytes = self.bytes(start, BLOCK_HEADER_BYTES)?;
+        // Also where the file was made shorter: to the byte, no block is cut.
+        if bytes.iter().all(|byte| *byte == 0) {
             return Ok(Next::End);
         }
         let salt = self.salt;
-        let Some(header) = BlockHeader::decode(self.octets(start, BLOCK_HEADER_BYTES)?, salt) else {
+        let Some(header) = BlockHeader::decode(self.bytes(start, BLOCK_HEADER_BYTES)?, salt) else {
             return Ok(Next::Bad("no header of a block"));
         };
         if header.sequence != self.sequence {
@@ -75,27 +75,27 @@ impl<F: StorageFile> Reader<F> {
         if at + length > self.end {
             return Ok(Next::Bad("a block is cut off"));
         }
-        if !header.holds(self.octets(at, header.length as usize)?) {
+        if !header.holds(self.bytes(at, header.length as usize)?) {
             return Ok(Next::Bad("the checksum of a block is wrong"));
         }
         self.offset = next_offset(at, length);
         self.sequence += 1;
-        let octets = self.octets(at, header.length as usize)?;
-        Ok(Next::Block { start, records: header.records, octets })
+        let bytes = self.bytes(at, header.length as usize)?;
+        Ok(Next::Block { start, records: header.records, bytes })
     }
 
-    /// Octets from here to the last one of the file that isn't zero.
+    /// Bytes from here to the last one of the file that isn't zero.
     pub(super) fn used_behind(&mut self) -> io::Result<u64> {
         let (start, mut offset, mut used) = (self.offset, self.offset, 0);
         loop {
-            let octets = self.octets(offset, WINDOW_BYTES)?;
-            if octets.is_empty() {
+            let bytes = self.bytes(offset, WINDOW_BYTES)?;
+            if bytes.is_empty() {
                 return Ok(used);
             }
-            if let Some(last) = octets.iter().rposition(|octet| *octet != 0) {
+            if let Some(last) = bytes.iter().rposition(|byte| *byte != 0) {
                 used = offset + last as u64 + 1 - start;
             }
-            offset += octets.len() as u64;
+            offset += bytes.len() as u64;
         }
     }
 
@@ -104,28 +104,28 @@ impl<F: StorageFile> Reader<F> {
         let (salt, sequence) = (self.salt, self.sequence);
         let mut offset = self.offset + ALIGNMENT;
         loop {
-            let octets = self.octets(offset, WINDOW_BYTES)?;
-            let found = octets.chunks_exact(ALIGNMENT as usize).enumerate().position(|(index, chunk)| {
+            let bytes = self.bytes(offset, WINDOW_BYTES)?;
+            let found = bytes.chunks_exact(ALIGNMENT as usize).enumerate().position(|(index, chunk)| {
                 chunk.starts_with(&salt.to_le_bytes())
-                    && octets
+                    && bytes
                         .get(index * ALIGNMENT as usize..)
-                        .and_then(|octets| BlockHeader::decode(octets, salt))
+                        .and_then(|bytes| BlockHeader::decode(bytes, salt))
                         .is_some_and(|header| header.sequence > sequence)
             });
             if let Some(index) = found {
                 return Ok(Some(offset + index as u64 * ALIGNMENT));
             }
-            if octets.len() <= BLOCK_HEADER_BYTES {
+            if bytes.len() <= BLOCK_HEADER_BYTES {
                 return Ok(None);
             }
             // A header may lie across the end of what was looked at.
-            let looked_at = octets.len() - BLOCK_HEADER_BYTES;
+            let looked_at = bytes.len() - BLOCK_HEADER_BYTES;
             offset += (looked_at as u64).next_multiple_of(ALIGNMENT).max(ALIGNMENT);
         }
     }
 
-    /// The octets at a place: fewer than `length` at the end.
-    fn octets(&mut self, offset: u64, length: usize) -> io::Result<&[u8]> {
+    /// The bytes at a place: fewer than `length` at the end.
+    fn bytes(&mut self, offset: u64, length: usize) -> io::Result<&[u8]> {
         let wanted = length.min(usize::try_from(self.end.saturating_sub(offset)).unwrap_or(usize::MAX));
         let window_end = self.window_at + self.window.len() as u64;
         if offset < self.window_at || offset + wanted as u64 > window_end {

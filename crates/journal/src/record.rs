@@ -1,4 +1,4 @@
-//! Records: what is told of one request, as octets. docs/formats/journal.md has the tables.
+//! Records: what is told of one request, as bytes. docs/formats/journal.md has the tables.
 //!
 //! A record has a length, a kind and a request's id in front, so that one can be moved without being understood whole.
 
@@ -23,13 +23,13 @@ const SEVERAL_FRAMES: u8 = 1;
 const IN_A_FILE: u8 = 2;
 const DROPPED: u8 = 3;
 
-/// A record, with its octets where they were read.
+/// A record, with its bytes where they were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record<'a> {
     pub(super) id: u64,
     pub(super) what: What<'a>,
-    /// All of its octets, with those in front.
-    pub(super) octets: &'a [u8],
+    /// All of its bytes, with those in front.
+    pub(super) bytes: &'a [u8],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(super) enum What<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stored<'a> {
     One(&'a [u8]),
-    /// Behind the count: each frame with its length (4 octets) in front. They were checked.
+    /// Behind the count: each frame with its length (4 bytes) in front. They were checked.
     Several(&'a [u8]),
     /// In a file of this length.
     File(u64),
@@ -52,16 +52,16 @@ pub(super) enum Stored<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// Takes the next record off `octets`, what is left staying there. An error says what is wrong with it.
-    pub(super) fn take(octets: &mut &'a [u8]) -> Result<Record<'a>, &'static str> {
-        let all = *octets;
+    /// Takes the next record off `bytes`, what is left staying there. An error says what is wrong with it.
+    pub(super) fn take(bytes: &mut &'a [u8]) -> Result<Record<'a>, &'static str> {
+        let all = *bytes;
         let mut rest = all;
         let length = u32::from_le_bytes(array(&mut rest)?) as usize;
         if length > JOURNAL_RECORD_BYTES_MAX {
             return Err("a record is longer than records can be");
         }
         let (mut fields, left) = rest.split_at_checked(length).ok_or("a record is longer than its block")?;
-        let octets_of_it = all.get(..4 + length).ok_or("a record is longer than its block")?;
+        let bytes_of_it = all.get(..4 + length).ok_or("a record is longer than its block")?;
         let [kind] = array(&mut fields)?;
         let id = u64::from_le_bytes(array(&mut fields)?);
         let what = match kind {
@@ -82,15 +82,15 @@ impl<'a> Record<'a> {
             FORGOTTEN => return Err("a record has more than it should"),
             _ => return Err("a record is of an unknown kind"),
         };
-        *octets = left;
-        Ok(Record { id, what, octets: octets_of_it })
+        *bytes = left;
+        Ok(Record { id, what, bytes: bytes_of_it })
     }
 
-    /// Octets it takes if its body is dropped.
+    /// Bytes it takes if its body is dropped.
     pub(super) fn bytes_without_body(&self) -> usize {
         match self.what {
             What::Accepted { service, .. } => PREFIX_BYTES + ACCEPTED_BYTES + service.len() + 1,
-            _ => self.octets.len(),
+            _ => self.bytes.len(),
         }
     }
 
@@ -98,54 +98,54 @@ impl<'a> Record<'a> {
     pub(super) fn copy(&self, out: &mut Vec<u8>, with_body: bool) {
         let kept = self.bytes_without_body();
         if with_body || !matches!(self.what, What::Accepted { .. }) {
-            return out.extend_from_slice(self.octets);
+            return out.extend_from_slice(self.bytes);
         }
         out.extend_from_slice(&length_field(kept));
-        out.extend_from_slice(self.octets.get(4..kept - 1).unwrap_or_default());
+        out.extend_from_slice(self.bytes.get(4..kept - 1).unwrap_or_default());
         out.push(DROPPED);
     }
 }
 
 impl<'a> Stored<'a> {
-    fn decode(mut octets: &'a [u8]) -> Result<Stored<'a>, &'static str> {
-        let [form] = array(&mut octets)?;
+    fn decode(mut bytes: &'a [u8]) -> Result<Stored<'a>, &'static str> {
+        let [form] = array(&mut bytes)?;
         match form {
-            ONE_FRAME if octets.len() > BODY_BYTES_MAX => Err("a body is larger than bodies can be"),
-            ONE_FRAME => Ok(Stored::One(octets)),
+            ONE_FRAME if bytes.len() > BODY_BYTES_MAX => Err("a body is larger than bodies can be"),
+            ONE_FRAME => Ok(Stored::One(bytes)),
             SEVERAL_FRAMES => {
-                let count = u32::from_le_bytes(array(&mut octets)?) as usize;
+                let count = u32::from_le_bytes(array(&mut bytes)?) as usize;
                 if !(2..=BODY_FRAMES_MAX).contains(&count) {
                     return Err("a body has too many frames or too few");
                 }
-                let mut rest = octets;
+                let mut rest = bytes;
                 for _ in 0..count {
                     frame(&mut rest)?;
                 }
-                // The lengths don't count as the body's octets.
-                if !rest.is_empty() || octets.len() - 4 * count > BODY_BYTES_MAX {
+                // The lengths don't count as the body's bytes.
+                if !rest.is_empty() || bytes.len() - 4 * count > BODY_BYTES_MAX {
                     return Err("a body's frames are not as long as the body");
                 }
-                Ok(Stored::Several(octets))
+                Ok(Stored::Several(bytes))
             }
             IN_A_FILE => {
-                let length = u64::from_le_bytes(array(&mut octets)?);
-                if length > LARGE_BODY_BYTES_MAX || !octets.is_empty() {
+                let length = u64::from_le_bytes(array(&mut bytes)?);
+                if length > LARGE_BODY_BYTES_MAX || !bytes.is_empty() {
                     return Err("a body in a file is larger than bodies can be");
                 }
                 Ok(Stored::File(length))
             }
-            DROPPED if octets.is_empty() => Ok(Stored::Dropped),
+            DROPPED if bytes.is_empty() => Ok(Stored::Dropped),
             _ => Err("a body is of an unknown form"),
         }
     }
 
-    /// Octets of its frames.
+    /// Bytes of its frames.
     pub(super) fn length(&self) -> u64 {
         match *self {
-            Stored::One(octets) => octets.len() as u64,
-            Stored::Several(mut octets) => {
+            Stored::One(bytes) => bytes.len() as u64,
+            Stored::Several(mut bytes) => {
                 let mut length = 0;
-                while let Ok(frame) = frame(&mut octets) {
+                while let Ok(frame) = frame(&mut bytes) {
                     length += frame.len() as u64;
                 }
                 length
@@ -158,11 +158,11 @@ impl<'a> Stored<'a> {
     /// A copy of it in memory; an empty body for what isn't stored here.
     pub(super) fn to_body(self) -> Body {
         match self {
-            Stored::One(octets) => Body::copied(octets),
-            Stored::Several(octets) => {
+            Stored::One(bytes) => Body::copied(bytes),
+            Stored::Several(bytes) => {
                 // One allocation for all frames; they are parts of it.
-                let shared = Bytes::copy_from_slice(octets);
-                let (mut rest, mut at) = (octets, 0);
+                let shared = Bytes::copy_from_slice(bytes);
+                let (mut rest, mut at) = (bytes, 0);
                 let mut frames = Vec::new();
                 while let Ok(frame) = frame(&mut rest) {
                     frames.push(shared.slice(at + 4..at + 4 + frame.len()));
@@ -175,25 +175,25 @@ impl<'a> Stored<'a> {
     }
 }
 
-fn array<const N: usize>(octets: &mut &[u8]) -> Result<[u8; N], &'static str> {
-    let (first, rest) = octets.split_first_chunk().ok_or("a record is cut off")?;
-    *octets = rest;
+fn array<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], &'static str> {
+    let (first, rest) = bytes.split_first_chunk().ok_or("a record is cut off")?;
+    *bytes = rest;
     Ok(*first)
 }
 
-fn frame<'a>(octets: &mut &'a [u8]) -> Result<&'a [u8], &'static str> {
-    let length = u32::from_le_bytes(array(octets)?) as usize;
-    let (frame, rest) = octets.split_at_checked(length).ok_or("a frame is longer than its body")?;
-    *octets = rest;
+fn frame<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], &'static str> {
+    let length = u32::from_le_bytes(array(bytes)?) as usize;
+    let (frame, rest) = bytes.split_at_checked(length).ok_or("a frame is longer than its body")?;
+    *bytes = rest;
     Ok(frame)
 }
 
-/// The length in front of a record that takes `octets` with it. Callers have checked that it is within the limits.
-fn length_field(octets: usize) -> [u8; 4] {
-    u32::try_from(octets.saturating_sub(4)).unwrap_or(u32::MAX).to_le_bytes()
+/// The length in front of a record that takes `bytes` with it. Callers have checked that it is within the limits.
+fn length_field(bytes: usize) -> [u8; 4] {
+    u32::try_from(bytes.saturating_sub(4)).unwrap_or(u32::MAX).to_le_bytes()
 }
 
-/// Octets that an entry takes in the journal, or an error if it breaks a limit.
+/// Bytes that an entry takes in the journal, or an error if it breaks a limit.
 pub(super) fn encoded_bytes(entry: &Entry) -> Result<usize, JournalError> {
     match entry {
         Entry::Accepted { service, body, .. } => {
@@ -208,22 +208,22 @@ pub(super) fn encoded_bytes(entry: &Entry) -> Result<usize, JournalError> {
 }
 
 fn body_bytes(body: &Body) -> Result<usize, JournalError> {
-    if let Some(octets) = body.single() {
-        return if octets.len() > BODY_BYTES_MAX {
+    if let Some(bytes) = body.single() {
+        return if bytes.len() > BODY_BYTES_MAX {
             Err(JournalError::TooLarge("the body"))
         } else {
-            Ok(1 + octets.len())
+            Ok(1 + bytes.len())
         };
     }
     let Some(frames) = body.frames() else {
         let fits = body.length() <= LARGE_BODY_BYTES_MAX;
         return if fits { Ok(1 + 8) } else { Err(JournalError::TooLarge("the body")) };
     };
-    let (count, octets) = (frames.len(), body.length());
-    if count > BODY_FRAMES_MAX || octets > BODY_BYTES_MAX as u64 {
+    let (count, bytes) = (frames.len(), body.length());
+    if count > BODY_FRAMES_MAX || bytes > BODY_BYTES_MAX as u64 {
         return Err(JournalError::TooLarge("the body"));
     }
-    Ok(1 + 4 + 4 * count + octets as usize)
+    Ok(1 + 4 + 4 * count + bytes as usize)
 }
 
 /// Appends an entry to `out`; `bytes` is what [`encoded_bytes`] told.
@@ -255,9 +255,9 @@ pub(super) fn encode(entry: &Entry, bytes: usize, out: &mut Vec<u8>) {
 }
 
 fn encode_body(body: &Body, out: &mut Vec<u8>) {
-    if let Some(octets) = body.single() {
+    if let Some(bytes) = body.single() {
         out.push(ONE_FRAME);
-        out.extend_from_slice(octets);
+        out.extend_from_slice(bytes);
     } else if let Some(frames) = body.frames() {
         out.push(SEVERAL_FRAMES);
         out.extend_from_slice(&(frames.len() as u32).to_le_bytes());

@@ -16,10 +16,10 @@ use std::path::PathBuf;
 pub struct CutTail {
     /// The file.
     pub path: PathBuf,
-    /// Where in it the end was cut, in octets.
+    /// Where in it the end was cut, in bytes.
     pub offset: u64,
-    /// Octets that were cut, but for zeros at the end. In a file that was used before, most of them may be of that time.
-    pub octets: u64,
+    /// Bytes that were cut, but for zeros at the end. In a file that was used before, most of them may be of that time.
+    pub bytes: u64,
     /// What was wrong there.
     pub what: &'static str,
     /// Requests that could not be given back because a part of what is needed was in the end that was cut.
@@ -57,7 +57,7 @@ pub(super) struct Found {
 pub(super) struct LastBlock {
     pub(super) start: u64,
     pub(super) records: u32,
-    pub(super) octets: Vec<u8>,
+    pub(super) bytes: Vec<u8>,
 }
 
 /// A segment's file name.
@@ -98,8 +98,8 @@ pub(super) fn read_all<S: Storage>(storage: &S, mut each: impl FnMut(&Record, u3
         let mut reader = Reader::new(file, header, end);
         let bad = loop {
             match reader.next().map_err(JournalError::io("read", &path))? {
-                Next::Block { start, records, octets } => {
-                    let mut rest = octets;
+                Next::Block { start, records, bytes } => {
+                    let mut rest = bytes;
                     let mut count = 0;
                     while !rest.is_empty() {
                         // Its checksum is right, so that no disk did this.
@@ -112,10 +112,10 @@ pub(super) fn read_all<S: Storage>(storage: &S, mut each: impl FnMut(&Record, u3
                         return Err(damaged(start, "a block has not as many records as it says"));
                     }
                     if next.is_none() {
-                        let last = found.last_block.get_or_insert(LastBlock { start, records, octets: Vec::new() });
+                        let last = found.last_block.get_or_insert(LastBlock { start, records, bytes: Vec::new() });
                         (last.start, last.records) = (start, records);
-                        last.octets.clear();
-                        last.octets.extend_from_slice(octets);
+                        last.bytes.clear();
+                        last.bytes.extend_from_slice(bytes);
                     }
                 }
                 Next::End => break None,
@@ -134,8 +134,8 @@ pub(super) fn read_all<S: Storage>(storage: &S, mut each: impl FnMut(&Record, u3
                 return Err(damaged(ended, bad.unwrap_or("blocks are missing")));
             }
             if let Some(what) = bad {
-                let octets = reader.used_behind().map_err(JournalError::io("read", &path))?;
-                found.cut = Some(CutTail { path: path.clone(), offset: ended, octets, what, lost_requests: 0 });
+                let bytes = reader.used_behind().map_err(JournalError::io("read", &path))?;
+                found.cut = Some(CutTail { path: path.clone(), offset: ended, bytes, what, lost_requests: 0 });
             }
         }
         found.segments.push(FoundSegment { number: header.number, header: *header, end: ended });
@@ -147,9 +147,9 @@ fn read_header<S: Storage>(storage: &S, number: u32) -> Result<SegmentHeader, Jo
     let name = segment_name(number);
     let path = storage.path(&name);
     let file = storage.open(&name).map_err(JournalError::io("open", &path))?;
-    let mut octets = [0; SEGMENT_HEADER_BYTES];
-    let read = file.read_full_at(&mut octets, 0).map_err(JournalError::io("read", &path))?;
-    match SegmentHeader::decode(octets.get(..read).unwrap_or_default()) {
+    let mut bytes = [0; SEGMENT_HEADER_BYTES];
+    let read = file.read_full_at(&mut bytes, 0).map_err(JournalError::io("read", &path))?;
+    match SegmentHeader::decode(bytes.get(..read).unwrap_or_default()) {
         Ok(header) if header.number == number => Ok(header),
         Ok(_) => Err(JournalError::Damaged { path, offset: 16, what: "its number is not that of its name" }),
         Err(BadHeader::Version(version)) => Err(JournalError::UnknownVersion { path, version }),

@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 
 /// Zeros are written ahead of what is appended, as far as a multiple of this: where a block has been written before, syncing it
-/// changes nothing but octets.
+/// changes nothing but bytes.
 const AHEAD_BYTES: u64 = 256 * 1024;
 /// Blocks larger than this take longer than what could be saved.
 const AHEAD_OF_BYTES_MAX: usize = 64 * 1024;
@@ -26,7 +26,7 @@ pub(super) struct Sealed {
     pub(super) number: u32,
     pub(super) header: SegmentHeader,
     pub(super) end: u64,
-    /// Octets of its file.
+    /// Bytes of its file.
     pub(super) bytes: u64,
 }
 
@@ -35,7 +35,7 @@ struct Active<F> {
     header: SegmentHeader,
     /// Where the next block goes.
     offset: u64,
-    /// Octets of its file.
+    /// Bytes of its file.
     capacity: u64,
     /// Up to here the file has been written at some time.
     initialised: u64,
@@ -90,7 +90,7 @@ impl<S: Storage> Segments<S> {
     /// may be written before.
     pub(super) fn write(&mut self, batch: &mut Batch, next_id: u64) -> Result<(), JournalError> {
         self.check_place()?;
-        let block = batch.octets.len();
+        let block = batch.bytes.len();
         let needed = next_offset(0, block as u64) + BLOCK_HEADER_BYTES as u64;
         let Some(active) = self.active.as_mut().filter(|active| !active.doubtful) else {
             return self.begin(Some(batch), next_id, self.active_end());
@@ -99,19 +99,19 @@ impl<S: Storage> Segments<S> {
             return self.begin(Some(batch), next_id, self.active_end());
         }
         let (offset, end) = (active.offset, active.offset + needed);
-        BlockHeader::seal(&mut batch.octets, active.header.salt, self.sequence, batch.records);
+        BlockHeader::seal(&mut batch.bytes, active.header.salt, self.sequence, batch.records);
         let mut padded = needed;
         if end > active.initialised && block <= AHEAD_OF_BYTES_MAX {
             padded = end.next_multiple_of(AHEAD_BYTES).min(active.capacity) - offset;
         }
-        batch.octets.resize(padded as usize, 0);
-        let done = active.file.write_all_at(&batch.octets, offset).and_then(|()| {
+        batch.bytes.resize(padded as usize, 0);
+        let done = active.file.write_all_at(&batch.bytes, offset).and_then(|()| {
             active.file.sync().inspect_err(|_| {
                 // The system may count pages as written that are not: they are left alone.
                 active.doubtful = true;
             })
         });
-        batch.octets.truncate(block);
+        batch.bytes.truncate(block);
         done.map_err(|error| {
             active.doubtful |= !is_full(&error);
             JournalError::io("write", self.storage.path(&segment_name(active.header.number)))(error)
@@ -131,7 +131,7 @@ impl<S: Storage> Segments<S> {
             return false;
         }
         let Some(active) = self.active.as_mut().filter(|active| !active.doubtful) else { return false };
-        // There is room: these octets were written with the block before.
+        // There is room: these bytes were written with the block before.
         let done = active.file.write_all_at(&[0; BLOCK_HEADER_BYTES], active.offset);
         if done.and_then(|()| active.file.sync()).is_err() {
             active.doubtful = true;
@@ -165,25 +165,25 @@ impl<S: Storage> Segments<S> {
         let last = self.active.as_ref().map(|active| active.header.number);
         let number = last.or(self.sealed.back().map(|sealed| sealed.number)).unwrap_or(0).checked_add(1);
         let number = number.ok_or_else(|| JournalError::Thread("there are no more numbers for segments".to_owned()))?;
-        // Odd: even the first octet of a block differs from zeros.
+        // Odd: even the first byte of a block differs from zeros.
         let salt = RandomState::new().hash_one((number, previous_end)) | 1;
         let header = SegmentHeader { number, salt, sequence: self.sequence, previous_end, next_id };
-        let mut octets = header.encode().to_vec();
+        let mut bytes = header.encode().to_vec();
         let blocks = u64::from(batch.is_some());
         if let Some(batch) = batch {
-            BlockHeader::seal(&mut batch.octets, salt, self.sequence, batch.records);
-            octets.extend_from_slice(&batch.octets);
-            octets.resize(octets.len().next_multiple_of(ALIGNMENT as usize), 0);
+            BlockHeader::seal(&mut batch.bytes, salt, self.sequence, batch.records);
+            bytes.extend_from_slice(&batch.bytes);
+            bytes.resize(bytes.len().next_multiple_of(ALIGNMENT as usize), 0);
         }
-        let offset = octets.len() as u64;
-        octets.resize(octets.len() + BLOCK_HEADER_BYTES, 0);
+        let offset = bytes.len() as u64;
+        bytes.resize(bytes.len() + BLOCK_HEADER_BYTES, 0);
 
         let name = segment_name(number);
         let path = self.storage.path(&name);
         let (file, capacity, initialised) =
-            self.fresh_file(octets.len() as u64).map_err(JournalError::io("make", &path))?;
+            self.fresh_file(bytes.len() as u64).map_err(JournalError::io("make", &path))?;
         let storage = &self.storage;
-        file.write_all_at(&octets, 0)
+        file.write_all_at(&bytes, 0)
             .and_then(|()| file.sync())
             .and_then(|()| match self.named == number {
                 // Ours, whose name could not be synced.
@@ -200,9 +200,9 @@ impl<S: Storage> Segments<S> {
                 JournalError::io("write", &path)(error)
             })?;
 
-        let initialised = initialised.max(octets.len() as u64);
+        let initialised = initialised.max(bytes.len() as u64);
         self.sequence += blocks;
-        self.written_bytes += octets.len() as u64;
+        self.written_bytes += bytes.len() as u64;
         let active = Active { file, header, offset, capacity, initialised, doubtful: false };
         if let Some(before) = self.active.replace(active) {
             let Active { header, offset: end, capacity: bytes, .. } = before;
@@ -267,7 +267,7 @@ impl<S: Storage> Segments<S> {
         Ok(())
     }
 
-    /// Octets of all files, as far as they are used; small segments count for more than they have, since there shouldn't be many.
+    /// Bytes of all files, as far as they are used; small segments count for more than they have, since there shouldn't be many.
     pub(super) fn used_bytes(&self) -> u64 {
         let least = self.segment_bytes / 16;
         self.sealed.iter().map(|sealed| sealed.bytes.max(least)).sum::<u64>() + self.active_end()

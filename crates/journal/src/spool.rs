@@ -77,7 +77,7 @@ impl Spool {
         if length <= free {
             return Ok(());
         }
-        let why = format!("it has {length} octets, and there is room for {free}");
+        let why = format!("it has {length} bytes, and there is room for {free}");
         Err(io::Error::new(io::ErrorKind::StorageFull, why))
     }
 
@@ -157,7 +157,7 @@ pub struct SpoolWriter {
 }
 
 impl SpoolWriter {
-    /// Takes over the room that some of its octets have.
+    /// Takes over the room that some of its bytes have.
     pub fn take_room(&mut self, claim: Claim) {
         match &mut self.claim {
             Some(taken) => taken.absorb(claim),
@@ -165,14 +165,14 @@ impl SpoolWriter {
         }
     }
 
-    /// Appends octets. After an error (such as a full disk) the body is not to be used.
-    pub fn write(&mut self, octets: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(octets, self.length)?;
-        self.length += octets.len() as u64;
+    /// Appends bytes. After an error (such as a full disk) the body is not to be used.
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, self.length)?;
+        self.length += bytes.len() as u64;
         Ok(())
     }
 
-    /// Octets so far.
+    /// Bytes so far.
     pub fn length(&self) -> u64 {
         self.length
     }
@@ -232,16 +232,16 @@ impl SpooledBody {
         }
     }
 
-    /// Its file, from the first octet to the last. It can be read at any offset; nobody writes to it any more.
+    /// Its file, from the first byte to the last. It can be read at any offset; nobody writes to it any more.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// All of its octets, in memory.
+    /// All of its bytes, in memory.
     pub fn read(&self) -> io::Result<Bytes> {
-        let mut octets = vec![0; usize::try_from(self.length).unwrap_or(usize::MAX)];
-        self.file().read_exact_at(&mut octets, 0)?;
-        Ok(Bytes::from(octets))
+        let mut bytes = vec![0; usize::try_from(self.length).unwrap_or(usize::MAX)];
+        self.file().read_exact_at(&mut bytes, 0)?;
+        Ok(Bytes::from(bytes))
     }
 
     /// Its name, where the file system has no files without one. It goes with the last owner of the body.
@@ -249,7 +249,7 @@ impl SpooledBody {
         self.named.as_ref().map(|named| &*named.0)
     }
 
-    /// Waits until its octets are on the disk. A journal does so before it says that a record which names the body is durable, and
+    /// Waits until its bytes are on the disk. A journal does so before it says that a record which names the body is durable, and
     /// all other records wait: of a large body it is better done before, on a thread that may wait.
     pub fn sync(&self) -> io::Result<()> {
         self.file().sync_data()
@@ -285,9 +285,9 @@ mod tests {
     use super::*;
 
     fn read(body: &SpooledBody) -> Vec<u8> {
-        let mut octets = vec![0; body.length() as usize];
-        body.file().read_exact_at(&mut octets, 0).unwrap();
-        octets
+        let mut bytes = vec![0; body.length() as usize];
+        body.file().read_exact_at(&mut bytes, 0).unwrap();
+        bytes
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub(super) trait Storage: Send + 'static {
     fn path(&self, name: &str) -> PathBuf;
 
     fn body_names(&self) -> io::Result<Vec<String>>;
-    /// Gives a body its name and syncs it. With `copy`, a fresh file of the same octets.
+    /// Gives a body its name and syncs it. With `copy`, a fresh file of the same bytes.
     fn keep_body(&self, name: &str, body: &SpooledBody, copy: bool) -> io::Result<()>;
     fn sync_bodies(&self) -> io::Result<()>;
     fn open_body(&self, name: &str) -> io::Result<File>;
@@ -50,19 +50,19 @@ pub(super) trait Storage: Send + 'static {
 pub(super) trait StorageFile: Send {
     fn length(&self) -> io::Result<u64>;
     fn set_length(&self, length: u64) -> io::Result<()>;
-    fn read_at(&self, octets: &mut [u8], offset: u64) -> io::Result<usize>;
-    fn write_at(&self, octets: &[u8], offset: u64) -> io::Result<usize>;
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize>;
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
     /// Makes the file this long, with room for all of it.
     fn allocate(&self, length: u64) -> io::Result<()>;
-    /// Waits until its octets are on the disk.
+    /// Waits until its bytes are on the disk.
     fn sync(&self) -> io::Result<()>;
 
-    fn write_all_at(&self, mut octets: &[u8], mut offset: u64) -> io::Result<()> {
-        while !octets.is_empty() {
-            match self.write_at(octets, offset) {
+    fn write_all_at(&self, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.write_at(bytes, offset) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => {
-                    octets = octets.get(written..).unwrap_or_default();
+                    bytes = bytes.get(written..).unwrap_or_default();
                     offset += written as u64;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -72,10 +72,10 @@ pub(super) trait StorageFile: Send {
         Ok(())
     }
 
-    /// Fills `octets`, or as much of them as there is in the file. Tells how much.
-    fn read_full_at(&self, octets: &mut [u8], offset: u64) -> io::Result<usize> {
+    /// Fills `bytes`, or as much of them as there is in the file. Tells how much.
+    fn read_full_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut done = 0;
-        while let Some(rest) = octets.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
             match self.read_at(rest, offset + done as u64) {
                 Ok(0) => break,
                 Ok(read) => done += read,
@@ -117,15 +117,15 @@ impl DirStorage {
         // Not over the old one: it may be the very file that is copied.
         let fresh = Path::new(to).with_extension("tmp");
         let file = new_file(&self.dir, &fresh)?;
-        let mut octets = vec![0; 1 << 20];
+        let mut bytes = vec![0; 1 << 20];
         let (mut done, length) = (0, body.length());
         while done < length {
-            let most = octets.len().min(usize::try_from(length - done).unwrap_or(usize::MAX));
-            let read = FileExt::read_at(body.file(), &mut octets[..most], done)?;
+            let most = bytes.len().min(usize::try_from(length - done).unwrap_or(usize::MAX));
+            let read = FileExt::read_at(body.file(), &mut bytes[..most], done)?;
             if read == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            FileExt::write_all_at(&file, &octets[..read], done)?;
+            FileExt::write_all_at(&file, &bytes[..read], done)?;
             done += read as u64;
         }
         file.sync_data()?;
@@ -258,12 +258,12 @@ impl StorageFile for File {
         self.set_len(length)
     }
 
-    fn read_at(&self, octets: &mut [u8], offset: u64) -> io::Result<usize> {
-        FileExt::read_at(self, octets, offset)
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        FileExt::read_at(self, bytes, offset)
     }
 
-    fn write_at(&self, octets: &[u8], offset: u64) -> io::Result<usize> {
-        FileExt::write_at(self, octets, offset)
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        FileExt::write_at(self, bytes, offset)
     }
 
     fn allocate(&self, length: u64) -> io::Result<()> {

@@ -7,9 +7,9 @@ use towpath_requests::body::Body;
 /// What can be set.
 #[derive(Clone, Debug)]
 pub struct JournalOptions {
-    /// Octets of a segment's file. Up to some of them are there ahead of what is in them. Within 4 KiB and 1 GiB.
+    /// Bytes of a segment's file. Up to some of them are there ahead of what is in them. Within 4 KiB and 1 GiB.
     pub segment_bytes: u64,
-    /// Octets of entries that may wait for the disk before [`Journal::append`](super::Journal::append) refuses more. At most 128 MiB. One entry is taken
+    /// Bytes of entries that may wait for the disk before [`Journal::append`](super::Journal::append) refuses more. At most 128 MiB. One entry is taken
     /// however large it is.
     pub pending_bytes: usize,
     /// Requests for which the disk has no room are given up ([`Journal::take_given_up`](super::Journal::take_given_up)) instead of waiting
@@ -106,14 +106,14 @@ pub enum Status {
 pub struct JournalFigures {
     /// Segments there are.
     pub segments: u64,
-    /// Octets of the segments.
+    /// Bytes of the segments.
     pub log_bytes: u64,
-    /// Octets of the records that are needed.
+    /// Bytes of the records that are needed.
     pub needed_bytes: u64,
     /// Requests that are not forgotten.
     pub requests: u64,
     /// Batches that became durable since the start.
     pub commits: u64,
-    /// Octets written to segments since the start.
+    /// Bytes written to segments since the start.
     pub written_bytes: u64,
 }

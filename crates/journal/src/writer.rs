@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// Between two attempts to write, or to free a segment. Tests have thousands of faults to get through.
 pub(super) const RETRY_MIN: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 50 });
 pub(super) const RETRY_MAX: Duration = Duration::from_secs(2);
-/// At least so much of an old segment is looked at with a batch, at most so much, and else so many times the batch's own octets: what
+/// At least so much of an old segment is looked at with a batch, at most so much, and else so many times the batch's own bytes: what
 /// is freed has to keep ahead of what comes.
 const CLEAN_BYTES_MIN: usize = 64 * 1024;
 const CLEAN_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -148,7 +148,7 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
     pub(super) fn take_in(&mut self, batch: &Batch) {
         let segment = self.segments.number();
         let storage = &self.segments.storage;
-        let mut rest = batch.octets.get(super::block::BLOCK_HEADER_BYTES..).unwrap_or_default();
+        let mut rest = batch.bytes.get(super::block::BLOCK_HEADER_BYTES..).unwrap_or_default();
         // All of it was encoded here.
         while let Ok(record) = Record::take(&mut rest) {
             self.next_id = self.next_id.max(record.id.saturating_add(1));
@@ -206,8 +206,8 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
             }
         }
         if !moved.is_empty() {
-            moved.octets.extend_from_slice(batch.octets.get(super::block::BLOCK_HEADER_BYTES..).unwrap_or_default());
-            batch.octets = moved.octets;
+            moved.bytes.extend_from_slice(batch.bytes.get(super::block::BLOCK_HEADER_BYTES..).unwrap_or_default());
+            batch.bytes = moved.bytes;
             batch.records += moved.records;
         }
     }

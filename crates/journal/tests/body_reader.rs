@@ -8,46 +8,46 @@ use towpath_journal::Spool;
 use towpath_requests::{Body, LargeBody};
 
 /// In steps of every size, and at once.
-fn assert_reads(body: &Body, octets: &[u8]) {
-    assert_eq!(body.length(), octets.len() as u64);
+fn assert_reads(body: &Body, bytes: &[u8]) {
+    assert_eq!(body.length(), bytes.len() as u64);
     for step in [1, 7, 4096, 1 << 20] {
         let (mut reader, mut piece, mut came) = (body.reader(), vec![0; step], Vec::new());
         loop {
             match reader.read(&mut piece).unwrap() {
                 0 => break,
-                octets => came.extend_from_slice(&piece[..octets]),
+                bytes => came.extend_from_slice(&piece[..bytes]),
             }
         }
-        assert!(came == octets, "{body:?} in steps of {step}");
+        assert!(came == bytes, "{body:?} in steps of {step}");
     }
-    assert!(body.to_vec_limited(octets.len()).unwrap() == octets);
-    if let Some(most) = octets.len().checked_sub(1) {
+    assert!(body.to_vec_limited(bytes.len()).unwrap() == bytes);
+    if let Some(most) = bytes.len().checked_sub(1) {
         assert_eq!(body.to_vec_limited(most).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
     }
 }
 
-fn in_a_file(folder: &tempfile::TempDir, octets: &[u8]) -> Body {
+fn in_a_file(folder: &tempfile::TempDir, bytes: &[u8]) -> Body {
     let mut writer = Spool::new(folder.path()).unwrap().create().unwrap();
-    writer.write(octets).unwrap();
+    writer.write(bytes).unwrap();
     Body::large(writer.finish())
 }
 
 #[test]
 fn a_body_is_read_wherever_it_is() {
     let folder = tempfile::tempdir().unwrap();
-    let octets: Vec<u8> = (0..9000_u32).map(|n| (n / 7) as u8).collect();
+    let bytes: Vec<u8> = (0..9000_u32).map(|n| (n / 7) as u8).collect();
     for length in [0, 1, 46, 47, 1024, 1025, 9000] {
-        let octets = &octets[..length];
-        for body in [Body::copied(octets), Body::from(octets.to_vec()), in_a_file(&folder, octets)] {
-            assert_reads(&body, octets);
+        let bytes = &bytes[..length];
+        for body in [Body::copied(bytes), Body::from(bytes.to_vec()), in_a_file(&folder, bytes)] {
+            assert_reads(&body, bytes);
         }
     }
-    let frames = [&octets[..0], &octets[..5000], b"", b"", &octets[5000..], b""];
+    let frames = [&bytes[..0], &bytes[..5000], b"", b"", &bytes[5000..], b""];
     let many = Body::of_frames(frames.iter().map(|frame| Bytes::copy_from_slice(frame)));
-    assert_reads(&many, &octets);
-    let joined = Body::joined([many.clone(), in_a_file(&folder, b""), in_a_file(&folder, &octets), "end".into()]);
+    assert_reads(&many, &bytes);
+    let joined = Body::joined([many.clone(), in_a_file(&folder, b""), in_a_file(&folder, &bytes), "end".into()]);
     assert_eq!(joined.pieces().len(), 4);
-    assert_reads(&joined, &[&octets[..], &octets[..], b"end"].concat());
+    assert_reads(&joined, &[&bytes[..], &bytes[..], b"end"].concat());
 }
 
 #[test]

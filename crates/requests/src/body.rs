@@ -13,10 +13,10 @@ use std::io;
 use std::sync::Arc;
 use towpath_sockets::FileRange;
 
-/// Bodies of no more octets than this are kept in place, without an allocation.
+/// Bodies of no more bytes than this are kept in place, without an allocation.
 pub const INLINE_BYTES_MAX: usize = 46;
 
-/// A slice of what was read keeps all of that alive. Frames of so many octets have a buffer of their own, and are shared. Smaller ones are
+/// A slice of what was read keeps all of that alive. Frames of so many bytes have a buffer of their own, and are shared. Smaller ones are
 /// copied, so that what is held is never more than twice what is counted.
 pub const SHARE_FROM_BYTES: usize = towpath_sockets::OWN_BUFFER_BYTES;
 
@@ -25,18 +25,18 @@ pub fn kept(frame: Bytes) -> Bytes {
     if frame.len() < SHARE_FROM_BYTES { Bytes::copy_from_slice(&frame) } else { frame }
 }
 
-/// Up to so many octets, a copy costs no more than sharing does.
+/// Up to so many bytes, a copy costs no more than sharing does.
 pub const COPY_AGAIN_BYTES_MAX: usize = 1024;
 
-/// What one body has alone is counted in steps of so many octets: those of the same step can follow each other in the same memory.
+/// What one body has alone is counted in steps of so many bytes: those of the same step can follow each other in the same memory.
 const OWN_STEP_BYTES: usize = 64;
 
 /// A body that isn't in memory, such as a file. Whoever made it knows what it is.
 pub trait LargeBody: Any + Send + Sync + fmt::Debug {
-    /// Its octets.
+    /// Its bytes.
     fn length(&self) -> u64;
 
-    /// Reads some of its octets from an offset on, and says how many: 0 only behind the last one. For [`Body::reader`]; whoever
+    /// Reads some of its bytes from an offset on, and says how many: 0 only behind the last one. For [`Body::reader`]; whoever
     /// makes bodies of another kind, and reads them by other means, needn't have it.
     fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<usize> {
         let _ = (out, offset);
@@ -61,13 +61,13 @@ pub struct Body(Kind);
 enum Kind {
     Inline {
         length: u8,
-        octets: [u8; INLINE_BYTES_MAX],
+        bytes: [u8; INLINE_BYTES_MAX],
     },
     /// Copied out of what was read, and copied again by a clone: to be shared costs as much, even if nobody shares it. There
     /// may be room behind it.
     Own {
         length: usize,
-        octets: Box<[u8]>,
+        bytes: Box<[u8]>,
     },
     /// The same where it is too large to be copied again. Not [`Bytes`], which allocate twice to be shared.
     Copied(Arc<[u8]>),
@@ -78,19 +78,17 @@ enum Kind {
 }
 
 impl Body {
-    /// A body of one frame that is copied out of `octets`, so that a small body doesn't keep a large buffer alive.
+    /// A body of one frame that is copied out of `bytes`, so that a small body doesn't keep a large buffer alive.
     #[inline]
-    pub fn copied(octets: &[u8]) -> Body {
-        match u8::try_from(octets.len()) {
-            Ok(length) if octets.len() <= INLINE_BYTES_MAX => {
+    pub fn copied(bytes: &[u8]) -> Body {
+        match u8::try_from(bytes.len()) {
+            Ok(length) if bytes.len() <= INLINE_BYTES_MAX => {
                 let mut inline = [0; INLINE_BYTES_MAX];
-                inline[..octets.len()].copy_from_slice(octets);
-                Body(Kind::Inline { length, octets: inline })
+                inline[..bytes.len()].copy_from_slice(bytes);
+                Body(Kind::Inline { length, bytes: inline })
             }
-            _ if octets.len() <= COPY_AGAIN_BYTES_MAX => {
-                Body(Kind::Own { length: octets.len(), octets: octets.into() })
-            }
-            _ => Body(Kind::Copied(octets.into())),
+            _ if bytes.len() <= COPY_AGAIN_BYTES_MAX => Body(Kind::Own { length: bytes.len(), bytes: bytes.into() }),
+            _ => Body(Kind::Copied(bytes.into())),
         }
     }
 
@@ -116,28 +114,28 @@ impl Body {
         }
     }
 
-    /// Becomes a copy of `octets`. They are written where they stay: to move a body that has just been written costs more than
+    /// Becomes a copy of `bytes`. They are written where they stay: to move a body that has just been written costs more than
     /// the copy, since the processor can't pass on from its store buffer what was written in pieces of other sizes.
     #[inline]
-    fn set(&mut self, octets: &[u8]) {
-        match (&mut self.0, u8::try_from(octets.len())) {
-            (Kind::Inline { length, octets: inline }, Ok(new)) if octets.len() <= INLINE_BYTES_MAX => {
-                inline[..octets.len()].copy_from_slice(octets);
+    fn set(&mut self, bytes: &[u8]) {
+        match (&mut self.0, u8::try_from(bytes.len())) {
+            (Kind::Inline { length, bytes: inline }, Ok(new)) if bytes.len() <= INLINE_BYTES_MAX => {
+                inline[..bytes.len()].copy_from_slice(bytes);
                 *length = new;
                 return;
             }
             // Of nearly the same length: the memory stays, which costs much less than to give it back and take other.
-            (Kind::Own { length, octets: own }, _)
-                if (INLINE_BYTES_MAX + 1..=own.len()).contains(&octets.len())
-                    && own_bytes(octets.len()) == own_bytes(own.len()) =>
+            (Kind::Own { length, bytes: own }, _)
+                if (INLINE_BYTES_MAX + 1..=own.len()).contains(&bytes.len())
+                    && own_bytes(bytes.len()) == own_bytes(own.len()) =>
             {
-                own[..octets.len()].copy_from_slice(octets);
-                *length = octets.len();
+                own[..bytes.len()].copy_from_slice(bytes);
+                *length = bytes.len();
                 return;
             }
             _ => {}
         }
-        *self = Body::copied(octets);
+        *self = Body::copied(bytes);
     }
 
     /// Gives up what it holds beside itself; what is left means nothing.
@@ -148,11 +146,11 @@ impl Body {
         }
     }
 
-    /// Octets of memory that could hold another body of this length, if this one means nothing any more.
+    /// Bytes of memory that could hold another body of this length, if this one means nothing any more.
     #[inline]
     pub fn reusable_bytes(&self) -> usize {
         match &self.0 {
-            Kind::Own { octets, .. } => own_bytes(octets.len()),
+            Kind::Own { bytes, .. } => own_bytes(bytes.len()),
             _ => 0,
         }
     }
@@ -182,9 +180,9 @@ impl Body {
     /// Its frames; `None` if it isn't in memory: see [`Body::reader`].
     pub fn frames(&self) -> Option<impl ExactSizeIterator<Item = &[u8]>> {
         let (one, many): (Option<&[u8]>, &[Bytes]) = match &self.0 {
-            Kind::Inline { length, octets } => (octets.get(..usize::from(*length)), &[]),
-            Kind::Own { length, octets } => (octets.get(..*length), &[]),
-            Kind::Copied(octets) => (Some(octets), &[]),
+            Kind::Inline { length, bytes } => (bytes.get(..usize::from(*length)), &[]),
+            Kind::Own { length, bytes } => (bytes.get(..*length), &[]),
+            Kind::Copied(bytes) => (Some(bytes), &[]),
             Kind::One(bytes) => (Some(bytes), &[]),
             Kind::Many(frames) => (None, frames),
             Kind::Large(_) | Kind::Joined(_) => return None,
@@ -192,13 +190,13 @@ impl Body {
         Some(Slices { one, many: many.iter() })
     }
 
-    /// Its octets, if it is in memory and of one frame. [`Body::to_vec_limited`] gives those of any other, too.
+    /// Its bytes, if it is in memory and of one frame. [`Body::to_vec_limited`] gives those of any other, too.
     #[inline]
     pub fn single(&self) -> Option<&[u8]> {
         match &self.0 {
-            Kind::Inline { length, octets } => octets.get(..usize::from(*length)),
-            Kind::Own { length, octets } => octets.get(..*length),
-            Kind::Copied(octets) => Some(octets),
+            Kind::Inline { length, bytes } => bytes.get(..usize::from(*length)),
+            Kind::Own { length, bytes } => bytes.get(..*length),
+            Kind::Copied(bytes) => Some(bytes),
             Kind::One(bytes) => Some(bytes),
             Kind::Many(_) | Kind::Large(_) | Kind::Joined(_) => None,
         }
@@ -207,13 +205,13 @@ impl Body {
     /// Its frames as they can be sent, shared where they are large; `None` if it isn't in memory.
     pub fn to_frames(&self) -> Option<smallvec::SmallVec<[Bytes; 2]>> {
         Some(match &self.0 {
-            Kind::Inline { length, octets } => {
-                smallvec::smallvec![Bytes::copy_from_slice(octets.get(..usize::from(*length)).unwrap_or_default())]
+            Kind::Inline { length, bytes } => {
+                smallvec::smallvec![Bytes::copy_from_slice(bytes.get(..usize::from(*length)).unwrap_or_default())]
             }
-            Kind::Own { length, octets } => {
-                smallvec::smallvec![Bytes::copy_from_slice(octets.get(..*length).unwrap_or_default())]
+            Kind::Own { length, bytes } => {
+                smallvec::smallvec![Bytes::copy_from_slice(bytes.get(..*length).unwrap_or_default())]
             }
-            Kind::Copied(octets) => smallvec::smallvec![Bytes::from_owner(Arc::clone(octets))],
+            Kind::Copied(bytes) => smallvec::smallvec![Bytes::from_owner(Arc::clone(bytes))],
             Kind::One(bytes) => smallvec::smallvec![bytes.clone()],
             Kind::Many(frames) => frames.iter().cloned().collect(),
             Kind::Large(_) | Kind::Joined(_) => return None,
@@ -228,13 +226,13 @@ impl Body {
         }
     }
 
-    /// Octets of all its frames, wherever they are.
+    /// Bytes of all its frames, wherever they are.
     #[inline]
     pub fn length(&self) -> u64 {
         match &self.0 {
             Kind::Inline { length, .. } => u64::from(*length),
             Kind::Own { length, .. } => *length as u64,
-            Kind::Copied(octets) => octets.len() as u64,
+            Kind::Copied(bytes) => bytes.len() as u64,
             Kind::One(bytes) => bytes.len() as u64,
             Kind::Large(body) => body.length(),
             Kind::Many(frames) => length_of_frames(frames),
@@ -242,7 +240,7 @@ impl Body {
         }
     }
 
-    /// Octets that it has elsewhere than in memory.
+    /// Bytes that it has elsewhere than in memory.
     #[inline]
     pub fn large_bytes(&self) -> u64 {
         match &self.0 {
@@ -252,13 +250,13 @@ impl Body {
         }
     }
 
-    /// Octets of memory that it holds beside itself. What it shares with what was read may be up to twice as much.
+    /// Bytes of memory that it holds beside itself. What it shares with what was read may be up to twice as much.
     #[inline]
     pub fn memory_bytes(&self) -> usize {
         match &self.0 {
             Kind::Inline { .. } => 0,
-            Kind::Own { octets, .. } => own_bytes(octets.len()),
-            Kind::Copied(octets) => octets.len(),
+            Kind::Own { bytes, .. } => own_bytes(bytes.len()),
+            Kind::Copied(bytes) => bytes.len(),
             Kind::One(bytes) => bytes.len(),
             Kind::Large(_) => 256,
             Kind::Many(frames) => memory_bytes_of_frames(frames),
@@ -283,11 +281,11 @@ fn large_bytes_of_pieces(pieces: &[Body]) -> u64 {
     pieces.iter().map(Body::large_bytes).sum()
 }
 
-/// What each of several frames costs beside its octets: its handle, and what the allocator rounds up and keeps beside two small
-/// pieces of memory. Of frames of an octet it is nearly everything.
+/// What each of several frames costs beside its bytes: its handle, and what the allocator rounds up and keeps beside two small
+/// pieces of memory. Of frames of a byte it is nearly everything.
 const FRAME_BYTES: usize = size_of::<Bytes>() + 64;
 
-/// Octets of memory that several frames hold.
+/// Bytes of memory that several frames hold.
 #[cold]
 pub fn memory_bytes_of_frames(frames: &[Bytes]) -> usize {
     frames.iter().map(|frame| FRAME_BYTES + frame.len()).sum()
@@ -298,7 +296,7 @@ fn memory_bytes_of_pieces(pieces: &[Body]) -> usize {
     pieces.iter().map(|piece| size_of::<Body>() + piece.memory_bytes()).sum()
 }
 
-/// What a body of so many octets counts that has them alone.
+/// What a body of so many bytes counts that has them alone.
 #[inline]
 fn own_bytes(length: usize) -> usize {
     length.next_multiple_of(OWN_STEP_BYTES)
@@ -327,26 +325,26 @@ impl ExactSizeIterator for Slices<'_> {}
 impl Default for Body {
     /// One empty frame.
     fn default() -> Body {
-        Body(Kind::Inline { length: 0, octets: [0; INLINE_BYTES_MAX] })
+        Body(Kind::Inline { length: 0, bytes: [0; INLINE_BYTES_MAX] })
     }
 }
 
 impl From<Bytes> for Body {
-    /// A body of one frame. Up to a few octets are copied, more are shared.
+    /// A body of one frame. Up to a few bytes are copied, more are shared.
     fn from(bytes: Bytes) -> Body {
         if bytes.len() <= INLINE_BYTES_MAX { Body::copied(&bytes) } else { Body(Kind::One(bytes)) }
     }
 }
 
 impl From<Vec<u8>> for Body {
-    fn from(octets: Vec<u8>) -> Body {
-        Body::from(Bytes::from(octets))
+    fn from(bytes: Vec<u8>) -> Body {
+        Body::from(Bytes::from(bytes))
     }
 }
 
 impl From<&[u8]> for Body {
-    fn from(octets: &[u8]) -> Body {
-        Body::copied(octets)
+    fn from(bytes: &[u8]) -> Body {
+        Body::copied(bytes)
     }
 }
 
@@ -394,7 +392,7 @@ impl fmt::Debug for Body {
                         if shown.len() < frame.len() { "... " } else { " " }
                     )?;
                 }
-                write!(f, "{} octets)", self.length())
+                write!(f, "{} bytes)", self.length())
             }
         }
     }
@@ -408,16 +406,16 @@ mod tests {
     #[test]
     fn a_body_keeps_its_frames_whatever_their_size() {
         for length in [0, 1, INLINE_BYTES_MAX, INLINE_BYTES_MAX + 1, 5000] {
-            let octets = vec![b'x'; length];
-            for body in [Body::copied(&octets), Body::from(octets.clone()), Body::of_frames([octets.clone().into()])] {
-                assert_eq!(body.single(), Some(&octets[..]));
-                assert_eq!(body.frames().unwrap().collect::<Vec<_>>(), [&octets[..]]);
+            let bytes = vec![b'x'; length];
+            for body in [Body::copied(&bytes), Body::from(bytes.clone()), Body::of_frames([bytes.clone().into()])] {
+                assert_eq!(body.single(), Some(&bytes[..]));
+                assert_eq!(body.frames().unwrap().collect::<Vec<_>>(), [&bytes[..]]);
                 assert_eq!(body.length(), length as u64);
             }
-            let two = Body::of_frames([Bytes::from(octets.clone()), Bytes::from_static(b"more")]);
+            let two = Body::of_frames([Bytes::from(bytes.clone()), Bytes::from_static(b"more")]);
             assert_eq!(two.single(), None);
-            assert_eq!(two.frames().unwrap().collect::<Vec<_>>(), [&octets[..], b"more"]);
-            assert_ne!(two, Body::copied(&octets));
+            assert_eq!(two.frames().unwrap().collect::<Vec<_>>(), [&bytes[..], b"more"]);
+            assert_ne!(two, Body::copied(&bytes));
         }
         assert_eq!(Body::of_frames([]), Body::default());
         assert!(size_of::<Body>() <= 48);
@@ -428,28 +426,28 @@ mod tests {
         let at = |body: &Body| body.single().unwrap().as_ptr();
         let mut body = Body::copied(&[b'a'; 250]);
         let first = at(&body);
-        Arriving::Octets(&[b'b'; 200]).replace(&mut body);
+        Arriving::Bytes(&[b'b'; 200]).replace(&mut body);
         assert_eq!((at(&body), body.single(), body.length()), (first, Some(&[b'b'; 200][..]), 200));
-        let bytes = (body.memory_bytes(), Arriving::Octets(&[0; 200]).memory_bytes());
+        let bytes = (body.memory_bytes(), Arriving::Bytes(&[0; 200]).memory_bytes());
         assert_eq!(bytes, (256, 256));
         let shared = body.clone();
-        Arriving::Octets(&[b'c'; 200]).replace(&mut body);
+        Arriving::Bytes(&[b'c'; 200]).replace(&mut body);
         assert_eq!(shared, Body::copied(&[b'b'; 200]));
         assert_eq!(body, Body::copied(&[b'c'; 200]));
         let second = at(&body);
         for length in [8, INLINE_BYTES_MAX, 192, 257, 5000] {
             let other = vec![b'd'; length];
             let mut body = body.clone();
-            Arriving::Octets(&other).replace(&mut body);
+            Arriving::Bytes(&other).replace(&mut body);
             assert_eq!((body.single(), body.length()), (Some(&other[..]), length as u64));
             assert_ne!(at(&body), second);
             assert_eq!(body.to_frames().unwrap().concat(), other);
         }
         let mut small = Body::copied(&[b'x'; 50]);
-        Arriving::Octets(b"inline").replace(&mut small);
+        Arriving::Bytes(b"inline").replace(&mut small);
         assert_eq!((small.single(), small.memory_bytes()), (Some(&b"inline"[..]), 0));
-        Arriving::Octets(&[b'e'; 2000]).replace(&mut body);
-        Arriving::Octets(&[b'f'; 1990]).replace(&mut body);
+        Arriving::Bytes(&[b'e'; 2000]).replace(&mut body);
+        Arriving::Bytes(&[b'f'; 1990]).replace(&mut body);
         assert_eq!(body.to_frames().unwrap().concat(), vec![b'f'; 1990]);
     }
 

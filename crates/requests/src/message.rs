@@ -34,7 +34,7 @@ pub type Pieces = SmallVec<[Piece; 4]>;
 
 /// Why a body of several frames is lost that is too large.
 pub fn too_large() -> String {
-    format!("a body of several frames has over {BODY_BYTES_MAX} octets")
+    format!("a body of several frames has over {BODY_BYTES_MAX} bytes")
 }
 
 /// Whether these frames, of a message with this header, have a body behind them that isn't a list of frames.

@@ -51,6 +51,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     let seconds = started.elapsed().as_secs_f64();
-    eprintln!("{received} octets in {seconds:.3} s, {:.0} MB/s", received as f64 / seconds / 1e6);
+    eprintln!("{received} bytes in {seconds:.3} s, {:.0} MB/s", received as f64 / seconds / 1e6);
     Ok(())
 }

@@ -5,7 +5,7 @@ use crate::options::HubOptions;
 use towpath_zmtp::MechanismConfig;
 use towpath_zmtp::limits::ROUTING_ID_BYTES_MAX;
 
-/// Octets of a user's name, or of a password, in PLAIN (RFC 24), and of a property's name in READY (RFC 23).
+/// Bytes of a user's name, or of a password, in PLAIN (RFC 24), and of a property's name in READY (RFC 23).
 const SHORT_BYTES_MAX: usize = 255;
 
 impl HubOptions {
@@ -14,26 +14,26 @@ impl HubOptions {
         if id.len() > ROUTING_ID_BYTES_MAX {
             return refuse(
                 "routing_id",
-                format!("it has up to {ROUTING_ID_BYTES_MAX} octets, and this one {}", id.len()),
+                format!("it has up to {ROUTING_ID_BYTES_MAX} bytes, and this one {}", id.len()),
             );
         }
         if id.first() == Some(&0) {
             return refuse("routing_id", "it doesn't begin with 0, which is for those that a ROUTER makes up");
         }
         if let MechanismConfig::PlainClient { user, password } = &self.mechanism {
-            for (what, octets) in [("user", user.len()), ("password", password.len())] {
-                if octets > SHORT_BYTES_MAX {
-                    let why = format!("the {what} of PLAIN has up to {SHORT_BYTES_MAX} octets, and this one {octets}");
+            for (what, bytes) in [("user", user.len()), ("password", password.len())] {
+                if bytes > SHORT_BYTES_MAX {
+                    let why = format!("the {what} of PLAIN has up to {SHORT_BYTES_MAX} bytes, and this one {bytes}");
                     return refuse("mechanism", why);
                 }
             }
         }
-        let fits = |name: &str| name.bytes().all(|octet| octet.is_ascii_graphic());
+        let fits = |name: &str| name.bytes().all(|byte| byte.is_ascii_graphic());
         if let Some((name, _)) =
             self.metadata.iter().find(|(name, _)| !(1..=SHORT_BYTES_MAX).contains(&name.len()) || !fits(name))
         {
             let why =
-                format!("a property's name has 1 to {SHORT_BYTES_MAX} octets that can be printed; this is {name:?}");
+                format!("a property's name has 1 to {SHORT_BYTES_MAX} bytes that can be printed; this is {name:?}");
             return refuse("metadata", why);
         }
         let counts = [
@@ -81,9 +81,9 @@ mod tests {
         let (zero, short) = (Duration::ZERO, Duration::from_millis(1));
         type Wrong<'a> = (&'a str, &'a str, &'a dyn Fn(&mut HubOptions));
         let wrong: &[Wrong<'_>] = &[
-            ("routing_id", "up to 255 octets, and this one 256", &|o| o.routing_id = vec![b'a'; 256].into()),
+            ("routing_id", "up to 255 bytes, and this one 256", &|o| o.routing_id = vec![b'a'; 256].into()),
             ("routing_id", "begin with 0", &|o| o.routing_id = vec![0, 1].into()),
-            ("mechanism", "the user of PLAIN has up to 255 octets, and this one 256", &|o| o.mechanism = plain(256, 1)),
+            ("mechanism", "the user of PLAIN has up to 255 bytes, and this one 256", &|o| o.mechanism = plain(256, 1)),
             ("mechanism", "the password of PLAIN", &|o| o.mechanism = plain(1, 300)),
             ("metadata", "1 to 255", &|o| o.metadata = Metadata::new().with("", "x")),
             ("metadata", "1 to 255", &|o| o.metadata = Metadata::new().with(&"X".repeat(256), "x")),

@@ -48,7 +48,7 @@ impl FromStr for Endpoint {
                 Ok(Endpoint::Tcp { host: host.to_owned(), port })
             }
             "ipc" if rest.is_empty() => Err(wrong("the path is missing")),
-            "ipc" if rest.len() > IPC_PATH_BYTES_MAX => Err(wrong("a socket's path has at most 107 octets")),
+            "ipc" if rest.len() > IPC_PATH_BYTES_MAX => Err(wrong("a socket's path has at most 107 bytes")),
             "ipc" => Ok(Endpoint::Ipc(rest.into())),
             "inproc" if rest.is_empty() => Err(wrong("the name is missing")),
             "inproc" => Ok(Endpoint::Inproc(rest.to_owned())),

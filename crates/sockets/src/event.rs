@@ -37,16 +37,16 @@ pub enum Event {
         peer: PeerId,
         /// The whole frames before it in this message (since the last streamed body).
         head: Frames,
-        /// Its octets.
+        /// Its bytes.
         length: u64,
         /// Whether more frames of the message will follow it.
         more: bool,
     },
-    /// Octets of it, at most 512 KiB. Drop them when done: they hold a buffer of a bounded pool, and reading waits for one.
+    /// Bytes of it, at most 512 KiB. Drop them when done: they hold a buffer of a bounded pool, and reading waits for one.
     BodyData {
         /// From whom.
         peer: PeerId,
-        /// The octets.
+        /// The bytes.
         data: Bytes,
     },
     /// The streamed frame is over.
@@ -73,7 +73,7 @@ pub enum Event {
     /// A peer that isn't read from ([`crate::Hub::pause_reading`], [`crate::Hub::hold_back`]) has closed its side, or the connection has failed. What came
     /// before its end is still there to be read, and [`Event::Gone`] follows it; who doesn't want that any more calls
     /// [`crate::Hub::disconnect`]. Nothing that is sent will be read: ZMTP peers don't close one direction alone. An end behind
-    /// more octets than the kernel has room for doesn't come here; something that is sent, such as a PING, finds out then.
+    /// more bytes than the kernel has room for doesn't come here; something that is sent, such as a PING, finds out then.
     HungUp {
         /// Which peer.
         peer: PeerId,

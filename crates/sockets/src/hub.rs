@@ -292,7 +292,7 @@ impl Hub {
 
     /// From now on a peer is one that reads as long as it lives, and says something now and then: if nothing of what waits for it
     /// gets there and it isn't heard, for twice the heartbeat's interval and timeout, it is given up. Nothing else tells of its end while
-    /// octets wait, since no PING goes behind them.
+    /// bytes wait, since no PING goes behind them.
     pub fn expect_reading(&mut self, peer: PeerId) {
         if let Some(peer) = self.peers.find_mut(peer) {
             peer.connection.expect_reading(Instant::now());
@@ -320,7 +320,7 @@ impl Hub {
         }
     }
 
-    /// Octets of messages of a peer's that have begun to arrive and aren't whole, at the end of the last turn. Not of bodies that are
+    /// Bytes of messages of a peer's that have begun to arrive and aren't whole, at the end of the last turn. Not of bodies that are
     /// streamed.
     pub fn unfinished_bytes(&self, peer: PeerId) -> Option<usize> {
         self.peers.find(peer).map(|peer| peer.unfinished_bytes)

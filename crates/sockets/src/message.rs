@@ -18,9 +18,9 @@ impl<T: AsFd + Debug + Send + Sync> OpenFile for T {}
 pub struct FileRange {
     /// The open file. Its position is not used.
     pub file: Arc<dyn OpenFile>,
-    /// Where the piece begins, in octets.
+    /// Where the piece begins, in bytes.
     pub offset: u64,
-    /// Its octets. The frame's header promises them before the first one leaves.
+    /// Its bytes. The frame's header promises them before the first one leaves.
     pub length: u64,
     /// If not 0, [`crate::Event::FileSent`] tells when the piece has left.
     pub tag: u64,
@@ -42,7 +42,7 @@ pub enum IfShort {
 }
 
 impl FileRange {
-    /// So many octets of a file from an offset.
+    /// So many bytes of a file from an offset.
     pub fn new(file: Arc<impl OpenFile + 'static>, offset: u64, length: u64) -> FileRange {
         FileRange { file, offset, length, tag: 0, if_short: IfShort::Pad, in_memory: false }
     }
@@ -72,14 +72,14 @@ impl FileRange {
 /// One frame to send.
 #[derive(Debug, Clone)]
 pub enum Frame {
-    /// Octets in memory.
+    /// Bytes in memory.
     Bytes(Bytes),
     /// A piece of a file.
     File(FileRange),
 }
 
 impl Frame {
-    /// Octets of the frame's body.
+    /// Bytes of the frame's body.
     pub fn length(&self) -> u64 {
         match self {
             Frame::Bytes(bytes) => bytes.len() as u64,
@@ -139,12 +139,12 @@ impl Message {
         self
     }
 
-    /// Octets of all bodies.
+    /// Bytes of all bodies.
     pub fn length(&self) -> u64 {
         self.frames.iter().map(Frame::length).sum()
     }
 
-    /// Octets of memory that it takes with all that belongs to it, where it waits: pieces of files have theirs elsewhere.
+    /// Bytes of memory that it takes with all that belongs to it, where it waits: pieces of files have theirs elsewhere.
     pub fn memory_bytes(&self) -> usize {
         let held = |frame: &Frame| match frame {
             Frame::Bytes(bytes) => bytes.len(),

@@ -49,44 +49,44 @@ pub struct Backoff {
 pub struct HubOptions {
     /// The pattern.
     pub socket_type: SocketType,
-    /// This side's routing id, 1 to 255 octets that don't begin with 0; or empty: the peer makes one up.
+    /// This side's routing id, 1 to 255 bytes that don't begin with 0; or empty: the peer makes one up.
     pub routing_id: Bytes,
     /// Of two peers with the same routing id a ROUTER ends the older connection. Otherwise both stay, and the newcomer gets a
     /// routing id that was made up: for who doesn't address peers by it.
     pub routing_ids_are_unique: bool,
     /// Properties for READY, names beginning with `X-`.
     pub metadata: Metadata,
-    /// Security mechanism and role. What PLAIN shows has up to 255 octets.
+    /// Security mechanism and role. What PLAIN shows has up to 255 bytes.
     pub mechanism: MechanismConfig,
     /// PING to peers that announce ZMTP 3.1. The timeout isn't zero.
     pub heartbeat: Option<Heartbeat>,
     /// One deadline from connecting to READY. Of a name with several addresses, one that does not answer gets only its share. Not zero.
     pub handshake_timeout: Duration,
-    /// Bound of each peer's queue, in octets of memory (file ranges count 64 each). At least 1: one message at a time.
+    /// Bound of each peer's queue, in bytes of memory (file ranges count 64 each). At least 1: one message at a time.
     pub send_queue_bytes: usize,
-    /// What all queues are to have together, in the same octets. Where an eighth of what is left of that is less than
+    /// What all queues are to have together, in the same bytes. Where an eighth of what is left of that is less than
     /// `send_queue_bytes`, it is the bound of each queue, so that many peers which don't read leave room for one that does; but 16 KiB
     /// is, whatever the others have. A queue that is below its bound takes one more message, however large it is.
     pub queued_bytes_max: usize,
     /// Instead of sleeping, look again for so long, where waits have been as short lately. It shortens a round trip by what it takes
     /// to wake up, at the cost of a processor's time. Zero: never.
     pub busy_poll: Duration,
-    /// Octets read from one peer before it is the turn of the next one, and of the application. What the application does about a
-    /// peer's messages, such as [`crate::Hub::pause_reading`], comes after at most so many octets of them. At least 1.
+    /// Bytes read from one peer before it is the turn of the next one, and of the application. What the application does about a
+    /// peer's messages, such as [`crate::Hub::pause_reading`], comes after at most so many bytes of them. At least 1.
     pub read_turn_bytes: usize,
-    /// Octets of a message that is taken whole.
+    /// Bytes of a message that is taken whole.
     pub max_message_bytes: u64,
     /// Frames of a message. At least 1.
     pub max_frames: usize,
-    /// Octets of messages that have begun and aren't whole, over all peers. From half of that on, a peer is read on if what its frame
+    /// Bytes of messages that have begun and aren't whole, over all peers. From half of that on, a peer is read on if what its frame
     /// lacks fits into the rest. The others wait in line, and lose nothing. Where the line stands still for more than a moment there is more
     /// room, up to this or what one message may take, whichever is more; then one goes on without. If it stands still for half a second
     /// all the same, a peer is disconnected: first those that have sent nothing lately, and of these the one with the most. As many
-    /// octets as the half are read in one turn, of all peers together.
+    /// bytes as the half are read in one turn, of all peers together.
     pub unfinished_bytes_max: usize,
     /// Frames over this are streamed ([`crate::Event::BodyStart`]).
     pub stream_over_bytes: Option<u64>,
-    /// Octets of a streamed frame.
+    /// Bytes of a streamed frame.
     pub max_frame_bytes: u64,
     /// Buffers of 512 KiB for streamed bodies, over all peers: the memory that slow consumers can tie up. At least 1 where bodies are
     /// streamed.
@@ -154,7 +154,7 @@ impl HubOptions {
         message.saturating_add(frames).saturating_add(2 * crate::read::READ_AHEAD_BYTES_MAX)
     }
 
-    /// Octets that all peers together bring in a turn.
+    /// Bytes that all peers together bring in a turn.
     pub(crate) fn arriving_max(&self) -> u64 {
         (self.unfinished_bytes_max / 2) as u64
     }

@@ -1,7 +1,7 @@
 //! Is a piece of a file in the page cache, and if not, getting it there.
 //!
 //! sendfile(2) of a cold piece makes the thread that calls it wait for the disk, and so every peer that this thread has. So a piece is
-//! probed first: one octet in each stride is read with `RWF_NOWAIT`, which fails rather than wait. What isn't resident is for another
+//! probed first: one byte in each stride is read with `RWF_NOWAIT`, which fails rather than wait. What isn't resident is for another
 //! thread to read.
 
 use rustix::fd::AsFd;
@@ -12,7 +12,7 @@ use std::io::IoSliceMut;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// One octet in so many is probed. Read-ahead fills the cache in stretches of at least this (its default, 128 KiB), so that the smaller
+/// One byte in so many is probed. Read-ahead fills the cache in stretches of at least this (its default, 128 KiB), so that the smaller
 /// gaps that a probe overlooks are rare, and each costs the event thread one short read. So does what the kernel drops between the probe
 /// and sending. Half as much would cost the event thread a twelfth more of its time for a large file.
 const PROBE_STRIDE_BYTES: u64 = 128 << 10;
@@ -31,15 +31,15 @@ pub enum Residency {
     Cold,
 }
 
-/// Whether so many octets of a file from an offset are in memory. Never waits for a disk.
+/// Whether so many bytes of a file from an offset are in memory. Never waits for a disk.
 pub fn probe(file: impl AsFd, offset: u64, length: u64) -> Residency {
     if CANNOT_PROBE.load(Ordering::Relaxed) {
         return Residency::Cold;
     }
     for at in probe_points(offset, length) {
-        let mut octet = [0];
-        match preadv2(&file, &mut [IoSliceMut::new(&mut octet)], at, ReadWriteFlags::NOWAIT) {
-            // No octet there: the file shrank. Sending will find out, without waiting.
+        let mut byte = [0];
+        match preadv2(&file, &mut [IoSliceMut::new(&mut byte)], at, ReadWriteFlags::NOWAIT) {
+            // No byte there: the file shrank. Sending will find out, without waiting.
             Ok(_) => {}
             Err(Errno::NOSYS | Errno::PERM) => {
                 CANNOT_PROBE.store(true, Ordering::Relaxed);
@@ -52,7 +52,7 @@ pub fn probe(file: impl AsFd, offset: u64, length: u64) -> Residency {
     Residency::Resident
 }
 
-/// Reads so many octets of a file into memory, and has the kernel begin with as many behind them. Waits for the disk.
+/// Reads so many bytes of a file into memory, and has the kernel begin with as many behind them. Waits for the disk.
 ///
 /// # Errors
 /// That of reading. A file that ends before is none.
@@ -76,7 +76,7 @@ pub fn warm(file: impl AsFd, offset: u64, length: u64) -> io::Result<()> {
     }
 }
 
-/// An octet in each stride of a piece, and its last one.
+/// A byte in each stride of a piece, and its last one.
 fn probe_points(offset: u64, length: u64) -> impl Iterator<Item = u64> {
     let strides = (0..length).step_by(PROBE_STRIDE_BYTES as usize);
     strides.chain(length.checked_sub(1)).map(move |at| offset.saturating_add(at))

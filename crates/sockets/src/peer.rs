@@ -46,7 +46,7 @@ impl fmt::Display for PeerId {
 pub struct PeerInfo {
     /// Its name here.
     pub id: PeerId,
-    /// Its routing id: its own, or one that was made up (0, then four octets).
+    /// Its routing id: its own, or one that was made up (0, then four bytes).
     pub routing_id: Bytes,
     /// Where it really is.
     pub address: Address,
@@ -60,11 +60,11 @@ pub struct PeerInfo {
     pub metadata: towpath_zmtp::Metadata,
     /// Its ZMTP version.
     pub version: (u8, u8),
-    /// Octets received, with all framing.
+    /// Bytes received, with all framing.
     pub bytes_in: u64,
-    /// Octets sent, with all framing.
+    /// Bytes sent, with all framing.
     pub bytes_out: u64,
-    /// Of these, octets that sendfile(2) moved.
+    /// Of these, bytes that sendfile(2) moved.
     pub sendfile_bytes: u64,
     /// Messages received.
     pub messages_in: u64,
@@ -76,7 +76,7 @@ pub struct PeerInfo {
     pub queued: Queued,
     /// When the connection was made.
     pub connected_at: Instant,
-    /// When octets last came from it.
+    /// When bytes last came from it.
     pub last_heard: Instant,
 }
 
@@ -133,7 +133,7 @@ pub(crate) struct Peer {
     pub(crate) connected_at: Instant,
     /// When the handshake was done.
     pub(crate) ready_at: Option<Instant>,
-    /// Octets read that the state machine has not taken yet.
+    /// Bytes read that the state machine has not taken yet.
     pub(crate) input: BytesMut,
     /// What it has begun to say, as the hub has counted it.
     pub(crate) unfinished_bytes: usize,
@@ -141,9 +141,9 @@ pub(crate) struct Peer {
     pub(crate) passage: Passage,
     /// It waits with larger messages when the application wants none.
     pub(crate) yields: bool,
-    /// Octets of memory that wait for it, as the hub has counted them.
+    /// Bytes of memory that wait for it, as the hub has counted them.
     pub(crate) queued_bytes: usize,
-    /// What octets of a body are being read into.
+    /// What bytes of a body are being read into.
     pub(crate) partial: Option<Partial>,
     /// How much to read ahead of a header; see `read.rs`.
     pub(crate) read_ahead: usize,
@@ -263,7 +263,7 @@ impl Peer {
             metadata: properties.metadata.clone(),
             version: properties.version,
             bytes_in: self.bytes_in,
-            bytes_out: self.connection.outbox_ref().octets_written(),
+            bytes_out: self.connection.outbox_ref().bytes_written(),
             sendfile_bytes: self.sendfile_bytes,
             messages_in: self.messages_in,
             messages_out: self.connection.outbox_ref().messages_staged(),

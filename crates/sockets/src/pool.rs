@@ -5,7 +5,7 @@ use crate::waker::Waker;
 use bytes::Bytes;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Octets of a buffer: half of the usual second-level cache, so that whoever hashes or writes it finds the data still there. With
+/// Bytes of a buffer: half of the usual second-level cache, so that whoever hashes or writes it finds the data still there. With
 /// half as much a receiver is 4 % slower, with twice as much no faster.
 pub(crate) const BUFFER_BYTES: usize = 512 * 1024;
 
@@ -57,7 +57,7 @@ impl Pool {
         }
     }
 
-    /// The first `length` octets of a buffer as `Bytes` that give it back when they are dropped.
+    /// The first `length` bytes of a buffer as `Bytes` that give it back when they are dropped.
     pub(crate) fn lend(&self, buffer: Buffer, length: usize) -> Bytes {
         Bytes::from_owner(Lent { buffer: Some(buffer), length, pool: self.clone() })
     }

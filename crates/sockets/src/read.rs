@@ -15,7 +15,7 @@ use std::io::IoSliceMut;
 use std::time::Instant;
 use towpath_zmtp::Event as Wire;
 
-/// Octets read ahead at most, and the size of the hub's scratch buffer.
+/// Bytes read ahead at most, and the size of the hub's scratch buffer.
 pub(crate) const READ_AHEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// After a streamed body only this much is read for the next header: what is read ahead has to be copied, the body behind
@@ -25,7 +25,7 @@ const READ_AHEAD_BYTES_MIN: usize = 512;
 /// Bodies with less than this left come with the read-ahead.
 const DIRECT_BYTES_MIN: u64 = 4 * 1024;
 
-/// Octets that are read of a peer in a turn.
+/// Bytes that are read of a peer in a turn.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Budget {
     pub all: usize,
@@ -47,16 +47,16 @@ impl Peer {
         let mut small = 0;
         // One full buffer a turn: it is taken while it is in the cache, and the next is read into the same memory.
         let mut filled = false;
-        // Two octets make an empty message, and each costs an event: the turn's octets alone would not bound memory.
+        // Two bytes make an empty message, and each costs an event: the turn's bytes alone would not bound memory.
         while self.wants_to_read() && taken < budget.all && events.len() < EVENTS_MAX && !filled {
             let remaining = self.connection.body_remaining();
-            let octets = if self.input.is_empty() && (remaining >= DIRECT_BYTES_MIN || self.has_partial(remaining)) {
-                let Some(octets) = self.receive_body(remaining, scratch, pool, events, now)? else {
+            let bytes = if self.input.is_empty() && (remaining >= DIRECT_BYTES_MIN || self.has_partial(remaining)) {
+                let Some(bytes) = self.receive_body(remaining, scratch, pool, events, now)? else {
                     self.starved = true;
                     break;
                 };
                 filled = matches!(events.back(), Some(Event::BodyData { data, .. }) if data.len() == BUFFER_BYTES);
-                octets
+                bytes
             } else {
                 let left = budget.small.saturating_sub(small).max(self.connection.wanted());
                 let mut most = self.read_ahead.min(scratch.len()).min(budget.all - taken).min(left);
@@ -66,19 +66,19 @@ impl Peer {
                 if let Some(room) = self.connection.room() {
                     most = most.min(room);
                 }
-                let octets = self.receive(&mut scratch[..most])?;
-                if octets == most {
+                let bytes = self.receive(&mut scratch[..most])?;
+                if bytes == most {
                     self.read_ahead = (self.read_ahead * 4).min(READ_AHEAD_BYTES_MAX);
                 }
-                self.input.extend_from_slice(&scratch[..octets]);
-                small += octets;
-                octets
+                self.input.extend_from_slice(&scratch[..bytes]);
+                small += bytes;
+                bytes
             };
-            if octets == 0 {
+            if bytes == 0 {
                 break;
             }
-            taken += octets;
-            self.bytes_in += octets as u64;
+            taken += bytes;
+            self.bytes_in += bytes as u64;
             self.connection.heard(now);
             self.decode(pool, events, now)?;
         }
@@ -92,29 +92,29 @@ impl Peer {
     /// One recv: 0 if there is nothing now.
     fn receive(&mut self, buffer: &mut [u8]) -> Result<usize, End> {
         let wanted = buffer.len();
-        let received = rustix::net::recv(&self.fd, buffer, RecvFlags::empty()).map(|(_, octets)| octets);
+        let received = rustix::net::recv(&self.fd, buffer, RecvFlags::empty()).map(|(_, bytes)| bytes);
         self.received(received, wanted)
     }
 
-    /// The same into two buffers, of which the second takes what doesn't fit into the first: gives the octets in each.
+    /// The same into two buffers, of which the second takes what doesn't fit into the first: gives the bytes in each.
     fn receive_both(&mut self, first: &mut [u8], second: &mut [u8]) -> Result<(usize, usize), End> {
         let room = first.len();
         let wanted = room + second.len();
         let mut parts = [IoSliceMut::new(first), IoSliceMut::new(second)];
         let received = rustix::net::recvmsg(&self.fd, &mut parts, &mut Default::default(), RecvFlags::empty());
-        let octets = self.received(received.map(|message| message.bytes), wanted)?;
-        Ok((octets.min(room), octets.saturating_sub(room)))
+        let bytes = self.received(received.map(|message| message.bytes), wanted)?;
+        Ok((bytes.min(room), bytes.saturating_sub(room)))
     }
 
-    /// What a recv for so many octets came to.
+    /// What a recv for so many bytes came to.
     fn received(&mut self, received: rustix::io::Result<usize>, wanted: usize) -> Result<usize, End> {
         match received {
             Ok(0) => Err(self.closed()),
-            Ok(octets) => {
+            Ok(bytes) => {
                 // A short read has emptied a stream socket, and the next edge tells of more. But for the end, whose edge may
-                // have come together with that of the last octets.
-                self.readable = octets == wanted || self.hung_up;
-                Ok(octets)
+                // have come together with that of the last bytes.
+                self.readable = bytes == wanted || self.hung_up;
+                Ok(bytes)
             }
             Err(Errno::AGAIN) => {
                 self.readable = false;

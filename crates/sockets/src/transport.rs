@@ -1,6 +1,6 @@
 //! Listening, accepting and connecting over tcp, ipc and inproc. All descriptors are non-blocking stream sockets.
 //!
-//! inproc is a socket pair within the process: the same octets, queues and back-pressure as everywhere else.
+//! inproc is a socket pair within the process: the same bytes, queues and back-pressure as everywhere else.
 
 use crate::congestion::{self, SystemDefault};
 use crate::endpoint::Endpoint;

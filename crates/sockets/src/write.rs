@@ -11,18 +11,18 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use towpath_zmtp::Transmit;
 
-/// Octets that one sendfile moves at most, and that are looked for in memory at a time: a call on a fast path must not take the thread for long.
+/// Bytes that one sendfile moves at most, and that are looked for in memory at a time: a call on a fast path must not take the thread for long.
 const CALL_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Octets written for one peer before it is the next one's turn.
+/// Bytes written for one peer before it is the next one's turn.
 const TURN_BYTES: u64 = 1024 * 1024;
 
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
 enum Sent {
-    /// So many octets of what is in memory.
+    /// So many bytes of what is in memory.
     Bytes(usize),
-    /// So many octets of the file.
+    /// So many bytes of the file.
     File(u64),
     /// The socket is full.
     Full,
@@ -41,13 +41,13 @@ impl Peer {
         let mut written = 0;
         while self.writable && !self.warming && written < TURN_BYTES {
             match self.write_some(scratch)? {
-                Sent::Bytes(octets) => {
-                    written += octets as u64;
-                    self.connection.outbox().advance(octets);
+                Sent::Bytes(bytes) => {
+                    written += bytes as u64;
+                    self.connection.outbox().advance(bytes);
                 }
-                Sent::File(octets) => {
-                    written += octets;
-                    if let Some(range) = self.connection.outbox().advance_external(octets) {
+                Sent::File(bytes) => {
+                    written += bytes;
+                    if let Some(range) = self.connection.outbox().advance_external(bytes) {
                         let whole = !std::mem::take(&mut self.padding);
                         self.resident_to = 0;
                         if range.tag != 0 {
@@ -88,7 +88,7 @@ impl Peer {
             Transmit::External { remaining, .. } if self.padding => {
                 let now = ZEROS.len().min(usize::try_from(remaining).unwrap_or(usize::MAX));
                 let sent = rustix::net::send(&self.fd, &ZEROS[..now], SendFlags::NOSIGNAL);
-                outcome(sent, |octets| Sent::File(octets as u64))
+                outcome(sent, |bytes| Sent::File(bytes as u64))
             }
             Transmit::External { source, position, remaining } => {
                 let mut now = remaining.min(CALL_BYTES_MAX);
@@ -110,9 +110,9 @@ impl Peer {
                 let mut offset = source.offset + position;
                 match rustix::fs::sendfile(&self.fd, &source.file, Some(&mut offset), now) {
                     Ok(0) => Ok(Sent::Short(source.if_short)),
-                    Ok(octets) => {
-                        self.sendfile_bytes += octets as u64;
-                        Ok(Sent::File(octets as u64))
+                    Ok(bytes) => {
+                        self.sendfile_bytes += bytes as u64;
+                        Ok(Sent::File(bytes as u64))
                     }
                     Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => Ok(Sent::CantSendfile),
                     // A failing disk must not leave a frame that never ends.
@@ -137,7 +137,7 @@ fn copy_some(
         Ok(0) | Err(Errno::IO) => Ok(Sent::Short(source.if_short)),
         Ok(read) => {
             let sent = rustix::net::send(fd, &scratch[..read], SendFlags::NOSIGNAL);
-            outcome(sent, |octets| Sent::File(octets as u64))
+            outcome(sent, |bytes| Sent::File(bytes as u64))
         }
         Err(Errno::INTR) => Ok(Sent::File(0)),
         Err(errno) => Err(End::system("reading the file failed", errno)),
@@ -146,7 +146,7 @@ fn copy_some(
 
 fn outcome(sent: Result<usize, Errno>, as_sent: impl FnOnce(usize) -> Sent) -> Result<Sent, End> {
     match sent {
-        Ok(octets) => Ok(as_sent(octets)),
+        Ok(bytes) => Ok(as_sent(bytes)),
         Err(Errno::AGAIN) => Ok(Sent::Full),
         Err(Errno::INTR) => Ok(as_sent(0)),
         Err(Errno::PIPE | Errno::CONNRESET) => Err(End::new("the peer closed the connection")),

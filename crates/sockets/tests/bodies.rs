@@ -19,8 +19,8 @@ fn streaming() -> HubOptions {
 
 #[test]
 fn a_file_leaves_by_sendfile_and_arrives_as_a_stream() {
-    let octets = noise(5_000_000);
-    let file = file_of(&octets);
+    let bytes = noise(5_000_000);
+    let file = file_of(&bytes);
     for endpoint in ["tcp://127.0.0.1:0", "inproc://bodies"] {
         let mut pair = pair_at(&endpoint.parse().unwrap(), options(SocketType::Router), streaming());
         let message = Message::new()
@@ -50,7 +50,7 @@ fn a_file_leaves_by_sendfile_and_arrives_as_a_stream() {
             None
         });
         assert!(sent);
-        assert_eq!(body, [&octets[1..], &octets[..2000]].concat());
+        assert_eq!(body, [&bytes[1..], &bytes[..2000]].concat());
         let heads: Vec<_> = heads.iter().map(|(frames, length)| (&frames[0][..], *length)).collect();
         assert_eq!(heads, [(&b"head"[..], 4_999_999), (b"between", 2000), (b"tail", 0)]);
         let info = pair.server.peer(pair.at_server).unwrap();
@@ -76,7 +76,7 @@ fn a_frame_is_finished_with_zeros_and_declared_when_its_file_was_too_short() {
     });
     assert!(!whole);
     assert_eq!(body.len(), 1_500_000);
-    assert!(body[..1_000_000].iter().all(|octet| *octet == 1) && body[1_000_000..].iter().all(|octet| *octet == 0));
+    assert!(body[..1_000_000].iter().all(|byte| *byte == 1) && body[1_000_000..].iter().all(|byte| *byte == 0));
 }
 
 #[test]
@@ -95,8 +95,8 @@ fn or_the_connection_is_closed_where_nothing_can_be_declared() {
 
 #[test]
 fn reading_waits_for_whoever_holds_the_buffers() {
-    let octets = noise(3_000_000);
-    let file = file_of(&octets);
+    let bytes = noise(3_000_000);
+    let file = file_of(&bytes);
     let client = HubOptions { body_buffers: 2, ..streaming() };
     let mut pair = pair(options(SocketType::Router), client);
     pair.server.send(pair.at_server, Message::new().with(FileRange::new(file, 0, 3_000_000))).unwrap();
@@ -118,12 +118,12 @@ fn reading_waits_for_whoever_holds_the_buffers() {
         if !arrived && let Some(data) = held.pop_front() {
             body.extend_from_slice(&data);
         }
-        if body.len() == octets.len() {
+        if body.len() == bytes.len() {
             break;
         }
     }
-    assert!(body == octets);
-    assert!(most_held <= 2 * 512 * 1024 + 64 * 1024, "{most_held} octets were held");
+    assert!(body == bytes);
+    assert!(most_held <= 2 * 512 * 1024 + 64 * 1024, "{most_held} bytes were held");
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn buffers_go_around_among_those_who_wait_for_one() {
         counts.insert(peers[0], 0);
         client.send(peers[1], Message::new().with(body.clone())).unwrap();
     }
-    // Whoever takes the octets is slower than those who send them: one piece at a time goes back.
+    // Whoever takes the bytes is slower than those who send them: one piece at a time goes back.
     let mut held = std::collections::VecDeque::new();
     let mut hubs = clients.iter_mut().chain([&mut server]).collect::<Vec<_>>();
     let total = until(&mut hubs, |_, event| {
@@ -154,7 +154,7 @@ fn buffers_go_around_among_those_who_wait_for_one() {
         let total = counts.values().sum::<usize>();
         (total > 32 * 1024 * 1024).then_some(total)
     });
-    assert!(counts.values().all(|octets| *octets > total / 16), "{counts:?}");
+    assert!(counts.values().all(|bytes| *bytes > total / 16), "{counts:?}");
 }
 
 #[test]
@@ -215,17 +215,17 @@ fn a_queue_that_is_emptied_by_hand_tells_of_its_room() {
 fn unsendable() -> Option<(Child, Arc<File>, Vec<u8>)> {
     let mut command = Command::new("cat");
     command.env_clear().stdin(Stdio::piped());
-    let mut octets = Vec::new();
+    let mut bytes = Vec::new();
     for number in 0..12 {
         let (name, value) = (format!("NOISE_{number:02}"), format!("{number:x}").repeat(100_000));
-        octets.extend_from_slice(format!("{name}={value}\0").as_bytes());
+        bytes.extend_from_slice(format!("{name}={value}\0").as_bytes());
         command.env(name, value);
     }
     let child = command.spawn().unwrap();
     let file = File::open(format!("/proc/{}/environ", child.id())).unwrap();
     let (socket, _other) = UnixStream::pair().unwrap();
     match rustix::fs::sendfile(&socket, &file, Some(&mut 0), 100) {
-        Err(Errno::INVAL) => Some((child, Arc::new(file), octets)),
+        Err(Errno::INVAL) => Some((child, Arc::new(file), bytes)),
         other => {
             let in_ci = std::env::var_os("CI").is_some_and(|ci| ci == "true");
             assert!(!in_ci, "sendfile says {other:?} of {file:?}, and in CI this test may not be skipped");
@@ -237,8 +237,8 @@ fn unsendable() -> Option<(Child, Arc<File>, Vec<u8>)> {
 
 #[test]
 fn what_sendfile_refuses_is_copied() {
-    let Some((mut child, file, octets)) = unsendable() else { return };
-    let length = octets.len() as u64;
+    let Some((mut child, file, bytes)) = unsendable() else { return };
+    let length = bytes.len() as u64;
     for endpoint in ["tcp://127.0.0.1:0", "inproc://copied"] {
         let mut pair = pair_at(&endpoint.parse().unwrap(), options(SocketType::Router), streaming());
         let message = Message::new()
@@ -262,8 +262,8 @@ fn what_sendfile_refuses_is_copied() {
             None
         });
         assert_eq!(sent, [(1, true), (2, true), (3, false)], "{endpoint}");
-        let end = &octets[octets.len() - 1000..];
-        assert!(body == [&octets[3..], &octets[100_000..250_000], end, &[0; 1000], b"tail"].concat(), "{endpoint}");
+        let end = &bytes[bytes.len() - 1000..];
+        assert!(body == [&bytes[3..], &bytes[100_000..250_000], end, &[0; 1000], b"tail"].concat(), "{endpoint}");
         let info = pair.server.peer(pair.at_server).unwrap();
         assert!(info.sendfile_bytes == 0 && info.bytes_out > length, "all of it was copied");
     }

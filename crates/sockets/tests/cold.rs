@@ -30,13 +30,13 @@ impl AsFd for Hanging {
     }
 }
 
-/// A file with these octets, none of which are in memory. `None` where its file system keeps them there.
-fn cold_file(octets: &[u8]) -> Option<File> {
+/// A file with these bytes, none of which are in memory. `None` where its file system keeps them there.
+fn cold_file(bytes: &[u8]) -> Option<File> {
     let mut file = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    file.write_all(octets).unwrap();
+    file.write_all(bytes).unwrap();
     file.sync_all().unwrap();
     fadvise(&file, 0, None, Advice::DontNeed).unwrap();
-    let is_cold = probe(&file, 0, octets.len() as u64) == Residency::Cold;
+    let is_cold = probe(&file, 0, bytes.len() as u64) == Residency::Cold;
     if !is_cold {
         println!("skipped: the file system of the build directory keeps its files in memory");
     }
@@ -45,11 +45,11 @@ fn cold_file(octets: &[u8]) -> Option<File> {
 
 #[test]
 fn who_is_sent_what_is_in_memory_does_not_wait_for_a_disk() {
-    let octets = noise(3_000_001);
-    let Some(file) = cold_file(&octets) else { return };
+    let bytes = noise(3_000_001);
+    let Some(file) = cold_file(&bytes) else { return };
     let gate = Arc::new(Mutex::new(()));
     let file = Arc::new(Hanging { file, gate: Arc::clone(&gate), never_waits: std::thread::current().id() });
-    let length = octets.len() as u64;
+    let length = bytes.len() as u64;
 
     let mut server = Hub::new(options(SocketType::Router)).unwrap();
     let endpoint = server.bind(&anywhere()).unwrap();
@@ -89,17 +89,17 @@ fn who_is_sent_what_is_in_memory_does_not_wait_for_a_disk() {
         Event::Message { frames, .. } => Some(frames),
         _ => None,
     });
-    assert!(is_whole && frames.len() == 2 && frames[0] == octets && frames[1] == b"tail"[..]);
+    assert!(is_whole && frames.len() == 2 && frames[0] == bytes && frames[1] == b"tail"[..]);
     let info = server.peer(peers[0]).unwrap();
     assert!(info.sendfile_bytes == length, "it left by sendfile when it was there");
 }
 
 #[test]
 fn what_waits_for_a_disk_is_sent_before_the_end() {
-    let octets = noise(2_500_000);
-    let Some(file) = cold_file(&octets) else { return };
+    let bytes = noise(2_500_000);
+    let Some(file) = cold_file(&bytes) else { return };
     let mut pair = pair(options(SocketType::Router), options(SocketType::Dealer));
-    let range = FileRange::new(Arc::new(file), 0, octets.len() as u64);
+    let range = FileRange::new(Arc::new(file), 0, bytes.len() as u64);
     pair.server.send(pair.at_server, Message::new().with(range)).unwrap();
     let mut client = pair.client;
     let received = std::thread::spawn(move || {
@@ -109,5 +109,5 @@ fn what_waits_for_a_disk_is_sent_before_the_end() {
         })
     });
     assert!(pair.server.close(std::time::Duration::MAX).unwrap().is_empty());
-    assert!(received.join().unwrap() == octets);
+    assert!(received.join().unwrap() == bytes);
 }

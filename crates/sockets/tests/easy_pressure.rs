@@ -31,7 +31,7 @@ fn body() -> Bytes {
     vec![7; BODY_BYTES as usize].into()
 }
 
-/// Takes all messages, each in its turn; those that were sent are never more than `most_ahead` of those taken, in octets.
+/// Takes all messages, each in its turn; those that were sent are never more than `most_ahead` of those taken, in bytes.
 async fn take_all(receiver: &Socket, sent: &AtomicU64, most_ahead: u64, over: &Endpoint) {
     for number in 0..MESSAGES {
         let ahead = sent.load(Ordering::SeqCst).saturating_sub(number);

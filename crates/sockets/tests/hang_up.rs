@@ -8,14 +8,14 @@ use towpath_sockets::{Endpoint, Event, Hub, HubOptions, PeerId, SocketType};
 
 /// The greeting and the READY of a DEALER over NULL.
 fn handshake() -> Vec<u8> {
-    let mut octets = vec![0; 64];
-    octets[0] = 0xff;
-    octets[9] = 0x7f;
-    octets[10] = 3;
-    octets[11] = 1;
-    octets[12..16].copy_from_slice(b"NULL");
-    octets.extend_from_slice(b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER");
-    octets
+    let mut bytes = vec![0; 64];
+    bytes[0] = 0xff;
+    bytes[9] = 0x7f;
+    bytes[10] = 3;
+    bytes[11] = 1;
+    bytes[12..16].copy_from_slice(b"NULL");
+    bytes.extend_from_slice(b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER");
+    bytes
 }
 
 /// Turns the hub until `wanted` finds its event.
@@ -46,7 +46,7 @@ fn hub_and_client(read_turn_bytes: usize) -> (Hub, TcpStream, PeerId) {
     hub.turn(Some(Duration::ZERO)).expect("turn");
     let mut theirs = [0; 4096];
     client.set_read_timeout(Some(Duration::from_millis(200))).expect("set a timeout");
-    while client.read(&mut theirs).is_ok_and(|octets| octets > 0) {}
+    while client.read(&mut theirs).is_ok_and(|bytes| bytes > 0) {}
     let peer = hub.peers().next().expect("a peer");
     (hub, client, peer)
 }

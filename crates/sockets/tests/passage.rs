@@ -55,10 +55,10 @@ impl Raw {
         Raw { stream, peer, unsent: VecDeque::new() }
     }
 
-    /// Sends up to so many octets of what it has to say.
+    /// Sends up to so many bytes of what it has to say.
     fn send(&mut self, most: usize) {
-        let octets = self.unsent.as_slices().0;
-        match self.stream.write(&octets[..octets.len().min(most)]) {
+        let bytes = self.unsent.as_slices().0;
+        match self.stream.write(&bytes[..bytes.len().min(most)]) {
             // It was sent away.
             Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {}
             Ok(sent) => drop(self.unsent.drain(..sent)),

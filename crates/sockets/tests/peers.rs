@@ -170,9 +170,9 @@ fn a_handshake_has_one_deadline_however_it_trickles() {
     let mut connection = raw_connection(&endpoint);
     let reason = std::thread::scope(|scope| {
         scope.spawn(move || {
-            // An octet now and then, for ever; the server ends it.
-            for octet in raw_greeting().iter().cycle().take(10_000) {
-                if connection.write_all(&[*octet]).is_err() {
+            // A byte now and then, for ever; the server ends it.
+            for byte in raw_greeting().iter().cycle().take(10_000) {
+                if connection.write_all(&[*byte]).is_err() {
                     return;
                 }
                 std::thread::sleep(Duration::from_millis(20));
@@ -201,9 +201,9 @@ fn connections_are_capped_by_address_and_the_oldest_handshake_makes_way() {
     // The fifth is one too many from this address: it is closed at once.
     std::thread::scope(|scope| {
         let closed = scope.spawn(move || {
-            let mut octets = Vec::new();
-            let _ = fifth.read_to_end(&mut octets);
-            octets
+            let mut bytes = Vec::new();
+            let _ = fifth.read_to_end(&mut bytes);
+            bytes
         });
         while !closed.is_finished() {
             server.turn(Some(Duration::from_millis(5))).unwrap();

@@ -13,7 +13,7 @@ const MIB: usize = 1024 * KIB;
 /// What each queue takes, whatever the others have; see `HubOptions::queued_bytes_max`.
 const LEAST: usize = 16 * KIB;
 
-/// Octets of a message, with what is counted for it beside.
+/// Bytes of a message, with what is counted for it beside.
 const MESSAGE: usize = 4 * KIB;
 
 /// A server, and so many clients that only read what they are turned for.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use support::*;
 use towpath_sockets::{Event, Heartbeat, Hub, Message, SocketType};
 
-const LINK_OCTETS_PER_SECOND: f64 = 300_000.0;
+const LINK_BYTES_PER_SECOND: f64 = 300_000.0;
 
 const INTERVAL: Duration = Duration::from_millis(100);
 
@@ -25,16 +25,16 @@ struct Silent {
 impl Silent {
     /// Takes what has come since, up to `most` in all.
     fn read(&mut self, since: Instant, most: usize) {
-        let lets = (since.elapsed().as_secs_f64() * LINK_OCTETS_PER_SECOND) as usize;
-        let mut octets = vec![0; lets.min(most).saturating_sub(self.taken)];
-        match self.stream.read(&mut octets) {
-            Ok(octets) => self.taken += octets,
+        let lets = (since.elapsed().as_secs_f64() * LINK_BYTES_PER_SECOND) as usize;
+        let mut bytes = vec![0; lets.min(most).saturating_sub(self.taken)];
+        match self.stream.read(&mut bytes) {
+            Ok(bytes) => self.taken += bytes,
             Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
         }
     }
 }
 
-/// Sends one message of so many octets to such a peer, which takes so many of them: what it has taken when it is given up, and
+/// Sends one message of so many bytes to such a peer, which takes so many of them: what it has taken when it is given up, and
 /// why.
 fn given_up(length: usize, takes: usize, expect_reading: bool) -> (usize, String) {
     let heartbeat = Heartbeat { interval: INTERVAL, timeout: TIMEOUT, ttl: Duration::ZERO };

@@ -1,4 +1,4 @@
-//! Frames of all sizes, streamed and whole, in one stream of octets: what is read ahead behind a body belongs to the next frame.
+//! Frames of all sizes, streamed and whole, in one stream of bytes: what is read ahead behind a body belongs to the next frame.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping")]
 
 mod support;
@@ -54,8 +54,8 @@ impl Arrived {
 
 #[test]
 fn frames_of_all_sizes_arrive_in_order() {
-    let octets = noise(3_000_000);
-    let file = file_of(&octets);
+    let bytes = noise(3_000_000);
+    let file = file_of(&bytes);
     let folder = tempfile::tempdir().unwrap();
     for endpoint in [anywhere(), "inproc://streams".parse().unwrap(), Endpoint::Ipc(folder.path().join("socket"))] {
         let mut pair = pair_at(&endpoint, options(SocketType::Router), streaming(SocketType::Dealer));
@@ -67,10 +67,10 @@ fn frames_of_all_sizes_arrive_in_order() {
             let message = Message::new().with(head.clone());
             let message = match index % 2 {
                 0 => message.with(FileRange::new(file.clone(), index as u64, size as u64)),
-                _ => message.with(octets[index..index + size].to_vec()),
+                _ => message.with(bytes[index..index + size].to_vec()),
             };
             pair.server.send(pair.at_server, message).unwrap();
-            sent.extend([head, octets[index..index + size].to_vec()]);
+            sent.extend([head, bytes[index..index + size].to_vec()]);
         }
         let mut arrived = Arrived::default();
         until(&mut [&mut pair.server, &mut pair.client], |_, event| {
@@ -92,13 +92,13 @@ fn on_the_wire(body: &[u8], more: bool) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
     #[test]
-    fn however_the_octets_are_cut(
+    fn however_the_bytes_are_cut(
         sizes in proptest::collection::vec(prop_oneof![0..1200usize, 1000..9000usize, 520_000..530_000usize], 1..8),
         cuts in proptest::collection::vec(prop_oneof![1..600usize, 400..70_000usize, 500_000..700_000usize], 1..12),
     ) {
-        let octets = noise(600_000);
+        let bytes = noise(600_000);
         let sent: Vec<Vec<u8>> =
-            sizes.iter().enumerate().map(|(index, &size)| octets[index..index + size].to_vec()).collect();
+            sizes.iter().enumerate().map(|(index, &size)| bytes[index..index + size].to_vec()).collect();
         // Two frames a message, and the last one may be alone.
         let is_last = |index: usize| index % 2 == 1 || index + 1 == sent.len();
         let mut wire = [raw_greeting(), raw_ready()].concat();
@@ -116,7 +116,7 @@ proptest! {
             let now = &left[..left.len().min(*cuts.next().unwrap())];
             // Not all of it, if the hub has to read first.
             match client.write(now) {
-                Ok(octets) => left = &left[octets..],
+                Ok(bytes) => left = &left[bytes..],
                 Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
             }
             hub.turn(Some(Duration::ZERO)).unwrap();

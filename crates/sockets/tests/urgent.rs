@@ -69,7 +69,7 @@ fn in_a_body_that_is_taken_whole_or_streamed() {
             hub.turn(Some(Duration::from_millis(5))).unwrap();
         }
         let before = hub.peer(peer).unwrap().bytes_in;
-        assert!(before > 100_000, "{before} octets have been read");
+        assert!(before > 100_000, "{before} bytes have been read");
         send(&client, b"!", SendFlags::OOB).unwrap();
         // What is on its way behind it makes no difference.
         client.write_all(&[7; 100_000]).unwrap();

@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use towpath_journal::{Spool, SpoolWriter, SpooledBody};
 use towpath_requests::Body;
 
-/// Octets that are kept in memory.
+/// Bytes that are kept in memory.
 const MEMORY_BYTES_MAX: usize = 1024 * 1024;
 
-/// Octets read at a time.
+/// Bytes read at a time.
 pub const PIECE_BYTES: usize = 256 * 1024;
 
 /// Why a body that is coming in isn't kept: the place for large ones.
@@ -71,27 +71,27 @@ impl Collector {
         Collector { memory: Vec::new(), file: None, folder }
     }
 
-    /// Appends octets.
-    pub fn push(&mut self, octets: &[u8]) -> Result<(), NoPlace> {
-        self.keep(octets).map_err(|reason| NoPlace { folder: self.folder.clone(), reason })
+    /// Appends bytes.
+    pub fn push(&mut self, bytes: &[u8]) -> Result<(), NoPlace> {
+        self.keep(bytes).map_err(|reason| NoPlace { folder: self.folder.clone(), reason })
     }
 
-    fn keep(&mut self, octets: &[u8]) -> io::Result<()> {
-        if self.file.is_none() && self.needs_disk(octets.len()) {
+    fn keep(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.file.is_none() && self.needs_disk(bytes.len()) {
             let mut file = Spool::new(&self.folder)?.create()?;
             file.write(&std::mem::take(&mut self.memory))?;
             self.file = Some(file);
         }
         match &mut self.file {
-            Some(file) => file.write(octets),
+            Some(file) => file.write(bytes),
             None => {
-                self.memory.extend_from_slice(octets);
+                self.memory.extend_from_slice(bytes);
                 Ok(())
             }
         }
     }
 
-    /// Whether so many more octets would go to the disk, which may take its time.
+    /// Whether so many more bytes would go to the disk, which may take its time.
     pub fn needs_disk(&self, more: usize) -> bool {
         self.file.is_some() || self.memory.len() + more > MEMORY_BYTES_MAX
     }
@@ -112,7 +112,7 @@ pub fn read_body(mut from: impl Read, folder: PathBuf) -> Result<Body, Unread> {
     loop {
         match from.read(&mut piece) {
             Ok(0) => return Ok(collector.finish()),
-            Ok(octets) => collector.push(&piece[..octets])?,
+            Ok(bytes) => collector.push(&piece[..bytes])?,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error.into()),
         }

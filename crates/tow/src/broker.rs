@@ -48,7 +48,7 @@ pub struct Arguments {
     /// How often a request is given to workers that die over it. One that is in the journal is kept for workers of aside.SERVICE then.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = positive::<u16>, allow_negative_numbers = true)]
     attempts: u16,
-    /// Seconds between two heartbeats; a peer that is silent for five times as long is gone, a worker for which octets wait meanwhile for ten times, a stock worker that is idle for four times.
+    /// Seconds between two heartbeats; a peer that is silent for five times as long is gone, a worker for which bytes wait meanwhile for ten times, a stock worker that is idle for four times.
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0, allow_negative_numbers = true)]
     heartbeat: f64,
     /// Requests of one service that may wait for a worker. Then ours are refused for a while, and stock clients not read any further.
@@ -82,7 +82,7 @@ pub struct Arguments {
     busy_poll: u16,
 }
 
-/// Octets for requests and replies, if nobody says how many. Messages that aren't whole, what peers haven't read yet, connections and
+/// Bytes for requests and replies, if nobody says how many. Messages that aren't whole, what peers haven't read yet, connections and
 /// the allocator need some beside.
 fn default_memory() -> usize {
     const MOST: usize = 1 << 30;

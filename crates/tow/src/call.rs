@@ -57,14 +57,14 @@ pub struct Arguments {
     /// No progress bar.
     #[arg(long, short)]
     quiet: bool,
-    /// A load of so many requests, for a service that echoes them. Each body begins with its number, and which client's it is, in eight octets or the last of them.
+    /// A load of so many requests, for a service that echoes them. Each body begins with its number, and which client's it is, in eight bytes or the last of them.
     #[arg(long, value_name = "N", value_parser = positive::<u64>, allow_negative_numbers = true)]
     count: Option<u64>,
     /// The load: so many requests without a reply at a time, on each connection.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "count", value_parser = positive::<usize>, allow_negative_numbers = true)]
     ahead: usize,
-    /// The load: octets of a body, such as 1K; 1 to 64M, and so many that the number in it tells all apart that are under way.
-    #[arg(long, value_name = "OCTETS", default_value = "32", value_parser = body_size, allow_negative_numbers = true, requires = "count")]
+    /// The load: bytes of a body, such as 1K; 1 to 64M, and so many that the number in it tells all apart that are under way.
+    #[arg(long, value_name = "BYTES", default_value = "32", value_parser = body_size, allow_negative_numbers = true, requires = "count")]
     size: usize,
     /// The load: so many requests a second, instead of as many as possible.
     #[arg(long, value_name = "N", requires = "count", value_parser = rate, allow_negative_numbers = true)]
@@ -263,10 +263,10 @@ fn failure_of_stock(body: &Body) -> Option<Failure> {
         .then(|| Failure::failed(format!("{}: {}", String::from_utf8_lossy(status), String::from_utf8_lossy(reason))))
 }
 
-/// One request, of which the reply is written to standard output as it comes; gives its octets.
+/// One request, of which the reply is written to standard output as it comes; gives its bytes.
 async fn call(client: &Client, service: &str, body: Body, options: CallOptions) -> Result<u64, Failure> {
     let mut stream = client.stream(service, body, options).await.map_err(Failure::usage)?;
-    let (mut parts, mut octets) = (0, 0);
+    let (mut parts, mut bytes) = (0, 0);
     while let Some(item) = stream.next().await {
         match item.map_err(Failure::failed)? {
             StreamItem::Part { number, body } => {
@@ -276,11 +276,11 @@ async fn call(client: &Client, service: &str, body: Body, options: CallOptions) 
                     ));
                 }
                 parts += 1;
-                octets += body.length();
+                bytes += body.length();
                 to_output(body).await?;
             }
             StreamItem::Final(reply) if is_built_in(service.as_bytes()) => {
-                octets += reply.body.length();
+                bytes += reply.body.length();
                 if let Some(body) = without_code(&reply.body)? {
                     to_output(body).await?;
                 }
@@ -293,10 +293,10 @@ async fn call(client: &Client, service: &str, body: Body, options: CallOptions) 
                 if let Some(failure) = failure_of_stock(&reply.body).filter(|_| client.status().is_stock) {
                     return Err(failure);
                 }
-                octets += reply.body.length();
+                bytes += reply.body.length();
                 to_output(reply.body).await?;
             }
         }
     }
-    Ok(octets)
+    Ok(bytes)
 }

@@ -18,7 +18,7 @@ use towpath_client::client::{CallOptions, Client, ClientOptions, Completed, Link
 use towpath_requests::Body;
 use towpath_sockets::Endpoint;
 
-/// Octets of the number that each body begins with, if it has so many.
+/// Bytes of the number that each body begins with, if it has so many.
 const NUMBER_BYTES: usize = 8;
 
 /// Reasons of failures that are printed.
@@ -52,7 +52,7 @@ pub struct Load {
     pub count: u64,
     /// Without a reply at a time, on each connection.
     pub ahead: usize,
-    /// Octets of each body, at least one.
+    /// Bytes of each body, at least one.
     pub size: usize,
     /// Requests a second in all.
     pub rate: Option<f64>,
@@ -327,9 +327,9 @@ async fn ask(load: Rc<Load>, index: u64, client: Client, tally: Rc<RefCell<Tally
             done += 1;
             tally.requests += 1;
             let at = times.take(number).unwrap_or(now);
-            let octets = body.single().unwrap_or_default();
-            let is_right = |octets: &[u8]| is_body(octets, named(number), &filler);
-            if status.is_ok() && (is_right(octets) || file_of(&body).is_some_and(|octets| is_right(&octets))) {
+            let bytes = body.single().unwrap_or_default();
+            let is_right = |bytes: &[u8]| is_body(bytes, named(number), &filler);
+            if status.is_ok() && (is_right(bytes) || file_of(&body).is_some_and(|bytes| is_right(&bytes))) {
                 tally.replies += 1;
                 let us = now.saturating_sub(at).as_micros().clamp(1, u128::from(LATENCY_MOST_US));
                 tally.latency.saturating_record(us as u64);
@@ -337,7 +337,7 @@ async fn ask(load: Rc<Load>, index: u64, client: Client, tally: Rc<RefCell<Tally
                 tally.wrong += 1;
                 tally.complain(|| format!("request {number} got another reply than its own body"));
             } else {
-                tally.complain(|| format!("request {number}: {}", status.because(&String::from_utf8_lossy(octets))));
+                tally.complain(|| format!("request {number}: {}", status.because(&String::from_utf8_lossy(bytes))));
             }
         }
     }
@@ -348,25 +348,25 @@ fn client_bits(clients: usize) -> u32 {
     clients.next_power_of_two().trailing_zeros()
 }
 
-/// Puts the number at the front: its last octets, where there is no room for all.
+/// Puts the number at the front: its last bytes, where there is no room for all.
 fn put_number(body: &mut [u8], number: u64) {
-    let octets = NUMBER_BYTES.min(body.len());
-    body[..octets].copy_from_slice(&number.to_be_bytes()[NUMBER_BYTES - octets..]);
+    let bytes = NUMBER_BYTES.min(body.len());
+    body[..bytes].copy_from_slice(&number.to_be_bytes()[NUMBER_BYTES - bytes..]);
 }
 
 /// Whether this is the body that was sent with a number, made of this filler.
-fn is_body(octets: &[u8], number: u64, filler: &[u8]) -> bool {
-    let (head, tail) = octets.split_at(NUMBER_BYTES.min(octets.len()));
-    octets.len() == filler.len()
+fn is_body(bytes: &[u8], number: u64, filler: &[u8]) -> bool {
+    let (head, tail) = bytes.split_at(NUMBER_BYTES.min(bytes.len()));
+    bytes.len() == filler.len()
         && *head == number.to_be_bytes()[NUMBER_BYTES - head.len()..]
         && *tail == filler[head.len()..]
 }
 
-/// The octets of a body that came as a file.
+/// The bytes of a body that came as a file.
 fn file_of(body: &Body) -> Option<Vec<u8>> {
-    let mut octets = Vec::new();
-    crate::bodies::open_large(body)?.ok()?.read_to_end(&mut octets).ok()?;
-    Some(octets)
+    let mut bytes = Vec::new();
+    crate::bodies::open_large(body)?.ok()?.read_to_end(&mut bytes).ok()?;
+    Some(bytes)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Where something is: an endpoint and a path at it.
 //!
-//! `tcp://HOST:PORT/PATH`, or `ipc://SOCKET:/PATH`. The path is taken as it is, octet by octet, unless it has wildcards: then a `\` takes
+//! `tcp://HOST:PORT/PATH`, or `ipc://SOCKET:/PATH`. The path is taken as it is, byte by byte, unless it has wildcards: then a `\` takes
 //! what is behind it as it is.
 
 use crate::exit::Failure;
@@ -23,20 +23,20 @@ pub struct Location {
 impl Location {
     /// Reads a location from the command line.
     pub fn parse(text: &OsStr) -> Result<Location, Failure> {
-        let octets = text.as_bytes();
+        let bytes = text.as_bytes();
         let wrong = |why: &str| Failure::usage(format!("{}: {why}", text.display()));
-        let (endpoint, path) = if octets.starts_with(b"ipc://") {
+        let (endpoint, path) = if bytes.starts_with(b"ipc://") {
             // The colon of the scheme itself is followed by a slash, too.
             let scheme = b"ipc://".len();
-            match octets[scheme..].windows(2).position(|pair| pair == b":/") {
-                Some(at) => (&octets[..scheme + at], &octets[scheme + at + 2..]),
-                None => (octets, &b""[..]),
+            match bytes[scheme..].windows(2).position(|pair| pair == b":/") {
+                Some(at) => (&bytes[..scheme + at], &bytes[scheme + at + 2..]),
+                None => (bytes, &b""[..]),
             }
         } else {
-            let after_scheme = octets.windows(3).position(|three| three == b"://").map_or(0, |at| at + 3);
-            match octets[after_scheme..].iter().position(|octet| *octet == b'/') {
-                Some(at) => (&octets[..after_scheme + at], &octets[after_scheme + at + 1..]),
-                None => (octets, &b""[..]),
+            let after_scheme = bytes.windows(3).position(|three| three == b"://").map_or(0, |at| at + 3);
+            match bytes[after_scheme..].iter().position(|byte| *byte == b'/') {
+                Some(at) => (&bytes[..after_scheme + at], &bytes[after_scheme + at + 1..]),
+                None => (bytes, &b""[..]),
             }
         };
         let endpoint = std::str::from_utf8(endpoint).map_err(|_| wrong("the endpoint is not UTF-8"))?;
@@ -47,8 +47,8 @@ impl Location {
         if matches!(endpoint, Endpoint::Inproc(_)) {
             return Err(wrong("inproc does not leave a process; use tcp or ipc"));
         }
-        let start = path.iter().position(|octet| *octet != b'/').unwrap_or(path.len());
-        let end = path.iter().rposition(|octet| *octet != b'/').map_or(start, |at| at + 1);
+        let start = path.iter().position(|byte| *byte != b'/').unwrap_or(path.len());
+        let end = path.iter().rposition(|byte| *byte != b'/').map_or(start, |at| at + 1);
         Ok(Location { endpoint, path: path[start..end].to_vec() })
     }
 
@@ -59,15 +59,15 @@ impl Location {
 
     /// The path, unless it is a glob: it has no wildcards, or a `\` before each, which is left out here.
     pub fn literal(&self) -> Option<Vec<u8>> {
-        if !self.path.iter().any(|octet| WILDCARDS.contains(octet)) {
+        if !self.path.iter().any(|byte| WILDCARDS.contains(byte)) {
             return Some(self.path.clone());
         }
-        let (mut literal, mut octets) = (Vec::with_capacity(self.path.len()), self.path.iter());
-        while let Some(octet) = octets.next() {
-            literal.push(match octet {
-                b'\\' => *octets.next()?,
-                octet if WILDCARDS.contains(octet) => return None,
-                octet => *octet,
+        let (mut literal, mut bytes) = (Vec::with_capacity(self.path.len()), self.path.iter());
+        while let Some(byte) = bytes.next() {
+            literal.push(match byte {
+                b'\\' => *bytes.next()?,
+                byte if WILDCARDS.contains(byte) => return None,
+                byte => *byte,
             });
         }
         Some(literal)

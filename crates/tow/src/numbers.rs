@@ -12,7 +12,7 @@ where
     match text.parse() {
         Ok(number) if number >= N::from(1) => Ok(number),
         // Such as one that is too large.
-        Err(error) if !text.is_empty() && text.bytes().all(|octet| octet.is_ascii_digit()) => Err(error.to_string()),
+        Err(error) if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) => Err(error.to_string()),
         _ => Err("it is a whole number of at least 1".to_owned()),
     }
 }
@@ -28,7 +28,7 @@ pub fn seconds(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A size in octets: digits, then K, M, G or T for powers of 1024, which may be spelt out as KiB.
+/// A size in bytes: digits, then K, M, G or T for powers of 1024, which may be spelt out as KiB.
 ///
 /// What ends in B alone is refused: to some kB is 1000, to others 1024.
 pub fn size(text: &str) -> Result<u64, String> {
@@ -39,18 +39,18 @@ pub fn size(text: &str) -> Result<u64, String> {
         "m" | "mib" => 20,
         "g" | "gib" => 30,
         "t" | "tib" => 40,
-        _ => return Err("a size is in octets, or in K, M, G or T, which are powers of 1024".to_owned()),
+        _ => return Err("a size is in bytes, or in K, M, G or T, which are powers of 1024".to_owned()),
     };
     let number: u64 =
         digits.parse().map_err(|_| "a size is a whole number, then K, M, G or T if need be".to_owned())?;
     number.checked_mul(1 << shift).ok_or_else(|| "that is more than 64 bits can count".to_owned())
 }
 
-/// The octets of a body that has its number in it, and is made in memory.
+/// The bytes of a body that has its number in it, and is made in memory.
 pub fn body_size(text: &str) -> Result<usize, String> {
     let size = usize::try_from(size(text)?).unwrap_or(usize::MAX);
     match size {
-        0 => Err("a body has at least 1 octet".to_owned()),
+        0 => Err("a body has at least 1 byte".to_owned()),
         1..=BODY_BYTES_MAX => Ok(size),
         _ => Err(format!("a load's bodies have at most {} MiB", BODY_BYTES_MAX >> 20)),
     }
@@ -70,10 +70,10 @@ mod tests {
 
     #[test]
     fn sizes() {
-        for (text, octets) in
+        for (text, bytes) in
             [("0", 0), ("10", 10), ("3k", 3 << 10), ("64M", 64 << 20), ("8MiB", 8 << 20), ("1G", 1 << 30)]
         {
-            assert_eq!(size(text), Ok(octets), "{text}");
+            assert_eq!(size(text), Ok(bytes), "{text}");
         }
         for wrong in ["", "G", "-1", "1.5G", "1é", "99999999T", "8MB", "8 M", "0x10"] {
             assert!(size(wrong).is_err(), "{wrong}");

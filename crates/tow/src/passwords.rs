@@ -37,12 +37,12 @@ impl Passwords {
 
     /// Whether a user has this password.
     pub fn admit(&self, user: &[u8], password: &[u8]) -> bool {
-        self.0.get(user).is_some_and(|expected| same_octets(expected, password))
+        self.0.get(user).is_some_and(|expected| same_bytes(expected, password))
     }
 }
 
 /// Compares in a time that tells nothing of where the difference is.
-fn same_octets(expected: &[u8], given: &[u8]) -> bool {
+fn same_bytes(expected: &[u8], given: &[u8]) -> bool {
     let difference = expected.iter().zip(given).fold(0, |difference, (one, other)| difference | (one ^ other));
     expected.len() == given.len() && difference == 0
 }

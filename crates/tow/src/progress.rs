@@ -10,7 +10,7 @@ const REDRAWS_PER_SECOND: u8 = 10;
 /// Before anything has come. The bar takes what the rest of the line leaves of the terminal's width.
 const WITHOUT_RATE: &str = "{wide_bar} {binary_bytes}/{binary_total_bytes}  {msg}";
 
-/// A bar for octets and files, or another handle on it; invisible when standard error is not a terminal.
+/// A bar for bytes and files, or another handle on it; invisible when standard error is not a terminal.
 #[derive(Clone)]
 pub struct Bar {
     bar: ProgressBar,
@@ -25,7 +25,7 @@ impl Bar {
         )
     }
 
-    /// A bar that counts something other than octets.
+    /// A bar that counts something other tha bytes.
     pub fn counting(quiet: bool) -> Bar {
         Bar::with_style(quiet, "{wide_bar} {human_pos}/{human_len}  {rate}  ETA {left}  {msg}")
     }
@@ -41,7 +41,7 @@ impl Bar {
         Bar { bar }
     }
 
-    /// Octets done, octets in all, and what else to say.
+    /// Bytes done, bytes in all, and what else to say.
     pub fn set(&self, done: u64, total: u64, message: String) {
         self.bar.set_length(total);
         self.bar.set_position(done);
@@ -95,9 +95,9 @@ fn per_second(rate: f64) -> String {
     }
 }
 
-/// Octets for people, such as `1.5 GiB`.
-pub fn human_bytes(octets: u64) -> String {
-    indicatif::BinaryBytes(octets).to_string()
+/// Bytes for people, such as `1.5 GiB`.
+pub fn human_bytes(bytes: u64) -> String {
+    indicatif::BinaryBytes(bytes).to_string()
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use sysinfo::{Process, ProcessRefreshKind, ProcessesToUpdate, System};
 pub struct Usage {
     /// In user and system mode together.
     pub cpu_seconds: f64,
-    /// The most that was resident at a time, in octets.
+    /// The most that was resident at a time, in bytes.
     pub peak_memory_bytes: u64,
 }
 
@@ -37,7 +37,7 @@ pub fn own_usage() -> Usage {
     usage_of(std::process::id())
 }
 
-/// How much memory this process may have, in octets: all of the machine's, or of its control group and those above it, where they
+/// How much memory this process may have, in bytes: all of the machine's, or of its control group and those above it, where they
 /// have a limit. `None` where the system can't tell.
 pub fn memory_bytes() -> Option<u64> {
     let mut system = System::new().ok()?;

@@ -26,7 +26,7 @@ use towpath_requests::Body;
 /// Requests at a time for an echo, if nothing else is said.
 const ECHO_JOBS: u32 = 4096;
 
-/// Octets of a command's complaints that go into the reason of a failure: their end.
+/// Bytes of a command's complaints that go into the reason of a failure: their end.
 const COMPLAINT_BYTES: usize = 2048;
 
 /// What `tow work` is told.
@@ -294,10 +294,10 @@ async fn read_reply(mut from: impl AsyncReadExt + Unpin, folder: PathBuf) -> Res
     loop {
         match from.read(&mut piece).await? {
             0 => return Ok(collector.finish()),
-            octets if !collector.needs_disk(octets) => collector.push(&piece[..octets])?,
-            octets => {
+            bytes if !collector.needs_disk(bytes) => collector.push(&piece[..bytes])?,
+            bytes => {
                 let pushed = tokio::task::spawn_blocking(move || {
-                    collector.push(&piece[..octets])?;
+                    collector.push(&piece[..bytes])?;
                     Ok::<_, NoPlace>((collector, piece))
                 });
                 (collector, piece) = pushed.await.map_err(std::io::Error::other)??;
@@ -309,8 +309,8 @@ async fn read_reply(mut from: impl AsyncReadExt + Unpin, folder: PathBuf) -> Res
 /// Reads everything, and gives the end of it.
 async fn read_end(mut from: impl AsyncReadExt + Unpin) -> Vec<u8> {
     let (mut end, mut piece) = (Vec::new(), vec![0; COMPLAINT_BYTES]);
-    while let Ok(octets @ 1..) = from.read(&mut piece).await {
-        end.extend_from_slice(&piece[..octets]);
+    while let Ok(bytes @ 1..) = from.read(&mut piece).await {
+        end.extend_from_slice(&piece[..bytes]);
         end.drain(..end.len().saturating_sub(COMPLAINT_BYTES));
     }
     end

@@ -14,9 +14,9 @@ pub enum Command {
     Ready(Metadata),
     /// PLAIN: the client's name and password.
     Hello {
-        /// The user's name, up to 255 octets.
+        /// The user's name, up to 255 bytes.
         user: Bytes,
-        /// The password, up to 255 octets.
+        /// The password, up to 255 bytes.
         password: Secret,
     },
     /// PLAIN: the server takes the client.
@@ -32,7 +32,7 @@ pub enum Command {
     Ping {
         /// Tenths of a second of silence after which the sender may be taken for dead; 0: never.
         ttl_deciseconds: u16,
-        /// At most 16 octets that PONG repeats.
+        /// At most 16 bytes that PONG repeats.
         context: Bytes,
     },
     /// An answer to PING. go-zeromq leaves the context out, so it isn't compared.
@@ -61,7 +61,7 @@ impl Command {
                 let user = short_string("HELLO", &mut body)?;
                 let password = Secret::from(short_string("HELLO", &mut body)?);
                 if !body.is_empty() {
-                    return Err(Error::MalformedCommand { command: "HELLO", why: "octets after the password" });
+                    return Err(Error::MalformedCommand { command: "HELLO", why: "bytes after the password" });
                 }
                 Ok(Command::Hello { user, password })
             }
@@ -128,7 +128,7 @@ pub fn initiate(metadata: &Metadata) -> Bytes {
     framed(body)
 }
 
-/// A whole HELLO frame (PLAIN). Both strings are cut at 255 octets.
+/// A whole HELLO frame (PLAIN). Both strings are cut at 255 bytes.
 pub fn hello(user: &[u8], password: &[u8]) -> Bytes {
     let mut body = named("HELLO");
     put_short(&mut body, user);
@@ -141,7 +141,7 @@ pub fn welcome() -> Bytes {
     framed(named("WELCOME"))
 }
 
-/// A whole ERROR frame; the reason is cut at 255 octets.
+/// A whole ERROR frame; the reason is cut at 255 bytes.
 pub fn error(reason: &str) -> Bytes {
     let mut body = named("ERROR");
     put_short(&mut body, reason.as_bytes());

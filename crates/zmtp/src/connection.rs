@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// When to ask a silent peer whether it is there, and when to give it up (RFC 37, PING and PONG).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heartbeat {
-    /// A PING goes out this often, but not while older octets wait to be written. At least a millisecond.
+    /// A PING goes out this often, but not while older bytes wait to be written. At least a millisecond.
     pub interval: Duration,
     /// The connection ends when nothing at all was heard for this long after a PING.
     pub timeout: Duration,
@@ -39,7 +39,7 @@ pub struct Config {
     pub metadata: Metadata,
     /// The security mechanism and role.
     pub mechanism: MechanismConfig,
-    /// From the first octet to READY, however it trickles.
+    /// From the first byte to READY, however it trickles.
     pub handshake_timeout: Duration,
     /// Heartbeats, if this side sends them. PING is answered in any case.
     pub heartbeat: Option<Heartbeat>,
@@ -109,12 +109,12 @@ pub enum Event {
     BodyStart {
         /// The frames before it in the message, since the last streamed body.
         head: Frames,
-        /// Its octets.
+        /// Its bytes.
         length: u64,
         /// Whether more frames follow it.
         more: bool,
     },
-    /// Some of its octets.
+    /// Some of its bytes.
     BodyData(Bytes),
     /// That was all of it.
     BodyEnd {
@@ -151,7 +151,7 @@ pub struct Connection<F> {
     peer_ttl: Option<Duration>,
     /// Only for a peer that reads as long as it lives.
     stall: Option<Patience>,
-    /// Octets written when that was last looked at.
+    /// Bytes written when that was last looked at.
     stall_written: u64,
     reading: bool,
     unknown_commands: u64,
@@ -181,7 +181,7 @@ impl<F> Connection<F> {
         }
     }
 
-    /// Takes what it can use off the front of `input` and says what it meant; `None`: more octets are needed.
+    /// Takes what it can use off the front of `input` and says what it meant; `None`: more bytes are needed.
     ///
     /// After an error the connection is over: what the outbox still holds (an ERROR for the peer) may be sent.
     pub fn input(&mut self, input: &mut BytesMut, now: Instant) -> Result<Option<Event>, Error> {
@@ -253,7 +253,7 @@ impl<F> Connection<F> {
             .ok_or_else(|| Error::IncompatibleSockets { ours: ours.name(), theirs: printable(name) })?;
         let routing_id = metadata.find("Identity").cloned().unwrap_or_default();
         if routing_id.len() > ROUTING_ID_BYTES_MAX {
-            return Err(malformed("an Identity of over 255 octets"));
+            return Err(malformed("an Identity of over 255 bytes"));
         }
         if routing_id.first() == Some(&0) {
             return Err(malformed("an Identity that begins with 0, which is for ids that a ROUTER makes up"));
@@ -295,7 +295,7 @@ impl<F> Connection<F> {
         }
     }
 
-    /// Octets came from the peer, also such as the driver took past [`Connection::input`].
+    /// Bytes came from the peer, also such as the driver took past [`Connection::input`].
     #[inline]
     pub fn heard(&mut self, now: Instant) {
         self.last_heard = now;
@@ -331,37 +331,37 @@ impl<F> Connection<F> {
         self.reading && waiting.into_iter().flatten().any(|patience| patience.doubts(now))
     }
 
-    /// So many of the octets that the driver has written are still here, in the system's hands: the peer's hasn't taken them. A peer to
+    /// So many of the bytes that the driver has written are still here, in the system's hands: the peer's hasn't taken them. A peer to
     /// which they go is there, however late its answer comes from behind them.
-    pub fn unacknowledged(&mut self, octets: u64, now: Instant) {
-        let taken = self.outbox.octets_written().saturating_sub(octets);
+    pub fn unacknowledged(&mut self, bytes: u64, now: Instant) {
+        let taken = self.outbox.bytes_written().saturating_sub(bytes);
         for patience in [&mut self.pong, &mut self.stall].into_iter().flatten() {
             patience.saw(taken, now);
         }
     }
 
-    /// Octets left of the body that is being streamed. The driver may take them straight from the socket, and says so with
+    /// Bytes left of the body that is being streamed. The driver may take them straight from the socket, and says so with
     /// [`Connection::body_advance`]; [`Connection::input`] then gives the [`Event::BodyEnd`].
     pub fn body_remaining(&self) -> u64 {
         self.inbox.body_remaining()
     }
 
-    /// The driver took so many octets of the streamed body itself.
-    pub fn body_advance(&mut self, octets: u64) {
-        self.inbox.body_advance(octets);
+    /// The driver took so many bytes of the streamed body itself.
+    pub fn body_advance(&mut self, bytes: u64) {
+        self.inbox.body_advance(bytes);
     }
 
-    /// Whether [`Connection::input`] has an event to give without further octets.
+    /// Whether [`Connection::input`] has an event to give without further bytes.
     pub fn event_is_due(&self) -> bool {
         self.inbox.body_end_is_due()
     }
 
-    /// Octets that are missing until the frame under way is whole: a hint for the driver's buffer, within the limits.
+    /// Bytes that are missing until the frame under way is whole: a hint for the driver's buffer, within the limits.
     pub fn wanted(&self) -> usize {
         self.inbox.wanted()
     }
 
-    /// Octets that the frame under way lacks, if it is being read into a buffer of its own: that has room for them, and would have to
+    /// Bytes that the frame under way lacks, if it is being read into a buffer of its own: that has room for them, and would have to
     /// grow for more ([`crate::limits::OWN_BUFFER_BYTES`]).
     pub fn room(&self) -> Option<usize> {
         self.inbox.room()
@@ -401,7 +401,7 @@ impl<F> Connection<F> {
         &self.outbox
     }
 
-    /// When octets last came from the peer.
+    /// When bytes last came from the peer.
     pub fn last_heard(&self) -> Instant {
         self.last_heard
     }
@@ -440,7 +440,7 @@ impl<F> Connection<F> {
             self.next_ping = after(now, heartbeat.interval.max(Duration::from_millis(1)));
             let is_idle = self.outbox.is_idle();
             if let Some(stall) = &mut self.stall {
-                let written = self.outbox.octets_written();
+                let written = self.outbox.bytes_written();
                 if is_idle || !self.reading || written != self.stall_written {
                     stall.sign(now);
                 }
@@ -455,7 +455,7 @@ impl<F> Connection<F> {
                 // Rounded up: a short TTL must not become 0, which means for ever.
                 let ttl_deciseconds = u16::try_from(heartbeat.ttl.as_millis().div_ceil(100)).unwrap_or(u16::MAX);
                 self.outbox.push_command(command::ping(ttl_deciseconds));
-                let written = self.outbox.octets_written();
+                let written = self.outbox.bytes_written();
                 self.pong.get_or_insert_with(|| Patience::new(heartbeat.timeout, written, now));
             }
         }

@@ -6,10 +6,10 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The first octets are not a ZMTP greeting.
-    #[error("not a ZMTP 3 greeting: octet {at} is {found:#04x}; the peer speaks ZMTP 1.0 or another protocol")]
+    /// The first bytes are not a ZMTP greeting.
+    #[error("not a ZMTP 3 greeting: byte {at} is {found:#04x}; the peer speaks ZMTP 1.0 or another protocol")]
     NotZmtp {
-        /// Which octet of the greeting.
+        /// Which byte of the greeting.
         at: usize,
         /// Its value.
         found: u8,
@@ -45,7 +45,7 @@ pub enum Error {
         wanted: &'static str,
     },
     /// A frame announces more than we take.
-    #[error("a frame of {announced} octets is over the limit of {limit}")]
+    #[error("a frame of {announced} bytes is over the limit of {limit}")]
     FrameTooLarge {
         /// The length on the wire.
         announced: u64,
@@ -53,7 +53,7 @@ pub enum Error {
         limit: u64,
     },
     /// The frames of one message add up to more than we take.
-    #[error("a message of over {limit} octets; raise the limit, or send it in smaller ones")]
+    #[error("a message of over {limit} bytes; raise the limit, or send it in smaller ones")]
     MessageTooLarge {
         /// Our limit.
         limit: u64,
@@ -84,7 +84,7 @@ pub enum Error {
         /// The status that went out, as ZAP (RFC 27) has them: 400.
         status: &'static str,
     },
-    /// The handshake took too long, however busily octets trickled in.
+    /// The handshake took too long, however busily bytes trickled in.
     #[error("the handshake did not finish in time")]
     HandshakeTimeout,
     /// Nothing was heard although we asked with PING.
@@ -123,7 +123,7 @@ impl Error {
     }
 }
 
-/// Text from the wire made fit for a log line: escaped, and cut at 128 octets.
+/// Text from the wire made fit for a log line: escaped, and cut at 128 bytes.
 pub(crate) fn printable(text: &[u8]) -> String {
-    text.iter().take(128).flat_map(|octet| std::ascii::escape_default(*octet)).map(char::from).collect()
+    text.iter().take(128).flat_map(|byte| std::ascii::escape_default(*byte)).map(char::from).collect()
 }

@@ -1,13 +1,13 @@
-//! Frame headers: one octet of flags, then a length of one or eight octets (RFC 37).
+//! Frame headers: one byte of flags, then a length of one or eight bytes (RFC 37).
 
 /// More frames of the same message follow.
 pub const MORE: u8 = 1;
-/// The length takes eight octets.
+/// The length takes eight bytes.
 pub const LONG: u8 = 2;
 /// The body is a command, not part of a message.
 pub const COMMAND: u8 = 4;
 
-/// The most octets that a header takes.
+/// The most bytes that a header takes.
 pub const HEADER_BYTES_MAX: usize = 9;
 
 /// A frame's header.
@@ -17,7 +17,7 @@ pub struct Header {
     pub more: bool,
     /// The body is a command.
     pub command: bool,
-    /// Octets of the body.
+    /// Bytes of the body.
     pub length: u64,
     /// Reserved bits were set. They are ignored, as libzmq does, but counted.
     pub reserved_bits: bool,
@@ -30,8 +30,8 @@ impl Header {
     pub fn decode(input: &[u8]) -> Option<(Header, usize)> {
         let flags = *input.first()?;
         let (length, size) = if flags & LONG != 0 {
-            let octets: [u8; 8] = input.get(1..9)?.try_into().ok()?;
-            (u64::from_be_bytes(octets), 9)
+            let bytes: [u8; 8] = input.get(1..9)?.try_into().ok()?;
+            (u64::from_be_bytes(bytes), 9)
         } else {
             (u64::from(*input.get(1)?), 2)
         };
@@ -45,7 +45,7 @@ impl Header {
     }
 }
 
-/// Appends a header. Always the short form under 256 octets: JeroMQ rejects an empty frame in the long form.
+/// Appends a header. Always the short form under 256 bytes: JeroMQ rejects an empty frame in the long form.
 #[inline]
 pub fn encode_header(out: &mut Vec<u8>, flags: u8, length: u64) {
     match u8::try_from(length) {

@@ -1,14 +1,14 @@
-//! The 64 octets that open a connection (RFC 37).
+//! The 64 bytes that open a connection (RFC 37).
 
 use crate::error::{Error, printable};
 
-/// Octets of a greeting.
+/// Bytes of a greeting.
 pub const GREETING_BYTES: usize = 64;
 
 /// The version that this side announces.
 pub const VERSION: (u8, u8) = (3, 1);
 
-/// What this side sends first, whole and at once. Some peers read ten octets before they send theirs, so it never waits.
+/// What this side sends first, whole and at once. Some peers read ten bytes before they send theirs, so it never waits.
 pub fn encode(mechanism: &'static str, as_server: bool) -> [u8; GREETING_BYTES] {
     let mut greeting = [0; GREETING_BYTES];
     greeting[0] = 0xff;
@@ -16,8 +16,8 @@ pub fn encode(mechanism: &'static str, as_server: bool) -> [u8; GREETING_BYTES] 
     greeting[9] = 0x7f;
     greeting[10] = VERSION.0;
     greeting[11] = VERSION.1;
-    for (slot, octet) in greeting[12..32].iter_mut().zip(mechanism.bytes()) {
-        *slot = octet;
+    for (slot, byte) in greeting[12..32].iter_mut().zip(mechanism.bytes()) {
+        *slot = byte;
     }
     greeting[32] = u8::from(as_server);
     greeting
@@ -25,7 +25,7 @@ pub fn encode(mechanism: &'static str, as_server: bool) -> [u8; GREETING_BYTES] 
 
 /// Checks what is here of the peer's greeting, and gives its version once it is whole.
 ///
-/// A wrong octet is an error as soon as it is seen: a peer of another protocol may never send 64. `as-server` is not
+/// A wrong byte is an error as soon as it is seen: a peer of another protocol may never send 64. `as-server` is not
 /// checked: libzmq always sends 0.
 pub fn decode(input: &[u8], mechanism: &'static str) -> Result<Option<(u8, u8)>, Error> {
     match input.first() {
@@ -35,19 +35,19 @@ pub fn decode(input: &[u8], mechanism: &'static str) -> Result<Option<(u8, u8)>,
     }
     match input.get(9) {
         None => return Ok(None),
-        Some(octet) if octet & 1 == 1 => {}
+        Some(byte) if byte & 1 == 1 => {}
         Some(&found) => return Err(Error::NotZmtp { at: 9, found }),
     }
     match input.get(10) {
         None => return Ok(None),
-        // The octet is a revision in older versions: 0 in ZMTP 1, 1 in ZMTP 2.0 (libzmq 3.x).
+        // The byte is a revision in older versions: 0 in ZMTP 1, 1 in ZMTP 2.0 (libzmq 3.x).
         Some(&revision) if revision < 3 => return Err(Error::OldVersion { major: if revision == 0 { 1 } else { 2 } }),
         Some(_) => {}
     }
     let Some(greeting) = input.get(..GREETING_BYTES) else { return Ok(None) };
     let theirs = &greeting[12..32];
-    let name = theirs.split(|octet| *octet == 0).next().unwrap_or_default();
-    if name != mechanism.as_bytes() || theirs[name.len()..].iter().any(|octet| *octet != 0) {
+    let name = theirs.split(|byte| *byte == 0).next().unwrap_or_default();
+    if name != mechanism.as_bytes() || theirs[name.len()..].iter().any(|byte| *byte != 0) {
         return Err(Error::Mechanism { ours: mechanism, theirs: printable(name) });
     }
     Ok(Some((greeting[10], greeting[11])))

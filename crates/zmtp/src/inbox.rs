@@ -1,4 +1,4 @@
-//! From octets to frames to messages, under limits; a large body may leave as a stream.
+//! From bytes to frames to messages, under limits; a large body may leave as a stream.
 
 use crate::error::Error;
 use crate::frame::Header;
@@ -13,18 +13,18 @@ pub type Frames = SmallVec<[Bytes; 4]>;
 /// What one peer may send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InboxLimits {
-    /// Octets of a message that is taken whole, all frames together; of one with streamed frames, of those between two of them: what
+    /// Bytes of a message that is taken whole, all frames together; of one with streamed frames, of those between two of them: what
     /// came before is with the receiver, who counts it.
     pub message_bytes_max: u64,
     /// Frames of a message.
     pub frames_max: usize,
-    /// Frames of more octets than this are streamed instead of being taken whole; `None`: no frame is.
+    /// Frames of more bytes than this are streamed instead of being taken whole; `None`: no frame is.
     pub stream_over_bytes: Option<u64>,
-    /// Octets of a streamed frame.
+    /// Bytes of a streamed frame.
     pub streamed_frame_bytes_max: u64,
 }
 
-/// What the octets meant.
+/// What the bytes meant.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Item {
     Command(Bytes),
@@ -76,7 +76,7 @@ impl Inbox {
         }
     }
 
-    /// Takes a command's body off the front of `input` during the handshake, or nothing if more octets are needed.
+    /// Takes a command's body off the front of `input` during the handshake, or nothing if more bytes are needed.
     ///
     /// A frame of a message is refused by its header: a peer that was not let in yet must not make us hold its messages.
     pub(crate) fn next_handshake_command(&mut self, input: &mut BytesMut) -> Result<Option<Bytes>, Error> {
@@ -93,7 +93,7 @@ impl Inbox {
         }
     }
 
-    /// Takes the next item off the front of `input`, or nothing if more octets are needed.
+    /// Takes the next item off the front of `input`, or nothing if more bytes are needed.
     pub(crate) fn next(&mut self, input: &mut BytesMut) -> Result<Option<Item>, Error> {
         let item = self.take(input)?;
         if item.is_none() {
@@ -238,16 +238,16 @@ impl Inbox {
             .saturating_add(self.frames.len() * FRAME_OVERHEAD_BYTES)
     }
 
-    /// Octets left of the body that is being streamed: the driver may take them past this decoder.
+    /// Bytes left of the body that is being streamed: the driver may take them past this decoder.
     pub(crate) fn body_remaining(&self) -> u64 {
         self.streaming.as_ref().map_or(0, |streaming| streaming.remaining)
     }
 
-    /// The driver took so many octets of the body itself.
-    pub(crate) fn body_advance(&mut self, octets: u64) {
+    /// The driver took so many bytes of the body itself.
+    pub(crate) fn body_advance(&mut self, bytes: u64) {
         if let Some(streaming) = &mut self.streaming {
-            debug_assert!(octets <= streaming.remaining, "more taken than there was");
-            streaming.remaining = streaming.remaining.saturating_sub(octets);
+            debug_assert!(bytes <= streaming.remaining, "more taken than there was");
+            streaming.remaining = streaming.remaining.saturating_sub(bytes);
         }
     }
 
@@ -256,12 +256,12 @@ impl Inbox {
         self.streaming.as_ref().is_some_and(|streaming| streaming.remaining == 0)
     }
 
-    /// Octets that are missing until the frame under way is whole, as far as its header is known.
+    /// Bytes that are missing until the frame under way is whole, as far as its header is known.
     pub(crate) fn wanted(&self) -> usize {
         self.wanted
     }
 
-    /// Octets for which the buffer has room, if the frame under way has one of its own.
+    /// Bytes for which the buffer has room, if the frame under way has one of its own.
     pub(crate) fn room(&self) -> Option<usize> {
         self.is_in_own_buffer.then_some(self.wanted)
     }

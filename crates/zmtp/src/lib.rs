@@ -1,7 +1,7 @@
-//! ZMTP 3.1 (RFC 37) as a pure state machine: octets and a time in; events, and things to send, out.
+//! ZMTP 3.1 (RFC 37) as a pure state machine: bytes and a time in; events, and things to send, out.
 //!
 //! There is no socket, file, thread or clock here. A driver (`towpath-sockets`) feeds a [`Connection`] with what it read and
-//! asks its [`Outbox`] what to write. A frame to send is octets or a piece of something outside, such as a range of a file,
+//! asks its [`Outbox`] what to write. A frame to send is bytes or a piece of something outside, such as a range of a file,
 //! that the driver moves by itself; a frame that arrives is taken whole, under limits, or as a stream.
 //!
 //! ```
@@ -24,15 +24,15 @@
 //! let mut client: Connection<()> = Connection::new(config(SocketType::Dealer), now);
 //! client.send::<1>(smallvec![Body::Bytes(Bytes::from_static(b"hello"))], 0);
 //!
-//! // A driver moves octets; here they go straight from one to the other.
+//! // A driver moves bytes; here they go straight from one to the other.
 //! let (mut to_server, mut to_client) = (BytesMut::new(), BytesMut::new());
 //! let mut got = Vec::new();
 //! for _ in 0..4 {
 //!     for (from, to) in [(&mut client, &mut to_server), (&mut server, &mut to_client)] {
 //!         while let Transmit::Bytes { slices, .. } = from.outbox().transmit() {
-//!             let octets = slices.concat();
-//!             to.extend_from_slice(&octets);
-//!             from.outbox().advance(octets.len());
+//!             let bytes = slices.concat();
+//!             to.extend_from_slice(&bytes);
+//!             from.outbox().advance(bytes.len());
 //!         }
 //!     }
 //!     while let Some(event) = server.input(&mut to_server, now)? {

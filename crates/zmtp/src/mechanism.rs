@@ -70,9 +70,9 @@ pub enum MechanismConfig {
     Null,
     /// PLAIN, in the role that shows credentials.
     PlainClient {
-        /// The user's name, up to 255 octets.
+        /// The user's name, up to 255 bytes.
         user: String,
-        /// The password, up to 255 octets.
+        /// The password, up to 255 bytes.
         password: String,
     },
     /// PLAIN, in the role that checks credentials.
@@ -131,7 +131,7 @@ fn parse(body: &Bytes) -> Result<Command, Error> {
 }
 
 /// libzmq's PLAIN server writes `^` (0x5e) for the length and the E of `ERROR`: "\x05ERROR" in C, where the E is one more
-/// hex digit. Read as it stands, that is a name of 94 octets in a command of at most 16, so nothing else is meant by it.
+/// hex digit. Read as it stands, that is a name of 94 bytes in a command of at most 16, so nothing else is meant by it.
 fn mend_libzmq_error(body: &Bytes) -> Option<Bytes> {
     let reason = body.strip_prefix(b"^RROR").filter(|reason| reason.len() < 0x5e - 4)?;
     Some([b"\x05ERROR", reason].concat().into())

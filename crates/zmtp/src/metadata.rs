@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::limits::METADATA_PROPERTIES_MAX;
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// An ordered list of properties: a name of 1 to 255 octets, a value of up to 2^31-1.
+/// An ordered list of properties: a name of 1 to 255 bytes, a value of up to 2^31-1.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Metadata {
     properties: Vec<(String, Bytes)>,
@@ -33,7 +33,7 @@ impl Metadata {
         self.properties.iter().map(|(name, value)| (name.as_str(), value))
     }
 
-    /// Appends the properties as they are on the wire. Names over 255 octets are cut.
+    /// Appends the properties as they are on the wire. Names over 255 bytes are cut.
     pub(crate) fn encode(&self, out: &mut BytesMut) {
         for (name, value) in &self.properties {
             let name = name.as_bytes().get(..255).unwrap_or(name.as_bytes());
@@ -57,8 +57,8 @@ impl Metadata {
                 return Err(malformed("a property's name is empty or longer than the command"));
             }
             let name = body.split_to(name_length);
-            if !name.iter().all(|octet| octet.is_ascii_graphic()) {
-                return Err(malformed("a property's name has octets that are not printable"));
+            if !name.iter().all(|byte| byte.is_ascii_graphic()) {
+                return Err(malformed("a property's name has bytes that are not printable"));
             }
             if body.len() < 4 {
                 return Err(malformed("a property's length is cut off"));

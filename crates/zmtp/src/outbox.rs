@@ -23,9 +23,9 @@ const GATHERED_KEPT_BYTES: usize = 16 * 1024;
 /// The body of a frame to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body<F> {
-    /// Octets in memory.
+    /// Bytes in memory.
     Bytes(Bytes),
-    /// Octets that the driver moves, such as a range of a file.
+    /// Bytes that the driver moves, such as a range of a file.
     External {
         /// Where they come from; opaque here.
         source: F,
@@ -35,7 +35,7 @@ pub enum Body<F> {
 }
 
 impl<F> Body<F> {
-    /// Octets of the body.
+    /// Bytes of the body.
     pub fn length(&self) -> u64 {
         match self {
             Body::Bytes(bytes) => bytes.len() as u64,
@@ -49,9 +49,9 @@ impl<F> Body<F> {
 pub struct Queued {
     /// Messages whose last frame has not been handed to the driver.
     pub messages: usize,
-    /// Octets held in memory, with an overhead for each frame. Commands count too.
+    /// Bytes held in memory, with an overhead for each frame. Commands count too.
     pub memory_bytes: usize,
-    /// Octets of outside bodies, which cost no memory.
+    /// Bytes of outside bodies, which cost no memory.
     pub external_bytes: u64,
 }
 
@@ -60,7 +60,7 @@ pub struct Queued {
 pub enum Transmit<'a, F> {
     /// Nothing waits.
     Idle,
-    /// These octets, in this order.
+    /// These bytes, in this order.
     Bytes {
         /// Two slices, the second often empty.
         slices: [&'a [u8]; 2],
@@ -141,7 +141,7 @@ pub struct Outbox<F> {
     commands: VecDeque<Bytes>,
     replies: VecDeque<Bytes>,
     replies_dropped: u64,
-    /// Octets of `commands` and `replies`.
+    /// Bytes of `commands` and `replies`.
     command_bytes: usize,
     waiting: VecDeque<Waiting<F>>,
     /// Of `waiting`; a message counts until its last frame leaves it.
@@ -149,7 +149,7 @@ pub struct Outbox<F> {
     messages_staged: u64,
     /// The same before what is staged now was gathered.
     messages_before: u64,
-    octets_written: u64,
+    bytes_written: u64,
     open: bool,
 }
 
@@ -168,7 +168,7 @@ impl<F> Default for Outbox<F> {
             sums: Sums::default(),
             messages_staged: 0,
             messages_before: 0,
-            octets_written: 0,
+            bytes_written: 0,
             open: false,
         }
     }
@@ -180,7 +180,7 @@ impl<F> Outbox<F> {
         self.open = true;
     }
 
-    /// Octets outside of any frame (the greeting), or a whole command frame; sent before the next frame of a message.
+    /// Bytes outside of any frame (the greeting), or a whole command frame; sent before the next frame of a message.
     pub fn push_command(&mut self, wire: Bytes) {
         self.command_bytes += wire.len();
         self.commands.push_back(wire);
@@ -299,9 +299,9 @@ impl<F> Outbox<F> {
         self.messages_staged
     }
 
-    /// Octets that the driver has written in all.
-    pub fn octets_written(&self) -> u64 {
-        self.octets_written
+    /// Bytes that the driver has written in all.
+    pub fn bytes_written(&self) -> u64 {
+        self.bytes_written
     }
 
     /// What to write next; gathers as needed.
@@ -357,31 +357,31 @@ impl<F> Outbox<F> {
         }
     }
 
-    /// So many octets of [`Transmit::Bytes`] have been written. More than there were is a bug of the driver's.
-    pub fn advance(&mut self, octets: usize) {
-        let of_gathered = octets.min(self.gathered.len() - self.written);
+    /// So many bytes of [`Transmit::Bytes`] have been written. More than there were is a bug of the driver's.
+    pub fn advance(&mut self, bytes: usize) {
+        let of_gathered = bytes.min(self.gathered.len() - self.written);
         self.written += of_gathered;
-        let of_large = (octets - of_gathered).min(self.large.len());
-        debug_assert_eq!(of_gathered + of_large, octets, "more written than there was");
+        let of_large = (bytes - of_gathered).min(self.large.len());
+        debug_assert_eq!(of_gathered + of_large, bytes, "more written than there was");
         let _ = self.large.split_to(of_large);
-        self.octets_written += octets as u64;
+        self.bytes_written += bytes as u64;
     }
 
-    /// So many octets of [`Transmit::External`] have been written; gives the source back when that was the last of it.
-    pub fn advance_external(&mut self, octets: u64) -> Option<F> {
+    /// So many bytes of [`Transmit::External`] have been written; gives the source back when that was the last of it.
+    pub fn advance_external(&mut self, bytes: u64) -> Option<F> {
         let external = self.external.as_mut()?;
-        debug_assert!(octets <= external.length - external.position, "more written than there was");
-        external.position = external.length.min(external.position.saturating_add(octets));
-        self.octets_written += octets;
+        debug_assert!(bytes <= external.length - external.position, "more written than there was");
+        external.position = external.length.min(external.position.saturating_add(bytes));
+        self.bytes_written += bytes;
         if external.position == external.length { self.external.take().map(|external| external.source) } else { None }
     }
 
-    /// Puts octets in place of what is left of the outside body under way: where the kernel can't move it, or its source
-    /// has become shorter than promised. Gives the source back. `octets` must be as many as remain.
-    pub fn replace_external(&mut self, octets: Bytes) -> Option<F> {
+    /// Puts bytes in place of what is left of the outside body under way: where the kernel can't move it, or its source
+    /// has become shorter than promised. Gives the source back. `bytes` must be as many as remain.
+    pub fn replace_external(&mut self, bytes: Bytes) -> Option<F> {
         let external = self.external.take()?;
-        debug_assert_eq!(octets.len() as u64, external.length - external.position, "a frame's length is a promise");
-        self.large = octets;
+        debug_assert_eq!(bytes.len() as u64, external.length - external.position, "a frame's length is a promise");
+        self.large = bytes;
         Some(external.source)
     }
 }
@@ -393,7 +393,7 @@ mod tests {
 
     type Frames = SmallVec<[Body<&'static [u8]>; 4]>;
 
-    /// Writes everything out, `step` octets at a time, as a driver would.
+    /// Writes everything out, `step` bytes at a time, as a driver would.
     fn drain(outbox: &mut Outbox<&'static [u8]>, step: usize) -> Vec<u8> {
         let mut wire = Vec::new();
         loop {
@@ -457,8 +457,8 @@ mod tests {
     fn a_message_is_unwritten_until_its_last_octet_is_not() {
         let mut outbox: Outbox<&'static [u8]> = Outbox::default();
         outbox.open();
-        let octets = |length: usize| Body::Bytes(Bytes::from(vec![b'x'; length]));
-        for frames in [vec![octets(1)], vec![octets(2), octets(9000)], vec![octets(3), octets(4)]] {
+        let bytes = |length: usize| Body::Bytes(Bytes::from(vec![b'x'; length]));
+        for frames in [vec![bytes(1)], vec![bytes(2), bytes(9000)], vec![bytes(3), bytes(4)]] {
             outbox.push_message(frames.into_iter().collect::<Frames>(), 0);
         }
         let mut seen = vec![outbox.messages_unwritten()];

@@ -1,7 +1,7 @@
-//! How long a peer may give no sign of life: after a PING, or with octets to take, behind which no PING goes.
+//! How long a peer may give no sign of life: after a PING, or with bytes to take, behind which no PING goes.
 //!
 //! A sign is also that its system takes what this side's still holds. On a slow link megabytes of that are between this side's last
-//! octet and the peer's answer to it. A driver that can see that is asked to look twice: when half of the time is over, and at its end.
+//! byte and the peer's answer to it. A driver that can see that is asked to look twice: when half of the time is over, and at its end.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Patience {
     most: Duration,
     since: Instant,
-    /// So many octets had been written before: only these tell of a peer that is slow to get them. Its system takes later ones as well,
+    /// So many bytes had been written before: only these tell of a peer that is slow to get them. Its system takes later ones as well,
     /// such as further PINGs, if it has hung.
     before: u64,
     /// The first look since then has been, if anybody looks at all.

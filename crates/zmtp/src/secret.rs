@@ -4,13 +4,13 @@ use bytes::Bytes;
 use std::fmt;
 use std::ops::Deref;
 
-/// A password as it came from the wire: octets that don't show when they are printed for debugging.
+/// A password as it came from the wire: bytes that don't show when they are printed for debugging.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Bytes);
 
 impl From<Bytes> for Secret {
-    fn from(octets: Bytes) -> Secret {
-        Secret(octets)
+    fn from(bytes: Bytes) -> Secret {
+        Secret(bytes)
     }
 }
 

@@ -21,8 +21,8 @@ fn sizes() -> impl Strategy<Value = usize> {
 
 fn parts() -> impl Strategy<Value = Part> {
     (sizes(), any::<u8>(), any::<bool>()).prop_map(|(size, seed, outside)| {
-        let octets: Bytes = (0..size).map(|at| (at as u8).wrapping_mul(31).wrapping_add(seed)).collect();
-        if outside { Part::Outside(octets) } else { Part::Inside(octets) }
+        let bytes: Bytes = (0..size).map(|at| (at as u8).wrapping_mul(31).wrapping_add(seed)).collect();
+        if outside { Part::Outside(bytes) } else { Part::Inside(bytes) }
     })
 }
 
@@ -30,14 +30,14 @@ fn traffic() -> impl Strategy<Value = Vec<Vec<Part>>> {
     prop::collection::vec(prop::collection::vec(parts(), 1..6), 0..8)
 }
 
-/// Sizes of the pieces in which octets travel: often tiny, so that every header is cut somewhere.
+/// Sizes of the pieces in which bytes travel: often tiny, so that every header is cut somewhere.
 fn pieces() -> impl Strategy<Value = Vec<usize>> {
     prop::collection::vec(prop_oneof![1_usize..12, 1_usize..3000, 60_000_usize..200_000], 1..20)
         .prop_filter("some must be large, or a case takes long", |pieces| pieces.iter().any(|piece| *piece > 2000))
 }
 
-fn octets(sent: &[Vec<Part>]) -> Vec<Vec<Bytes>> {
-    sent.iter().map(|message| message.iter().map(|part| part.octets().clone()).collect()).collect()
+fn bytes(sent: &[Vec<Part>]) -> Vec<Vec<Bytes>> {
+    sent.iter().map(|message| message.iter().map(|part| part.bytes().clone()).collect()).collect()
 }
 
 proptest! {
@@ -74,8 +74,8 @@ proptest! {
         back.iter().for_each(|message| server.send(message));
         converse(&mut client, &mut server, &pieces, at(2)).unwrap();
 
-        prop_assert_eq!(messages(&server.events), octets(&there));
-        prop_assert_eq!(messages(&client.events), octets(&back));
+        prop_assert_eq!(messages(&server.events), bytes(&there));
+        prop_assert_eq!(messages(&client.events), bytes(&back));
         for end in [&mut server, &mut client] {
             prop_assert!(end.input.is_empty());
             prop_assert!(end.connection.outbox().is_idle());
@@ -128,13 +128,13 @@ proptest! {
         prop_assert_eq!(messages(&end.events), expected);
         prop_assert_eq!(end.connection.oddities(), Oddities { unknown_commands: unknown, reserved_bits: 0 });
         let dropped = end.connection.outbox().replies_dropped() as usize;
-        let pongs = answers.windows(5).filter(|octets| *octets == b"\x04PONG").count();
+        let pongs = answers.windows(5).filter(|bytes| *bytes == b"\x04PONG").count();
         prop_assert_eq!(pongs + dropped, pings);
     }
 }
 
 #[test]
-fn octets_taken_past_the_decoder_count() {
+fn bytes_taken_past_the_decoder_count() {
     let mut config = config(SocketType::Router);
     config.limits.stream_over_bytes = Some(1000);
     let mut end = End::ready(config, SocketType::Dealer);
@@ -163,10 +163,10 @@ fn octets_taken_past_the_decoder_count() {
     assert!(!end.connection.event_is_due());
 }
 
-/// A frame that trickles must cost work in proportion to its octets: each step may look at the header only. 8 MiB in 16-octet
+/// A frame that trickles must cost work in proportion to its bytes: each step may look at the header only. 8 MiB in 16-byte
 /// pieces would take hours if every piece looked at all that is there.
 #[test]
-fn a_trickling_frame_costs_no_more_than_its_octets() {
+fn a_trickling_frame_costs_no_more_than_its_bytes() {
     let mut end = End::ready(config(SocketType::Router), SocketType::Dealer);
     let wire = frame(0, &vec![b't'; 8 << 20]);
     for piece in wire.chunks(16) {
@@ -208,7 +208,7 @@ fn large_frames_have_a_buffer_of_their_own_and_what_waits_shares_none() {
                 end.hear(piece, at(0)).unwrap();
                 now = rest;
             }
-            assert!(end.input.capacity() <= 4 * READ, "{} octets", end.input.capacity());
+            assert!(end.input.capacity() <= 4 * READ, "{} bytes", end.input.capacity());
             end.hear(later, at(0)).unwrap();
             let Some(Event::Message { frames, .. }) = end.events.pop() else { panic!("no message") };
             end.events.clear();
@@ -216,7 +216,7 @@ fn large_frames_have_a_buffer_of_their_own_and_what_waits_shares_none() {
             assert_eq!(kept(frames.next().unwrap()), "before".len());
             let capacity = kept(frames.next().unwrap());
             let most = if length <= 1024 * 1024 { length } else { 2 * length };
-            assert!((length..=most).contains(&capacity), "{capacity} octets for {length}");
+            assert!((length..=most).contains(&capacity), "{capacity} bytes for {length}");
             assert_eq!(kept(frames.next().unwrap()), "after".len());
         }
     }

@@ -1,4 +1,4 @@
-//! What libzmq really sends, recorded (see `golden/README.md`): we understand it, and send the same octets ourselves.
+//! What libzmq really sends, recorded (see `golden/README.md`): we understand it, and send the same bytes ourselves.
 
 #![allow(clippy::unwrap_used, reason = "a recording that can't be read fails the test")]
 
@@ -9,10 +9,10 @@ use harness::{End, Part, at, config, messages};
 use std::path::Path;
 use towpath_zmtp::{Command, Config, Error, Event, Header, MechanismConfig, SocketType};
 
-/// A part of a recording: its label, such as `message 0 5`, and its octets.
+/// A part of a recording: its label, such as `message 0 5`, and its bytes.
 struct Recorded {
     label: String,
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
 }
 
 impl Recorded {
@@ -32,18 +32,18 @@ fn recording(name: &str) -> Vec<Recorded> {
     let mut parts: Vec<Recorded> = Vec::new();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
         if let Some(label) = line.strip_prefix("= ") {
-            parts.push(Recorded { label: label.to_owned(), octets: Vec::new() });
+            parts.push(Recorded { label: label.to_owned(), bytes: Vec::new() });
             continue;
         }
-        let octets = &mut parts.last_mut().expect("octets before any label").octets;
+        let bytes = &mut parts.last_mut().expect("bytes before any label").bytes;
         for run in line.split(' ') {
-            let (octet, count) = run.split_once('*').unwrap_or((run, "1"));
-            let octet = u8::from_str_radix(octet, 16).unwrap();
-            octets.extend(std::iter::repeat_n(octet, count.parse().unwrap()));
+            let (byte, count) = run.split_once('*').unwrap_or((run, "1"));
+            let byte = u8::from_str_radix(byte, 16).unwrap();
+            bytes.extend(std::iter::repeat_n(byte, count.parse().unwrap()));
         }
     }
     assert!(parts[0].label.starts_with("greeting 3.1"), "{name}");
-    assert_eq!(parts[0].octets.len(), 64);
+    assert_eq!(parts[0].bytes.len(), 64);
     parts
 }
 
@@ -51,8 +51,8 @@ fn recording(name: &str) -> Vec<Recorded> {
 fn hear(config: &Config, parts: &[Recorded], piece: usize) -> (End, Result<(), Error>) {
     let mut end = End::new(config.clone());
     for part in parts {
-        for octets in part.octets.chunks(piece) {
-            if let Err(error) = end.hear(octets, at(0)) {
+        for bytes in part.bytes.chunks(piece) {
+            if let Err(error) = end.hear(bytes, at(0)) {
                 return (end, Err(error));
             }
             if matches!(end.events.last(), Some(Event::Authenticate { .. })) {
@@ -63,7 +63,7 @@ fn hear(config: &Config, parts: &[Recorded], piece: usize) -> (End, Result<(), E
     (end, Ok(()))
 }
 
-/// Understands a recording whole, octet by octet and in pieces between; gives what was told.
+/// Understands a recording whole, byte by byte and in pieces between; gives what was told.
 fn understand(config: Config, name: &str) -> Vec<Event> {
     let parts = recording(name);
     let lengths: Vec<Vec<usize>> = parts.iter().filter(|part| part.is_message()).map(Recorded::lengths).collect();
@@ -143,16 +143,16 @@ fn a_refusal_of_libzmq_is_understood_though_it_is_misspelt() {
     }
 }
 
-/// Hears the other side's recording and sends the messages of ours: the octets must be those that libzmq sent.
+/// Hears the other side's recording and sends the messages of ours: the bytes must be those that libzmq sent.
 fn speak(config: Config, ours: &str, theirs: &str) {
     let ours = recording(ours);
     let (mut end, outcome) = hear(&config, &recording(theirs), usize::MAX);
     assert_eq!(outcome, Ok(()));
     for message in ours.iter().filter(|part| part.is_message()) {
-        end.send(&frames_of(&message.octets));
+        end.send(&frames_of(&message.bytes));
     }
     let wire = end.write_all();
-    let recorded = ours.iter().flat_map(|part| part.octets.iter().copied()).collect::<Vec<u8>>();
+    let recorded = ours.iter().flat_map(|part| part.bytes.iter().copied()).collect::<Vec<u8>>();
     let (greeting, rest) = wire.split_at(64);
     let (their_greeting, their_rest) = recorded.split_at(64);
     assert_eq!(rest, their_rest);
@@ -163,12 +163,12 @@ fn speak(config: Config, ours: &str, theirs: &str) {
 }
 
 /// The frames of a recorded message.
-fn frames_of(mut octets: &[u8]) -> Vec<Part> {
+fn frames_of(mut bytes: &[u8]) -> Vec<Part> {
     let mut frames = Vec::new();
-    while let Some((header, size)) = Header::decode(octets) {
-        let (frame, rest) = octets[size..].split_at(header.length as usize);
+    while let Some((header, size)) = Header::decode(bytes) {
+        let (frame, rest) = bytes[size..].split_at(header.length as usize);
         frames.push(Part::Inside(Bytes::copy_from_slice(frame)));
-        octets = rest;
+        bytes = rest;
     }
     frames
 }
@@ -188,7 +188,7 @@ fn we_send_what_libzmq_sends() {
 
 #[test]
 fn our_pings_and_pongs_are_theirs() {
-    let recorded = |name: &str, nth: usize| recording(name)[nth].octets.clone();
+    let recorded = |name: &str, nth: usize| recording(name)[nth].bytes.clone();
     let mut end = End::ready(
         Config { heartbeat: harness::heartbeat(100, 100, 3000), ..config(SocketType::Dealer) },
         SocketType::Router,
@@ -215,9 +215,9 @@ fn every_recording_is_read_here() {
     assert!(unread.is_empty() && !names.is_empty(), "{unread:?} should have a test here");
     for name in &names {
         for part in recording(name).iter().filter(|part| part.label.starts_with("command")) {
-            let (header, size) = Header::decode(&part.octets).unwrap();
-            assert!(header.command && header.length as usize == part.octets.len() - size);
-            let decoded = Command::decode(Bytes::copy_from_slice(&part.octets[size..]));
+            let (header, size) = Header::decode(&part.bytes).unwrap();
+            assert!(header.command && header.length as usize == part.bytes.len() - size);
+            let decoded = Command::decode(Bytes::copy_from_slice(&part.bytes[size..]));
             assert_eq!(decoded.is_err(), part.label.contains("malformed"), "{name}: {}", part.label);
         }
     }

@@ -6,13 +6,13 @@ use bytes::Bytes;
 use harness::{End, at, command, config, frame, greeting, long_header, properties, ready};
 use towpath_zmtp::{Config, Error, Event, InboxLimits, MechanismConfig, Oddities, SocketType, limits};
 
-/// What a ROUTER makes of these octets, fed at once; fed octet by octet it must make the same of them.
-fn error_of(config: impl Fn() -> Config, octets: &[u8]) -> Error {
+/// What a ROUTER makes of these bytes, fed at once; fed byte by byte it must make the same of them.
+fn error_of(config: impl Fn() -> Config, bytes: &[u8]) -> Error {
     let mut end = End::new(config());
-    let error = end.hear(octets, at(0)).expect_err("this should have been refused");
+    let error = end.hear(bytes, at(0)).expect_err("this should have been refused");
     let mut slowly = End::new(config());
-    let trickled = octets.iter().find_map(|octet| slowly.hear(&[*octet], at(0)).err());
-    assert_eq!(trickled.as_ref(), Some(&error), "octet by octet");
+    let trickled = bytes.iter().find_map(|byte| slowly.hear(&[*byte], at(0)).err());
+    assert_eq!(trickled.as_ref(), Some(&error), "byte by byte");
     error
 }
 
@@ -29,16 +29,16 @@ fn plain_client() -> Config {
     Config { mechanism, ..config(SocketType::Dealer) }
 }
 
-fn after_greeting(octets: &[u8]) -> Vec<u8> {
-    [&greeting(b"NULL", 1)[..], octets].concat()
+fn after_greeting(bytes: &[u8]) -> Vec<u8> {
+    [&greeting(b"NULL", 1)[..], bytes].concat()
 }
 
-fn after_plain_greeting(octets: &[u8]) -> Vec<u8> {
-    [&greeting(b"PLAIN", 1)[..], octets].concat()
+fn after_plain_greeting(bytes: &[u8]) -> Vec<u8> {
+    [&greeting(b"PLAIN", 1)[..], bytes].concat()
 }
 
-fn after_handshake(octets: &[u8]) -> Vec<u8> {
-    [harness::handshake(SocketType::Dealer), octets.to_vec()].concat()
+fn after_handshake(bytes: &[u8]) -> Vec<u8> {
+    [harness::handshake(SocketType::Dealer), bytes.to_vec()].concat()
 }
 
 fn malformed(command: &'static str, why: &'static str) -> Error {
@@ -54,10 +54,10 @@ fn other_protocols_are_refused_at_their_first_octet() {
 
 #[test]
 fn zmtp_1_and_2_are_refused_by_name() {
-    // libzmq 2.x: an empty identity in a short frame; one of 300 octets in the long form.
+    // libzmq 2.x: an empty identity in a short frame; one of 300 bytes in the long form.
     assert_eq!(error_of(router, &[1, 0]), Error::NotZmtp { at: 0, found: 1 });
     assert_eq!(error_of(router, &[0xff, 0, 0, 0, 0, 0, 0, 1, 0x2d, 0, 9]), Error::NotZmtp { at: 9, found: 0 });
-    // libzmq 3.x sends ten octets, reads that we speak 3.x, and says revision 1, which is ZMTP 2.0.
+    // libzmq 3.x sends ten bytes, reads that we speak 3.x, and says revision 1, which is ZMTP 2.0.
     assert_eq!(error_of(router, b"\xff\0\0\0\0\0\0\0\x01\x7f\x01\x05\0\0"), Error::OldVersion { major: 2 });
     assert_eq!(error_of(router, b"\xff\0\0\0\0\0\0\0\x01\x7f\0"), Error::OldVersion { major: 1 });
 }
@@ -65,12 +65,12 @@ fn zmtp_1_and_2_are_refused_by_name() {
 #[test]
 fn newer_and_older_minor_versions_are_taken() {
     for (major, minor) in [(3, 0), (3, 1), (3, 9), (4, 0), (255, 255)] {
-        let mut octets = harness::handshake(SocketType::Dealer);
-        octets[10..12].copy_from_slice(&[major, minor]);
-        octets[1..9].copy_from_slice(b"anything");
-        octets[32] = 1; // as-server means nothing: libzmq's servers send 0
+        let mut bytes = harness::handshake(SocketType::Dealer);
+        bytes[10..12].copy_from_slice(&[major, minor]);
+        bytes[1..9].copy_from_slice(b"anything");
+        bytes[32] = 1; // as-server means nothing: libzmq's servers send 0
         let mut end = End::new(router());
-        end.hear(&octets, at(0)).unwrap();
+        end.hear(&bytes, at(0)).unwrap();
         assert!(matches!(&end.events[..], [Event::Ready(peer)] if peer.version == (major, minor)));
     }
 }
@@ -173,7 +173,7 @@ fn streams_end_somewhere_too() {
 #[test]
 fn broken_commands_are_named() {
     let body = "its name is empty or longer than the frame";
-    for (octets, error) in [
+    for (bytes, error) in [
         (frame(4, b""), malformed("unnamed", "an empty frame")),
         (frame(4, b"\0"), malformed("unnamed", body)),
         (frame(4, b"\x05REA"), malformed("unnamed", body)),
@@ -181,11 +181,11 @@ fn broken_commands_are_named() {
         (command(b"ERROR", b""), malformed("ERROR", "it is cut off")),
         (command(b"ERROR", b"\x09short"), malformed("ERROR", "a string is longer than the command")),
     ] {
-        assert_eq!(error_of(router, &after_greeting(&octets)), error);
-        assert_eq!(error_of(router, &after_handshake(&octets)), error);
+        assert_eq!(error_of(router, &after_greeting(&bytes)), error);
+        assert_eq!(error_of(router, &after_handshake(&bytes)), error);
     }
-    for octets in [command(b"PING", b""), command(b"PING", b"\0")] {
-        assert_eq!(error_of(router, &after_handshake(&octets)), malformed("PING", "its TTL is cut off"));
+    for bytes in [command(b"PING", b""), command(b"PING", b"\0")] {
+        assert_eq!(error_of(router, &after_handshake(&bytes)), malformed("PING", "its TTL is cut off"));
     }
 }
 
@@ -201,7 +201,7 @@ fn lying_metadata_is_named() {
         (b"\x0bSocket-Type\0\0\0", "a property's length is cut off"),
         (b"\x0bSocket-Type\0\0\0\x06DEAL", value),
         (b"\x0bSocket-Type\xff\xff\xff\xffDEALER", value),
-        (b"\x02a\n\0\0\0\0", "a property's name has octets that are not printable"),
+        (b"\x02a\n\0\0\0\0", "a property's name has bytes that are not printable"),
     ] {
         assert_eq!(error_of(router, &after_greeting(&command(b"READY", data))), malformed("READY", why), "{data:?}");
     }
@@ -219,7 +219,7 @@ fn a_peer_must_say_what_it_is_and_fit() {
         assert_eq!(error(&[(b"Socket-Type", theirs.as_bytes())]), wanted);
     }
     let with_identity = |identity: &[u8]| error(&[(b"Socket-Type", b"DEALER"), (b"Identity", identity)]);
-    assert_eq!(with_identity(&[1; 256]), malformed("READY", "an Identity of over 255 octets"));
+    assert_eq!(with_identity(&[1; 256]), malformed("READY", "an Identity of over 255 bytes"));
     let reserved = malformed("READY", "an Identity that begins with 0, which is for ids that a ROUTER makes up");
     assert_eq!(with_identity(b"\0\0\0\0\x01"), reserved);
     assert_eq!(with_identity(b"\0"), reserved);
@@ -244,7 +244,7 @@ fn every_pair_of_socket_types_is_as_rfc_28_says() {
             assert_eq!(outcome.is_ok(), fits, "{ours} with {theirs}");
             // A peer that doesn't fit is told so.
             let wire = end.write_all();
-            let told = wire.windows(6).any(|octets| octets == b"\x05ERROR");
+            let told = wire.windows(6).any(|bytes| bytes == b"\x05ERROR");
             assert_eq!(told, !fits, "{ours} with {theirs}");
         }
     }
@@ -259,8 +259,8 @@ fn the_handshake_takes_commands_in_their_order_only() {
             "PING" => b"\0\0",
             _ => b"",
         };
-        let octets = after_greeting(&command(name.as_bytes(), data));
-        assert_eq!(error_of(router, &octets), unexpected(name, "READY"));
+        let bytes = after_greeting(&command(name.as_bytes(), data));
+        assert_eq!(error_of(router, &bytes), unexpected(name, "READY"));
     }
     let metadata = properties(&[(b"Socket-Type", b"DEALER")]);
     let early = after_plain_greeting(&command(b"INITIATE", &metadata));
@@ -289,13 +289,13 @@ fn broken_plain_commands_are_named() {
         (b"\x01", "a string is longer than the command"),
         (b"\x01a", "it is cut off"),
         (b"\x01a\x05pass", "a string is longer than the command"),
-        (b"\x01a\x01bc", "octets after the password"),
+        (b"\x01a\x01bc", "bytes after the password"),
     ] {
-        let octets = after_plain_greeting(&command(b"HELLO", data));
-        assert_eq!(error_of(plain_server, &octets), malformed("HELLO", why));
+        let bytes = after_plain_greeting(&command(b"HELLO", data));
+        assert_eq!(error_of(plain_server, &bytes), malformed("HELLO", why));
     }
-    let octets = after_plain_greeting(&command(b"WELCOME", b"x"));
-    assert_eq!(error_of(plain_client, &octets), malformed("WELCOME", "it has a body"));
+    let bytes = after_plain_greeting(&command(b"WELCOME", b"x"));
+    assert_eq!(error_of(plain_client, &bytes), malformed("WELCOME", "it has a body"));
 
     let mut end = End::new(plain_server());
     end.hear(&after_plain_greeting(&command(b"HELLO", b"\x01a\x01b")), at(0)).unwrap();
@@ -303,7 +303,7 @@ fn broken_plain_commands_are_named() {
     let error = end.hear(&command(b"INITIATE", &properties(&[(b"Identity", b"a")])), at(0)).unwrap_err();
     assert_eq!(error, malformed("INITIATE", "no Socket-Type"));
     let wire = end.write_all();
-    assert!(!wire.windows(6).any(|octets| octets == b"\x05READY"), "who doesn't fit learns nothing of this side");
+    assert!(!wire.windows(6).any(|bytes| bytes == b"\x05READY"), "who doesn't fit learns nothing of this side");
 }
 
 #[test]
@@ -320,15 +320,15 @@ fn a_refused_user_is_told_by_status() {
 fn a_refusal_is_understood_in_both_spellings() {
     let refused = |reason: &str| Error::RefusedByPeer { reason: reason.into() };
     // As RFC 24 has it, and as libzmq 4.3 spells it.
-    for octets in [command(b"ERROR", b"\x03400"), frame(4, b"^RROR\x03400")] {
-        assert_eq!(error_of(plain_client, &after_plain_greeting(&octets)), refused("400"));
-        let welcomed = [command(b"WELCOME", b""), octets].concat();
+    for bytes in [command(b"ERROR", b"\x03400"), frame(4, b"^RROR\x03400")] {
+        assert_eq!(error_of(plain_client, &after_plain_greeting(&bytes)), refused("400"));
+        let welcomed = [command(b"WELCOME", b""), bytes].concat();
         assert_eq!(error_of(plain_client, &after_plain_greeting(&welcomed)), refused("400"));
     }
     assert_eq!(error_of(router, &after_greeting(&command(b"ERROR", b"\x04no\x1b!"))), refused("no\\x1b!"));
-    // Octets after the reason are room for growth.
+    // Bytes after the reason are room for growth.
     assert_eq!(error_of(router, &after_handshake(&command(b"ERROR", b"\x00more"))), refused(""));
-    // A name of 94 octets that is really there is no ERROR.
+    // A name of 94 bytes that is really there is no ERROR.
     let long = [&b"RROR\x03400"[..], &[b'x'; 86]].concat();
     let error = error_of(router, &after_greeting(&command(&long, b"")));
     assert!(matches!(error, Error::UnexpectedInHandshake { wanted: "READY", .. }), "{error}");
@@ -339,7 +339,7 @@ fn reserved_bits_and_unknown_commands_are_counted_once_and_ignored() {
     let mut config = router();
     config.limits.stream_over_bytes = Some(100);
     let mut end = End::ready(config, SocketType::Dealer);
-    let octets = [
+    let bytes = [
         frame(0xf9, b"a"),
         frame(0x88, &[7; 300]),
         command(b"UNKNOWN", b"whatever"),
@@ -348,8 +348,8 @@ fn reserved_bits_and_unknown_commands_are_counted_once_and_ignored() {
         frame(0, b"b"),
     ]
     .concat();
-    for octet in octets {
-        end.hear(&[octet], at(0)).unwrap();
+    for byte in bytes {
+        end.hear(&[byte], at(0)).unwrap();
     }
     assert_eq!(end.connection.oddities(), Oddities { unknown_commands: 2, reserved_bits: 3 });
     let messages = harness::messages(&end.events);
@@ -383,7 +383,7 @@ fn pings_without_end_from_a_peer_that_never_reads_cost_nothing() {
     end.hear(&command(b"PING", b"\0\0newest"), at(0)).unwrap();
     let wire = end.write_all();
     assert!(wire.ends_with(&command(b"PONG", b"newest")), "the newest is answered");
-    assert_eq!(wire.windows(5).filter(|octets| *octets == b"\x04PONG").count(), limits::REPLIES_WAITING_MAX);
+    assert_eq!(wire.windows(5).filter(|bytes| *bytes == b"\x04PONG").count(), limits::REPLIES_WAITING_MAX);
 }
 
 #[test]

@@ -18,11 +18,11 @@ fn push(outbox: &mut Outbox<&'static str>, frames: SmallVec<[Body<&'static str>;
 /// Writes what is in memory and gives its length and whether more was said to follow.
 fn write_bytes(outbox: &mut Outbox<&'static str>) -> (usize, bool) {
     let Transmit::Bytes { slices: [first, second], more_follows } = outbox.transmit() else {
-        panic!("octets were due");
+        panic!("bytes were due");
     };
-    let octets = first.len() + second.len();
-    outbox.advance(octets);
-    (octets, more_follows)
+    let bytes = first.len() + second.len();
+    outbox.advance(bytes);
+    (bytes, more_follows)
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn more_follows_is_said_only_of_what_does() {
     let mut outbox = Outbox::default();
     outbox.open();
     push(&mut outbox, smallvec![outside(0)], 0);
-    assert_eq!(write_bytes(&mut outbox), (2, false), "the empty file behind this header has no octets");
+    assert_eq!(write_bytes(&mut outbox), (2, false), "the empty file behind this header has no bytes");
     assert!(matches!(outbox.transmit(), Transmit::External { remaining: 0, .. }));
     assert_eq!(outbox.advance_external(0), Some("file"));
     assert!(outbox.is_idle());
@@ -68,10 +68,10 @@ fn a_reply_is_output_and_goes_between_frames() {
     let pong = Bytes::from(command(b"PONG", b""));
     outbox.push_reply(pong.clone());
     outbox.advance_external(5);
-    let Transmit::Bytes { slices: [first, _], .. } = outbox.transmit() else { panic!("octets were due") };
+    let Transmit::Bytes { slices: [first, _], .. } = outbox.transmit() else { panic!("bytes were due") };
     assert_eq!(first, [&pong[..], &frame(0, b"tail")].concat());
-    let octets = first.len();
-    outbox.advance(octets);
+    let bytes = first.len();
+    outbox.advance(bytes);
     assert!(!outbox.has_output());
     outbox.push_reply(pong);
     assert!(outbox.has_output() && !outbox.is_idle());
@@ -151,11 +151,11 @@ fn a_flood_of_small_messages_leaves_in_large_writes() {
     for _ in 0..messages {
         push(&mut outbox, smallvec![Body::Bytes("0123456789".into())], 0);
     }
-    let (mut writes, mut octets) = (0, 0);
+    let (mut writes, mut bytes) = (0, 0);
     while outbox.has_output() {
         writes += 1;
-        octets += write_bytes(&mut outbox).0;
+        bytes += write_bytes(&mut outbox).0;
     }
-    assert_eq!(octets, messages * 12);
-    assert!(writes <= octets / (64 * 1024) + 1, "{writes} writes");
+    assert_eq!(bytes, messages * 12);
+    assert!(writes <= bytes / (64 * 1024) + 1, "{writes} writes");
 }

@@ -13,11 +13,11 @@ fn beating(interval: u64, timeout: u64, ttl: u64) -> Config {
 #[test]
 fn one_deadline_for_the_whole_handshake_however_it_trickles() {
     let mut end = End::new(config(SocketType::Router));
-    let octets = handshake(SocketType::Dealer);
-    for (index, octet) in octets.iter().enumerate().take(99) {
-        assert_eq!(end.connection.deadline(), Some(at(10_000)), "no octet moves it");
+    let bytes = handshake(SocketType::Dealer);
+    for (index, byte) in bytes.iter().enumerate().take(99) {
+        assert_eq!(end.connection.deadline(), Some(at(10_000)), "no byte moves it");
         let now = at(index as u64 * 101);
-        end.hear(&[*octet], now).unwrap();
+        end.hear(&[*byte], now).unwrap();
         assert_eq!(end.connection.on_timeout(now), Ok(()));
     }
     assert_eq!(end.connection.on_timeout(at(9_999)), Ok(()));
@@ -75,7 +75,7 @@ fn a_ping_goes_out_each_interval_and_any_octet_answers_it() {
     );
     end.connection.on_timeout(at(1200)).unwrap();
     assert_eq!(end.connection.deadline(), Some(at(1400)));
-    // Not the PONG (go-zeromq leaves its context out), not even a whole frame: one octet is life.
+    // Not the PONG (go-zeromq leaves its context out), not even a whole frame: one byte is life.
     end.hear(&[0], at(1399)).unwrap();
     assert_eq!(end.connection.deadline(), Some(at(2000)));
     assert_eq!(end.connection.on_timeout(at(1400)), Ok(()));
@@ -124,7 +124,7 @@ fn deadlines_always_move_on() {
 }
 
 #[test]
-fn no_ping_behind_octets_that_the_peer_is_slow_to_read() {
+fn no_ping_behind_bytes_that_the_peer_is_slow_to_read() {
     let mut end = End::ready(beating(100, 100, 0), SocketType::Dealer);
     end.send(&[harness::Part::Inside(vec![1; 100_000].into())]);
     end.write(50_000);
@@ -132,7 +132,7 @@ fn no_ping_behind_octets_that_the_peer_is_slow_to_read() {
         assert_eq!(end.connection.on_timeout(at(now)), Ok(()), "its patience is not measured");
     }
     let rest = end.write_all();
-    assert!(rest.iter().all(|octet| *octet == 1), "no PING among the octets of the body");
+    assert!(rest.iter().all(|byte| *byte == 1), "no PING among the bytes of the body");
     end.connection.on_timeout(at(2000)).unwrap();
     assert_eq!(end.write_all(), command(b"PING", b"\0\0"));
 }
@@ -172,7 +172,7 @@ fn who_takes_nothing_and_says_nothing_is_given_up_where_it_is_expected_to_read()
 fn any_sign_of_life_puts_that_off() {
     type Sign = fn(&mut End, u64);
     let signs: [(&str, Sign); 3] = [
-        ("it took an octet", |end, _| assert_eq!(end.write(1).len(), 1)),
+        ("it took a byte", |end, _| assert_eq!(end.write(1).len(), 1)),
         ("it was heard", |end, now| end.hear(&command(b"PING", b"\0\0"), at(now)).unwrap()),
         ("this side was slow", |end, now| end.connection.excuse(at(now))),
     ];
@@ -207,7 +207,7 @@ fn given_up_after_looks(end: &mut End, mut unacknowledged: impl FnMut(u64) -> u6
     (None, looks)
 }
 
-/// A PING has been written behind 100,000 octets, at 100 ms; the PONG is awaited for 400.
+/// A PING has been written behind 100,000 bytes, at 100 ms; the PONG is awaited for 400.
 fn asked() -> End {
     let mut end = End::ready(beating(100, 400, 0), SocketType::Dealer);
     end.send(&[harness::Part::Inside(vec![1; 100_000].into())]);
@@ -218,7 +218,7 @@ fn asked() -> End {
 }
 
 #[test]
-fn a_peer_to_which_octets_still_go_is_there_though_its_answer_comes_late() {
+fn a_peer_to_which_bytes_still_go_is_there_though_its_answer_comes_late() {
     // PINGs that follow stay behind it.
     let on_its_way = |now: u64| 60_000 + now - 10 * now.min(4_000);
     let (end, looks) = given_up_after_looks(&mut asked(), on_its_way);
@@ -227,7 +227,7 @@ fn a_peer_to_which_octets_still_go_is_there_though_its_answer_comes_late() {
     let mut end = busy();
     assert_eq!(end.connection.on_timeout(at(100)), Ok(()));
     let (end, _) = given_up_after_looks(&mut end, on_its_way);
-    assert_eq!(end, Some((5_100, Error::Stalled)), "and so where octets wait, behind which no PING goes");
+    assert_eq!(end, Some((5_100, Error::Stalled)), "and so where bytes wait, behind which no PING goes");
 }
 
 #[test]
@@ -282,10 +282,10 @@ fn for_whom_nothing_waits_there_are_pings() {
 
 #[test]
 fn a_peer_of_zmtp_3_0_gets_no_ping_but_an_answer() {
-    let mut octets = handshake(SocketType::Dealer);
-    octets[11] = 0;
+    let mut bytes = handshake(SocketType::Dealer);
+    bytes[11] = 0;
     let mut end = End::new(beating(100, 100, 100));
-    end.hear(&octets, at(0)).unwrap();
+    end.hear(&bytes, at(0)).unwrap();
     end.write_all();
     assert_eq!(end.connection.deadline(), None);
     end.connection.on_timeout(at(5000)).unwrap();
@@ -295,7 +295,7 @@ fn a_peer_of_zmtp_3_0_gets_no_ping_but_an_answer() {
 }
 
 #[test]
-fn a_pong_repeats_at_most_16_octets() {
+fn a_pong_repeats_at_most_16_bytes() {
     let mut end = End::ready(config(SocketType::Router), SocketType::Dealer);
     for length in [0, 1, 15, 16, 17, 300] {
         let context = vec![b'c'; length];
@@ -310,7 +310,7 @@ fn a_peer_that_promised_to_be_heard_is_held_to_it() {
     end.hear(&command(b"PING", b"\0\x05"), at(100)).unwrap();
     assert_eq!(end.connection.deadline(), Some(at(600)));
     end.hear(&frame(0, b"x"), at(400)).unwrap();
-    assert_eq!(end.connection.deadline(), Some(at(900)), "any octet counts");
+    assert_eq!(end.connection.deadline(), Some(at(900)), "any byte counts");
     assert_eq!(end.connection.on_timeout(at(899)), Ok(()));
     assert_eq!(end.connection.on_timeout(at(900)), Err(Error::TtlExpired));
 
@@ -323,14 +323,14 @@ fn a_peer_that_promised_to_be_heard_is_held_to_it() {
 }
 
 #[test]
-fn the_octets_of_a_large_body_keep_the_connection_alive() {
+fn the_bytes_of_a_large_body_keep_the_connection_alive() {
     let mut settings = beating(1000, 500, 0);
     settings.limits.stream_over_bytes = Some(1000);
     let mut end = End::ready(settings, SocketType::Dealer);
     end.hear(&command(b"PING", b"\0\x03"), at(0)).unwrap();
     end.hear(&harness::long_header(0, 1 << 40), at(0)).unwrap();
     for now in (0..60_000).step_by(250) {
-        // The driver takes the octets past the decoder, and says that it heard them.
+        // The driver takes the bytes past the decoder, and says that it heard them.
         end.connection.heard(at(now));
         end.connection.body_advance(1 << 20);
         assert_eq!(end.connection.on_timeout(at(now)), Ok(()));

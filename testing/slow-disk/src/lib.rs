@@ -1,4 +1,4 @@
-//! A disk as slow as a test or a benchmark wants it: a FUSE file system with one file, [`COLD_FILE`], whose octets come at a set
+//! A disk as slow as a test or a benchmark wants it: a FUSE file system with one file, [`COLD_FILE`], whose bytes come at a set
 //! rate, or not before they are let go. What has been read stays in the page cache until the file is opened again.
 //!
 //! [`WritableDisk`] is another one, that can be written, and hangs or fails when it is told to.
@@ -32,7 +32,7 @@ const TTL: Duration = Duration::from_secs(86_400);
 /// When a read is answered.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// One after the other, so many octets a second; at least 1.
+    /// One after the other, so many bytes a second; at least 1.
     BytesPerSecond(u64),
     /// Not before [`SlowDisk::release`], then at once, until [`SlowDisk::hold`].
     Held,
@@ -51,7 +51,7 @@ pub struct SlowDisk {
 }
 
 impl SlowDisk {
-    /// Mounts it on an empty folder. The file has so many octets.
+    /// Mounts it on an empty folder. The file has so many bytes.
     ///
     /// # Errors
     ///
@@ -124,13 +124,13 @@ impl Drop for SlowDisk {
     }
 }
 
-/// The octets of the file from an offset on.
+/// The bytes of the file from an offset on.
 pub fn content(offset: u64, length: usize) -> Vec<u8> {
-    (offset..).take(length).map(octet).collect()
+    (offset..).take(length).map(byte).collect()
 }
 
 /// No two pieces of a file of some MiB are alike.
-fn octet(at: u64) -> u8 {
+fn byte(at: u64) -> u8 {
     ((at / 8).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (8 * (at % 8))) as u8
 }
 

@@ -69,9 +69,9 @@ impl WritableDisk {
         drop(hangs.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// It hangs when so many more octets have been written.
-    pub fn hang_after(&self, octets: u64) {
-        self.temper.lock().written_max = Some(octets);
+    /// It hangs when so many more bytes have been written.
+    pub fn hang_after(&self, bytes: u64) {
+        self.temper.lock().written_max = Some(bytes);
     }
 
     /// Waits until it hangs; false where that takes longer.
@@ -118,7 +118,7 @@ impl Drop for WritableDisk {
 /// How the disk feels.
 #[derive(Default, Debug)]
 struct Mood {
-    /// It hangs when no more octets may be written.
+    /// It hangs when no more bytes may be written.
     written_max: Option<u64>,
     hangs: bool,
     sync_fails: bool,
@@ -293,13 +293,13 @@ impl Filesystem for Files {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let octets = self.nodes().node(inode).map(|node| {
+        let bytes = self.nodes().node(inode).map(|node| {
             let from = usize::try_from(offset).unwrap_or(usize::MAX).min(node.content.len());
             let to = from.saturating_add(size as usize).min(node.content.len());
             node.content[from..to].to_vec()
         });
-        match octets {
-            Ok(octets) => reply.data(&octets),
+        match bytes {
+            Ok(bytes) => reply.data(&bytes),
             Err(errno) => reply.error(errno),
         }
         self.temper.answered();
@@ -380,10 +380,10 @@ mod tests {
         };
         let below = folder.path().join("below");
         fs::create_dir(&below).expect("mkdir");
-        fs::write(below.join("one"), b"some octets").expect("write");
+        fs::write(below.join("one"), b"some bytes").expect("write");
         fs::write(below.join("two"), b"others").expect("write");
         fs::rename(below.join("one"), below.join("two")).expect("rename");
-        assert_eq!(fs::read(below.join("two")).expect("read"), b"some octets");
+        assert_eq!(fs::read(below.join("two")).expect("read"), b"some bytes");
         let names: Vec<_> =
             fs::read_dir(&below).expect("a listing").map(|entry| entry.expect("one").file_name()).collect();
         assert_eq!(names, ["two"]);

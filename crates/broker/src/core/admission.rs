@@ -48,7 +48,7 @@ fn below(length: usize, most: usize, divisor: usize) -> bool {
 }
 
 impl Core {
-    /// Whether a request of so many octets is taken; `None`: of a client that isn't there yet.
+    /// Whether a request of so many bytes is taken; `None`: of a client that isn't there yet.
     pub(super) fn room_for(
         &mut self,
         key: Option<SessionKey>,
@@ -121,7 +121,7 @@ impl Core {
             && below(self.requests.len(), self.settings.requests_max, divisor)
     }
 
-    /// How much is left of what is everybody's, while so many octets wait for peers to read them: as much as the requests that are here
+    /// How much is left of what is everybody's, while so many bytes wait for peers to read them: as much as the requests that are here
     /// may come to yet, if their replies are as large.
     pub fn room(&self, waiting_bytes: usize) -> Room {
         let Settings { bytes_max, requests_max, .. } = self.settings;

@@ -96,7 +96,7 @@ impl Core {
         ClientId(hasher.finish128().as_bytes())
     }
 
-    /// A session is that of a request which is kept aside, and has so many octets.
+    /// A session is that of a request which is kept aside, and has so many bytes.
     pub(super) fn set_aside(&mut self, session: SessionKey, bytes: usize, large_bytes: u64) {
         self.aside.requests += 1;
         self.aside.bytes += bytes;

@@ -400,7 +400,7 @@ impl Core {
         Some((self.sessions[request.session as usize].client?, request.number))
     }
 
-    /// Whether an answer of so many octets, which isn't in memory yet, may be brought there for a numbered client's request: beside
+    /// Whether an answer of so many bytes, which isn't in memory yet, may be brought there for a numbered client's request: beside
     /// what the client has not confirmed, unless that is nothing, and beside what is everybody's.
     pub fn has_room_to_answer(&self, token: &Token, bytes: usize) -> bool {
         let ticket = Ticket::read(token);

@@ -24,7 +24,7 @@ impl Given {
         self.is_full
     }
 
-    /// Counts a record with a body of so many octets; tells whether it was the one that was enough.
+    /// Counts a record with a body of so many bytes; tells whether it was the one that was enough.
     #[inline]
     pub fn add(&mut self, body_bytes: usize, all: &mut GivenToAll) -> bool {
         let bytes = body_bytes + RECORD_BYTES;
@@ -56,7 +56,7 @@ impl GivenToAll {
 }
 
 impl Core {
-    /// So many octets are as much as one peer is to be given at a time: what a connection takes. It is less where much waits for all.
+    /// So many bytes are as much as one peer is to be given at a time: what a connection takes. It is less where much waits for all.
     pub fn set_given_bytes_max(&mut self, bytes: usize) {
         self.given.most_of_one = bytes.min(self.settings.given_bytes_max);
     }

@@ -191,7 +191,7 @@ pub enum Action {
         number: u64,
         /// For which service it was.
         service: Bytes,
-        /// Octets of memory that the reply needs.
+        /// Bytes of memory that the reply needs.
         bytes: usize,
     },
     /// End a connection of a client that can be served by another broker, when it has heard what there is to say. The core has already
@@ -231,7 +231,7 @@ pub struct Core {
     actions: actions::Tasks,
     store: durability::Store,
     aside: dead_letter::Aside,
-    /// Octets of memory of all requests and replies.
+    /// Bytes of memory of all requests and replies.
     bytes: usize,
     replies: Replies,
     /// No request expires before this.
@@ -332,7 +332,7 @@ impl Core {
         }
     }
 
-    /// Octets of large bodies that there is room for.
+    /// Bytes of large bodies that there is room for.
     pub fn set_large_bytes_max(&mut self, bytes: u64) {
         self.settings.large_bytes_max = bytes;
     }
@@ -403,7 +403,7 @@ impl Core {
             }
         }
         bytes += self.sessions.iter().map(|(_, session)| session.confirmed.gaps() * GAP_BYTES).sum::<usize>();
-        assert_eq!(bytes, self.bytes, "the sum of all octets");
+        assert_eq!(bytes, self.bytes, "the sum of all bytes");
         self.check_replies();
         let aside = self.sessions.iter().filter(|(_, session)| session.is_aside && !session.requests.is_empty());
         let (requests, bytes) = aside.fold((0, 0), |(requests, bytes), (_, one)| (requests + 1, bytes + one.bytes));

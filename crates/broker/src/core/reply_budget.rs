@@ -57,7 +57,7 @@ impl Expected {
 pub(super) struct OfService {
     /// What they needed lately: the largest of them, fading; `None`: there was none.
     size: Option<usize>,
-    /// Octets that those to what workers have are expected to need beyond their requests.
+    /// Bytes that those to what workers have are expected to need beyond their requests.
     expected: usize,
     /// Its requests wait until there is room for their replies.
     is_short: bool,
@@ -74,7 +74,7 @@ impl OfService {
 /// Those of all services and clients.
 #[derive(Debug, Default)]
 pub(super) struct Replies {
-    /// Octets of those that are here, with what their requests cost, and that their clients haven't confirmed.
+    /// Bytes of those that are here, with what their requests cost, and that their clients haven't confirmed.
     unconfirmed: usize,
     expected: usize,
     /// Services whose requests wait until there is room; they are looked at in turn.
@@ -180,7 +180,7 @@ impl Core {
         }
     }
 
-    /// An outcome of so many octets is kept until it is confirmed.
+    /// An outcome of so many bytes is kept until it is confirmed.
     #[inline]
     pub(super) fn keep_reply(&mut self, session: SessionKey, bytes: usize) {
         self.replies.unconfirmed += bytes;
@@ -215,7 +215,7 @@ impl Core {
         session.reply_bytes > most / divisor
     }
 
-    /// Whether there is room for a reply of so many octets.
+    /// Whether there is room for a reply of so many bytes.
     #[inline]
     pub(super) fn has_room_for_reply(&self, now: Millis, slot: u32, bytes: usize) -> bool {
         let request = self.requests.at(slot);
@@ -245,7 +245,7 @@ impl Core {
         self.settle(slot, Status::NO_STORAGE, Body::from(NO_ROOM).into());
     }
 
-    /// Octets of memory that are left for what can't be refused as a request is: half as much again as requests may have.
+    /// Bytes of memory that are left for what can't be refused as a request is: half as much again as requests may have.
     pub(super) fn left_beyond_requests(&self) -> usize {
         self.settings.bytes_max.saturating_add(self.settings.bytes_max / 2).saturating_sub(self.bytes)
     }

@@ -46,7 +46,7 @@ pub(super) struct Extra {
     pub built_in: Option<Bytes>,
     /// Parts that wait for the last one, because this client knows no parts.
     parts: Vec<Body>,
-    /// Octets of memory that they take. There may be very many.
+    /// Bytes of memory that they take. There may be very many.
     parts_bytes: usize,
 }
 
@@ -65,7 +65,7 @@ impl Extra {
     }
 }
 
-/// Octets of memory that an envelope holds.
+/// Bytes of memory that an envelope holds.
 pub(super) fn envelope_bytes(envelope: &StockEnvelope) -> usize {
     envelope.as_deref().map_or(0, memory_bytes_of_frames)
 }

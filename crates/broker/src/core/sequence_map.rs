@@ -21,7 +21,7 @@ const VAIN_FOR_EACH: usize = 16;
 /// Clients count, so a ring has almost all of them side by side: a table that scatters them costs a miss of the processor's cache
 /// for each. What doesn't fit is in a tree, whose cost no choice of numbers can raise.
 ///
-/// A record of a few octets can name four thousand million numbers, none of which is there: what it costs to take a range out must
+/// A record of a few bytes can name four thousand million numbers, none of which is there: what it costs to take a range out must
 /// depend on what was in it, and on nothing else. So the places of the ring that are looked at in vain are counted, and whoever has
 /// too many of them has its numbers in the tree.
 #[derive(Debug, Default)]

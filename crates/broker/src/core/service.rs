@@ -13,9 +13,9 @@ use std::collections::{HashMap, VecDeque};
 pub(super) struct Service {
     pub name: Bytes,
     pub waiting: List,
-    /// Octets of what waits.
+    /// Bytes of what waits.
     pub waiting_bytes: usize,
-    /// Octets of it that aren't in memory.
+    /// Bytes of it that aren't in memory.
     pub waiting_large_bytes: u64,
     /// Requests that name it, in whatever state.
     pub live: usize,

@@ -30,11 +30,11 @@ pub(super) struct Session {
     pub confirmed: Confirmed,
     /// The number for the next request of a stock client.
     pub next_number: u64,
-    /// Octets of its requests and unconfirmed replies.
+    /// Bytes of its requests and unconfirmed replies.
     pub bytes: usize,
-    /// Of these, octets of replies.
+    /// Of these, bytes of replies.
     pub reply_bytes: usize,
-    /// Octets that replies to what workers have of it are expected to need beyond their requests.
+    /// Bytes that replies to what workers have of it are expected to need beyond their requests.
     pub reply_bytes_expected: usize,
     /// When there was nothing for it to confirm, or it last confirmed something.
     pub takes_since: Millis,

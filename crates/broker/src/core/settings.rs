@@ -18,22 +18,22 @@ pub struct Settings {
     pub journal: bool,
     /// Requests of one service that wait for a worker.
     pub service_requests_max: usize,
-    /// Octets of them.
+    /// Bytes of them.
     pub service_bytes_max: usize,
     /// Requests in all, waiting, with workers, or settled and not yet confirmed.
     pub requests_max: usize,
-    /// Octets of memory of all requests and replies.
+    /// Bytes of memory of all requests and replies.
     pub bytes_max: usize,
-    /// Octets of bodies that aren't in memory. What keeps them bounds them; here it tells how much may be kept aside.
+    /// Bytes of bodies that aren't in memory. What keeps them bounds them; here it tells how much may be kept aside.
     pub large_bytes_max: u64,
     /// Requests that one client has here.
     pub client_requests_max: usize,
-    /// Octets of them; and octets of replies that it has not confirmed before no more of its requests are given to workers.
+    /// Bytes of them; and bytes of replies that it has not confirmed before no more of its requests are given to workers.
     pub client_bytes_max: usize,
-    /// Octets that one peer is given before they are sent: after that, what follows from whether it takes more. Not an operator's
+    /// Bytes that one peer is given before they are sent: after that, what follows from whether it takes more. Not an operator's
     /// business.
     pub given_bytes_max: usize,
-    /// Octets that a reply is expected to need as long as its service has had none. Nor is that.
+    /// Bytes that a reply is expected to need as long as its service has had none. Nor is that.
     pub reply_bytes_expected: usize,
     /// Services in all.
     pub services_max: usize,
@@ -66,28 +66,28 @@ impl Settings {
         self.absent_clients_max
     }
 
-    /// Octets of them: a quarter of all memory.
+    /// Bytes of them: a quarter of all memory.
     pub fn aside_bytes_max(&self) -> usize {
         self.bytes_max / 4
     }
 
-    /// Octets of messages that have begun and aren't whole, beside one message: a quarter of all memory.
+    /// Bytes of messages that have begun and aren't whole, beside one message: a quarter of all memory.
     pub fn unfinished_bytes_max(&self) -> usize {
         self.bytes_max / 4
     }
 
-    /// Octets that may still come whole when there is no room for more, but at least a message's: what has begun, and what comes in a
+    /// Bytes that may still come whole when there is no room for more, but at least a message's: what has begun, and what comes in a
     /// turn, which is half as much.
     pub fn late_bytes_max(&self) -> usize {
         (self.bytes_max / 8 * 3).max(MESSAGE_BYTES_MAX)
     }
 
-    /// Octets of replies that a client may have here, and workers be given more of its requests, however much is here for others.
+    /// Bytes of replies that a client may have here, and workers be given more of its requests, however much is here for others.
     pub fn share_of_replies_min(&self) -> usize {
         self.bytes_max / 2048
     }
 
-    /// Octets that sockets are to hold of what waits for peers: a quarter of all memory. What they don't take waits here, and follows
+    /// Bytes that sockets are to hold of what waits for peers: a quarter of all memory. What they don't take waits here, and follows
     /// from that: no more of a client's requests are given to workers.
     pub fn queued_bytes_max(&self) -> usize {
         self.bytes_max / 4

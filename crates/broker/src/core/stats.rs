@@ -38,9 +38,9 @@ pub struct ServiceInfo {
     pub name: Bytes,
     /// Requests that wait for a worker.
     pub waiting: usize,
-    /// Octets of memory of them.
+    /// Bytes of memory of them.
     pub waiting_bytes: usize,
-    /// Octets of them that aren't in memory.
+    /// Bytes of them that aren't in memory.
     pub waiting_large_bytes: u64,
     /// Requests that aren't confirmed, in whatever state.
     pub live: usize,
@@ -103,7 +103,7 @@ impl Core {
         })
     }
 
-    /// Requests that aren't confirmed, in whatever state, and the octets of memory that they hold.
+    /// Requests that aren't confirmed, in whatever state, and the bytes of memory that they hold.
     pub fn load(&self) -> (usize, usize) {
         (self.requests.len(), self.bytes)
     }

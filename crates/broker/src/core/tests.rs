@@ -228,7 +228,7 @@ fn a_client_that_holds_more_than_it_may_have_here_isn_t_sent_away() {
 }
 
 #[test]
-fn a_record_of_a_few_octets_keeps_the_broker_no_longer_than_others() {
+fn a_record_of_a_few_bytes_keeps_the_broker_no_longer_than_others() {
     const HELD: u64 = 20_000;
     let mut core = core();
     core.client_hello(0, 1, CLIENT, 1);

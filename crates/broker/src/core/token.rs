@@ -22,12 +22,12 @@ impl Ticket {
     /// The token: the ticket, and a tag without which nobody can make one up.
     #[inline]
     pub fn seal(self, secret: [u64; 2]) -> Token {
-        let mut octets = [0; 16];
-        octets[..4].copy_from_slice(&self.slot.to_be_bytes());
-        octets[4..8].copy_from_slice(&self.generation.to_be_bytes());
-        octets[8..10].copy_from_slice(&self.attempt.to_be_bytes());
-        octets[10..].copy_from_slice(&self.tag(secret));
-        Token(octets)
+        let mut bytes = [0; 16];
+        bytes[..4].copy_from_slice(&self.slot.to_be_bytes());
+        bytes[4..8].copy_from_slice(&self.generation.to_be_bytes());
+        bytes[8..10].copy_from_slice(&self.attempt.to_be_bytes());
+        bytes[10..].copy_from_slice(&self.tag(secret));
+        Token(bytes)
     }
 
     /// What a token says, whether or not it is true.

@@ -21,7 +21,7 @@ pub(super) struct Incoming {
     sink: Sink,
 }
 
-/// What a frame costs beside its octets.
+/// What a frame costs beside its bytes.
 const FRAME_BYTES: usize = 64;
 
 impl Incoming {
@@ -34,16 +34,16 @@ impl Incoming {
         self.frames.extend(frames.into_iter().map(kept));
     }
 
-    /// Octets of memory.
+    /// Bytes of memory.
     pub fn bytes(&self) -> usize {
         let sink = match &self.sink {
-            Sink::Memory(octets) | Sink::Awaiting { octets, .. } => octets.len(),
+            Sink::Memory(bytes) | Sink::Awaiting { bytes, .. } => bytes.len(),
             Sink::Idle | Sink::Spool(_) | Sink::Nowhere(_) => 0,
         };
         self.frames_bytes + sink
     }
 
-    /// Whether so many octets more may be held in memory: those of a body of several frames, in whichever form it comes, or of
+    /// Whether so many bytes more may be held in memory: those of a body of several frames, in whichever form it comes, or of
     /// what is no body.
     fn fit_with(&self, length: u64) -> Fit {
         let head = head_of(&self.frames);
@@ -86,8 +86,8 @@ enum Sink {
     Idle,
     /// To a file: it is the whole body.
     Spool(Ticket),
-    /// The same, when there is room for so many octets. No more is read meanwhile; this is what had been read.
-    Awaiting { length: u64, octets: BytesMut },
+    /// The same, when there is room for so many bytes. No more is read meanwhile; this is what had been read.
+    Awaiting { length: u64, bytes: BytesMut },
     /// There is no room for the body, or it is too large: what comes of it is dropped, and its sender told so at the end.
     Nowhere(Lost),
     /// Into memory: it is one of several frames of a body.
@@ -95,16 +95,16 @@ enum Sink {
 }
 
 impl Sink {
-    /// To a file, with the first octets of it.
-    fn filled(ticket: Ticket, octets: Bytes) -> Sink {
-        match ticket.write(octets) {
+    /// To a file, with the first bytes of it.
+    fn filled(ticket: Ticket, bytes: Bytes) -> Sink {
+        match ticket.write(bytes) {
             Ok(()) => Sink::Spool(ticket),
             Err(no_room) => Sink::Nowhere(Lost::NoRoom(no_room)),
         }
     }
 }
 
-/// Octets of messages that may wait behind one whose body is on its way to the disk.
+/// Bytes of messages that may wait behind one whose body is on its way to the disk.
 const BEHIND_BYTES_MAX: usize = 1024 * 1024;
 
 /// A message that has arrived, but for what goes to a file.
@@ -228,7 +228,7 @@ impl Broker {
                 Err(NoRoom::Now) => {
                     self.spooling.queue.push_back(id);
                     connection.awaits_room = true;
-                    Sink::Awaiting { length, octets: BytesMut::new() }
+                    Sink::Awaiting { length, bytes: BytesMut::new() }
                 }
                 Err(NoRoom::Ever) => Sink::Nowhere(Lost::NoRoom(NoRoom::Ever)),
             },
@@ -262,9 +262,9 @@ impl Broker {
         while let Some(&id) = self.spooling.queue.front() {
             let Some(connection) = self.connections.of(id) else { return };
             let Some(incoming) = &mut connection.incoming else { return };
-            let Sink::Awaiting { length, octets } = &mut incoming.sink else { return };
+            let Sink::Awaiting { length, bytes } = &mut incoming.sink else { return };
             let Ok(ticket) = self.spooling.begin(BodyOf::Request, *length) else { return };
-            incoming.sink = Sink::filled(ticket, std::mem::take(octets).freeze());
+            incoming.sink = Sink::filled(ticket, std::mem::take(bytes).freeze());
             self.spooling.queue.pop_front();
             connection.awaits_room = false;
             set_reading(&mut self.hub, connection);
@@ -296,8 +296,8 @@ impl Broker {
                 }
             }
             // A copy: what it was read into is for others meanwhile.
-            Sink::Memory(octets) | Sink::Awaiting { octets, .. } => {
-                octets.extend_from_slice(&data);
+            Sink::Memory(bytes) | Sink::Awaiting { bytes, .. } => {
+                bytes.extend_from_slice(&data);
                 self.hold(id);
             }
             Sink::Idle | Sink::Nowhere(_) => {}
@@ -331,7 +331,7 @@ impl Broker {
                 self.connections.recount(id);
                 return self.on_whole(id, incoming.frames, Attached::Lost(Lost::NoRoom(NoRoom::Now)));
             }
-            Sink::Memory(octets) => incoming.extend([octets.freeze()].into_iter().collect()),
+            Sink::Memory(bytes) => incoming.extend([bytes.freeze()].into_iter().collect()),
             Sink::Idle => incoming.extend([Bytes::new()].into_iter().collect()),
         }
         if more {

@@ -1,4 +1,4 @@
-//! Brings large bodies into memory where the broker itself needs their octets: the disk must keep nobody else waiting.
+//! Brings large bodies into memory where the broker itself needs their bytes: the disk must keep nobody else waiting.
 
 use bytes::Bytes;
 use std::io;
@@ -15,10 +15,10 @@ const LIMITS: LaneLimits = LaneLimits { name: "broker-read", threads_max: 1, han
 /// Bodies that are on their way at a time. Each has a file open.
 const READING_MAX: usize = 256;
 
-/// The octets that a client has asked the broker itself for.
+/// The bytes that a client has asked the broker itself for.
 pub(super) struct Answer {
     pub token: Token,
-    pub octets: io::Result<Bytes>,
+    pub bytes: io::Result<Bytes>,
 }
 
 /// What is being read.
@@ -42,14 +42,14 @@ impl Reading {
             return false;
         }
         self.under_way += 1;
-        let octets = Err(io::Error::other("no thread can be had for it"));
+        let bytes = Err(io::Error::other("no thread can be had for it"));
         let mut told =
-            Told { answer: Some(Answer { token, octets }), done: self.done.clone(), waker: self.waker.clone() };
+            Told { answer: Some(Answer { token, bytes }), done: self.done.clone(), waker: self.waker.clone() };
         // Without a thread the answer says so.
         let _ = self.lane.submit(0, asker, move || {
-            let octets = body.read();
+            let bytes = body.read();
             drop(body);
-            told.tell(octets);
+            told.tell(bytes);
         });
         true
     }
@@ -70,9 +70,9 @@ struct Told {
 }
 
 impl Told {
-    fn tell(&mut self, octets: io::Result<Bytes>) {
+    fn tell(&mut self, bytes: io::Result<Bytes>) {
         if let Some(answer) = &mut self.answer {
-            answer.octets = octets;
+            answer.bytes = bytes;
         }
     }
 }

@@ -156,10 +156,10 @@ impl Broker {
 
     /// Answers with stored replies that had to be read. What was asked behind them may have closed them meanwhile.
     pub(super) fn take_read(&mut self) {
-        while let Some(Answer { token, octets }) = self.reading.next() {
-            match octets {
-                Ok(octets) if self.core.has_room_to_answer(&token, octets.len()) => {
-                    self.core.built_in_reply(&token, Status::OK, coded(DONE, [octets]));
+        while let Some(Answer { token, bytes }) = self.reading.next() {
+            match bytes {
+                Ok(bytes) if self.core.has_room_to_answer(&token, bytes.len()) => {
+                    self.core.built_in_reply(&token, Status::OK, coded(DONE, [bytes]));
                 }
                 Ok(_) => self.answer_later(&token),
                 Err(error) => {
@@ -240,7 +240,7 @@ impl Broker {
         let service = frames.next().unwrap_or_default();
         let is_nameable = (1..=SERVICE_BYTES_MAX).contains(&service.len());
         if !is_nameable || frames.len() == 0 || service.starts_with(b"mmi.") || service.starts_with(b"titanic.") {
-            let reason = "a service of 1 to 255 octets that isn't the broker's own, and a body";
+            let reason = "a service of 1 to 255 bytes that isn't the broker's own, and a body";
             return self.core.built_in_reply(token, Status::OK, coded("500", [Bytes::from_static(reason.as_bytes())]));
         }
         let numbered = self.core.numbered_by(token);

@@ -119,7 +119,7 @@ impl Connection {
 #[derive(Debug)]
 pub(super) struct Behind {
     pub id: PeerId,
-    /// Octets of memory, in the hub and beside it.
+    /// Bytes of memory, in the hub and beside it.
     pub bytes: usize,
     /// In one message at most: whoever gets it can't be said to be slow to read others.
     pub is_one: bool,
@@ -184,7 +184,7 @@ impl Connections {
         }
     }
 
-    /// Octets that wait for all of them, beside what the hub holds.
+    /// Bytes that wait for all of them, beside what the hub holds.
     pub fn pending_bytes(&self) -> usize {
         self.pending_bytes
     }

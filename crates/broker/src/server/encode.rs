@@ -10,7 +10,7 @@ use towpath_requests::majordomo;
 use towpath_requests::numbered::{CLIENT_HEADER, Status, ToClient, ToWorker, WORKER_HEADER};
 use towpath_sockets::{Frame, Hub, Message};
 
-/// Octets of answers that may wait for a client that sends all its requests before it reads: of some ten thousand blocks.
+/// Bytes of answers that may wait for a client that sends all its requests before it reads: of some ten thousand blocks.
 const ANSWERS_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 impl Broker {
@@ -213,7 +213,7 @@ impl Broker {
         }
     }
 
-    /// A peer that doesn't read, and yet says what is answered at once, isn't read any more until it does, if more octets than these
+    /// A peer that doesn't read, and yet says what is answered at once, isn't read any more until it does, if more bytes than these
     /// wait for it beside what the hub has.
     fn ask_less(&mut self, peer: Peer, most: usize) {
         if let Some(connection) = self.connections.find(peer)

@@ -75,7 +75,7 @@ pub(super) fn open(directory: &Path, hub: &Hub) -> Result<(Journal, Recovered), 
     Ok(opened)
 }
 
-/// Octets of the bodies that are in files of their own.
+/// Bytes of the bodies that are in files of their own.
 pub(super) fn large_bytes(recovered: &Recovered) -> u64 {
     let bodies = recovered.requests.iter().map(|request| match &request.outcome {
         Some((_, reply)) => reply,

@@ -260,16 +260,16 @@ impl Broker {
 
 /// Not to be guessed by peers.
 fn random<const N: usize>() -> Result<[u8; N], BrokerError> {
-    let mut octets = [0; N];
+    let mut bytes = [0; N];
     let mut filled = 0;
     while filled < N {
-        match rustix::rand::getrandom(&mut octets[filled..], rustix::rand::GetRandomFlags::empty()) {
+        match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
             Ok(more) => filled += more,
             Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(BrokerError::Random(errno.into())),
         }
     }
-    Ok(octets)
+    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use towpath_requests::numbered::{PROPERTY, PROPERTY_VALUE};
 use towpath_sockets::{Admit, Endpoint, Heartbeat, HubOptions, MechanismConfig, Metadata, SocketError, SocketType};
 
-/// Octets of a frame above which it goes to disk instead of into memory.
+/// Bytes of a frame above which it goes to disk instead of into memory.
 pub(crate) const STREAM_OVER_BYTES: u64 = 1024 * 1024;
 
 /// When peers that speak ZMTP 3.1 are asked whether they are there, and given up.
@@ -35,7 +35,7 @@ pub struct BrokerOptions {
     /// Where large bodies are while they are here; `None`: in the journal's directory, or else where the system has temporary
     /// files.
     pub spool: Option<PathBuf>,
-    /// Octets of large bodies that may be there at a time, and of those in the journal; requests may have three quarters of it.
+    /// Bytes of large bodies that may be there at a time, and of those in the journal; requests may have three quarters of it.
     /// `None`: half of what the file system has room for at the start, so that bodies alone never fill it.
     pub max_spool_bytes: Option<u64>,
     /// Limits and times. `epoch`, `secret` and `journal` are set by the broker itself.

@@ -12,27 +12,27 @@ const SEEN_WITHIN: Millis = 1_000;
 /// When a peer last read of what it was sent.
 #[derive(Debug, Default)]
 pub(super) struct LastRead {
-    octets: u64,
+    bytes: u64,
     at: Millis,
 }
 
 impl LastRead {
-    /// So many octets have been taken by now.
-    pub fn note(&mut self, now: Millis, octets: u64) {
-        *self = LastRead { octets, at: now };
+    /// So many bytes have been taken by now.
+    pub fn note(&mut self, now: Millis, bytes: u64) {
+        *self = LastRead { bytes, at: now };
     }
 
-    /// Whether none were for so long, as `octets` tells, which is only asked for if it matters.
-    pub fn has_stalled(&mut self, now: Millis, most: Millis, octets: impl FnOnce() -> u64) -> bool {
+    /// Whether none were for so long, as `bytes` tells, which is only asked for if it matters.
+    pub fn has_stalled(&mut self, now: Millis, most: Millis, bytes: impl FnOnce() -> u64) -> bool {
         if now.saturating_sub(self.at) < most {
             return false;
         }
-        let before = self.octets;
-        let octets = octets();
-        if octets != before {
-            self.note(now, octets);
+        let before = self.bytes;
+        let bytes = bytes();
+        if bytes != before {
+            self.note(now, bytes);
         }
-        octets == before
+        bytes == before
     }
 }
 
@@ -41,20 +41,20 @@ impl LastRead {
 pub(super) struct Progress {
     /// When it had last read enough, and what it had been sent, and was to be sent, at that time.
     at: Millis,
-    octets: u64,
+    bytes: u64,
     waiting: usize,
     seen: Millis,
 }
 
 impl Progress {
-    /// So many octets have been taken by now, and so many wait: milliseconds since it last read enough of these. A peer for which
+    /// So many bytes have been taken by now, and so many wait: milliseconds since it last read enough of these. A peer for which
     /// nothing waits, or which wasn't seen for a while, has all its time before it.
-    pub fn look(&mut self, now: Millis, octets: u64, waiting: usize) -> Millis {
+    pub fn look(&mut self, now: Millis, bytes: u64, waiting: usize) -> Millis {
         let is_unknown = now.saturating_sub(std::mem::replace(&mut self.seen, now)) > SEEN_WITHIN;
-        let taken = octets.saturating_sub(self.octets);
+        let taken = bytes.saturating_sub(self.bytes);
         let enough = (self.waiting / PART).max(1) as u64;
         if is_unknown || waiting == 0 || self.waiting == 0 || taken >= enough {
-            (self.at, self.octets, self.waiting) = (now, octets, waiting);
+            (self.at, self.bytes, self.waiting) = (now, bytes, waiting);
         }
         now - self.at
     }
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn who_takes_next_to_nothing_of_what_waits_is_idle() {
         let mut progress = Progress::default();
-        let mut look = |at: Millis, octets, waiting| progress.look(100_000 + at, octets, waiting);
+        let mut look = |at: Millis, bytes, waiting| progress.look(100_000 + at, bytes, waiting);
         assert_eq!(look(0, 500, 1200), 0);
         // Less than a twelfth in all.
         assert_eq!(look(900, 550, 2400), 900);

@@ -22,7 +22,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// So many records came, of so many octets in all. Of a body that streams, each piece is one.
+    /// So many records came, of so many bytes in all. Of a body that streams, each piece is one.
     #[inline]
     pub fn note(&mut self, bytes: usize, records: usize) {
         self.bytes += bytes;
@@ -33,7 +33,7 @@ impl Pace {
         }
     }
 
-    /// Octets to read of one peer in a turn, if blocks are so long.
+    /// Bytes to read of one peer in a turn, if blocks are so long.
     #[inline]
     pub fn read_turn_bytes(&self, extent: Extent) -> usize {
         let block = extent.of_records(self.bytes / self.records.max(1));

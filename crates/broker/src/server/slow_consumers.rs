@@ -6,7 +6,7 @@ use super::encode::set_reading;
 use crate::core::{Millis, Peer, Room};
 use towpath_sockets::{Hub, LargeMessages, Message, PeerId, SendError};
 
-/// Octets of memory that may wait for one peer beside what the hub holds, or as many as a client may have outstanding if that is
+/// Bytes of memory that may wait for one peer beside what the hub holds, or as many as a client may have outstanding if that is
 /// more, where it reads nothing. Only replies to requests of stock clients that workers have already, and parts, can come to that:
 /// outcomes and requests wait in the core, and whoever is answered at once isn't read any more.
 const PENDING_BYTES_MAX: usize = 64 * 1024 * 1024;

@@ -29,7 +29,7 @@ pub(super) enum Lost {
     Unwritten,
     /// It wasn't written.
     NoRoom(NoRoom),
-    /// It has several frames, which are held in memory, and more octets than may be.
+    /// It has several frames, which are held in memory, and more bytes than may be.
     TooLarge,
 }
 
@@ -96,12 +96,12 @@ impl Ticket {
         self.body.number()
     }
 
-    /// Takes some octets, if there is room for them.
-    pub fn write(&self, octets: Bytes) -> Result<(), NoRoom> {
-        let length = octets.len() as u64;
+    /// Takes some bytes, if there is room for them.
+    pub fn write(&self, bytes: Bytes) -> Result<(), NoRoom> {
+        let length = bytes.len() as u64;
         let claim = self.room.claim(self.kind, length)?;
         self.coming.come.fetch_add(length, Ordering::Relaxed);
-        self.body.write(octets, Some(claim));
+        self.body.write(bytes, Some(claim));
         Ok(())
     }
 

@@ -63,15 +63,15 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// A body that says what it is.
-fn octets(what: u64, length: usize) -> Vec<u8> {
-    let mut octets = what.to_be_bytes().to_vec();
-    octets.resize(length.max(8), 0);
-    octets
+fn bytes(what: u64, length: usize) -> Vec<u8> {
+    let mut bytes = what.to_be_bytes().to_vec();
+    bytes.resize(length.max(8), 0);
+    bytes
 }
 
 fn what(body: &Body) -> u64 {
-    let octets = body.single().unwrap_or_default();
-    octets.first_chunk::<8>().map_or(0, |first| u64::from_be_bytes(*first))
+    let bytes = body.single().unwrap_or_default();
+    bytes.first_chunk::<8>().map_or(0, |first| u64::from_be_bytes(*first))
 }
 
 /// The core, and what it gave to workers.
@@ -185,12 +185,12 @@ fn run(steps: Vec<Step>, journal: bool, reply_bytes_expected: usize) -> Result<(
             }
             Step::Request { peer, number, ttl, volatile, service, length } => {
                 let of = SERVICES[usize::from(service)];
-                let octets = octets(name, length);
-                core.request(now, peer, number, ttl, volatile, of, Arriving::Octets(&octets));
+                let bytes = bytes(name, length);
+                core.request(now, peer, number, ttl, volatile, of, Arriving::Bytes(&bytes));
                 model.request(now, peer, number, u64::from(ttl), volatile, service, name, length);
             }
             Step::Stock { peer, service, length } => {
-                let body = Body::copied(&octets(name, length));
+                let body = Body::copied(&bytes(name, length));
                 core.stock_request(now, peer, false, None, SERVICES[usize::from(service)], body);
                 model.stock_request(now, peer, service, name, length);
             }
@@ -198,8 +198,8 @@ fn run(steps: Vec<Step>, journal: bool, reply_bytes_expected: usize) -> Result<(
                 // Mostly to what was given last.
                 let Some(&(to, token, given)) = real.given.iter().rev().nth(which % 8) else { continue };
                 let (peer, status) = (other.unwrap_or(to), if ok { Status::OK } else { Status::FAILED });
-                let octets = octets(name, length);
-                core.worker_reply(now, peer, &token, status, part, Arriving::Octets(&octets));
+                let bytes = bytes(name, length);
+                core.worker_reply(now, peer, &token, status, part, Arriving::Bytes(&bytes));
                 model.reply(now, peer, given, ok, part, name, length);
             }
             Step::Confirm { peer, first, count } => {

@@ -8,7 +8,7 @@ use towpath_broker::core::Millis;
 pub type Frames = Vec<Bytes>;
 pub type LinkId = u64;
 
-/// Octets that the network holds in each direction before the sender notices.
+/// Bytes that the network holds in each direction before the sender notices.
 pub const LANE_BYTES: usize = 12_000;
 
 #[derive(Debug, Clone)]

@@ -10,8 +10,8 @@ use towpath_broker::core::Millis;
 use towpath_requests::Body;
 use towpath_requests::majordomo::{CLIENT_01, CLIENT_02, WORKER_01, WORKER_02};
 
-fn octet(octet: u8) -> Bytes {
-    Bytes::from(vec![octet])
+fn byte(byte: u8) -> Bytes {
+    Bytes::from(vec![byte])
 }
 
 /// A client of MDP/0.1 that sends several requests at once with an envelope each, or of MDP/0.2 with one after the other.
@@ -42,7 +42,7 @@ impl StockClient {
             one => SERVICES[one as usize % 2],
         };
         let head = if self.second {
-            vec![Bytes::from_static(CLIENT_02), octet(1)]
+            vec![Bytes::from_static(CLIENT_02), byte(1)]
         } else {
             vec![Bytes::from(number.to_string()), Bytes::new(), Bytes::from_static(CLIENT_01)]
         };
@@ -154,7 +154,7 @@ impl StockWorker {
             true => vec![Bytes::from_static(WORKER_02)],
             false => vec![Bytes::new(), Bytes::from_static(WORKER_01)],
         };
-        head.into_iter().chain([octet(command)]).chain(more).collect()
+        head.into_iter().chain([byte(command)]).chain(more).collect()
     }
 
     fn ready(&mut self, io: &mut Io) {

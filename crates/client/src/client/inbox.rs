@@ -13,7 +13,7 @@ pub(super) const RECEIVER: u32 = 0;
 /// What something that waits costs beside its body: there may be very many small ones.
 const DELIVERY_BYTES: usize = size_of::<Delivery>();
 
-/// Octets of memory that something with this body costs while it waits.
+/// Bytes of memory that something with this body costs while it waits.
 #[inline]
 fn cost(body: &Body) -> usize {
     DELIVERY_BYTES + body.memory_bytes()
@@ -80,7 +80,7 @@ impl Inbox {
         self.completed.len()
     }
 
-    /// Octets of memory of all that waits.
+    /// Bytes of memory of all that waits.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

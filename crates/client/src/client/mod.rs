@@ -54,9 +54,9 @@ const LINGER: Duration = Duration::from_secs(2);
 pub struct ClientOptions {
     /// Requests without an outcome, and outcomes not yet received, before [`Client::send`] waits.
     pub outstanding_max: usize,
-    /// Octets of memory that requests without an outcome may take; one that is larger is taken alone.
+    /// Bytes of memory that requests without an outcome may take; one that is larger is taken alone.
     pub outstanding_bytes_max: usize,
-    /// Octets of outcomes not yet received, before nothing more is read from the connection until half of them are.
+    /// Bytes of outcomes not yet received, before nothing more is read from the connection until half of them are.
     pub received_bytes_max: usize,
     /// The connection.
     pub link: LinkOptions,
@@ -111,7 +111,7 @@ pub enum Accepted {
 pub struct ClientStatus {
     /// Requests without an outcome.
     pub outstanding: usize,
-    /// Octets of memory that they take.
+    /// Bytes of memory that they take.
     pub outstanding_bytes: usize,
     /// What has been counted.
     pub counters: Counters,
@@ -140,24 +140,24 @@ pub struct ClientStatus {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubmitError {
-    /// As many requests or octets are outstanding as may be; the body comes back. Not from methods that wait.
+    /// As many requests or bytes are outstanding as may be; the body comes back. Not from methods that wait.
     #[error("as many requests are outstanding as may be")]
     Full(Body),
     /// The service's name.
-    #[error("a service's name has 1 to {SERVICE_BYTES_MAX} octets, and this one {0}")]
+    #[error("a service's name has 1 to {SERVICE_BYTES_MAX} bytes, and this one {0}")]
     BadService(usize),
     /// The body isn't in memory, and not in a file of this crate either.
     #[error("a body of this kind can't be sent")]
     BadBody,
     /// The body has several frames, which are in memory on their way, and is too large for that, or has too many.
     #[error(
-        "a body of several frames has up to {BODY_FRAMES_MAX}, and {BODY_BYTES_MAX} octets; this one {frames}, and {octets}"
+        "a body of several frames has up to {BODY_FRAMES_MAX}, and {BODY_BYTES_MAX} bytes; this one {frames}, and {bytes}"
     )]
     TooLarge {
         /// How many frames it has.
         frames: usize,
-        /// Octets of all of them.
-        octets: u64,
+        /// Bytes of all of them.
+        bytes: u64,
     },
     /// The client is closed.
     #[error("the client is closed: {0}")]

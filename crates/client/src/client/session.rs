@@ -119,7 +119,7 @@ pub(crate) struct Session {
     held: BinaryHeap<Reverse<(Duration, u64)>>,
     deadlines: Deadlines,
     confirms: Confirms,
-    /// Requests whose outcome came from this side, until the broker's is here too, with the octets of their bodies: they take
+    /// Requests whose outcome came from this side, until the broker's is here too, with the bytes of their bodies: they take
     /// their place there until then.
     abandoned: BTreeMap<u64, u64>,
     cancels: Vec<u64>,
@@ -136,7 +136,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Nothing asked yet, not connected. Bounds are on what has no outcome yet, in requests and octets of memory.
+    /// Nothing asked yet, not connected. Bounds are on what has no outcome yet, in requests and bytes of memory.
     pub fn new(client: ClientId, requests_max: usize, bytes_max: usize, welcome_timeout: Duration) -> Session {
         Session {
             client,
@@ -170,7 +170,7 @@ impl Session {
         self.table.outstanding()
     }
 
-    /// Octets of memory that they take.
+    /// Bytes of memory that they take.
     pub fn outstanding_bytes(&self) -> usize {
         self.bytes
     }
@@ -184,7 +184,7 @@ impl Session {
         self.refused.as_ref().filter(|_| !self.held.is_empty())
     }
 
-    /// Whether one more request of so many octets is taken, if `taken` places of the bound are taken by something else.
+    /// Whether one more request of so many bytes is taken, if `taken` places of the bound are taken by something else.
     #[inline]
     pub fn has_room(&self, body: &Body, taken: usize) -> bool {
         let outstanding = self.table.outstanding();

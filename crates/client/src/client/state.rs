@@ -25,7 +25,7 @@ use towpath_sockets::{Endpoint, Event, Hub, Message, PeerId, SendError, SocketEr
 /// Between attempts to connect, whatever the options say: a clock can count to it.
 const REST_MOST: Duration = Duration::from_secs(24 * 3600);
 
-/// Octets that are encoded before the hub is asked whether it has room for more.
+/// Bytes that are encoded before the hub is asked whether it has room for more.
 const PUMP_BYTES: usize = 60 * 1024;
 
 /// Where the connection stands.
@@ -93,7 +93,7 @@ impl From<Unfit> for SubmitError {
     fn from(unfit: Unfit) -> SubmitError {
         match unfit {
             Unfit::Kind => SubmitError::BadBody,
-            Unfit::TooLarge { frames, octets } => SubmitError::TooLarge { frames, octets },
+            Unfit::TooLarge { frames, bytes } => SubmitError::TooLarge { frames, bytes },
         }
     }
 }

@@ -15,11 +15,11 @@ const REQUESTS_MAX: usize = 24;
 #[derive(Debug, Clone)]
 enum Step {
     Submit {
-        octets: usize,
+        bytes: usize,
         ttl_ms: Option<u64>,
     },
     Cancel(usize),
-    /// Octets leave the client, and so many messages reach the broker.
+    /// Bytes leave the client, and so many messages reach the broker.
     Send(usize),
     /// The broker ends so many requests, from the front or the back.
     Work {
@@ -42,7 +42,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (0_usize..1_000, prop::option::weighted(0.2, 1_u64..200))
-            .prop_map(|(octets, ttl_ms)| Step::Submit { octets, ttl_ms }),
+            .prop_map(|(bytes, ttl_ms)| Step::Submit { bytes, ttl_ms }),
         1 => any::<usize>().prop_map(Step::Cancel),
         5 => (0_usize..4).prop_map(Step::Send),
         5 => (1_usize..6, any::<bool>(), 0_u32..3)
@@ -175,11 +175,11 @@ impl World {
 
     fn step(&mut self, step: Step) {
         match step {
-            Step::Submit { octets, ttl_ms } => {
+            Step::Submit { bytes, ttl_ms } => {
                 let number = self.asked.len() as u64 + 1;
-                let mut octets = vec![b'x'; octets];
-                octets.extend_from_slice(&number.to_be_bytes());
-                let body = Body::from(octets.clone());
+                let mut bytes = vec![b'x'; bytes];
+                bytes.extend_from_slice(&number.to_be_bytes());
+                let body = Body::from(bytes.clone());
                 if !self.session.has_room(&body, 0) {
                     return;
                 }
@@ -187,7 +187,7 @@ impl World {
                 let request =
                     NewRequest { service: b"echo", body, ttl, volatile: false, owner: (number % 1000) as u32 };
                 assert_eq!(self.session.submit(request, self.now), number);
-                self.asked.insert(number, octets);
+                self.asked.insert(number, bytes);
             }
             Step::Cancel(which) => {
                 let number = which as u64 % (self.asked.len() as u64 + 1);
@@ -247,7 +247,7 @@ impl World {
             }
         }
         let bytes = self.session.outstanding_bytes();
-        assert!(bytes <= BYTES_MAX || self.session.outstanding() == 1, "{bytes} octets");
+        assert!(bytes <= BYTES_MAX || self.session.outstanding() == 1, "{bytes} bytes");
         assert!(self.session.outstanding() <= REQUESTS_MAX);
         assert_eq!(self.session.outstanding(), self.asked.len() - self.outcomes.len());
     }

@@ -13,13 +13,13 @@ use towpath_requests::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX, MESSAGE_BYTES_MA
 use towpath_requests::message::{Piece, Pieces, too_large};
 use towpath_sockets::{Frames, Waker};
 
-/// What a frame costs beside its octets.
+/// What a frame costs beside its bytes.
 const FRAME_BYTES: usize = 64;
 
-/// Octets of messages that may wait behind one whose body is on its way to the disk, before no more are read.
+/// Bytes of messages that may wait behind one whose body is on its way to the disk, before no more are read.
 const BEHIND_BYTES_MAX: usize = 1024 * 1024;
 
-/// Octets of a frame that comes as a stream and stays in memory: a body of several frames has no more, and a list of them has each
+/// Bytes of a frame that comes as a stream and stays in memory: a body of several frames has no more, and a list of them has each
 /// one's length before it.
 const STREAMED_BYTES_MAX: usize = BODY_BYTES_MAX + 4 * BODY_FRAMES_MAX;
 
@@ -27,7 +27,7 @@ const STREAMED_BYTES_MAX: usize = BODY_BYTES_MAX + 4 * BODY_FRAMES_MAX;
 #[derive(Debug)]
 pub(crate) struct Incoming {
     pieces: Pieces,
-    /// Octets of memory that they cost.
+    /// Bytes of memory that they cost.
     bytes: usize,
     sink: Sink,
     behind: VecDeque<Arrived>,
@@ -116,7 +116,7 @@ impl Incoming {
     ) -> Result<(), String> {
         self.extend(head);
         if self.bytes > MESSAGE_BYTES_MAX {
-            return Err(format!("a message has over {MESSAGE_BYTES_MAX} octets in memory"));
+            return Err(format!("a message has over {MESSAGE_BYTES_MAX} bytes in memory"));
         }
         self.sink = if !more && is_whole(&self.pieces) {
             self.file(length, waker).map_or_else(|error| Sink::Nowhere(self.lost(&error)), Sink::File)
@@ -141,7 +141,7 @@ impl Incoming {
         match &mut self.sink {
             Sink::File(body) => body.write(data, None),
             // A copy: what it was read into is for others meanwhile.
-            Sink::Memory(octets) => octets.extend_from_slice(&data),
+            Sink::Memory(bytes) => bytes.extend_from_slice(&data),
             Sink::Idle | Sink::Nowhere(_) => {}
         }
     }
@@ -153,7 +153,7 @@ impl Incoming {
                 body.finish();
                 return self.arrived(Some(body.number()));
             }
-            Sink::Memory(octets) => self.push(Piece::Bytes(octets.freeze())),
+            Sink::Memory(bytes) => self.push(Piece::Bytes(bytes.freeze())),
             Sink::Nowhere(why) => self.push(Piece::Lost(why)),
             Sink::Idle => {}
         }

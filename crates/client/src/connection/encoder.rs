@@ -13,9 +13,9 @@ pub(crate) enum Unfit {
     Kind,
     /// Several frames are in memory on their way.
     #[error(
-        "a body of several frames has up to {BODY_FRAMES_MAX}, and {BODY_BYTES_MAX} octets; this one {frames}, and {octets}"
+        "a body of several frames has up to {BODY_FRAMES_MAX}, and {BODY_BYTES_MAX} bytes; this one {frames}, and {bytes}"
     )]
-    TooLarge { frames: usize, octets: u64 },
+    TooLarge { frames: usize, bytes: u64 },
 }
 
 /// Whether a body can be sent.
@@ -29,9 +29,9 @@ fn check_others(body: &Body) -> Result<(), Unfit> {
     let Some(frames) = body.frames().map(|frames| frames.len()) else {
         return body.as_large().and_then(|large| large.clone().file_range()).map(|_| ()).ok_or(Unfit::Kind);
     };
-    let octets = body.length();
-    let fits = frames <= BODY_FRAMES_MAX && octets <= BODY_BYTES_MAX as u64;
-    if fits { Ok(()) } else { Err(Unfit::TooLarge { frames, octets }) }
+    let bytes = body.length();
+    let fits = frames <= BODY_FRAMES_MAX && bytes <= BODY_BYTES_MAX as u64;
+    if fits { Ok(()) } else { Err(Unfit::TooLarge { frames, bytes }) }
 }
 
 /// A message of numbered requests.

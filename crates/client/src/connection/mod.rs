@@ -14,10 +14,10 @@ use towpath_journal::default_spool_folder;
 use towpath_requests::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX, LARGE_BODY_BYTES_MAX, MESSAGE_BYTES_MAX};
 use towpath_requests::{majordomo, numbered};
 
-/// Octets that wait in a hub's queue before no more are encoded: what is behind can still be changed.
+/// Bytes that wait in a hub's queue before no more are encoded: what is behind can still be changed.
 const QUEUE_BYTES: usize = 1024 * 1024;
 
-/// A block of records is in memory, however few octets of a body are: it is closed at 60 KiB, and the last of its records has up to
+/// A block of records is in memory, however few bytes of a body are: it is closed at 60 KiB, and the last of its records has up to
 /// 4 KiB of body beside what is said of it.
 const SPOOL_OVER_BYTES_MIN: u64 = 128 * 1024;
 
@@ -51,7 +51,7 @@ pub enum Dialect {
 pub struct LinkOptions {
     /// What to speak.
     pub dialect: Dialect,
-    /// As whom to connect: [`MechanismConfig::PlainClient`], with up to 255 octets each, or nobody.
+    /// As whom to connect: [`MechanismConfig::PlainClient`], with up to 255 bytes each, or nobody.
     pub mechanism: MechanismConfig,
     /// A PING goes out this often.
     pub heartbeat_interval: Duration,
@@ -121,7 +121,7 @@ impl LinkOptions {
             Some(Heartbeat { interval: self.heartbeat_interval, timeout: self.heartbeat_timeout, ttl: Duration::ZERO });
         options.handshake_timeout = self.connect_timeout;
         options.send_queue_bytes = QUEUE_BYTES;
-        // A list of frames that is attached to a record may have more octets than are streamed: it comes by way of a file then.
+        // A list of frames that is attached to a record may have more bytes than are streamed: it comes by way of a file then.
         options.stream_over_bytes = Some(self.spool_over_bytes);
         options.max_frames = BODY_FRAMES_MAX + ENVELOPE_FRAMES_MAX;
         options.max_message_bytes = MESSAGE_BYTES_MAX as u64;

@@ -17,7 +17,7 @@ use towpath_requests::message::{Piece, Pieces, block_of, has_whole_body};
 use towpath_requests::numbered::{Block, Extent, Status, ToWorker, Token, WORKER_HEADER};
 use towpath_sockets::{Endpoint, Event, Hub, Message, PeerId, SendError, SocketError};
 
-/// Octets of replies that wait before [`Request::part`] does.
+/// Bytes of replies that wait before [`Request::part`] does.
 const REPLY_BYTES_MAX: usize = 1024 * 1024;
 
 /// A worker that has said that it leaves waits for so long for requests that are on their way to it.

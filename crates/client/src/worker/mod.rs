@@ -64,7 +64,7 @@ impl Default for WorkerOptions {
 #[non_exhaustive]
 pub enum WorkerError {
     /// The service's name.
-    #[error("a service's name has 1 to {SERVICE_BYTES_MAX} octets, and this one {0}")]
+    #[error("a service's name has 1 to {SERVICE_BYTES_MAX} bytes, and this one {0}")]
     BadService(usize),
     /// Brokers answer these themselves, and end the connection of a worker for one.
     #[error("{0}: names that begin with mmi. or titanic. are the broker's own services")]

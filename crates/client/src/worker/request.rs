@@ -135,7 +135,7 @@ impl Request {
         self.answer.cancellation.cancelled().await;
     }
 
-    /// Gives a part of the reply, of which a last one must follow. Waits while too many octets of replies wait for the
+    /// Gives a part of the reply, of which a last one must follow. Waits while too many bytes of replies wait for the
     /// connection. A stock broker of MDP/0.1 has no parts: they become frames of the reply. A part that can't be sent lets the request
     /// fail, and nothing more is wanted then.
     pub async fn part(&mut self, body: impl Into<Body>) -> Result<(), NotWanted> {

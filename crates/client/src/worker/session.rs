@@ -86,21 +86,21 @@ struct Held {
 #[derive(Debug, Default)]
 struct Parts {
     frames: Vec<Bytes>,
-    octets: u64,
+    bytes: u64,
     /// Why they can't be sent together.
     unfit: Option<Unfit>,
 }
 
 impl Parts {
     fn add(&mut self, body: &Body) {
-        self.octets += body.length();
+        self.bytes += body.length();
         match body.to_frames() {
             Some(frames) => self.frames.extend(frames),
             None => self.unfit = Some(Unfit::Kind),
         }
         let frames = self.frames.len();
-        if self.unfit.is_none() && (frames > BODY_FRAMES_MAX || self.octets > BODY_BYTES_MAX as u64) {
-            self.unfit = Some(Unfit::TooLarge { frames, octets: self.octets });
+        if self.unfit.is_none() && (frames > BODY_FRAMES_MAX || self.bytes > BODY_BYTES_MAX as u64) {
+            self.unfit = Some(Unfit::TooLarge { frames, bytes: self.bytes });
         }
         if self.unfit.is_some() {
             self.frames.clear();
@@ -187,7 +187,7 @@ impl Session {
         self.held.is_empty() && self.unsent.is_empty()
     }
 
-    /// Octets of replies that wait for a connection, and of messages that wait for [`Session::pump_stock`].
+    /// Bytes of replies that wait for a connection, and of messages that wait for [`Session::pump_stock`].
     pub fn waiting_bytes(&self) -> usize {
         self.unsent_bytes + self.stock_bytes
     }
@@ -299,13 +299,13 @@ impl Session {
                             FromWorker::reply(out, token, Status::NO_STORAGE, None, &Body::from(why));
                             continue;
                         }
-                        (Content::One(octets), _) if at_once.is_some() && octets.len() <= COPY_AGAIN_BYTES_MAX => {
+                        (Content::One(bytes), _) if at_once.is_some() && bytes.len() <= COPY_AGAIN_BYTES_MAX => {
                             let mut body = std::mem::take(&mut self.spare);
-                            Arriving::Octets(octets).replace(&mut body);
+                            Arriving::Bytes(bytes).replace(&mut body);
                             body
                         }
                         // What has its reply at once keeps nothing alive for long.
-                        (Content::One(octets), _) if at_once.is_some() => Body::from(block.slice_ref(octets)),
+                        (Content::One(bytes), _) if at_once.is_some() => Body::from(block.slice_ref(bytes)),
                         (_, attached) => content.to_body(block, attached.and_then(Result::ok))?,
                     };
                     if let Some(reply) = at_once {

@@ -15,14 +15,14 @@ fn large_bodies_go_through_files_both_ways() {
         .unwrap();
         let client = client(&[&broker.endpoint], Dialect::Auto);
         let folder = tempfile::tempdir().unwrap();
-        let octets: Vec<u8> = (0..SIZE).map(|n| (n * 7 + n / 251) as u8).collect();
+        let bytes: Vec<u8> = (0..SIZE).map(|n| (n * 7 + n / 251) as u8).collect();
         let mut writer = Spool::new(folder.path()).unwrap().create().unwrap();
-        writer.write(&octets).unwrap();
-        for body in [Body::large(writer.finish()), Body::from(octets.clone())] {
+        writer.write(&bytes).unwrap();
+        for body in [Body::large(writer.finish()), Body::from(bytes.clone())] {
             let reply = client.call("echo", body).await.unwrap().body;
             assert_eq!((reply.length(), reply.large_bytes()), (SIZE as u64, SIZE as u64));
             let came = tokio::task::spawn_blocking(move || reply.to_vec_limited(SIZE)).await.unwrap().unwrap();
-            assert!(came == octets);
+            assert!(came == bytes);
         }
         assert_eq!(worker.status().counters.requests, 2);
         assert_eq!(client.call("echo", "small").await.unwrap().body, Body::from("small"));
@@ -123,7 +123,7 @@ fn a_numbered_client_is_given_stored_replies_of_any_kind_or_told_why_not() {
             assert_eq!((given[0], given.len()), (code.as_bytes(), frames), "{kind}");
             match last {
                 0 => assert!(given[1].ends_with(b"a stock client of Majordomo is given it")),
-                octets => assert_eq!(given.last().unwrap().len(), octets),
+                bytes => assert_eq!(given.last().unwrap().len(), bytes),
             }
         }
     });

@@ -8,7 +8,7 @@ use towpath_sockets::MechanismConfig;
 
 #[test]
 fn options_that_can_not_work_are_refused_by_name() {
-    let plain = |octets| MechanismConfig::PlainClient { user: "u".repeat(octets), password: String::new() };
+    let plain = |bytes| MechanismConfig::PlainClient { user: "u".repeat(bytes), password: String::new() };
     let zero = Duration::ZERO;
     let here = ["tcp://127.0.0.1:1".parse().unwrap()];
     on_one(async {

@@ -104,7 +104,7 @@ pub(super) enum Happened {
     Refused { reason: String },
     /// The server sent something.
     Inbound(Inbound),
-    /// Octets of something that isn't whole yet: over a slow link a message may take minutes.
+    /// Bytes of something that isn't whole yet: over a slow link a message may take minutes.
     Arriving,
     /// The server sent something that is not of the protocol. The connection was closed.
     Broken(WireError),
@@ -115,7 +115,7 @@ pub(super) struct Connection {
     hub: Hub,
     server: Option<PeerId>,
     assembler: Assembler,
-    /// Octets of a message that isn't whole, at the last look.
+    /// Bytes of a message that isn't whole, at the last look.
     unfinished_bytes: usize,
     happened: VecDeque<Happened>,
     /// Requests that the hub's queue had no room for.

@@ -17,9 +17,9 @@ use crate::limits::CHUNK_BYTES_DEFAULT;
 use crate::path::RelPath;
 use crate::protocol::control::{Base, Compression, DirStat};
 
-/// Credit where nothing else is said, in octets.
+/// Credit where nothing else is said, in bytes.
 pub const WINDOW_BYTES_DEFAULT: u64 = 8 << 20;
-/// Octets that may wait for the disk, beyond which the wire has to wait. Bodies that were compressed count as they are in the
+/// Bytes that may wait for the disk, beyond which the wire has to wait. Bodies that were compressed count as they are in the
 /// file, so that a server cannot fill the memory with zeros.
 const DISK_QUEUE_BYTES_MAX: u64 = 64 << 20;
 /// Threads that hash and write, at least.
@@ -45,9 +45,9 @@ pub struct GetOptions {
     pub verify: bool,
     /// Whether bodies may come compressed.
     pub compress: Option<Compression>,
-    /// Largest body frame, in octets.
+    /// Largest body frame, in bytes.
     pub chunk_bytes: u64,
-    /// Credit, in octets: how much may be on the way or unwritten.
+    /// Credit, in bytes: how much may be on the way or unwritten.
     pub window_bytes: u64,
     /// Whether files are synced before they get their names, and directories after. Without it nothing is synced, as with cp,
     /// rsync and curl: a file is whole and verified under its name unless the machine itself crashes shortly after.
@@ -86,11 +86,11 @@ impl GetOptions {
 pub struct Summary {
     /// Files that are in place, those that were there already included.
     pub files: u64,
-    /// Octets of these files.
+    /// Bytes of these files.
     pub bytes: u64,
-    /// Octets of bodies that crossed the wire.
+    /// Bytes of bodies that crossed the wire.
     pub received_bytes: u64,
-    /// Octets that an earlier transfer had left, and that were not sent again.
+    /// Bytes that an earlier transfer had left, and that were not sent again.
     pub resumed_bytes: u64,
     /// Files that were there already.
     pub skipped: u64,
@@ -207,7 +207,7 @@ pub fn get(
     driver.run(begun, progress, cancel)
 }
 
-/// Twice as many as there are cores. A leaf's octets all go to one worker: with no more workers than cores, whenever one waits, for a
+/// Twice as many as there are cores. A leaf's bytes all go to one worker: with no more workers than cores, whenever one waits, for a
 /// core or for its turn to write to the file, leaves wait for it and a core has nothing to do.
 fn workers() -> usize {
     std::thread::available_parallelism().map_or(WORKERS_MIN, |cores| (2 * cores.get()).clamp(WORKERS_MIN, WORKERS_MAX))

@@ -24,7 +24,7 @@ pub enum Inbound {
     Header(DataHeader),
     /// A body begins.
     Body(DataEntry),
-    /// Octets of the body that began last, in order.
+    /// Bytes of the body that began last, in order.
     BodyData(Bytes),
     /// The body that began last is whole.
     BodyEnd,
@@ -107,20 +107,20 @@ impl Assembler {
         Ok(())
     }
 
-    /// Octets of the frame that began.
+    /// Bytes of the frame that began.
     ///
     /// # Errors
     /// More than were announced.
-    pub fn frame_data(&mut self, octets: Bytes, out: &mut Vec<Inbound>) -> Result<(), WireError> {
+    pub fn frame_data(&mut self, bytes: Bytes, out: &mut Vec<Inbound>) -> Result<(), WireError> {
         match &mut self.frame {
-            Frame::None => return Err(WireError::bad("octets outside of a frame")),
+            Frame::None => return Err(WireError::bad("bytes outside of a frame")),
             Frame::Collect { data, left } => {
-                take(left, octets.len())?;
-                data.extend_from_slice(&octets);
+                take(left, bytes.len())?;
+                data.extend_from_slice(&bytes);
             }
             Frame::Pass { left } => {
-                take(left, octets.len())?;
-                out.push(Inbound::BodyData(octets));
+                take(left, bytes.len())?;
+                out.push(Inbound::BodyData(bytes));
             }
         }
         Ok(())
@@ -179,9 +179,9 @@ impl Assembler {
     }
 }
 
-/// Takes octets off what is left of a frame.
-fn take(left: &mut u64, octets: usize) -> Result<(), WireError> {
-    *left = left.checked_sub(octets as u64).ok_or_else(|| WireError::bad("a frame is too long"))?;
+/// Takes bytes off what is left of a frame.
+fn take(left: &mut u64, bytes: usize) -> Result<(), WireError> {
+    *left = left.checked_sub(bytes as u64).ok_or_else(|| WireError::bad("a frame is too long"))?;
     Ok(())
 }
 
@@ -201,7 +201,7 @@ fn check_control_frame(index: usize, length: u64) -> Result<(), WireError> {
         _ => return Err(WireError::bad("a control message of more than three frames")),
     };
     if length > length_max as u64 {
-        return Err(WireError::bad(format!("a frame of a control message is over {length_max} octets")));
+        return Err(WireError::bad(format!("a frame of a control message is over {length_max} bytes")));
     }
     Ok(())
 }
@@ -236,7 +236,7 @@ mod tests {
         assembler.frame_data(Bytes::from_static(b"f"), &mut out).unwrap();
         assembler.frame_end(&mut out).unwrap();
         assembler.message_end(&mut out).unwrap();
-        let data = |octets: &'static [u8]| Inbound::BodyData(Bytes::from_static(octets));
+        let data = |bytes: &'static [u8]| Inbound::BodyData(Bytes::from_static(bytes));
         let body = |length| Inbound::Body(entry(length));
         let expected = vec![
             Inbound::Header(header),
@@ -298,13 +298,13 @@ mod tests {
         #[test]
         fn any_order_of_frames_is_survived(steps in proptest::collection::vec((0u8..6, proptest::collection::vec(any::<u8>(), 0..50)), 0..30)) {
             let (mut assembler, mut out) = (Assembler::default(), Vec::new());
-            for (step, octets) in steps {
-                let length = octets.len() as u64;
+            for (step, bytes) in steps {
+                let length = bytes.len() as u64;
                 let _ = match step {
-                    0 => assembler.whole_frame(octets.into(), &mut out),
+                    0 => assembler.whole_frame(bytes.into(), &mut out),
                     1 => assembler.whole_frame(header(&[length.max(1), 3]).1, &mut out),
                     2 => assembler.frame_start(length, &mut out),
-                    3 => assembler.frame_data(octets.into(), &mut out),
+                    3 => assembler.frame_data(bytes.into(), &mut out),
                     4 => assembler.frame_end(&mut out),
                     _ => assembler.message_end(&mut out),
                 };

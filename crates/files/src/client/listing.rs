@@ -13,7 +13,7 @@ use super::waiting::Waiting;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{Base, EntryKind, ListEntry, ListPage, ListRequest, ListTarget, Reply, Request};
 
-/// Octets that a server may hash for a page beside its last file.
+/// Bytes that a server may hash for a page beside its last file.
 const PAGE_HASHED_BYTES: u64 = 1 << 30;
 
 /// What to list.
@@ -132,7 +132,7 @@ struct Listing<'a> {
     id: u32,
     /// The first one, without digests.
     surveying: bool,
-    /// Octets of the largest file that it told of.
+    /// Bytes of the largest file that it told of.
     largest: u64,
 }
 

@@ -39,7 +39,7 @@ pub fn link_stays_inside(local: &RelPath, target: &[u8]) -> bool {
         return false;
     }
     let depth = local.names().count().saturating_sub(1);
-    let mut names = target.split(|octet| *octet == b'/').filter(|name| !name.is_empty() && *name != b".").peekable();
+    let mut names = target.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".").peekable();
     let up = std::iter::from_fn(|| names.next_if(|name| *name == b"..")).take(depth + 1).count();
     up <= depth && names.all(|name| name != b"..")
 }

@@ -1,24 +1,24 @@
-//! Which octets of a file are there: a set of ranges that merge as they touch.
+//! Which bytes of a file are there: a set of ranges that merge as they touch.
 
 use std::collections::BTreeMap;
 
 use crate::protocol::control::Range;
 
-/// Octets of a file, as ranges that neither overlap nor touch.
+/// Bytes of a file, as ranges that neither overlap nor touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RangeSet {
-    /// From the first octet of a range to the one behind its last.
+    /// From the first byte of a range to the one behind its last.
     ends: BTreeMap<u64, u64>,
     total: u64,
 }
 
 impl RangeSet {
-    /// Octets in the set.
+    /// Bytes in the set.
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// Adds `offset..offset + length`; what of it is there already stays. Returns how many octets are new.
+    /// Adds `offset..offset + length`; what of it is there already stays. Returns how many bytes are new.
     pub fn insert(&mut self, offset: u64, length: u64) -> u64 {
         let before = self.total;
         let (mut start, mut end) = (offset, offset.saturating_add(length));
@@ -40,7 +40,7 @@ impl RangeSet {
         self.total - before
     }
 
-    /// Removes `offset..offset + length`. Returns how many octets were there.
+    /// Removes `offset..offset + length`. Returns how many bytes were there.
     pub fn remove(&mut self, offset: u64, length: u64) -> u64 {
         let before = self.total;
         let (start, end) = (offset, offset.saturating_add(length));
@@ -71,7 +71,7 @@ impl RangeSet {
         self.total = 0;
     }
 
-    /// Whether all octets of a file of this size are there.
+    /// Whether all bytes of a file of this size are there.
     pub fn covers(&self, size: u64) -> bool {
         size == 0 || self.ends.get(&0).is_some_and(|&end| end >= size)
     }
@@ -104,16 +104,16 @@ mod tests {
     const SIZE: u64 = 64;
 
     proptest! {
-        /// Against the obvious: a flag for each octet.
+        /// Against the obvious: a flag for each byte.
         #[test]
-        fn behaves_as_a_set_of_octets(steps in proptest::collection::vec((any::<bool>(), 0..SIZE, 0..SIZE), 0..40)) {
+        fn behaves_as_a_set_of_bytes(steps in proptest::collection::vec((any::<bool>(), 0..SIZE, 0..SIZE), 0..40)) {
             let mut set = RangeSet::default();
             let mut flags = [false; SIZE as usize];
             for (insert, offset, length) in steps {
                 let length = length.min(SIZE - offset);
-                let octets = &mut flags[offset as usize..(offset + length) as usize];
-                let changed = octets.iter().filter(|flag| **flag != insert).count() as u64;
-                octets.fill(insert);
+                let bytes = &mut flags[offset as usize..(offset + length) as usize];
+                let changed = bytes.iter().filter(|flag| **flag != insert).count() as u64;
+                bytes.fill(insert);
                 let counted = if insert { set.insert(offset, length) } else { set.remove(offset, length) };
                 prop_assert_eq!(counted, changed);
                 prop_assert_eq!(set.total(), flags.iter().filter(|flag| **flag).count() as u64);

@@ -1,6 +1,6 @@
 //! Since when nothing has happened.
 //!
-//! Octets of a message that isn't whole count, as over a slow link one may take minutes; but only as long as it isn't known that they
+//! Bytes of a message that isn't whole count, as over a slow link one may take minutes; but only as long as it isn't known that they
 //! come to nothing. A server that says what this side doesn't know, however often, doesn't keep it waiting for ever.
 
 use std::time::Instant;
@@ -10,7 +10,7 @@ use crate::protocol::control::Reply;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
     since: Instant,
-    /// What that was before octets came of a message that isn't whole.
+    /// What that was before bytes came of a message that isn't whole.
     before: Option<Instant>,
 }
 
@@ -28,7 +28,7 @@ impl Waiting {
         *self = Self::new(self.since.max(now));
     }
 
-    /// Octets came of something that isn't whole.
+    /// Bytes came of something that isn't whole.
     pub(super) fn arriving(&mut self, now: Instant) {
         self.before.get_or_insert(self.since);
         self.since = self.since.max(now);

@@ -125,7 +125,7 @@ impl DigestCache {
 
 impl State {
     fn new() -> State {
-        // What bounds it is octets.
+        // What bounds it is bytes.
         State { entries: LruCache::unbounded(), bytes: 0 }
     }
 

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// Octets read at a time: several of BLAKE3's widest strides, and well within the processor's cache.
+/// Bytes read at a time: several of BLAKE3's widest strides, and well within the processor's cache.
 const READ_BYTES: usize = 256 << 10;
 
 /// Why a file has no digest.
@@ -52,23 +52,23 @@ impl FileHasher {
         self.began
     }
 
-    /// Octets that have been hashed.
+    /// Bytes that have been hashed.
     pub fn hashed_bytes(&self) -> u64 {
         self.at
     }
 
-    /// Octets of memory that the leaves so far take.
+    /// Bytes of memory that the leaves so far take.
     pub fn memory_bytes(&self) -> usize {
         self.tree.leaves_so_far() * size_of::<Leaf>()
     }
 
-    /// Whether a file of the same key certainly has the octets that were hashed, however much later: see
+    /// Whether a file of the same key certainly has the bytes that were hashed, however much later: see
     /// [`super::SETTLED_AFTER_SECONDS`].
     pub fn is_of_settled_file(&self) -> bool {
         may_be_remembered(&self.stat, self.began)
     }
 
-    /// Hashes on, this many octets or a little more; whether all are hashed. Blocks. `given_up` is asked now and then; what
+    /// Hashes on, this many bytes or a little more; whether all are hashed. Blocks. `given_up` is asked now and then; what
     /// was given up can go on.
     pub fn advance(&mut self, file: &File, bytes: u64, given_up: impl Fn() -> bool) -> Result<bool, HashError> {
         let stat = &self.stat;
@@ -82,7 +82,7 @@ impl FileHasher {
                 return Err(HashError::GivenUp);
             }
             let hole = if stat.is_sparse() { hole_at(file, self.at, stat.size) } else { 0 };
-            let octets = if hole > 0 {
+            let data = if hole > 0 {
                 &zeros[..usize::try_from(hole).unwrap_or(READ_BYTES).min(zeros.len())]
             } else {
                 match file.read_at(&mut buffer, self.at) {
@@ -93,8 +93,8 @@ impl FileHasher {
                 }
             };
             // More than the size that was announced: the file grew.
-            self.tree.update(octets).map_err(|_| HashError::Changed)?;
-            self.at += octets.len() as u64;
+            self.tree.update(data).map_err(|_| HashError::Changed)?;
+            self.at += data.len() as u64;
         }
         Ok(self.at >= stat.size)
     }
@@ -114,7 +114,7 @@ impl FileHasher {
     }
 }
 
-/// Octets of the hole that begins here; 0 where there is none, or the file system doesn't tell.
+/// Bytes of the hole that begins here; 0 where there is none, or the file system doesn't tell.
 fn hole_at(file: &File, at: u64, size: u64) -> u64 {
     match seek(file, SeekFrom::Data(at)) {
         Ok(data) => data.min(size).saturating_sub(at),
@@ -139,8 +139,8 @@ mod tests {
     #[test]
     fn hashing_stops_and_goes_on_anywhere() {
         let mut file = tempfile::tempfile().unwrap();
-        let octets: Vec<u8> = (0..3_000_000u32).map(|at| (at % 251) as u8).collect();
-        file.write_all(&octets).unwrap();
+        let data: Vec<u8> = (0..3_000_000u32).map(|at| (at % 251) as u8).collect();
+        file.write_all(&data).unwrap();
         let stat = FileStat::try_from(&file).unwrap();
         for bytes in [1 << 20, 300_001, 2_999_999, 3_000_000] {
             let mut hasher = FileHasher::new(&stat);
@@ -157,18 +157,18 @@ mod tests {
                 "{slices} of {bytes}"
             );
             let digested = hasher.finish(&file).unwrap();
-            assert_eq!((digested.digest, digested.leaves.len()), (Digest::of(&octets), 3));
+            assert_eq!((digested.digest, digested.leaves.len()), (Digest::of(&data), 3));
         }
     }
 
     #[test]
     fn hashes_what_the_file_holds_or_says_that_it_changed() {
         let mut file = tempfile::tempfile().unwrap();
-        let octets: Vec<u8> = (0..3_000_000u32).map(|at| (at % 251) as u8).collect();
-        file.write_all(&octets).unwrap();
+        let data: Vec<u8> = (0..3_000_000u32).map(|at| (at % 251) as u8).collect();
+        file.write_all(&data).unwrap();
         let stat = FileStat::try_from(&file).unwrap();
         let digested = hash_file(&file, &stat, || false).unwrap();
-        assert_eq!(digested.digest.0, *blake3::hash(&octets).as_bytes());
+        assert_eq!(digested.digest.0, *blake3::hash(&data).as_bytes());
         assert_eq!(digested.leaves.len(), 3);
         assert!(matches!(hash_file(&file, &stat, || true), Err(HashError::GivenUp)));
         file.set_len(2_999_999).unwrap();
@@ -184,14 +184,14 @@ mod tests {
         {
             let file = tempfile::tempfile().unwrap();
             file.set_len(size).unwrap();
-            let mut octets = vec![0; size as usize];
+            let mut data = vec![0; size as usize];
             for &(from, length) in pieces {
-                octets[from..from + length].fill(7);
-                file.write_all_at(&octets[from..from + length], from as u64).unwrap();
+                data[from..from + length].fill(7);
+                file.write_all_at(&data[from..from + length], from as u64).unwrap();
             }
             let stat = FileStat::try_from(&file).unwrap();
             let digested = hash_file(&file, &stat, || false).unwrap();
-            assert_eq!(digested.digest.0, *blake3::hash(&octets).as_bytes(), "{pieces:?}");
+            assert_eq!(digested.digest.0, *blake3::hash(&data).as_bytes(), "{pieces:?}");
             file.set_len(size - 1).unwrap();
             assert!(matches!(hash_file(&file, &stat, || false), Err(HashError::Changed)), "{pieces:?}");
         }

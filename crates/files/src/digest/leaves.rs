@@ -4,26 +4,26 @@
 //! has one leaf whose value *is* the digest, so that the code needs no special case; on the wire it has none (see the
 //! specification, "leaves").
 
-use super::{DIGEST_OCTETS, Digest};
+use super::{DIGEST_BYTES, Digest};
 use blake3::hazmat::{self, HasherExt, Mode};
 
-/// The least octets of file that a leaf stands for (the last leaf of a file apart).
+/// The least bytes of file that a leaf stands for (the last leaf of a file apart).
 pub const LEAF_BYTES_MIN: u64 = 1 << 20;
 /// The most leaves of a file: beyond as many, leaves are doubled in size.
 pub const LEAVES_MAX: u64 = 1 << 20;
 
 /// The value of one leaf: of a file with several, its chaining value; of a file with one, its digest.
-pub type Leaf = [u8; DIGEST_OCTETS];
+pub type Leaf = [u8; DIGEST_BYTES];
 
 /// Misuse of leaves, or leaves from a peer that cannot be right.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeafError {
-    /// More octets than the leaf, or the file, has.
-    #[error("more octets than were announced")]
+    /// More bytes than the leaf, or the file, has.
+    #[error("more bytes than were announced")]
     TooLong,
-    /// Fewer octets than the leaf, or the file, has.
-    #[error("fewer octets than were announced")]
+    /// Fewer bytes than the leaf, or the file, has.
+    #[error("fewer bytes than were announced")]
     TooShort,
     /// No leaf of this index in the file.
     #[error("no such leaf")]
@@ -62,12 +62,12 @@ impl LeafSize {
         Ok(LeafSize { leaf_bytes, file_bytes })
     }
 
-    /// Octets of file in each leaf but the last.
+    /// Bytes of file in each leaf but the last.
     pub fn leaf_bytes(self) -> u64 {
         self.leaf_bytes
     }
 
-    /// Octets of the whole file.
+    /// Bytes of the whole file.
     pub fn file_bytes(self) -> u64 {
         self.file_bytes
     }
@@ -77,7 +77,7 @@ impl LeafSize {
         self.file_bytes.div_ceil(self.leaf_bytes).max(1)
     }
 
-    /// Where a leaf begins in the file, and how many octets it has.
+    /// Where a leaf begins in the file, and how many bytes it has.
     pub fn range(self, index: u64) -> Result<(u64, u64), LeafError> {
         if index >= self.count() {
             return Err(LeafError::NoSuchLeaf);
@@ -86,7 +86,7 @@ impl LeafSize {
         Ok((offset, self.leaf_bytes.min(self.file_bytes - offset)))
     }
 
-    /// The leaf that an octet of the file is in.
+    /// The leaf that a byte of the file is in.
     pub fn index_at(self, offset: u64) -> u64 {
         offset / self.leaf_bytes
     }
@@ -119,19 +119,19 @@ impl LeafHasher {
         }
     }
 
-    /// Octets that the leaf still lacks.
+    /// Bytes that the leaf still lacks.
     pub fn remaining(&self) -> u64 {
         self.remaining
     }
 
-    /// Takes the next octets of the leaf.
-    pub fn update(&mut self, octets: &[u8]) -> Result<(), LeafError> {
-        self.remaining = self.remaining.checked_sub(octets.len() as u64).ok_or(LeafError::TooLong)?;
-        self.hasher.update(octets);
+    /// Takes the next bytes of the leaf.
+    pub fn update(&mut self, bytes: &[u8]) -> Result<(), LeafError> {
+        self.remaining = self.remaining.checked_sub(bytes.len() as u64).ok_or(LeafError::TooLong)?;
+        self.hasher.update(bytes);
         Ok(())
     }
 
-    /// The value of the leaf, once it has all of its octets.
+    /// The value of the leaf, once it has all of its bytes.
     pub fn finish(self) -> Result<Leaf, LeafError> {
         if self.remaining != 0 {
             return Err(LeafError::TooShort);
@@ -155,18 +155,18 @@ impl TreeHasher {
         TreeHasher { leaves, done: Vec::new(), current: LeafHasher::first(leaves) }
     }
 
-    /// Takes the next octets of the file.
-    pub fn update(&mut self, mut octets: &[u8]) -> Result<(), LeafError> {
-        while !octets.is_empty() {
+    /// Takes the next bytes of the file.
+    pub fn update(&mut self, mut bytes: &[u8]) -> Result<(), LeafError> {
+        while !bytes.is_empty() {
             if self.current.remaining() == 0 {
                 let next = LeafHasher::new(self.leaves, self.done.len() as u64 + 1).map_err(|_| LeafError::TooLong)?;
                 let full = std::mem::replace(&mut self.current, next);
                 self.done.push(full.finish()?);
             }
-            let now = usize::try_from(self.current.remaining()).unwrap_or(usize::MAX).min(octets.len());
-            let (head, tail) = octets.split_at(now);
+            let now = usize::try_from(self.current.remaining()).unwrap_or(usize::MAX).min(bytes.len());
+            let (head, tail) = bytes.split_at(now);
             self.current.update(head)?;
-            octets = tail;
+            bytes = tail;
         }
         Ok(())
     }
@@ -223,16 +223,16 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    fn octets(count: usize) -> Vec<u8> {
+    fn bytes(count: usize) -> Vec<u8> {
         (0..count).map(|at| (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[1]).collect()
     }
 
-    fn by_leaves(octets: &[u8], leaves: LeafSize) -> Digest {
+    fn by_leaves(bytes: &[u8], leaves: LeafSize) -> Digest {
         let values: Vec<Leaf> = (0..leaves.count())
             .map(|index| {
                 let (offset, length) = leaves.range(index).unwrap();
                 let mut hasher = LeafHasher::new(leaves, index).unwrap();
-                hasher.update(&octets[offset as usize..(offset + length) as usize]).unwrap();
+                hasher.update(&bytes[offset as usize..(offset + length) as usize]).unwrap();
                 hasher.finish().unwrap()
             })
             .collect();
@@ -242,16 +242,16 @@ mod tests {
     #[test]
     fn leaves_merge_to_the_digest_of_the_whole() {
         for count in [0, 1, 1023, 1024, 1025, MIB - 1, MIB, MIB + 1, 2 * MIB, 3 * MIB + 7, 5 * MIB] {
-            let octets = octets(count);
+            let bytes = bytes(count);
             let leaves = LeafSize::for_file(count as u64);
             assert_eq!(leaves.leaf_bytes(), LEAF_BYTES_MIN);
-            assert_eq!(by_leaves(&octets, leaves), Digest::of(&octets), "{count} octets");
+            assert_eq!(by_leaves(&bytes, leaves), Digest::of(&bytes), "{count} bytes");
             let mut tree = TreeHasher::new(leaves);
-            for piece in octets.chunks(300_001) {
+            for piece in bytes.chunks(300_001) {
                 tree.update(piece).unwrap();
             }
             let (digest, values) = tree.finish().unwrap();
-            assert_eq!(digest, Digest::of(&octets), "{count} octets");
+            assert_eq!(digest, Digest::of(&bytes), "{count} bytes");
             assert_eq!(merge_leaves(&values).unwrap(), digest);
         }
     }
@@ -259,28 +259,28 @@ mod tests {
     proptest! {
         #[test]
         fn any_leaf_size_gives_the_same_digest(count in 0usize..70_000, power in 10u32..17, piece in 1usize..9000) {
-            let octets = octets(count);
+            let bytes = bytes(count);
             let leaves = LeafSize::announced(1 << power, count as u64).unwrap();
-            prop_assert_eq!(by_leaves(&octets, leaves), Digest::of(&octets));
+            prop_assert_eq!(by_leaves(&bytes, leaves), Digest::of(&bytes));
             let mut tree = TreeHasher::new(leaves);
-            for piece in octets.chunks(piece) {
+            for piece in bytes.chunks(piece) {
                 tree.update(piece).unwrap();
             }
-            prop_assert_eq!(tree.finish().unwrap().0, Digest::of(&octets));
+            prop_assert_eq!(tree.finish().unwrap().0, Digest::of(&bytes));
         }
 
         #[test]
         fn one_changed_octet_changes_its_leaf_alone(at in 0usize..40_000) {
-            let mut octets = octets(40_000);
+            let mut bytes = bytes(40_000);
             let leaves = LeafSize::announced(4096, 40_000).unwrap();
-            let tree = |octets: &[u8]| {
+            let tree = |bytes: &[u8]| {
                 let mut tree = TreeHasher::new(leaves);
-                tree.update(octets).unwrap();
+                tree.update(bytes).unwrap();
                 tree.finish().unwrap().1
             };
-            let before = tree(&octets);
-            octets[at] ^= 1;
-            let after = tree(&octets);
+            let before = tree(&bytes);
+            bytes[at] ^= 1;
+            let after = tree(&bytes);
             let changed: Vec<_> = (0..before.len()).filter(|&leaf| before[leaf] != after[leaf]).collect();
             prop_assert_eq!(changed, vec![leaves.index_at(at as u64) as usize]);
         }

@@ -15,12 +15,12 @@ use cache::may_be_remembered;
 use std::fmt;
 use std::str::FromStr;
 
-/// The octets of a digest, and of a leaf.
-pub const DIGEST_OCTETS: usize = 32;
+/// The bytes of a digest, and of a leaf.
+pub const DIGEST_BYTES: usize = 32;
 
 /// The BLAKE3 digest of a whole file. Its text form, also in JSON, is 64 lower-case hex digits.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Digest(pub [u8; DIGEST_OCTETS]);
+pub struct Digest(pub [u8; DIGEST_BYTES]);
 
 /// A text that is not 64 lower-case hex digits.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,9 +28,9 @@ pub struct Digest(pub [u8; DIGEST_OCTETS]);
 pub struct DigestParseError;
 
 impl Digest {
-    /// The digest of octets in memory.
-    pub fn of(octets: &[u8]) -> Digest {
-        Digest(*blake3::hash(octets).as_bytes())
+    /// The digest of bytes in memory.
+    pub fn of(bytes: &[u8]) -> Digest {
+        Digest(*blake3::hash(bytes).as_bytes())
     }
 }
 
@@ -67,13 +67,13 @@ const HEX: [u8; 256] = {
 
 fn parse(digits: &[u8]) -> Result<Digest, DigestParseError> {
     let (pairs, rest) = digits.as_chunks::<2>();
-    if pairs.len() != DIGEST_OCTETS || !rest.is_empty() {
+    if pairs.len() != DIGEST_BYTES || !rest.is_empty() {
         return Err(DigestParseError);
     }
-    let (mut digest, mut seen) = ([0; DIGEST_OCTETS], 0);
-    for (octet, digits) in digest.iter_mut().zip(pairs) {
+    let (mut digest, mut seen) = ([0; DIGEST_BYTES], 0);
+    for (byte, digits) in digest.iter_mut().zip(pairs) {
         let [high, low] = digits.map(|digit| HEX[usize::from(digit)]);
-        *octet = high << 4 | low;
+        *byte = high << 4 | low;
         seen |= high | low;
     }
     if seen < 16 { Ok(Digest(digest)) } else { Err(DigestParseError) }
@@ -87,7 +87,7 @@ impl serde::Serialize for Digest {
 
 impl<'de> serde::Deserialize<'de> for Digest {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Digest, D::Error> {
-        // As octets: that they are text need not be checked, since they are digits or refused.
+        // As bytes: that they are text need not be checked, since they are digits or refused.
         deserializer.deserialize_bytes(OfText)
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! file    "TOWDIG1\n", records
-//! record  length of the body (4 octets), body, the first 8 octets of the body's BLAKE3
-//! body    device, inode, size, mtime (8 + 4), ctime (8 + 4), leaf size, leaves of 32 octets
+//! record  length of the body (4 bytes), body, the first 8 bytes of the body's BLAKE3
+//! body    device, inode, size, mtime (8 + 4), ctime (8 + 4), leaf size, leaves of 32 bytes
 //! ```
 //! Numbers are little-endian. The digest isn't stored: the leaves merge to it. Records are not synced to the disk one by one: what a
 //! crash takes is hashed again, and a record that was cut off is noticed by its length or checksum and dropped, with all
@@ -66,7 +66,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Octets in the file.
+    /// Bytes in the file.
     pub(super) fn length(&self) -> u64 {
         self.length
     }
@@ -119,7 +119,7 @@ fn encode(key: &FileKey, digested: &Digested) -> Vec<u8> {
     [&length.to_le_bytes()[..], &body, &checksum].concat()
 }
 
-/// The next record and its octets in all; None at the end, or where the file isn't as it was written.
+/// The next record and its bytes in all; None at the end, or where the file isn't as it was written.
 fn read_record(reader: &mut impl Read) -> io::Result<Option<(FileKey, Digested, u64)>> {
     let mut length = [0; 4];
     if !read_whole(reader, &mut length)? {

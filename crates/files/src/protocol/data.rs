@@ -1,11 +1,11 @@
-//! The header of a data message: octets 0 to 11, then 32 for each entry, big-endian ("Data messages").
+//! The header of a data message: bytes 0 to 11, then 32 for each entry, big-endian ("Data messages").
 
 use super::{DATA_TAG, WireError};
 use crate::limits::{CHUNK_BYTES_MAX, DATA_ENTRIES_MAX, FETCH_FILES_MAX, FILE_BYTES_MAX, PIECE_COST_MIN};
 
-/// Octets before the first entry.
+/// Bytes before the first entry.
 pub const HEADER_BYTES: usize = 12;
-/// Octets of an entry.
+/// Bytes of an entry.
 pub const ENTRY_BYTES: usize = 32;
 /// The one version of the header that there is.
 pub const DATA_VERSION: u8 = 1;
@@ -17,11 +17,11 @@ const FLAG_HOLE: u8 = 4;
 /// What the body of an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// The octets of the file themselves.
+    /// The bytes of the file themselves.
     Plain,
     /// One zstd frame that holds them.
     Zstd,
-    /// Nothing: the octets are zeros, a hole in a sparse file.
+    /// Nothing: the bytes are zeros, a hole in a sparse file.
     Hole,
 }
 
@@ -36,9 +36,9 @@ pub struct DataEntry {
     pub body: Body,
     /// Where in the file the piece begins.
     pub offset: u64,
-    /// Octets of the file that the piece covers.
+    /// Bytes of the file that the piece covers.
     pub length: u64,
-    /// Octets of the body frame.
+    /// Bytes of the body frame.
     pub body_length: u64,
 }
 
@@ -83,10 +83,10 @@ impl DataEntry {
         into.extend_from_slice(&self.body_length.to_be_bytes());
     }
 
-    fn decode(octets: &[u8; ENTRY_BYTES]) -> Result<Self, &'static str> {
-        let [n0, n1, n2, n3, flags, r0, r1, r2, ..] = *octets;
+    fn decode(bytes: &[u8; ENTRY_BYTES]) -> Result<Self, &'static str> {
+        let [n0, n1, n2, n3, flags, r0, r1, r2, ..] = *bytes;
         if [r0, r1, r2] != [0, 0, 0] {
-            return Err("reserved octets are not 0");
+            return Err("reserved bytes are not 0");
         }
         let body = match flags & !FLAG_END {
             0 => Body::Plain,
@@ -98,9 +98,9 @@ impl DataEntry {
             n: u32::from_be_bytes([n0, n1, n2, n3]),
             end: flags & FLAG_END != 0,
             body,
-            offset: u64_at(octets, 8),
-            length: u64_at(octets, 16),
-            body_length: u64_at(octets, 24),
+            offset: u64_at(bytes, 8),
+            length: u64_at(bytes, 16),
+            body_length: u64_at(bytes, 24),
         };
         entry.check()?;
         Ok(entry)
@@ -147,7 +147,7 @@ impl DataHeader {
     /// Says which field is wrong.
     pub fn decode(frame: &[u8]) -> Result<Self, WireError> {
         let Some((fixed, rest)) = frame.split_first_chunk::<HEADER_BYTES>() else {
-            return Err(WireError::bad("data header is shorter than 12 octets"));
+            return Err(WireError::bad("data header is shorter than 12 bytes"));
         };
         let [t0, t1, t2, t3, version, reserved, c0, c1, i0, i1, i2, i3] = *fixed;
         let id = u32::from_be_bytes([i0, i1, i2, i3]);
@@ -162,11 +162,11 @@ impl DataHeader {
         if count == 0 || count > DATA_ENTRIES_MAX {
             return bad("count of entries is not in 1 to 1,024");
         }
-        let (octets, remainder) = rest.as_chunks::<ENTRY_BYTES>();
-        if octets.len() != count || !remainder.is_empty() {
+        let (bytes, remainder) = rest.as_chunks::<ENTRY_BYTES>();
+        if bytes.len() != count || !remainder.is_empty() {
             return bad("length does not fit the count of entries");
         }
-        let entries = octets.iter().map(DataEntry::decode).collect::<Result<Vec<_>, _>>();
+        let entries = bytes.iter().map(DataEntry::decode).collect::<Result<Vec<_>, _>>();
         match entries {
             Ok(entries) => Ok(Self { id, entries }),
             Err(message) => bad(message),
@@ -174,7 +174,7 @@ impl DataHeader {
     }
 }
 
-/// The big-endian number at `at`; the octets of an entry always reach that far.
-fn u64_at(octets: &[u8; ENTRY_BYTES], at: usize) -> u64 {
-    octets.iter().skip(at).take(8).fold(0, |number, octet| number << 8 | u64::from(*octet))
+/// The big-endian number at `at`; the bytes of an entry always reach that far.
+fn u64_at(bytes: &[u8; ENTRY_BYTES], at: usize) -> u64 {
+    bytes.iter().skip(at).take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
 }

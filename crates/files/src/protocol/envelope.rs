@@ -1,6 +1,6 @@
 //! What may precede a message: the empty frame of a REQ socket, with or without its request id.
 
-/// Octets of the request id that `ZMQ_REQ_CORRELATE` puts before the empty frame.
+/// Bytes of the request id that `ZMQ_REQ_CORRELATE` puts before the empty frame.
 const REQUEST_ID_BYTES: usize = 4;
 
 /// How a message from a client begins.

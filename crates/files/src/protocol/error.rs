@@ -1,4 +1,4 @@
-//! Error codes of the protocol, and what a decoder says about octets that it cannot accept.
+//! Error codes of the protocol, and what a decoder says about bytes that it cannot accept.
 
 use std::fmt;
 
@@ -80,7 +80,7 @@ impl<'de> Deserialize<'de> for ErrorCode {
     }
 }
 
-/// Octets that are not what the protocol allows: always the sender's fault.
+/// Bytes that are not what the protocol allows: always the sender's fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct WireError {

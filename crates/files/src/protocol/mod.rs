@@ -1,6 +1,6 @@
 //! The file protocol on the wire: `docs/protocol/files.md` in types. Nothing here touches a socket or a file.
 //!
-//! Decoders take octets from anybody, never panic, and check every count and length against [`crate::limits`].
+//! Decoders take bytes from anybody, never panic, and check every count and length against [`crate::limits`].
 
 pub mod control;
 pub mod data;

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::{PLAIN_ERROR, PLAIN_FETCH, WireError};
-use crate::limits::{FILE_BYTES_MAX, PATH_OCTETS_MAX, PLAIN_SIZE_MAX};
+use crate::limits::{FILE_BYTES_MAX, PATH_BYTES_MAX, PLAIN_SIZE_MAX};
 
 /// A request of the plain dialect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,9 +17,9 @@ pub struct PlainRequest {
 /// A piece of a file in the plain dialect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlainRange {
-    /// Octets from the start of the file.
+    /// Bytes from the start of the file.
     pub offset: u64,
-    /// Octets wanted, at most [`PLAIN_SIZE_MAX`].
+    /// Bytes wanted, at most [`PLAIN_SIZE_MAX`].
     pub size: u64,
 }
 
@@ -78,8 +78,8 @@ pub fn error_frames(reason: &str) -> [Bytes; 2] {
 }
 
 fn path_operand(path: &[u8]) -> Result<Bytes, WireError> {
-    if path.len() > PATH_OCTETS_MAX {
-        return Err(WireError::bad(format!("PATH is longer than {PATH_OCTETS_MAX} octets")));
+    if path.len() > PATH_BYTES_MAX {
+        return Err(WireError::bad(format!("PATH is longer than {PATH_BYTES_MAX} bytes")));
     }
     Ok(Bytes::copy_from_slice(path))
 }

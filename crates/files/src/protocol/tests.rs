@@ -205,17 +205,17 @@ proptest! {
     }
 
     #[test]
-    fn decoders_take_any_octets(octets in vec(any::<u8>(), 0..300), frames in vec(vec(any::<u8>(), 0..9), 0..6)) {
-        let _ = Request::decode(&octets);
-        let _ = Reply::decode(&octets);
-        let _ = DataHeader::decode(&octets);
+    fn decoders_take_any_bytes(bytes in vec(any::<u8>(), 0..300), frames in vec(vec(any::<u8>(), 0..9), 0..6)) {
+        let _ = Request::decode(&bytes);
+        let _ = Reply::decode(&bytes);
+        let _ = DataHeader::decode(&bytes);
         let _ = PlainRequest::decode(&frames);
         let _ = opening(&frames);
     }
 
-    /// Octets that begin as they should get further into the decoder than random ones.
+    /// Bytes that begin as they should get further into the decoder than random ones.
     #[test]
-    fn data_headers_with_some_octets_changed(entries in vec(entries(), 1..4), at in any::<prop::sample::Index>(), octet in any::<u8>()) {
+    fn data_headers_with_some_bytes_changed(entries in vec(entries(), 1..4), at in any::<prop::sample::Index>(), octet in any::<u8>()) {
         let mut frame = DataHeader { id: 1, entries }.encode().unwrap();
         let at = at.index(frame.len());
         frame[at] = octet;
@@ -226,7 +226,7 @@ proptest! {
 
     /// The same for JSON: members are there, with values of other types and sizes.
     #[test]
-    fn replies_with_some_octets_changed(reply in replies(), at in any::<prop::sample::Index>(), octet in any::<u8>()) {
+    fn replies_with_some_bytes_changed(reply in replies(), at in any::<prop::sample::Index>(), octet in any::<u8>()) {
         let mut json = reply.encode();
         let at = at.index(json.len());
         json[at] = octet;

@@ -49,7 +49,7 @@ impl Dir {
         }
     }
 
-    /// The names in it, without `.` and `..`, sorted by octets. An error if there are more than `entries_max`.
+    /// The names in it, without `.` and `..`, sorted by bytes. An error if there are more than `entries_max`.
     pub fn entries(&self, entries_max: usize) -> Result<Vec<DirEntry>, RootError> {
         let mut entries = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.0)? {
@@ -210,7 +210,7 @@ impl Dir {
         }
     }
 
-    /// Octets that this process may still write to the file system that this directory is on.
+    /// Bytes that this process may still write to the file system that this directory is on.
     pub fn free_bytes(&self) -> Result<u64, RootError> {
         let file_system = rustix::fs::fstatvfs(&self.0)?;
         // A file system that doesn't count its blocks, as some in user space: a write will tell.

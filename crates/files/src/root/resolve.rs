@@ -46,8 +46,8 @@ impl Resolver {
         if !self.has_openat2 {
             return self.walk(path, flags);
         }
-        let octets = if path.is_root() { b"." } else { path.as_bytes() };
-        self.open_with_openat2(octets, flags, self.resolve())
+        let bytes = if path.is_root() { b"." } else { path.as_bytes() };
+        self.open_with_openat2(bytes, flags, self.resolve())
     }
 
     /// The same if it leads to nothing mounted below; EXDEV if it does. Without openat2 it can't be told, and is opened.
@@ -66,25 +66,25 @@ impl Resolver {
     /// Where as many names of a path lead to as are in the kernel's cache. No disk is asked. `None` if none of them is, or if this can't
     /// be told.
     pub(super) fn cached_place(&self, path: &RelPath) -> Option<Place> {
-        let octets = path.as_bytes();
+        let bytes = path.as_bytes();
         if !self.has_openat2 || path.is_root() {
             return None;
         }
-        let place = |octets: &[u8]| self.cached(octets);
+        let place = |bytes: &[u8]| self.cached(bytes);
         // What is below a name that isn't in the cache isn't either: of a path of thousands of names, few are tried.
-        place(octets).or_else(|| {
-            let ends = octets.iter().enumerate().filter(|(_, octet)| **octet == b'/');
-            let ends: Vec<&[u8]> = ends.filter_map(|(at, _)| octets.get(..at)).collect();
+        place(bytes).or_else(|| {
+            let ends = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+            let ends: Vec<&[u8]> = ends.filter_map(|(at, _)| bytes.get(..at)).collect();
             let known = ends.partition_point(|beginning| place(beginning).is_some());
             place(ends.get(known.checked_sub(1)?)?)
         })
     }
 
     /// Where a path leads to if all of its names are in the kernel's cache.
-    pub(super) fn cached(&self, octets: &[u8]) -> Option<Place> {
+    pub(super) fn cached(&self, bytes: &[u8]) -> Option<Place> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let resolve = self.resolve() | ResolveFlags::CACHED;
-        Place::known(openat2(&self.dir, octets, flags, Mode::empty(), resolve).ok()?)
+        Place::known(openat2(&self.dir, bytes, flags, Mode::empty(), resolve).ok()?)
     }
 
     /// The same for a path from anywhere, which is trusted: its links are followed wherever they lead.
@@ -123,10 +123,10 @@ impl Resolver {
         }
     }
 
-    fn open_with_openat2(&self, octets: &[u8], flags: OFlags, resolve: ResolveFlags) -> Result<OwnedFd, Errno> {
+    fn open_with_openat2(&self, bytes: &[u8], flags: OFlags, resolve: ResolveFlags) -> Result<OwnedFd, Errno> {
         let mut last = Errno::AGAIN;
         for _ in 0..RACE_ATTEMPTS_MAX {
-            match openat2(&self.dir, octets, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
+            match openat2(&self.dir, bytes, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
                 Err(errno @ (Errno::AGAIN | Errno::INTR)) => last = errno,
                 other => return other,
             }

@@ -47,7 +47,7 @@ pub struct FileStat {
     pub device: u64,
     /// Its number there.
     pub inode: u64,
-    /// In octets.
+    /// In bytes.
     pub size: u64,
     /// When its content was last changed, or is said to have been.
     pub modified: Timestamp,
@@ -55,7 +55,7 @@ pub struct FileStat {
     pub changed: Timestamp,
     /// The permission bits.
     pub mode: u32,
-    /// Octets that it takes on the disk: less than its size if it has holes.
+    /// Bytes that it takes on the disk: less than its size if it has holes.
     pub allocated: u64,
 }
 

@@ -17,9 +17,9 @@ pub(super) struct Budget {
     spare: Mutex<Vec<Vec<u8>>>,
 }
 
-/// Octets that count until the last slice of them is dropped, also those that the socket has.
+/// Bytes that count until the last slice of them is dropped, also those that the socket has.
 struct Held {
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     budget: Arc<Budget>,
 }
 
@@ -40,23 +40,23 @@ impl Budget {
         spare.unwrap_or_else(|| Vec::with_capacity(BATCH_BYTES_MAX))
     }
 
-    /// Counts octets from now on until all slices of them are gone.
-    pub(super) fn hold(self: &Arc<Budget>, mut octets: Vec<u8>) -> Bytes {
-        if octets.len() < octets.capacity() / 2 {
+    /// Counts bytes from now on until all slices of them are gone.
+    pub(super) fn hold(self: &Arc<Budget>, mut bytes: Vec<u8>) -> Bytes {
+        if bytes.len() < bytes.capacity() / 2 {
             // What was reserved and not filled would be held for little.
-            let exact = octets.as_slice().to_vec();
-            self.put_back(std::mem::replace(&mut octets, exact));
+            let exact = bytes.as_slice().to_vec();
+            self.put_back(std::mem::replace(&mut bytes, exact));
         }
-        self.held.fetch_add(octets.capacity(), Ordering::Relaxed);
-        Bytes::from_owner(Held { octets, budget: Arc::clone(self) })
+        self.held.fetch_add(bytes.capacity(), Ordering::Relaxed);
+        Bytes::from_owner(Held { bytes, budget: Arc::clone(self) })
     }
 
-    fn put_back(&self, mut octets: Vec<u8>) {
+    fn put_back(&self, mut bytes: Vec<u8>) {
         let mut spare = self.lock();
         // One that has grown beyond a batch and its last file would stay that large.
-        if spare.len() < SPARE_BUFFERS_MAX && (BATCH_BYTES_MAX..=4 * BATCH_BYTES_MAX).contains(&octets.capacity()) {
-            octets.clear();
-            spare.push(octets);
+        if spare.len() < SPARE_BUFFERS_MAX && (BATCH_BYTES_MAX..=4 * BATCH_BYTES_MAX).contains(&bytes.capacity()) {
+            bytes.clear();
+            spare.push(bytes);
         }
     }
 
@@ -67,14 +67,14 @@ impl Budget {
 
 impl AsRef<[u8]> for Held {
     fn as_ref(&self) -> &[u8] {
-        &self.octets
+        &self.bytes
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.budget.held.fetch_sub(self.octets.capacity(), Ordering::Relaxed);
-        self.budget.put_back(std::mem::take(&mut self.octets));
+        self.budget.held.fetch_sub(self.bytes.capacity(), Ordering::Relaxed);
+        self.budget.put_back(std::mem::take(&mut self.bytes));
     }
 }
 
@@ -85,11 +85,11 @@ mod tests {
     #[test]
     fn slices_hold_their_share_until_the_last_is_gone() {
         let budget = Budget::new(100);
-        let octets = budget.hold(vec![1; 80]);
+        let bytes = budget.hold(vec![1; 80]);
         assert!(budget.has(20));
         assert!(!budget.has(21));
-        let slice = octets.slice(10..20);
-        drop(octets);
+        let slice = bytes.slice(10..20);
+        drop(bytes);
         assert!(!budget.has(21));
         drop(slice);
         assert!(budget.has(100));

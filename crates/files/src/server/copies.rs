@@ -1,4 +1,4 @@
-//! Copies of pieces of files that are not on a local disk: who may have how many octets of them.
+//! Copies of pieces of files that are not on a local disk: who may have how many bytes of them.
 //!
 //! Such a piece can't be left to sendfile(2): the page cache may drop it before a slow client takes it, and getting it again may take
 //! for ever. So it is read into memory and stays there until it was sent. What has no room waits. Clients take turns;
@@ -80,7 +80,7 @@ pub(super) struct Share {
 
 /// A piece that was read, with the room that it takes.
 struct Copy {
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     _share: Share,
 }
 
@@ -208,7 +208,7 @@ impl Counts {
 }
 
 impl Held {
-    /// How many octets of what is wanted there is room for, and whether they are of what is sure. `is_kept` becomes true where
+    /// How many bytes of what is wanted there is room for, and whether they are of what is sure. `is_kept` becomes true where
     /// all that is free is kept for this piece: else one that is large would wait for as long as there are smaller ones.
     fn room<W>(&self, wanted: &Wanted<W>, is_kept: &mut bool) -> Option<(usize, bool)> {
         let Wanted { client, request, device, bytes, cut, .. } = *wanted;
@@ -231,7 +231,7 @@ impl Held {
         if bytes <= CLIENT_COPIES_BYTES_SURE {
             return Some((bytes, true));
         }
-        // What is left isn't so short that it would cost more credit than it has octets.
+        // What is left isn't so short that it would cost more credit than it has bytes.
         (cut != Cut::Never).then_some((CLIENT_COPIES_BYTES_SURE.min(bytes / 2), true))
     }
 
@@ -263,11 +263,11 @@ impl Share {
     }
 
     /// The piece was read: it keeps its room until the last of it is gone.
-    pub(super) fn hold(mut self, octets: Vec<u8>) -> Bytes {
+    pub(super) fn hold(mut self, bytes: Vec<u8>) -> Bytes {
         if let Some(device) = self.ahead.take() {
             self.counts.give_back(|held| subtract(&mut held.ahead, device, self.bytes));
         }
-        Bytes::from_owner(Copy { octets, _share: self })
+        Bytes::from_owner(Copy { bytes, _share: self })
     }
 }
 
@@ -290,7 +290,7 @@ impl Drop for Share {
 
 impl AsRef<[u8]> for Copy {
     fn as_ref(&self) -> &[u8] {
-        &self.octets
+        &self.bytes
     }
 }
 

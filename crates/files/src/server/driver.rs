@@ -26,9 +26,9 @@ const MESSAGE_FRAMES_MAX: usize = 16;
 /// What waits in memory for one client's socket. Bodies of large files aren't in memory.
 const SEND_QUEUE_BYTES: usize = 2 << 20;
 /// Requests are small, and each is answered at more length than it was asked: a client that asks without reading the answers is
-/// paused after so many octets of requests.
+/// paused after so many bytes of requests.
 const READ_TURN_BYTES: usize = 16 << 10;
-/// Octets of requests that have begun and not ended, of all clients.
+/// Bytes of requests that have begun and not ended, of all clients.
 const UNFINISHED_BYTES_MAX: usize = 128 << 20;
 const DIGEST_CACHE_BYTES: usize = 64 << 20;
 const SMALL_FILES_BYTES: usize = 64 << 20;
@@ -45,14 +45,14 @@ pub struct ServerOptions {
     pub hub: HubOptions,
     /// Asked for each client if the mechanism is PLAIN. None admits nobody.
     pub admit: Option<Admit>,
-    /// Memory for remembered digests, in octets.
+    /// Memory for remembered digests, in bytes.
     pub digest_cache_bytes: usize,
     /// Where digests are remembered over restarts. None: only as long as the server runs.
     pub digest_file: Option<PathBuf>,
     /// Large files that fetches of all clients may have open at a time; each client may have one in any case. By default half of the
     /// descriptors that the process may have: the others are for connections.
     pub open_files_max: usize,
-    /// Memory for small files that were read and not sent yet, of all clients, in octets.
+    /// Memory for small files that were read and not sent yet, of all clients, in bytes.
     pub small_files_bytes: usize,
 }
 
@@ -284,7 +284,7 @@ fn half_of_descriptors() -> usize {
 fn message(outgoing: Outgoing<Source>) -> Message {
     let Outgoing { ticket, parts } = outgoing;
     let frame = |part: Part<Source>| match part {
-        Part::Bytes(octets) => Frame::Bytes(octets),
+        Part::Bytes(bytes) => Frame::Bytes(bytes),
         Part::File { file, offset, length, slot, if_short } => {
             debug_assert!(file.is_local, "sendfile may wait for ever");
             let range = FileRange::new(file.file, offset, length).tagged(slot).in_memory();

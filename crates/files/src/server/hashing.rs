@@ -7,13 +7,13 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Octets that are hashed before others have their turn: a part of a second, unless the disk is slow.
+/// Bytes that are hashed before others have their turn: a part of a second, unless the disk is slow.
 pub(super) const SLICE_BYTES: u64 = 256 << 20;
-/// What was given up before so many octets were hashed is begun anew.
+/// What was given up before so many bytes were hashed is begun anew.
 const KEPT_FROM_BYTES: u64 = 16 << 20;
 /// Files whose hashing was given up and is kept.
 const KEPT_MAX: usize = 64;
-/// Octets of memory that these take: that of a file of 1 TiB may take half of it.
+/// Bytes of memory that these take: that of a file of 1 TiB may take half of it.
 const KEPT_BYTES_MAX: usize = 64 << 20;
 
 /// Digests that are known, and those that were given up half-way.

@@ -8,7 +8,7 @@ use super::session::Page;
 use super::shortage::Shortage;
 use crate::digest::FileHasher;
 use crate::limits::LIST_PAGE_ENTRIES_MAX;
-use crate::path::{PATH_OCTETS_MAX, RelPath};
+use crate::path::{PATH_BYTES_MAX, RelPath};
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{
     Base, DirStat, EntryKind, LinkTarget, ListEntry, ListRequest, ListTarget, PageWriter, WirePath,
@@ -27,7 +27,7 @@ pub(super) const FIRST_PAGE_ENTRIES: usize = 512;
 /// Entries of later pages, fewer than the protocol allows: while a client takes in a page, it receives nothing.
 pub(super) const PAGE_ENTRIES_MAX: usize = 1024;
 const _: () = assert!(PAGE_ENTRIES_MAX <= LIST_PAGE_ENTRIES_MAX);
-/// A page that hashes is ended when so many octets were hashed for it, so that the client sees how it goes.
+/// A page that hashes is ended when so many bytes were hashed for it, so that the client sees how it goes.
 const PAGE_HASHED_BYTES: u64 = 1 << 30;
 
 /// What listings need from the server.
@@ -56,7 +56,7 @@ pub(super) struct Listing {
     held_back: Option<ListEntry>,
     /// Entries in the next page at most. The first is short, so that the client has something to do while the next is made.
     page_entries: usize,
-    /// The page that is being made, between the slices that it is made in, and the octets that were hashed for it.
+    /// The page that is being made, between the slices that it is made in, and the bytes that were hashed for it.
     page: Option<PageWriter>,
     hashed: u64,
     /// The file of `held_back` while it is being hashed.
@@ -219,13 +219,13 @@ impl Lister<'_> {
             };
             let glob = &mut listing.glob;
             let Ok(path) = level.path.join(&name) else {
-                let octets = [level.path.as_bytes(), b"/", &name].concat();
-                if !level.all && glob.as_mut().is_some_and(|glob| !glob.reaches(&octets)) {
+                let bytes = [level.path.as_bytes(), b"/", &name].concat();
+                if !level.all && glob.as_mut().is_some_and(|glob| !glob.reaches(&bytes)) {
                     continue;
                 }
                 // It can't be asked for, nor be named in full; but who asks for all that is there has to know that this isn't.
                 let name = name.escape_ascii();
-                let message = format!("what is below is left out, its path has over {PATH_OCTETS_MAX} octets: {name}");
+                let message = format!("what is below is left out, its path has over {PATH_BYTES_MAX} bytes: {name}");
                 return Ok(Some(unreadable(&level.path, message)));
             };
             let is_listed = level.all || glob.as_ref().is_none_or(|glob| glob.matches(path.as_bytes()));

@@ -24,10 +24,10 @@ impl Piece {
     /// Reads and compresses it. If it doesn't shrink it is sent as it is; having been read, it is in memory.
     pub(super) fn pack(&self) -> Result<Loaded, Failure> {
         let length = usize::try_from(self.length).map_err(|_| Failure::new(ErrorCode::Io, "piece too large"))?;
-        let octets = self.source.read(self.offset, length)?;
-        // Compressed octets are sent later than they are read, so what was read is checked now.
+        let bytes = self.source.read(self.offset, length)?;
+        // Compressed bytes are sent later than they are read, so what was read is checked now.
         self.source.check()?;
-        Ok(packed(&octets).unwrap_or(Loaded::InPlace))
+        Ok(packed(&bytes).unwrap_or(Loaded::InPlace))
     }
 
     /// Copies as much of it as there is room for. Where that is all of it, it is compressed if that is wanted.
@@ -36,17 +36,17 @@ impl Piece {
         if let Some(ahead) = NonZeroU64::new(self.length.saturating_mul(2)) {
             let _ = fadvise(&*self.source.file, self.offset, Some(ahead), Advice::WillNeed);
         }
-        let octets = self.source.read(self.offset, room.bytes())?;
+        let bytes = self.source.read(self.offset, room.bytes())?;
         if self.how != LoadHow::AsItIs {
             self.source.check()?;
         }
-        let packs = self.how == LoadHow::Compressed && octets.len() as u64 == self.length;
-        let packed = if packs { packed(&octets) } else { None };
-        Ok(packed.unwrap_or_else(|| Loaded::Copied(room.hold(octets))))
+        let packs = self.how == LoadHow::Compressed && bytes.len() as u64 == self.length;
+        let packed = if packs { packed(&bytes) } else { None };
+        Ok(packed.unwrap_or_else(|| Loaded::Copied(room.hold(bytes))))
     }
 }
 
-fn packed(octets: &[u8]) -> Option<Loaded> {
-    let packed = zstd::bulk::compress(octets, ZSTD_LEVEL).ok()?;
-    (packed.len() < octets.len()).then(|| Loaded::Packed(packed.into()))
+fn packed(bytes: &[u8]) -> Option<Loaded> {
+    let packed = zstd::bulk::compress(bytes, ZSTD_LEVEL).ok()?;
+    (packed.len() < bytes.len()).then(|| Loaded::Packed(packed.into()))
 }

@@ -47,13 +47,13 @@ struct Failure {
 mod limits {
     /// Files of up to this are read whole, and travel many to a message: those of one leaf.
     pub(super) const SMALL_FILE_BYTES_MAX: u64 = crate::digest::LEAF_BYTES_MIN;
-    /// Octets of memory of what the fetches of one client name: more than any one fetch can.
+    /// Bytes of memory of what the fetches of one client name: more than any one fetch can.
     pub(super) const CLIENT_FETCH_NAMES_BYTES_MAX: usize = 8 << 20;
     /// So much of it a client may have whatever others have: a fetch of many short names, or several of few.
     pub(super) const CLIENT_FETCH_NAMES_BYTES_SURE: usize = 256 << 10;
     /// The same of all clients, beyond what is sure.
     pub(super) const FETCH_NAMES_BYTES_MAX: usize = 256 << 20;
-    /// Octets of memory of the names that the listings of one client keep: those of a directory with a million entries.
+    /// Bytes of memory of the names that the listings of one client keep: those of a directory with a million entries.
     pub(super) const CLIENT_LIST_NAMES_BYTES_MAX: usize = 128 << 20;
     /// So much of it a client may have whatever others have.
     pub(super) const CLIENT_LIST_NAMES_BYTES_SURE: usize = 1 << 20;
@@ -61,7 +61,7 @@ mod limits {
     pub(super) const LIST_NAMES_BYTES_MAX: usize = 256 << 20;
     /// Files that one job looks at.
     pub(super) const BATCH_FILES_MAX: usize = 512;
-    /// Octets of small files that one job reads.
+    /// Bytes of small files that one job reads.
     pub(super) const BATCH_BYTES_MAX: usize = 1 << 20;
     /// Files that one job leaves open.
     pub(super) const BATCH_OPEN_MAX: usize = 8;
@@ -74,10 +74,10 @@ mod limits {
     /// Large files that are hashed ahead of their turn.
     pub(super) const HASH_AHEAD_MAX: usize = 4;
     /// Pieces of one file, or of the plain dialect, that are on their way from the disk to the socket: at least 2, then up to
-    /// these octets and this number.
+    /// these bytes and this number.
     pub(super) const PIPELINE_BYTES_MAX: u64 = 4 << 20;
     pub(super) const PIPELINE_PIECES_MAX: usize = 64;
-    /// Octets of copies of pieces, of files that are not on a local disk, of all clients, beyond what is sure.
+    /// Bytes of copies of pieces, of files that are not on a local disk, of all clients, beyond what is sure.
     pub(super) const COPIES_BYTES_MAX: usize = 32 << 20;
     /// Of these, what one client may have, or one piece.
     pub(super) const CLIENT_COPIES_BYTES_MAX: usize = COPIES_BYTES_MAX / 2;
@@ -85,16 +85,16 @@ mod limits {
     pub(super) const DEVICE_COPIES_AHEAD_BYTES_MAX: usize = COPIES_BYTES_MAX / 4;
     /// A client that has none of them may have so much, whatever others have.
     pub(super) const CLIENT_COPIES_BYTES_SURE: usize = 256 << 10;
-    /// Octets of small files in one data message: as many as the client wants in a chunk, between these.
+    /// Bytes of small files in one data message: as many as the client wants in a chunk, between these.
     pub(super) const DATA_MESSAGE_BYTES_MIN: u64 = 64 << 10;
     pub(super) const DATA_MESSAGE_BYTES_MAX: u64 = 1 << 20;
     /// Replies that wait for the socket before no more requests are read.
     pub(super) const REPLIES_WAITING_MAX: usize = 256;
-    /// The same in octets.
+    /// The same in bytes.
     pub(super) const REPLY_BYTES_WAITING_MAX: usize = 2 << 20;
     /// Requests of the plain dialect that wait before no more are read.
     pub(super) const PLAIN_WAITING_MAX: usize = 1024;
-    /// Octets that a page which is being made is taken to have: no more of them are begun than would, together with the replies that
+    /// Bytes that a page which is being made is taken to have: no more of them are begun than would, together with the replies that
     /// wait, be over the limit on these.
     pub(super) const PAGE_BYTES_EXPECTED: usize = 128 << 10;
     /// Pages of a listing that can be asked for ahead.

@@ -12,7 +12,7 @@ const ALLOCATED_MIN: usize = 32;
 /// What one name takes at least.
 const NAME_BYTES_MIN: usize = size_of::<DirEntry>() + ALLOCATED_MIN;
 
-/// Octets of names of the listings of all clients.
+/// Bytes of names of the listings of all clients.
 #[derive(Debug, Default)]
 pub(super) struct Names(AtomicUsize);
 

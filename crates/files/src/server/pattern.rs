@@ -26,7 +26,7 @@ pub(super) struct Pattern {
     prefixes: Prefixes,
 }
 
-/// Tells whether octets can begin a match.
+/// Tells whether bytes can begin a match.
 #[derive(Debug)]
 struct Prefixes {
     automaton: DFA,
@@ -61,7 +61,7 @@ impl Pattern {
 }
 
 impl Prefixes {
-    /// Of an anchored regular expression over octets.
+    /// Of an anchored regular expression over bytes.
     fn new(regex: &str) -> Result<Prefixes, regex_automata::hybrid::BuildError> {
         let automaton = DFA::builder()
             .configure(
@@ -78,13 +78,13 @@ impl Prefixes {
         Ok(Prefixes { automaton, cache })
     }
 
-    fn has<'a>(&mut self, octets: impl Iterator<Item = &'a u8>) -> bool {
+    fn has<'a>(&mut self, bytes: impl Iterator<Item = &'a u8>) -> bool {
         let Prefixes { automaton, cache } = self;
         let begin = start::Config::new().anchored(Anchored::Yes);
         let Ok(mut state) = automaton.start_state(cache, &begin) else { return true };
-        for octet in octets {
+        for byte in bytes {
             // It can't fail so configured; if it did, the directory would be looked at.
-            let Ok(next) = automaton.next_state(cache, state, *octet) else { return true };
+            let Ok(next) = automaton.next_state(cache, state, *byte) else { return true };
             state = next;
             if LazyStateID::is_dead(&state) {
                 return false;
@@ -97,17 +97,17 @@ impl Prefixes {
 /// How deep the braces of a pattern are nested.
 fn braces_depth(glob: &str) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0);
-    let mut octets = glob.bytes().peekable();
-    while let Some(octet) = octets.next() {
-        match octet {
+    let mut bytes = glob.bytes().peekable();
+    while let Some(byte) = bytes.next() {
+        match byte {
             b'{' => depth += 1,
             b'}' => depth = depth.saturating_sub(1),
-            b'\\' => _ = octets.next(),
+            b'\\' => _ = bytes.next(),
             b'[' => {
-                octets.next_if(|octet| matches!(octet, b'!' | b'^'));
+                bytes.next_if(|byte| matches!(byte, b'!' | b'^'));
                 // The first one is in the brackets whatever it is.
-                octets.next();
-                octets.find(|octet| *octet == b']');
+                bytes.next();
+                bytes.find(|byte| *byte == b']');
             }
             _ => {}
         }
@@ -122,7 +122,7 @@ pub(super) fn literal_beginning(glob: &str) -> RelPath {
     let mut names = glob.split('/').peekable();
     while let Some(name) = names.next() {
         let is_last = names.peek().is_none();
-        let is_literal = !name.bytes().any(|octet| b"*?[]{},!\\".contains(&octet));
+        let is_literal = !name.bytes().any(|byte| b"*?[]{},!\\".contains(&byte));
         match path.join(name.as_bytes()) {
             Ok(longer) if !is_last && is_literal => path = longer,
             _ => break,

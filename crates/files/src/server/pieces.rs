@@ -95,7 +95,7 @@ impl PieceCursor {
         (length > 0).then_some(Piece { offset: range.offset, length, hole })
     }
 
-    /// The first `length` octets of what [`PieceCursor::peek`] gave are on their way.
+    /// The first `length` bytes of what [`PieceCursor::peek`] gave are on their way.
     pub(super) fn advance(&mut self, length: u64) {
         if let Some(range) = self.ranges.front_mut() {
             let length = length.min(range.length);
@@ -143,13 +143,13 @@ mod tests {
                 .into_iter()
                 .map(|(offset, length, hole)| Extent { offset, length, hole })
                 .collect();
-            let wanted = |octet: u64| {
-                octet < size && ranges.as_ref().is_none_or(|ranges| {
-                    ranges.iter().any(|range| range.offset <= octet && octet < range.offset + range.length)
+            let wanted = |byte: u64| {
+                byte < size && ranges.as_ref().is_none_or(|ranges| {
+                    ranges.iter().any(|range| range.offset <= byte && byte < range.offset + range.length)
                 })
             };
-            let is_hole = |octet: u64| {
-                extents.iter().any(|extent| extent.hole && extent.offset <= octet && octet < extent.offset + extent.length)
+            let is_hole = |byte: u64| {
+                extents.iter().any(|extent| extent.hole && extent.offset <= byte && byte < extent.offset + extent.length)
             };
             // So many of them at a time, as somebody looks for them.
             let layout = |from: u64| {
@@ -172,14 +172,14 @@ mod tests {
                 prop_assert!(piece.length > 0);
                 prop_assert!(piece.hole || piece.length <= chunk);
                 let length = if piece.hole { piece.length } else { piece.length.min(cut) };
-                for octet in piece.offset..piece.offset + length {
-                    prop_assert_eq!(is_hole(octet), piece.hole);
-                    sent.push(octet);
+                for byte in piece.offset..piece.offset + length {
+                    prop_assert_eq!(is_hole(byte), piece.hole);
+                    sent.push(byte);
                 }
                 cursor.advance(length);
             }
             prop_assert!(cursor.is_done());
-            prop_assert_eq!(sent, (0..size).filter(|&octet| wanted(octet)).collect::<Vec<_>>());
+            prop_assert_eq!(sent, (0..size).filter(|&byte| wanted(byte)).collect::<Vec<_>>());
         }
     }
 }

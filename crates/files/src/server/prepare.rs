@@ -41,10 +41,10 @@ pub(super) struct Preparing<'a> {
     pub(super) open_max: usize,
 }
 
-/// A file whose octets are still in the batch's buffer.
+/// A file whose bytes are still in the batch's buffer.
 enum Looked {
     Done(Prepared<Source>),
-    Small { metadata: FileMetadata, octets: Range<usize> },
+    Small { metadata: FileMetadata, bytes: Range<usize> },
 }
 
 impl Preparing<'_> {
@@ -136,12 +136,12 @@ impl Preparing<'_> {
         stat.size <= SMALL_FILE_BYTES_MAX.min(self.request.chunk_bytes) && !keeps_holes
     }
 
-    fn small(&self, n: u32, file: &FetchFile, stat: &FileStat, octets: Range<usize>, buffer: &[u8]) -> Looked {
+    fn small(&self, n: u32, file: &FetchFile, stat: &FileStat, bytes: Range<usize>, buffer: &[u8]) -> Looked {
         let wants = self.request.digest != DigestWish::None;
         let unless = unless_digest(file);
         let digest = (wants || unless.is_some()).then(|| {
             self.small_digests.lookup(stat).unwrap_or_else(|| {
-                let digest = Digest::of(buffer.get(octets.clone()).unwrap_or_default());
+                let digest = Digest::of(buffer.get(bytes.clone()).unwrap_or_default());
                 self.small_digests.remember(stat, digest, self.began);
                 digest
             })
@@ -149,7 +149,7 @@ impl Preparing<'_> {
         if unless.is_some() && digest == unless {
             return Looked::Done(Prepared::Answer(FileAnswer::Same { n }));
         }
-        Looked::Small { metadata: metadata(n, stat, digest.filter(|_| wants), false), octets }
+        Looked::Small { metadata: metadata(n, stat, digest.filter(|_| wants), false), bytes }
     }
 
     fn large(&self, n: u32, file: &FetchFile, source: Source) -> Result<Looked, Failure> {
@@ -177,8 +177,8 @@ impl Preparing<'_> {
         let buffer = if buffer.is_empty() { Bytes::new() } else { self.budget.hold(buffer) };
         let finish = |one| match one {
             Looked::Done(done) => done,
-            Looked::Small { metadata, octets } => {
-                let body = buffer.slice(octets);
+            Looked::Small { metadata, bytes } => {
+                let body = buffer.slice(bytes);
                 let packed = match &mut packer {
                     Some(packer) if body.len() >= PACK_FROM_BYTES => {
                         packer.compress(&body).ok().filter(|packed| packed.len() < body.len())

@@ -42,13 +42,13 @@ impl Source {
         Ok(opened.map(|(file, stat)| Source { file: Arc::new(handle(file, None)), stat, is_local: true }))
     }
 
-    /// Appends the file from its beginning, as far as this size or a little beyond; how many octets that were. Blocks.
+    /// Appends the file from its beginning, as far as this size or a little beyond; how many bytes that were. Blocks.
     pub(super) fn append(&self, buffer: &mut Vec<u8>, size: usize) -> Result<usize, Failure> {
         let begin = buffer.len();
         while buffer.len() - begin < size {
             let at = buffer.len() - begin;
             buffer.reserve(size - at);
-            // Not zeroed before: this is each octet of each small file.
+            // Not zeroed before: this is each byte of each small file.
             match rustix::io::pread(&*self.file, rustix::buffer::spare_capacity(buffer), at as u64) {
                 Ok(0) => break,
                 Ok(_) | Err(Errno::INTR) => {}
@@ -58,19 +58,19 @@ impl Source {
         Ok(buffer.len() - begin)
     }
 
-    /// Reads exactly these octets. Blocks. A file that ends before them has changed.
+    /// Reads exactly these bytes. Blocks. A file that ends before them has changed.
     pub(super) fn read(&self, offset: u64, length: usize) -> Result<Vec<u8>, Failure> {
-        let mut octets = Vec::with_capacity(length);
-        while octets.len() < length {
-            let at = offset.saturating_add(octets.len() as u64);
-            match rustix::io::pread(&*self.file, rustix::buffer::spare_capacity(&mut octets), at) {
+        let mut bytes = Vec::with_capacity(length);
+        while bytes.len() < length {
+            let at = offset.saturating_add(bytes.len() as u64);
+            match rustix::io::pread(&*self.file, rustix::buffer::spare_capacity(&mut bytes), at) {
                 Ok(0) => return Err(Failure::changed("the file shrank while it was sent")),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(Failure::io(&errno.into())),
             }
         }
-        octets.truncate(length);
-        Ok(octets)
+        bytes.truncate(length);
+        Ok(bytes)
     }
 
     /// Whether the open file still is the version that it was at opening, so far as its times and size tell. Blocks where the file

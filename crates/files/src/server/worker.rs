@@ -228,7 +228,7 @@ impl Workers {
     pub(super) fn load(&mut self, piece: Piece) -> Option<Result<Loaded, Failure>> {
         let Piece { asker, slot, ref source, offset, length, how } = piece;
         if !source.is_local {
-            // A piece of more octets than memory can have waits for ever; there is none.
+            // A piece of more bytes than memory can have waits for ever; there is none.
             let bytes = usize::try_from(length).unwrap_or(usize::MAX);
             let cut = match how {
                 // The plain dialect has asked for one frame, of all of it.

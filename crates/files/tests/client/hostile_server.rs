@@ -272,7 +272,7 @@ fn content_with_the_wrong_digest_is_never_installed() {
     }
 }
 
-/// A server that answers the fetch of one file of four octets like this.
+/// A server that answers the fetch of one file of four bytes like this.
 fn liar(answer: impl Fn(&FetchRequest) -> Answer + Send + 'static) -> HostileServer {
     HostileServer::start(move |request| match request {
         Request::List(list) => vec![page(list.id, vec![entry("f", EntryKind::File, 4)])],
@@ -288,9 +288,9 @@ fn liar(answer: impl Fn(&FetchRequest) -> Answer + Send + 'static) -> HostileSer
 
 #[test]
 fn lies_about_lengths_end_the_transfer() {
-    let raw = |mut octets: Vec<u8>, at: usize, octet: u8| {
-        octets[at] = octet;
-        Bytes::from(octets)
+    let raw = |mut bytes: Vec<u8>, at: usize, byte: u8| {
+        bytes[at] = byte;
+        Bytes::from(bytes)
     };
     type Lie = Box<dyn Fn(&FetchRequest) -> Answer + Send>;
     let header = move |fetch: &FetchRequest| DataHeader { id: fetch.id, entries: vec![piece(0, 0, 4, true)] };
@@ -464,8 +464,8 @@ fn a_writer_never_gets_what_is_wrong() {
     });
     struct Untouched;
     impl std::io::Write for Untouched {
-        fn write(&mut self, octets: &[u8]) -> std::io::Result<usize> {
-            panic!("{} octets were written", octets.len());
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            panic!("{} bytes were written", bytes.len());
         }
         fn flush(&mut self) -> std::io::Result<()> {
             Ok(())

@@ -15,7 +15,7 @@ use towpath_sockets::Endpoint;
 
 use crate::support::*;
 
-/// A relay in front of a server that cuts its first connections after so many octets of the server's.
+/// A relay in front of a server that cuts its first connections after so many bytes of the server's.
 fn cutting_proxy(server: &Endpoint, cuts: Vec<usize>) -> (Endpoint, Arc<AtomicUsize>) {
     let Endpoint::Tcp { host, port } = server.clone() else { panic!("tcp only") };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -74,7 +74,7 @@ fn connections_that_break_early_still_bring_what_comes_in_one_piece() {
     for index in 0..400 {
         write(&source.path().join(format!("small/{index}")), &noise(4096, index));
     }
-    let halves: Vec<u8> = noise(1 << 20, 1).into_iter().flat_map(|octet| [octet, 0]).collect();
+    let halves: Vec<u8> = noise(1 << 20, 1).into_iter().flat_map(|byte| [byte, 0]).collect();
     write(&source.path().join("compressible"), &halves);
     let server = TestServer::start(source.path());
     for (path, cut) in [("small", 600_000), ("compressible", 300_000)] {
@@ -132,10 +132,10 @@ fn a_server_that_comes_back_is_found_again() {
 }
 
 /// Gets a file until so much of it is there, and leaves the rest.
-fn interrupt(server: &Endpoint, source: &str, destination: &Path, octets: u64) {
+fn interrupt(server: &Endpoint, source: &str, destination: &Path, bytes: u64) {
     let cancel = CancelHandle::new();
     let mut cancel_when_there = |progress: Progress| {
-        if progress.bytes_done >= octets {
+        if progress.bytes_done >= bytes {
             cancel.cancel();
         }
     };

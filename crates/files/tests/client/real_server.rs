@@ -73,7 +73,7 @@ fn sparse_files_keep_their_holes() {
     assert!(summary.verified && summary.received_bytes < 2 * MIB as u64, "{summary:?}");
     assert_eq!(describe(destination.path()), describe(source.path()));
     let allocated = fs::metadata(destination.path().join("sparse")).unwrap().blocks() * 512;
-    assert!(allocated < 2 * MIB as u64, "{allocated} octets are allocated");
+    assert!(allocated < 2 * MIB as u64, "{allocated} bytes are allocated");
 }
 
 /// Hashing takes longer than anything else may.

@@ -43,11 +43,11 @@ impl Drop for TestServer {
     }
 }
 
-/// Octets that do not repeat and do not compress.
+/// Bytes that do not repeat and do not compress.
 pub fn noise(count: usize, seed: u64) -> Vec<u8> {
-    let mut octets = vec![0; count];
-    blake3::Hasher::new_keyed(&[7; 32]).update(&seed.to_be_bytes()).finalize_xof().fill(&mut octets);
-    octets
+    let mut bytes = vec![0; count];
+    blake3::Hasher::new_keyed(&[7; 32]).update(&seed.to_be_bytes()).finalize_xof().fill(&mut bytes);
+    bytes
 }
 
 pub fn write(path: &Path, content: &[u8]) {
@@ -130,8 +130,8 @@ impl Shared {
 }
 
 impl std::io::Write for Shared {
-    fn write(&mut self, octets: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(octets)
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
     }
 
     fn flush(&mut self) -> std::io::Result<()> {

@@ -12,8 +12,8 @@ pub const LARGE: u64 = 1 << 62;
 struct Content {
     leaves: LeafSize,
     digest: Option<Digest>,
-    octets: Vec<u8>,
-    /// Octets of each leaf that were written.
+    bytes: Vec<u8>,
+    /// Bytes of each leaf that were written.
     written: HashMap<u64, u64>,
 }
 
@@ -98,8 +98,8 @@ impl FakeDisk {
     fn begin(&mut self, spec: &ContentSpec) {
         assert!(!spec.resume, "this disk never told of a part");
         assert_eq!(spec.leaves.file_bytes(), spec.version.size);
-        let octets = if spec.version.size < LARGE { vec![0; spec.version.size as usize] } else { Vec::new() };
-        let content = Content { leaves: spec.leaves, digest: spec.digest, octets, written: HashMap::new() };
+        let bytes = if spec.version.size < LARGE { vec![0; spec.version.size as usize] } else { Vec::new() };
+        let content = Content { leaves: spec.leaves, digest: spec.digest, bytes, written: HashMap::new() };
         assert!(self.contents.insert(spec.content, content).is_none(), "a content is begun once");
     }
 
@@ -114,11 +114,11 @@ impl FakeDisk {
     ) -> Result<Vec<(u64, [u8; 32])>, DiskError> {
         let content = self.contents.get_mut(&content).expect("a content that was begun");
         let end = offset.checked_add(length).expect("within a file");
-        assert!(end <= content.leaves.file_bytes(), "octets beyond the end of the file");
-        if content.octets.is_empty() {
+        assert!(end <= content.leaves.file_bytes(), "bytes beyond the end of the file");
+        if content.bytes.is_empty() {
             return Err(failed());
         }
-        let target = &mut content.octets[offset as usize..end as usize];
+        let target = &mut content.bytes[offset as usize..end as usize];
         match data {
             Some(data) => target.copy_from_slice(data),
             None => target.fill(0),
@@ -127,9 +127,9 @@ impl FakeDisk {
         let (mut leaf, mut at) = (leaf, offset);
         while at < end {
             let (start, leaf_length) = content.leaves.range(leaf).expect("a leaf of the file");
-            assert!((start..start + leaf_length).contains(&at), "octets of another leaf");
+            assert!((start..start + leaf_length).contains(&at), "bytes of another leaf");
             let now = end.min(start + leaf_length) - at;
-            // Octets that start a leaf anew come when it was bad.
+            // Bytes that start a leaf anew come when it was bad.
             let written = content.written.entry(leaf).or_default();
             if at == start {
                 *written = 0;
@@ -137,8 +137,8 @@ impl FakeDisk {
             *written += now;
             if *written == leaf_length {
                 let mut hasher = LeafHasher::new(content.leaves, leaf).expect("a leaf of the file");
-                let octets = &content.octets[start as usize..(start + leaf_length) as usize];
-                hasher.update(octets).expect("as long as the leaf");
+                let bytes = &content.bytes[start as usize..(start + leaf_length) as usize];
+                hasher.update(bytes).expect("as long as the leaf");
                 whole.push((leaf, hasher.finish().expect("as long as the leaf")));
             }
             at += now;
@@ -153,7 +153,7 @@ impl FakeDisk {
         let content = self.contents.remove(&content).expect("a content that was begun");
         if self.verify {
             let digest = content.digest.expect("a digest to check against");
-            assert_eq!(digest.0, *blake3::hash(&content.octets).as_bytes(), "something unverified is installed");
+            assert_eq!(digest.0, *blake3::hash(&content.bytes).as_bytes(), "something unverified is installed");
         }
     }
 }

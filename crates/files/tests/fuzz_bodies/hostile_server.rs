@@ -1,4 +1,4 @@
-//! A server that says anything in any order, to a client whose disk is honest: the octets are the server's script.
+//! A server that says anything in any order, to a client whose disk is honest: the bytes are the server's script.
 //!
 //! Most of its steps fit what the client asked for, or a run would end at its first message; each can be wrong in some way.
 
@@ -225,22 +225,22 @@ impl Play {
             entry.body_length = 0;
             return self.send_piece(entry, Bytes::new());
         }
-        let mut octets = vec![octet_of(asked.name, asked.size); length as usize];
+        let mut bytes = vec![octet_of(asked.name, asked.size); length as usize];
         if shape & 0x40 != 0
-            && let Some(octet) = octets.last_mut()
+            && let Some(byte) = bytes.last_mut()
         {
-            *octet ^= 1;
+            *byte ^= 1;
         }
         if shape & 0x10 != 0 && length > 0 {
-            let mut packed = zstd::bulk::compress(&octets, 1).expect("compressing in memory");
+            let mut packed = zstd::bulk::compress(&bytes, 1).expect("compressing in memory");
             if shape & 0x80 != 0 {
                 packed.truncate(packed.len() / 2 + 1);
             }
             entry.body = Body::Zstd;
             entry.body_length = packed.len() as u64;
-            octets = packed;
+            bytes = packed;
         }
-        self.send_piece(entry, octets.into());
+        self.send_piece(entry, bytes.into());
     }
 
     fn about_file(&mut self, step: u8, operand: &mut impl FnMut() -> u8) {
@@ -400,14 +400,14 @@ fn name_of(path: &[u8]) -> usize {
     NAMES.iter().position(|name| name.as_bytes() == path).unwrap_or(0)
 }
 
-/// The octet that fills a file.
+/// The byte that fills a file.
 fn octet_of(name: usize, size: u64) -> u8 {
     (name as u8) << 4 | (size as u8 & 7)
 }
 
 fn digest_of(name: usize, size: u64) -> Digest {
-    let octets = vec![octet_of(name, size); size as usize];
-    Digest(*blake3::hash(&octets).as_bytes())
+    let bytes = vec![octet_of(name, size); size as usize];
+    Digest(*blake3::hash(&bytes).as_bytes())
 }
 
 fn leaf_values(name: usize, size: u64, leaves: LeafSize) -> Vec<[u8; 32]> {

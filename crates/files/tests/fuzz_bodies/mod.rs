@@ -1,10 +1,10 @@
-//! What the fuzz targets of `fuzz/` do with their octets. `tests/corpus.rs` does the same with those that are kept, so that the
+//! What the fuzz targets of `fuzz/` do with their bytes. `tests/corpus.rs` does the same with those that are kept, so that the
 //! two can't drift apart.
 
 mod fake_disk;
 mod hostile_server;
 
-use towpath_files::limits::{DATA_ENTRIES_MAX, NAME_OCTETS_MAX, PATH_OCTETS_MAX, PLAIN_SIZE_MAX};
+use towpath_files::limits::{DATA_ENTRIES_MAX, NAME_BYTES_MAX, PATH_BYTES_MAX, PLAIN_SIZE_MAX};
 use towpath_files::path::{Escaped, RelPath};
 use towpath_files::protocol::Dialect;
 use towpath_files::protocol::control::{Reply, Request};
@@ -44,7 +44,7 @@ pub fn files_reply(json: &[u8]) {
     }
 }
 
-/// The header of a data message is fixed to the octet: what is understood has no other form.
+/// The header of a data message is fixed to the byte: what is understood has no other form.
 pub fn files_data_header(frame: &[u8]) {
     if let Ok(header) = DataHeader::decode(frame) {
         assert!((1..=DATA_ENTRIES_MAX).contains(&header.entries.len()));
@@ -57,7 +57,7 @@ pub fn files_data_header(frame: &[u8]) {
     }
 }
 
-/// A message of frames, each with its length in the octet before it; the last takes what there is.
+/// A message of frames, each with its length in the byte before it; the last takes what there is.
 fn frames(mut data: &[u8]) -> Vec<&[u8]> {
     let mut frames = Vec::new();
     while let [length, rest @ ..] = data {
@@ -76,7 +76,7 @@ pub fn files_plain(data: &[u8]) {
     if let Ok(request) = PlainRequest::decode(&message) {
         assert!(request.range.is_none_or(|range| range.size <= PLAIN_SIZE_MAX));
         assert!(request.range.is_none_or(|range| range.offset.checked_add(range.size).is_some()));
-        assert!(request.path.as_ref().is_none_or(|path| path.len() <= PATH_OCTETS_MAX));
+        assert!(request.path.as_ref().is_none_or(|path| path.len() <= PATH_BYTES_MAX));
         assert_eq!(PlainRequest::decode(&request.encode()), Ok(request));
     }
 }
@@ -103,19 +103,19 @@ pub fn files_envelope(data: &[u8]) {
 }
 
 /// A path below a root, as a hostile peer may name one.
-pub fn files_path(octets: &[u8]) {
-    let shown = Escaped(octets).to_string();
+pub fn files_path(bytes: &[u8]) {
+    let shown = Escaped(bytes).to_string();
     assert!(!shown.chars().any(char::is_control), "a log or terminal would obey this");
-    let names = || octets.split(|octet| *octet == b'/');
-    let fits = octets.is_empty()
-        || octets.len() <= PATH_OCTETS_MAX
+    let names = || bytes.split(|byte| *byte == b'/');
+    let fits = bytes.is_empty()
+        || bytes.len() <= PATH_BYTES_MAX
             && names()
-                .all(|name| !matches!(name, b"" | b"." | b"..") && !name.contains(&0) && name.len() <= NAME_OCTETS_MAX);
-    let path = RelPath::new(octets);
+                .all(|name| !matches!(name, b"" | b"." | b"..") && !name.contains(&0) && name.len() <= NAME_BYTES_MAX);
+    let path = RelPath::new(bytes);
     assert_eq!(path.is_ok(), fits, "{path:?}");
     let Ok(path) = path else { return };
-    assert_eq!(path.as_bytes(), octets);
-    assert_eq!(path.is_root(), octets.is_empty());
+    assert_eq!(path.as_bytes(), bytes);
+    assert_eq!(path.is_root(), bytes.is_empty());
     let rebuilt = path.names().try_fold(RelPath::root(), |path, name| path.join(name));
     assert_eq!(rebuilt.as_ref(), Ok(&path));
     if let Some((parent, name)) = path.split() {

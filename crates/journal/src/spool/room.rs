@@ -25,7 +25,7 @@ pub enum NoRoom {
     Ever,
 }
 
-/// The room for large bodies, in octets: what has come of each takes its part until the file is closed. What is only announced
+/// The room for large bodies, in bytes: what has come of each takes its part until the file is closed. What is only announced
 /// takes none, or whoever announces much and sends nothing would keep all others out. And in files, of which each has one: connections
 /// need descriptors too.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// Room for so many octets, in so many files.
+    /// Room for so many bytes, in so many files.
     pub fn new(most: u64, most_files: u64) -> Arc<Room> {
         Arc::new(Room { most, taken: AtomicU64::new(0), most_files, files: AtomicU64::new(0) })
     }
@@ -47,7 +47,7 @@ impl Room {
         getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / 2
     }
 
-    /// Half of what a directory's file system has room for, with `kept` octets that bodies have there already: other programs that
+    /// Half of what a directory's file system has room for, with `kept` bytes that bodies have there already: other programs that
     /// write to it, and the journal, have the other half.
     pub fn half_of(directory: &Path, kept: u64) -> io::Result<u64> {
         let system = rustix::fs::statvfs(directory)?;
@@ -74,23 +74,23 @@ impl Room {
         self.files.load(Ordering::Relaxed)
     }
 
-    /// Takes room for some octets.
-    pub fn claim(self: &Arc<Room>, kind: BodyOf, octets: u64) -> Result<Claim, NoRoom> {
-        take(&self.taken, octets, self.most_of(kind))?;
-        Ok(Claim { room: self.clone(), octets, files: 0 })
+    /// Takes room for some bytes.
+    pub fn claim(self: &Arc<Room>, kind: BodyOf, bytes: u64) -> Result<Claim, NoRoom> {
+        take(&self.taken, bytes, self.most_of(kind))?;
+        Ok(Claim { room: self.clone(), bytes, files: 0 })
     }
 
     /// Takes room for a file with nothing in it.
     pub fn claim_file(self: &Arc<Room>, kind: BodyOf) -> Result<Claim, NoRoom> {
         take(&self.files, 1, self.most_files_of(kind))?;
-        Ok(Claim { room: self.clone(), octets: 0, files: 1 })
+        Ok(Claim { room: self.clone(), bytes: 0, files: 1 })
     }
 
     /// Takes room for a body that is on the disk already.
-    pub fn claim_anyway(self: &Arc<Room>, octets: u64) -> Claim {
-        self.taken.fetch_add(octets, Ordering::Relaxed);
+    pub fn claim_anyway(self: &Arc<Room>, bytes: u64) -> Claim {
+        self.taken.fetch_add(bytes, Ordering::Relaxed);
         self.files.fetch_add(1, Ordering::Relaxed);
-        Claim { room: self.clone(), octets, files: 1 }
+        Claim { room: self.clone(), bytes, files: 1 }
     }
 }
 
@@ -111,21 +111,21 @@ fn take(taken: &AtomicU64, more: u64, most: u64) -> Result<(), NoRoom> {
 #[derive(Debug)]
 pub struct Claim {
     room: Arc<Room>,
-    octets: u64,
+    bytes: u64,
     files: u64,
 }
 
 impl Claim {
     /// Takes over what another one has of the same room.
     pub fn absorb(&mut self, mut other: Claim) {
-        self.octets += std::mem::take(&mut other.octets);
+        self.bytes += std::mem::take(&mut other.bytes);
         self.files += std::mem::take(&mut other.files);
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.room.taken.fetch_sub(self.octets, Ordering::Relaxed);
+        self.room.taken.fetch_sub(self.bytes, Ordering::Relaxed);
         self.room.files.fetch_sub(self.files, Ordering::Relaxed);
     }
 }
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_bounded_as_octets_are() {
+    fn files_are_bounded_as_bytes_are() {
         let room = Room::new(1000, 8);
         let mut requests: Vec<_> = (0..6).map(|_| room.claim_file(BodyOf::Request).unwrap()).collect();
         assert_eq!(room.claim_file(BodyOf::Request).unwrap_err(), NoRoom::Now);

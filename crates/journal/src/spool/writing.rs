@@ -11,7 +11,7 @@ use towpath_sockets::Waker;
 
 enum Job {
     Begin { number: u64, length: u64, room: Option<Claim> },
-    Write { number: u64, octets: Bytes, room: Option<Claim> },
+    Write { number: u64, bytes: Bytes, room: Option<Claim> },
     Finish(u64),
     Abandon(u64),
 }
@@ -29,9 +29,9 @@ impl UnderWay {
         self.number
     }
 
-    /// Takes some octets, and the room that they have, if it is counted.
-    pub fn write(&self, octets: Bytes, room: Option<Claim>) {
-        let _ = self.jobs.send(Job::Write { number: self.number, octets, room });
+    /// Takes some bytes, and the room that they have, if it is counted.
+    pub fn write(&self, bytes: Bytes, room: Option<Claim>) {
+        let _ = self.jobs.send(Job::Write { number: self.number, bytes, room });
     }
 
     /// All of it has come.
@@ -104,7 +104,7 @@ impl Writing {
         Ok(Writing { jobs, finished, next: 0 })
     }
 
-    /// A body of so many octets begins to come. `room`: what is counted for its file; `None`: nobody counts, and the disk itself is asked
+    /// A body of so many bytes begins to come. `room`: what is counted for its file; `None`: nobody counts, and the disk itself is asked
     /// whether it has room for all of it.
     pub fn begin(&mut self, length: u64, room: Option<Claim>) -> UnderWay {
         self.next += 1;
@@ -126,11 +126,11 @@ fn write(mut place: Place, sync: bool, jobs: &Receiver<Job>, done: &Sender<Finis
             Job::Begin { number, length, room } => {
                 files.insert(number, place.create(length, room));
             }
-            Job::Write { number, octets, room } => {
+            Job::Write { number, bytes, room } => {
                 if let Some(file) = files.get_mut(&number)
                     && let Ok(writer) = file
                 {
-                    match (writer.write(&octets), room) {
+                    match (writer.write(&bytes), room) {
                         (Ok(()), Some(room)) => writer.take_room(room),
                         (Ok(()), None) => {}
                         (Err(error), _) => *file = Err(error),

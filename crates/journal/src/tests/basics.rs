@@ -143,13 +143,13 @@ fn a_body_in_a_file_is_kept_until_it_is_not_needed() {
         let spool = Spool::new(dir.path().join("spool")).unwrap();
         let (mut journal, recovered) = open(dir.path());
         let id = recovered.next_id;
-        let spooled = |octet: u8| {
+        let spooled = |byte: u8| {
             let mut writer = spool.create().unwrap();
-            writer.write(&vec![octet; 300_000]).unwrap();
+            writer.write(&vec![byte; 300_000]).unwrap();
             let body = writer.finish();
             if elsewhere {
                 // Linked by another way before: then it is copied.
-                let name = index::body_name(id, octet == b'o');
+                let name = index::body_name(id, byte == b'o');
                 std::fs::write(dir.path().join("bodies").join(name), "in the way").unwrap();
             }
             Body::large(body)
@@ -164,9 +164,9 @@ fn a_body_in_a_file_is_kept_until_it_is_not_needed() {
         let read = |body: &Body| {
             let any: &dyn Any = &**body.as_large().unwrap();
             let spooled = any.downcast_ref::<SpooledBody>().unwrap();
-            let mut octets = vec![0; spooled.length() as usize];
-            spooled.file().read_exact_at(&mut octets, 0).unwrap();
-            octets
+            let mut bytes = vec![0; spooled.length() as usize];
+            spooled.file().read_exact_at(&mut bytes, 0).unwrap();
+            bytes
         };
         let (mut journal, recovered) = open(dir.path());
         assert_eq!(read(&recovered.requests[0].body), vec![b'r'; 300_000]);

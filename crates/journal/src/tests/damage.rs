@@ -47,10 +47,10 @@ fn written(seed: u64, entries: u64, segment_bytes: u64) -> Written {
     }
     journal.close().unwrap();
     let files = disk.segments();
-    let (last, octets) = files.last_key_value().unwrap();
-    let header = block::SegmentHeader::decode(octets).unwrap();
+    let (last, bytes) = files.last_key_value().unwrap();
+    let header = block::SegmentHeader::decode(bytes).unwrap();
     let file = Storage::open(&disk, last).unwrap();
-    let mut reader = read::Reader::new(file, &header, octets.len() as u64);
+    let mut reader = read::Reader::new(file, &header, bytes.len() as u64);
     let mut starts = Vec::new();
     while let read::Next::Block { start, .. } = reader.next().unwrap() {
         starts.push(start as usize);
@@ -96,7 +96,7 @@ proptest! {
         }
     }
 
-    /// One octet that is wrong is of no consequence, or ends the journal early, where only the end can have been torn; or else it
+    /// One byte that is wrong is of no consequence, or ends the journal early, where only the end can have been torn; or else it
     /// stops the start.
     #[test]
     fn a_wrong_octet_is_never_believed(seed: u64) {
@@ -131,9 +131,9 @@ proptest! {
         }
     }
 
-    /// Any octets as a segment's blocks: nothing panics, nothing large is allocated.
+    /// Any bytes as a segment's blocks: nothing panics, nothing large is allocated.
     #[test]
-    fn octets_of_any_kind_are_survived(data in prop::collection::vec(any::<u8>(), 0..600)) {
+    fn bytes_of_any_kind_are_survived(data in prop::collection::vec(any::<u8>(), 0..600)) {
         fuzz_segment(&data);
     }
 }
@@ -180,10 +180,10 @@ fn it_is_told_how_much_was_cut() {
     let mut written = written(5, 30, ENOUGH);
     let start = *written.starts.last().unwrap();
     let file = written.files.get_mut(&written.last).unwrap();
-    let used = file.iter().rposition(|octet| *octet != 0).unwrap() + 1;
+    let used = file.iter().rposition(|byte| *byte != 0).unwrap() + 1;
     file[start + block::BLOCK_HEADER_BYTES] ^= 1;
     let cut = reopened(&written.files).unwrap().0.cut.unwrap();
-    assert_eq!((cut.offset, cut.octets), (start as u64, (used - start) as u64));
+    assert_eq!((cut.offset, cut.bytes), (start as u64, (used - start) as u64));
     assert!(CutTail::MEANING.contains("acknowledged"));
 }
 

@@ -24,16 +24,16 @@ pub(super) struct Op {
 }
 
 impl Op {
-    fn octets(&self) -> Vec<u8> {
+    fn bytes(&self) -> Vec<u8> {
         vec![(self.id as u8) ^ (self.kind as u8 * 64); self.length]
     }
 
     pub(super) fn body(&self, spool: &Spool) -> Body {
         if !self.large {
-            return Body::from(self.octets());
+            return Body::from(self.bytes());
         }
         let mut writer = spool.create().unwrap();
-        writer.write(&self.octets()).unwrap();
+        writer.write(&self.bytes()).unwrap();
         Body::large(writer.finish())
     }
 }
@@ -59,11 +59,11 @@ pub(super) fn random_op(random: &mut u64, model: &Model, next_id: &mut u64) -> O
 pub(super) fn apply(model: &mut Model, op: &Op) {
     match op.kind {
         Kind::Accept => {
-            model.insert(op.id, (op.octets(), None));
+            model.insert(op.id, (op.bytes(), None));
         }
         Kind::Finish => {
             let request = model.get_mut(&op.id).unwrap();
-            *request = (Vec::new(), Some((op.length as u16, op.octets())));
+            *request = (Vec::new(), Some((op.length as u16, op.bytes())));
         }
         Kind::Forget => {
             model.remove(&op.id);
@@ -79,15 +79,15 @@ pub(super) fn entry_of<'a>(op: &Op, body: &'a Body) -> Entry<'a> {
     }
 }
 
-fn octets_of(body: &Body) -> Vec<u8> {
+fn bytes_of(body: &Body) -> Vec<u8> {
     match body.as_large() {
         None => body.frames().unwrap().flatten().copied().collect(),
         Some(large) => {
             let any: &dyn Any = &**large;
             let spooled = any.downcast_ref::<SpooledBody>().unwrap();
-            let mut octets = vec![0; large.length() as usize];
-            std::os::unix::fs::FileExt::read_exact_at(spooled.file(), &mut octets, 0).unwrap();
-            octets
+            let mut bytes = vec![0; large.length() as usize];
+            std::os::unix::fs::FileExt::read_exact_at(spooled.file(), &mut bytes, 0).unwrap();
+            bytes
         }
     }
 }
@@ -99,8 +99,8 @@ pub(super) fn model_of(recovered: &Recovered) -> Model {
         assert_eq!((request.client, request.number), ([id as u8; 16], id + 1000));
         assert_eq!((&request.service[..], request.expires_unix_ms), (&b"echo"[..], id * 7));
         assert!(id < recovered.next_id);
-        let outcome = request.outcome.as_ref().map(|(status, body)| (*status, octets_of(body)));
-        (id, (octets_of(&request.body), outcome))
+        let outcome = request.outcome.as_ref().map(|(status, body)| (*status, bytes_of(body)));
+        (id, (bytes_of(&request.body), outcome))
     };
     recovered.requests.iter().map(entry).collect()
 }

@@ -213,7 +213,7 @@ fn append_for_ever(dir: &Path) {
     }
 }
 
-/// Appends until it fails, calls `free`, and appends once more when that works. The last body is of `large` octets, of which one does
+/// Appends until it fails, calls `free`, and appends once more when that works. The last body is of `large` bytes, of which one does
 /// not fit where files may not grow.
 fn fill(dir: &Path, large: usize, free: impl Fn()) -> (Journal, u64) {
     let (mut journal, _) = Journal::open(dir, options(), || {}).expect("a journal");

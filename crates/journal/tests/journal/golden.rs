@@ -1,6 +1,6 @@
 //! A journal that an earlier build has written is read, as long as its format's number says that it can be.
 
-use super::{octets_of, options, state_of};
+use super::{bytes_of, options, state_of};
 use std::path::{Path, PathBuf};
 use towpath_journal::Spool;
 use towpath_journal::{Entry, InspectedKind, Journal, JournalOptions, inspect};
@@ -65,5 +65,5 @@ fn a_journal_of_an_earlier_build_is_read() {
     assert_eq!((two.id, two.client, two.number, two.expires_unix_ms), (2, [2; 16], 102, 1_800_000_000_000));
     assert_eq!(&two.service[..], b"golden");
     assert_eq!(two.body.frames().map(|frames| frames.len()), Some(3));
-    assert_eq!(octets_of(&two.body), b"onethree");
+    assert_eq!(bytes_of(&two.body), b"onethree");
 }

@@ -19,21 +19,21 @@ fn options() -> JournalOptions {
     JournalOptions { segment_bytes: 64 * 1024, pending_bytes: 1 << 20, gives_up: false }
 }
 
-fn octets_of(body: &Body) -> Vec<u8> {
+fn bytes_of(body: &Body) -> Vec<u8> {
     let Some(large) = body.as_large() else { return body.frames().into_iter().flatten().flatten().copied().collect() };
     let any: &dyn std::any::Any = &**large;
     let spooled = any.downcast_ref::<SpooledBody>().expect("a spooled body");
-    let mut octets = vec![0; large.length() as usize];
-    std::os::unix::fs::FileExt::read_exact_at(spooled.file(), &mut octets, 0).expect("a readable body");
-    octets
+    let mut bytes = vec![0; large.length() as usize];
+    std::os::unix::fs::FileExt::read_exact_at(spooled.file(), &mut bytes, 0).expect("a readable body");
+    bytes
 }
 
 fn state_of(recovered: &Recovered) -> State {
-    let outcome = |outcome: &Option<(u16, Body)>| outcome.as_ref().map(|(status, body)| (*status, octets_of(body)));
+    let outcome = |outcome: &Option<(u16, Body)>| outcome.as_ref().map(|(status, body)| (*status, bytes_of(body)));
     recovered
         .requests
         .iter()
-        .map(|request| (request.id, (octets_of(&request.body), outcome(&request.outcome))))
+        .map(|request| (request.id, (bytes_of(&request.body), outcome(&request.outcome))))
         .collect()
 }
 

@@ -5,8 +5,8 @@ use super::{Body, COPY_AGAIN_BYTES_MAX, INLINE_BYTES_MAX, own_bytes};
 /// A body on its way to where it stays.
 #[derive(Debug)]
 pub enum Arriving<'a> {
-    /// Octets of something larger, to be copied.
-    Octets(&'a [u8]),
+    /// Bytes of something larger, to be copied.
+    Bytes(&'a [u8]),
     /// It is a body already.
     Body(Body),
 }
@@ -16,7 +16,7 @@ impl Arriving<'_> {
     #[inline]
     pub fn into_body(self) -> Body {
         match self {
-            Arriving::Octets(octets) => Body::copied(octets),
+            Arriving::Bytes(bytes) => Body::copied(bytes),
             Arriving::Body(body) => body,
         }
     }
@@ -25,18 +25,18 @@ impl Arriving<'_> {
     #[inline]
     pub fn replace(self, body: &mut Body) {
         match self {
-            Arriving::Octets(octets) => body.set(octets),
+            Arriving::Bytes(bytes) => body.set(bytes),
             Arriving::Body(new) => *body = new,
         }
     }
 
-    /// Octets of memory that the body will hold beside itself.
+    /// Bytes of memory that the body will hold beside itself.
     #[inline]
     pub fn memory_bytes(&self) -> usize {
         match self {
-            Arriving::Octets(octets) if octets.len() <= INLINE_BYTES_MAX => 0,
-            Arriving::Octets(octets) if octets.len() <= COPY_AGAIN_BYTES_MAX => own_bytes(octets.len()),
-            Arriving::Octets(octets) => octets.len(),
+            Arriving::Bytes(bytes) if bytes.len() <= INLINE_BYTES_MAX => 0,
+            Arriving::Bytes(bytes) if bytes.len() <= COPY_AGAIN_BYTES_MAX => own_bytes(bytes.len()),
+            Arriving::Bytes(bytes) => bytes.len(),
             Arriving::Body(body) => body.memory_bytes(),
         }
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::{self, Read};
 
 impl Body {
-    /// Reads its octets, frame behind frame, wherever they are: in memory, or in a file that is never loaded as a whole. Every reader
+    /// Reads its bytes, frame behind frame, wherever they are: in memory, or in a file that is never loaded as a whole. Every reader
     /// begins at the front, and keeps the body.
     ///
     /// Where [`Body::large_bytes`] isn't 0, reading waits for the disk. On tokio that is for a thread which may wait, such as one of
@@ -24,14 +24,14 @@ impl Body {
         BodyReader { body: self.clone(), piece: 0, frame: 0, at: 0 }
     }
 
-    /// All its octets, frame behind frame, if they are no more than `most`: the other side says how large a body is, so this side
+    /// All its bytes, frame behind frame, if they are no more than `most`: the other side says how large a body is, so this side
     /// says what it has memory for. Where it may be called is as with [`Body::reader`].
     ///
     /// ```
     /// # use towpath_requests::Body;
     /// # async fn example(body: Body) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
-    /// let octets = tokio::task::spawn_blocking(move || body.to_vec_limited(64 << 20)).await??;
-    /// # Ok(octets)
+    /// let bytes = tokio::task::spawn_blocking(move || body.to_vec_limited(64 << 20)).await??;
+    /// # Ok(bytes)
     /// # }
     /// ```
     ///
@@ -40,14 +40,14 @@ impl Body {
     pub fn to_vec_limited(&self, most: usize) -> io::Result<Vec<u8>> {
         let length = self.length();
         let Some(length) = usize::try_from(length).ok().filter(|length| *length <= most) else {
-            let why = format!("a body of {length} octets, where no more than {most} are wanted");
+            let why = format!("a body of {length} bytes, where no more than {most} are wanted");
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
         };
-        let mut octets = Vec::new();
-        octets.try_reserve_exact(length).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(length).map_err(|_| io::ErrorKind::OutOfMemory)?;
         // It never comes to more: of a file no more is read than the length that was promised.
-        self.reader().read_to_end(&mut octets)?;
-        Ok(octets)
+        self.reader().read_to_end(&mut bytes)?;
+        Ok(bytes)
     }
 
     /// One of its frames, if it is in memory.
@@ -59,7 +59,7 @@ impl Body {
     }
 }
 
-/// Reads the octets of a [`Body`]: see [`Body::reader`].
+/// Reads the bytes of a [`Body`]: see [`Body::reader`].
 pub struct BodyReader {
     body: Body,
     /// Which of its pieces is read, which frame of that, and how much of this has been.
@@ -74,7 +74,7 @@ impl Read for BodyReader {
             return Ok(0);
         }
         while let Some(piece) = self.body.pieces().get(self.piece) {
-            let octets = match (piece.as_large(), piece.frame(self.frame)) {
+            let bytes = match (piece.as_large(), piece.frame(self.frame)) {
                 (Some(large), _) => {
                     let left = large.length().saturating_sub(self.at);
                     let most = out.len().min(usize::try_from(left).unwrap_or(usize::MAX));
@@ -82,7 +82,7 @@ impl Read for BodyReader {
                         Some(out) if most > 0 => match large.read_at(out, self.at)? {
                             // The length was promised.
                             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                            octets => octets,
+                            bytes => bytes,
                         },
                         _ => 0,
                     }
@@ -93,9 +93,9 @@ impl Read for BodyReader {
                 }
                 (None, None) => 0,
             };
-            if octets > 0 {
-                self.at += octets as u64;
-                return Ok(octets);
+            if bytes > 0 {
+                self.at += bytes as u64;
+                return Ok(bytes);
             }
             self.at = 0;
             if piece.frame(self.frame + 1).is_some() {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// Frames before the empty one that a client may send along and gets back.
 pub const ENVELOPE_FRAMES_MAX: usize = 16;
 
-/// Octets of them.
+/// Bytes of them.
 pub const ENVELOPE_BYTES_MAX: usize = 4_096;
 
 /// The frames before a body.
@@ -63,28 +63,28 @@ pub enum WorkerCommand {
     Disconnect,
 }
 
-/// Octets of an unknown header that are shown. Those of Majordomo have 6.
+/// Bytes of an unknown header that are shown. Those of Majordomo have 6.
 const HEADER_SHOWN_BYTES: usize = 16;
 
 /// The beginning of a header that isn't known, as it can be shown to people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    octets: [u8; HEADER_SHOWN_BYTES],
-    /// Octets of the whole.
+    bytes: [u8; HEADER_SHOWN_BYTES],
+    /// Bytes of the whole.
     length: usize,
 }
 
 impl Header {
     fn of(header: &[u8]) -> Header {
-        let mut octets = [0; HEADER_SHOWN_BYTES];
-        octets.iter_mut().zip(header).for_each(|(shown, octet)| *shown = *octet);
-        Header { octets, length: header.len() }
+        let mut bytes = [0; HEADER_SHOWN_BYTES];
+        bytes.iter_mut().zip(header).for_each(|(shown, byte)| *shown = *byte);
+        Header { bytes, length: header.len() }
     }
 }
 
 impl std::fmt::Display for Header {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let shown = self.octets.get(..self.length).unwrap_or(&self.octets);
+        let shown = self.bytes.get(..self.length).unwrap_or(&self.bytes);
         let rest = if self.length > shown.len() { "..." } else { "" };
         write!(f, "{}{rest}", shown.escape_ascii())
     }
@@ -140,7 +140,7 @@ pub fn decode(frames: &[Bytes]) -> Result<FromPeer, MdpError> {
         return Err(MdpError::NotMajordomo("nothing after the empty frame"));
     };
     if envelope.iter().map(Bytes::len).sum::<usize>() > ENVELOPE_BYTES_MAX {
-        return Err(MdpError::NotMajordomo("over 4096 octets of envelope"));
+        return Err(MdpError::NotMajordomo("over 4096 bytes of envelope"));
     }
     // Copied: a slice would keep alive what it was read with, for as long as the request takes.
     let envelope = || -> Arc<[Bytes]> { envelope.iter().map(|frame| Bytes::copy_from_slice(frame)).collect() };
@@ -189,7 +189,7 @@ fn check_service(service: &Bytes, worker: Option<Dialect>) -> Result<Bytes, MdpE
     match service.len() {
         0 => malformed("an empty service name", worker),
         1..=SERVICE_BYTES_MAX => Ok(service.clone()),
-        _ => malformed("a service name of over 255 octets", worker),
+        _ => malformed("a service name of over 255 bytes", worker),
     }
 }
 
@@ -204,7 +204,7 @@ fn check_body(body: &[Bytes], worker: Option<Dialect>) -> Result<SmallVec<[Bytes
 fn worker(dialect: Dialect, rest: &[Bytes]) -> Result<FromPeer, MdpError> {
     let of = Some(dialect);
     let [command, rest @ ..] = rest else { return malformed("a worker's message without a command", of) };
-    let &[command] = &command[..] else { return malformed("a command of other than one octet", of) };
+    let &[command] = &command[..] else { return malformed("a command of other than one byte", of) };
     let command = match command {
         command::READY => match rest {
             [service] => WorkerCommand::Ready { service: check_service(service, of)? },
@@ -235,8 +235,8 @@ fn reply(dialect: Dialect, rest: &[Bytes], partial: bool) -> Result<WorkerComman
 pub fn request_head(dialect: Dialect, token: &Token) -> Head {
     let mut head = worker_head(dialect, command::REQUEST);
     let mut address = Vec::with_capacity(32);
-    for octet in token.0 {
-        for digit in [octet >> 4, octet & 15] {
+    for byte in token.0 {
+        for digit in [byte >> 4, byte & 15] {
             address.push(b"0123456789abcdef"[usize::from(digit)]);
         }
     }
@@ -249,14 +249,14 @@ pub fn request_head(dialect: Dialect, token: &Token) -> Head {
 pub fn token_of(address: &[u8]) -> Option<Token> {
     let digits: &[u8; 32] = address.try_into().ok()?;
     let mut token = [0; 16];
-    for (octet, pair) in token.iter_mut().zip(digits.chunks_exact(2)) {
+    for (byte, pair) in token.iter_mut().zip(digits.chunks_exact(2)) {
         for &digit in pair {
             let value = match digit {
                 b'0'..=b'9' => digit - b'0',
                 b'a'..=b'f' => digit - b'a' + 10,
                 _ => return None,
             };
-            *octet = (*octet << 4) | value;
+            *byte = (*byte << 4) | value;
         }
     }
     Some(Token(token))
@@ -269,7 +269,7 @@ pub fn reply_head(dialect: Dialect, envelope: Option<&Arc<[Bytes]>>, service: &B
         head.extend(envelope.iter().cloned());
         head.push(Bytes::new());
     }
-    let one = |octet: u8| Bytes::from(vec![octet]);
+    let one = |byte: u8| Bytes::from(vec![byte]);
     match dialect {
         Dialect::Mdp01 => head.extend([Bytes::from_static(CLIENT_01), service.clone()]),
         Dialect::Mdp02 => {

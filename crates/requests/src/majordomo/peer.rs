@@ -170,7 +170,7 @@ fn bytes(pieces: &mut Pieces) -> Result<Bytes, NotThisDialect> {
 fn one_command(pieces: &mut Pieces) -> Result<u8, NotThisDialect> {
     match bytes(pieces)?[..] {
         [command] => Ok(command),
-        _ => Err(NotThisDialect("a command isn't one octet")),
+        _ => Err(NotThisDialect("a command isn't one byte")),
     }
 }
 
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
     use towpath_sockets::Frame;
 
-    fn octets(message: &Message) -> Vec<Vec<u8>> {
+    fn bytes(message: &Message) -> Vec<Vec<u8>> {
         let of = |frame: &Frame| match frame {
             Frame::Bytes(bytes) => bytes.to_vec(),
             Frame::File(_) => panic!("a file"),
@@ -195,10 +195,10 @@ mod tests {
     #[test]
     fn requests_of_each_shape() {
         let body = Body::of_frames([Bytes::from_static(b"one"), Bytes::from_static(b"two")]);
-        assert_eq!(octets(&Dialect::Mdp01.request(b"echo", &body)), [&b""[..], b"MDPC01", b"echo", b"one", b"two"]);
-        assert_eq!(octets(&Dialect::Mdp02.request(b"echo", &body)), [&b"MDPC02"[..], b"\x01", b"echo", b"one", b"two"]);
+        assert_eq!(bytes(&Dialect::Mdp01.request(b"echo", &body)), [&b""[..], b"MDPC01", b"echo", b"one", b"two"]);
+        assert_eq!(bytes(&Dialect::Mdp02.request(b"echo", &body)), [&b"MDPC02"[..], b"\x01", b"echo", b"one", b"two"]);
         assert_eq!(
-            octets(&Dialect::Majortomo.request(b"echo", &Body::default())),
+            bytes(&Dialect::Majortomo.request(b"echo", &Body::default())),
             [&b""[..], b"MDPC02", b"\x02", b"echo", b""]
         );
     }
@@ -225,16 +225,16 @@ mod tests {
 
     #[test]
     fn a_worker_of_each_shape() {
-        assert_eq!(octets(&Dialect::Mdp01.ready(b"echo")), [&b""[..], b"MDPW01", b"\x01", b"echo"]);
-        assert_eq!(octets(&Dialect::Mdp02.heartbeat()), [&b"MDPW02"[..], b"\x05"]);
-        assert_eq!(octets(&Dialect::Majortomo.disconnect()), [&b""[..], b"MDPW02", b"\x06"]);
+        assert_eq!(bytes(&Dialect::Mdp01.ready(b"echo")), [&b""[..], b"MDPW01", b"\x01", b"echo"]);
+        assert_eq!(bytes(&Dialect::Mdp02.heartbeat()), [&b"MDPW02"[..], b"\x05"]);
+        assert_eq!(bytes(&Dialect::Majortomo.disconnect()), [&b""[..], b"MDPW02", b"\x06"]);
         let address = Bytes::from_static(b"client");
         assert_eq!(
-            octets(&Dialect::Mdp01.reply(&address, false, &"done".into())),
+            bytes(&Dialect::Mdp01.reply(&address, false, &"done".into())),
             [&b""[..], b"MDPW01", b"\x03", b"client", b"", b"done"]
         );
         assert_eq!(
-            octets(&Dialect::Mdp02.reply(&address, true, &"some".into())),
+            bytes(&Dialect::Mdp02.reply(&address, true, &"some".into())),
             [&b"MDPW02"[..], b"\x03", b"client", b"", b"some"]
         );
         let heard = Dialect::Mdp01.worker_hears(pieces(&[b"", b"MDPW01", b"\x02", b"client", b"", b"do"])).unwrap();

@@ -4,7 +4,7 @@ use super::field::{Form, put_frames};
 use crate::body::Body;
 use bytes::Bytes;
 
-/// A block is closed when it has so many octets, however few the records.
+/// A block is closed when it has so many bytes, however few the records.
 const BLOCK_BYTES_MAX: usize = 60 * 1024;
 
 /// When a block is closed: client, broker and worker each work on one while the others work on theirs.
@@ -16,7 +16,7 @@ const BLOCK_BYTES_MAX: usize = 60 * 1024;
 pub struct Extent {
     /// So many records at least,
     records: usize,
-    /// and so many octets.
+    /// and so many bytes.
     bytes: usize,
 }
 
@@ -34,7 +34,7 @@ impl Extent {
         Extent { records: half.clamp(Self::RECORDS_MIN, Self::RECORDS_MAX), bytes }
     }
 
-    /// Octets of a block of records of the given length.
+    /// Bytes of a block of records of the given length.
     #[inline]
     pub fn of_records(self, record_bytes: usize) -> usize {
         (self.records * record_bytes).max(self.bytes).min(BLOCK_BYTES_MAX)
@@ -52,7 +52,7 @@ impl Default for Extent {
     }
 }
 
-/// A closed block of fewer octets is copied.
+/// A closed block of fewer bytes is copied.
 const COPIED_BYTES_MAX: usize = 8 * 1024;
 
 /// One message to send: a block of records, and the body of the last one if that is attached.
@@ -67,7 +67,7 @@ pub struct Message {
 /// Records on their way to one peer, in order. [`Block::drain`] gives them as messages.
 #[derive(Debug, Default)]
 pub struct Block {
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     records: usize,
     extent: Extent,
     closed: Vec<Message>,
@@ -78,18 +78,18 @@ impl Block {
     /// Whether nothing has been appended since the last [`Block::drain`].
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.octets.is_empty() && self.closed.is_empty()
+        self.bytes.is_empty() && self.closed.is_empty()
     }
 
-    /// Octets of memory that wait here.
+    /// Bytes of memory that wait here.
     pub fn memory_bytes(&self) -> usize {
-        self.octets.len() + self.closed_bytes
+        self.bytes.len() + self.closed_bytes
     }
 
     /// Appends a record by writing it to the end of the block.
     #[inline]
     pub fn record(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
-        write(&mut self.octets);
+        write(&mut self.bytes);
         self.records += 1;
         if self.is_long() {
             self.close(None);
@@ -98,7 +98,7 @@ impl Block {
 
     #[inline]
     fn is_long(&self) -> bool {
-        self.extent.is_reached(self.records, self.octets.len())
+        self.extent.is_reached(self.records, self.bytes.len())
     }
 
     /// From now on it is closed when it is so long.
@@ -110,7 +110,7 @@ impl Block {
     /// Closes it if it is as long as the given extent.
     #[inline]
     pub fn close_if_long(&mut self, extent: Extent) {
-        if extent.is_reached(self.records, self.octets.len()) {
+        if extent.is_reached(self.records, self.bytes.len()) {
             self.close(None);
         }
     }
@@ -119,8 +119,8 @@ impl Block {
     #[inline]
     pub fn record_with(&mut self, body: &Body, write: impl FnOnce(&mut Vec<u8>, u8)) {
         let form = Form::of(body);
-        write(&mut self.octets, form.flags());
-        form.put(&mut self.octets, body);
+        write(&mut self.bytes, form.flags());
+        form.put(&mut self.bytes, body);
         self.records += 1;
         match form {
             Form::Attached { many: false } => self.close(Some(body.clone())),
@@ -136,14 +136,14 @@ impl Block {
 
     fn close(&mut self, attached: Option<Body>) {
         self.records = 0;
-        let block = if self.octets.len() >= COPIED_BYTES_MAX {
+        let block = if self.bytes.len() >= COPIED_BYTES_MAX {
             // The next one will be as long.
-            let next = Vec::with_capacity(self.octets.capacity());
-            Bytes::from(std::mem::replace(&mut self.octets, next))
+            let next = Vec::with_capacity(self.bytes.capacity());
+            Bytes::from(std::mem::replace(&mut self.bytes, next))
         } else {
             // Its capacity stays here: to copy a short block costs less than growing to it again.
-            let block = Bytes::copy_from_slice(&self.octets);
-            self.octets.clear();
+            let block = Bytes::copy_from_slice(&self.bytes);
+            self.bytes.clear();
             block
         };
         self.closed_bytes += block.len() + attached.as_ref().map_or(0, Body::memory_bytes);
@@ -152,7 +152,7 @@ impl Block {
 
     /// Takes all messages, in order.
     pub fn drain(&mut self) -> impl Iterator<Item = Message> + '_ {
-        if !self.octets.is_empty() {
+        if !self.bytes.is_empty() {
             self.close(None);
         }
         self.closed_bytes = 0;

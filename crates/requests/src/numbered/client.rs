@@ -136,7 +136,7 @@ pub enum ToClient<'a> {
         epoch: u64,
         /// Requests that this client may have outstanding: more are refused.
         requests_max: u32,
-        /// Octets of all their bodies.
+        /// Bytes of all their bodies.
         bytes_max: u64,
         /// Whether requests are journalled, so that [`ToClient::Accepted`] will come.
         journal: bool,
@@ -206,7 +206,7 @@ impl<'a> ToClient<'a> {
                 retry_ms: fields.u32()?,
                 reason: {
                     let length = fields.u8()?;
-                    fields.octets(usize::from(length))?
+                    fields.bytes(usize::from(length))?
                 },
             },
             unknown => return Err(WireError::UnknownKind(unknown)),
@@ -244,7 +244,7 @@ impl<'a> ToClient<'a> {
         block.record(|out| put_range(out, ACCEPTED, first, count));
     }
 
-    /// Appends [`ToClient::Refused`]; of the reason the first 255 octets.
+    /// Appends [`ToClient::Refused`]; of the reason the first 255 bytes.
     pub fn refused(block: &mut Block, number: u64, status: Status, retry_ms: u32, reason: &str) {
         block.record(|out| {
             out.push(REFUSED);

@@ -4,7 +4,7 @@ use crate::body::{Arriving, Body, SHARE_FROM_BYTES};
 use crate::limits::{BODY_FRAMES_MAX, SERVICE_BYTES_MAX};
 use bytes::Bytes;
 
-/// The body is a list of frames, each behind its length in four octets.
+/// The body is a list of frames, each behind its length in four bytes.
 pub const MANY: u8 = 1;
 /// The body is in the message's next frame.
 pub const ATTACHED: u8 = 2;
@@ -13,7 +13,7 @@ pub const PARTIAL: u8 = 4;
 /// The request needn't be journalled.
 pub const VOLATILE: u8 = 8;
 
-/// Bodies of more octets than this are attached instead of copied into the block.
+/// Bodies of more bytes than this are attached instead of copied into the block.
 pub const ATTACH_OVER_BYTES: u64 = 4 * 1024;
 
 /// What is wrong with a message.
@@ -32,7 +32,7 @@ pub enum WireError {
     #[error("a request with the number 0; numbers begin at 1")]
     NumberZero,
     /// A service's name is empty or too long.
-    #[error("a service's name has {0} octets; it must have 1 to {SERVICE_BYTES_MAX}")]
+    #[error("a service's name has {0} bytes; it must have 1 to {SERVICE_BYTES_MAX}")]
     BadService(usize),
     /// A record says that its body is attached, and there is no frame for it; or the other way round.
     #[error("a body is attached that no record announces, or announced and not attached")]
@@ -79,7 +79,7 @@ impl<'a> Content<'a> {
     #[inline]
     pub fn arriving(&self, block: &Bytes, attached: Option<Body>) -> Result<Arriving<'a>, WireError> {
         match self {
-            Content::One(octets) if octets.len() < SHARE_FROM_BYTES => Ok(Arriving::Octets(octets)),
+            Content::One(bytes) if bytes.len() < SHARE_FROM_BYTES => Ok(Arriving::Bytes(bytes)),
             _ => self.large(block, attached).map(Arriving::Body),
         }
     }
@@ -87,15 +87,15 @@ impl<'a> Content<'a> {
     fn large(&self, block: &Bytes, attached: Option<Body>) -> Result<Body, WireError> {
         match self {
             // A block may be full of what nobody keeps.
-            Content::One(octets) if octets.len() < block.len() / 2 => Ok(Body::copied(octets)),
-            Content::One(octets) => Ok(Body::from(block.slice_ref(octets))),
-            Content::Many(octets) => Ok(Body::of_frames(frames(octets).map(Bytes::copy_from_slice))),
+            Content::One(bytes) if bytes.len() < block.len() / 2 => Ok(Body::copied(bytes)),
+            Content::One(bytes) => Ok(Body::from(block.slice_ref(bytes))),
+            Content::Many(bytes) => Ok(Body::of_frames(frames(bytes).map(Bytes::copy_from_slice))),
             Content::Attached { many: false } => attached.ok_or(WireError::Attachment),
             Content::Attached { many: true } => {
                 let body = attached.ok_or(WireError::Attachment)?;
-                let octets = body.single().ok_or(WireError::BadFrames)?;
-                check_frames(octets)?;
-                let whole = Bytes::copy_from_slice(octets);
+                let bytes = body.single().ok_or(WireError::BadFrames)?;
+                check_frames(bytes)?;
+                let whole = Bytes::copy_from_slice(bytes);
                 Ok(Body::of_frames(frames(&whole).map(|frame| whole.slice_ref(frame))))
             }
         }
@@ -111,22 +111,22 @@ pub fn records<'a, T>(
 }
 
 /// The frames of a checked list.
-fn frames(mut octets: &[u8]) -> impl Iterator<Item = &[u8]> {
+fn frames(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
-        let (length, rest) = octets.split_first_chunk::<4>()?;
+        let (length, rest) = bytes.split_first_chunk::<4>()?;
         let (frame, rest) = rest.split_at_checked(u32::from_be_bytes(*length) as usize)?;
-        octets = rest;
+        bytes = rest;
         Some(frame)
     })
 }
 
-fn check_frames(octets: &[u8]) -> Result<(), WireError> {
+fn check_frames(bytes: &[u8]) -> Result<(), WireError> {
     let (mut count, mut sum) = (0_usize, 0);
-    for frame in frames(octets) {
+    for frame in frames(bytes) {
         count += 1;
         sum += 4 + frame.len();
     }
-    if sum == octets.len() && (1..=BODY_FRAMES_MAX).contains(&count) { Ok(()) } else { Err(WireError::BadFrames) }
+    if sum == bytes.len() && (1..=BODY_FRAMES_MAX).contains(&count) { Ok(()) } else { Err(WireError::BadFrames) }
 }
 
 /// Takes fields off the front of a block.
@@ -143,7 +143,7 @@ impl<'a> Fields<'a> {
 
     #[inline]
     pub fn u8(&mut self) -> Result<u8, WireError> {
-        self.array::<1>().map(|[octet]| octet)
+        self.array::<1>().map(|[byte]| byte)
     }
 
     #[inline]
@@ -162,10 +162,10 @@ impl<'a> Fields<'a> {
     }
 
     #[inline]
-    pub fn octets(&mut self, length: usize) -> Result<&'a [u8], WireError> {
-        let (octets, rest) = self.0.split_at_checked(length).ok_or(WireError::Truncated)?;
+    pub fn bytes(&mut self, length: usize) -> Result<&'a [u8], WireError> {
+        let (bytes, rest) = self.0.split_at_checked(length).ok_or(WireError::Truncated)?;
         self.0 = rest;
-        Ok(octets)
+        Ok(bytes)
     }
 
     /// Flags: those of bodies, and `others`.
@@ -179,7 +179,7 @@ impl<'a> Fields<'a> {
     pub fn service(&mut self) -> Result<&'a [u8], WireError> {
         match self.u8()? {
             0 => Err(WireError::BadService(0)),
-            length => self.octets(usize::from(length)),
+            length => self.bytes(usize::from(length)),
         }
     }
 
@@ -187,17 +187,17 @@ impl<'a> Fields<'a> {
     #[inline]
     pub fn content(&mut self, flags: u8) -> Result<Content<'a>, WireError> {
         let length = self.u32()? as usize;
-        let octets = self.octets(length)?;
+        let bytes = self.bytes(length)?;
         if flags & ATTACHED != 0 {
             // Only the last record of a block can have its body behind the block.
             let fits = length == 0 && self.0.is_empty();
             return if fits { Ok(Content::Attached { many: flags & MANY != 0 }) } else { Err(WireError::Attachment) };
         }
         if flags & MANY != 0 {
-            check_frames(octets)?;
-            return Ok(Content::Many(octets));
+            check_frames(bytes)?;
+            return Ok(Content::Many(bytes));
         }
-        Ok(Content::One(octets))
+        Ok(Content::One(bytes))
     }
 }
 
@@ -215,10 +215,10 @@ pub enum Form<'a> {
 impl Form<'_> {
     #[inline]
     pub fn of(body: &Body) -> Form<'_> {
-        if let Some(octets) = body.single()
-            && octets.len() as u64 <= ATTACH_OVER_BYTES
+        if let Some(bytes) = body.single()
+            && bytes.len() as u64 <= ATTACH_OVER_BYTES
         {
-            return Form::One(octets);
+            return Form::One(bytes);
         }
         match body.frames() {
             Some(frames) if frames.len() > 1 => {
@@ -238,13 +238,13 @@ impl Form<'_> {
         }
     }
 
-    /// Appends the length and the octets, if they belong here.
+    /// Appends the length and the bytes, if they belong here.
     #[inline]
     pub fn put(&self, out: &mut Vec<u8>, body: &Body) {
         match self {
-            Form::One(octets) => {
-                out.extend_from_slice(&(octets.len() as u32).to_be_bytes());
-                out.extend_from_slice(octets);
+            Form::One(bytes) => {
+                out.extend_from_slice(&(bytes.len() as u32).to_be_bytes());
+                out.extend_from_slice(bytes);
             }
             Form::Many { length } => {
                 out.extend_from_slice(&(*length as u32).to_be_bytes());

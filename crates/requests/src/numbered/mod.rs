@@ -27,18 +27,18 @@ pub const PROPERTY: &str = "X-Towpath-Requests";
 /// The version that this build speaks.
 pub const PROPERTY_VALUE: &[u8] = b"1";
 
-/// Names a client over all its connections: 16 octets that no other client has, such as random ones.
+/// Names a client over all its connections: 16 bytes that no other client has, such as random ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ClientId(pub [u8; 16]);
 
 /// 32 hexadecimal digits.
 impl std::fmt::Display for ClientId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.iter().try_for_each(|octet| write!(f, "{octet:02X}"))
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02X}"))
     }
 }
 
-/// What a worker returns so that its reply finds its request: 16 octets that mean something to the broker only.
+/// What a worker returns so that its reply finds its request: 16 bytes that mean something to the broker only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Token(pub [u8; 16]);
 

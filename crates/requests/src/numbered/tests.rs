@@ -63,11 +63,11 @@ proptest! {
         ToWorker::request(&mut block, Token([3; 16]), 1, 0, &parts);
         ToClient::refused(&mut block, 1, Status::UNAVAILABLE, 100, "full");
         FromClient::hello(&mut block, ClientId([9; 16]), 1);
-        let octets: Vec<u8> = block.drain().flat_map(|message| message.block.to_vec()).collect();
-        let mut damaged = octets.clone();
+        let bytes: Vec<u8> = block.drain().flat_map(|message| message.block.to_vec()).collect();
+        let mut damaged = bytes.clone();
         let at = damage.0 % damaged.len();
         damaged[at] ^= damage.1;
-        damaged.truncate(cut % (octets.len() + 1));
+        damaged.truncate(cut % (bytes.len() + 1));
         let damaged = Bytes::from(damaged);
         for start in 0..damaged.len().min(64) {
             let _ = ToWorker::decode(&mut &damaged[start..]);
@@ -108,7 +108,7 @@ fn few_requests_are_in_two_blocks_and_many_in_long_ones() {
 
 /// The example of the documentation.
 #[test]
-fn the_octets_of_a_request() {
+fn the_bytes_of_a_request() {
     let mut block = Block::default();
     FromClient::request(&mut block, 1, 30_000, false, b"echo", &Body::from("hello"));
     let messages: Vec<_> = block.drain().collect();

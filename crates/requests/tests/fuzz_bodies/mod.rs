@@ -1,4 +1,4 @@
-//! What the fuzz targets of `fuzz/` do with their octets. `tests/corpus.rs` does the same with those that are kept, so that the
+//! What the fuzz targets of `fuzz/` do with their bytes. `tests/corpus.rs` does the same with those that are kept, so that the
 //! two can't drift apart.
 
 use bytes::Bytes;
@@ -12,7 +12,7 @@ pub type Target = (&'static str, fn(&[u8]));
 #[allow(dead_code, reason = "each fuzz target uses its own body")]
 pub const TARGETS: [Target; 2] = [("requests_majordomo", requests_majordomo), ("requests_records", requests_records)];
 
-/// Octets as a stock peer's message: each frame behind its length in one octet.
+/// Bytes as a stock peer's message: each frame behind its length in one byte.
 pub fn requests_majordomo(mut data: &[u8]) {
     let mut frames = Vec::new();
     while let Some((&length, rest)) = data.split_first() {
@@ -38,7 +38,7 @@ pub fn requests_majordomo(mut data: &[u8]) {
     }
 }
 
-/// Octets as a block of each of the four kinds; what is understood is said again in the same octets.
+/// Bytes as a block of each of the four kinds; what is understood is said again in the same bytes.
 pub fn requests_records(data: &[u8]) {
     let block = Bytes::copy_from_slice(data);
     let all = |decode: &dyn Fn(&mut &[u8]) -> Result<(), WireError>| {
@@ -48,7 +48,7 @@ pub fn requests_records(data: &[u8]) {
             if decode(&mut rest).is_err() {
                 break;
             }
-            assert!(rest.len() < before, "a record of no octets");
+            assert!(rest.len() < before, "a record of no bytes");
         }
     };
     let take = |content: &Content<'_>| {

@@ -1,6 +1,6 @@
 //! How much is read of each peer in a turn where very many messages come at once.
 //!
-//! What has been read is worked on before anything else is, and a message of a few octets may cost as much as one of a mebibyte: some
+//! What has been read is worked on before anything else is, and a message of a few bytes may cost as much as one of a mebibyte: some
 //! hundred peers that send small ones without end would keep all others waiting for seconds.
 
 use crate::read::READ_AHEAD_BYTES_MAX;
@@ -12,12 +12,12 @@ const SHORT: Duration = Duration::from_millis(10);
 const MANY_EVENTS: usize = 2_000;
 
 /// The least that is read of a peer: with less, a system call costs more than what it brings.
-const OCTETS_MIN: usize = 512;
+const BYTES_MIN: usize = 512;
 
 /// What is read of a peer in a turn, beside one large frame.
 #[derive(Debug)]
 pub(super) struct Share {
-    octets: usize,
+    bytes: usize,
     /// When the turn before began, after its wait, and how much came in it.
     begun: Instant,
     events: usize,
@@ -26,11 +26,11 @@ pub(super) struct Share {
 impl Share {
     /// There is no bound as long as turns are short.
     pub fn new(now: Instant) -> Share {
-        Share { octets: usize::MAX, begun: now, events: 0 }
+        Share { bytes: usize::MAX, begun: now, events: 0 }
     }
 
-    pub fn octets(&self) -> usize {
-        self.octets
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// A turn begins to read.
@@ -47,9 +47,9 @@ impl Share {
     pub fn end(&mut self, now: Instant) {
         let took = now.saturating_duration_since(self.begun);
         if took > LONG && self.events > MANY_EVENTS {
-            self.octets = (self.octets.min(READ_AHEAD_BYTES_MAX) / 2).max(OCTETS_MIN);
+            self.bytes = (self.bytes.min(READ_AHEAD_BYTES_MAX) / 2).max(BYTES_MIN);
         } else if took < SHORT {
-            self.octets = self.octets.saturating_mul(2);
+            self.bytes = self.bytes.saturating_mul(2);
         }
     }
 }
@@ -67,16 +67,16 @@ mod tests {
             now += took;
             share.end(now);
         }
-        share.octets()
+        share.bytes()
     }
 
     #[test]
     fn long_turns_of_many_messages_become_shorter_and_longer_again() {
         let mut share = Share::new(Instant::now());
         assert_eq!(after(&mut share, 1, 10_000, 2 * LONG), READ_AHEAD_BYTES_MAX / 2);
-        assert_eq!(after(&mut share, 20, 10_000, 2 * LONG), OCTETS_MIN);
-        assert_eq!(after(&mut share, 20, 100, (LONG + SHORT) / 2), OCTETS_MIN);
-        assert_eq!(after(&mut share, 1, 100, SHORT / 2), 2 * OCTETS_MIN);
+        assert_eq!(after(&mut share, 20, 10_000, 2 * LONG), BYTES_MIN);
+        assert_eq!(after(&mut share, 20, 100, (LONG + SHORT) / 2), BYTES_MIN);
+        assert_eq!(after(&mut share, 1, 100, SHORT / 2), 2 * BYTES_MIN);
         assert_eq!(after(&mut share, 100, 100, SHORT / 2), usize::MAX);
     }
 

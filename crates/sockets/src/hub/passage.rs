@@ -2,7 +2,7 @@
 //!
 //! A message that is taken whole needs memory for as long as it is on its way, and a peer that is cut off for want of it loses what it
 //! sent without a word. So from half of the room on, a larger message goes on only if there is room for the rest of its frame, which is
-//! kept for it. The others wait in line, their octets in the kernel's buffers and then with their peers: as long as messages come to
+//! kept for it. The others wait in line, their bytes in the kernel's buffers and then with their peers: as long as messages come to
 //! an end the line moves, and nobody is cut off.
 //!
 //! Nobody is believed to come to an end. Who goes on and hasn't after a while gives its place to the next, and keeps what it has. Where the
@@ -19,11 +19,11 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use towpath_zmtp::limits::FRAME_OVERHEAD_BYTES;
 
-/// Messages of up to so many octets, as far as they are known, aren't held back, and hardly ever wait in line.
+/// Messages of up to so many bytes, as far as they are known, aren't held back, and hardly ever wait in line.
 const SMALL_BYTES: usize = 4 * 1024;
 /// What they may take beyond all room.
 const SMALL_BYTES_MAX: usize = 8 << 20;
-/// What is read at least, and what frames may cost that come with it: empty ones take two octets each.
+/// What is read at least, and what frames may cost that come with it: empty ones take two bytes each.
 const READ_BYTES: usize = 512;
 const READ_COST_BYTES: usize = READ_BYTES + READ_BYTES / 2 * FRAME_OVERHEAD_BYTES;
 /// How long a place is kept while others wait.
@@ -43,7 +43,7 @@ pub(crate) enum Passage {
     Held,
     /// It is in line; and the application has said that this one may begin.
     Waits { is_called: bool },
-    /// So many octets are kept for it, so long.
+    /// So many bytes are kept for it, so long.
     Goes { kept: usize, until: Instant },
     /// There is no room for it, and it goes on all the same.
     Beyond,
@@ -77,7 +77,7 @@ pub enum LargeMessages {
     Wait,
 }
 
-/// A message on its way: what it takes, and the octets that its frame lacks.
+/// A message on its way: what it takes, and the bytes that its frame lacks.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 struct Underway {
     bytes: usize,
@@ -188,12 +188,12 @@ impl Begun {
         self.may_hold(message) && !message.is_small()
     }
 
-    fn fits(&self, octets: usize) -> bool {
+    fn fits(&self, bytes: usize) -> bool {
         let beyond = self.beyond.map_or(0, |(_, bytes)| bytes);
-        (self.bytes - beyond).saturating_add(self.kept).saturating_add(octets) <= self.room
+        (self.bytes - beyond).saturating_add(self.kept).saturating_add(bytes) <= self.room
     }
 
-    /// Octets that a peer may read now. If there are none, it is in line.
+    /// Bytes that a peer may read now. If there are none, it is in line.
     fn may_read(&mut self, id: PeerId, passage: &mut Passage, message: Underway) -> usize {
         match passage {
             Passage::Goes { .. } | Passage::Beyond => message.next_bytes(),

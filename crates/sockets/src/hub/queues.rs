@@ -11,7 +11,7 @@ use towpath_zmtp::{Body, Queued};
 /// One queue may have this part of what is left for all: however many are full, there is something left for who comes later.
 const SHARE: usize = 8;
 
-/// And so many octets even if nothing is: a peer whose messages are small has many of them on their way then.
+/// And so many bytes even if nothing is: a peer whose messages are small has many of them on their way then.
 const QUEUE_BYTES_MIN: usize = 16 * 1024;
 
 impl Hub {
@@ -47,17 +47,17 @@ impl Hub {
         self.peers.find(peer).map(|peer| peer.connection.outbox_ref().queued()).unwrap_or_default()
     }
 
-    /// Octets of memory that wait for all peers.
+    /// Bytes of memory that wait for all peers.
     pub fn queued_bytes(&self) -> usize {
         self.queued_bytes
     }
 
-    /// Octets that the system has taken for a peer, with all framing.
+    /// Bytes that the system has taken for a peer, with all framing.
     pub fn bytes_out(&self, peer: PeerId) -> u64 {
-        self.peers.find(peer).map_or(0, |peer| peer.connection.outbox_ref().octets_written())
+        self.peers.find(peer).map_or(0, |peer| peer.connection.outbox_ref().bytes_written())
     }
 
-    /// Octets from which on a queue is full now: of [`HubOptions::send_queue_bytes`], what [`HubOptions::queued_bytes_max`] leaves.
+    /// Bytes from which on a queue is full now: of [`HubOptions::send_queue_bytes`], what [`HubOptions::queued_bytes_max`] leaves.
     pub fn queue_bound(&self) -> usize {
         bound(&self.options, self.queued_bytes)
     }
@@ -90,7 +90,7 @@ impl Hub {
     }
 }
 
-/// Octets from which on a queue is full, while so many are in all of them.
+/// Bytes from which on a queue is full, while so many are in all of them.
 #[inline]
 pub(super) fn bound(options: &HubOptions, queued_bytes: usize) -> usize {
     let share = options.queued_bytes_max.saturating_sub(queued_bytes) / SHARE;

@@ -129,7 +129,7 @@ impl Hub {
                 &self.pool,
                 &mut self.events,
                 self.now,
-                Budget { all: self.options.read_turn_bytes.min(most), small: self.share.octets() },
+                Budget { all: self.options.read_turn_bytes.min(most), small: self.share.bytes() },
             );
             arrived = arrived.saturating_add(peer.bytes_in - bytes_in);
             if let Some(piece) = peer.cold.take() {
@@ -209,7 +209,7 @@ impl Hub {
             }
             if peer.connection.deadline().is_some_and(|deadline| deadline <= now) {
                 if peer.is_ready() && peer.readable {
-                    // Octets are here that this side had no room to take: the silence isn't the peer's.
+                    // Bytes are here that this side had no room to take: the silence isn't the peer's.
                     peer.connection.heard(now);
                 }
                 if peer.warming {
@@ -217,7 +217,7 @@ impl Hub {
                 }
                 if peer.connection.doubts(now) && matches!(peer.address, Address::Tcp(_)) {
                     match self.unacknowledged.of(&peer.fd, now) {
-                        Ok(Some(octets)) => peer.connection.unacknowledged(octets, now),
+                        Ok(Some(bytes)) => peer.connection.unacknowledged(bytes, now),
                         Ok(None) => {}
                         Err(later) => {
                             next = next.into_iter().chain([later]).min();

@@ -8,7 +8,7 @@ use std::time::Instant;
 /// One part in so many of the time is spent on looking, at most.
 const SHARE: u32 = 20;
 
-/// Octets of each TCP socket that were written and not acknowledged. It is what `SIOCOUTQ` tells of one socket; procfs has to walk over
+/// Bytes of each TCP socket that were written and not acknowledged. It is what `SIOCOUTQ` tells of one socket; procfs has to walk over
 /// all of the machine's (45 ms for 18,000), so this is for when a peer's life is in doubt.
 #[derive(Debug, Default)]
 pub(super) struct Unacknowledged {

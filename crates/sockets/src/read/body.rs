@@ -8,11 +8,11 @@ use bytes::Bytes;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// A buffer that isn't full after this long is handed over with the next octets: over a slow link it may take minutes to fill, and
+/// A buffer that isn't full after this long is handed over with the next bytes: over a slow link it may take minutes to fill, and
 /// whoever waits for the body is to see that it comes, and to keep what has come.
 const FILLING_MAX: Duration = Duration::from_millis(200);
 
-/// A buffer that octets of a body are being read into, how many there are, and when it was begun.
+/// A buffer that bytes of a body are being read into, how many there are, and when it was begun.
 pub(crate) struct Partial {
     buffer: Buffer,
     filled: usize,
@@ -44,18 +44,18 @@ impl Peer {
             let ahead = READ_AHEAD_BYTES_MIN.min(scratch.len());
             self.receive_both(&mut buffer[filled..most], &mut scratch[..ahead])
         } else {
-            self.receive(&mut buffer[filled..most]).map(|octets| (octets, 0))
+            self.receive(&mut buffer[filled..most]).map(|bytes| (bytes, 0))
         };
-        let (octets, ahead) = received.as_ref().copied().unwrap_or_default();
+        let (bytes, ahead) = received.as_ref().copied().unwrap_or_default();
         self.input.extend_from_slice(&scratch[..ahead]);
-        self.partial = Some(Partial { buffer, filled: filled + octets, begun });
-        self.connection.body_advance(octets as u64);
+        self.partial = Some(Partial { buffer, filled: filled + bytes, begun });
+        self.connection.body_advance(bytes as u64);
         self.read_ahead = READ_AHEAD_BYTES_MIN;
-        let is_due = filled + octets == BUFFER_BYTES || now.saturating_duration_since(begun) >= FILLING_MAX;
-        if received.is_err() || is_due || octets as u64 == remaining {
+        let is_due = filled + bytes == BUFFER_BYTES || now.saturating_duration_since(begun) >= FILLING_MAX;
+        if received.is_err() || is_due || bytes as u64 == remaining {
             self.hand_over(pool, events);
         }
-        received.map(|_| Some(octets + ahead))
+        received.map(|_| Some(bytes + ahead))
     }
 
     /// Hands over what has been read of a body so far.

@@ -11,7 +11,7 @@ use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 use towpath_zmtp::{Frames, SocketType};
 
-/// Messages received and not yet taken, in octets, before whoever brings another one isn't read any more. Others are still heard.
+/// Messages received and not yet taken, in bytes, before whoever brings another one isn't read any more. Others are still heard.
 const RECEIVED_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// The same, before nobody is read any more: neither who is there nor who comes. Each could leave a message here and go.
@@ -362,7 +362,7 @@ mod tests {
         let most = RECEIVED_BYTES_OF_ALL_MAX + LARGE_BYTES;
         while taken < 3 * RECEIVED_BYTES_OF_ALL_MAX / LARGE_BYTES {
             state.turn(&shared).unwrap();
-            assert!(state.received_bytes <= most, "{} octets", state.received_bytes);
+            assert!(state.received_bytes <= most, "{} bytes", state.received_bytes);
             clients.turn(Some(Duration::ZERO)).unwrap();
             idle += 1;
             if let Some(peer) = sending.take_if(|_| !clients.has_output()) {
@@ -387,7 +387,7 @@ mod tests {
             }
             // They can't bring any more.
             if idle > 1_000 {
-                assert!(state.received_bytes >= RECEIVED_BYTES_OF_ALL_MAX, "{} octets", state.received_bytes);
+                assert!(state.received_bytes >= RECEIVED_BYTES_OF_ALL_MAX, "{} bytes", state.received_bytes);
                 while state.received_bytes >= RECEIVED_BYTES_MAX / 2 {
                     assert_eq!(state.take_received().unwrap().unwrap().frames[0].len(), LARGE_BYTES);
                     taken += 1;

@@ -79,7 +79,7 @@ pub fn raw_connection(endpoint: &Endpoint) -> TcpStream {
     stream
 }
 
-/// A ZMTP 3.1 NULL handshake of a DEALER, as raw octets.
+/// A ZMTP 3.1 NULL handshake of a DEALER, as raw bytes.
 pub fn raw_greeting() -> Vec<u8> {
     let mut greeting = vec![0; 64];
     greeting[0] = 0xff;
@@ -95,9 +95,9 @@ pub fn raw_ready() -> Vec<u8> {
     [&[4, body.len() as u8], &body[..]].concat()
 }
 
-pub fn file_of(octets: &[u8]) -> Arc<std::fs::File> {
+pub fn file_of(bytes: &[u8]) -> Arc<std::fs::File> {
     let mut file = tempfile::tempfile().unwrap();
-    file.write_all(octets).unwrap();
+    file.write_all(bytes).unwrap();
     Arc::new(file)
 }
 

@@ -15,7 +15,7 @@ use std::time::Instant;
 /// How much is copied between two looks for an interruption.
 const PIECE: u64 = 8 << 20;
 
-/// Moves a file of `size` octets in `folder`.
+/// Moves a file of `size` bytes in `folder`.
 pub fn run(processes: &Processes, folder: &Path, size: u64) -> Result<(), Failure> {
     let free = free_bytes(folder)?;
     // The file, a plain copy of it, and what was got.
@@ -50,7 +50,7 @@ pub fn run(processes: &Processes, folder: &Path, size: u64) -> Result<(), Failur
     let server_usage = usage_of(server.child.id());
     drop(server);
 
-    put_out(format_args!("5. compared octet by octet"))?;
+    put_out(format_args!("5. compared byte by byte"))?;
     compare(processes, &served.join("data.bin"), &got)?;
     report(size, copy_seconds, &summary, server_usage)
 }
@@ -115,7 +115,7 @@ fn compare(processes: &Processes, one: &Path, other: &Path) -> Result<(), Failur
     let mut files = [File::open(one).map_err(Failure::failed)?, File::open(other).map_err(Failure::failed)?];
     let lengths = files.each_ref().map(|file| file.metadata().map(|metadata| metadata.len()).unwrap_or(u64::MAX));
     if lengths[0] != lengths[1] {
-        return Err(Failure::failed(format!("what came has {} octets instead of {}", lengths[1], lengths[0])));
+        return Err(Failure::failed(format!("what came has {} bytes instead of {}", lengths[1], lengths[0])));
     }
     let mut buffers = [vec![0; 256 * 1024], vec![0; 256 * 1024]];
     let mut position = 0;
@@ -126,7 +126,7 @@ fn compare(processes: &Processes, one: &Path, other: &Path) -> Result<(), Failur
             file.read_exact(&mut buffer[..now]).map_err(Failure::failed)?;
         }
         if buffers[0][..now] != buffers[1][..now] {
-            return Err(Failure::failed(format!("what came differs in the {now} octets from {position}")));
+            return Err(Failure::failed(format!("what came differs in the {now} bytes from {position}")));
         }
         position += now as u64;
     }
@@ -140,7 +140,7 @@ fn report(size: u64, copy_seconds: f64, summary: &serde_json::Value, server: Usa
     put_out("")?;
     put_out(format_args!("{:24} {:>9} {:>10} {:>9} {:>12}", "", "seconds", "MB/s", "CPU s", "peak memory"))?;
     put_out(format_args!("{:24} {copy_seconds:>9.3} {:>10.0}", "plain copy", rate(copy_seconds)))?;
-    let peak = |octets: u64| human_bytes(octets);
+    let peak = |bytes: u64| human_bytes(bytes);
     put_out(format_args!(
         "{:24} {seconds:>9.3} {:>10.0} {:>9.2} {:>12}",
         "tow get, verified",

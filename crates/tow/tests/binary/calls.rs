@@ -319,7 +319,7 @@ fn large_bodies_in_flat_memory() {
     assert_eq!(object["reply_bytes"], SIZE);
     let callers = object["peak_memory_bytes"].as_u64().expect("a number");
     for (who, peak) in [("caller", callers), ("broker", broker.peak_memory()), ("worker", cat.peak_memory())] {
-        assert!(peak < 64 << 20, "the {who} had {peak} octets of memory");
+        assert!(peak < 64 << 20, "the {who} had {peak} bytes of memory");
     }
 }
 

@@ -171,14 +171,14 @@ fn a_file_that_never_rests_is_given_up_or_got_whole() {
     server.expect_alive();
 }
 
-/// The plain dialect has no word for it: the connection ends before a frame with wrong octets is complete, or the whole
+/// The plain dialect has no word for it: the connection ends before a frame with wrong bytes is complete, or the whole
 /// old content comes.
 #[test]
 fn the_plain_dialect_does_not_pass_off_a_shrunken_file() {
     const NEW_SIZE: u64 = 1 << 20;
     let folder = tempdir().expect("a folder");
     let source = folder.path().join("shrinking");
-    let octets = random_file(&source, SIZE, 1);
+    let bytes = random_file(&source, SIZE, 1);
     let mut server = Server::start(&source);
     let mut wire = Wire::dealer(server.port());
     wire.send(&[b"fetch"]).expect("send");
@@ -192,12 +192,12 @@ fn the_plain_dialect_does_not_pass_off_a_shrunken_file() {
             Err(_) => break true,
         }
     };
-    assert!(ended_by_close, "{} octets came and then a regular end", received.len());
+    assert!(ended_by_close, "{} bytes came and then a regular end", received.len());
     // What the kernel had queued by reference when the file was cut may have become zeros: that is why the connection ends.
-    let wrong = octets.iter().zip(&received).position(|(sent, got)| sent != got && *got != 0);
-    assert_eq!(wrong, None, "octets came that never were in the file");
+    let wrong = bytes.iter().zip(&received).position(|(sent, got)| sent != got && *got != 0);
+    assert_eq!(wrong, None, "bytes came that never were in the file");
     let kept = NEW_SIZE as usize;
-    assert!(received.len() < kept || received[..kept] == octets[..kept], "what stayed in the file came wrong");
+    assert!(received.len() < kept || received[..kept] == bytes[..kept], "what stayed in the file came wrong");
     wait_until("the log has the reason", || {
         let log = server.log();
         ["shr", "short", "chang"].iter().any(|word| log.contains(word))

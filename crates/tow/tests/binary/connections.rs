@@ -67,16 +67,16 @@ fn garbage_instead_of_a_greeting_is_refused() {
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".repeat(10),
         vec![0; 64],
         vec![0xff; 64],
-        // ZMTP 1.0: a routing id of 4 octets and a message; ZMTP 2.0: its signature and revision 1.
+        // ZMTP 1.0: a routing id of 4 bytes and a message; ZMTP 2.0: its signature and revision 1.
         b"\x05\x00abcd\x06\x00hello".to_vec(),
         b"\xff\0\0\0\0\0\0\0\x01\x7f\x01\x05\x00\x00".to_vec(),
         greeting("GSSAPI"),
         greeting("CURVE"),
         greeting("NULLnull"),
         greeting(""),
-        [greeting("NULL"), random.octets(1000)].concat(),
+        [greeting("NULL"), random.bytes(1000)].concat(),
     ];
-    attacks.extend((0..20).map(|_| random.octets(200)));
+    attacks.extend((0..20).map(|_| random.bytes(200)));
     for attack in attacks {
         let mut wire = Wire::connect(fixture.server.port());
         // An error means that it is refused already.
@@ -94,11 +94,11 @@ fn garbage_instead_of_a_greeting_is_refused() {
 fn bad_handshake_commands_are_refused() {
     let mut fixture = Fixture::new();
     let property = |name: &[u8], announced: u32, value: &[u8]| {
-        let mut octets = vec![name.len() as u8];
-        octets.extend_from_slice(name);
-        octets.extend_from_slice(&announced.to_be_bytes());
-        octets.extend_from_slice(value);
-        octets
+        let mut bytes = vec![name.len() as u8];
+        bytes.extend_from_slice(name);
+        bytes.extend_from_slice(&announced.to_be_bytes());
+        bytes.extend_from_slice(value);
+        bytes
     };
     let many: Vec<u8> = (0..20_000).flat_map(|i| property(format!("X-{i}").as_bytes(), 1, b"x")).collect();
     let attacks = [
@@ -166,10 +166,10 @@ fn long_form_for_short_frames_is_understood() {
     let fixture = Fixture::new();
     let mut wire = Wire::dealer(fixture.server.port());
     for (body, flags) in [(b"TOW1".as_slice(), MORE), (br#"{"op":"hello"}"#, 0)] {
-        let octets = [long_header(flags | LONG, body.len() as u64), body.to_vec()].concat();
-        for octet in octets {
-            // One octet a packet: any split is right.
-            wire.write(&[octet]).expect("send");
+        let bytes = [long_header(flags | LONG, body.len() as u64), body.to_vec()].concat();
+        for byte in bytes {
+            // One byte a packet: any split is right.
+            wire.write(&[byte]).expect("send");
         }
     }
     assert_eq!(wire.control()["re"], "hello");
@@ -178,19 +178,19 @@ fn long_form_for_short_frames_is_understood() {
 #[test]
 fn a_trickled_handshake_ends_at_its_deadline() {
     let mut fixture = Fixture::new();
-    let octets = [greeting("NULL"), ready("DEALER")].concat();
+    let bytes = [greeting("NULL"), ready("DEALER")].concat();
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, fixture.server.port())).expect("connect");
     stream.set_nodelay(true).expect("set nodelay");
     let silent = Wire::connect(fixture.server.port());
     let start = Instant::now();
     let mut trickled = 0;
-    // A second an octet would take longer than two minutes: a deadline for each read would never end it.
-    for octet in octets {
-        if stream.write_all(&[octet]).is_err() {
+    // A second a byte would take longer than two minutes: a deadline for each read would never end it.
+    for byte in bytes {
+        if stream.write_all(&[byte]).is_err() {
             break;
         }
         trickled += 1;
-        assert!(start.elapsed() < DEADLINE, "{trickled} octets were trickled for {DEADLINE:?}");
+        assert!(start.elapsed() < DEADLINE, "{trickled} bytes were trickled for {DEADLINE:?}");
         std::thread::sleep(Duration::from_secs(1));
     }
     silent.expect_closed();
@@ -276,7 +276,7 @@ fn requests_without_end_from_a_client_that_never_reads_are_bounded() {
                 break;
             }
         }
-        assert!(stopped, "the server read {} octets of requests without an answer read", batch.len() * 3000);
+        assert!(stopped, "the server read {} bytes of requests without an answer read", batch.len() * 3000);
         fixture.expect_flat_memory();
     }
     fixture.expect_service();

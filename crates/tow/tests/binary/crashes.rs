@@ -49,7 +49,7 @@ fn interrupted_by_ctrl_c_then_resumed() {
     assert_eq!(fs::read_dir(&copies).expect("read").count(), 1, "something is left over");
 }
 
-/// Over a link on which the smallest piece takes many seconds, no more is lost, and nothing is given up while octets come.
+/// Over a link on which the smallest piece takes many seconds, no more is lost, and nothing is given up while bytes come.
 #[test]
 fn what_comes_slowly_is_kept_too() {
     const SIZE: u64 = 3_000_000;
@@ -151,7 +151,7 @@ fn a_changed_file_is_not_resumed_with_old_pieces() {
 }
 
 #[test]
-fn connections_cut_at_random_octets_end_in_the_same_tree() {
+fn connections_cut_at_random_bytes_end_in_the_same_tree() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     mixed(&served, 200, 6);
@@ -235,7 +235,7 @@ fn fifty_kills_of_either_side_end_in_the_same_tree() {
             }
             client = Process::start(&mut get_command(&proxy.url(""), &copy));
         }
-        println!("kill {kill}: {} octets passed", proxy.passed());
+        println!("kill {kill}: {} bytes passed", proxy.passed());
     }
     proxy.slow_down(1 << 30);
     let last = client.finish();
@@ -271,7 +271,7 @@ fn a_bad_chunk_is_asked_for_again() {
     proxy.corrupt_among(b'a');
     let outcome = run(&mut tow(["get", &proxy.url("large"), "-"]));
     assert!(proxy.has_corrupted());
-    assert!(outcome.stdout.iter().all(|octet| *octet == b'a'), "wrong octets were written");
+    assert!(outcome.stdout.iter().all(|byte| *byte == b'a'), "wrong bytes were written");
     assert_eq!(outcome.status.success(), outcome.stdout.len() == 12 << 20, "{}", outcome.stderr);
 }
 

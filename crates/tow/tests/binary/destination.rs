@@ -320,15 +320,15 @@ fn a_directory_that_is_made_is_like_its_source() {
         assert_same(&served, &copies.join("all"));
     }
     // For who isn't allowed everything, too.
-    for octets in [&b"contents"[..], b"others"] {
+    for bytes in [&b"contents"[..], b"others"] {
         set(&served.join("closed"), 0o755);
-        write(&served.join("closed/a"), octets);
+        write(&served.join("closed/a"), bytes);
         set(&served.join("closed"), 0o555);
         let (url, copy) = (server.url("closed"), copies.join("unprivileged"));
         let arguments = [OsStr::new("get"), url.as_ref(), copy.as_ref(), "--json".as_ref()];
         run(&mut unprivileged_tow(folder.path(), arguments)).expect_code(0);
         assert_eq!(is(&copy), (0o555, long_ago));
-        assert_eq!(fs::read(copy.join("a")).expect("read"), octets);
+        assert_eq!(fs::read(copy.join("a")).expect("read"), bytes);
     }
     // Somebody's own directory keeps its mode.
     let mine = copies.join("mine");
@@ -431,9 +431,9 @@ fn a_sparse_file_needs_room_for_its_data_only() {
     let folder = tempdir().expect("a folder");
     let (served, mount) = (folder.path().join("served"), folder.path().join("mount"));
     fs::create_dir_all(&mount).expect("mkdir");
-    let octets = random_file(&served.join("sparse"), 2 << 20, 1);
+    let bytes = random_file(&served.join("sparse"), 2 << 20, 1);
     let sparse = fs::OpenOptions::new().write(true).open(served.join("sparse")).expect("open");
-    sparse.write_all_at(&octets, 40 << 20).expect("write");
+    sparse.write_all_at(&bytes, 40 << 20).expect("write");
     sparse.set_len(64 << 20).expect("set the length");
     // What was just written may have no place on the disk yet.
     sparse.sync_all().expect("sync");
@@ -450,7 +450,7 @@ fn a_sparse_file_needs_room_for_its_data_only() {
 #[test]
 fn a_limit_of_file_sizes_is_an_error_and_not_a_death() {
     let folder = tempdir().expect("a folder");
-    let octets = random_file(&folder.path().join("served/large.bin"), 6 << 20, 1);
+    let bytes = random_file(&folder.path().join("served/large.bin"), 6 << 20, 1);
     let server = Server::start(&folder.path().join("served"));
     let copy = folder.path().join("copy");
     for (kibibytes, code) in [("2048", 1), ("unlimited", 0)] {
@@ -462,5 +462,5 @@ fn a_limit_of_file_sizes_is_an_error_and_not_a_death() {
         assert_eq!(code == 1, outcome.stderr.contains("large.bin: "), "{}", outcome.stderr);
         assert_eq!(code == 1, outcome.stderr.contains("File too large"), "{}", outcome.stderr);
     }
-    assert!(fs::read(&copy).expect("read") == octets);
+    assert!(fs::read(&copy).expect("read") == bytes);
 }

@@ -40,11 +40,11 @@ fn a_short_call_reaches_the_second_broker_when_the_first_hangs() {
     assert_eq!(outcome.expect_code(0).stdout, b"hello");
 }
 
-/// What says that a peer was given up for which octets waited.
+/// What says that a peer was given up for which bytes waited.
 const STALLED: &str = "took nothing of what waits for it";
 
 #[test]
-fn another_worker_takes_over_from_one_that_hangs_with_octets_on_their_way_to_it() {
+fn another_worker_takes_over_from_one_that_hangs_with_bytes_on_their_way_to_it() {
     let broker = Broker::with(&["--heartbeat", "0.3"]);
     let workers = [(); 2].map(|()| work(&[&broker], &["echo", "--echo", "--work-ms", "20", "--jobs", "300"]));
     let arguments = ["echo", "--count", "3000", "--size", "60000", "--ahead", "600", "--json"];
@@ -67,7 +67,7 @@ fn another_broker_takes_over_from_one_that_hangs_in_the_middle_of_a_large_reques
     let mut command = call(&[&one, &two], &["echo", "--timeout", "50"]);
     command.stdin(std::fs::File::open(&path).expect("open")).env("TOW_LOG", "debug");
     let caller = Process::start(&mut command);
-    wait_until("it has begun to arrive", || one.octets_written() > 10 << 20);
+    wait_until("it has begun to arrive", || one.bytes_written() > 10 << 20);
     one.signal(Signal::STOP);
     let outcome = caller.finish().expect_code(0);
     one.signal(Signal::CONT);

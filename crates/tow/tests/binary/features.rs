@@ -117,7 +117,7 @@ fn names_that_are_not_utf8_arrive() {
     let served = folder.path().join("served");
     let name = OsStr::from_bytes(b"caf\xe9 \xff\x01.bin");
     random_file(&served.join("plain"), 10, 3);
-    fs::write(served.join(name), b"octets").expect("write");
+    fs::write(served.join(name), b"bytes").expect("write");
     symlink(name, served.join(OsStr::from_bytes(b"\xfelink"))).expect("link");
     fs::create_dir(served.join(OsStr::from_bytes(b"\xf0dir"))).expect("mkdir");
     fs::write(served.join(OsStr::from_bytes(b"\xf0dir/\xf1")), b"below").expect("write");
@@ -170,10 +170,10 @@ fn a_dash_writes_to_standard_output() {
     let folder = tempdir().expect("a folder");
     let source = folder.path().join("served/a.bin");
     write(&source, b"");
-    let octets = random_file(&source, 5_000_001, 4);
+    let bytes = random_file(&source, 5_000_001, 4);
     let server = Server::start(&folder.path().join("served"));
     let outcome = run(&mut tow(["get", &server.url("a.bin"), "-"])).expect_code(0);
-    assert!(outcome.stdout == octets, "{} octets came", outcome.stdout.len());
+    assert!(outcome.stdout == bytes, "{} bytes came", outcome.stdout.len());
     let missing = run(&mut tow(["get", &server.url("b.bin"), "-"])).expect_code(1);
     assert!(missing.stdout.is_empty());
 }
@@ -247,13 +247,13 @@ fn a_sparse_file_over_4_gib_arrives_quickly_and_stays_sparse() {
 
     let metadata = fs::metadata(&copy).expect("stat");
     assert_eq!(metadata.len(), SIZE);
-    assert!(metadata.blocks() * 512 < 64 << 20, "{} octets are allocated", metadata.blocks() * 512);
+    assert!(metadata.blocks() * 512 < 64 << 20, "{} bytes are allocated", metadata.blocks() * 512);
     assert!(outcome.number("received_bytes") < 64 << 20, "{}", outcome.summary());
     let copied = File::open(&copy).expect("open");
-    let mut octets = [0; 12];
+    let mut bytes = [0; 12];
     for offset in [0, 1 << 31, (1 << 32) - 10, SIZE - 100] {
-        copied.read_exact_at(&mut octets, offset).expect("read");
-        assert_eq!(&octets, b"here is data", "at {offset}");
+        copied.read_exact_at(&mut bytes, offset).expect("read");
+        assert_eq!(&bytes, b"here is data", "at {offset}");
     }
 }
 
@@ -282,14 +282,14 @@ fn pieces_of_any_size_make_the_same_file() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     random_file(&served.join("large.bin"), 9_999_999, 20);
-    // Of a leaf exactly, and of one octet more.
+    // Of a leaf exactly, and of one byte more.
     random_file(&served.join("leaf.bin"), 1 << 20, 21);
     random_file(&served.join("more.bin"), (1 << 20) + 1, 22);
     // Behind holes, pieces begin where no leaf does.
     let sparse = File::create(served.join("sparse.bin")).expect("create");
     for (index, offset) in [300 << 10, 3_500 << 10, 5_000 << 10, 9_100 << 10].into_iter().enumerate() {
-        let octets = fs::read(served.join("more.bin")).expect("read");
-        sparse.write_all_at(octets.get(index..).unwrap_or_default(), offset).expect("write");
+        let bytes = fs::read(served.join("more.bin")).expect("read");
+        sparse.write_all_at(bytes.get(index..).unwrap_or_default(), offset).expect("write");
     }
     sparse.set_len(12_000_000).expect("set the length");
 
@@ -365,7 +365,7 @@ fn ls_tells_names_sizes_and_digests() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     write(&served.join("sub/inner"), b"12345");
-    let octets = random_file(&served.join("top.bin"), 4321, 7);
+    let bytes = random_file(&served.join("top.bin"), 4321, 7);
     symlink("top.bin", served.join("link")).expect("link");
     let server = Server::start(&served);
 
@@ -376,7 +376,7 @@ fn ls_tells_names_sizes_and_digests() {
 
     let digests = run(&mut tow(["ls", &server.url(""), "--digest", "--json"])).expect_code(0);
     let json = String::from_utf8(digests.stdout).expect("UTF-8");
-    assert!(json.contains(&blake3::hash(&octets).to_hex().to_string()), "{json}");
+    assert!(json.contains(&blake3::hash(&bytes).to_hex().to_string()), "{json}");
     assert!(json.contains("4321"), "{json}");
 
     run(&mut tow(["ls", &server.url("no-such-thing")])).expect_code(1);

@@ -133,7 +133,7 @@ fn a_client_answers_its_callers_while_the_disk_of_its_large_bodies_hangs() {
     caller.join().expect("the large reply comes when the disk does");
 }
 
-/// The kernel tells of it once, and the next sync succeeds though the octets are gone.
+/// The kernel tells of it once, and the next sync succeeds though the bytes are gone.
 #[test]
 fn a_file_that_could_not_be_synced_is_not_installed_nor_gone_on_with() {
     let folder = tempdir().expect("a folder");

@@ -331,7 +331,7 @@ fn what_is_too_deep_for_a_path_is_reported_and_the_rest_is_served() {
     let copy = folder.path().join("copy");
     for pattern in ["", "**"] {
         let outcome = get(&server.url(pattern), &copy).expect_code(1);
-        assert!(outcome.stderr.contains("its path has over 4096 octets: dddd"), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("its path has over 4096 bytes: dddd"), "{}", outcome.stderr);
         assert_eq!(outcome.number("failed"), 1, "{}", outcome.summary());
         assert_eq!(fs::read(copy.join("top")).expect("read"), b"content");
         assert!(copy.join(&name).join("f").exists());
@@ -374,7 +374,7 @@ fn special_files_are_not_served_and_stall_nobody() {
     assert_eq!(outcome.summary()["verified"], false, "{}", outcome.summary());
 }
 
-fn base64(octets: &[u8]) -> String {
+fn base64(bytes: &[u8]) -> String {
     use base64::Engine;
-    base64::engine::general_purpose::STANDARD.encode(octets)
+    base64::engine::general_purpose::STANDARD.encode(bytes)
 }

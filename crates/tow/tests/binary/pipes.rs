@@ -107,14 +107,14 @@ fn closed_outputs_are_no_panic() {
 #[test]
 fn who_reads_only_the_beginning_of_the_output_gets_it() {
     let folder = tempdir().expect("a folder");
-    let octets = random_file(&folder.path().join("a"), 4 << 20, 1);
+    let bytes = random_file(&folder.path().join("a"), 4 << 20, 1);
     // More than fits into a pipe.
     for file in 0..2000 {
         fs::write(folder.path().join(format!("{file:0100}")), b"").expect("write");
     }
     let server = Server::start(folder.path());
     for (arguments, first) in
-        [(["get", &server.url("a"), "-"], Some(&octets[..10])), (["ls", &server.url(""), "--json"], None)]
+        [(["get", &server.url("a"), "-"], Some(&bytes[..10])), (["ls", &server.url(""), "--json"], None)]
     {
         let mut child =
             tow(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start the process");

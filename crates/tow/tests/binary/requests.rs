@@ -33,7 +33,7 @@ fn fetch(wire: &mut Wire, request: &Value) -> (Vec<Piece>, Value) {
 #[test]
 fn ranges_bring_exactly_what_they_name() {
     let folder = tempdir().expect("a folder");
-    let octets = random_file(&folder.path().join("a"), SIZE as usize, 1);
+    let bytes = random_file(&folder.path().join("a"), SIZE as usize, 1);
     let server = Server::start(folder.path());
     let mut wire = Wire::dealer(server.port());
     for (id, ranges) in [
@@ -65,11 +65,11 @@ fn ranges_bring_exactly_what_they_name() {
         for [offset, length] in &ranges {
             let begin = (*offset).min(SIZE);
             let end = offset.saturating_add(*length).min(SIZE);
-            expected.extend_from_slice(&octets[begin as usize..end as usize]);
+            expected.extend_from_slice(&bytes[begin as usize..end as usize]);
         }
         assert!(got.is_sorted_by_key(|(offset, _)| *offset));
         let joined: Vec<u8> = got.into_iter().flat_map(|(_, body)| body).collect();
-        assert!(joined == expected, "{ranges:?}: {} octets, not {}", joined.len(), expected.len());
+        assert!(joined == expected, "{ranges:?}: {} bytes, not {}", joined.len(), expected.len());
     }
 }
 
@@ -117,7 +117,7 @@ fn bad_ranges_are_refused() {
 #[test]
 fn bad_numbers_in_the_plain_dialect_are_refused() {
     let folder = tempdir().expect("a folder");
-    let octets = random_file(&folder.path().join("a"), SIZE as usize, 1);
+    let bytes = random_file(&folder.path().join("a"), SIZE as usize, 1);
     let mut server = Server::start(&folder.path().join("a"));
     let mut wire = Wire::dealer(server.port());
     let digits = "9".repeat(10_000);
@@ -148,12 +148,12 @@ fn bad_numbers_in_the_plain_dialect_are_refused() {
         assert_eq!(answer.len(), 2, "{offset:?} {size:?}");
     }
     for (offset, size, expected) in [
-        ("0", "0", &octets[..0]),
-        ("0", "16777216", &octets[..]),
-        ("2999999", "2", &octets[2_999_999..]),
-        ("3000000", "1", &octets[..0]),
-        ("4611686018427387904", "1", &octets[..0]),
-        ("9223372036837998591", "16777216", &octets[..0]),
+        ("0", "0", &bytes[..0]),
+        ("0", "16777216", &bytes[..]),
+        ("2999999", "2", &bytes[2_999_999..]),
+        ("3000000", "1", &bytes[..0]),
+        ("4611686018427387904", "1", &bytes[..0]),
+        ("9223372036837998591", "16777216", &bytes[..0]),
     ] {
         wire.send(&["fetch", offset, size]).expect("send");
         let answer = wire.receive().expect("an answer");
@@ -275,11 +275,11 @@ fn a_cancelled_request_says_nothing_more_and_closes_its_files() {
     // It has begun.
     while !wire.receive().expect("an answer")[0].starts_with(b"TOWD") {}
     wire.request(&json!({"op": "cancel", "id": 5})).expect("send");
-    let mut octets = 0;
+    let mut bytes = 0;
     loop {
         let frames = wire.receive().expect("an answer");
         if frames[0].starts_with(b"TOWD") {
-            octets += parse_data_message(&frames).1.iter().map(|piece| piece.length).sum::<u64>();
+            bytes += parse_data_message(&frames).1.iter().map(|piece| piece.length).sum::<u64>();
             continue;
         }
         let answer: Value = serde_json::from_slice(&frames[1]).expect("JSON");
@@ -287,7 +287,7 @@ fn a_cancelled_request_says_nothing_more_and_closes_its_files() {
             break;
         }
     }
-    assert!(octets < 60 << 20, "all of it came: {octets}");
+    assert!(bytes < 60 << 20, "all of it came: {bytes}");
     // Nothing with this id comes after: the next message answers the next request.
     assert_eq!(wire.ask(&json!({"op": "hello"}))["re"], "hello");
     crate::support::wait_until("the file is closed", || server.open_descriptors() <= before);
@@ -304,22 +304,22 @@ fn without_credit_nothing_is_sent() {
     // Another request on the same connection is answered: the first one waits, and nothing of it came before.
     assert_eq!(wire.ask(&json!({"op": "hello"}))["re"], "hello");
     let mut credit = 0;
-    let mut octets = 0;
-    while octets < 8 << 20 {
+    let mut bytes = 0;
+    while bytes < 8 << 20 {
         wire.request(&json!({"op": "credit", "bytes": 3_000_000})).expect("send");
         credit += 3_000_000;
         wire.request(&json!({"op": "hello"})).expect("send");
         // What the credit covers may come before or after the answer; it never comes to more than the credit.
         let mut greeted = false;
-        while !(greeted && (octets + (1 << 20) > credit || octets == 8 << 20)) {
+        while !(greeted && (bytes + (1 << 20) > credit || bytes == 8 << 20)) {
             let frames = wire.receive().expect("an answer");
             if frames[0].starts_with(b"TOWD") {
-                octets += parse_data_message(&frames).1.iter().map(|piece| piece.length).sum::<u64>();
-                assert!(octets <= credit, "{octets} octets came for a credit of {credit}");
+                bytes += parse_data_message(&frames).1.iter().map(|piece| piece.length).sum::<u64>();
+                assert!(bytes <= credit, "{bytes} bytes came for a credit of {credit}");
             } else {
                 greeted |= serde_json::from_slice::<Value>(&frames[1]).expect("JSON")["re"] == "hello";
             }
         }
     }
-    assert_eq!(octets, 8 << 20);
+    assert_eq!(bytes, 8 << 20);
 }

@@ -173,7 +173,7 @@ fn what_was_read_of_a_disk_that_hangs_now_is_sent_from_memory() {
     let mut plain = Wire::dealer(server.port());
     plain.send(&["fetch", "disk/cold", "0", &BYTES.to_string()]).expect("send");
     // Sending begins when all of it is ready.
-    plain.await_octets().expect("an answer");
+    plain.await_bytes().expect("an answer");
     disk.hold();
     // Whoever opens the file drops what the page cache has of it.
     drop(fs::File::open(served.join("disk").join(COLD_FILE)).expect("open"));
@@ -199,7 +199,7 @@ fn a_client_gets_on_though_others_have_all_memory_and_read_nothing() {
         hog.send(&["fetch", COLD_FILE, "0", &BYTES.to_string()]).expect("send");
         // There is room for two of them.
         if number < 2 {
-            hog.await_octets().expect("an answer");
+            hog.await_bytes().expect("an answer");
         }
     }
     let url = server.url(COLD_FILE);

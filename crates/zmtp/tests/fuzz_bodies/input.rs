@@ -1,4 +1,4 @@
-//! Octets from a peer: the first says how this side is set up, the second how the rest is cut on its way.
+//! Bytes from a peer: the first says how this side is set up, the second how the rest is cut on its way.
 
 use super::harness::{at, command, config, greeting, heartbeat, properties};
 use bytes::BytesMut;
@@ -16,7 +16,7 @@ const READY: u8 = 16;
 const UNWELCOME: u8 = 32;
 
 pub fn run(mechanism: &MechanismConfig, data: &[u8]) {
-    let [knobs, cut, octets @ ..] = data else { return };
+    let [knobs, cut, input @ ..] = data else { return };
     let on = |knob| knobs & knob != 0;
     let mut config = config(if on(DEALER) { SocketType::Dealer } else { SocketType::Router });
     config.mechanism = mechanism.clone();
@@ -27,49 +27,49 @@ pub fn run(mechanism: &MechanismConfig, data: &[u8]) {
         stream_over_bytes: on(STREAMS).then_some(if on(SMALL_LIMITS) { 3 } else { 255 }),
         streamed_frame_bytes_max: if on(SMALL_LIMITS) { 1000 } else { u64::MAX },
     };
-    let octets = [preface(mechanism, *knobs), octets.to_vec()].concat();
+    let input = [preface(mechanism, *knobs), input.to_vec()].concat();
 
-    // However the octets are cut, they mean the same.
-    let whole = Heard::new(&config, on(UNWELCOME)).hear_all(std::iter::once(&octets[..]), false);
-    let cut = Heard::new(&config, on(UNWELCOME)).hear_all(pieces(&octets, *cut), true);
+    // However the bytes are cut, they mean the same.
+    let whole = Heard::new(&config, on(UNWELCOME)).hear_all(std::iter::once(&input[..]), false);
+    let cut = Heard::new(&config, on(UNWELCOME)).hear_all(pieces(&input, *cut), true);
     assert_eq!(whole.events, cut.events);
     assert_eq!(whole.error, cut.error);
     assert_eq!(whole.connection.oddities(), cut.connection.oddities());
     if whole.error.is_none() {
         assert_eq!(whole.input, cut.input);
     }
-    whole.check(&config.limits, octets.len());
-    cut.check(&config.limits, octets.len());
+    whole.check(&config.limits, input.len());
+    cut.check(&config.limits, input.len());
 }
 
 /// Gets the fuzzer past the greeting, or past the whole handshake.
 fn preface(mechanism: &MechanismConfig, knobs: u8) -> Vec<u8> {
-    let mut octets = Vec::new();
+    let mut input = Vec::new();
     if knobs & (GREETED | READY) != 0 {
-        octets.extend(greeting(mechanism.name().as_bytes(), knobs >> 7));
+        input.extend(greeting(mechanism.name().as_bytes(), knobs >> 7));
     }
     if knobs & READY != 0 {
         let metadata = properties(&[(b"Socket-Type", b"ROUTER"), (b"Identity", b"")]);
         match mechanism {
-            MechanismConfig::Null => octets.extend(command(b"READY", &metadata)),
+            MechanismConfig::Null => input.extend(command(b"READY", &metadata)),
             MechanismConfig::PlainClient { .. } => {
-                octets.extend(command(b"WELCOME", b""));
-                octets.extend(command(b"READY", &metadata));
+                input.extend(command(b"WELCOME", b""));
+                input.extend(command(b"READY", &metadata));
             }
             MechanismConfig::PlainServer => {
-                octets.extend(command(b"HELLO", b"\x03ada\x02pw"));
-                octets.extend(command(b"INITIATE", &metadata));
+                input.extend(command(b"HELLO", b"\x03ada\x02pw"));
+                input.extend(command(b"INITIATE", &metadata));
             }
             other => panic!("what gets a fuzzer past {other:?} isn't known"),
         }
     }
-    octets
+    input
 }
 
-/// Pieces of 1 to 16 octets, at random but always the same for a seed; by turns a large one.
-fn pieces(octets: &[u8], seed: u8) -> impl Iterator<Item = &[u8]> {
+/// Pieces of 1 to 16 bytes, at random but always the same for a seed; by turns a large one.
+fn pieces(input: &[u8], seed: u8) -> impl Iterator<Item = &[u8]> {
     let mut state = u64::from(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut rest = octets;
+    let mut rest = input;
     std::iter::from_fn(move || {
         state ^= state << 13;
         state ^= state >> 7;
@@ -138,13 +138,13 @@ impl Heard {
 
     fn write(&mut self) {
         while let Transmit::Bytes { slices, .. } = self.connection.outbox().transmit() {
-            let octets = slices.concat();
-            self.connection.outbox().advance(octets.len());
-            self.written.extend(octets);
+            let input = slices.concat();
+            self.connection.outbox().advance(input.len());
+            self.written.extend(input);
         }
     }
 
-    fn check(mut self, limits: &InboxLimits, octets: usize) {
+    fn check(mut self, limits: &InboxLimits, input: usize) {
         let frame_bytes_max = limits.message_bytes_max.max(limits::COMMAND_BYTES_MAX) as usize;
         if self.error.is_none() {
             assert!(self.input.len() < frame_bytes_max + 9, "more is held than any frame may have");
@@ -164,7 +164,7 @@ impl Heard {
             assert!(frames.len() <= limits.frames_max && bytes as u64 <= limits.message_bytes_max);
             told += bytes;
         }
-        assert!(told <= octets && self.events.len() <= octets, "more was told than was said");
+        assert!(told <= input && self.events.len() <= input, "more was told than was said");
         assert!(self.connection.outbox_ref().queued().memory_bytes <= 4096, "the peer decides what we hold for it");
 
         self.write();

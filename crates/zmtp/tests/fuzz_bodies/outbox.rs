@@ -1,4 +1,4 @@
-//! A driver and an application that do anything with an outbox: the octets are their script.
+//! A driver and an application that do anything with an outbox: the bytes are their script.
 
 use super::harness::{End, command, config, messages};
 use bytes::Bytes;
@@ -42,11 +42,11 @@ impl Play {
                 bodies.push(Body::Bytes(frames[0].clone()));
                 for _ in 0..(step >> 3) % 4 {
                     let shape = operand();
-                    let octets = Bytes::from(vec![shape; SIZES[usize::from(shape) % SIZES.len()]]);
-                    let length = octets.len() as u64;
+                    let bytes = Bytes::from(vec![shape; SIZES[usize::from(shape) % SIZES.len()]]);
+                    let length = bytes.len() as u64;
                     let outside = shape & 0x80 != 0;
-                    frames.push(octets.clone());
-                    bodies.push(if outside { Body::External { source: octets, length } } else { Body::Bytes(octets) });
+                    frames.push(bytes.clone());
+                    bodies.push(if outside { Body::External { source: bytes, length } } else { Body::Bytes(bytes) });
                 }
                 let tag = usize::from(step >> 5) % TAGS;
                 self.outbox.push_message(bodies, tag as u64);
@@ -83,17 +83,17 @@ impl Play {
         assert_eq!(self.outbox.is_idle(), self.outbox.queued() == Queued::default() && !self.outbox.has_output());
     }
 
-    /// Writes up to `most` octets as a driver would.
+    /// Writes up to `most` bytes as a driver would.
     fn write(&mut self, most: usize) {
         let mut left = most;
         loop {
             match self.outbox.transmit() {
                 Transmit::Idle => return,
                 Transmit::Bytes { slices, .. } => {
-                    let octets = slices.concat();
-                    assert!(!octets.is_empty());
-                    let now = octets.len().min(left);
-                    self.wire.extend_from_slice(&octets[..now]);
+                    let bytes = slices.concat();
+                    assert!(!bytes.is_empty());
+                    let now = bytes.len().min(left);
+                    self.wire.extend_from_slice(&bytes[..now]);
                     self.outbox.advance(now);
                     left -= now;
                 }

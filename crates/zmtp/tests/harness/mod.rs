@@ -60,19 +60,19 @@ impl End {
         end
     }
 
-    /// Octets come in; what they mean is appended to `events`.
-    pub fn hear(&mut self, octets: &[u8], now: Instant) -> Result<(), Error> {
-        if !octets.is_empty() {
+    /// Bytes come in; what they mean is appended to `events`.
+    pub fn hear(&mut self, bytes: &[u8], now: Instant) -> Result<(), Error> {
+        if !bytes.is_empty() {
             self.connection.heard(now);
         }
-        self.input.extend_from_slice(octets);
+        self.input.extend_from_slice(bytes);
         while let Some(event) = self.connection.input(&mut self.input, now)? {
             self.events.push(event);
         }
         Ok(())
     }
 
-    /// Writes up to `most` octets as a driver would, the pieces of outside bodies too.
+    /// Writes up to `most` bytes as a driver would, the pieces of outside bodies too.
     pub fn write(&mut self, most: usize) -> Vec<u8> {
         let mut wire = Vec::new();
         loop {
@@ -93,7 +93,7 @@ impl End {
                     let now = remaining.min(left as u64);
                     wire.extend_from_slice(&source[position as usize..(position + now) as usize]);
                     let back = outbox.advance_external(now);
-                    assert_eq!(back.is_some(), now == remaining, "the source comes back with the last octet");
+                    assert_eq!(back.is_some(), now == remaining, "the source comes back with the last byte");
                 }
             }
         }
@@ -109,7 +109,7 @@ impl End {
     }
 }
 
-/// A frame to send: octets, or a body from outside.
+/// A frame to send: bytes, or a body from outside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
     Inside(Bytes),
@@ -117,25 +117,25 @@ pub enum Part {
 }
 
 impl Part {
-    pub fn octets(&self) -> &Bytes {
+    pub fn bytes(&self) -> &Bytes {
         match self {
-            Part::Inside(octets) | Part::Outside(octets) => octets,
+            Part::Inside(bytes) | Part::Outside(bytes) => bytes,
         }
     }
 
     pub fn body(&self) -> Body<Bytes> {
         match self {
-            Part::Inside(octets) => Body::Bytes(octets.clone()),
-            Part::Outside(octets) => Body::External { source: octets.clone(), length: octets.len() as u64 },
+            Part::Inside(bytes) => Body::Bytes(bytes.clone()),
+            Part::Outside(bytes) => Body::External { source: bytes.clone(), length: bytes.len() as u64 },
         }
     }
 }
 
 /// The greeting and READY of a NULL peer, as libzmq sends them.
 pub fn handshake(peer: SocketType) -> Vec<u8> {
-    let mut octets = greeting(b"NULL", 1).to_vec();
-    octets.extend(ready(&[(b"Socket-Type", peer.name().as_bytes()), (b"Identity", b"")]));
-    octets
+    let mut bytes = greeting(b"NULL", 1).to_vec();
+    bytes.extend(ready(&[(b"Socket-Type", peer.name().as_bytes()), (b"Identity", b"")]));
+    bytes
 }
 
 /// A greeting of version 3.`minor`.
@@ -160,7 +160,7 @@ pub fn frame(flags: u8, body: &[u8]) -> Vec<u8> {
     wire
 }
 
-/// A header in the long form that promises `length` octets.
+/// A header in the long form that promises `length` bytes.
 pub fn long_header(flags: u8, length: u64) -> Vec<u8> {
     [&[flags | 2][..], &length.to_be_bytes()].concat()
 }
@@ -205,13 +205,13 @@ pub fn messages(events: &[Event]) -> Vec<Vec<Bytes>> {
                 body = Some((BytesMut::new(), *length));
             }
             Event::BodyData(data) => {
-                assert!(!data.is_empty(), "an event without octets");
+                assert!(!data.is_empty(), "an event without bytes");
                 body.as_mut().expect("data of no body").0.extend_from_slice(data);
             }
             Event::BodyEnd { more } => {
-                let (octets, length) = body.take().expect("the end of no body");
-                assert_eq!(octets.len() as u64, length, "a body's length is a promise");
-                frames.push(octets.freeze());
+                let (bytes, length) = body.take().expect("the end of no body");
+                assert_eq!(bytes.len() as u64, length, "a body's length is a promise");
+                frames.push(bytes.freeze());
                 if !more {
                     whole.push(std::mem::take(&mut frames));
                 }
@@ -221,7 +221,7 @@ pub fn messages(events: &[Event]) -> Vec<Vec<Bytes>> {
     whole
 }
 
-/// Moves octets between two ends until neither has any, in pieces of the given sizes by turns.
+/// Moves bytes between two ends until neither has any, in pieces of the given sizes by turns.
 pub fn converse(one: &mut End, other: &mut End, pieces: &[usize], now: Instant) -> Result<(), Error> {
     let mut pieces = pieces.iter().copied().cycle();
     loop {

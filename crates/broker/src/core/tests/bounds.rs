@@ -9,8 +9,8 @@ fn narrow(bytes_max: usize) -> Core {
     Core::new(Settings { client_bytes_max: bytes_max, ..settings })
 }
 
-fn envelope(frames: usize, octets: usize) -> StockEnvelope {
-    Some((0..frames).map(|_| Bytes::from(vec![b'e'; octets])).collect())
+fn envelope(frames: usize, bytes: usize) -> StockEnvelope {
+    Some((0..frames).map(|_| Bytes::from(vec![b'e'; bytes])).collect())
 }
 
 fn refusals(actions: &[Action]) -> usize {
@@ -64,7 +64,7 @@ fn how_much_room_there_is_counts_what_waits_to_be_read() {
     assert_eq!(core.room(0), Room::Ample);
     core.stock_request(0, 1, true, None, b"nobody", Body::from(Bytes::from(vec![0; 3 * MIB])));
     assert_eq!(core.room(0), Room::Ample);
-    // What is here may come to as many octets of replies.
+    // What is here may come to as many bytes of replies.
     assert_eq!(core.room(MIB), Room::Little);
     assert_eq!(core.room(5 * MIB), Room::Unread);
     core.stock_request(0, 2, true, None, b"nobody", Body::from(Bytes::from(vec![0; 5 * MIB])));

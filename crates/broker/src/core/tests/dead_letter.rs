@@ -127,7 +127,7 @@ fn they_keep_their_order_also_while_the_broker_stops() {
     assert_eq!(told.collect::<Vec<_>>(), [(1, true), (2, true), (3, true)]);
     core.worker_ready(2, 3, Kind::Numbered, b"aside.echo", 3);
     let given = actions(&mut core).into_iter().filter_map(|action| match action {
-        Action::Dispatch { body, .. } => body.single().map(|octets| octets[0]),
+        Action::Dispatch { body, .. } => body.single().map(|bytes| bytes[0]),
         _ => None,
     });
     assert_eq!(given.collect::<Vec<_>>(), [1, 2, 3]);

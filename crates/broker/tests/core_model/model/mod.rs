@@ -228,7 +228,7 @@ impl Model {
         (self.requests.iter().count(), bytes + gaps)
     }
 
-    /// Octets of a client's requests and of the gaps between what it has confirmed.
+    /// Bytes of a client's requests and of the gaps between what it has confirmed.
     fn bytes_of(&self, key: usize) -> usize {
         let gaps: usize =
             self.sessions.iter().filter(|(of, _)| *of == key).map(|(_, session)| session.gap_bytes()).sum();

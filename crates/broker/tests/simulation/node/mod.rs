@@ -380,7 +380,7 @@ pub fn frames_of(body: &Body) -> Vec<Bytes> {
     body.to_frames().into_iter().flatten().collect()
 }
 
-/// Clients are numbered in the first octet of their names.
+/// Clients are numbered in the first byte of their names.
 pub fn client_index(client: Option<ClientId>) -> usize {
     usize::from(client.unwrap_or_default().0[0])
 }

@@ -86,9 +86,9 @@ impl Node {
             }
             Action::Welcome { peer } => {
                 let (life, most) = (self.life, self.settings.client_requests_max as u32);
-                let (octets, journal) = (self.settings.client_bytes_max as u64, self.settings.journal);
+                let (bytes, journal) = (self.settings.client_bytes_max as u64, self.settings.journal);
                 if let Some(conn) = self.conn(peer) {
-                    ToClient::welcome(&mut conn.block, life, most, octets, journal);
+                    ToClient::welcome(&mut conn.block, life, most, bytes, journal);
                 }
             }
             Action::CancelWork { peer, token } => {

@@ -75,7 +75,7 @@ impl Sim {
             }
             // Replies take the place of requests, and are as large here, with a frame in front; parts are collected.
             if bytes > settings.bytes_max + requests * 600 + stock * 8_000 {
-                return Err(format!("at {}: {bytes} octets for {requests} requests", self.now));
+                return Err(format!("at {}: {bytes} bytes for {requests} requests", self.now));
             }
         }
         Ok(())

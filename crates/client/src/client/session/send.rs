@@ -34,7 +34,7 @@ impl Session {
         Some((self.services.name(entry.service), entry.body.clone()))
     }
 
-    /// Appends what may be sent now, up to about so many octets; says whether there is more.
+    /// Appends what may be sent now, up to about so many bytes; says whether there is more.
     pub fn pump(&mut self, now: Duration, block: &mut Block, bytes: usize) -> bool {
         let Link::Numbered { requests_max, bytes_max, .. } = self.link else { return false };
         for number in self.cancels.drain(..) {

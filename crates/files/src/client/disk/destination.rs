@@ -170,7 +170,7 @@ impl Destination {
         self.partials.lock().unwrap_or_else(PoisonError::into_inner).remove(local)
     }
 
-    /// Octets that are free for this process.
+    /// Bytes that are free for this process.
     pub(super) fn free_bytes(&self) -> Option<u64> {
         self.root.open_dir(&RelPath::root()).ok()?.free_bytes().ok()
     }

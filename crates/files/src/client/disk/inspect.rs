@@ -16,7 +16,7 @@ use crate::path::RelPath;
 use crate::protocol::control::Range;
 use crate::root::{Dir, FileKind, FileStat, RootError};
 
-/// Octets read at a time.
+/// Bytes read at a time.
 const READ_BYTES: usize = 256 << 10;
 
 /// Says what is at the place of a file.
@@ -98,8 +98,8 @@ fn is_empty_dir(dir: &Dir, name: &[u8]) -> bool {
 fn same_size(dir: &Dir, name: &[u8], given_up: &GivenUp) -> Result<Found, DiskError> {
     let Ok((file, before)) = dir.open_file(name) else { return Ok(Found::Nothing) };
     let mut hasher = blake3::Hasher::new();
-    let whole = read_range(&file, 0, before.size, &mut Vec::new(), |octets| {
-        hasher.update(octets);
+    let whole = read_range(&file, 0, before.size, &mut Vec::new(), |bytes| {
+        hasher.update(bytes);
         given_up.check_behind_a_piece()
     });
     let unchanged = FileStat::try_from(&file).is_ok_and(|after| after.same_content(&before));
@@ -156,7 +156,7 @@ fn is_known_to_be_wrong(state: &State) -> bool {
     is_whole && state.digest.is_some_and(|digest| merge_leaves(&values) != Ok(digest))
 }
 
-/// Less space than octets: it was cut off, and written on behind that. Or its file system is a thrifty one. Without real values of
+/// Less space tha bytes: it was cut off, and written on behind that. Or its file system is a thrifty one. Without real values of
 /// its leaves nothing can be found out.
 fn may_be_cut(header: &Header, stat: &FileStat) -> bool {
     header.verified && !header.sparse && stat.allocated < stat.size
@@ -208,8 +208,8 @@ fn hash_leaf(file: &File, leaves: LeafSize, leaf: u64, given_up: &GivenUp) -> io
     let (Ok((offset, length)), Ok(mut hasher)) = (leaves.range(leaf), LeafHasher::new(leaves, leaf)) else {
         return Ok(None);
     };
-    match read_range(file, offset, length, &mut Vec::new(), |octets| {
-        let _ = hasher.update(octets);
+    match read_range(file, offset, length, &mut Vec::new(), |bytes| {
+        let _ = hasher.update(bytes);
         given_up.check_behind_a_piece()
     }) {
         Ok(()) => Ok(hasher.finish().ok()),

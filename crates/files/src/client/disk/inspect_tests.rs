@@ -19,7 +19,7 @@ struct Partly {
 }
 
 impl Partly {
-    /// Of a file of 4 MiB and 100 octets: leaves 0 and 2 are whole, and 1,000 octets of leaf 3 are there.
+    /// Of a file of 4 MiB and 100 bytes: leaves 0 and 2 are whole, and 1,000 bytes of leaf 3 are there.
     fn new(boot: BootId, verified: bool) -> Self {
         let temp = tempfile::tempdir().unwrap();
         let mut content = vec![0; 4 * MIB + 100];
@@ -72,7 +72,7 @@ fn names(directory: &Path) -> (std::path::PathBuf, std::path::PathBuf) {
 #[test]
 fn within_a_boot_all_is_trusted() {
     let partly = Partly::new(boot_id(), true);
-    // Not even read: this octet is not noticed before the digest of the whole is checked.
+    // Not even read: this byte is not noticed before the digest of the whole is checked.
     let (part, _) = names(partly.temp.path());
     let file = fs::OpenOptions::new().write(true).open(part).unwrap();
     file.write_all_at(b"x", 5).unwrap();

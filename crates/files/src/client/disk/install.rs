@@ -72,7 +72,7 @@ pub(super) fn install(
         open.file.set_len(version.size).map_err(|error| io_error("cannot set its length", &error))?;
     }
     finish_file(&open.file, mode, version)?;
-    // The system says once that octets are lost, and the next sync would succeed: nobody may go on with them.
+    // The system says once that bytes are lost, and the next sync would succeed: nobody may go on with them.
     sync_file(&open.file, durable).inspect_err(|_| content.abandon())?;
     // The name is what is renamed: it must not be that of a file of which only part is there.
     open.check_name()?;

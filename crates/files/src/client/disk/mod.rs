@@ -76,7 +76,7 @@ pub(super) struct Disk {
     /// For each worker, jobs of small files that it has not done.
     small_jobs: Vec<Arc<AtomicUsize>>,
     hasher: RandomState,
-    /// Octets in memory that were handed over and not written yet.
+    /// Bytes in memory that were handed over and not written yet.
     queued_bytes: Arc<AtomicU64>,
 }
 
@@ -243,7 +243,7 @@ impl Disk {
         self.reports.recv_timeout(timeout).ok()
     }
 
-    /// Octets in memory that the workers have not written yet.
+    /// Bytes in memory that the workers have not written yet.
     pub(super) fn queued_bytes(&self) -> u64 {
         self.queued_bytes.load(Ordering::Relaxed)
     }

@@ -46,7 +46,7 @@ pub(super) struct OpenPartial {
     pub(super) part_name: Vec<u8>,
     pub(super) state_name: Vec<u8>,
     pub(super) file: File,
-    /// The octet behind the last one that was written. A sparse file has its length from the beginning.
+    /// The byte behind the last one that was written. A sparse file has its length from the beginning.
     written_to: AtomicU64,
     length_min: u64,
     /// All of its space was there when it was opened: that becomes less if it is cut off, however it is written on.
@@ -70,9 +70,9 @@ impl Log {
             Err(error) => return Err(cannot(error)),
         }
         let file = dir.create_file(state_name, PARTIAL_MODE).map_err(cannot)?;
-        let octets = state.encode();
-        file.write_all_at(&octets, 0).map_err(|error| io_error("cannot write the state", &error))?;
-        Ok(Self { file, end: octets.len() as u64 })
+        let bytes = state.encode();
+        file.write_all_at(&bytes, 0).map_err(|error| io_error("cannot write the state", &error))?;
+        Ok(Self { file, end: bytes.len() as u64 })
     }
 }
 
@@ -153,7 +153,7 @@ impl OpenPartial {
         })
     }
 
-    /// The octet behind the last one that was written.
+    /// The byte behind the last one that was written.
     pub(super) fn written_to(&self) -> u64 {
         self.written_to.load(Ordering::Acquire)
     }
@@ -163,7 +163,7 @@ impl OpenPartial {
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Octets were written up to here.
+    /// Bytes were written up to here.
     pub(super) fn wrote(&self, end: u64) {
         self.written_to.fetch_max(end, Ordering::AcqRel);
     }
@@ -269,7 +269,7 @@ fn reserve(file: &File, size: u64) -> Result<(), DiskError> {
     match fallocate(file, FallocateFlags::KEEP_SIZE, 0, size) {
         Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => Err(DiskError {
             full: errno != Errno::FBIG,
-            message: format!("cannot reserve {size} octets: {}", std::io::Error::from(errno)),
+            message: format!("cannot reserve {size} bytes: {}", std::io::Error::from(errno)),
         }),
         // Not every file system can.
         _ => Ok(()),

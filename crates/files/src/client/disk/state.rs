@@ -1,21 +1,21 @@
-//! The state of a partial file: an append-only log of the leaves that are whole. `docs/formats/partial.md` has the octets.
+//! The state of a partial file: an append-only log of the leaves that are whole. `docs/formats/partial.md` has the bytes.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use crate::digest::{DIGEST_OCTETS, Digest, Leaf, LeafSize};
+use crate::digest::{DIGEST_BYTES, Digest, Leaf, LeafSize};
 use crate::root::Timestamp;
 
 /// What a state begins with.
 const MAGIC: &[u8; 8] = b"TOWPART1";
-/// Octets of the header.
-pub(super) const HEADER_OCTETS: usize = 104;
-/// Octets of a record.
-pub(super) const RECORD_OCTETS: usize = 48;
-/// Octets of the checks at the end of the header and of each record.
-const CHECK_OCTETS: usize = 8;
+/// Bytes of the header.
+pub(super) const HEADER_BYTES: usize = 104;
+/// Bytes of a record.
+pub(super) const RECORD_BYTES: usize = 48;
+/// Bytes of the checks at the end of the header and of each record.
+const CHECK_BYTES: usize = 8;
 /// Leaf values in this partial file are real, since its transfer verified.
 const FLAG_VERIFIED: u8 = 1;
 /// The file has holes: its length says nothing about how far it was written.
@@ -28,7 +28,7 @@ const RECORDS_MAX: u64 = 4 << 20;
 /// Tells one boot of a machine from another.
 pub(super) type BootId = [u8; 16];
 
-/// The first octets of a state: which version of which file this is part of.
+/// The first bytes of a state: which version of which file this is part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) verified: bool,
@@ -38,7 +38,7 @@ pub(super) struct Header {
     /// All zeros where it is not known, which equals no boot.
     pub(super) boot: BootId,
     /// BLAKE3 of the path below the destination.
-    pub(super) path: [u8; DIGEST_OCTETS],
+    pub(super) path: [u8; DIGEST_BYTES],
 }
 
 /// A state that was read.
@@ -48,28 +48,28 @@ pub(super) struct State {
     pub(super) digest: Option<Digest>,
     /// Leaves that are whole, the last record of each counting.
     pub(super) whole: BTreeMap<u64, Leaf>,
-    /// Octets up to the end of the last good record: what follows is torn.
+    /// Bytes up to the end of the last good record: what follows is torn.
     pub(super) length: u64,
 }
 
 impl Header {
-    pub(super) fn encode(&self) -> [u8; HEADER_OCTETS] {
+    pub(super) fn encode(&self) -> [u8; HEADER_BYTES] {
         let flags = if self.verified { FLAG_VERIFIED } else { 0 } | if self.sparse { FLAG_SPARSE } else { 0 };
-        let mut octets = Vec::with_capacity(HEADER_OCTETS);
-        octets.extend_from_slice(MAGIC);
-        octets.extend_from_slice(&[flags, 0, 0, 0, 0, 0, 0, 0]);
-        octets.extend_from_slice(&self.leaves.file_bytes().to_be_bytes());
-        octets.extend_from_slice(&self.modified.seconds.to_be_bytes());
-        octets.extend_from_slice(&self.modified.nanoseconds.to_be_bytes());
-        octets.extend_from_slice(&[0; 4]);
-        octets.extend_from_slice(&self.leaves.leaf_bytes().to_be_bytes());
-        octets.extend_from_slice(&self.boot);
-        octets.extend_from_slice(&self.path);
-        sealed(&octets)
+        let mut bytes = Vec::with_capacity(HEADER_BYTES);
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&[flags, 0, 0, 0, 0, 0, 0, 0]);
+        bytes.extend_from_slice(&self.leaves.file_bytes().to_be_bytes());
+        bytes.extend_from_slice(&self.modified.seconds.to_be_bytes());
+        bytes.extend_from_slice(&self.modified.nanoseconds.to_be_bytes());
+        bytes.extend_from_slice(&[0; 4]);
+        bytes.extend_from_slice(&self.leaves.leaf_bytes().to_be_bytes());
+        bytes.extend_from_slice(&self.boot);
+        bytes.extend_from_slice(&self.path);
+        sealed(&bytes)
     }
 
-    fn decode(octets: &[u8; HEADER_OCTETS]) -> Option<Self> {
-        let mut fields = Fields(unsealed(octets)?);
+    fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
+        let mut fields = Fields(unsealed(bytes)?);
         let magic: [u8; 8] = fields.take()?;
         let [flags, reserved @ ..] = fields.take::<8>()?;
         let size = u64::from_be_bytes(fields.take()?);
@@ -93,39 +93,39 @@ impl Header {
 }
 
 /// The record of a leaf that is whole.
-pub(super) fn leaf_record(leaf: u64, value: &Leaf) -> [u8; RECORD_OCTETS] {
+pub(super) fn leaf_record(leaf: u64, value: &Leaf) -> [u8; RECORD_BYTES] {
     record(KIND_LEAF, u32::try_from(leaf).unwrap_or(u32::MAX), value)
 }
 
 /// The record of the file's digest.
-pub(super) fn digest_record(digest: Digest) -> [u8; RECORD_OCTETS] {
+pub(super) fn digest_record(digest: Digest) -> [u8; RECORD_BYTES] {
     record(KIND_DIGEST, 0, &digest.0)
 }
 
-fn record(kind: u8, index: u32, value: &[u8; DIGEST_OCTETS]) -> [u8; RECORD_OCTETS] {
-    let mut octets = Vec::with_capacity(RECORD_OCTETS);
-    octets.extend_from_slice(&[kind, 0, 0, 0]);
-    octets.extend_from_slice(&index.to_be_bytes());
-    octets.extend_from_slice(value);
-    sealed(&octets)
+fn record(kind: u8, index: u32, value: &[u8; DIGEST_BYTES]) -> [u8; RECORD_BYTES] {
+    let mut bytes = Vec::with_capacity(RECORD_BYTES);
+    bytes.extend_from_slice(&[kind, 0, 0, 0]);
+    bytes.extend_from_slice(&index.to_be_bytes());
+    bytes.extend_from_slice(value);
+    sealed(&bytes)
 }
 
-/// Appends the check: the first octets of the BLAKE3 of what precedes it.
-fn sealed<const N: usize>(octets: &[u8]) -> [u8; N] {
-    let check = blake3::hash(octets);
+/// Appends the check: the first bytes of the BLAKE3 of what precedes it.
+fn sealed<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    let check = blake3::hash(bytes);
     let mut sealed = [0; N];
-    for (to, from) in sealed.iter_mut().zip(octets.iter().chain(check.as_bytes().iter().take(CHECK_OCTETS))) {
+    for (to, from) in sealed.iter_mut().zip(bytes.iter().chain(check.as_bytes().iter().take(CHECK_BYTES))) {
         *to = *from;
     }
     sealed
 }
 
-fn unsealed(octets: &[u8]) -> Option<&[u8]> {
-    let (content, check) = octets.split_last_chunk::<CHECK_OCTETS>()?;
+fn unsealed(bytes: &[u8]) -> Option<&[u8]> {
+    let (content, check) = bytes.split_last_chunk::<CHECK_BYTES>()?;
     blake3::hash(content).as_bytes().starts_with(check).then_some(content)
 }
 
-/// Takes fields off octets.
+/// Takes fields off bytes.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -139,60 +139,60 @@ impl Fields<'_> {
 /// Reads a state. `None` if it is not one; a torn or damaged end is left out.
 pub(super) fn read(file: &File) -> io::Result<Option<State>> {
     let length = file.metadata()?.len();
-    let records = length.saturating_sub(HEADER_OCTETS as u64) / RECORD_OCTETS as u64;
-    if length < HEADER_OCTETS as u64 || records > RECORDS_MAX {
+    let records = length.saturating_sub(HEADER_BYTES as u64) / RECORD_BYTES as u64;
+    if length < HEADER_BYTES as u64 || records > RECORDS_MAX {
         return Ok(None);
     }
-    let mut header = [0; HEADER_OCTETS];
+    let mut header = [0; HEADER_BYTES];
     file.read_exact_at(&mut header, 0)?;
     let Some(header) = Header::decode(&header) else { return Ok(None) };
-    let octets = usize::try_from(records).unwrap_or(0) * RECORD_OCTETS;
-    let mut log = vec![0; octets];
-    file.read_exact_at(&mut log, HEADER_OCTETS as u64)?;
+    let bytes = usize::try_from(records).unwrap_or(0) * RECORD_BYTES;
+    let mut log = vec![0; bytes];
+    file.read_exact_at(&mut log, HEADER_BYTES as u64)?;
     Ok(Some(State::new(header, &log)))
 }
 
-/// What the fuzz target `files_partial_state` does with its octets, and the test of its corpus.
+/// What the fuzz target `files_partial_state` does with its bytes, and the test of its corpus.
 #[cfg(any(test, fuzzing))]
 pub fn fuzz_body(data: &[u8]) {
-    let read = |octets: &[u8]| {
-        let (header, log) = octets.split_first_chunk::<HEADER_OCTETS>()?;
+    let read = |bytes: &[u8]| {
+        let (header, log) = bytes.split_first_chunk::<HEADER_BYTES>()?;
         Some(State::new(Header::decode(header)?, log))
     };
     let _ = read(data);
-    // No fuzzer guesses a hash, so that the checks are made right, and the first octets too.
-    let (header, records) = data.split_at(data.len().min(HEADER_OCTETS - CHECK_OCTETS - MAGIC.len()));
+    // No fuzzer guesses a hash, so that the checks are made right, and the first bytes too.
+    let (header, records) = data.split_at(data.len().min(HEADER_BYTES - CHECK_BYTES - MAGIC.len()));
     let mut fields = [&MAGIC[..], header].concat();
-    fields.resize(HEADER_OCTETS - CHECK_OCTETS, 0);
-    let mut octets = sealed::<HEADER_OCTETS>(&fields).to_vec();
-    for record in records.chunks(RECORD_OCTETS - CHECK_OCTETS) {
-        octets.extend(sealed::<RECORD_OCTETS>(record));
+    fields.resize(HEADER_BYTES - CHECK_BYTES, 0);
+    let mut bytes = sealed::<HEADER_BYTES>(&fields).to_vec();
+    for record in records.chunks(RECORD_BYTES - CHECK_BYTES) {
+        bytes.extend(sealed::<RECORD_BYTES>(record));
     }
-    let Some(state) = read(&octets) else { return };
-    assert_eq!(octets.get(..HEADER_OCTETS), Some(&state.header.encode()[..]), "a header has one form");
+    let Some(state) = read(&bytes) else { return };
+    assert_eq!(bytes.get(..HEADER_BYTES), Some(&state.header.encode()[..]), "a header has one form");
     assert!(state.whole.keys().all(|leaf| state.header.leaves.range(*leaf).is_ok()));
-    assert!(state.length <= octets.len() as u64);
+    assert!(state.length <= bytes.len() as u64);
     // Written anew it says the same, and so does all of it that is good.
     let anew = read(&state.encode()).map(|anew| (anew.header, anew.digest, anew.whole));
     assert_eq!(anew, Some((state.header, state.digest, state.whole.clone())));
-    let good = usize::try_from(state.length).ok().and_then(|length| octets.get(..length));
+    let good = usize::try_from(state.length).ok().and_then(|length| bytes.get(..length));
     assert_eq!(good.and_then(read), Some(state));
 }
 
 impl State {
-    /// From the octets behind the header: a torn or damaged end is left out.
+    /// From the bytes behind the header: a torn or damaged end is left out.
     fn new(header: Header, log: &[u8]) -> Self {
-        let mut state = State { header, digest: None, whole: BTreeMap::new(), length: HEADER_OCTETS as u64 };
-        for record in log.as_chunks::<RECORD_OCTETS>().0 {
+        let mut state = State { header, digest: None, whole: BTreeMap::new(), length: HEADER_BYTES as u64 };
+        for record in log.as_chunks::<RECORD_BYTES>().0 {
             if state.apply(record).is_none() {
                 break;
             }
-            state.length += RECORD_OCTETS as u64;
+            state.length += RECORD_BYTES as u64;
         }
         state
     }
 
-    fn apply(&mut self, record: &[u8; RECORD_OCTETS]) -> Option<()> {
+    fn apply(&mut self, record: &[u8; RECORD_BYTES]) -> Option<()> {
         let mut fields = Fields(unsealed(record)?);
         let [kind, ..] = fields.take::<4>()?;
         let leaf = u64::from(u32::from_be_bytes(fields.take()?));
@@ -209,10 +209,10 @@ impl State {
 
     /// The state as one would write it anew.
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut octets = self.header.encode().to_vec();
-        octets.extend(self.digest.iter().flat_map(|digest| digest_record(*digest)));
-        octets.extend(self.whole.iter().flat_map(|(leaf, value)| leaf_record(*leaf, value)));
-        octets
+        let mut bytes = self.header.encode().to_vec();
+        bytes.extend(self.digest.iter().flat_map(|digest| digest_record(*digest)));
+        bytes.extend(self.whole.iter().flat_map(|(leaf, value)| leaf_record(*leaf, value)));
+        bytes
     }
 }
 
@@ -240,47 +240,47 @@ mod tests {
         }
     }
 
-    fn written(octets: &[u8]) -> File {
+    fn written(bytes: &[u8]) -> File {
         let mut file = tempfile::tempfile().unwrap();
-        file.write_all(octets).unwrap();
+        file.write_all(bytes).unwrap();
         file
     }
 
     #[test]
     fn header_octet_by_octet() {
-        let octets = header().encode();
+        let bytes = header().encode();
         let mut expected =
             b"TOWPART1\x01\0\0\0\0\0\0\0\0\0\0\0\0\xa0\0\0\xff\xff\xff\xff\xff\xff\xff\xfe\0\0\0\x05\0\0\0\0".to_vec();
         expected.extend_from_slice(b"\0\0\0\0\0\x10\0\0");
         expected.extend_from_slice(&[7; 16]);
         expected.extend_from_slice(&[9; 32]);
-        assert_eq!(octets[..HEADER_OCTETS - CHECK_OCTETS], expected);
-        assert_eq!(Header::decode(&octets), Some(header()));
+        assert_eq!(bytes[..HEADER_BYTES - CHECK_BYTES], expected);
+        assert_eq!(Header::decode(&bytes), Some(header()));
     }
 
     #[test]
     fn a_torn_end_is_left_out() {
-        let mut octets = header().encode().to_vec();
-        octets.extend(digest_record(Digest([1; 32])));
-        octets.extend(leaf_record(3, &[3; 32]));
-        octets.extend(leaf_record(4, &[4; 32]));
-        octets.extend(leaf_record(3, &[5; 32]));
-        let whole = read(&written(&octets)).unwrap().unwrap();
+        let mut bytes = header().encode().to_vec();
+        bytes.extend(digest_record(Digest([1; 32])));
+        bytes.extend(leaf_record(3, &[3; 32]));
+        bytes.extend(leaf_record(4, &[4; 32]));
+        bytes.extend(leaf_record(3, &[5; 32]));
+        let whole = read(&written(&bytes)).unwrap().unwrap();
         assert_eq!(whole.digest, Some(Digest([1; 32])));
         assert_eq!(whole.whole.into_iter().collect::<Vec<_>>(), vec![(3, [5; 32]), (4, [4; 32])]);
-        for cut in 1..=RECORD_OCTETS {
-            let torn = read(&written(&octets[..octets.len() - cut])).unwrap().unwrap();
+        for cut in 1..=RECORD_BYTES {
+            let torn = read(&written(&bytes[..bytes.len() - cut])).unwrap().unwrap();
             assert_eq!(torn.whole.into_iter().collect::<Vec<_>>(), vec![(3, [3; 32]), (4, [4; 32])], "{cut}");
-            assert_eq!(torn.length, (HEADER_OCTETS + 3 * RECORD_OCTETS) as u64);
+            assert_eq!(torn.length, (HEADER_BYTES + 3 * RECORD_BYTES) as u64);
         }
     }
 
     #[test]
     fn a_leaf_that_the_file_has_not_ends_the_log() {
-        let mut octets = header().encode().to_vec();
-        octets.extend(leaf_record(10, &[3; 32]));
-        octets.extend(leaf_record(1, &[3; 32]));
-        assert!(read(&written(&octets)).unwrap().unwrap().whole.is_empty());
+        let mut bytes = header().encode().to_vec();
+        bytes.extend(leaf_record(10, &[3; 32]));
+        bytes.extend(leaf_record(1, &[3; 32]));
+        assert!(read(&written(&bytes)).unwrap().unwrap().whole.is_empty());
     }
 
     #[test]
@@ -296,21 +296,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn random_states_hold(octets in proptest::collection::vec(any::<u8>(), 0..300)) {
-            fuzz_body(&octets);
+        fn random_states_hold(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            fuzz_body(&bytes);
         }
 
-        /// A damaged octet takes away what follows it, and never changes what a record says.
+        /// A damaged byte takes away what follows it, and never changes what a record says.
         #[test]
         fn damage_is_noticed(leaves in proptest::collection::vec((0u64..10, any::<[u8; 32]>()), 1..20), at in any::<prop::sample::Index>(), flip in 1u8..) {
-            let mut octets = header().encode().to_vec();
-            octets.extend(leaves.iter().flat_map(|(leaf, value)| leaf_record(*leaf, value)));
-            let at = at.index(octets.len());
-            octets[at] ^= flip;
-            match read(&written(&octets)).unwrap() {
-                None => prop_assert!(at < HEADER_OCTETS),
+            let mut bytes = header().encode().to_vec();
+            bytes.extend(leaves.iter().flat_map(|(leaf, value)| leaf_record(*leaf, value)));
+            let at = at.index(bytes.len());
+            bytes[at] ^= flip;
+            match read(&written(&bytes)).unwrap() {
+                None => prop_assert!(at < HEADER_BYTES),
                 Some(state) => {
-                    let good = (at - HEADER_OCTETS) / RECORD_OCTETS;
+                    let good = (at - HEADER_BYTES) / RECORD_BYTES;
                     let expected: BTreeMap<u64, Leaf> = leaves[..good].iter().copied().collect();
                     prop_assert_eq!(state.whole, expected);
                 }
@@ -318,8 +318,8 @@ mod tests {
         }
 
         #[test]
-        fn any_octets_are_survived(octets in proptest::collection::vec(any::<u8>(), 0..400)) {
-            let _ = read(&written(&octets));
+        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+            let _ = read(&written(&bytes));
         }
     }
 }

@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::time::Instant;
 
-/// A file of so many octets takes minutes to hash.
+/// A file of so many bytes takes minutes to hash.
 const SIZE: u64 = 1 << 40;
 
 /// Wherever another program cuts a partial file off: it fails, and nothing is left that could be gone on with.

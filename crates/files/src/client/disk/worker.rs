@@ -1,4 +1,4 @@
-//! A thread that hashes and writes. All octets of a leaf come to the same worker, in order.
+//! A thread that hashes and writes. All bytes of a leaf come to the same worker, in order.
 
 use std::collections::HashMap;
 use std::io;
@@ -92,7 +92,7 @@ impl Job {
 struct OpenLeaf {
     /// None where nothing is verified.
     hasher: Option<LeafHasher>,
-    /// Where the next octet goes in the file.
+    /// Where the next byte goes in the file.
     position: u64,
     end: u64,
 }
@@ -102,7 +102,7 @@ pub(super) struct Worker {
     given_up: GivenUp,
     reports: Sender<DiskReport>,
     wake: Arc<dyn Fn() + Send + Sync>,
-    /// Octets in memory that wait for workers.
+    /// Bytes in memory that wait for workers.
     queued_bytes: Arc<AtomicU64>,
     /// Jobs of small files that wait for this worker.
     small_jobs: Arc<AtomicUsize>,
@@ -363,8 +363,8 @@ impl Worker {
         offset: u64,
         length: u64,
     ) -> Result<(), DiskError> {
-        read_range(&open.file, offset, length, &mut self.buffer, |octets| {
-            let _ = hasher.update(octets);
+        read_range(&open.file, offset, length, &mut self.buffer, |bytes| {
+            let _ = hasher.update(bytes);
             self.given_up.check_behind_a_piece()
         })
         .map_err(|error| match error.kind() {
@@ -373,7 +373,7 @@ impl Worker {
         })
     }
 
-    /// Keeps a leaf for its next octets, or finishes it.
+    /// Keeps a leaf for its next bytes, or finishes it.
     fn put_back(&mut self, content: &PartialFile, leaf: u64, state: OpenLeaf) -> Result<Vec<(u64, Leaf)>, DiskError> {
         if state.position < state.end {
             self.leaves.insert((content.spec.content, leaf), state);

@@ -127,7 +127,7 @@ fn run(
                         Step::Finished => return Ok(()),
                     }
                 }
-                // There may be much more of it: a hole of any size is a few octets on the wire.
+                // There may be much more of it: a hole of any size is a few bytes on the wire.
                 if cancel.is_cancelled() {
                     return Err(TransferError::Cancelled.into());
                 }

@@ -66,7 +66,7 @@ pub(super) struct Stream {
     listed_bytes: u64,
     version: Option<FileVersion>,
     values: Vec<Leaf>,
-    /// Octets that were written. Always whole leaves, but at the end, where all is verified.
+    /// Bytes that were written. Always whole leaves, but at the end, where all is verified.
     written: u64,
     /// What has come of the leaf that is next.
     held: Vec<u8>,

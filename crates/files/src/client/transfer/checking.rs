@@ -50,7 +50,7 @@ impl Transfer {
             space.known = true;
             if let Some(free) = free.filter(|free| *free < space.needed) {
                 let needed = space.needed;
-                return Err(TransferError::DiskFull(format!("{needed} octets are to come, {free} are free")));
+                return Err(TransferError::DiskFull(format!("{needed} bytes are to come, {free} are free")));
             }
         }
         Ok(())

@@ -18,7 +18,7 @@ pub struct ContentKey(pub u64);
 /// What a file is, without its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// Octets.
+    /// Bytes.
     pub size: u64,
     /// When its content last changed.
     pub modified: Timestamp,
@@ -70,9 +70,9 @@ pub enum DiskCommand {
         /// What the server says that it is.
         listed: Version,
     },
-    /// Say whether so many octets fit: [`DiskReport::Space`].
+    /// Say whether so many bytes fit: [`DiskReport::Space`].
     CheckSpace {
-        /// Octets that are still to come.
+        /// Bytes that are still to come.
         bytes: u64,
     },
     /// Make a directory: [`DiskReport::Entry`]. Its mode and time follow at the end.
@@ -109,7 +109,7 @@ pub enum DiskCommand {
     },
     /// A whole file that fits into one message: check, write, install: [`DiskReport::Small`].
     Small(SmallFile),
-    /// Octets for this content will follow. Not answered: an error shows when something is written.
+    /// Bytes for this content will follow. Not answered: an error shows when something is written.
     Begin(ContentSpec),
     /// The digest of this content has become known: remember it beside what is there. Not answered.
     NoteDigest {
@@ -131,7 +131,7 @@ pub enum DiskCommand {
         content: ContentKey,
         /// Where all of it goes.
         part: Part,
-        /// The octets.
+        /// The bytes.
         data: Bytes,
     },
     /// Hash zeros and leave a hole: [`DiskReport::Written`].
@@ -166,7 +166,7 @@ pub enum DiskCommand {
     },
 }
 
-/// Octets of one leaf of a file.
+/// Bytes of one leaf of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// The leaf that all of them are in.
@@ -204,7 +204,7 @@ pub struct SmallFile {
 }
 
 impl SmallFile {
-    /// Octets of its content.
+    /// Bytes of its content.
     pub fn bytes(&self) -> u64 {
         self.data.iter().map(|piece| piece.len() as u64).sum()
     }
@@ -270,7 +270,7 @@ pub enum DiskReport {
     },
     /// To [`DiskCommand::CheckSpace`].
     Space {
-        /// Octets that are free; `None` where that is not known.
+        /// Bytes that are free; `None` where that is not known.
         free: Option<u64>,
     },
     /// To [`DiskCommand::MakeDir`], [`DiskCommand::MakeLink`] and [`DiskCommand::FinishDir`].
@@ -295,7 +295,7 @@ pub enum DiskReport {
         content: ContentKey,
         /// Where.
         offset: u64,
-        /// How many octets.
+        /// How many bytes.
         length: u64,
         /// Credit that is free again.
         credit: u64,

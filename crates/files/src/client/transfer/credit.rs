@@ -1,10 +1,10 @@
 //! The ledger of credit: what the server may still send, what is on its way to the disk, and what can be given again.
 
-/// Credit towards one server, in octets. `unspent + held + owed` is the window at any time while connected.
+/// Credit towards one server, in bytes. `unspent + held + owed` is the window at any time while connected.
 #[derive(Debug)]
 pub(in crate::client) struct Credit {
     window: u64,
-    /// Largest piece that the server may send, in octets.
+    /// Largest piece that the server may send, in bytes.
     chunk: u64,
     /// Given, and not used by the server yet.
     unspent: u64,

@@ -14,7 +14,7 @@ use crate::protocol::control::{DigestWish, FetchFile, FetchRequest, Request, Unl
 pub(super) const SMALL_FILE_BYTES: u64 = LEAF_BYTES_MIN;
 /// Other files in one fetch.
 const LARGE_BATCH_MAX: usize = 16;
-/// Octets that a fetch's JSON is kept to, far below [`crate::limits::CONTROL_BYTES_MAX`].
+/// Bytes that a fetch's JSON is kept to, far below [`crate::limits::CONTROL_BYTES_MAX`].
 const BATCH_JSON_BYTES: usize = 256 << 10;
 
 impl Transfer {
@@ -165,21 +165,21 @@ impl Transfer {
         Ok(())
     }
 
-    /// Octets that the server may be hashing and has nothing to send meanwhile: of files all of which has come, and of those whose
+    /// Bytes that the server may be hashing and has nothing to send meanwhile: of files all of which has come, and of those whose
     /// leaves were asked for. 0 if anything else is to come, from it or from the disk.
-    pub(super) fn octets_hashed(&self) -> u64 {
+    pub(super) fn bytes_hashed(&self) -> u64 {
         if self.piece.is_some() {
             return 0;
         }
         let size = |key: FileKey| self.files.get(&key).map(|file| file.version.size);
         let fetched = self.fetches.iter().map(|(id, fetch)| size(self.hashed_in(*id, fetch)?));
         let leaves = self.leaf_requests.values().map(|key| size(*key));
-        let octets = fetched.chain(leaves).try_fold(0, |sum: u64, size| Some(sum.saturating_add(size?))).unwrap_or(0);
+        let bytes = fetched.chain(leaves).try_fold(0, |sum: u64, size| Some(sum.saturating_add(size?))).unwrap_or(0);
         let is_at_the_disk = |file: &FileTask| match file.phase {
             Phase::Inspecting | Phase::Installing | Phase::Touching => true,
             _ => file.content.as_ref().is_some_and(|content| content.pending > 0),
         };
-        if octets > 0 && self.files.values().any(is_at_the_disk) { 0 } else { octets }
+        if bytes > 0 && self.files.values().any(is_at_the_disk) { 0 } else { bytes }
     }
 
     /// The file that a fetch waits for if the server only has to hash it: those behind it come after it.

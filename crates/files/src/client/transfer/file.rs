@@ -41,7 +41,7 @@ pub(super) struct FileTask {
     pub(super) local: RelPath,
     /// As the listing, and later the metadata, has it.
     pub(super) version: Version,
-    /// Octets that it takes on the server's disk, as the listing has it: of a sparse file, what it will take here.
+    /// Bytes that it takes on the server's disk, as the listing has it: of a sparse file, what it will take here.
     pub(super) allocated: u64,
     pub(super) leaves: LeafSize,
     pub(super) digest: Option<Digest>,
@@ -65,7 +65,7 @@ impl FileTask {
         self.content.as_ref().map(|content| content.written.missing(self.version.size, count_max))
     }
 
-    /// Octets that it will take on the disk beside what is there, as far as can be told before the server is asked for it.
+    /// Bytes that it will take on the disk beside what is there, as far as can be told before the server is asked for it.
     pub(super) fn space_needed(&self) -> u64 {
         // What an earlier transfer left has its space. A file of the same size probably is the same: if the server says that it isn't, its
         // space is reserved when the first of it comes.

@@ -13,8 +13,8 @@ pub(super) struct CountedHasher(u64);
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Hasher for CountedHasher {
-    fn write(&mut self, octets: &[u8]) {
-        octets.iter().for_each(|octet| self.write_u64(u64::from(*octet)));
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
     }
 
     fn write_u32(&mut self, number: u32) {

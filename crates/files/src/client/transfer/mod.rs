@@ -58,9 +58,9 @@ const CHUNK_BYTES_BREAKING_MIN: u64 = 64 << 10;
 pub(in crate::client) const AGAIN_MAX: u32 = 3;
 /// Files that are under way at a time; the listing waits for them.
 const FILES_UNDER_WAY_MAX: usize = 16_384;
-/// What a server is given for hashing a file before it counts as stalled, in octets a second.
+/// What a server is given for hashing a file before it counts as stalled, in bytes a second.
 pub(super) const HASH_BYTES_PER_SECOND_MIN: u64 = 200 << 20;
-/// How long a server that went away with the last octets is waited for, so that it hears that they are in place.
+/// How long a server that went away with the last bytes is waited for, so that it hears that they are in place.
 const CONFIRMING_MAX: Duration = Duration::from_secs(2);
 /// The longest that nothing may happen, whatever it was set to: ten years, which no clock overflows by.
 const PATIENCE_MAX: Duration = Duration::from_secs(10 * 365 * 86_400);
@@ -70,9 +70,9 @@ const PATIENCE_MAX: Duration = Duration::from_secs(10 * 365 * 86_400);
 pub struct TransferOptions {
     /// What to get.
     pub source: Source,
-    /// Credit, in octets.
+    /// Credit, in bytes.
     pub window_bytes: u64,
-    /// Largest body frame to ask for, in octets; cut to the window.
+    /// Largest body frame to ask for, in bytes; cut to the window.
     pub chunk_bytes: u64,
     /// Whether to ask for compressed bodies.
     pub compress: Option<Compression>,
@@ -310,7 +310,7 @@ impl Transfer {
         }
     }
 
-    /// Octets come of something that isn't whole yet: nobody is idle.
+    /// Bytes come of something that isn't whole yet: nobody is idle.
     pub fn arriving(&mut self, now: Instant) {
         self.waiting_since.arriving(now);
     }
@@ -329,7 +329,7 @@ impl Transfer {
     /// When too little has happened for too long.
     fn idle_deadline(&self) -> Instant {
         // A server that has sent all of a file, and only hashes it, may be silent for as long as that takes.
-        let hashing = Duration::from_secs(self.octets_hashed() / HASH_BYTES_PER_SECOND_MIN);
+        let hashing = Duration::from_secs(self.bytes_hashed() / HASH_BYTES_PER_SECOND_MIN);
         self.waiting_since.since() + self.options.idle_timeout.saturating_add(hashing).min(PATIENCE_MAX)
     }
 

@@ -89,11 +89,11 @@ pub struct FileFailure {
 pub struct Totals {
     /// Files that are in place, those that were there already included.
     pub files: u64,
-    /// Octets of these files.
+    /// Bytes of these files.
     pub bytes: u64,
-    /// Octets of bodies that crossed the wire.
+    /// Bytes of bodies that crossed the wire.
     pub received_bytes: u64,
-    /// Octets that an earlier transfer had left, and that were not sent again.
+    /// Bytes that an earlier transfer had left, and that were not sent again.
     pub resumed_bytes: u64,
     /// Files that were there already.
     pub skipped: u64,
@@ -105,9 +105,9 @@ pub struct Totals {
     pub failures: Vec<FileFailure>,
     /// Files listed so far.
     pub listed_files: u64,
-    /// Octets of these.
+    /// Bytes of these.
     pub listed_bytes: u64,
-    /// Octets written of files that are not in place yet.
+    /// Bytes written of files that are not in place yet.
     pub unfinished_bytes: u64,
 }
 
@@ -118,13 +118,13 @@ pub struct Progress {
     pub files_done: u64,
     /// Files known of.
     pub files_total: u64,
-    /// Octets in place or written.
+    /// Bytes in place or written.
     pub bytes_done: u64,
-    /// Octets known of.
+    /// Bytes known of.
     pub bytes_total: u64,
-    /// Octets of bodies that crossed the wire.
+    /// Bytes of bodies that crossed the wire.
     pub received_bytes: u64,
-    /// Octets that an earlier transfer had left.
+    /// Bytes that an earlier transfer had left.
     pub resumed_bytes: u64,
     /// Files that were there already.
     pub skipped: u64,

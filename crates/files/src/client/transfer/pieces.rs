@@ -26,9 +26,9 @@ pub(super) struct Piece {
     file: FileKey,
     /// It is of no use: only its credit is given again.
     useless: bool,
-    /// Octets of it that were passed on.
+    /// Bytes of it that were passed on.
     passed: u64,
-    /// What it cost, less what was passed on with octets.
+    /// What it cost, less what was passed on with bytes.
     credit: u64,
     /// A compressed body, until it is whole.
     packed: Vec<u8>,
@@ -71,7 +71,7 @@ impl Transfer {
 
     pub(super) fn body_data(&mut self, data: Bytes) -> Result<(), TransferError> {
         self.totals.received_bytes += data.len() as u64;
-        let Some(piece) = &mut self.piece else { return TransferError::protocol("octets outside of a piece") };
+        let Some(piece) = &mut self.piece else { return TransferError::protocol("bytes outside of a piece") };
         if piece.useless || piece.entry.body == Body::Plain {
             self.pass(data);
         } else {
@@ -133,7 +133,7 @@ impl Transfer {
         Ok(())
     }
 
-    /// Hands octets of the current piece, as they are in the file, to the disk.
+    /// Hands bytes of the current piece, as they are in the file, to the disk.
     fn pass(&mut self, data: Bytes) {
         let Some((key, entry)) = self.piece.as_ref().map(|piece| (piece.file, piece.entry)) else { return };
         let is_small = self.is_whole_small_file(key, &entry);
@@ -218,7 +218,7 @@ impl Transfer {
         }
     }
 
-    /// Where octets of a file go, made ready on the disk. `None` if they are of no use.
+    /// Where bytes of a file go, made ready on the disk. `None` if they are of no use.
     fn content_to_write(&mut self, key: FileKey) -> Option<(ContentKey, LeafSize)> {
         let fresh = ContentKey(self.fresh_key());
         let task = self.files.get_mut(&key)?;
@@ -251,7 +251,7 @@ impl Transfer {
     }
 }
 
-/// Octets of a file, cut at the borders of leaves. The last part has what the others leave of the credit.
+/// Bytes of a file, cut at the borders of leaves. The last part has what the others leave of the credit.
 fn parts(leaves: LeafSize, offset: u64, length: u64, mut credit: u64) -> Vec<Part> {
     let (mut at, end, mut parts) = (offset, offset + length, Vec::new());
     while at < end {

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::limits::{PATH_OCTETS_MAX, REASON_BYTES_MAX};
+use crate::limits::{PATH_BYTES_MAX, REASON_BYTES_MAX};
 use crate::path::{PathError, RelPath};
 use crate::root::Timestamp;
 
@@ -21,25 +21,25 @@ pub struct LinkTarget(Vec<u8>);
 macro_rules! octet_string {
     ($name:ident, $plain:literal, $base64:literal) => {
         impl $name {
-            /// The octets.
+            /// The bytes.
             pub fn as_bytes(&self) -> &[u8] {
                 &self.0
             }
 
-            /// The octets, moved out.
+            /// The bytes, moved out.
             pub fn into_bytes(self) -> Vec<u8> {
                 self.0
             }
 
             /// From the two members that can hold it, of which at most one may be there.
             pub(super) fn from_members(plain: Option<String>, base64: Option<String>) -> Result<Option<Self>, String> {
-                Ok(octets_from_members($plain, plain, base64)?.map(Self))
+                Ok(bytes_from_members($plain, plain, base64)?.map(Self))
             }
         }
 
         impl From<Vec<u8>> for $name {
-            fn from(octets: Vec<u8>) -> Self {
-                Self(octets)
+            fn from(bytes: Vec<u8>) -> Self {
+                Self(bytes)
             }
         }
 
@@ -88,17 +88,17 @@ impl From<&RelPath> for WirePath {
     }
 }
 
-fn octets_from_members(name: &str, plain: Option<String>, base64: Option<String>) -> Result<Option<Vec<u8>>, String> {
-    let octets = match (plain, base64) {
+fn bytes_from_members(name: &str, plain: Option<String>, base64: Option<String>) -> Result<Option<Vec<u8>>, String> {
+    let bytes = match (plain, base64) {
         (None, None) => return Ok(None),
         (Some(text), None) => text.into_bytes(),
         (None, Some(text)) => BASE64.decode(text).map_err(|_| format!("`{name}_b64` is not base64"))?,
         (Some(_), Some(_)) => return Err(format!("both `{name}` and `{name}_b64`")),
     };
-    if octets.len() > PATH_OCTETS_MAX {
-        return Err(format!("`{name}` is longer than {PATH_OCTETS_MAX} octets"));
+    if bytes.len() > PATH_BYTES_MAX {
+        return Err(format!("`{name}` is longer than {PATH_BYTES_MAX} bytes"));
     }
-    Ok(Some(octets))
+    Ok(Some(bytes))
 }
 
 /// `[seconds, nanoseconds]`.

@@ -34,7 +34,7 @@ fn frames(json: Vec<u8>) -> [Bytes; 2] {
 /// Refuses JSON over its limit before anything is parsed.
 fn check_size(json: &[u8]) -> Result<(), WireError> {
     if json.len() > CONTROL_BYTES_MAX {
-        return Err(WireError::bad(format!("control message is over {CONTROL_BYTES_MAX} octets")));
+        return Err(WireError::bad(format!("control message is over {CONTROL_BYTES_MAX} bytes")));
     }
     Ok(())
 }

@@ -125,13 +125,13 @@ pub struct ListEntry {
     /// What it is.
     #[serde(rename = "type")]
     pub kind: EntryKind,
-    /// Octets, as stat(2) has it.
+    /// Bytes, as stat(2) has it.
     pub size: u64,
     /// Time of the last change of its content.
     pub mtime: Timestamp,
     /// Permission bits, at most [`MODE_MAX`].
     pub mode: u32,
-    /// Octets that a file takes on the server's disk, if that is less than its size: it has holes there, or is compressed.
+    /// Bytes that a file takes on the server's disk, if that is less than its size: it has holes there, or is compressed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocated: Option<u64>,
     /// Where a link points.
@@ -199,7 +199,7 @@ pub enum FileAnswer {
 pub struct FileMetadata {
     /// Index of the file.
     pub n: u32,
-    /// Octets, at most 2^63 - 1.
+    /// Bytes, at most 2^63 - 1.
     pub size: u64,
     /// Time of the last change of its content.
     pub mtime: Timestamp,
@@ -207,7 +207,7 @@ pub struct FileMetadata {
     pub mode: u32,
     /// If it is known and was asked for.
     pub digest: Option<Digest>,
-    /// Octets of a leaf, a power of two.
+    /// Bytes of a leaf, a power of two.
     pub leaf_bytes: u64,
     /// Has holes.
     pub sparse: bool,
@@ -222,7 +222,7 @@ pub struct DigestReply {
     pub n: u32,
     /// BLAKE3 of the whole file.
     pub digest: Digest,
-    /// Octets of a leaf.
+    /// Bytes of a leaf.
     pub leaf_bytes: u64,
 }
 

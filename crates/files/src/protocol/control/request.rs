@@ -32,7 +32,7 @@ pub enum Request {
     Fetch(FetchRequest),
     /// Lets the server send more.
     Credit {
-        /// Octets, added to what is left of earlier credit.
+        /// Bytes, added to what is left of earlier credit.
         bytes: u64,
     },
     /// Asks for the chaining values of a file's leaves.
@@ -95,7 +95,7 @@ pub struct FetchRequest {
 }
 
 impl FetchRequest {
-    /// Octets of memory that the files take, about.
+    /// Bytes of memory that the files take, about.
     pub fn memory_bytes(&self) -> usize {
         let of_ranges =
             |file: &FetchFile| file.ranges.as_ref().map_or(0, |ranges| size_of::<Range>() * ranges.capacity());
@@ -104,7 +104,7 @@ impl FetchRequest {
     }
 }
 
-/// What the allocator needs for the path of a file beside its octets.
+/// What the allocator needs for the path of a file beside its bytes.
 const ALLOCATION_BYTES: usize = 32;
 
 /// One file of a fetch.
@@ -125,14 +125,14 @@ pub struct FetchFile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "(u64, u64)", into = "(u64, u64)")]
 pub struct Range {
-    /// First octet.
+    /// First byte.
     pub offset: u64,
-    /// Octets.
+    /// Bytes.
     pub length: u64,
 }
 
 impl Range {
-    /// The octet behind the last one. Ranges that were checked never overflow; others saturate.
+    /// The byte behind the last one. Ranges that were checked never overflow; others saturate.
     pub fn end(&self) -> u64 {
         self.offset.saturating_add(self.length)
     }
@@ -161,7 +161,7 @@ pub enum Unless {
     },
     /// A file of this size and time.
     Stat {
-        /// Octets.
+        /// Bytes.
         size: u64,
         /// Time of the last change of its content.
         mtime: Timestamp,
@@ -318,7 +318,7 @@ impl RawList {
         let target = match (path, self.glob) {
             (Some(_), Some(_)) => return Err(WireError::bad("both `path` and `glob`")),
             (_, Some(glob)) if glob.len() > GLOB_BYTES_MAX => {
-                return Err(WireError::bad(format!("`glob` is longer than {GLOB_BYTES_MAX} octets")));
+                return Err(WireError::bad(format!("`glob` is longer than {GLOB_BYTES_MAX} bytes")));
             }
             (None, Some(glob)) => ListTarget::Glob { glob },
             (path, None) => ListTarget::Path(path.unwrap_or_default()),

@@ -1,4 +1,4 @@
-//! The credit of one client, in octets.
+//! The credit of one client, in bytes.
 
 use crate::limits::CREDIT_BYTES_MAX;
 

@@ -319,7 +319,7 @@ impl<F: Clone> Fetch<F> {
             let slot = shared.slot();
             let length = if piece.hole { 0 } else { piece.length };
             let how = if self.request.compress.is_some() { large.how_to_compress() } else { LoadHow::Unchanged };
-            large.pipeline.begin(slot, length, DataPiece { piece, how, octets: None, cost });
+            large.pipeline.begin(slot, length, DataPiece { piece, how, bytes: None, cost });
             if piece.hole {
                 large.pipeline.ready(slot);
             } else {
@@ -383,18 +383,18 @@ impl<F: Clone> Fetch<F> {
         if shared.in_socket_bytes > 0 && shared.in_socket_bytes + length > PIPELINE_BYTES_MAX {
             return None;
         }
-        let DataPiece { piece, octets, cost, .. } = piece;
-        let (piece, cost, octets) = (*piece, *cost, octets.take());
-        let (body, body_length) = match &octets {
+        let DataPiece { piece, bytes, cost, .. } = piece;
+        let (piece, cost, bytes) = (*piece, *cost, bytes.take());
+        let (body, body_length) = match &bytes {
             _ if piece.hole => (Body::Hole, 0),
-            Some((body, octets)) => (*body, octets.len() as u64),
+            Some((body, bytes)) => (*body, bytes.len() as u64),
             None => (Body::Plain, piece.length),
         };
         let n = large.metadata.n;
         let entry = DataEntry { n, end: false, body, offset: piece.offset, length: piece.length, body_length };
-        let part = match octets {
+        let part = match bytes {
             _ if piece.hole => Part::Bytes(Bytes::new()),
-            Some((_, octets)) => Part::Bytes(octets),
+            Some((_, bytes)) => Part::Bytes(bytes),
             None => {
                 let file = large.file.clone();
                 Part::File { file, offset: piece.offset, length: piece.length, slot, if_short: IfShort::Pad }
@@ -425,8 +425,8 @@ impl<F: Clone> Fetch<F> {
                 length: rest.len() as u64,
                 body_length: rest.len() as u64,
             };
-            let (entry, octets) = match packed {
-                Some(octets) => (DataEntry { body: Body::Zstd, body_length: octets.len() as u64, ..plain }, octets),
+            let (entry, bytes) = match packed {
+                Some(bytes) => (DataEntry { body: Body::Zstd, body_length: bytes.len() as u64, ..plain }, bytes),
                 None => (plain, rest.clone()),
             };
             if total_cost > 0 && total_cost + entry.cost() > bytes_max {
@@ -435,7 +435,7 @@ impl<F: Clone> Fetch<F> {
             if shared.credit.take(entry.cost()) {
                 total_cost += entry.cost();
                 entries.push(entry);
-                parts.push(Part::Bytes(octets));
+                parts.push(Part::Bytes(bytes));
                 complete += 1;
                 continue;
             }

@@ -37,7 +37,7 @@ pub(super) struct DataPiece {
     pub(super) piece: Piece,
     pub(super) how: LoadHow,
     /// Compressed or copied; otherwise it goes out of the file.
-    pub(super) octets: Option<(Body, Bytes)>,
+    pub(super) bytes: Option<(Body, Bytes)>,
     /// Taken from the credit when it was begun.
     pub(super) cost: u64,
 }
@@ -64,16 +64,16 @@ impl<F: Clone> Large<F> {
         let Some(piece) = self.pipeline.ready(slot) else { return };
         match result {
             Ok(Loaded::InPlace) => self.unshrunk += u32::from(piece.how == LoadHow::Compressed),
-            Ok(Loaded::Packed(octets)) => {
+            Ok(Loaded::Packed(bytes)) => {
                 self.unshrunk = 0;
-                let cost = (octets.len() as u64).max(PIECE_COST_MIN);
+                let cost = (bytes.len() as u64).max(PIECE_COST_MIN);
                 shared.credit.add(piece.cost.saturating_sub(cost));
                 piece.cost = cost;
-                piece.octets = Some((Body::Zstd, octets));
+                piece.bytes = Some((Body::Zstd, bytes));
             }
-            Ok(Loaded::Copied(octets)) => {
-                let length = octets.len() as u64;
-                piece.octets = Some((Body::Plain, octets));
+            Ok(Loaded::Copied(bytes)) => {
+                let length = bytes.len() as u64;
+                piece.bytes = Some((Body::Plain, bytes));
                 match piece.cut(length) {
                     None => self.unshrunk += u32::from(piece.how == LoadHow::Compressed),
                     Some(rest) => {
@@ -115,7 +115,7 @@ impl<F: Clone> Large<F> {
 }
 
 impl DataPiece {
-    /// Ends the piece after so many octets: what is left of it, unless that is nothing.
+    /// Ends the piece after so many bytes: what is left of it, unless that is nothing.
     fn cut(&mut self, length: u64) -> Option<DataPiece> {
         let left = self.piece.length.checked_sub(length).filter(|left| *left > 0)?;
         let piece = Piece { offset: self.piece.offset + length, length: left, ..self.piece };
@@ -123,6 +123,6 @@ impl DataPiece {
         let cost = self.cost.saturating_sub(length.max(PIECE_COST_MIN));
         self.cost -= cost;
         // Where memory is short, nothing is compressed either.
-        Some(DataPiece { piece, how: LoadHow::Rest, octets: None, cost })
+        Some(DataPiece { piece, how: LoadHow::Rest, bytes: None, cost })
     }
 }

@@ -59,7 +59,7 @@ struct Shared<F> {
     jobs: VecDeque<Job<F>>,
     replies: VecDeque<Outgoing<F>>,
     reply_bytes: usize,
-    /// Pieces of files that the socket has and hasn't told to be sent, and their octets.
+    /// Pieces of files that the socket has and hasn't told to be sent, and their bytes.
     in_socket: HashMap<Slot, InSocket<F>>,
     in_socket_bytes: u64,
     /// Large files that fetches hold open, or are to open.

@@ -1,4 +1,4 @@
-//! What fetches name takes memory until they are over: some ten times the octets that it took on the wire. So it is counted, for each
+//! What fetches name takes memory until they are over: some ten times the bytes that it took on the wire. So it is counted, for each
 //! client and for all of them together.
 
 use crate::protocol::control::FetchRequest;
@@ -6,7 +6,7 @@ use crate::server::limits::{CLIENT_FETCH_NAMES_BYTES_MAX, CLIENT_FETCH_NAMES_BYT
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Octets of memory of what the fetches of all clients name.
+/// Bytes of memory of what the fetches of all clients name.
 #[derive(Debug, Default)]
 pub(in crate::server) struct Naming(AtomicUsize);
 

@@ -121,7 +121,7 @@ impl<F: Clone> Plain<F> {
             match result {
                 // Nothing is compressed here.
                 Ok(Loaded::InPlace | Loaded::Packed(_)) => {}
-                Ok(Loaded::Copied(octets)) => piece.content = Content::Frames(vec![octets]),
+                Ok(Loaded::Copied(bytes)) => piece.content = Content::Frames(vec![bytes]),
                 Err(failure) => {
                     piece.content = Content::Frames(error_frames(&failure.message).into());
                     let failed = piece.request;
@@ -166,7 +166,7 @@ impl<F: Clone> Plain<F> {
             let length = current.frame_bytes.min(current.end - current.offset);
             let (request, envelope) = (self.request, front.envelope.clone());
             if length == 0 {
-                // The end of a whole file, or of a piece that is past the end: a frame without octets.
+                // The end of a whole file, or of a piece that is past the end: a frame without bytes.
                 let content = Content::Frames(vec![Bytes::new()]);
                 self.pipeline.begin(slot, 0, PlainPiece { request, envelope, content });
                 self.pipeline.ready(slot);
@@ -236,7 +236,7 @@ impl<F> Current<F> {
             Some(range) => {
                 let offset = range.offset.min(size);
                 let end = offset + range.size.min(size - offset);
-                // A piece is one frame, whatever its size; without octets it is the empty frame that ends it.
+                // A piece is one frame, whatever its size; without bytes it is the empty frame that ends it.
                 Current { open, offset, end, frame_bytes: range.size, is_terminated: offset == end }
             }
         }

@@ -408,7 +408,7 @@ impl Simulation {
             assert!((entry.n as usize) < model.answered, "metadata before data");
             assert!(model.over.iter().all(|over| *over < entry.n), "files in order");
             let length = match part {
-                Part::Bytes(octets) => octets.len() as u64,
+                Part::Bytes(bytes) => bytes.len() as u64,
                 Part::File { length, .. } => *length,
             };
             assert_eq!(length, entry.body_length);
@@ -589,7 +589,7 @@ proptest! {
         ended.sort_unstable();
         prop_assert_eq!(ended, (0..simulation.next_id).collect::<Vec<_>>());
         prop_assert!(simulation.plain_asked.is_empty());
-        // What wasn't spent is left, to the octet: nothing leaked.
+        // What wasn't spent is left, to the byte: nothing leaked.
         prop_assert_eq!(simulation.session.shared.credit.available(), simulation.given - simulation.spent);
         prop_assert!(simulation.session.shared.in_socket.is_empty());
         prop_assert_eq!(simulation.session.shared.reply_bytes, 0);

@@ -118,7 +118,7 @@ pub(in crate::server) struct Outgoing<F> {
 /// A frame of a message.
 #[derive(Debug)]
 pub(in crate::server) enum Part<F> {
-    /// Octets.
+    /// Bytes.
     Bytes(Bytes),
     /// A piece of a file. [`Session::sent`](super::Session::sent) wants to know when it has left.
     File { file: F, offset: u64, length: u64, slot: Slot, if_short: IfShort },

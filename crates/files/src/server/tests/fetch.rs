@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 #[test]
 fn files_of_all_sizes_arrive_with_their_digests() {
     let sizes = [0, 1, 4096, 65_535, 65_536, 65_537, 1 << 20, (1 << 20) + 1, 5_000_000];
-    let contents: Vec<_> = sizes.iter().map(|&size| octets(size)).collect();
+    let contents: Vec<_> = sizes.iter().map(|&size| bytes(size)).collect();
     let names: Vec<_> = sizes.iter().map(|size| format!("dir/{size}")).collect();
     let files: Vec<_> = names.iter().map(String::as_str).zip(contents.iter().map(Vec::as_slice)).collect();
     let temp = root_with(&files);
@@ -40,7 +40,7 @@ fn files_of_all_sizes_arrive_with_their_digests() {
 #[test]
 fn many_small_files_share_messages() {
     let names: Vec<_> = (0..2000).map(|n| format!("{:02}/{n}", n % 50)).collect();
-    let contents: Vec<_> = (0..2000).map(|n| octets(4096 - n % 7)).collect();
+    let contents: Vec<_> = (0..2000).map(|n| bytes(4096 - n % 7)).collect();
     let files: Vec<_> = names.iter().map(String::as_str).zip(contents.iter().map(Vec::as_slice)).collect();
     let temp = root_with(&files);
     let server = TestServer::start(temp.path());
@@ -56,7 +56,7 @@ fn many_small_files_share_messages() {
 
 #[test]
 fn ranges_are_cut_at_the_end_and_an_empty_list_gives_the_digest_alone() {
-    let content = octets(300_000);
+    let content = bytes(300_000);
     let temp = root_with(&[("a", &content)]);
     let server = TestServer::start(temp.path());
     let mut client = server.client();
@@ -75,7 +75,7 @@ fn ranges_are_cut_at_the_end_and_an_empty_list_gives_the_digest_alone() {
 
 #[test]
 fn what_the_client_has_is_not_sent_and_what_fails_says_why() {
-    let large = octets(200_000);
+    let large = bytes(200_000);
     let temp = root_with(&[("small", b"abc"), ("large", &large), ("dir/x", b"")]);
     std::os::unix::fs::symlink("/etc/passwd", temp.path().join("out")).unwrap();
     let server = TestServer::start(temp.path());
@@ -105,8 +105,8 @@ fn what_the_client_has_is_not_sent_and_what_fails_says_why() {
 
 #[test]
 fn nothing_goes_beyond_the_credit() {
-    let content = octets(100_000);
-    let temp = root_with(&[("a", &content), ("b", &octets(1000))]);
+    let content = bytes(100_000);
+    let temp = root_with(&[("a", &content), ("b", &bytes(1000))]);
     let server = TestServer::start(temp.path());
     let mut client = server.client();
     client.request(&Request::Fetch(FetchRequest { credit_bytes: 0, chunk_bytes: 8192, ..fetch_of(1, &["a", "b"]) }));
@@ -116,7 +116,7 @@ fn nothing_goes_beyond_the_credit() {
     while fetched.answers.len() < 2 {
         assert!(!fetched.take(1, client.receive()));
     }
-    // Each grant is used up before the next one is given: 300 octets are less than a chunk, so pieces are cut to them.
+    // Each grant is used up before the next one is given: 300 bytes are less than a chunk, so pieces are cut to them.
     for grant in [300, 5000, 8192, 20_000, 256, 66_252, 10_000] {
         given += grant;
         client.request(&Request::Credit { bytes: grant });
@@ -130,7 +130,7 @@ fn nothing_goes_beyond_the_credit() {
         fetched.take(1, client.receive());
     }
     assert!(fetched.bodies[&0] == content);
-    assert!(fetched.bodies[&1] == octets(1000));
+    assert!(fetched.bodies[&1] == bytes(1000));
 }
 
 #[test]
@@ -156,26 +156,26 @@ fn bodies_that_shrink_are_compressed() {
 }
 
 #[test]
-fn holes_take_no_octets() {
+fn holes_take_no_bytes() {
     let temp = root_with(&[]);
     let size = 50u64 << 20;
     let file = std::fs::File::create(temp.path().join("sparse")).unwrap();
     file.set_len(size).unwrap();
-    file.write_all_at(&octets(100_000), 10 << 20).unwrap();
+    file.write_all_at(&bytes(100_000), 10 << 20).unwrap();
     let server = TestServer::start(temp.path());
     let mut client = server.client();
     let fetched = client.fetch(fetch_of(1, &["sparse"]));
     assert!(fetched.metadata(0).sparse, "the file system of the test has holes");
     assert!(fetched.spent < 1 << 20, "{}", fetched.spent);
     let mut expected = vec![0; size as usize];
-    expected[10 << 20..(10 << 20) + 100_000].copy_from_slice(&octets(100_000));
+    expected[10 << 20..(10 << 20) + 100_000].copy_from_slice(&bytes(100_000));
     assert!(fetched.bodies[&0] == expected);
     assert_eq!(fetched.digests[&0], Digest::of(&expected));
 }
 
 #[test]
 fn a_file_that_changes_while_it_is_sent_is_void() {
-    let content = octets(8 << 20);
+    let content = bytes(8 << 20);
     type Change = fn(&Path);
     let change: [(&str, Change); 4] = [
         ("shrinks", |path| std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(5 << 20).unwrap()),
@@ -210,7 +210,7 @@ fn a_file_that_changes_while_it_is_sent_is_void() {
 
 #[test]
 fn cancel_ends_a_request_and_gives_its_credit_back() {
-    let content = octets(64 << 20);
+    let content = bytes(64 << 20);
     let temp = root_with(&[("a", &content), ("b", &content[..1 << 20])]);
     let server = TestServer::start(temp.path());
     let mut client = server.client();
@@ -250,7 +250,7 @@ fn cancel_ends_a_request_and_gives_its_credit_back() {
 
 #[test]
 fn leaves_merge_to_the_digest() {
-    let content = octets((3 << 20) + 5);
+    let content = bytes((3 << 20) + 5);
     let temp = root_with(&[("a", &content), ("one", b"abc")]);
     let server = TestServer::start(temp.path());
     let mut client = server.client();
@@ -337,7 +337,7 @@ fn too_much_and_nonsense_is_refused_and_changes_nothing() {
 #[test]
 fn many_clients_are_served_side_by_side() {
     const CLIENTS: usize = 50;
-    let content = octets(3 << 20);
+    let content = bytes(3 << 20);
     let temp = root_with(&[("a", &content), ("b", b"small")]);
     let server = TestServer::start(temp.path());
     let mut clients: Vec<_> = (0..CLIENTS).map(|_| (server.client(), Fetched::default(), false)).collect();

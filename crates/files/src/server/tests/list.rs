@@ -166,9 +166,9 @@ fn long_listings_come_in_pages() {
 }
 
 #[test]
-fn pages_are_bounded_in_octets_as_well() {
+fn pages_are_bounded_in_bytes_as_well() {
     let temp = TempDir::new().unwrap();
-    // Control characters take six octets each in JSON.
+    // Control characters take six bytes each in JSON.
     for n in 0..1000 {
         std::fs::write(temp.path().join(format!("{}{n:03}", "\x01".repeat(240))), "").unwrap();
     }

@@ -183,18 +183,18 @@ impl Fetched {
         let header = DataHeader::decode(&frames[0]).unwrap();
         assert_eq!(header.id, id);
         assert_eq!(frames.len(), header.entries.len() + 1);
-        for (entry, octets) in header.entries.iter().zip(&frames[1..]) {
+        for (entry, bytes) in header.entries.iter().zip(&frames[1..]) {
             assert!(self.answers.contains_key(&entry.n), "metadata before data");
             assert!(!self.ended.contains(&entry.n), "nothing after the end");
-            assert_eq!(entry.body_length, octets.len() as u64);
+            assert_eq!(entry.body_length, bytes.len() as u64);
             self.spent += entry.cost();
             let body = self.bodies.entry(entry.n).or_default();
             let size = self.answers.get(&entry.n).and_then(metadata).unwrap().size;
             body.resize(size as usize, 0);
             let target = &mut body[entry.offset as usize..(entry.offset + entry.length) as usize];
             match entry.body {
-                Body::Plain => target.copy_from_slice(octets),
-                Body::Zstd => target.copy_from_slice(&zstd::bulk::decompress(octets, entry.length as usize).unwrap()),
+                Body::Plain => target.copy_from_slice(bytes),
+                Body::Zstd => target.copy_from_slice(&zstd::bulk::decompress(bytes, entry.length as usize).unwrap()),
                 Body::Hole => target.fill(0),
             }
             if entry.end {
@@ -229,8 +229,8 @@ fn fetch_of(id: u32, paths: &[&str]) -> FetchRequest {
     }
 }
 
-/// Octets that differ from place to place.
-fn octets(count: usize) -> Vec<u8> {
+/// Bytes that differ from place to place.
+fn bytes(count: usize) -> Vec<u8> {
     (0..count as u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8).collect()
 }
 

@@ -19,7 +19,7 @@ fn files_open_below(root: &Path) -> usize {
 
 #[test]
 fn clients_that_give_no_credit_take_no_more_than_a_share_of_descriptors_and_keep_out_nobody() {
-    let content = octets(3 << 20);
+    let content = bytes(3 << 20);
     let names: Vec<String> = (0..8).map(|n| format!("{n}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let temp = root_with(&names.iter().map(|name| (*name, &content[..])).collect::<Vec<_>>());

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn a_whole_file_comes_in_frames_and_an_empty_one() {
-    let content = octets(1_100_000);
+    let content = bytes(1_100_000);
     let temp = root_with(&[("a", &content), ("empty", b"")]);
     let server = TestServer::start(temp.path());
     let mut client = server.client();
@@ -28,7 +28,7 @@ fn a_whole_file_comes_in_frames_and_an_empty_one() {
 
 #[test]
 fn pieces_come_in_the_order_of_the_requests_and_end_short() {
-    let content = octets(1_000_000);
+    let content = bytes(1_000_000);
     let temp = root_with(&[("a", &content)]);
     let server = TestServer::start(&temp.path().join("a"));
     let mut client = server.client();
@@ -106,7 +106,7 @@ fn reading_on_keeps_the_version_and_offset_0_opens_anew() {
 
 #[test]
 fn a_file_that_shrinks_under_a_frame_closes_the_connection() {
-    let temp = root_with(&[("a", &octets(1 << 20))]);
+    let temp = root_with(&[("a", &bytes(1 << 20))]);
     let server = TestServer::start(temp.path());
     let mut client = server.client();
     client.send(&[b"fetch", b"a", b"0", b"5"]);
@@ -128,7 +128,7 @@ fn a_file_that_shrinks_under_a_frame_closes_the_connection() {
 
 #[test]
 fn a_client_that_does_not_read_holds_up_nobody_and_loses_nothing() {
-    let content = octets(8 << 20);
+    let content = bytes(8 << 20);
     let temp = root_with(&[("a", &content)]);
     let server = TestServer::start(temp.path());
     let mut lazy = server.client();

@@ -54,8 +54,8 @@ impl Storage for GatedStorage {
 
 #[test]
 fn a_warm_transfer_ends_while_a_cold_one_waits_for_its_disk() {
-    let slow = octets((3 << 20) + 1);
-    let warm = octets(20 << 20);
+    let slow = bytes((3 << 20) + 1);
+    let warm = bytes(20 << 20);
     let temp = root_with(&[("slow", &slow), ("warm", &warm), ("small", b"abc")]);
     let gate = Arc::new(Gate::default());
     let slow_size = slow.len() as u64;
@@ -98,7 +98,7 @@ fn a_warm_transfer_ends_while_a_cold_one_waits_for_its_disk() {
 
 #[test]
 fn what_is_cancelled_keeps_nothing_open_though_its_disk_hangs() {
-    let slow = octets((3 << 20) + 7);
+    let slow = bytes((3 << 20) + 7);
     let temp = root_with(&[("slow", &slow)]);
     let path = temp.path().join("slow").canonicalize().unwrap();
     let gate = Arc::new(Gate::default());
@@ -135,7 +135,7 @@ impl Storage for SilentStorage {
 
 #[test]
 fn without_probing_everything_is_warmed_and_arrives() {
-    let content = octets(9_999_999);
+    let content = bytes(9_999_999);
     let temp = root_with(&[("a", &content)]);
     let server = TestServer::start_with(temp.path(), Box::new(SilentStorage(PageCache)));
     let mut client = server.client();
@@ -171,7 +171,7 @@ impl Storage for BrokenStorage {
 
 #[test]
 fn a_job_that_panics_is_answered_and_fails_nothing_else() {
-    let (broken, fine) = (octets(2_000_001), octets(2_000_000));
+    let (broken, fine) = (bytes(2_000_001), bytes(2_000_000));
     let temp = root_with(&[("broken", &broken), ("fine", &fine)]);
     let server = TestServer::start_with(temp.path(), Box::new(BrokenStorage(2_000_001)));
     let mut client = server.client();
@@ -186,7 +186,7 @@ fn a_job_that_panics_is_answered_and_fails_nothing_else() {
 
 #[test]
 fn files_that_take_long_to_hash_keep_no_others_from_it() {
-    let content = octets(2 << 20);
+    let content = bytes(2 << 20);
     let temp = root_with(&[("small", &content), ("tree/small", b"abc")]);
     let names = ["huge0", "huge1", "huge2", "huge3", "tree/huge"];
     for name in names {

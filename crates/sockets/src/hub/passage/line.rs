@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 impl Hub {
-    /// Octets that a peer may read now of messages that are taken whole.
+    /// Bytes that a peer may read now of messages that are taken whole.
     #[inline]
     pub(in crate::hub) fn may_read(begun: &mut Begun, peer: &mut Peer) -> usize {
         if begun.is_open() && begun.large == LargeMessages::Begin {

@@ -51,16 +51,16 @@ impl Broker {
         self.process.log()
     }
 
-    /// The most memory that it had resident at a time, in octets.
+    /// The most memory that it had resident at a time, in bytes.
     pub fn peak_memory(&self) -> u64 {
         self.process.peak_memory()
     }
 
-    /// Octets that it has written so far, to files and sockets: those of a large body that comes are moved and not read.
-    pub fn octets_written(&self) -> u64 {
+    /// Bytes that it has written so far, to files and sockets: those of a large body that comes are moved and not read.
+    pub fn bytes_written(&self) -> u64 {
         let counts = std::fs::read_to_string(format!("/proc/{}/io", self.process.pid())).expect("/proc/PID/io");
-        let octets = counts.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse().ok());
-        octets.unwrap_or_else(|| panic!("no wchar in {counts:?}"))
+        let bytes = counts.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse().ok());
+        bytes.unwrap_or_else(|| panic!("no wchar in {counts:?}"))
     }
 
     /// Waits until it ends.

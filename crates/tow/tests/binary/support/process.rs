@@ -119,7 +119,7 @@ impl Process {
         String::from_utf8_lossy(&self.stdout.so_far()).into_owned()
     }
 
-    /// The most memory that it had resident at a time, in octets, as the kernel counts it.
+    /// The most memory that it had resident at a time, in bytes, as the kernel counts it.
     pub fn peak_memory(&self) -> u64 {
         self.status_kib("VmHWM:") * 1024
     }

@@ -1,4 +1,4 @@
-//! A TCP proxy in front of a server: slows down what comes from it, holds it at a given octet, or cuts the connection
+//! A TCP proxy in front of a server: slows down what comes from it, holds it at a given byte, or cuts the connection
 //! there, so that a test can act in the middle of a transfer.
 
 use std::collections::VecDeque;
@@ -10,16 +10,16 @@ use std::time::Duration;
 use super::process::Process;
 use super::{DEADLINE, wait_until};
 
-/// What the proxy does with octets on the way from the server to the client.
+/// What the proxy does with bytes on the way from the server to the client.
 struct Rules {
     upstream_port: u16,
-    /// No more than so many octets pass, over all connections.
+    /// No more than so many bytes pass, over all connections.
     hold_at: u64,
     passed: u64,
-    /// Each new connection takes one: it is cut after so many octets.
+    /// Each new connection takes one: it is cut after so many bytes.
     cuts: VecDeque<u64>,
-    octets_per_second: Option<u64>,
-    /// The next piece that is this octet only gets one other octet.
+    bytes_per_second: Option<u64>,
+    /// The next piece that is this byte only gets one other byte.
     corrupt: Option<u8>,
     connections: u64,
     open: Vec<TcpStream>,
@@ -36,7 +36,7 @@ impl Shared {
         self.rules.lock().expect("no panic holds it")
     }
 
-    /// How many of `wanted` octets may pass now: waits while none may. `None` when the proxy stops.
+    /// How many of `wanted` bytes may pass now: waits while none may. `None` when the proxy stops.
     fn permit(&self, wanted: u64) -> Option<u64> {
         let holding = |rules: &mut Rules| !rules.stopped && rules.passed >= rules.hold_at;
         let mut rules = self.changed.wait_while(self.rules(), holding).expect("no panic holds it");
@@ -50,9 +50,9 @@ impl Shared {
 
     fn corrupt(&self, piece: &mut [u8]) {
         let mut rules = self.rules();
-        if let Some(octet) = rules.corrupt
+        if let Some(byte) = rules.corrupt
             && piece.len() > 4096
-            && piece.iter().all(|one| *one == octet)
+            && piece.iter().all(|one| *one == byte)
         {
             piece[2048] ^= 1;
             rules.corrupt = None;
@@ -76,7 +76,7 @@ impl Proxy {
             hold_at: u64::MAX,
             passed: 0,
             cuts: VecDeque::new(),
-            octets_per_second: None,
+            bytes_per_second: None,
             corrupt: None,
             connections: 0,
             open: Vec::new(),
@@ -104,19 +104,19 @@ impl Proxy {
         self.shared.rules().upstream_port = upstream_port;
     }
 
-    /// At most so many octets a second on each connection.
-    pub fn slow_down(&self, octets_per_second: u64) {
-        self.shared.rules().octets_per_second = Some(octets_per_second);
+    /// At most so many bytes a second on each connection.
+    pub fn slow_down(&self, bytes_per_second: u64) {
+        self.shared.rules().bytes_per_second = Some(bytes_per_second);
     }
 
-    /// Lets so many octets more pass, and then none.
-    pub fn hold_after(&self, octets: u64) {
+    /// Lets so many bytes more pass, and then none.
+    pub fn hold_after(&self, bytes: u64) {
         let mut rules = self.shared.rules();
-        rules.hold_at = rules.passed + octets;
+        rules.hold_at = rules.passed + bytes;
         self.shared.changed.notify_all();
     }
 
-    /// Waits until the octets of [`Self::hold_after`] have passed to this client, which must not end before.
+    /// Waits until the bytes of [`Self::hold_after`] have passed to this client, which must not end before.
     #[track_caller]
     pub fn wait_held(&self, client: &mut Process) {
         wait_until("the proxy holds", || {
@@ -132,14 +132,14 @@ impl Proxy {
         self.shared.changed.notify_all();
     }
 
-    /// The next connections are cut after so many octets each; those after them aren't.
-    pub fn cut_after(&self, octets: impl IntoIterator<Item = u64>) {
-        self.shared.rules().cuts.extend(octets);
+    /// The next connections are cut after so many bytes each; those after them aren't.
+    pub fn cut_after(&self, bytes: impl IntoIterator<Item = u64>) {
+        self.shared.rules().cuts.extend(bytes);
     }
 
-    /// Changes one octet on the way, in the middle of many that are all `octet`: in a body, then, and in no header.
-    pub fn corrupt_among(&self, octet: u8) {
-        self.shared.rules().corrupt = Some(octet);
+    /// Changes one byte on the way, in the middle of many that are all `byte`: in a body, then, and in no header.
+    pub fn corrupt_among(&self, byte: u8) {
+        self.shared.rules().corrupt = Some(byte);
     }
 
     /// Whether what [`Self::corrupt_among`] asked for has been done.
@@ -147,7 +147,7 @@ impl Proxy {
         self.shared.rules().corrupt.is_none()
     }
 
-    /// Octets that passed from the server to the client so far.
+    /// Bytes that passed from the server to the client so far.
     pub fn passed(&self) -> u64 {
         self.shared.rules().passed
     }
@@ -206,7 +206,7 @@ fn accept(shared: &Arc<Shared>, client: TcpStream) -> bool {
                 shared.permit(wanted)?
             };
             until_cut -= granted;
-            let rate = shared.rules().octets_per_second;
+            let rate = shared.rules().bytes_per_second;
             if let Some(rate) = rate {
                 std::thread::sleep(Duration::from_secs_f64(granted as f64 / rate as f64));
             }
@@ -216,7 +216,7 @@ fn accept(shared: &Arc<Shared>, client: TcpStream) -> bool {
     true
 }
 
-/// Copies from one stream to the other as `permit` allows: the next so many octets, or no more at all. Then closes both.
+/// Copies from one stream to the other as `permit` allows: the next so many bytes, or no more at all. Then closes both.
 fn forward(mut from: &TcpStream, mut to: &TcpStream, mut permit: impl FnMut(&mut [u8]) -> Option<usize>) {
     let mut buffer = vec![0; 16_384];
     'reading: while let Ok(count @ 1..) = from.read(&mut buffer) {

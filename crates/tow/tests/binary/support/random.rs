@@ -22,13 +22,13 @@ impl Random {
         self.bits() % bound
     }
 
-    /// So many octets that don't compress.
-    pub fn octets(&mut self, count: usize) -> Vec<u8> {
-        let mut octets = Vec::with_capacity(count + 8);
-        while octets.len() < count {
-            octets.extend_from_slice(&self.bits().to_le_bytes());
+    /// So many bytes that don't compress.
+    pub fn bytes(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(count + 8);
+        while bytes.len() < count {
+            bytes.extend_from_slice(&self.bits().to_le_bytes());
         }
-        octets.truncate(count);
-        octets
+        bytes.truncate(count);
+        bytes
     }
 }

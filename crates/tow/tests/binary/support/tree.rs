@@ -21,7 +21,7 @@ pub enum Entry {
     Other,
 }
 
-/// All below `root`, by path from it. Names are octets, shown as text where they are.
+/// All below `root`, by path from it. Names are bytes, shown as text where they are.
 pub fn snapshot(root: &Path) -> BTreeMap<PathBuf, Entry> {
     let mut found = BTreeMap::new();
     let mut folders = vec![root.to_owned()];
@@ -64,19 +64,19 @@ pub fn digest(path: &Path) -> blake3::Hash {
     hasher.finalize()
 }
 
-/// Writes a file of `size` random octets and returns them.
+/// Writes a file of `size` random bytes and returns them.
 pub fn random_file(path: &Path, size: usize, seed: u64) -> Vec<u8> {
-    let octets = Random::new(seed).octets(size);
-    write(path, &octets);
-    octets
+    let bytes = Random::new(seed).bytes(size);
+    write(path, &bytes);
+    bytes
 }
 
 /// Writes a file, and the folders above it.
-pub fn write(path: &Path, octets: &[u8]) {
+pub fn write(path: &Path, bytes: &[u8]) {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent).expect("make a folder");
     }
-    fs::write(path, octets).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    fs::write(path, bytes).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
 }
 
 /// A tree of some small and some larger files in a few folders: about `large` times 4 MiB.

@@ -16,32 +16,32 @@ pub const END: u8 = 1;
 pub const ZSTD: u8 = 2;
 pub const HOLE: u8 = 4;
 
-/// The 64 octets that each side says first.
+/// The 64 bytes that each side says first.
 pub fn greeting(mechanism: &str) -> Vec<u8> {
-    let mut octets = vec![0; 64];
-    octets[0] = 0xff;
-    octets[9] = 0x7f;
-    octets[10] = 3;
-    octets[11] = 1;
-    octets[12..12 + mechanism.len()].copy_from_slice(mechanism.as_bytes());
-    octets
+    let mut bytes = vec![0; 64];
+    bytes[0] = 0xff;
+    bytes[9] = 0x7f;
+    bytes[10] = 3;
+    bytes[11] = 1;
+    bytes[12..12 + mechanism.len()].copy_from_slice(mechanism.as_bytes());
+    bytes
 }
 
 /// A frame, in the short form where it fits.
 pub fn frame(flags: u8, body: &[u8]) -> Vec<u8> {
-    let mut octets = match u8::try_from(body.len()) {
+    let mut bytes = match u8::try_from(body.len()) {
         Ok(length) => vec![flags, length],
         Err(_) => long_header(flags, body.len() as u64),
     };
-    octets.extend_from_slice(body);
-    octets
+    bytes.extend_from_slice(body);
+    bytes
 }
 
 /// The header of a frame in the long form, for a body that may never come.
 pub fn long_header(flags: u8, length: u64) -> Vec<u8> {
-    let mut octets = vec![flags | LONG];
-    octets.extend_from_slice(&length.to_be_bytes());
-    octets
+    let mut bytes = vec![flags | LONG];
+    bytes.extend_from_slice(&length.to_be_bytes());
+    bytes
 }
 
 /// A command frame.
@@ -103,7 +103,7 @@ pub fn data_message(id: u32, pieces: &[Piece]) -> Vec<Vec<u8>> {
 
 /// What a data message says.
 pub fn parse_data_message(frames: &[Vec<u8>]) -> (u32, Vec<Piece>) {
-    let number = |octets: &[u8]| octets.iter().fold(0, |sum, octet| sum << 8 | u64::from(*octet));
+    let number = |bytes: &[u8]| bytes.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
     let (header, bodies) = frames.split_first().expect("a message has a frame");
     assert!(header.starts_with(b"TOWD\x01\x00"), "not a data message: {header:?}");
     let entries = header[12..].chunks(32).zip(bodies).map(|(entry, body)| Piece {
@@ -159,18 +159,18 @@ impl Wire {
         Ok(())
     }
 
-    /// Writes octets as they are.
-    pub fn write(&mut self, octets: &[u8]) -> io::Result<()> {
-        self.stream.write_all(octets)
+    /// Writes bytes as they are.
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.write_all(bytes)
     }
 
     /// Sends a message.
     pub fn send<F: AsRef<[u8]>>(&mut self, frames: &[F]) -> io::Result<()> {
-        let mut octets = Vec::new();
+        let mut bytes = Vec::new();
         for (index, body) in frames.iter().enumerate() {
-            octets.extend(frame(if index + 1 < frames.len() { MORE } else { 0 }, body.as_ref()));
+            bytes.extend(frame(if index + 1 < frames.len() { MORE } else { 0 }, body.as_ref()));
         }
-        self.write(&octets)
+        self.write(&bytes)
     }
 
     /// Sends a control message.
@@ -183,8 +183,8 @@ impl Wire {
         let mut flags = [0];
         self.stream.read_exact(&mut flags)?;
         let mut size = [0; 8];
-        let octets = if flags[0] & LONG == 0 { &mut size[7..] } else { &mut size[..] };
-        self.stream.read_exact(octets)?;
+        let bytes = if flags[0] & LONG == 0 { &mut size[7..] } else { &mut size[..] };
+        self.stream.read_exact(bytes)?;
         let mut body = Vec::new();
         let length = u64::from_be_bytes(size);
         if (&self.stream).take(length).read_to_end(&mut body)? as u64 != length {
@@ -194,7 +194,7 @@ impl Wire {
     }
 
     /// Waits until the peer has sent something, and leaves it where it is.
-    pub fn await_octets(&self) -> io::Result<()> {
+    pub fn await_bytes(&self) -> io::Result<()> {
         self.stream.peek(&mut [0]).map(drop)
     }
 

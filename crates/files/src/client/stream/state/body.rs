@@ -42,7 +42,7 @@ impl Stream {
     pub(super) fn body_data(&mut self, data: Bytes) -> Result<(), TransferError> {
         self.received_bytes += data.len() as u64;
         match &mut self.piece {
-            None => TransferError::protocol("octets outside of a piece"),
+            None => TransferError::protocol("bytes outside of a piece"),
             Some(piece) if piece.useless => Ok(()),
             Some(piece) if piece.entry.body == Body::Zstd => {
                 // Bounded: the body is as long as the header says, and that was checked.
@@ -78,7 +78,7 @@ impl Stream {
         }
     }
 
-    /// Takes the next octets of the file.
+    /// Takes the next bytes of the file.
     pub(super) fn take(&mut self, mut data: Bytes) -> Result<(), TransferError> {
         let Some(FileVersion { leaves, .. }) = self.version else { return Ok(()) };
         if !self.verify {
@@ -88,7 +88,7 @@ impl Stream {
         while !data.is_empty() && self.piece.as_ref().is_some_and(|piece| !piece.useless) {
             let leaf = leaves.index_at(self.written);
             let Ok((_, length)) = leaves.range(leaf) else {
-                return TransferError::protocol("more octets than the file has");
+                return TransferError::protocol("more bytes than the file has");
             };
             let lacking = usize::try_from(length).unwrap_or(usize::MAX).saturating_sub(self.held.len());
             self.held.extend_from_slice(&data.split_to(lacking.min(data.len())));

@@ -54,7 +54,7 @@ impl Session {
         session
     }
 
-    /// One file `d/f` of 100 octets, asked for and announced.
+    /// One file `d/f` of 100 bytes, asked for and announced.
     fn receiving() -> Self {
         let mut session = Self::begin();
         session.list(vec![entry("d/f", EntryKind::File)]);
@@ -397,7 +397,7 @@ proptest! {
                     session.give(Inbound::BodyEnd);
                 }
                 3 => session.give(Inbound::BodyEnd),
-                4 => session.give(Inbound::BodyData(Bytes::from_static(b"octets"))),
+                4 => session.give(Inbound::BodyData(Bytes::from_static(b"bytes"))),
                 _ => {
                     session.transfer.disconnected();
                     session.transfer.connected();
@@ -443,7 +443,7 @@ fn in_place_and_disconnected() -> Session {
 }
 
 #[test]
-fn a_server_that_went_away_with_the_last_octets_is_told_when_it_is_back() {
+fn a_server_that_went_away_with_the_last_bytes_is_told_when_it_is_back() {
     let mut session = in_place_and_disconnected();
     // One that doesn't stay isn't counted any more.
     for _ in 0..100 {

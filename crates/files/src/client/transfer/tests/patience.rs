@@ -50,7 +50,7 @@ fn metadata(session: &mut Session, n: u32) {
     session.reply(&Reply::Files(FilesReply { id: session.fetch_id(), files: vec![FileAnswer::Metadata(metadata)] }));
 }
 
-/// All of a file: zeros, which are no octets.
+/// All of a file: zeros, which are no bytes.
 fn content(session: &mut Session, n: u32) {
     let hole = DataEntry { n, end: false, body: Body::Hole, offset: 0, length: SIZE, body_length: 0 };
     session.piece(session.fetch_id(), hole);

@@ -284,9 +284,9 @@ impl SimServer {
         }
         let packed = fetch.request.compress.and_then(|_| zstd::bulk::compress(&piece, 1).ok());
         let packed = packed.filter(|packed| packed.len() < piece.len());
-        let (body, octets) = packed.map_or((Body::Plain, piece), |packed| (Body::Zstd, packed));
+        let (body, bytes) = packed.map_or((Body::Plain, piece), |packed| (Body::Zstd, packed));
         let end = sending.ranges.is_empty() && (sending.digest_told || wish == DigestWish::None) && draw.one_in(2);
-        let entry = DataEntry { n, end, body, offset, length, body_length: octets.len() as u64 };
+        let entry = DataEntry { n, end, body, offset, length, body_length: bytes.len() as u64 };
         self.credit -= entry.cost().min(self.credit);
         if end {
             fetch.current = None;
@@ -295,9 +295,9 @@ impl SimServer {
         let header = DataHeader { id, entries: vec![entry] };
         let mut sent = vec![Inbound::Header(header), Inbound::Body(entry)];
         // Small frames come whole, others in pieces, which are not so many that the steps of a test are used up.
-        let least = octets.len().div_ceil(64).max(1);
-        let cut = if octets.len() <= 64 << 10 { octets.len() } else { least + draw.below(octets.len()) };
-        sent.extend(octets.chunks(cut).map(|part| Inbound::BodyData(part.to_vec().into())));
+        let least = bytes.len().div_ceil(64).max(1);
+        let cut = if bytes.len() <= 64 << 10 { bytes.len() } else { least + draw.below(bytes.len()) };
+        sent.extend(bytes.chunks(cut).map(|part| Inbound::BodyData(part.to_vec().into())));
         sent.push(Inbound::BodyEnd);
         (sent, false)
     }

@@ -34,12 +34,12 @@ impl Draw {
     }
 }
 
-/// Octets that compress by about a half.
+/// Bytes that compress by about a half.
 pub fn noise(count: usize, seed: u64) -> Vec<u8> {
-    let mut octets = vec![0; count];
-    blake3::Hasher::new_keyed(&[1; 32]).update(&seed.to_be_bytes()).finalize_xof().fill(&mut octets);
-    octets.iter_mut().for_each(|octet| *octet &= 0x0f);
-    octets
+    let mut bytes = vec![0; count];
+    blake3::Hasher::new_keyed(&[1; 32]).update(&seed.to_be_bytes()).finalize_xof().fill(&mut bytes);
+    bytes.iter_mut().for_each(|byte| *byte &= 0x0f);
+    bytes
 }
 
 /// How many of each may happen.
