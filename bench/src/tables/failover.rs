@@ -161,12 +161,12 @@ fn content() -> Content {
     Content {
         title: "A broker is killed".to_owned(),
         about: format!(
-            "A client asks one thing after another, or keeps 100 requests under way; {} ms later its broker gets SIGKILL. Shown is the longest \
-             time between two replies: from then to the first reply through another broker that was there already, or through \
-             the same one that is started again at once. Our ends notice that the connection is lost, and the client sends \
-             again what has no outcome. Stock ends can't see that: the client asks again when its patience ends, at the next \
-             endpoint, and a worker registers again when a broker that doesn't know it answers its heartbeat, which it sends as \
-             often. All replies arrive, and each once.",
+            "A client sends one request after another, or keeps 100 in flight; {} ms later its broker gets SIGKILL. Shown is the \
+             longest time between two replies: until the first reply through another broker that is already running, or through the \
+             same one, restarted at once. Our ends notice the lost connection, and the client sends again what has no outcome. \
+             Stock ends can't notice it: the client asks again at the next endpoint when its patience (a timeout) ends, and a \
+             worker registers again when a broker that doesn't know it answers its heartbeat, which it sends at the same interval. \
+             Every reply arrives, and once.",
             KILLED_AFTER.as_millis()
         ),
         peer: GUIDE.to_owned(),

@@ -44,10 +44,10 @@ fn content() -> Content {
     Content {
         title: "Requests on the disk".to_owned(),
         about: format!(
-            "How many requests of {SIZE} bytes a second are confirmed when they have been synchronized to the disk, by clients and by what \
-             each has unconfirmed. Redis and NATS confirm a record of a stream, and our broker confirms a request that waits for a \
-             worker. In the row *replied to* there is a worker too, and what counts is its reply, which has to be on the disk before it is told. All clients are one process. The \
-             more requests there are at a time, the more of them share a synchronization."
+            "Requests of {SIZE} bytes confirmed a second, each after it has been synced to disk, by clients and by what each has \
+             unconfirmed. Redis and NATS confirm a record of a stream; our broker confirms a request that waits for a worker. In \
+             the row *replied to* there is a worker too, and its replies are counted, which must be on disk before they are sent. \
+             All clients are one process. The more requests there are at a time, the more of them share a sync."
         ),
         peer: REDIS.to_owned(),
         layout: Layout::Grid {

@@ -88,9 +88,8 @@ fn content() -> Content {
     Content {
         title: "One connection, many files".to_owned(),
         about: format!(
-            "Six files, each asked for {REPEAT} times over one connection, the next one when the one before has arrived; the time from a \
-             request to the last byte. The server opens the file at each request. A median of {REPEAT} in a run, of which the median \
-             is shown."
+            "Six files, each requested {REPEAT} times over one connection, one after another: the time from a request to the last \
+             byte. The server opens the file for each request. Shown is the median over runs of a run's median of {REPEAT}."
         ),
         peer: TRADITIONAL.to_owned(),
         layout: Layout::Grid { groups: "size".to_owned(), figures: vec![Figure::Microseconds], log_y: true },

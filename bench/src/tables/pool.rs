@@ -49,12 +49,12 @@ fn content(requests: u64) -> Content {
     Content {
         title: "A pool of workers".to_owned(),
         about: format!(
-            "{CLIENTS} clients ask {WORKERS} workers, which take {WORK_MS} ms for each request of {SIZE} bytes: {} requests, and {IDEAL:.0} a second \
-             if the workers never had to wait. Plain sockets and libzmq's proxy are one process with a thread for each client and \
-             worker; with a broker, the clients are connections of an epoll program that ask one thing at a time, and so are \
-             those of `tow call`. Our library's rows are one process too, with a broker in it; each of its workers may have its next \
-             request before it has done with one. Work is a thread that sleeps, and looks at the clock for the last 150 us, so that it takes its time and nothing is added by how \
-             late the system wakes it.",
+            "{CLIENTS} clients ask {WORKERS} workers, which take {WORK_MS} ms for each request of {SIZE} bytes: {} requests, at \
+             most {IDEAL:.0} a second if the workers never wait. Plain sockets and libzmq's proxy are one process with a thread for \
+             each client and worker. With a broker, the clients are connections of an epoll program (or of `tow call`) with one \
+             request at a time each. Our library's rows are one process too, with a broker in it; each of its workers may have its \
+             next request before it has finished one. Work is a thread that sleeps, then spins for the last 150 us, so that late \
+             wake-ups add nothing.",
             count_text(requests)
         ),
         peer: SOCKETS.to_owned(),

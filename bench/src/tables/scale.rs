@@ -11,7 +11,7 @@ use crate::exchange::variant;
 use crate::series::Kind;
 
 const SIZE: u64 = 30;
-/// What one client has under way.
+/// Requests that one client has in flight.
 const AHEAD: u64 = 1000;
 /// What each of several clients has: the same, however many there are, since what comes together costs less.
 const AHEAD_EACH: u64 = 10;
@@ -81,20 +81,20 @@ pub fn plan(bench: &Bench, axis: Axis) -> Plan<'_> {
 }
 
 fn content(axis: Axis) -> Content {
-    let under_way = count_text(AHEAD);
+    let in_flight = count_text(AHEAD);
     let others = match axis {
         Axis::Services => format!(
-            "{under_way} under way; one client asks the services in turn; {} workers, shared out among the services",
+            "{in_flight} in flight; one client asks the services in turn; {} workers, divided among the services",
             count_text(WORKERS_OF_SERVICES)
         ),
-        Axis::Workers => format!("{under_way} under way; one client, one service"),
-        Axis::Clients => format!("{AHEAD_EACH} of each client under way; {WORKERS} workers, one service"),
+        Axis::Workers => format!("{in_flight} in flight; one client, one service"),
+        Axis::Clients => format!("{AHEAD_EACH} of each client in flight; {WORKERS} workers, one service"),
     };
     Content {
         title: format!("A request's cost with more {}", axis.name()),
         about: format!(
             "Requests of {SIZE} bytes, {others}. All workers are connections of one epoll program, and so are all clients; they speak \
-             Majordomo 0.1. That they connect and end is not counted."
+             Majordomo 0.1. Connecting and ending are not counted."
         ),
         peer: LIBZMQ.to_owned(),
         layout: Layout::Grid {

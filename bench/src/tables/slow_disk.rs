@@ -150,9 +150,10 @@ fn content(size: u64) -> Content {
     Content {
         title: "A slow disk beside memory".to_owned(),
         about: format!(
-            "A receiver gets {} that are in the page cache, while nobody or {COLD_RECEIVERS} others get a file from the same server that is on \
-             a disk of {} MB/s (a FUSE file system in the bench's own process, mounted anew for each run). The receivers are the same for all \
-             servers but for the protocol. nginx has one process, as the others do; with `aio threads` it reads what isn't in memory in a pool.",
+            "A receiver gets {} that are in the page cache, while none or {COLD_RECEIVERS} others get a file from the same server, \
+             from a disk of {} MB/s (a FUSE file system in the bench's own process, mounted anew for each run). The receivers of \
+             all servers differ only in protocol. nginx has one process, like the others; with `aio threads` it reads what isn't in \
+             memory in a pool.",
             size_text(size),
             DISK_RATE / 1_000_000
         ),

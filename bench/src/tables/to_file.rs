@@ -113,9 +113,9 @@ fn content(size: u64) -> Content {
     Content {
         title: "To a file".to_owned(),
         about: format!(
-            "One file of {} from the page cache to a new file on the same disk. `tow get` verifies against the file's BLAKE3 digest, which a \
-             server that has just started must compute meanwhile, and one that has served the file before knows. Before each run the \
-             destination is removed, the disk is idle, and as much memory as the file needs has just been used by another.",
+            "One file of {} from the page cache to a new file on the same disk. `tow get` verifies against the file's BLAKE3 \
+             digest: a server that has just started computes it meanwhile, one that has served the file before knows it. Before \
+             each run the destination is removed, the disk is idle, and as much memory as the file needs has been used and freed.",
             size_text(size)
         ),
         peer: CP.to_owned(),

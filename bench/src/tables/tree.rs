@@ -160,8 +160,8 @@ fn content(trees: &[Tree]) -> Content {
     Content {
         title: "Trees of small files".to_owned(),
         about: format!(
-            "Whole trees from the page cache to the same disk. {}. The first is {} of {FOLDERS} folders, the second are the sources of this \
-             workspace's dependencies.",
+            "Whole trees from the page cache to the same disk. {}. The first has files of {} in {FOLDERS} folders, the second the \
+             sources of this workspace's dependencies.",
             described.join("; "),
             size_text(FILE_BYTES),
         ),

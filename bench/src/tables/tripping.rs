@@ -40,9 +40,9 @@ fn content(one_by_one: u64, at_once: u64) -> Content {
         title: "Tripping".to_owned(),
         about: format!(
             "A client, something in the middle, and one worker that echoes, each a process: {} requests of {SIZE} bytes one after \
-             another, and {} at once. The proxy passes on whatever comes. The Majordomo brokers know services and workers, and \
-             give a stock worker one request at a time; `tow work` takes as many as it asks for. *Raw sockets* are epoll programs \
-             with frames but no protocol.",
+             another, and {} at once. The proxy forwards everything. The Majordomo brokers know services and workers, and give a \
+             stock worker one request at a time, `tow work` as many as its credit. *Raw sockets* are epoll programs with frames but \
+             no protocol.",
             count_text(one_by_one),
             count_text(at_once),
         ),
