@@ -3,6 +3,7 @@
 use super::block::{ALIGNMENT, BLOCK_HEADER_BYTES, BlockHeader, SEGMENT_HEADER_BYTES, SegmentHeader, next_offset};
 use super::storage::StorageFile;
 use std::io;
+use towpath_buffers::PageBuffer;
 
 /// What is read at once if blocks are small.
 const WINDOW_BYTES: usize = 256 * 1024;
@@ -19,7 +20,7 @@ pub(super) struct Reader<F> {
     offset: u64,
     /// Nothing is read from here on.
     end: u64,
-    window: Vec<u8>,
+    window: PageBuffer,
     window_at: u64,
 }
 
@@ -42,7 +43,7 @@ impl<F: StorageFile> Reader<F> {
     pub(super) fn new(file: F, header: &SegmentHeader, end: u64) -> Reader<F> {
         let (salt, sequence) = (header.salt, header.sequence);
         let offset = SEGMENT_HEADER_BYTES as u64;
-        Reader { file, salt, sequence, offset, end, window: Vec::new(), window_at: 0 }
+        Reader { file, salt, sequence, offset, end, window: PageBuffer::default(), window_at: 0 }
     }
 
     /// Where the next block begins or should.
@@ -131,9 +132,9 @@ impl<F: StorageFile> Reader<F> {
         if offset < self.window_at || offset + wanted as u64 > window_end {
             let most = WINDOW_BYTES.min(usize::try_from(self.end.saturating_sub(offset)).unwrap_or(usize::MAX));
             if self.window.capacity() > WINDOW_KEPT_BYTES && wanted <= WINDOW_KEPT_BYTES {
-                self.window = Vec::new();
+                self.window = PageBuffer::default();
             }
-            self.window.resize(wanted.max(most), 0);
+            self.window.resize(wanted.max(most));
             self.window_at = offset;
             let read = self.file.read_full_at(&mut self.window, offset);
             self.window.truncate(*read.as_ref().unwrap_or(&0));

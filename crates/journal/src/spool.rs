@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use towpath_blocking::{Elsewhere, Lane, LaneLimits};
+use towpath_buffers::PageBuffer;
 use towpath_requests::body::{Body, LargeBody};
 use towpath_sockets::FileRange;
 
@@ -239,7 +240,7 @@ impl SpooledBody {
 
     /// All of its bytes, in memory.
     pub fn read(&self) -> io::Result<Bytes> {
-        let mut bytes = vec![0; usize::try_from(self.length).unwrap_or(usize::MAX)];
+        let mut bytes = PageBuffer::zeroed(usize::try_from(self.length).unwrap_or(usize::MAX));
         self.file().read_exact_at(&mut bytes, 0)?;
         Ok(Bytes::from(bytes))
     }

@@ -11,9 +11,13 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use towpath_buffers::PageBuffer;
 
 /// The directory of bodies.
 pub(super) const BODIES_NAME: &str = "bodies";
+
+/// Bytes of a body copied at a time.
+const COPY_BYTES: usize = 256 << 10;
 
 /// A directory of segments, and one of bodies.
 pub(super) trait Storage: Send + 'static {
@@ -117,7 +121,7 @@ impl DirStorage {
         // Not over the old one: it may be the very file that is copied.
         let fresh = Path::new(to).with_extension("tmp");
         let file = new_file(&self.dir, &fresh)?;
-        let mut bytes = vec![0; 1 << 20];
+        let mut bytes = PageBuffer::zeroed(COPY_BYTES);
         let (mut done, length) = (0, body.length());
         while done < length {
             let most = bytes.len().min(usize::try_from(length - done).unwrap_or(usize::MAX));

@@ -35,6 +35,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use towpath_buffers::PageBuffer;
 use towpath_zmtp::Config;
 use unacknowledged::Unacknowledged;
 
@@ -99,7 +100,7 @@ pub struct Hub {
     /// What waits for all peers.
     queued_bytes: usize,
     pool: Pool,
-    scratch: Box<[u8]>,
+    scratch: PageBuffer,
     share: Share,
     pub(crate) next_timer: Option<Instant>,
     last_scan: Instant,
@@ -142,7 +143,7 @@ impl Hub {
             begun: Begun::new(&options),
             unfinished_limit: options.unfinished_limit(),
             queued_bytes: 0,
-            scratch: vec![0; READ_AHEAD_BYTES_MAX].into_boxed_slice(),
+            scratch: PageBuffer::zeroed(READ_AHEAD_BYTES_MAX),
             share: Share::new(now),
             next_timer: None,
             last_scan: now,

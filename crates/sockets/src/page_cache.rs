@@ -11,6 +11,7 @@ use std::io;
 use std::io::IoSliceMut;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
+use towpath_buffers::PageBuffer;
 
 /// One byte in so many is probed. Read-ahead fills the cache in stretches of at least this (its default, 128 KiB), so that the smaller
 /// gaps that a probe overlooks are rare, and each costs the event thread one short read. So does what the kernel drops between the probe
@@ -63,7 +64,7 @@ pub fn warm(file: impl AsFd, offset: u64, length: u64) -> io::Result<()> {
         // The kernel reads by itself; copying what it reads would cost more than sending it, so it is only waited for.
         probe_points(offset, length).try_for_each(|at| read_some(&file, &mut [0], at).map(drop))
     } else {
-        let mut buffer = vec![0; WARM_BUFFER_BYTES];
+        let mut buffer = PageBuffer::zeroed(WARM_BUFFER_BYTES);
         let (mut at, end) = (offset, offset.saturating_add(length));
         while at < end {
             match read_some(&file, &mut buffer, at)? {

@@ -4,16 +4,14 @@
 use crate::waker::Waker;
 use bytes::Bytes;
 use std::sync::{Arc, Mutex, PoisonError};
+use towpath_buffers::PageBuffer;
 
 /// Bytes of a buffer: half of the usual second-level cache, so that whoever hashes or writes it finds the data still there. With
 /// half as much a receiver is 4 % slower, with twice as much no faster.
 pub(crate) const BUFFER_BYTES: usize = 512 * 1024;
 
-/// A buffer.
-pub(crate) type Buffer = Box<[u8]>;
-
 struct Shared {
-    free: Vec<Buffer>,
+    free: Vec<PageBuffer>,
     unmade: usize,
     starving: bool,
 }
@@ -32,7 +30,7 @@ impl Pool {
     }
 
     /// A buffer, or `None` if all are in use: then the hub is woken when one comes back.
-    pub(crate) fn take(&self) -> Option<Buffer> {
+    pub(crate) fn take(&self) -> Option<PageBuffer> {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(free) = shared.free.pop() {
             return Some(free);
@@ -42,11 +40,11 @@ impl Pool {
             return None;
         }
         shared.unmade -= 1;
-        Some(vec![0; BUFFER_BYTES].into_boxed_slice())
+        Some(PageBuffer::zeroed(BUFFER_BYTES))
     }
 
     /// Gives one back.
-    pub(crate) fn put(&self, free: Buffer) {
+    pub(crate) fn put(&self, free: PageBuffer) {
         let starving = {
             let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
             shared.free.push(free);
@@ -58,13 +56,13 @@ impl Pool {
     }
 
     /// The first `length` bytes of a buffer as `Bytes` that give it back when they are dropped.
-    pub(crate) fn lend(&self, buffer: Buffer, length: usize) -> Bytes {
+    pub(crate) fn lend(&self, buffer: PageBuffer, length: usize) -> Bytes {
         Bytes::from_owner(Lent { buffer: Some(buffer), length, pool: self.clone() })
     }
 }
 
 struct Lent {
-    buffer: Option<Buffer>,
+    buffer: Option<PageBuffer>,
     length: usize,
     pool: Pool,
 }

@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 use support::*;
+use towpath_buffers::PAGE_BYTES;
 use towpath_sockets::{Event, FileRange, Hub, HubOptions, Message, PeerId, SocketType};
 
 fn streaming() -> HubOptions {
@@ -56,6 +57,29 @@ fn a_file_leaves_by_sendfile_and_arrives_as_a_stream() {
         let info = pair.server.peer(pair.at_server).unwrap();
         assert!(info.sendfile_bytes >= 4_999_999 || endpoint.starts_with("inproc"));
     }
+}
+
+#[test]
+fn streamed_bodies_are_read_into_page_aligned_buffers() {
+    let file = file_of(&noise(5_000_000));
+    let mut pair = pair(options(SocketType::Router), streaming());
+    pair.server
+        .send(pair.at_server, Message::new().with(&b"head"[..]).with(FileRange::new(file, 0, 5_000_000)))
+        .unwrap();
+    let mut large = 0;
+    until(&mut [&mut pair.server, &mut pair.client], |_, event| {
+        match event {
+            // More than is read ahead, which comes through another buffer.
+            Event::BodyData { data, .. } if data.len() > 64 << 10 => {
+                assert_eq!(data.as_ptr() as usize % PAGE_BYTES, 0);
+                large += 1;
+            }
+            Event::BodyEnd { .. } => return Some(()),
+            _ => {}
+        }
+        None
+    });
+    assert!(large > 0);
 }
 
 #[test]

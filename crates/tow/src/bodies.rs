@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
+use towpath_buffers::PageBuffer;
 use towpath_journal::{Spool, SpoolWriter, SpooledBody};
 use towpath_requests::Body;
 
@@ -108,7 +109,7 @@ impl Collector {
 /// All that a stream has.
 pub fn read_body(mut from: impl Read, folder: PathBuf) -> Result<Body, Unread> {
     let mut collector = Collector::new(folder);
-    let mut piece = vec![0; PIECE_BYTES];
+    let mut piece = PageBuffer::zeroed(PIECE_BYTES);
     loop {
         match from.read(&mut piece) {
             Ok(0) => return Ok(collector.finish()),

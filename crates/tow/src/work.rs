@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdin, Command};
+use towpath_buffers::PageBuffer;
 use towpath_client::worker::{Request, Worker, WorkerOptions};
 use towpath_requests::Body;
 
@@ -290,7 +291,7 @@ async fn feed(mut input: ChildStdin, body: &Body) {
 /// What goes to the disk does so on threads that may wait for it: this one has heartbeats to answer, and other requests to take.
 async fn read_reply(mut from: impl AsyncReadExt + Unpin, folder: PathBuf) -> Result<Body, Unread> {
     let mut collector = Collector::new(folder);
-    let mut piece = vec![0; PIECE_BYTES];
+    let mut piece = PageBuffer::zeroed(PIECE_BYTES);
     loop {
         match from.read(&mut piece).await? {
             0 => return Ok(collector.finish()),

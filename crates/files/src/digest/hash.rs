@@ -7,6 +7,7 @@ use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use towpath_buffers::PageBuffer;
 
 /// Bytes read at a time: several of BLAKE3's widest strides, and well within the processor's cache.
 const READ_BYTES: usize = 256 << 10;
@@ -74,7 +75,7 @@ impl FileHasher {
         let stat = &self.stat;
         let end = stat.size.min(self.at.saturating_add(bytes));
         let left = usize::try_from(end - self.at).unwrap_or(READ_BYTES);
-        let mut buffer = vec![0; READ_BYTES.min(left).max(1)];
+        let mut buffer = PageBuffer::zeroed(READ_BYTES.min(left).max(1));
         // Reading a hole would make the kernel fill its cache with zeros.
         let zeros = if stat.is_sparse() { vec![0; buffer.len()] } else { Vec::new() };
         while self.at < end {

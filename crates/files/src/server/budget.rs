@@ -4,6 +4,7 @@ use super::limits::BATCH_BYTES_MAX;
 use bytes::Bytes;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use towpath_buffers::PageBuffer;
 
 /// Buffers that are kept for the next batch: fresh memory costs a page fault for each 4 KiB that is read into it.
 const SPARE_BUFFERS_MAX: usize = 4;
@@ -14,13 +15,20 @@ pub(super) struct Budget {
     bytes_max: usize,
     held: AtomicUsize,
     /// Empty buffers, each of room for a batch.
-    spare: Mutex<Vec<Vec<u8>>>,
+    spare: Mutex<Vec<PageBuffer>>,
 }
 
 /// Bytes that count until the last slice of them is dropped, also those that the socket has.
 struct Held {
-    bytes: Vec<u8>,
+    bytes: Memory,
+    counted: usize,
     budget: Arc<Budget>,
+}
+
+enum Memory {
+    /// Goes back to the spare buffers.
+    Batch(PageBuffer),
+    Exact(Vec<u8>),
 }
 
 impl Budget {
@@ -35,46 +43,61 @@ impl Budget {
 
     /// An empty buffer of room for a batch, so that nothing is copied while it fills; what is not handed to [`Budget::hold`]
     /// doesn't count.
-    pub(super) fn buffer(&self) -> Vec<u8> {
+    pub(super) fn buffer(&self) -> PageBuffer {
         let spare = self.lock().pop();
-        spare.unwrap_or_else(|| Vec::with_capacity(BATCH_BYTES_MAX))
+        spare.unwrap_or_else(|| PageBuffer::with_capacity(BATCH_BYTES_MAX))
+    }
+
+    /// Counts a batch's buffer from now on until all slices of it are gone.
+    pub(super) fn hold_batch(self: &Arc<Budget>, buffer: PageBuffer) -> Bytes {
+        if buffer.len() < buffer.capacity() / 2 {
+            // What was reserved and not filled would be held for little.
+            let exact = buffer.to_vec();
+            self.put_back(buffer);
+            return self.hold(exact);
+        }
+        self.count(buffer.capacity(), Memory::Batch(buffer))
     }
 
     /// Counts bytes from now on until all slices of them are gone.
-    pub(super) fn hold(self: &Arc<Budget>, mut bytes: Vec<u8>) -> Bytes {
-        if bytes.len() < bytes.capacity() / 2 {
-            // What was reserved and not filled would be held for little.
-            let exact = bytes.as_slice().to_vec();
-            self.put_back(std::mem::replace(&mut bytes, exact));
-        }
-        self.held.fetch_add(bytes.capacity(), Ordering::Relaxed);
-        Bytes::from_owner(Held { bytes, budget: Arc::clone(self) })
+    pub(super) fn hold(self: &Arc<Budget>, bytes: Vec<u8>) -> Bytes {
+        self.count(bytes.capacity(), Memory::Exact(bytes))
     }
 
-    fn put_back(&self, mut bytes: Vec<u8>) {
+    fn count(self: &Arc<Budget>, counted: usize, bytes: Memory) -> Bytes {
+        self.held.fetch_add(counted, Ordering::Relaxed);
+        Bytes::from_owner(Held { bytes, counted, budget: Arc::clone(self) })
+    }
+
+    fn put_back(&self, mut buffer: PageBuffer) {
         let mut spare = self.lock();
         // One that has grown beyond a batch and its last file would stay that large.
-        if spare.len() < SPARE_BUFFERS_MAX && (BATCH_BYTES_MAX..=4 * BATCH_BYTES_MAX).contains(&bytes.capacity()) {
-            bytes.clear();
-            spare.push(bytes);
+        if spare.len() < SPARE_BUFFERS_MAX && (BATCH_BYTES_MAX..=4 * BATCH_BYTES_MAX).contains(&buffer.capacity()) {
+            buffer.truncate(0);
+            spare.push(buffer);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<PageBuffer>> {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl AsRef<[u8]> for Held {
     fn as_ref(&self) -> &[u8] {
-        &self.bytes
+        match &self.bytes {
+            Memory::Batch(buffer) => buffer,
+            Memory::Exact(bytes) => bytes,
+        }
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.budget.held.fetch_sub(self.bytes.capacity(), Ordering::Relaxed);
-        self.budget.put_back(std::mem::take(&mut self.bytes));
+        self.budget.held.fetch_sub(self.counted, Ordering::Relaxed);
+        if let Memory::Batch(buffer) = &mut self.bytes {
+            self.budget.put_back(std::mem::take(buffer));
+        }
     }
 }
 
@@ -98,16 +121,16 @@ mod tests {
     #[test]
     fn buffers_of_batches_are_used_again_and_no_more_of_them_than_a_few() {
         let budget = Budget::new(100 * BATCH_BYTES_MAX);
-        let full = |octet| budget.hold(vec![octet; BATCH_BYTES_MAX]);
+        let full = |_| budget.hold_batch(PageBuffer::zeroed(BATCH_BYTES_MAX));
         let batches: Vec<Bytes> = (0..10).map(full).collect();
         drop(batches);
         assert_eq!(budget.lock().len(), SPARE_BUFFERS_MAX);
-        let buffers: Vec<Vec<u8>> = (0..10).map(|_| budget.buffer()).collect();
-        assert!(buffers.iter().all(Vec::is_empty));
+        let buffers: Vec<PageBuffer> = (0..10).map(|_| budget.buffer()).collect();
+        assert!(buffers.iter().all(|buffer| buffer.is_empty()));
         // A batch of little gives its buffer back at once, and holds only what it is.
-        let mut little = Vec::with_capacity(BATCH_BYTES_MAX);
-        little.push(5);
-        let held = budget.hold(little);
-        assert_eq!((&held[..], budget.buffer().capacity()), (&[5][..], BATCH_BYTES_MAX));
+        let mut little = PageBuffer::with_capacity(BATCH_BYTES_MAX);
+        little.extend_from_slice(&[5]);
+        let (room, held) = (little.capacity(), budget.hold_batch(little));
+        assert_eq!((&held[..], budget.buffer().capacity()), (&[5][..], room));
     }
 }

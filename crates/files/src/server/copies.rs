@@ -11,6 +11,7 @@ use super::limits::{
 use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use towpath_buffers::PageBuffer;
 
 /// What is copied, and pieces `W` that wait for their room. Those are handed out by the event thread only.
 pub(super) struct Copies<W> {
@@ -80,7 +81,7 @@ pub(super) struct Share {
 
 /// A piece that was read, with the room that it takes.
 struct Copy {
-    bytes: Vec<u8>,
+    bytes: PageBuffer,
     _share: Share,
 }
 
@@ -263,7 +264,7 @@ impl Share {
     }
 
     /// The piece was read: it keeps its room until the last of it is gone.
-    pub(super) fn hold(mut self, bytes: Vec<u8>) -> Bytes {
+    pub(super) fn hold(mut self, bytes: PageBuffer) -> Bytes {
         if let Some(device) = self.ahead.take() {
             self.counts.give_back(|held| subtract(&mut held.ahead, device, self.bytes));
         }

@@ -15,6 +15,7 @@ use crate::root::{FileStat, Root, Timestamp};
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
+use towpath_buffers::PageBuffer;
 
 /// A small file that changes while it is read is read again, so many times in all.
 const READ_ATTEMPTS_MAX: usize = 3;
@@ -81,7 +82,7 @@ impl Preparing<'_> {
         n: u32,
         file: &FetchFile,
         is_first: bool,
-        buffer: Option<&mut Vec<u8>>,
+        buffer: Option<&mut PageBuffer>,
     ) -> Result<Option<Looked>, Failure> {
         let path = file.path.to_rel_path().map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string()))?;
         match buffer {
@@ -172,9 +173,9 @@ impl Preparing<'_> {
     }
 
     /// Hands out the batch's buffer in slices, which hold their share of the budget until the last of them was sent.
-    fn finish(&self, looked: Vec<Looked>, buffer: Vec<u8>) -> Vec<Prepared<Source>> {
+    fn finish(&self, looked: Vec<Looked>, buffer: PageBuffer) -> Vec<Prepared<Source>> {
         let mut packer = self.request.compress.and_then(|_| zstd::bulk::Compressor::new(ZSTD_LEVEL).ok());
-        let buffer = if buffer.is_empty() { Bytes::new() } else { self.budget.hold(buffer) };
+        let buffer = if buffer.is_empty() { Bytes::new() } else { self.budget.hold_batch(buffer) };
         let finish = |one| match one {
             Looked::Done(done) => done,
             Looked::Small { metadata, bytes } => {
@@ -193,7 +194,7 @@ impl Preparing<'_> {
 }
 
 /// Appends the whole file. False if it wasn't the same before and after.
-fn read_whole(source: &Source, buffer: &mut Vec<u8>) -> Result<bool, Failure> {
+fn read_whole(source: &Source, buffer: &mut PageBuffer) -> Result<bool, Failure> {
     // Small, so this fits.
     let size = usize::try_from(source.stat.size.min(CHUNK_BYTES_MAX)).unwrap_or(0);
     if source.append(buffer, size)? != size {
@@ -281,7 +282,7 @@ mod tests {
         // One that fills the buffer alone.
         assert_eq!(bodies(3), sizes[3..4]);
         assert_eq!(bodies(4), sizes[4..]);
-        assert_eq!(budget.buffer().capacity(), BATCH_BYTES_MAX);
+        assert_eq!(budget.buffer().capacity() / BATCH_BYTES_MAX, 1);
     }
 
     #[test]

@@ -6,9 +6,9 @@ use super::shortage::Shortage;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::root::{FileStat, Root, RootError};
-use rustix::io::Errno;
 use std::fs::File;
 use std::sync::Arc;
+use towpath_buffers::PageBuffer;
 
 /// An open regular file, and what it was when it was opened. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -43,30 +43,25 @@ impl Source {
     }
 
     /// Appends the file from its beginning, as far as this size or a little beyond; how many bytes that were. Blocks.
-    pub(super) fn append(&self, buffer: &mut Vec<u8>, size: usize) -> Result<usize, Failure> {
+    pub(super) fn append(&self, buffer: &mut PageBuffer, size: usize) -> Result<usize, Failure> {
         let begin = buffer.len();
         while buffer.len() - begin < size {
             let at = buffer.len() - begin;
             buffer.reserve(size - at);
-            // Not zeroed before: this is each byte of each small file.
-            match rustix::io::pread(&*self.file, rustix::buffer::spare_capacity(buffer), at as u64) {
-                Ok(0) => break,
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(errno) => return Err(Failure::io(&errno.into())),
+            if buffer.append_from(&*self.file, at as u64).map_err(|errno| Failure::io(&errno.into()))? == 0 {
+                break;
             }
         }
         Ok(buffer.len() - begin)
     }
 
     /// Reads exactly these bytes. Blocks. A file that ends before them has changed.
-    pub(super) fn read(&self, offset: u64, length: usize) -> Result<Vec<u8>, Failure> {
-        let mut bytes = Vec::with_capacity(length);
+    pub(super) fn read(&self, offset: u64, length: usize) -> Result<PageBuffer, Failure> {
+        let mut bytes = PageBuffer::with_capacity(length);
         while bytes.len() < length {
             let at = offset.saturating_add(bytes.len() as u64);
-            match rustix::io::pread(&*self.file, rustix::buffer::spare_capacity(&mut bytes), at) {
-                Ok(0) => return Err(Failure::changed("the file shrank while it was sent")),
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(errno) => return Err(Failure::io(&errno.into())),
+            if bytes.append_from(&*self.file, at).map_err(|errno| Failure::io(&errno.into()))? == 0 {
+                return Err(Failure::changed("the file shrank while it was sent"));
             }
         }
         bytes.truncate(length);

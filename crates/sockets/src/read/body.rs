@@ -3,10 +3,11 @@
 use super::READ_AHEAD_BYTES_MIN;
 use crate::event::Event;
 use crate::peer::{End, Peer};
-use crate::pool::{BUFFER_BYTES, Buffer, Pool};
+use crate::pool::{BUFFER_BYTES, Pool};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
+use towpath_buffers::PageBuffer;
 
 /// A buffer that isn't full after this long is handed over with the next bytes: over a slow link it may take minutes to fill, and
 /// whoever waits for the body is to see that it comes, and to keep what has come.
@@ -14,7 +15,7 @@ const FILLING_MAX: Duration = Duration::from_millis(200);
 
 /// A buffer that bytes of a body are being read into, how many there are, and when it was begun.
 pub(crate) struct Partial {
-    buffer: Buffer,
+    buffer: PageBuffer,
     filled: usize,
     begun: Instant,
 }

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use towpath_buffers::PageBuffer;
+
 use super::claim::{Unclaimed, claim};
 use super::destination::{Destination, check_in_the_way, in_the_way};
 use super::given_up::GivenUp;
@@ -98,7 +100,7 @@ fn is_empty_dir(dir: &Dir, name: &[u8]) -> bool {
 fn same_size(dir: &Dir, name: &[u8], given_up: &GivenUp) -> Result<Found, DiskError> {
     let Ok((file, before)) = dir.open_file(name) else { return Ok(Found::Nothing) };
     let mut hasher = blake3::Hasher::new();
-    let whole = read_range(&file, 0, before.size, &mut Vec::new(), |bytes| {
+    let whole = read_range(&file, 0, before.size, &mut PageBuffer::default(), |bytes| {
         hasher.update(bytes);
         given_up.check_behind_a_piece()
     });
@@ -208,7 +210,7 @@ fn hash_leaf(file: &File, leaves: LeafSize, leaf: u64, given_up: &GivenUp) -> io
     let (Ok((offset, length)), Ok(mut hasher)) = (leaves.range(leaf), LeafHasher::new(leaves, leaf)) else {
         return Ok(None);
     };
-    match read_range(file, offset, length, &mut Vec::new(), |bytes| {
+    match read_range(file, offset, length, &mut PageBuffer::default(), |bytes| {
         let _ = hasher.update(bytes);
         given_up.check_behind_a_piece()
     }) {
@@ -224,11 +226,11 @@ pub(super) fn read_range(
     file: &File,
     offset: u64,
     length: u64,
-    buffer: &mut Vec<u8>,
+    buffer: &mut PageBuffer,
     mut take: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
     let enough = READ_BYTES.min(usize::try_from(length).unwrap_or(READ_BYTES));
-    buffer.resize(enough.max(buffer.len()), 0);
+    buffer.resize(enough.max(buffer.len()));
     let (mut at, end) = (offset, offset.saturating_add(length));
     while at < end {
         let now = usize::try_from(end - at).unwrap_or(READ_BYTES).min(buffer.len());

@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use bytes::Bytes;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
+use towpath_buffers::PageBuffer;
 
 use super::destination::Destination;
 use super::given_up::GivenUp;
@@ -110,7 +111,7 @@ pub(super) struct Worker {
     /// The directory in which something was made or finished last.
     dir: Option<OpenDir>,
     /// What is read back goes through this.
-    buffer: Vec<u8>,
+    buffer: PageBuffer,
 }
 
 impl Worker {
@@ -131,7 +132,7 @@ impl Worker {
             small_jobs,
             leaves: HashMap::new(),
             dir: None,
-            buffer: Vec::new(),
+            buffer: PageBuffer::default(),
         }
     }
 

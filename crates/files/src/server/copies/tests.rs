@@ -29,7 +29,7 @@ fn is_empty<W>(copies: &Copies<W>) -> bool {
 
 /// As a worker does: from then on the device has no part in it.
 fn read(shares: Vec<(usize, Share)>) -> Vec<Bytes> {
-    shares.into_iter().map(|(_, share)| share.hold(Vec::new())).collect()
+    shares.into_iter().map(|(_, share)| share.hold(PageBuffer::default())).collect()
 }
 
 #[test]
@@ -121,7 +121,7 @@ proptest! {
                 }
                 3 if !shares.is_empty() => {
                     let share: Share = shares.swap_remove(bytes % shares.len());
-                    read.push(share.hold(Vec::new()));
+                    read.push(share.hold(PageBuffer::default()));
                 }
                 4 if !read.is_empty() => drop(read.swap_remove(bytes % read.len())),
                 5 if gone > 0 => {

@@ -1,0 +1,153 @@
+//! Page-aligned buffers for file data that the kernel copies.
+
+use bytes::Bytes;
+use rustix::buffer::spare_capacity;
+use rustix::fd::AsFd;
+use rustix::io::Errno;
+use std::ops::{Deref, DerefMut};
+
+/// Alignment of every buffer, in bytes.
+pub const PAGE_BYTES: usize = 4096;
+
+/// Bytes of which the first lies at a page boundary.
+///
+/// AMD's Zen 3 copies at a third of its speed where the destination lies 1 to 31 bytes above the source modulo a page. File data comes
+/// in whole pages, and glibc puts large blocks at page + 16: exactly that case.
+#[derive(Debug, Default)]
+pub struct PageBuffer {
+    /// `start` bytes of padding, then the content.
+    memory: Vec<u8>,
+    start: usize,
+}
+
+impl PageBuffer {
+    /// An empty buffer with room for this many bytes, or up to a page more.
+    pub fn with_capacity(bytes: usize) -> PageBuffer {
+        PageBuffer::aligned(Vec::with_capacity(bytes.saturating_add(PAGE_BYTES - 1)), 0)
+    }
+
+    /// A buffer of this many zeros. Large ones cost no writing: the system's fresh memory is zero.
+    pub fn zeroed(bytes: usize) -> PageBuffer {
+        PageBuffer::aligned(vec![0; bytes.saturating_add(PAGE_BYTES - 1)], bytes)
+    }
+
+    fn aligned(mut memory: Vec<u8>, length: usize) -> PageBuffer {
+        let start = memory.as_ptr().align_offset(PAGE_BYTES).min(PAGE_BYTES - 1);
+        memory.resize(start + length, 0);
+        PageBuffer { memory, start }
+    }
+
+    /// Bytes it has room for without moving.
+    pub fn capacity(&self) -> usize {
+        self.memory.capacity() - self.start
+    }
+
+    /// Makes room for this many more bytes, moving to a larger buffer if need be.
+    pub fn reserve(&mut self, more: usize) {
+        let wanted = self.len().saturating_add(more);
+        if wanted > self.capacity() {
+            let mut larger = PageBuffer::with_capacity(wanted.max(self.capacity().saturating_mul(2)));
+            larger.memory.extend_from_slice(self);
+            *self = larger;
+        }
+    }
+
+    /// Appends bytes.
+    pub fn extend_from_slice(&mut self, bytes: &[u8]) {
+        self.reserve(bytes.len());
+        self.memory.extend_from_slice(bytes);
+    }
+
+    /// Appends zeros or drops bytes at the end until there are this many.
+    pub fn resize(&mut self, bytes: usize) {
+        self.reserve(bytes.saturating_sub(self.len()));
+        self.memory.resize(self.start + bytes, 0);
+    }
+
+    /// Drops all bytes but the first ones.
+    pub fn truncate(&mut self, bytes: usize) {
+        self.memory.truncate(self.start.saturating_add(bytes));
+    }
+
+    /// Appends what one pread gives, which may be as much as there is room for; how many bytes that were, 0 at the file's end.
+    ///
+    /// # Errors
+    /// Those of pread, but for an interrupted one, which is repeated.
+    pub fn append_from(&mut self, file: impl AsFd, offset: u64) -> rustix::io::Result<usize> {
+        loop {
+            // Uninitialized memory: not zeroed before it is overwritten.
+            match rustix::io::pread(&file, spare_capacity(&mut self.memory), offset) {
+                Err(Errno::INTR) => {}
+                result => return result,
+            }
+        }
+    }
+}
+
+impl Deref for PageBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.memory.get(self.start..).unwrap_or_default()
+    }
+}
+
+impl DerefMut for PageBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.memory.get_mut(self.start..).unwrap_or_default()
+    }
+}
+
+impl AsRef<[u8]> for PageBuffer {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl From<PageBuffer> for Bytes {
+    fn from(buffer: PageBuffer) -> Bytes {
+        Bytes::from_owner(buffer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::io::Write;
+
+    fn is_aligned(bytes: &[u8]) -> bool {
+        (bytes.as_ptr() as usize).is_multiple_of(PAGE_BYTES)
+    }
+
+    #[test]
+    fn content_begins_at_a_page_boundary_however_it_came_there() {
+        for bytes in [1, 15, 4095, 4096, 4097, 65_536, 524_288, 1 << 20, 5_000_000] {
+            let zeroed = PageBuffer::zeroed(bytes);
+            assert!(is_aligned(&zeroed) && zeroed.len() == bytes && zeroed.iter().all(|byte| *byte == 0), "{bytes}");
+            let mut grown = PageBuffer::with_capacity(bytes);
+            assert!(grown.is_empty() && (bytes..bytes + PAGE_BYTES).contains(&grown.capacity()), "{bytes}");
+            while grown.len() < 3 * bytes {
+                grown.extend_from_slice(&[7, 8, 9]);
+            }
+            grown.resize(bytes * 5);
+            grown.truncate(bytes * 4);
+            assert!(is_aligned(&grown) && grown.len() == bytes * 4, "{bytes}");
+            assert_eq!((&grown[..3], grown[grown.len() - 1]), (&[7, 8, 9][..], 0));
+            assert!(is_aligned(&Bytes::from(grown)), "{bytes}");
+        }
+        assert!(PageBuffer::default().is_empty());
+    }
+
+    #[test]
+    fn reading_appends() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"one two").unwrap();
+        let mut buffer = PageBuffer::default();
+        buffer.reserve(10);
+        assert_eq!(buffer.append_from(&file, 4), Ok(3));
+        assert_eq!(buffer.append_from(&file, 0), Ok(7));
+        assert_eq!(buffer.append_from(&file, 7), Ok(0));
+        assert_eq!((&buffer[..], is_aligned(&buffer)), (&b"twoone two"[..], true));
+    }
+}
