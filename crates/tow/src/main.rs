@@ -1,31 +1,17 @@
-//! `tow`: moves files and requests over ZeroMQ's wire protocol. A module a subcommand.
+//! `tow`: moves files and requests over ZeroMQ's wire protocol. A module a command.
 
 // They panic where nobody reads: `say` has what doesn't.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
-mod attended;
-mod bodies;
-mod broker;
-mod brokers;
-mod call;
-mod demo;
-mod exit;
-mod get;
-mod load;
-mod location;
-mod log;
-mod ls;
-mod numbers;
-mod passwords;
-mod program;
-mod progress;
-mod resources;
-mod say;
-mod serve;
-mod signals;
-mod text;
-mod work;
+mod cli;
+mod commands;
+mod runtime;
 
+use crate::cli::escape::Shown;
+use crate::cli::exit::Failure;
+use crate::cli::output::say;
+use crate::commands::{broker, call, demo, get, ls, serve, work};
+use crate::runtime::{log, rlimits, signals};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -73,13 +59,13 @@ fn main() -> ExitCode {
         Ok(log) => log,
         Err(failure) => return told(failure),
     };
-    resources::raise_file_limit();
-    if let Err(failure) = resources::check_descriptors() {
+    rlimits::raise_file_limit();
+    if let Err(failure) = rlimits::check_descriptors() {
         return told(failure);
     }
     signals::let_writes_fail();
     if matches!(arguments.command, Command::Broker(_) | Command::Call(_) | Command::Work(_)) {
-        resources::keep_freed_memory();
+        rlimits::keep_freed_memory();
     }
     let outcome = match arguments.command {
         Command::Serve(arguments) => serve::run(arguments),
@@ -93,7 +79,7 @@ fn main() -> ExitCode {
     outcome.unwrap_or_else(told)
 }
 
-fn told(failure: exit::Failure) -> ExitCode {
-    say::say(format_args!("tow: {}", text::Shown(&failure.to_string())));
+fn told(failure: Failure) -> ExitCode {
+    say(format_args!("tow: {}", Shown(&failure.to_string())));
     failure.into()
 }

@@ -34,12 +34,7 @@ const CRATES: &[Crate] = &[
     Crate { folder: "crates/requests", layers: "limits | body | numbered | message | majordomo", known: &[] },
     Crate { folder: "crates/client", layers: "connection | client worker | sans_io", known: &[] },
     Crate { folder: "crates/broker", layers: "core | server", known: &[] },
-    Crate {
-        folder: "crates/tow",
-        layers: "exit text numbers bodies progress | say passwords location resources signals log program \
-            | attended brokers demo | load | broker call get serve work | ls",
-        known: &[Known { from: "load", to: "call", why: "a load is a form of the call command" }],
-    },
+    Crate { folder: "crates/tow", layers: "cli | runtime | commands", known: &[] },
 ];
 
 pub fn check(tree: &Tree) -> Vec<Problem> {

@@ -1,6 +1,6 @@
 //! PLAIN on the command line: who may connect, and as whom to.
 
-use crate::exit::Failure;
+use crate::cli::exit::Failure;
 use std::collections::HashMap;
 use std::path::Path;
 use towpath_sockets::MechanismConfig;

@@ -1,6 +1,6 @@
 //! Whether a command can be executed, found out before it is needed.
 
-use crate::exit::Failure;
+use crate::cli::exit::Failure;
 use std::ffi::OsStr;
 
 /// Where commands are looked for if there is no PATH, as execvp(3) does.

@@ -2,11 +2,9 @@
 //! requests that make no sense. So each kind of line (a place in the source) has an allowance; what goes beyond is counted, and told
 //! in one line. It is done here for all places at once, so that none can be forgotten.
 
-mod allowance;
-
-use crate::exit::Failure;
-use crate::text;
-use allowance::{Accounts, Allowance, HeldBack};
+use crate::cli::escape;
+use crate::cli::exit::Failure;
+use crate::runtime::log_rate::{Accounts, Allowance, HeldBack};
 use indicatif::HumanCount;
 use std::fmt::Debug;
 use std::io::IsTerminal;
@@ -63,7 +61,7 @@ pub fn start(default_level: &str) -> Result<Log, Failure> {
     let bounded = Bounded::default();
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .fmt_fields(text::log_fields())
+        .fmt_fields(escape::log_fields())
         .with_writer(std::io::stderr)
         .with_ansi(has_colours())
         .with_target(false)

@@ -1,7 +1,7 @@
 //! How clients and workers reach their brokers, as they are told on the command line.
 
-use crate::exit::Failure;
-use crate::passwords::mechanism_as;
+use crate::cli::auth_args::mechanism_as;
+use crate::cli::exit::Failure;
 use std::path::PathBuf;
 use std::time::Duration;
 use towpath_client::client::{Dialect, LinkOptions};

@@ -2,13 +2,13 @@
 
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in the help of arguments are no links")]
 
-use crate::attended::{Attended, end_anyway};
-use crate::brokers::seconds;
-use crate::exit::Failure;
-use crate::location::to_listen_on;
-use crate::numbers::positive;
-use crate::passwords::Passwords;
-use crate::resources;
+use crate::cli::auth_args::Passwords;
+use crate::cli::connect_args::seconds;
+use crate::cli::exit::Failure;
+use crate::cli::location::to_listen_on;
+use crate::cli::units::positive;
+use crate::runtime::rlimits;
+use crate::runtime::watchdog::{Attended, end_anyway};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -87,7 +87,7 @@ pub struct Arguments {
 fn default_memory() -> usize {
     const MOST: usize = 1 << 30;
     const LEAST: usize = 1 << 20;
-    let quarter = resources::memory_bytes().map_or(MOST, |all| usize::try_from(all / 4).unwrap_or(MOST));
+    let quarter = rlimits::memory_bytes().map_or(MOST, |all| usize::try_from(all / 4).unwrap_or(MOST));
     let bytes = quarter.clamp(LEAST, MOST);
     if bytes < MOST {
         let mib = bytes >> 20;
@@ -141,7 +141,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let (handle, attended) = (broker.stop_handle(), Attended::new());
     let pulse = attended.pulse();
     let before = AtomicBool::new(false);
-    crate::signals::on_end(move || {
+    crate::runtime::signals::on_end(move || {
         // The second one is for who doesn't want to wait for workers.
         match before.swap(true, Ordering::Relaxed) {
             false => handle.stop(),

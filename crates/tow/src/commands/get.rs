@@ -2,15 +2,15 @@
 
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in the help of arguments are no links")]
 
-use crate::attended::{Attended, ENDING, Hangs, Pulse, end_anyway};
-use crate::exit::Failure;
-use crate::location::Location;
-use crate::numbers::{seconds, size};
-use crate::passwords::mechanism_as;
-use crate::progress::{Bar, human_bytes};
-use crate::resources::own_usage;
-use crate::say::{put_out, say};
-use crate::text::Shown;
+use crate::cli::auth_args::mechanism_as;
+use crate::cli::escape::Shown;
+use crate::cli::exit::Failure;
+use crate::cli::location::Location;
+use crate::cli::output::{put_out, say};
+use crate::cli::progress::{Bar, human_bytes};
+use crate::cli::units::{seconds, size};
+use crate::runtime::rlimits::own_usage;
+use crate::runtime::watchdog::{Attended, ENDING, Hangs, Pulse, end_anyway};
 use serde_json::json;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -144,7 +144,7 @@ pub fn source_of(location: &Location) -> Result<Source, Failure> {
 pub fn end_on_interrupt(pulse: Pulse) -> Result<CancelHandle, Failure> {
     let cancel = CancelHandle::new();
     let handle = cancel.clone();
-    crate::signals::on_end(move || {
+    crate::runtime::signals::on_end(move || {
         if handle.is_cancelled() {
             std::process::exit(1);
         }

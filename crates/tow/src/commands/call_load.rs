@@ -1,11 +1,11 @@
 //! The load of `tow call`: many requests ahead of their replies, each of which is checked.
 
-use crate::call::{interrupted, say_what_is_waited_for};
-use crate::exit::Failure;
-use crate::progress::Bar;
-use crate::resources::own_usage;
-use crate::say::{put_out, say};
-use crate::text::Shown;
+use crate::cli::escape::Shown;
+use crate::cli::exit::Failure;
+use crate::cli::output::{put_out, say};
+use crate::cli::progress::Bar;
+use crate::commands::call::{interrupted, say_what_is_waited_for};
+use crate::runtime::rlimits::own_usage;
 use hdrhistogram::Histogram;
 use serde_json::json;
 use std::cell::RefCell;
@@ -365,7 +365,7 @@ fn is_body(bytes: &[u8], number: u64, filler: &[u8]) -> bool {
 /// The bytes of a body that came as a file.
 fn file_of(body: &Body) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
-    crate::bodies::open_large(body)?.ok()?.read_to_end(&mut bytes).ok()?;
+    crate::cli::body_io::open_large(body)?.ok()?.read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }
 

@@ -1,6 +1,6 @@
 //! What the demo has running, and its end when it is interrupted.
 
-use crate::exit::Failure;
+use crate::cli::exit::Failure;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -30,7 +30,7 @@ impl Processes {
     pub fn until_interrupted() -> Result<Processes, Failure> {
         let processes = Processes::default();
         let ended = processes.clone();
-        crate::signals::on_end(move || ended.end())?;
+        crate::runtime::signals::on_end(move || ended.end())?;
         Ok(processes)
     }
 

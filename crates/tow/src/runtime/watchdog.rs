@@ -1,9 +1,9 @@
 //! Work that may come to hang in a system call: on a disk of somebody else's (FUSE, the network), or on a pipe that nobody reads.
 //! Nothing in this process can end such a call, so the work has a thread of its own, and this one can still end the process.
 
-use crate::exit::Failure;
-use crate::say::say;
-use crate::text::Shown;
+use crate::cli::escape::Shown;
+use crate::cli::exit::Failure;
+use crate::cli::output::say;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 

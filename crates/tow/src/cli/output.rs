@@ -1,7 +1,7 @@
 //! What is said to the person who started this, and to whoever reads its output. Both may be gone, and then the standard library's
 //! macros panic.
 
-use crate::exit::Failure;
+use crate::cli::exit::Failure;
 use std::fmt::Display;
 use std::io::{self, Write};
 

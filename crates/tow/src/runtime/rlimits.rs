@@ -1,6 +1,6 @@
 //! What a process has used, from /proc, and how much memory and how many files it may have.
 
-use crate::exit::Failure;
+use crate::cli::exit::Failure;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::unix::net::UnixStream;
 use sysinfo::{Process, ProcessRefreshKind, ProcessesToUpdate, System};

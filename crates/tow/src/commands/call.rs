@@ -2,14 +2,14 @@
 
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in the help of arguments are no links")]
 
-use crate::bodies::{Unread, read_body, write_body};
-use crate::brokers::{BrokerArguments, seconds};
-use crate::exit::Failure;
-use crate::load;
-use crate::numbers::{body_size, clients, positive};
-use crate::resources::own_usage;
-use crate::say::{no_output, say};
-use crate::text::Shown;
+use crate::cli::body_io::{Unread, read_body, write_body};
+use crate::cli::connect_args::{BrokerArguments, seconds};
+use crate::cli::escape::Shown;
+use crate::cli::exit::Failure;
+use crate::cli::output::{no_output, say};
+use crate::cli::units::{body_size, clients, positive};
+use crate::commands::call_load::Load;
+use crate::runtime::rlimits::own_usage;
 use serde_json::json;
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -86,7 +86,7 @@ pub fn interrupted() -> Result<Arc<Notify>, Failure> {
     let notify = Arc::new(Notify::new());
     let told = Arc::clone(&notify);
     let before = std::sync::atomic::AtomicBool::new(false);
-    crate::signals::on_end(move || {
+    crate::runtime::signals::on_end(move || {
         if before.swap(true, std::sync::atomic::Ordering::Relaxed) {
             std::process::exit(1);
         }
@@ -106,7 +106,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         if !(1..=SERVICE_BYTES_MAX).contains(&arguments.service.len()) {
             return Err(Failure::usage(SubmitError::BadService(arguments.service.len())));
         }
-        let load = load::Load {
+        let load = Load {
             service: arguments.service,
             endpoints: arguments.brokers.endpoints.clone(),
             link: arguments.brokers.link()?,

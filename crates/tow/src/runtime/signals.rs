@@ -1,6 +1,6 @@
 //! Ending cleanly on SIGINT and SIGTERM, and on SIGHUP: what commands of a worker do when its terminal is closed nobody sees any more.
 
-use crate::exit::Failure;
+use crate::cli::exit::Failure;
 use rustix::process::Signal;
 use std::io;
 use std::sync::mpsc::channel;

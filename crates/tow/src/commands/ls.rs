@@ -2,11 +2,11 @@
 
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in the help of arguments are no links")]
 
-use crate::attended::{Attended, ENDING, end_anyway};
-use crate::exit::Failure;
-use crate::get::{ConnectArguments, end_on_interrupt, source_of};
-use crate::location::Location;
-use crate::progress::human_bytes;
+use crate::cli::exit::Failure;
+use crate::cli::location::Location;
+use crate::cli::progress::human_bytes;
+use crate::commands::get::{ConnectArguments, end_on_interrupt, source_of};
+use crate::runtime::watchdog::{Attended, ENDING, end_anyway};
 use std::ffi::OsString;
 use std::io::{BufWriter, Write};
 use std::process::ExitCode;

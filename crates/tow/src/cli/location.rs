@@ -3,7 +3,7 @@
 //! `tcp://HOST:PORT/PATH`, or `ipc://SOCKET:/PATH`. The path is taken as it is, byte by byte, unless it has wildcards: then a `\` takes
 //! what is behind it as it is.
 
-use crate::exit::Failure;
+use crate::cli::exit::Failure;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use towpath_sockets::Endpoint;

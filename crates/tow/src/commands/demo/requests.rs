@@ -2,10 +2,10 @@
 
 use super::running::{Processes, Running};
 use super::this_program;
-use crate::exit::Failure;
-use crate::progress::human_bytes;
-use crate::resources::usage_of;
-use crate::say::put_out;
+use crate::cli::exit::Failure;
+use crate::cli::output::put_out;
+use crate::cli::progress::human_bytes;
+use crate::runtime::rlimits::usage_of;
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use std::path::Path;
 use std::process::Stdio;

@@ -4,9 +4,9 @@ mod files;
 mod requests;
 mod running;
 
-use crate::exit::Failure;
-use crate::numbers::size;
-use crate::say::put_out;
+use crate::cli::exit::Failure;
+use crate::cli::output::put_out;
+use crate::cli::units::size;
 use running::Processes;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};

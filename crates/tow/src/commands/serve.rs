@@ -2,11 +2,11 @@
 
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in the help of arguments are no links")]
 
-use crate::brokers::seconds;
-use crate::exit::Failure;
-use crate::location::to_listen_on;
-use crate::numbers::positive;
-use crate::passwords::Passwords;
+use crate::cli::auth_args::Passwords;
+use crate::cli::connect_args::seconds;
+use crate::cli::exit::Failure;
+use crate::cli::location::to_listen_on;
+use crate::cli::units::positive;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -67,7 +67,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     }
     let server = Server::bind(options).map_err(Failure::failed)?;
     let handle = server.shutdown_handle();
-    crate::signals::on_end(move || handle.shut_down())?;
+    crate::runtime::signals::on_end(move || handle.shut_down())?;
     let mut output = std::io::stdout().lock();
     for endpoint in server.endpoints() {
         // Whoever started us may have closed our output; that is no reason not to serve.

@@ -2,10 +2,10 @@
 
 use super::running::{Processes, Running};
 use super::this_program;
-use crate::exit::Failure;
-use crate::progress::{Bar, human_bytes};
-use crate::resources::{Usage, usage_of};
-use crate::say::put_out;
+use crate::cli::exit::Failure;
+use crate::cli::output::put_out;
+use crate::cli::progress::{Bar, human_bytes};
+use crate::runtime::rlimits::{Usage, usage_of};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;

@@ -2,11 +2,11 @@
 
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets in the help of arguments are no links")]
 
-use crate::bodies::{Collector, NoPlace, PIECE_BYTES, Unread, open_large};
-use crate::brokers::BrokerArguments;
-use crate::exit::Failure;
-use crate::numbers::positive;
-use crate::program::executable;
+use crate::cli::body_io::{Collector, NoPlace, PIECE_BYTES, Unread, open_large};
+use crate::cli::connect_args::BrokerArguments;
+use crate::cli::exit::Failure;
+use crate::cli::units::positive;
+use crate::runtime::which::executable;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::collections::HashSet;
@@ -107,7 +107,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
 fn end_on_signal(worker: &Arc<Worker>, commands: &Arc<Running>) -> Result<(), Failure> {
     let (worker, commands) = (Arc::downgrade(worker), Arc::clone(commands));
     let before = AtomicBool::new(false);
-    crate::signals::on_end(move || {
+    crate::runtime::signals::on_end(move || {
         if before.swap(true, Ordering::Relaxed) {
             commands.kill_all();
             std::process::exit(1);

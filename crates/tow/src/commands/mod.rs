@@ -1,0 +1,10 @@
+//! The commands, a module each.
+
+pub mod broker;
+pub mod call;
+mod call_load;
+pub mod demo;
+pub mod get;
+pub mod ls;
+pub mod serve;
+pub mod work;

@@ -1,0 +1,8 @@
+//! The process and the system that it runs on: signals, limits, the log, threads that may hang.
+
+pub mod log;
+mod log_rate;
+pub mod rlimits;
+pub mod signals;
+pub mod watchdog;
+pub mod which;
