@@ -52,40 +52,32 @@
 
 #![warn(missing_debug_implementations)]
 
-mod admit;
-mod check;
-mod congestion;
-mod connector;
-mod endpoint;
+mod auth;
+mod disk;
 mod error;
 mod event;
 mod hub;
 mod message;
+mod net;
 mod options;
-pub mod page_cache;
+mod options_check;
 mod peer;
-mod peers;
-mod pool;
-mod read;
-mod resolver;
 mod socket;
-mod transport;
 mod unsent;
 mod waker;
-mod warmer;
-mod write;
 
-pub use admit::Admit;
-pub use endpoint::Endpoint;
+pub use auth::Admit;
+pub use disk::page_cache;
 pub use error::{SendError, SocketError};
 pub use event::Event;
 pub use hub::{Hub, LargeMessages};
 pub use message::{FileRange, Frame, IfShort, Message, OpenFile};
+pub use net::endpoint::Endpoint;
+pub use net::transport::Address;
 pub use options::{Backoff, Congestion, HubOptions, WORKS_AFTER};
 pub use peer::{PeerId, PeerInfo};
 pub use socket::{Received, Socket};
 pub use towpath_zmtp::limits::OWN_BUFFER_BYTES;
 pub use towpath_zmtp::{Frames, Heartbeat, MechanismConfig, Metadata, Oddities, Queued, Secret, SocketType};
-pub use transport::Address;
 pub use unsent::Unsent;
 pub use waker::Waker;

@@ -151,7 +151,7 @@ impl HubOptions {
         let frames = self.max_frames.saturating_mul(towpath_zmtp::limits::FRAME_OVERHEAD_BYTES);
         let message = usize::try_from(self.max_message_bytes).unwrap_or(usize::MAX);
         // Two of what is read ahead: a command or a header may be cut anywhere.
-        message.saturating_add(frames).saturating_add(2 * crate::read::READ_AHEAD_BYTES_MAX)
+        message.saturating_add(frames).saturating_add(2 * crate::peer::read::READ_AHEAD_BYTES_MAX)
     }
 
     /// Bytes that all peers together bring in a turn.

@@ -51,10 +51,10 @@ mod frame;
 mod greeting;
 mod inbox;
 pub mod limits;
+mod liveness;
 mod mechanism;
 mod metadata;
 mod outbox;
-mod patience;
 mod secret;
 mod socket_type;
 

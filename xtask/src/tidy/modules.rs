@@ -26,7 +26,7 @@ struct Known {
 const CRATES: &[Crate] = &[
     Crate {
         folder: "crates/zmtp",
-        layers: "error frame limits secret patience socket_type | metadata greeting inbox outbox | command | mechanism \
+        layers: "error frame limits liveness secret socket_type | metadata greeting inbox outbox | command | mechanism \
             | connection",
         known: &[],
     },

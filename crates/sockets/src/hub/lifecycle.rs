@@ -2,8 +2,8 @@
 
 use super::Hub;
 use crate::event::Event;
+use crate::net::transport::Address;
 use crate::peer::{End, Origin, Peer, PeerId};
-use crate::transport::Address;
 use crate::unsent::Unsent;
 use bytes::{BufMut, BytesMut};
 use rustix::event::epoll;
@@ -70,7 +70,7 @@ impl Hub {
         origin: Origin,
         connecting: bool,
     ) -> Result<PeerId, String> {
-        crate::transport::tune(&fd, address, &self.options.congestion);
+        crate::net::transport::tune(&fd, address, &self.options.congestion);
         let id = self.peers.next_id();
         epoll::add(&self.epoll, &fd, epoll::EventData::new_u64(id.token()), watched_for())
             .map_err(|errno| format!("the connection can't be watched: {}", std::io::Error::from(errno)))?;
@@ -193,7 +193,7 @@ fn watched_for() -> epoll::EventFlags {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::endpoint::Endpoint;
+    use crate::net::endpoint::Endpoint;
     use crate::options::HubOptions;
     use std::net::TcpStream;
     use std::time::Instant;

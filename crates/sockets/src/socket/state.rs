@@ -335,7 +335,7 @@ fn cost(frames: &Frames) -> usize {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::endpoint::Endpoint;
+    use crate::net::endpoint::Endpoint;
     use crate::options::HubOptions;
     use std::sync::Mutex;
     use tokio::sync::{Notify, watch};

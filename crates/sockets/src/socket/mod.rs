@@ -5,17 +5,17 @@
 //! received is left in the kernel, so that TCP holds the sender back. Nothing is dropped, and [`Socket::close`] says what could not
 //! be sent.
 
-mod last;
+mod linger;
 mod state;
 
-use crate::endpoint::Endpoint;
 use crate::error::SocketError;
 use crate::hub::Hub;
 use crate::message::Message;
+use crate::net::endpoint::Endpoint;
 use crate::options::HubOptions;
 use crate::peer::{PeerId, PeerInfo};
 use crate::unsent::Unsent;
-use last::Last;
+use linger::Last;
 use rustix::fd::{AsFd, OwnedFd};
 use state::State;
 use std::fmt;

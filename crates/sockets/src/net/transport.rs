@@ -2,9 +2,9 @@
 //!
 //! inproc is a socket pair within the process: the same bytes, queues and back-pressure as everywhere else.
 
-use crate::congestion::{self, SystemDefault};
-use crate::endpoint::Endpoint;
 use crate::error::SocketError;
+use crate::net::congestion::{self, SystemDefault};
+use crate::net::endpoint::Endpoint;
 use crate::options::Congestion;
 use crate::waker::Waker;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

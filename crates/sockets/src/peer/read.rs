@@ -1,13 +1,9 @@
 //! Reading: from the socket into events. Bodies that are streamed go straight from the socket to where they are handed over.
 
-mod body;
-
-pub(crate) use body::Partial;
-
 use crate::event::Event;
 use crate::hub::EVENTS_MAX;
+use crate::peer::buffers::{BUFFER_BYTES, Pool};
 use crate::peer::{End, Peer};
-use crate::pool::{BUFFER_BYTES, Pool};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::collections::VecDeque;
@@ -20,7 +16,7 @@ pub(crate) const READ_AHEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// After a streamed body only this much is read for the next header: what is read ahead has to be copied, the body behind
 /// it doesn't. It grows again as soon as frames turn out to be small.
-const READ_AHEAD_BYTES_MIN: usize = 512;
+pub(super) const READ_AHEAD_BYTES_MIN: usize = 512;
 
 /// Bodies with less than this left come with the read-ahead.
 const DIRECT_BYTES_MIN: u64 = 4 * 1024;
@@ -90,14 +86,14 @@ impl Peer {
     }
 
     /// One recv: 0 if there is nothing now.
-    fn receive(&mut self, buffer: &mut [u8]) -> Result<usize, End> {
+    pub(super) fn receive(&mut self, buffer: &mut [u8]) -> Result<usize, End> {
         let wanted = buffer.len();
         let received = rustix::net::recv(&self.fd, buffer, RecvFlags::empty()).map(|(_, bytes)| bytes);
         self.received(received, wanted)
     }
 
     /// The same into two buffers, of which the second takes what doesn't fit into the first: gives the bytes in each.
-    fn receive_both(&mut self, first: &mut [u8], second: &mut [u8]) -> Result<(usize, usize), End> {
+    pub(super) fn receive_both(&mut self, first: &mut [u8], second: &mut [u8]) -> Result<(usize, usize), End> {
         let room = first.len();
         let wanted = room + second.len();
         let mut parts = [IoSliceMut::new(first), IoSliceMut::new(second)];

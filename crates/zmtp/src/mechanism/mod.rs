@@ -5,11 +5,16 @@
 //! [`Mechanism::protects_messages`]. A driver then has to read file bodies into memory instead of handing them to the kernel; that of
 //! `towpath-sockets` doesn't ask yet, since no mechanism says so.
 
-use crate::command::{self, Command};
+mod null;
+mod plain;
+
+use crate::command::Command;
 use crate::error::{Error, printable};
 use crate::metadata::Metadata;
 use crate::secret::Secret;
 use bytes::Bytes;
+use null::Null;
+use plain::{PlainClient, PlainServer};
 use std::fmt::{self, Debug, Formatter};
 
 /// What a handshake does next.
@@ -98,9 +103,9 @@ impl MechanismConfig {
         match self {
             MechanismConfig::Null => Box::new(Null),
             MechanismConfig::PlainClient { user, password } => {
-                Box::new(PlainClient { user: user.clone(), password: password.clone(), welcomed: false })
+                Box::new(PlainClient::new(user.clone(), password.clone()))
             }
-            MechanismConfig::PlainServer => Box::new(PlainServer { awaits: PlainServerAwaits::Hello }),
+            MechanismConfig::PlainServer => Box::new(PlainServer::new()),
         }
     }
 
@@ -135,108 +140,4 @@ fn parse(body: &Bytes) -> Result<Command, Error> {
 fn mend_libzmq_error(body: &Bytes) -> Option<Bytes> {
     let reason = body.strip_prefix(b"^RROR").filter(|reason| reason.len() < 0x5e - 4)?;
     Some([b"\x05ERROR", reason].concat().into())
-}
-
-#[derive(Debug)]
-struct Null;
-
-impl Mechanism for Null {
-    fn name(&self) -> &'static str {
-        "NULL"
-    }
-
-    fn start(&mut self, metadata: &Metadata) -> Option<Bytes> {
-        Some(command::ready(metadata))
-    }
-
-    fn command(&mut self, body: Bytes, _: &Metadata) -> Result<Step, Error> {
-        match parse(&body)? {
-            Command::Ready(metadata) => Ok(Step::Done { send: None, metadata }),
-            _ => unexpected(&body, "READY"),
-        }
-    }
-}
-
-struct PlainClient {
-    user: String,
-    password: String,
-    welcomed: bool,
-}
-
-impl Debug for PlainClient {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PlainClient").field("welcomed", &self.welcomed).finish_non_exhaustive()
-    }
-}
-
-impl Mechanism for PlainClient {
-    fn name(&self) -> &'static str {
-        "PLAIN"
-    }
-
-    fn start(&mut self, _: &Metadata) -> Option<Bytes> {
-        Some(command::hello(self.user.as_bytes(), self.password.as_bytes()))
-    }
-
-    fn command(&mut self, body: Bytes, metadata: &Metadata) -> Result<Step, Error> {
-        match (parse(&body)?, self.welcomed) {
-            (Command::Welcome, false) => {
-                self.welcomed = true;
-                Ok(Step::Send(command::initiate(metadata)))
-            }
-            (Command::Ready(metadata), true) => Ok(Step::Done { send: None, metadata }),
-            (_, false) => unexpected(&body, "WELCOME"),
-            (_, true) => unexpected(&body, "READY"),
-        }
-    }
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum PlainServerAwaits {
-    Hello,
-    Verdict,
-    Initiate,
-}
-
-#[derive(Debug)]
-struct PlainServer {
-    awaits: PlainServerAwaits,
-}
-
-impl Mechanism for PlainServer {
-    fn name(&self) -> &'static str {
-        "PLAIN"
-    }
-
-    fn as_server(&self) -> bool {
-        true
-    }
-
-    fn start(&mut self, _: &Metadata) -> Option<Bytes> {
-        None
-    }
-
-    fn command(&mut self, body: Bytes, metadata: &Metadata) -> Result<Step, Error> {
-        match (&self.awaits, parse(&body)?) {
-            (PlainServerAwaits::Hello, Command::Hello { user, password }) => {
-                self.awaits = PlainServerAwaits::Verdict;
-                Ok(Step::Authenticate { user, password })
-            }
-            // READY only after the verdict: a peer that was not let in learns nothing of us.
-            (PlainServerAwaits::Initiate, Command::Initiate(theirs)) => {
-                Ok(Step::Done { send: Some(command::ready(metadata)), metadata: theirs })
-            }
-            (PlainServerAwaits::Hello, _) => unexpected(&body, "HELLO"),
-            (PlainServerAwaits::Verdict, _) => unexpected(&body, "nothing before WELCOME"),
-            (PlainServerAwaits::Initiate, _) => unexpected(&body, "INITIATE"),
-        }
-    }
-
-    fn accept(&mut self) -> Step {
-        if self.awaits != PlainServerAwaits::Verdict {
-            return Step::Wait;
-        }
-        self.awaits = PlainServerAwaits::Initiate;
-        Step::Send(command::welcome())
-    }
 }

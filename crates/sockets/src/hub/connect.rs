@@ -1,13 +1,13 @@
 //! The connecting side: attempts with backoff, as long as the hub lives. An attempt is over when all addresses of the endpoint's name
 //! have been tried.
 
-use crate::endpoint::Endpoint;
 use crate::event::Event;
 use crate::hub::Hub;
+use crate::net::endpoint::Endpoint;
+use crate::net::resolver;
+use crate::net::transport::{self, Target};
 use crate::options::Backoff;
 use crate::peer::{End, Origin};
-use crate::resolver;
-use crate::transport::{self, Target};
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};

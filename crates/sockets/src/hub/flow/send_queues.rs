@@ -1,7 +1,7 @@
 //! What waits to leave for the peers, and how much of it there may be.
 
-use super::{Hub, schedule};
 use crate::error::SendError;
+use crate::hub::{Hub, schedule};
 use crate::message::{Frame, Message};
 use crate::options::HubOptions;
 use crate::peer::{Peer, PeerId};
@@ -92,14 +92,14 @@ impl Hub {
 
 /// Bytes from which on a queue is full, while so many are in all of them.
 #[inline]
-pub(super) fn bound(options: &HubOptions, queued_bytes: usize) -> usize {
+pub(in crate::hub) fn bound(options: &HubOptions, queued_bytes: usize) -> usize {
     let share = options.queued_bytes_max.saturating_sub(queued_bytes) / SHARE;
     share.max(QUEUE_BYTES_MIN).min(options.send_queue_bytes)
 }
 
 /// Keeps the sum over all peers true after one of them had something to do.
 #[inline]
-pub(super) fn recount(sum: &mut usize, peer: &mut Peer) {
+pub(in crate::hub) fn recount(sum: &mut usize, peer: &mut Peer) {
     let queued = peer.connection.outbox_ref().queued().memory_bytes;
     *sum = *sum - peer.queued_bytes + queued;
     peer.queued_bytes = queued;

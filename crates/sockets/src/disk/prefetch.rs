@@ -1,7 +1,7 @@
 //! Reads into memory what a peer is to be sent next, while the hub serves the others.
 
+use crate::disk::page_cache;
 use crate::message::OpenFile;
-use crate::page_cache;
 use crate::peer::PeerId;
 use crate::waker::Waker;
 use std::sync::Arc;

@@ -1,12 +1,13 @@
 //! What a hub does in a turn: wait, give every peer that has something to do its share, look at the deadlines.
 
-use super::{EVENTS_MAX, Hub, LISTENER_TOKENS, Passage, WAKER_TOKEN, queues, schedule};
+use super::flow::send_queues;
+use super::{EVENTS_MAX, Hub, LISTENER_TOKENS, Passage, WAKER_TOKEN, schedule};
 use crate::error::SocketError;
 use crate::event::Event;
+use crate::net::transport::Address;
+use crate::peer::buffers::Pool;
+use crate::peer::read::Budget;
 use crate::peer::{End, Peer, PeerId};
-use crate::pool::Pool;
-use crate::read::Budget;
-use crate::transport::Address;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use std::collections::VecDeque;
@@ -142,8 +143,8 @@ impl Hub {
             if reading && let Some(deadline) = peer.connection.deadline() {
                 self.next_timer = Some(self.next_timer.map_or(deadline, |at| at.min(deadline)));
             }
-            queues::recount(&mut self.queued_bytes, peer);
-            if peer.was_full && peer.queued_bytes <= queues::bound(&self.options, self.queued_bytes) / 2 {
+            send_queues::recount(&mut self.queued_bytes, peer);
+            if peer.was_full && peer.queued_bytes <= send_queues::bound(&self.options, self.queued_bytes) / 2 {
                 peer.was_full = false;
                 self.events.push_back(Event::Room { peer: id });
             }

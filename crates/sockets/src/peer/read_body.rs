@@ -1,9 +1,9 @@
 //! Reading streamed bodies, into buffers of a bounded pool.
 
-use super::READ_AHEAD_BYTES_MIN;
+use super::read::READ_AHEAD_BYTES_MIN;
 use crate::event::Event;
+use crate::peer::buffers::{BUFFER_BYTES, Pool};
 use crate::peer::{End, Peer};
-use crate::pool::{BUFFER_BYTES, Pool};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

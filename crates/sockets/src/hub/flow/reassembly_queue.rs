@@ -1,7 +1,7 @@
 //! What a hub does about messages that have begun: who is read on, who waits, who is sent away. What there is of them is counted by
 //! `Begun`.
 
-use super::{Begun, LargeMessages, PATIENCE, Passage, READ_BYTES, SMALL_BYTES, Underway};
+use super::reassembly::{Begun, LargeMessages, PATIENCE, Passage, READ_BYTES, SMALL_BYTES, Underway};
 use crate::event::Event;
 use crate::hub::{Hub, schedule};
 use crate::peer::{Peer, PeerId};

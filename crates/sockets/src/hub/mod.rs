@@ -1,33 +1,32 @@
 //! The batched interface: one thread owns all peers of a socket and drives them by turns.
 
 mod busy_poll;
-mod crowd;
+pub(crate) mod connect;
+mod event_loop;
+mod flow;
 mod lifecycle;
-mod passage;
-mod queues;
-mod turning;
-mod unacknowledged;
 
-use crate::connector::Connector;
-use crate::endpoint::Endpoint;
+use crate::disk::prefetch::Warmer;
 use crate::error::SocketError;
 use crate::event::Event;
+use crate::net::endpoint::Endpoint;
+use crate::net::resolver::Resolver;
+use crate::net::transport::Listener;
+use crate::net::unacked::Unacknowledged;
 use crate::options::HubOptions;
+use crate::peer::buffers::Pool;
+use crate::peer::read::READ_AHEAD_BYTES_MAX;
+use crate::peer::table::Peers;
 use crate::peer::{End, Peer, PeerId, PeerInfo};
-use crate::peers::Peers;
-use crate::pool::Pool;
-use crate::read::READ_AHEAD_BYTES_MAX;
-use crate::resolver::Resolver;
-use crate::transport::Listener;
 use crate::unsent::Unsent;
 use crate::waker::Waker;
-use crate::warmer::Warmer;
 use busy_poll::BusyPoll;
 use bytes::Bytes;
-use crowd::Share;
-use passage::Begun;
-pub use passage::LargeMessages;
-pub(crate) use passage::Passage;
+use connect::Connector;
+use flow::read_budget::Share;
+use flow::reassembly::Begun;
+pub use flow::reassembly::LargeMessages;
+pub(crate) use flow::reassembly::Passage;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::{HashMap, VecDeque};
@@ -37,7 +36,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_buffers::PageBuffer;
 use towpath_zmtp::Config;
-use unacknowledged::Unacknowledged;
 
 /// No more peers are read in a turn once this many events wait for the application.
 pub(crate) const EVENTS_MAX: usize = 16 * 1024;

@@ -11,8 +11,6 @@
 //!
 //! An application that has no room for more holds larger messages of those peers back from which it could only get more of the same.
 
-mod line;
-
 use crate::options::HubOptions;
 use crate::peer::{Peer, PeerId};
 use std::collections::VecDeque;
@@ -20,18 +18,18 @@ use std::time::{Duration, Instant};
 use towpath_zmtp::limits::FRAME_OVERHEAD_BYTES;
 
 /// Messages of up to so many bytes, as far as they are known, aren't held back, and hardly ever wait in line.
-const SMALL_BYTES: usize = 4 * 1024;
+pub(super) const SMALL_BYTES: usize = 4 * 1024;
 /// What they may take beyond all room.
-const SMALL_BYTES_MAX: usize = 8 << 20;
+pub(super) const SMALL_BYTES_MAX: usize = 8 << 20;
 /// What is read at least, and what frames may cost that come with it: empty ones take two bytes each.
-const READ_BYTES: usize = 512;
-const READ_COST_BYTES: usize = READ_BYTES + READ_BYTES / 2 * FRAME_OVERHEAD_BYTES;
+pub(super) const READ_BYTES: usize = 512;
+pub(super) const READ_COST_BYTES: usize = READ_BYTES + READ_BYTES / 2 * FRAME_OVERHEAD_BYTES;
 /// How long a place is kept while others wait.
-const PLACE: Duration = Duration::from_secs(1);
+pub(super) const PLACE: Duration = Duration::from_secs(1);
 /// When the line has stood still for so long, there is more room. Whoever is the first for as long isn't overtaken any more.
-const RAISE: Duration = Duration::from_millis(100);
+pub(super) const RAISE: Duration = Duration::from_millis(100);
 /// And if there can't be more, somebody is sent away after so long: those first who have been silent for as long.
-const PATIENCE: Duration = Duration::from_millis(500);
+pub(super) const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Whether a peer may go on with its message.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
@@ -51,7 +49,7 @@ pub(crate) enum Passage {
 
 /// Who is the first in line, and how long nothing was seen to come to an end since then, or since there is as much room as now.
 #[derive(Copy, Clone, Debug)]
-struct Standing {
+pub(super) struct Standing {
     first: PeerId,
     since: Instant,
     looked_at: Instant,
@@ -79,68 +77,68 @@ pub enum LargeMessages {
 
 /// A message on its way: what it takes, and the bytes that its frame lacks.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-struct Underway {
-    bytes: usize,
-    wanted: usize,
+pub(super) struct Underway {
+    pub(super) bytes: usize,
+    pub(super) wanted: usize,
     /// Those before it that came whole.
-    count: u64,
+    pub(super) count: u64,
     /// More of it may be here.
-    has_more: bool,
+    pub(super) has_more: bool,
     /// It is read on when it may be: its peer isn't stopped, nor in the middle of a body that is streamed.
-    is_read: bool,
+    pub(super) is_read: bool,
     /// The application may hold it back.
-    yields: bool,
+    pub(super) yields: bool,
 }
 
 impl Underway {
-    fn of(peer: &Peer) -> Underway {
+    pub(super) fn of(peer: &Peer) -> Underway {
         let is_read = !peer.is_stopped() && peer.connection.body_remaining() == 0;
         let (bytes, wanted, count) = (peer.begun_bytes(), peer.connection.wanted(), peer.messages_in);
         Underway { bytes, wanted, count, has_more: peer.readable, is_read, yields: peer.yields }
     }
 
-    fn is_small(self) -> bool {
+    pub(super) fn is_small(self) -> bool {
         self.bytes.saturating_add(self.wanted) <= SMALL_BYTES
     }
 
     /// What is read next: the rest of the frame, so that the next message isn't begun in its place.
-    fn next_bytes(self) -> usize {
+    pub(super) fn next_bytes(self) -> usize {
         self.wanted.max(READ_BYTES)
     }
 
     /// What that may cost.
-    fn needs(self) -> usize {
+    pub(super) fn needs(self) -> usize {
         self.wanted.saturating_add(FRAME_OVERHEAD_BYTES).max(READ_COST_BYTES)
     }
 }
 
 /// What has begun and isn't whole, over all peers.
 #[derive(Debug)]
-pub(super) struct Begun {
-    bytes: usize,
+pub(in crate::hub) struct Begun {
+    pub(super) bytes: usize,
     /// What it may come to, beside one message; it changes between these.
-    room: usize,
-    room_min: usize,
-    room_max: usize,
+    pub(super) room: usize,
+    pub(super) room_min: usize,
+    pub(super) room_max: usize,
     /// What is kept for those that go on.
-    kept: usize,
+    pub(super) kept: usize,
     /// Those, the one that has gone on longest first; some have come to an end since.
-    going: VecDeque<(PeerId, Instant)>,
+    pub(super) going: VecDeque<(PeerId, Instant)>,
     /// The one that goes on without room, and what its message takes.
-    beyond: Option<(PeerId, usize)>,
-    line: VecDeque<PeerId>,
+    pub(super) beyond: Option<(PeerId, usize)>,
+    pub(super) line: VecDeque<PeerId>,
     /// Somebody in line may go on now.
-    is_freed: bool,
-    standing: Option<Standing>,
+    pub(super) is_freed: bool,
+    pub(super) standing: Option<Standing>,
     /// What the application holds back, and the peers that wait for that.
-    large: LargeMessages,
-    held: VecDeque<PeerId>,
+    pub(super) large: LargeMessages,
+    pub(super) held: VecDeque<PeerId>,
     /// The one of these that was to begin last.
-    called: Option<PeerId>,
+    pub(super) called: Option<PeerId>,
 }
 
 impl Begun {
-    pub(super) fn new(options: &HubOptions) -> Begun {
+    pub(in crate::hub) fn new(options: &HubOptions) -> Begun {
         // What no memory has needn't be reckoned with.
         const MOST: usize = usize::MAX / 8;
         let room = options.unfinished_bytes_max.min(MOST);
@@ -161,40 +159,40 @@ impl Begun {
         }
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    pub(in crate::hub) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Whether there is room for whatever comes.
-    fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         self.bytes <= self.room / 2
     }
 
     /// What one may read where all may.
-    fn left(&self) -> usize {
+    pub(super) fn left(&self) -> usize {
         self.room.saturating_sub(self.bytes).max(SMALL_BYTES)
     }
 
     /// Whether this may go on without a place.
-    fn is_free(&self, message: Underway) -> bool {
+    pub(super) fn is_free(&self, message: Underway) -> bool {
         self.is_open() && !self.may_hold(message)
     }
 
-    fn may_hold(&self, message: Underway) -> bool {
+    pub(super) fn may_hold(&self, message: Underway) -> bool {
         message.yields && self.large != LargeMessages::Begin
     }
 
-    fn holds(&self, message: Underway) -> bool {
+    pub(super) fn holds(&self, message: Underway) -> bool {
         self.may_hold(message) && !message.is_small()
     }
 
-    fn fits(&self, bytes: usize) -> bool {
+    pub(super) fn fits(&self, bytes: usize) -> bool {
         let beyond = self.beyond.map_or(0, |(_, bytes)| bytes);
         (self.bytes - beyond).saturating_add(self.kept).saturating_add(bytes) <= self.room
     }
 
     /// Bytes that a peer may read now. If there are none, it is in line.
-    fn may_read(&mut self, id: PeerId, passage: &mut Passage, message: Underway) -> usize {
+    pub(super) fn may_read(&mut self, id: PeerId, passage: &mut Passage, message: Underway) -> usize {
         match passage {
             Passage::Goes { .. } | Passage::Beyond => message.next_bytes(),
             Passage::Open if self.is_free(message) => self.left(),
@@ -222,7 +220,7 @@ impl Begun {
     }
 
     /// Takes in what a peer's message has come to, that counted `before`, with a look at what has arrived or without.
-    fn recount(&mut self, id: PeerId, passage: &mut Passage, before: Underway, message: Underway) {
+    pub(super) fn recount(&mut self, id: PeerId, passage: &mut Passage, before: Underway, message: Underway) {
         self.bytes = self.bytes - before.bytes + message.bytes;
         let is_whole = message.count != before.count || (message.bytes == 0 && !message.has_more);
         let is_over = is_whole || !message.is_read || self.is_free(message);
@@ -254,13 +252,13 @@ impl Begun {
         }
     }
 
-    fn open(&mut self, passage: &mut Passage) {
+    pub(super) fn open(&mut self, passage: &mut Passage) {
         *passage = Passage::Open;
         self.is_freed = true;
     }
 
     /// A peer is gone, with what it had begun.
-    fn forget(&mut self, passage: Passage, before: usize) {
+    pub(super) fn forget(&mut self, passage: Passage, before: usize) {
         self.bytes -= before;
         self.is_freed = true;
         match passage {
@@ -272,14 +270,14 @@ impl Begun {
     }
 
     /// There is less room again when hardly any is needed.
-    fn relax(&mut self) {
+    pub(super) fn relax(&mut self) {
         if self.room > self.room_min && self.bytes.saturating_add(self.kept) <= self.room / 8 {
             self.room = (self.room / 2).max(self.room_min);
         }
     }
 
     /// Looks how long the line has stood still, and whether that is too long although there is as much room as there can be.
-    fn is_stuck(&mut self, now: Instant) -> bool {
+    pub(super) fn is_stuck(&mut self, now: Instant) -> bool {
         let first = self.line.front().copied();
         let Some(standing) = self.standing.as_mut().filter(|standing| first == Some(standing.first)) else {
             self.standing = first.map(|first| Standing { first, since: now, looked_at: now, stood: Duration::ZERO });
@@ -297,31 +295,31 @@ impl Begun {
     }
 
     /// Whether what becomes free is for this one, who has been the first in line for a while.
-    fn is_next(&self, id: PeerId, now: Instant) -> bool {
+    pub(super) fn is_next(&self, id: PeerId, now: Instant) -> bool {
         self.standing.is_some_and(|first| first.first == id && now.saturating_duration_since(first.since) >= RAISE)
     }
 
     /// Whether somebody in line may go on, or somebody that goes on has had its time.
-    pub(super) fn is_due(&self, now: Instant) -> bool {
+    pub(in crate::hub) fn is_due(&self, now: Instant) -> bool {
         !self.line.is_empty() && (self.is_freed || self.deadline().is_some_and(|at| at <= now))
     }
 
     /// When the next place is to be given up.
-    fn deadline(&self) -> Option<Instant> {
+    pub(super) fn deadline(&self) -> Option<Instant> {
         let going = self.going.front().map(|(_, until)| *until);
         let look = self.standing.map(|standing| standing.looked_at + RAISE);
         going.into_iter().chain(look).min().filter(|_| !self.line.is_empty())
     }
 
     /// Who has gone on until now.
-    fn had_its_time(&mut self, now: Instant) -> Option<PeerId> {
+    pub(super) fn had_its_time(&mut self, now: Instant) -> Option<PeerId> {
         let (id, _) = *self.going.front().filter(|(_, until)| *until <= now)?;
         self.going.pop_front();
         Some(id)
     }
 
     /// Takes the place of a peer that has had its time.
-    fn take_place(&mut self, passage: &mut Passage, now: Instant) {
+    pub(super) fn take_place(&mut self, passage: &mut Passage, now: Instant) {
         if let Passage::Goes { kept, until } = *passage
             && until <= now
         {
@@ -331,7 +329,7 @@ impl Begun {
     }
 
     /// Whether the first in line may go on, or one that comes later.
-    fn admit(&mut self, id: PeerId, passage: &mut Passage, message: Underway, now: Instant) -> bool {
+    pub(super) fn admit(&mut self, id: PeerId, passage: &mut Passage, message: Underway, now: Instant) -> bool {
         if self.is_free(message) || !message.is_read {
             *passage = Passage::Open;
         } else if self.fits(message.needs()) {

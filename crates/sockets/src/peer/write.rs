@@ -1,10 +1,10 @@
 //! Writing: headers and small bodies gathered, large ones as they are, pieces of files by sendfile(2).
 
+use crate::disk::page_cache::{self, Residency};
+use crate::disk::prefetch::ColdPiece;
 use crate::event::Event;
 use crate::message::{FileRange, IfShort};
-use crate::page_cache::{self, Residency};
 use crate::peer::{End, Peer};
-use crate::warmer::ColdPiece;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 use std::collections::VecDeque;

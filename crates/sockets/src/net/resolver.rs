@@ -1,7 +1,7 @@
 //! Finds the addresses of names beside the hub's thread: a resolver that hangs must not stop the peers that are here.
 
-use crate::connector::Attempt;
-use crate::transport;
+use crate::hub::connect::Attempt;
+use crate::net::transport;
 use crate::waker::Waker;
 use std::collections::{HashMap, HashSet};
 use std::io;

@@ -3,7 +3,7 @@
 //! What has been read is worked on before anything else is, and a message of a few bytes may cost as much as one of a mebibyte: some
 //! hundred peers that send small ones without end would keep all others waiting for seconds.
 
-use crate::read::READ_AHEAD_BYTES_MAX;
+use crate::peer::read::READ_AHEAD_BYTES_MAX;
 use std::time::{Duration, Instant};
 
 /// Turns that take longer, because of so many events, are shortened; and those that take less may become longer again.
@@ -16,7 +16,7 @@ const BYTES_MIN: usize = 512;
 
 /// What is read of a peer in a turn, beside one large frame.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(in crate::hub) struct Share {
     bytes: usize,
     /// When the turn before began, after its wait, and how much came in it.
     begun: Instant,

@@ -11,7 +11,7 @@ const SHARE: u32 = 20;
 /// Bytes of each TCP socket that were written and not acknowledged. It is what `SIOCOUTQ` tells of one socket; procfs has to walk over
 /// all of the machine's (45 ms for 18,000), so this is for when a peer's life is in doubt.
 #[derive(Debug, Default)]
-pub(super) struct Unacknowledged {
+pub(crate) struct Unacknowledged {
     by_inode: HashMap<u64, u64>,
     looked: Option<Instant>,
     next: Option<Instant>,

@@ -1,11 +1,17 @@
 //! One peer: its socket, its connection's state machine, and what an operator may see of it.
 
-use crate::connector::Attempt;
+pub(crate) mod buffers;
+pub(crate) mod read;
+mod read_body;
+pub(crate) mod table;
+mod write;
+
+use crate::disk::prefetch::ColdPiece;
 use crate::hub::Passage;
+use crate::hub::connect::Attempt;
 use crate::message::FileRange;
-use crate::read::Partial;
-use crate::transport::Address;
-use crate::warmer::ColdPiece;
+use crate::net::transport::Address;
+use crate::peer::read_body::Partial;
 use bytes::{Bytes, BytesMut};
 use rustix::fd::OwnedFd;
 use std::fmt;
@@ -207,7 +213,7 @@ impl Peer {
             yields: true,
             queued_bytes: 0,
             partial: None,
-            read_ahead: crate::read::READ_AHEAD_BYTES_MAX,
+            read_ahead: crate::peer::read::READ_AHEAD_BYTES_MAX,
             connecting: false,
             connecting_until: None,
             readable: false,

@@ -1,0 +1,7 @@
+//! Endpoints, name look-up and the operating system's sockets.
+
+pub(crate) mod congestion;
+pub(crate) mod endpoint;
+pub(crate) mod resolver;
+pub(crate) mod transport;
+pub(crate) mod unacked;
