@@ -1,11 +1,11 @@
 //! All clients: their sessions, and the jobs that run for them.
 
-use super::current::View;
-use super::load::Piece;
+use super::jobs::load::Piece;
+use super::jobs::pool::{Asker, Done, ForListing, Outcome, Workers};
 use super::names::{ClientNames, Names};
+use super::open_file::Source;
 use super::session::{Job, Naming, News, OpenFiles, Outgoing, Session, Ticket};
-use super::source::Source;
-use super::worker::{Asker, Done, ForListing, Outcome, Workers};
+use super::snapshot::View;
 use super::{Failure, RECEIPTS};
 use crate::digest::FileKey;
 use crate::path::Escaped;
@@ -28,7 +28,7 @@ struct Client {
     /// Jobs that stop when this is set, by their requests.
     given_up: HashMap<Ticket, Arc<AtomicBool>>,
     /// Listings between two pages.
-    listings: HashMap<Ticket, Box<super::listing::Listing>>,
+    listings: HashMap<Ticket, Box<super::jobs::list::Listing>>,
     /// Counts what those keep.
     names: Arc<ClientNames>,
     /// What its requests see that are under way.

@@ -1,12 +1,12 @@
 //! The thread that owns the sockets.
 
-use super::budget::Budget;
 use super::clients::Clients;
-use super::current::Current;
+use super::jobs::pool::{Done, Workers};
+use super::open_file::Source;
+use super::quota::small_files::Budget;
 use super::session::{IfShort, Outgoing, Part, Ticket};
-use super::source::Source;
+use super::snapshot::Current;
 use super::storage::{PageCache, Storage};
-use super::worker::{Done, Workers};
 use crate::digest::DigestCache;
 use crate::limits::CONTROL_BYTES_MAX;
 use crate::root::RootError;

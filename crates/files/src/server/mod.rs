@@ -5,25 +5,19 @@
 //! state machine that says what has to be done and what may be sent; a bounded pool of threads does the former, the socket sends
 //! the latter, large files by sendfile(2).
 
-mod budget;
+mod chunks;
 mod clients;
-mod copies;
-mod current;
+mod deferred_close;
 mod driver;
-mod handle;
-mod hashing;
-mod holes;
-mod listing;
-mod load;
+mod glob;
+mod jobs;
 mod names;
-mod pattern;
-mod pieces;
-mod prepare;
+mod open_file;
+mod quota;
+mod resource_errors;
 mod session;
-mod shortage;
-mod source;
+mod snapshot;
 mod storage;
-mod worker;
 
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,7 @@
 //! How pieces of files get into memory.
 
 use super::Failure;
-use super::source::Source;
+use super::open_file::Source;
 use towpath_sockets::page_cache::{self, Residency};
 
 /// The page cache, or in tests something that can be held up.

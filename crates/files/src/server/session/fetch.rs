@@ -11,11 +11,11 @@ use crate::protocol::control::{
 };
 use crate::protocol::data::{Body, DataEntry, DataHeader};
 use crate::server::Failure;
+use crate::server::chunks::{Layout, PieceCursor};
 use crate::server::limits::{
     BATCH_OPEN_MAX, CLIENT_OPEN_FILES_MAX, DATA_MESSAGE_BYTES_MAX, DATA_MESSAGE_BYTES_MIN, HASH_AHEAD_MAX,
     OPEN_FILES_MAX, PIPELINE_BYTES_MAX, READY_BYTES_MAX,
 };
-use crate::server::pieces::{Layout, PieceCursor};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use crate::limits::PIECE_COST_MIN;
 use crate::protocol::control::{DigestWish, FileMetadata};
 use crate::protocol::data::Body;
 use crate::server::Failure;
-use crate::server::pieces::{Piece, PieceCursor};
+use crate::server::chunks::{Piece, PieceCursor};
 use bytes::Bytes;
 
 /// So many pieces of a file in a row that don't shrink, and compression is given up for most of the next.

@@ -23,7 +23,7 @@ use super::Failure;
 use super::limits::{
     PAGE_BYTES_EXPECTED, PAGES_AHEAD_MAX, PLAIN_WAITING_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX,
 };
-use super::pieces::Layout;
+use super::chunks::Layout;
 use crate::digest::Digest;
 use crate::limits::{CHUNK_BYTES_MAX, FETCH_FILES_MAX, REQUESTS_MAX};
 use crate::protocol::control::{Cancelled, ErrorReply, FetchRequest, HelloReply, ListRequest, Reply, Request};

@@ -11,8 +11,8 @@ use crate::protocol::control::{
 };
 use crate::protocol::data::{Body, DataHeader};
 use crate::protocol::plain::PlainRange;
+use crate::server::chunks::Extent;
 use crate::server::limits::PIPELINE_BYTES_MAX;
-use crate::server::pieces::Extent;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 

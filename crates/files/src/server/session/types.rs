@@ -6,7 +6,7 @@ use crate::protocol::control::{
     Confirm, FetchRequest, FileAnswer, FileMetadata, LeavesReply, LeavesRequest, ListRequest, WirePath,
 };
 use crate::server::Failure;
-use crate::server::pieces::Layout;
+use crate::server::chunks::Layout;
 use bytes::Bytes;
 use std::sync::Arc;
 

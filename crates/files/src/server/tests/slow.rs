@@ -3,7 +3,7 @@
 use super::*;
 use crate::protocol::control::{Cancelled, DigestWish, LeavesRequest, ListRequest, ListTarget};
 use crate::server::Failure;
-use crate::server::source::Source;
+use crate::server::open_file::Source;
 use std::sync::{Arc, Condvar, Mutex};
 use towpath_sockets::page_cache::Residency;
 

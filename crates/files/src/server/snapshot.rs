@@ -4,7 +4,7 @@
 //! release. So a request sees what the path leads to when it begins, and what is under way goes on with what it began with. The
 //! path is the operator's, and trusted as it was at the start; that nothing leads out of a root holds for each root on its own.
 
-use super::shortage::Shortage;
+use super::resource_errors::Shortage;
 use crate::root::{Root, RootError};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,8 +1,8 @@
 //! An open file of which a version is being sent: the stat at opening says which.
 
 use super::Failure;
-use super::handle::{Handle, handle};
-use super::shortage::Shortage;
+use super::deferred_close::{Handle, handle};
+use super::resource_errors::Shortage;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::root::{FileStat, Root, RootError};

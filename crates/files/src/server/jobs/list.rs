@@ -1,11 +1,6 @@
 //! Listings, page by page: a walk that can stop anywhere and go on. A job for the pool.
 
-use super::Failure;
-use super::hashing::{Hashing, SLICE_BYTES};
-use super::names::{ClientNames, HeldNames};
-use super::pattern::{Pattern, literal_beginning};
-use super::session::Page;
-use super::shortage::Shortage;
+use super::hash::{Hashing, SLICE_BYTES};
 use crate::digest::FileHasher;
 use crate::limits::LIST_PAGE_ENTRIES_MAX;
 use crate::path::{PATH_BYTES_MAX, RelPath};
@@ -14,6 +9,11 @@ use crate::protocol::control::{
     Base, DirStat, EntryKind, LinkTarget, ListEntry, ListRequest, ListTarget, PageWriter, WirePath,
 };
 use crate::root::{Dir, DirEntry, FileKind, FileStat, Root, RootError};
+use crate::server::Failure;
+use crate::server::glob::{Pattern, literal_beginning};
+use crate::server::names::{ClientNames, HeldNames};
+use crate::server::resource_errors::Shortage;
+use crate::server::session::Page;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,26 +23,26 @@ const NAMES_MAX: usize = 1 << 20;
 /// Directories that stay open while a page is made; those above are opened again when the walk comes back to them.
 const OPEN_LEVELS_MAX: usize = 16;
 /// Entries of the first page.
-pub(super) const FIRST_PAGE_ENTRIES: usize = 512;
+pub(crate) const FIRST_PAGE_ENTRIES: usize = 512;
 /// Entries of later pages, fewer than the protocol allows: while a client takes in a page, it receives nothing.
-pub(super) const PAGE_ENTRIES_MAX: usize = 1024;
+pub(crate) const PAGE_ENTRIES_MAX: usize = 1024;
 const _: () = assert!(PAGE_ENTRIES_MAX <= LIST_PAGE_ENTRIES_MAX);
 /// A page that hashes is ended when so many bytes were hashed for it, so that the client sees how it goes.
 const PAGE_HASHED_BYTES: u64 = 1 << 30;
 
 /// What listings need from the server.
-pub(super) struct Lister<'a> {
-    pub(super) root: &'a Root,
-    pub(super) hashing: &'a Hashing,
+pub(crate) struct Lister<'a> {
+    pub(crate) root: &'a Root,
+    pub(crate) hashing: &'a Hashing,
     /// Counts what the client's listings keep.
-    pub(super) names: &'a Arc<ClientNames>,
+    pub(crate) names: &'a Arc<ClientNames>,
     /// Nobody waits any more.
-    pub(super) given_up: &'a AtomicBool,
+    pub(crate) given_up: &'a AtomicBool,
 }
 
 /// A listing between two pages: where the walk is. Holds no descriptors.
 #[derive(Debug)]
-pub(super) struct Listing {
+pub(crate) struct Listing {
     id: u32,
     base: Base,
     /// What the listed directory is itself, for the first page.
@@ -83,7 +83,7 @@ enum LevelError {
 
 impl Lister<'_> {
     /// Begins a listing.
-    pub(super) fn begin(&self, request: &ListRequest) -> Result<Listing, Failure> {
+    pub(crate) fn begin(&self, request: &ListRequest) -> Result<Listing, Failure> {
         let mut listing = Listing {
             id: request.id,
             base: Base::Glob,
@@ -162,7 +162,7 @@ impl Lister<'_> {
     }
 
     /// Makes the next page. None if that takes a while: this is to be called again, when others had their turn.
-    pub(super) fn page(&self, listing: &mut Listing) -> Result<Option<Page>, Failure> {
+    pub(crate) fn page(&self, listing: &mut Listing) -> Result<Option<Page>, Failure> {
         let mut page = match listing.page.take() {
             Some(page) => page,
             None => {
@@ -347,12 +347,12 @@ impl From<LevelError> for Failure {
 
 impl Listing {
     /// Whether its pages take hashing.
-    pub(super) fn hashes(&self) -> bool {
+    pub(crate) fn hashes(&self) -> bool {
         self.digest
     }
 
     /// The directory that the walk is in.
-    pub(super) fn place(&self) -> Option<&RelPath> {
+    pub(crate) fn place(&self) -> Option<&RelPath> {
         self.levels.last().map(|level| &level.path)
     }
 
@@ -419,7 +419,7 @@ fn unreadable(path: impl Into<WirePath>, message: String) -> ListEntry {
 }
 
 /// Where a listing begins, so far as its request is a valid one.
-pub(super) fn start_of(request: &ListRequest) -> Option<RelPath> {
+pub(crate) fn start_of(request: &ListRequest) -> Option<RelPath> {
     match &request.target {
         ListTarget::Glob { glob } => Some(literal_beginning(glob)),
         ListTarget::Path(path) => path.to_rel_path().ok(),

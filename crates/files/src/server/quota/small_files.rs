@@ -1,6 +1,6 @@
 //! Memory that small files may take, of all clients together.
 
-use super::limits::BATCH_BYTES_MAX;
+use crate::server::limits::BATCH_BYTES_MAX;
 use bytes::Bytes;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ const SPARE_BUFFERS_MAX: usize = 4;
 
 /// Counts what is held. Going over it by what is being read at the moment is possible, by more than that it isn't.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(crate) struct Budget {
     bytes_max: usize,
     held: AtomicUsize,
     /// Empty buffers, each of room for a batch.
@@ -32,24 +32,24 @@ enum Memory {
 }
 
 impl Budget {
-    pub(super) fn new(bytes_max: usize) -> Arc<Budget> {
+    pub(crate) fn new(bytes_max: usize) -> Arc<Budget> {
         Arc::new(Budget { bytes_max, held: AtomicUsize::new(0), spare: Mutex::default() })
     }
 
     /// Whether as much is free.
-    pub(super) fn has(&self, bytes: usize) -> bool {
+    pub(crate) fn has(&self, bytes: usize) -> bool {
         self.held.load(Ordering::Relaxed).saturating_add(bytes) <= self.bytes_max
     }
 
     /// An empty buffer of room for a batch, so that nothing is copied while it fills; what is not handed to [`Budget::hold`]
     /// doesn't count.
-    pub(super) fn buffer(&self) -> PageBuffer {
+    pub(crate) fn buffer(&self) -> PageBuffer {
         let spare = self.lock().pop();
         spare.unwrap_or_else(|| PageBuffer::with_capacity(BATCH_BYTES_MAX))
     }
 
     /// Counts a batch's buffer from now on until all slices of it are gone.
-    pub(super) fn hold_batch(self: &Arc<Budget>, buffer: PageBuffer) -> Bytes {
+    pub(crate) fn hold_batch(self: &Arc<Budget>, buffer: PageBuffer) -> Bytes {
         if buffer.len() < buffer.capacity() / 2 {
             // What was reserved and not filled would be held for little.
             let exact = buffer.to_vec();
@@ -60,7 +60,7 @@ impl Budget {
     }
 
     /// Counts bytes from now on until all slices of them are gone.
-    pub(super) fn hold(self: &Arc<Budget>, bytes: Vec<u8>) -> Bytes {
+    pub(crate) fn hold(self: &Arc<Budget>, bytes: Vec<u8>) -> Bytes {
         self.count(bytes.capacity(), Memory::Exact(bytes))
     }
 

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes that are hashed before others have their turn: a part of a second, unless the disk is slow.
-pub(super) const SLICE_BYTES: u64 = 256 << 20;
+pub(crate) const SLICE_BYTES: u64 = 256 << 20;
 /// What was given up before so many bytes were hashed is begun anew.
 const KEPT_FROM_BYTES: u64 = 16 << 20;
 /// Files whose hashing was given up and is kept.
@@ -18,20 +18,20 @@ const KEPT_BYTES_MAX: usize = 64 << 20;
 
 /// Digests that are known, and those that were given up half-way.
 #[derive(Debug)]
-pub(super) struct Hashing {
-    pub(super) cache: DigestCache,
+pub(crate) struct Hashing {
+    pub(crate) cache: DigestCache,
     /// The one that was given up last at the end.
     given_up: Mutex<VecDeque<FileHasher>>,
 }
 
 impl Hashing {
-    pub(super) fn new(cache: DigestCache) -> Hashing {
+    pub(crate) fn new(cache: DigestCache) -> Hashing {
         Hashing { cache, given_up: Mutex::default() }
     }
 
     /// The digest of a file if it is remembered, or was made by this slice. Otherwise None: this is to be called again, with the same
     /// `progress`, which was None before. Blocks.
-    pub(super) fn slice(
+    pub(crate) fn slice(
         &self,
         file: &File,
         stat: &FileStat,
@@ -63,7 +63,7 @@ impl Hashing {
     }
 
     /// Nobody waits for it any more: whoever asks next for the same version of the file goes on with it.
-    pub(super) fn keep(&self, hasher: FileHasher) {
+    pub(crate) fn keep(&self, hasher: FileHasher) {
         if hasher.hashed_bytes() < KEPT_FROM_BYTES || !hasher.is_of_settled_file() {
             return;
         }

@@ -1,8 +1,8 @@
 //! Where a sparse file has data and where holes.
 
-use super::Failure;
-use super::pieces::{Extent, Layout};
-use super::source::Source;
+use crate::server::Failure;
+use crate::server::chunks::{Extent, Layout};
+use crate::server::open_file::Source;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
@@ -12,7 +12,7 @@ const EXTENTS_MAX: usize = 128;
 /// Where a file has data and where holes, from an offset on; none if it has no holes (or the file system doesn't tell). Blocks.
 ///
 /// Moves the position of the open file, which nothing else uses.
-pub(super) fn layout(source: &Source, from: u64) -> Result<Layout, Failure> {
+pub(crate) fn layout(source: &Source, from: u64) -> Result<Layout, Failure> {
     let size = source.stat.size;
     let mut extents = Vec::new();
     let mut at = from;

@@ -1,28 +1,28 @@
 //! Making pieces of files ready where that takes reading: jobs for the pool.
 
-use super::Failure;
-use super::copies::Share;
+use super::pool::Asker;
 use super::prepare::ZSTD_LEVEL;
-use super::session::{LoadHow, Loaded, Slot};
-use super::source::Source;
-use super::worker::Asker;
 use crate::protocol::ErrorCode;
+use crate::server::Failure;
+use crate::server::open_file::Source;
+use crate::server::quota::copies::Share;
+use crate::server::session::{LoadHow, Loaded, Slot};
 use rustix::fs::{Advice, fadvise};
 use std::num::NonZeroU64;
 
 /// A piece of a file, and who wants it.
-pub(super) struct Piece {
-    pub(super) asker: Asker,
-    pub(super) slot: Slot,
-    pub(super) source: Source,
-    pub(super) offset: u64,
-    pub(super) length: u64,
-    pub(super) how: LoadHow,
+pub(crate) struct Piece {
+    pub(crate) asker: Asker,
+    pub(crate) slot: Slot,
+    pub(crate) source: Source,
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
+    pub(crate) how: LoadHow,
 }
 
 impl Piece {
     /// Reads and compresses it. If it doesn't shrink it is sent as it is; having been read, it is in memory.
-    pub(super) fn pack(&self) -> Result<Loaded, Failure> {
+    pub(crate) fn pack(&self) -> Result<Loaded, Failure> {
         let length = usize::try_from(self.length).map_err(|_| Failure::new(ErrorCode::Io, "piece too large"))?;
         let bytes = self.source.read(self.offset, length)?;
         // Compressed bytes are sent later than they are read, so what was read is checked now.
@@ -31,7 +31,7 @@ impl Piece {
     }
 
     /// Copies as much of it as there is room for. Where that is all of it, it is compressed if that is wanted.
-    pub(super) fn copy(&self, room: Share) -> Result<Loaded, Failure> {
+    pub(crate) fn copy(&self, room: Share) -> Result<Loaded, Failure> {
         // While this piece travels, the disk may read the next. If it can't be told to, it is read when its turn comes.
         if let Some(ahead) = NonZeroU64::new(self.length.saturating_mul(2)) {
             let _ = fadvise(&*self.source.file, self.offset, Some(ahead), Advice::WillNeed);

@@ -1,17 +1,18 @@
 //! Looking at files of a fetch before they are sent: a job for the pool. Small ones are read here.
 
-use super::holes::layout;
-use super::limits::{BATCH_BYTES_MAX, BATCH_FILES_MAX, SMALL_FILE_BYTES_MAX};
-use super::pieces::Layout;
-use super::session::Prepared;
-use super::source::Source;
-use super::{Failure, budget::Budget};
+use super::extents::layout;
 use crate::digest::{Digest, DigestCache, LeafSize, SmallDigests};
 use crate::limits::CHUNK_BYTES_MAX;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{DigestWish, FetchFile, FetchRequest, FileAnswer, FileMetadata, Unless};
 use crate::root::{FileStat, Root, Timestamp};
+use crate::server::Failure;
+use crate::server::chunks::Layout;
+use crate::server::limits::{BATCH_BYTES_MAX, BATCH_FILES_MAX, SMALL_FILE_BYTES_MAX};
+use crate::server::open_file::Source;
+use crate::server::quota::small_files::Budget;
+use crate::server::session::Prepared;
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,22 +25,22 @@ const PACK_FROM_BYTES: usize = 512;
 /// In smaller files holes are not worth a path of their own.
 const HOLES_FROM_BYTES: u64 = 64 << 10;
 /// Fast enough not to be what a transfer waits for.
-pub(super) const ZSTD_LEVEL: i32 = 3;
+pub(crate) const ZSTD_LEVEL: i32 = 3;
 
 /// What looking at files needs.
-pub(super) struct Preparing<'a> {
-    pub(super) root: &'a Root,
-    pub(super) cache: &'a DigestCache,
-    pub(super) small_digests: &'a SmallDigests,
+pub(crate) struct Preparing<'a> {
+    pub(crate) root: &'a Root,
+    pub(crate) cache: &'a DigestCache,
+    pub(crate) small_digests: &'a SmallDigests,
     /// When this begins.
-    pub(super) began: Timestamp,
-    pub(super) budget: &'a Arc<Budget>,
-    pub(super) request: &'a FetchRequest,
+    pub(crate) began: Timestamp,
+    pub(crate) budget: &'a Arc<Budget>,
+    pub(crate) request: &'a FetchRequest,
     /// The mounted file system that the first file leads to: [`Root::mounted_below`]. Those of a batch all lead to the same one, so
     /// that one that hangs keeps waiting only what is asked of it.
-    pub(super) mount: Option<u64>,
+    pub(crate) mount: Option<u64>,
     /// Files to be left open.
-    pub(super) open_max: usize,
+    pub(crate) open_max: usize,
 }
 
 /// A file whose bytes are still in the batch's buffer.
@@ -50,7 +51,7 @@ enum Looked {
 
 impl Preparing<'_> {
     /// Looks at files from an index on: as many as make a batch, at least one. Blocks.
-    pub(super) fn batch(&self, from: usize) -> Vec<Prepared<Source>> {
+    pub(crate) fn batch(&self, from: usize) -> Vec<Prepared<Source>> {
         // Without budget nothing is read ahead: small files are then sent like large ones, out of the page cache.
         let mut buffer = self.budget.has(BATCH_BYTES_MAX).then(|| self.budget.buffer());
         let mut looked = Vec::new();
@@ -230,7 +231,7 @@ fn unless_digest(file: &FetchFile) -> Option<Digest> {
 }
 
 /// The file of a request in the plain dialect: the one that there is, or the one that is named.
-pub(super) fn plain_path(root: &Root, path: Option<&[u8]>) -> Result<RelPath, Failure> {
+pub(crate) fn plain_path(root: &Root, path: Option<&[u8]>) -> Result<RelPath, Failure> {
     match (path, root.only_file()) {
         (Some(path), _) => RelPath::new(path).map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string())),
         (None, Some(only)) => Ok(only.clone()),

@@ -1,24 +1,24 @@
 //! Does the jobs of sessions in the pool, and brings back what came of them.
 
-use super::Failure;
-use super::budget::Budget;
-use super::copies::{Copies, Cut, Wanted};
-use super::current::{Current, View};
-use super::hashing::Hashing;
-use super::holes::layout;
-use super::listing::{Lister, Listing, start_of};
+use super::extents::layout;
+use super::hash::Hashing;
+use super::list::{Lister, Listing, start_of};
 use super::load::Piece;
-use super::names::ClientNames;
-use super::pieces::Layout;
 use super::prepare::{Preparing, plain_path};
-use super::session::{LeavesAnswer, LoadHow, Loaded, Page, Prepared, Slot, Ticket};
-use super::source::Source;
-use super::storage::Storage;
 use crate::digest::{Digest, DigestCache, Digested, FileHasher, FileKey, HashError, SmallDigests, wall_clock};
 use crate::limits::LEAVES_PAGE_MAX;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{FetchRequest, FileAnswer, LeavesReply, LeavesRequest, ListRequest};
+use crate::server::Failure;
+use crate::server::chunks::Layout;
+use crate::server::names::ClientNames;
+use crate::server::open_file::Source;
+use crate::server::quota::copies::{Copies, Cut, Wanted};
+use crate::server::quota::small_files::Budget;
+use crate::server::session::{LeavesAnswer, LoadHow, Loaded, Page, Prepared, Slot, Ticket};
+use crate::server::snapshot::{Current, View};
+use crate::server::storage::Storage;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,14 +38,14 @@ const COMPRESSING_HANGING_MAX: usize = 8;
 
 /// What came of a job.
 #[derive(Debug)]
-pub(super) struct Done {
-    pub(super) peer: PeerId,
-    pub(super) ticket: Ticket,
-    pub(super) outcome: Outcome,
+pub(crate) struct Done {
+    pub(crate) peer: PeerId,
+    pub(crate) ticket: Ticket,
+    pub(crate) outcome: Outcome,
 }
 
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     Prepared(Vec<Prepared<Source>>),
     Loaded(Slot, Result<Loaded, Failure>),
     /// The file is the one of this number in its fetch.
@@ -64,11 +64,11 @@ pub(super) enum Outcome {
 
 /// Who asked for a job.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) struct Asker {
-    pub(super) peer: PeerId,
-    pub(super) ticket: Ticket,
+pub(crate) struct Asker {
+    pub(crate) peer: PeerId,
+    pub(crate) ticket: Ticket,
     /// The client: its jobs take turns with those of others.
-    pub(super) key: u64,
+    pub(crate) key: u64,
 }
 
 impl Asker {
@@ -83,7 +83,7 @@ impl Asker {
 }
 
 /// The lanes, and what jobs need.
-pub(super) struct Workers {
+pub(crate) struct Workers {
     shared: Arc<Shared>,
     files: Lane,
     list: Lane,
@@ -97,10 +97,10 @@ pub(super) struct Workers {
 }
 
 /// What a listing needs of its client.
-pub(super) struct ForListing {
-    pub(super) view: Arc<View>,
-    pub(super) names: Arc<ClientNames>,
-    pub(super) given_up: Arc<AtomicBool>,
+pub(crate) struct ForListing {
+    pub(crate) view: Arc<View>,
+    pub(crate) names: Arc<ClientNames>,
+    pub(crate) given_up: Arc<AtomicBool>,
 }
 
 struct Shared {
@@ -113,7 +113,7 @@ struct Shared {
 }
 
 impl Workers {
-    pub(super) fn new(
+    pub(crate) fn new(
         current: Current,
         cache: DigestCache,
         budget: Arc<Budget>,
@@ -170,7 +170,7 @@ impl Workers {
         (mount, mount.unwrap_or(asker.group()))
     }
 
-    pub(super) fn prepare(
+    pub(crate) fn prepare(
         &mut self,
         asker: Asker,
         view: Arc<View>,
@@ -196,7 +196,7 @@ impl Workers {
 
     /// Opens a file: at once, if that can't block. Small files are asked for one by one in the plain
     /// dialect, and two changes of threads would take longer than all the rest.
-    pub(super) fn open(&mut self, asker: Asker, path: Option<&[u8]>) -> Option<Result<(Source, u64), Failure>> {
+    pub(crate) fn open(&mut self, asker: Asker, path: Option<&[u8]>) -> Option<Result<(Source, u64), Failure>> {
         let with_size = |source: Source| (source.clone(), source.stat.size);
         if let Some(root) = self.shared.current.look_in_memory() {
             match plain_path(&root, path).and_then(|path| Source::open_cached(&root, &path)) {
@@ -225,7 +225,7 @@ impl Workers {
     }
 
     /// Makes a piece ready: at once if it is in memory, of a file on a local disk, and needn't be compressed. Otherwise None.
-    pub(super) fn load(&mut self, piece: Piece) -> Option<Result<Loaded, Failure>> {
+    pub(crate) fn load(&mut self, piece: Piece) -> Option<Result<Loaded, Failure>> {
         let Piece { asker, slot, ref source, offset, length, how } = piece;
         if !source.is_local {
             // A piece of more bytes than memory can have waits for ever; there is none.
@@ -264,7 +264,7 @@ impl Workers {
     }
 
     /// Has pieces read that waited for memory, as far as there is some. To be called after the waker was woken.
-    pub(super) fn copy_on(&mut self) {
+    pub(crate) fn copy_on(&mut self) {
         while let Some((piece, room)) = self.copies.next() {
             let Piece { asker, slot, how, .. } = piece;
             let lane = if how == LoadHow::Compressed { &self.compress } else { &self.warm };
@@ -275,13 +275,13 @@ impl Workers {
     }
 
     /// Finds out where a file has data and where holes.
-    pub(super) fn look(&self, asker: Asker, n: u32, source: Source, from: u64) {
+    pub(crate) fn look(&self, asker: Asker, n: u32, source: Source, from: u64) {
         let failed = move |failure| Outcome::LookedAt(n, Err(failure));
         self.run(&self.warm, source.stat.device, asker, failed, move |_| Outcome::LookedAt(n, layout(&source, from)));
     }
 
     /// Hashes the file, unless it is taken away before it is its turn.
-    pub(super) fn hash(
+    pub(crate) fn hash(
         &self,
         asker: Asker,
         key: FileKey,
@@ -319,13 +319,13 @@ impl Workers {
         });
     }
 
-    pub(super) fn list(&mut self, asker: Asker, request: ListRequest, of: ForListing) {
+    pub(crate) fn list(&mut self, asker: Asker, request: ListRequest, of: ForListing) {
         let (_, group) = self.group(asker, &of.view, start_of(&request).as_ref());
         let hashes = request.digest;
         self.make_page(hashes, group, asker, of, move |lister| lister.begin(&request).map(Box::new));
     }
 
-    pub(super) fn list_more(&mut self, asker: Asker, listing: Box<Listing>, of: ForListing) {
+    pub(crate) fn list_more(&mut self, asker: Asker, listing: Box<Listing>, of: ForListing) {
         let (_, group) = self.group(asker, &of.view, listing.place());
         self.make_page(listing.hashes(), group, asker, of, move |_| Ok(listing));
     }
@@ -363,7 +363,7 @@ impl Workers {
         });
     }
 
-    pub(super) fn leaves(&mut self, asker: Asker, view: Arc<View>, request: LeavesRequest, given_up: Arc<AtomicBool>) {
+    pub(crate) fn leaves(&mut self, asker: Asker, view: Arc<View>, request: LeavesRequest, given_up: Arc<AtomicBool>) {
         let (_, group) = self.group(asker, &view, request.path.to_rel_path().ok().as_ref());
         let mut begun = None;
         self.run_in_slices(
@@ -377,7 +377,7 @@ impl Workers {
 
     /// Drops what a client that is gone has waiting, or what it has for a request that is over: with it the files that are open for it,
     /// and the names that it asked for. Of what hashes, others may wait for the same; and it is given up otherwise.
-    pub(super) fn forget(&mut self, key: u64, ticket: Option<Ticket>) {
+    pub(crate) fn forget(&mut self, key: u64, ticket: Option<Ticket>) {
         let request = ticket.map(|Ticket(number)| number);
         self.copies.forget(key, request);
         for group in self.mounts.iter().copied().chain([Asker::group_of(key)]) {

@@ -5,7 +5,7 @@
 //! neither one client that doesn't read nor one device that hangs can have all of the room; and a client that has nothing of it gets
 //! a little in any case, so that everybody goes on whatever others do.
 
-use super::limits::{
+use crate::server::limits::{
     CLIENT_COPIES_BYTES_MAX, CLIENT_COPIES_BYTES_SURE, COPIES_BYTES_MAX, DEVICE_COPIES_AHEAD_BYTES_MAX,
 };
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_buffers::PageBuffer;
 
 /// What is copied, and pieces `W` that wait for their room. Those are handed out by the event thread only.
-pub(super) struct Copies<W> {
+pub(crate) struct Copies<W> {
     counts: Arc<Counts>,
     /// Clients for which something waits.
     waiting: HashMap<u64, Lines<W>>,
@@ -27,18 +27,18 @@ pub(super) struct Copies<W> {
 struct Lines<W>(VecDeque<(u64, VecDeque<Wanted<W>>)>);
 
 /// A piece that needs room.
-pub(super) struct Wanted<W> {
-    pub(super) client: u64,
-    pub(super) request: u64,
-    pub(super) device: u64,
-    pub(super) bytes: usize,
-    pub(super) cut: Cut,
-    pub(super) what: W,
+pub(crate) struct Wanted<W> {
+    pub(crate) client: u64,
+    pub(crate) request: u64,
+    pub(crate) device: u64,
+    pub(crate) bytes: usize,
+    pub(crate) cut: Cut,
+    pub(crate) what: W,
 }
 
 /// Whether there may be room for less than all of a piece.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Cut {
+pub(crate) enum Cut {
     /// It is sent as one, or waits.
     Never,
     /// Its beginning will do.
@@ -70,7 +70,7 @@ struct Held {
 }
 
 /// Room for a piece, as long as this is there.
-pub(super) struct Share {
+pub(crate) struct Share {
     counts: Arc<Counts>,
     client: u64,
     bytes: usize,
@@ -87,13 +87,13 @@ struct Copy {
 
 impl<W> Copies<W> {
     /// `wake` is called on any thread when there may be something for [`Copies::next`].
-    pub(super) fn new(wake: impl Fn() + Send + Sync + 'static) -> Copies<W> {
+    pub(crate) fn new(wake: impl Fn() + Send + Sync + 'static) -> Copies<W> {
         let counts = Arc::new(Counts { held: Mutex::default(), wake: Box::new(wake) });
         Copies { counts, waiting: HashMap::new(), turns: VecDeque::new() }
     }
 
     /// Queues a piece.
-    pub(super) fn push(&mut self, wanted: Wanted<W>) {
+    pub(crate) fn push(&mut self, wanted: Wanted<W>) {
         let client = wanted.client;
         let lines = self.waiting.entry(client).or_insert_with(|| {
             self.turns.push_back(client);
@@ -104,7 +104,7 @@ impl<W> Copies<W> {
     }
 
     /// The next piece that has room, and its room. To be asked until there is none.
-    pub(super) fn next(&mut self) -> Option<(W, Share)> {
+    pub(crate) fn next(&mut self) -> Option<(W, Share)> {
         if self.turns.is_empty() {
             return None;
         }
@@ -147,7 +147,7 @@ impl<W> Copies<W> {
     }
 
     /// Drops what a client has waiting, or only what is for one request of it.
-    pub(super) fn forget(&mut self, client: u64, request: Option<u64>) {
+    pub(crate) fn forget(&mut self, client: u64, request: Option<u64>) {
         let Some(lines) = self.waiting.get_mut(&client) else { return };
         match request {
             Some(request) => lines.0.retain(|(of, _)| *of != request),
@@ -259,12 +259,12 @@ fn subtract(counts: &mut HashMap<u64, usize>, key: u64, bytes: usize) {
 }
 
 impl Share {
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// The piece was read: it keeps its room until the last of it is gone.
-    pub(super) fn hold(mut self, bytes: PageBuffer) -> Bytes {
+    pub(crate) fn hold(mut self, bytes: PageBuffer) -> Bytes {
         if let Some(device) = self.ahead.take() {
             self.counts.give_back(|held| subtract(&mut held.ahead, device, self.bytes));
         }
