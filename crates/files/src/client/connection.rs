@@ -10,8 +10,8 @@ use towpath_sockets::{
     Waker,
 };
 
+use super::assembler::{Assembler, Inbound};
 use super::get::GetError;
-use super::inbound::{Assembler, Inbound};
 use crate::limits::{CHUNK_BYTES_MAX, DATA_ENTRIES_MAX};
 use crate::protocol::WireError;
 use crate::protocol::control::Request;

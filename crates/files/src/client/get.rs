@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use towpath_sockets::{Endpoint, SocketError};
 
 use super::connection::{CancelHandle, ConnectOptions, Connection, Happened};
+use super::destination::place;
 use super::disk::{Disk, DiskOptions};
-use super::place::place;
-use super::sink::Sink;
+use super::output::Sink;
 use super::transfer::{
     FileFailure, Output, Placement, Progress, Source, Totals, Transfer, TransferError, TransferOptions,
 };
@@ -395,7 +395,7 @@ impl Driver {
         let disk = Disk::start(&place.dir, self.disk, move || waker.wake())
             .map_err(|error| GetError::Destination { path: place.dir.clone(), reason: error.to_string() })?;
         if place.placement == Placement::Below {
-            disk.take_turn(&self.source).map_err(|reason| GetError::Destination { path: place.dir.clone(), reason })?;
+            disk.lock_tree(&self.source).map_err(|reason| GetError::Destination { path: place.dir.clone(), reason })?;
         }
         self.sink = Sink::Disk(Box::new(disk));
         self.transfer.destination(place.placement, place.fresh);

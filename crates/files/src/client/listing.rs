@@ -5,11 +5,11 @@
 
 use std::time::{Duration, Instant};
 
+use super::assembler::Inbound;
 use super::connection::{CancelHandle, ConnectOptions, Connection, Happened};
 use super::get::GetError;
-use super::inbound::Inbound;
+use super::idle_timer::IdleTimer;
 use super::transfer::{HASH_BYTES_PER_SECOND_MIN, LISTING_BUSY_WAIT, TransferError};
-use super::waiting::Waiting;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{Base, EntryKind, ListEntry, ListPage, ListRequest, ListTarget, Reply, Request};
 
@@ -55,7 +55,7 @@ fn run(
     let mut listing = Listing::new(options);
     let unreachable = |reason: String| GetError::Connect { endpoint: options.connect.endpoint.to_string(), reason };
     let (mut connected, mut last_reason) = (false, "no answer".to_owned());
-    let mut waiting = Waiting::new(Instant::now());
+    let mut waiting = IdleTimer::new(Instant::now());
     // Until when it isn't asked for again, since the server has no room for it.
     let mut busy: Option<(Instant, TransferError)> = None;
     // What was told can't be taken back: such a listing isn't begun again.

@@ -3,19 +3,19 @@
 //! [`transfer`] decides, without touching anything; `disk` hashes, writes and installs; `connection` is the wire. [`get()`] puts
 //! them together: one thread for the wire and the decisions, a few for the disk.
 
-mod breaks;
+pub mod assembler;
 mod connection;
+mod destination;
 mod disk;
 mod get;
-pub mod inbound;
+mod idle_timer;
 mod listing;
 mod names;
-mod place;
+mod output;
 mod ranges;
-mod sink;
+mod reconnects;
 mod stream;
 pub mod transfer;
-mod waiting;
 
 pub use connection::{CancelHandle, ConnectOptions};
 #[cfg(fuzzing)]

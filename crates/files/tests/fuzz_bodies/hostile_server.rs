@@ -6,7 +6,7 @@ use super::fake_disk::{FakeDisk, LARGE};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
-use towpath_files::client::inbound::{Assembler, Inbound};
+use towpath_files::client::assembler::{Assembler, Inbound};
 use towpath_files::client::transfer::{DiskReport, Output, Placement, Source, Transfer, TransferOptions};
 use towpath_files::digest::{Digest, LeafHasher, LeafSize};
 use towpath_files::path::RelPath;

@@ -9,7 +9,7 @@ use crate::root::{Dir, FileKind, FileStat, Links, Root, RootError, Timestamp};
 
 use super::install::DIR_MODE_BITS;
 use super::partial::root_error;
-use super::turn::{NotOurs, Turn};
+use super::tree_lock::{Held, TreeLock};
 
 /// Mode of directories that are made, less the umask, until they get their own.
 const DIR_MODE: u32 = 0o777;
@@ -29,7 +29,7 @@ pub(super) struct Destination {
     /// Directories whose names were synced, if they are to be.
     synced: Mutex<HashSet<RelPath>>,
     /// Where the destination of a tree is, if there is a lock to be had.
-    turn: Mutex<Option<Turn>>,
+    tree_lock: Mutex<Option<TreeLock>>,
 }
 
 impl Destination {
@@ -45,16 +45,16 @@ impl Destination {
             durable,
             partials: Mutex::default(),
             synced: Mutex::default(),
-            turn: Mutex::default(),
+            tree_lock: Mutex::default(),
         })
     }
 
     /// Keeps other transfers of the same tree away for as long as this is there.
-    pub(super) fn take_turn(&self, source: &Source) -> Result<(), String> {
+    pub(super) fn lock_tree(&self, source: &Source) -> Result<(), String> {
         let Ok(dir) = self.root.open_dir(&RelPath::root()) else { return Ok(()) };
-        match Turn::take(dir, source) {
-            Ok(turn) => *self.turn.lock().unwrap_or_else(PoisonError::into_inner) = turn,
-            Err(NotOurs(name)) => {
+        match TreeLock::take(dir, source) {
+            Ok(lock) => *self.tree_lock.lock().unwrap_or_else(PoisonError::into_inner) = lock,
+            Err(Held(name)) => {
                 return Err(format!("another transfer of the same into it is under way: it holds {name}"));
             }
         }
@@ -144,7 +144,7 @@ impl Destination {
     /// Gives the destination itself its time, and if it is to have one its mode: nothing more is written below it.
     pub(super) fn finish(&self, mode: Option<u32>, modified: Timestamp) -> Result<(), DiskError> {
         // What it holds is a file in here, and to remove it changes the time.
-        drop(self.turn.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.tree_lock.lock().unwrap_or_else(PoisonError::into_inner).take());
         let done = self.root.open_dir(&RelPath::root()).and_then(|dir| {
             if let Some(mode) = mode {
                 dir.set_own_mode(mode & DIR_MODE_BITS)?;

@@ -6,9 +6,9 @@ use std::os::unix::fs::FileExt;
 
 use towpath_buffers::PageBuffer;
 
-use super::claim::{Unclaimed, claim};
+use super::cancel::Cancelled;
 use super::destination::{Destination, check_in_the_way, in_the_way};
-use super::given_up::GivenUp;
+use super::lock::{Unclaimed, claim};
 use super::partial::{Log, io_error, root_error, stat_of};
 use super::state::{self, Header, State};
 use crate::client::names::partial_names;
@@ -27,7 +27,7 @@ pub(super) fn inspect(
     local: &RelPath,
     listed: &Version,
     verify: bool,
-    given_up: &GivenUp,
+    cancelled: &Cancelled,
 ) -> Result<Found, DiskError> {
     let failed = |error: RootError| root_error("cannot look at its place", &error);
     let Some((parent, name)) = local.split() else { return Err(failed(RootError::NotAFile)) };
@@ -53,7 +53,7 @@ pub(super) fn inspect(
     }
     check_writable()?;
     if has_state(listed)
-        && let Some((partial, stat)) = partial_of(&dir, local, name, listed, verify, given_up)?
+        && let Some((partial, stat)) = partial_of(&dir, local, name, listed, verify, cancelled)?
     {
         destination.note_partial(local, stat);
         return Ok(Found::Partial(partial));
@@ -61,7 +61,7 @@ pub(super) fn inspect(
     clear_away(&dir, listed, name);
     match existing {
         Some(stat) if stat.kind == FileKind::File && stat.size == listed.size && verify => {
-            same_size(&dir, name, given_up)
+            same_size(&dir, name, cancelled)
         }
         _ => Ok(Found::Nothing),
     }
@@ -97,12 +97,12 @@ fn is_empty_dir(dir: &Dir, name: &[u8]) -> bool {
 }
 
 /// The file has the right size: what it hashes to tells whether it has to be sent.
-fn same_size(dir: &Dir, name: &[u8], given_up: &GivenUp) -> Result<Found, DiskError> {
+fn same_size(dir: &Dir, name: &[u8], cancelled: &Cancelled) -> Result<Found, DiskError> {
     let Ok((file, before)) = dir.open_file(name) else { return Ok(Found::Nothing) };
     let mut hasher = blake3::Hasher::new();
     let whole = read_range(&file, 0, before.size, &mut PageBuffer::default(), |bytes| {
         hasher.update(bytes);
-        given_up.check_behind_a_piece()
+        cancelled.check_behind_a_piece()
     });
     let unchanged = FileStat::try_from(&file).is_ok_and(|after| after.same_content(&before));
     Ok(if whole.is_ok() && unchanged { Found::SameSize(Digest(*hasher.finalize().as_bytes())) } else { Found::Nothing })
@@ -115,7 +115,7 @@ fn partial_of(
     name: &[u8],
     listed: &Version,
     verify: bool,
-    given_up: &GivenUp,
+    cancelled: &Cancelled,
 ) -> Result<Option<(Partial, FileStat)>, DiskError> {
     let (part_name, state_name) = partial_names(name);
     let file = match claim(dir, &part_name) {
@@ -140,7 +140,7 @@ fn partial_of(
     // Written before a crash of the machine, cut off meanwhile, or never hashed: only what is hashed now can be trusted.
     let trusted = header.boot == state::boot_id() && header.boot != [0; 16] && !may_be_cut(&header, &stat);
     if !trusted || (verify && !header.verified) {
-        rehash(&file, &mut state, verify, given_up).map_err(|error| io_error("cannot read a partial file", &error))?;
+        rehash(&file, &mut state, verify, cancelled).map_err(|error| io_error("cannot read a partial file", &error))?;
         Log::write(dir, &state_name, &state)?;
     }
     if !verify && is_known_to_be_wrong(&state) {
@@ -189,11 +189,11 @@ fn tail_of(state: &State, length: u64) -> Option<Range> {
 }
 
 /// Hashes the leaves that are said to be whole; those that aren't what they are said to be are forgotten.
-pub(super) fn rehash(file: &File, state: &mut State, verify: bool, given_up: &GivenUp) -> io::Result<()> {
+pub(super) fn rehash(file: &File, state: &mut State, verify: bool, cancelled: &Cancelled) -> io::Result<()> {
     let leaves = state.header.leaves;
     let recorded = std::mem::take(&mut state.whole);
     for (leaf, value) in recorded {
-        let Some(hashed) = hash_leaf(file, leaves, leaf, given_up)? else { continue };
+        let Some(hashed) = hash_leaf(file, leaves, leaf, cancelled)? else { continue };
         if !state.header.verified && verify {
             // Checked against the digest like any other, once all are there.
             state.whole.insert(leaf, hashed);
@@ -206,13 +206,13 @@ pub(super) fn rehash(file: &File, state: &mut State, verify: bool, given_up: &Gi
     Ok(())
 }
 
-fn hash_leaf(file: &File, leaves: LeafSize, leaf: u64, given_up: &GivenUp) -> io::Result<Option<Leaf>> {
+fn hash_leaf(file: &File, leaves: LeafSize, leaf: u64, cancelled: &Cancelled) -> io::Result<Option<Leaf>> {
     let (Ok((offset, length)), Ok(mut hasher)) = (leaves.range(leaf), LeafHasher::new(leaves, leaf)) else {
         return Ok(None);
     };
     match read_range(file, offset, length, &mut PageBuffer::default(), |bytes| {
         let _ = hasher.update(bytes);
-        given_up.check_behind_a_piece()
+        cancelled.check_behind_a_piece()
     }) {
         Ok(()) => Ok(hasher.finish().ok()),
         // A hole at the end that was never written.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use super::super::claim;
+use super::super::lock;
 use super::super::state::{BootId, State, boot_id};
 use super::*;
 use crate::root::Timestamp;
@@ -45,7 +45,7 @@ impl Partly {
 
     fn inspect_as(&self, listed: Version, verify: bool) -> Option<Partial> {
         let destination = Destination::new(self.temp.path(), false).unwrap();
-        match inspect(&destination, &"f".parse().unwrap(), &listed, verify, &GivenUp::default()).unwrap() {
+        match inspect(&destination, &"f".parse().unwrap(), &listed, verify, &Cancelled::default()).unwrap() {
             Found::Partial(partial) => Some(partial),
             Found::Nothing => None,
             other => panic!("{other:?}"),
@@ -184,7 +184,7 @@ fn what_is_left_over_is_removed() {
     let partly = Partly::new(boot_id(), true);
     let (part, state) = names(partly.temp.path());
     let held = File::open(&part).unwrap();
-    claim::lock(&held).unwrap();
+    lock::lock(&held).unwrap();
     assert_eq!(partly.inspect_as(listed(MIB as u64), true), None);
     assert_eq!(left(&partly), 2);
     drop(held);

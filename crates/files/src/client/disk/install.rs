@@ -9,9 +9,9 @@ use std::io::Write;
 
 use bytes::Bytes;
 
-use super::claim;
+use super::cancel::Cancelled;
 use super::destination::{self, Destination};
-use super::given_up::GivenUp;
+use super::lock;
 use super::partial::{self, OpenPartial, PartialFile, io_error, root_error};
 use crate::client::names::partial_names;
 use crate::client::transfer::{DiskError, SmallFile, SmallOutcome, Version};
@@ -60,12 +60,12 @@ pub(super) fn install(
     content: &PartialFile,
     open: &OpenPartial,
     durable: bool,
-    given_up: &GivenUp,
+    cancelled: &Cancelled,
 ) -> Result<(), DiskError> {
     let version = &content.spec.version;
     let stat = partial::stat_of(&open.file)?;
     let FileStat { size, mode, .. } = stat;
-    if size < version.size || open.was_cut(&stat, given_up)? {
+    if size < version.size || open.was_cut(&stat, cancelled)? {
         return Err(content.shortened());
     }
     if size > version.size {
@@ -122,10 +122,10 @@ fn install_unnamed(
         Err(RootError::Exists) => {
             // Only a rename replaces what is there without a moment in which neither is.
             let (part_name, _) = partial_names(name);
-            claim::lock(&file)?;
+            lock::lock(&file)?;
             let linked = match dir.link_unnamed(&file, &part_name) {
                 Err(RootError::Exists) => {
-                    let _displaced = claim::displace(dir, &part_name)?;
+                    let _displaced = lock::displace(dir, &part_name)?;
                     dir.link_unnamed(&file, &part_name)
                 }
                 other => other,
@@ -139,7 +139,7 @@ fn install_unnamed(
 
 fn install_renamed(dir: &Dir, name: &[u8], small: &SmallFile, durable: bool) -> Result<(), DiskError> {
     let (part_name, _) = partial_names(name);
-    let file = claim::create(dir, &part_name)?;
+    let file = lock::create(dir, &part_name)?;
     let mode = partial::stat_of(&file)?.mode;
     write_small(&file, mode, small, durable).inspect_err(|_| remove_own(dir, &part_name, &file))?;
     rename_small(dir, &part_name, &file, name)
@@ -147,14 +147,14 @@ fn install_renamed(dir: &Dir, name: &[u8], small: &SmallFile, durable: bool) -> 
 
 /// Gives a file that is locked, and has a partial file's name, its own.
 fn rename_small(dir: &Dir, part_name: &[u8], file: &File, name: &[u8]) -> Result<(), DiskError> {
-    if !claim::has_name(dir, part_name, file)? {
-        return Err(claim::lost());
+    if !lock::has_name(dir, part_name, file)? {
+        return Err(lock::lost());
     }
     rename_over(dir, part_name, name).inspect_err(|_| remove_own(dir, part_name, file))
 }
 
 fn remove_own(dir: &Dir, part_name: &[u8], file: &File) {
-    if claim::has_name(dir, part_name, file).is_ok_and(|is_own| is_own) {
+    if lock::has_name(dir, part_name, file).is_ok_and(|is_own| is_own) {
         let _ = dir.remove_file(part_name);
     }
 }
@@ -210,7 +210,7 @@ pub(super) fn make_link(
     destination::check_in_the_way(existing.as_ref())?;
     if existing.is_none_or(|stat| stat.kind != FileKind::Link) || dir.read_link(&name).ok().as_deref() != Some(target) {
         let (part_name, state_name) = partial_names(&name);
-        if claim::displace(&dir, &part_name)?.is_some() {
+        if lock::displace(&dir, &part_name)?.is_some() {
             // Of a file that was here partly, and is a link now.
             let _ = dir.remove_file(&state_name);
         }

@@ -1,13 +1,13 @@
 //! The disk: a few threads that hash, write and install what the transfer's state machine commands.
 
-mod claim;
+mod cancel;
 mod destination;
-mod given_up;
 mod inspect;
 mod install;
+mod lock;
 mod partial;
 mod state;
-mod turn;
+mod tree_lock;
 mod worker;
 
 use std::collections::HashMap;
@@ -22,9 +22,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use cancel::Cancelled;
 use destination::Destination;
 pub(super) use destination::OWNER_MODE;
-use given_up::GivenUp;
 pub(super) use install::DIR_MODE_BITS;
 use partial::PartialFile;
 use worker::{Job, Worker};
@@ -64,7 +64,7 @@ pub(super) struct Disk {
     destination: Arc<Destination>,
     jobs: Vec<Sender<Job>>,
     threads: Vec<JoinHandle<()>>,
-    given_up: GivenUp,
+    cancelled: Cancelled,
     reports: Receiver<DiskReport>,
     /// Reports that this thread made itself.
     own_reports: Sender<DiskReport>,
@@ -98,15 +98,15 @@ impl Disk {
         });
         let (own_reports, reports) = channel();
         let queued_bytes = Arc::new(AtomicU64::new(0));
-        let given_up = GivenUp::default();
+        let cancelled = Cancelled::default();
         let (mut jobs, mut threads, mut small_jobs) = (Vec::new(), Vec::new(), Vec::new());
         for index in 0..options.workers.max(1) {
             let (sender, receiver) = channel();
             let queued = Arc::clone(&queued_bytes);
             let small = Arc::new(AtomicUsize::new(0));
             small_jobs.push(Arc::clone(&small));
-            let (destination, given_up) = (Arc::clone(&destination), given_up.clone());
-            let worker = Worker::new(destination, given_up, own_reports.clone(), Arc::clone(&wake), queued, small);
+            let (destination, cancelled) = (Arc::clone(&destination), cancelled.clone());
+            let worker = Worker::new(destination, cancelled, own_reports.clone(), Arc::clone(&wake), queued, small);
             let thread = std::thread::Builder::new().name(format!("disk-{index}"));
             threads.push(thread.spawn(move || worker.run(&receiver))?);
             jobs.push(sender);
@@ -118,7 +118,7 @@ impl Disk {
             destination,
             jobs,
             threads,
-            given_up,
+            cancelled,
             reports,
             own_reports,
             awake,
@@ -131,13 +131,13 @@ impl Disk {
     }
 
     /// Keeps other transfers of the same tree from the destination until this ends. An error, why it may not begin, if one has it.
-    pub(super) fn take_turn(&self, source: &Source) -> Result<(), String> {
-        self.destination.take_turn(source)
+    pub(super) fn lock_tree(&self, source: &Source) -> Result<(), String> {
+        self.destination.lock_tree(source)
     }
 
     /// Pieces of files here that were read for hashing, by all workers.
     pub(super) fn pieces_read(&self) -> u64 {
-        self.given_up.pieces_read()
+        self.cancelled.pieces_read()
     }
 
     /// Takes a command. Small files wait for [`Disk::flush`].
@@ -268,7 +268,7 @@ impl Disk {
     /// As if it were dropped, but an error, the place, if the workers do nothing for so long: who hangs in a call to the disk is left
     /// there.
     pub(super) fn end(mut self, patience: Duration) -> Result<(), String> {
-        self.given_up.set();
+        self.cancelled.set();
         self.jobs.clear();
         // The last one who can report is a worker then.
         (self.own_reports, _) = channel();
@@ -317,7 +317,7 @@ impl Drop for Disk {
     /// Waits for the workers to write what they have: nobody writes below the destination when a transfer is over. What they only
     /// look at isn't waited for.
     fn drop(&mut self) {
-        self.given_up.set();
+        self.cancelled.set();
         self.jobs.clear();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {

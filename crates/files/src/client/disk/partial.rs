@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
-use super::claim::{self, Unclaimed, claim};
+use super::cancel::Cancelled;
 use super::destination::Destination;
-use super::given_up::GivenUp;
 use super::inspect::rehash;
+use super::lock::{self, Unclaimed, claim};
 use super::state::{self, Header, State};
 use crate::client::names::partial_names;
 use crate::client::transfer::{ContentSpec, DiskError};
@@ -124,7 +124,7 @@ impl OpenPartial {
         let file = if spec.resume {
             reopen(destination, &spec.local, &dir, &part_name)?
         } else {
-            claim::create(&dir, &part_name)?
+            lock::create(&dir, &part_name)?
         };
         let size = spec.version.size;
         if !spec.version.sparse && size > 0 {
@@ -177,7 +177,7 @@ impl OpenPartial {
 
     /// Whether a file of which all is written takes so little space that it was cut off meanwhile, and made long again. Few file
     /// systems take less for other reasons: so it is read and hashed again, where that can tell.
-    pub(super) fn was_cut(&self, stat: &FileStat, given_up: &GivenUp) -> Result<bool, DiskError> {
+    pub(super) fn was_cut(&self, stat: &FileStat, cancelled: &Cancelled) -> Result<bool, DiskError> {
         if !self.is_reserved || stat.allocated >= stat.size {
             return Ok(false);
         }
@@ -188,7 +188,7 @@ impl OpenPartial {
         if !state.header.verified {
             return Ok(false);
         }
-        rehash(&self.file, &mut state, true, given_up).map_err(cannot)?;
+        rehash(&self.file, &mut state, true, cancelled).map_err(cannot)?;
         Ok((state.whole.len() as u64) < state.header.leaves.count())
     }
 
@@ -228,7 +228,7 @@ impl OpenPartial {
 
     /// An error if another file has its name now. That one's state has the state's name, too.
     pub(super) fn check_name(&self) -> Result<(), DiskError> {
-        if claim::has_name(&self.dir, &self.part_name, &self.file)? { Ok(()) } else { Err(claim::lost()) }
+        if lock::has_name(&self.dir, &self.part_name, &self.file)? { Ok(()) } else { Err(lock::lost()) }
     }
 
     /// Removes the names of the file and its state, as far as they are there and its own.

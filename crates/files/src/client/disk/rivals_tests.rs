@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::super::transfer::{ContentSpec, FileKey, Found, SmallOutcome, Version};
-use super::claim::{Unclaimed, claim, create, hold};
+use super::lock::{Unclaimed, claim, create, hold};
 use super::*;
 use crate::client::names::partial_names;
 use crate::digest::{Digest, LeafSize};

@@ -12,8 +12,8 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use towpath_buffers::PageBuffer;
 
+use super::cancel::Cancelled;
 use super::destination::Destination;
-use super::given_up::GivenUp;
 use super::inspect::{inspect, read_range};
 use super::install::{self, OpenDir};
 use super::partial::{OpenPartial, PartialFile, io_error};
@@ -100,7 +100,7 @@ struct OpenLeaf {
 
 pub(super) struct Worker {
     destination: Arc<Destination>,
-    given_up: GivenUp,
+    cancelled: Cancelled,
     reports: Sender<DiskReport>,
     wake: Arc<dyn Fn() + Send + Sync>,
     /// Bytes in memory that wait for workers.
@@ -117,7 +117,7 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) fn new(
         destination: Arc<Destination>,
-        given_up: GivenUp,
+        cancelled: Cancelled,
         reports: Sender<DiskReport>,
         wake: Arc<dyn Fn() + Send + Sync>,
         queued_bytes: Arc<AtomicU64>,
@@ -125,7 +125,7 @@ impl Worker {
     ) -> Self {
         Self {
             destination,
-            given_up,
+            cancelled,
             reports,
             wake,
             queued_bytes,
@@ -179,7 +179,7 @@ impl Worker {
     fn work(&mut self, job: Job) -> Vec<DiskReport> {
         let report = match job {
             Job::Inspect { file, local, listed, verify } => {
-                let found = inspect(&self.destination, &local, &listed, verify, &self.given_up);
+                let found = inspect(&self.destination, &local, &listed, verify, &self.cancelled);
                 DiskReport::Inspected { file, found }
             }
             Job::Small(files) => {
@@ -202,7 +202,8 @@ impl Worker {
             }
             Job::Install { file, content } => {
                 let durable = self.destination.durable;
-                let result = content.open().and_then(|open| install::install(&content, &open, durable, &self.given_up));
+                let result =
+                    content.open().and_then(|open| install::install(&content, &open, durable, &self.cancelled));
                 DiskReport::Installed { file, result }
             }
             Job::Touch { file, local, version } => {
@@ -315,7 +316,7 @@ impl Worker {
             let mut state = self.leaf_at(content, &open, leaf, at)?;
             let now = end.min(state.end) - at;
             if let Some(hasher) = &mut state.hasher {
-                hash_zeros(hasher, now, &self.given_up)?;
+                hash_zeros(hasher, now, &self.cancelled)?;
             }
             state.position += now;
             at += now;
@@ -366,7 +367,7 @@ impl Worker {
     ) -> Result<(), DiskError> {
         read_range(&open.file, offset, length, &mut self.buffer, |bytes| {
             let _ = hasher.update(bytes);
-            self.given_up.check_behind_a_piece()
+            self.cancelled.check_behind_a_piece()
         })
         .map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => content.shortened(),
@@ -388,10 +389,10 @@ impl Worker {
     }
 }
 
-fn hash_zeros(hasher: &mut LeafHasher, length: u64, given_up: &GivenUp) -> Result<(), DiskError> {
+fn hash_zeros(hasher: &mut LeafHasher, length: u64, cancelled: &Cancelled) -> Result<(), DiskError> {
     let mut left = length;
     while left > 0 {
-        given_up.check().map_err(|error| io_error("cannot hash a hole", &error))?;
+        cancelled.check().map_err(|error| io_error("cannot hash a hole", &error))?;
         let now = usize::try_from(left).unwrap_or(ZEROS.len()).min(ZEROS.len());
         hasher.update(ZEROS.get(..now).unwrap_or_default()).map_err(|error| leaf_error(&error))?;
         left -= now as u64;

@@ -5,11 +5,11 @@ mod state;
 use std::io::Write;
 use std::time::Instant;
 
-use super::breaks::Breaks;
 use super::connection::{CancelHandle, ConnectOptions, Connection, Happened};
 use super::get::{GetError, Summary};
+use super::idle_timer::IdleTimer;
+use super::reconnects::Reconnects;
 use super::transfer::{Progress, Source, TransferError};
-use super::waiting::Waiting;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::Compression;
@@ -68,8 +68,8 @@ fn run(
     cancel: &CancelHandle,
 ) -> Result<(), GetError> {
     let (mut ever_connected, mut connected, mut last_reason) = (false, false, None);
-    let mut waiting = Waiting::new(Instant::now());
-    let mut breaks = Breaks::default();
+    let mut waiting = IdleTimer::new(Instant::now());
+    let mut breaks = Reconnects::default();
     loop {
         if cancel.is_cancelled() {
             return Err(TransferError::Cancelled.into());

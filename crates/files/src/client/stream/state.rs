@@ -7,9 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::StreamOptions;
-use crate::client::inbound::Inbound;
+use crate::client::assembler::Inbound;
+use crate::client::idle_timer::tells_nothing;
 use crate::client::transfer::{AGAIN_MAX, Credit, HASH_BYTES_PER_SECOND_MIN, Progress, TransferError, in_vain};
-use crate::client::waiting::tells_nothing;
 use crate::digest::{Digest, Leaf, LeafSize, merge_leaves};
 use crate::limits::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, LEAF_VALUE_BYTES, LEAVES_PAGE_MAX};
 use crate::path::{Escaped, RelPath};

@@ -3,10 +3,10 @@
 use bytes::Bytes;
 
 use super::Transfer;
-use super::asked::{Asked, AskedState};
 use super::command::{DiskCommand, FileKey, SmallFile, Version};
 use super::file::Phase;
 use super::outcome::TransferError;
+use super::requests::{Asked, AskedState};
 use crate::digest::{Digest, LeafSize};
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{DigestReply, ErrorReply, FileAnswer, FileMetadata, Reply};
@@ -73,7 +73,7 @@ impl Transfer {
     }
 
     fn metadata_came(&mut self, id: u32, metadata: &FileMetadata) -> Result<(), TransferError> {
-        self.later.opened_one();
+        self.retry.opened_one();
         let asked = self.asked_mut(id, metadata.n)?;
         if asked.state != AskedState::Awaited {
             return TransferError::protocol("metadata of a file twice");
@@ -173,7 +173,7 @@ impl Transfer {
         let Some(fetch) = self.fetches.remove(&id) else {
             return TransferError::protocol("a request is done that was not made");
         };
-        self.share.grow();
+        self.concurrency.grow();
         for asked in fetch.files {
             if asked.state != AskedState::Over {
                 return TransferError::protocol("a request is done before its files are");
@@ -193,7 +193,7 @@ impl Transfer {
         let reason = format!("the server says: {} ({})", error.message, error.code);
         if self.listing.open_id() == Some(&id) {
             // It came just now.
-            let now = self.waiting_since.since();
+            let now = self.idle.since();
             if error.code == ErrorCode::Busy && self.listing.is_asked_for_later(now, self.options.idle_timeout) {
                 return Ok(());
             }
@@ -209,7 +209,7 @@ impl Transfer {
         // Not a word of these files came: asking for them again, when and as the server has room, is no second attempt.
         let is_later = error.code == ErrorCode::Busy
             && fetch.files.iter().all(|asked| asked.state == AskedState::Awaited)
-            && self.share.shrink(self.fetches.len());
+            && self.concurrency.shrink(self.fetches.len());
         for asked in fetch.files {
             let asked_here = self.files.get(&asked.file).is_some_and(|task| task.asked.0 == id);
             if asked.state != AskedState::Over && asked_here {

@@ -1,9 +1,9 @@
 //! Fetches: files asked for in batches, and again if what came of them is of no use.
 
-use super::asked::{Asked, AskedState, Fetch};
 use super::command::{ContentKey, DiskCommand, FileKey};
 use super::file::{FileTask, LeafQuery, Phase};
 use super::outcome::{TransferError, in_vain};
+use super::requests::{Asked, AskedState, Fetch};
 use super::{AGAIN_MAX, Transfer};
 use crate::digest::LEAF_BYTES_MIN;
 use crate::limits::FILE_RANGES_MAX;
@@ -23,7 +23,7 @@ impl Transfer {
         if self.placement.is_none() || self.wait_for_space() {
             return;
         }
-        while self.fetches.len() < self.share.fetches {
+        while self.fetches.len() < self.concurrency.fetches {
             let id = self.fresh_id();
             let (files, asked, small) = self.batch(id);
             if files.is_empty() {
@@ -66,7 +66,7 @@ impl Transfer {
                 continue;
             };
             let is_small = task.version.size <= SMALL_FILE_BYTES;
-            let count_max = if is_small { self.share.files } else { self.share.files.min(LARGE_BATCH_MAX) };
+            let count_max = if is_small { self.concurrency.files } else { self.concurrency.files.min(LARGE_BATCH_MAX) };
             let full = files.len() >= count_max || json_bytes >= BATCH_JSON_BYTES;
             if !files.is_empty() && (full || is_small != small) {
                 break;

@@ -5,20 +5,20 @@
 //! while the listing goes on, written as they come, checked against their digests, and installed. Whatever a server says is
 //! checked against what it was asked; what breaks the protocol ends the transfer, what concerns one file ends that file.
 
+mod acks;
 mod answers;
-mod asked;
 mod checking;
 mod command;
-mod confirming;
+mod concurrency;
 mod credit;
 mod fetching;
 mod file;
 mod keys;
-mod later;
 mod listing;
 mod outcome;
 mod pieces;
-mod share;
+mod requests;
+mod retry;
 #[cfg(test)]
 mod tests;
 
@@ -33,20 +33,20 @@ pub use outcome::{FileFailure, Progress, Totals, TransferError};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use asked::Fetch;
-use confirming::Confirmations;
+use acks::Confirmations;
+use concurrency::Concurrency;
 pub(in crate::client) use credit::Credit;
 use fetching::Space;
 use file::FileTask;
 use keys::Counted;
-use later::Later;
 use listing::{ListedDir, Listing};
 use pieces::Piece;
-use share::Share;
+use requests::Fetch;
+use retry::RetryQueue;
 
-use super::breaks::Breaks;
-use super::inbound::Inbound;
-use super::waiting::{Waiting, tells_nothing};
+use super::assembler::Inbound;
+use super::idle_timer::{IdleTimer, tells_nothing};
+use super::reconnects::Reconnects;
 use crate::path::RelPath;
 use crate::protocol::WireError;
 use crate::protocol::control::{Compression, Reply, Request};
@@ -128,8 +128,8 @@ pub struct Transfer {
     contents: HashMap<ContentKey, FileKey, Counted>,
     waiting: VecDeque<FileKey>,
     fetches: HashMap<u32, Fetch, Counted>,
-    share: Share,
-    later: Later,
+    concurrency: Concurrency,
+    retry: RetryQueue,
     /// Files whose leaves are to be asked for.
     leaves_wanted: Vec<FileKey>,
     /// Requests for leaves under way.
@@ -152,8 +152,8 @@ pub struct Transfer {
     outputs: VecDeque<Output>,
     totals: Totals,
     failure: Option<TransferError>,
-    waiting_since: Waiting,
-    breaks: Breaks,
+    idle: IdleTimer,
+    breaks: Reconnects,
 }
 
 impl Transfer {
@@ -179,8 +179,8 @@ impl Transfer {
             contents: HashMap::default(),
             waiting: VecDeque::new(),
             fetches: HashMap::default(),
-            share: Share::default(),
-            later: Later::default(),
+            concurrency: Concurrency::default(),
+            retry: RetryQueue::default(),
             leaves_wanted: Vec::new(),
             leaf_requests: HashMap::default(),
             credit: Credit::new(options.window_bytes, options.chunk_bytes),
@@ -196,8 +196,8 @@ impl Transfer {
             outputs: VecDeque::new(),
             totals: Totals::default(),
             failure: None,
-            waiting_since: Waiting::new(now),
-            breaks: Breaks::default(),
+            idle: IdleTimer::new(now),
+            breaks: Reconnects::default(),
             options,
         }
     }
@@ -206,7 +206,7 @@ impl Transfer {
     /// it has sent anything is given up, too.
     pub fn connected(&mut self) {
         self.connected = true;
-        self.share = Share::default();
+        self.concurrency = Concurrency::default();
         self.credit.reset();
         self.pump();
     }
@@ -258,7 +258,7 @@ impl Transfer {
             _ => None,
         };
         match &reply {
-            Some(Ok(reply)) if tells_nothing(reply) => self.waiting_since.came_to_nothing(),
+            Some(Ok(reply)) if tells_nothing(reply) => self.idle.came_to_nothing(),
             _ => self.progressed(now),
         }
         let result = match inbound {
@@ -305,32 +305,32 @@ impl Transfer {
             self.over();
         }
         if self.stage != Stage::Over && now >= self.idle_deadline() {
-            let seconds = now.saturating_duration_since(self.waiting_since.since()).as_secs();
+            let seconds = now.saturating_duration_since(self.idle.since()).as_secs();
             self.fail(TransferError::Stalled { seconds, connected: self.connected });
         }
     }
 
     /// Bytes come of something that isn't whole yet: nobody is idle.
     pub fn arriving(&mut self, now: Instant) {
-        self.waiting_since.arriving(now);
+        self.idle.arriving(now);
     }
 
     /// What is here already is being read: it takes as long as it takes.
     pub fn reading(&mut self, now: Instant) {
-        self.waiting_since.progressed(now);
+        self.idle.progressed(now);
     }
 
     /// When [`Transfer::tick`] has to be called at the latest.
     pub fn deadline(&self) -> Instant {
         let idle = self.idle_deadline();
-        [self.listing.again_at(), self.later.again_at()].into_iter().flatten().fold(idle, Instant::min)
+        [self.listing.again_at(), self.retry.again_at()].into_iter().flatten().fold(idle, Instant::min)
     }
 
     /// When too little has happened for too long.
     fn idle_deadline(&self) -> Instant {
         // A server that has sent all of a file, and only hashes it, may be silent for as long as that takes.
         let hashing = Duration::from_secs(self.bytes_hashed() / HASH_BYTES_PER_SECOND_MIN);
-        self.waiting_since.since() + self.options.idle_timeout.saturating_add(hashing).min(PATIENCE_MAX)
+        self.idle.since() + self.options.idle_timeout.saturating_add(hashing).min(PATIENCE_MAX)
     }
 
     /// Ends the transfer early: tells the server, and leaves what is there for another time.
@@ -365,7 +365,7 @@ impl Transfer {
     }
 
     fn progressed(&mut self, now: Instant) {
-        self.waiting_since.progressed(now);
+        self.idle.progressed(now);
     }
 
     fn send(&mut self, request: Request) {

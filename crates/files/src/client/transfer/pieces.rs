@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 
-use super::asked::AskedState;
 use super::command::{ContentKey, ContentSpec, DiskCommand, FileKey, Part, SmallFile};
 use super::fetching::SMALL_FILE_BYTES;
 use super::file::{Content, Phase};
 use super::outcome::TransferError;
+use super::requests::AskedState;
 use super::{AGAIN_MAX, Transfer};
 use crate::digest::LeafSize;
 use crate::protocol::data::{Body, DataEntry, DataHeader};

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::super::{DiskCommand, Output, Placement, Transfer, TransferError};
 use super::world::World;
-use crate::client::inbound::Inbound;
+use crate::client::assembler::Inbound;
 use crate::digest::Digest;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::*;

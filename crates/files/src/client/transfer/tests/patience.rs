@@ -55,7 +55,7 @@ fn content(session: &mut Session, n: u32) {
     let hole = DataEntry { n, end: false, body: Body::Hole, offset: 0, length: SIZE, body_length: 0 };
     session.piece(session.fetch_id(), hole);
     assert_eq!(patience(session), 60, "in the middle of a piece");
-    session.give(crate::client::inbound::Inbound::BodyEnd);
+    session.give(crate::client::assembler::Inbound::BodyEnd);
     assert_eq!(patience(session), 60, "while the disk writes");
     disk_is_done(session);
 }

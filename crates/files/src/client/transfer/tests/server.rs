@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use super::world::{Draw, Faults, noise};
-use crate::client::inbound::Inbound;
+use crate::client::assembler::Inbound;
 use crate::digest::{Digest, Leaf, LeafSize, TreeHasher};
 use crate::protocol::ErrorCode;
 use crate::protocol::control::*;

@@ -7,7 +7,7 @@ use proptest::prelude::TestCaseError;
 
 use super::disk::SimDisk;
 use super::server::SimServer;
-use crate::client::inbound::Inbound;
+use crate::client::assembler::Inbound;
 use crate::client::transfer::{Output, Placement, Source, Totals, Transfer, TransferError, TransferOptions};
 use crate::path::RelPath;
 

@@ -8,13 +8,13 @@ use std::time::Instant;
 use crate::protocol::control::Reply;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Waiting {
+pub(super) struct IdleTimer {
     since: Instant,
     /// What that was before bytes came of a message that isn't whole.
     before: Option<Instant>,
 }
 
-impl Waiting {
+impl IdleTimer {
     pub(super) fn new(now: Instant) -> Self {
         Self { since: now, before: None }
     }
@@ -58,7 +58,7 @@ mod tests {
     fn what_comes_to_nothing_is_forgotten_and_no_more() {
         let at = |begin: Instant, seconds| begin + Duration::from_secs(seconds);
         let begin = Instant::now();
-        let mut waiting = Waiting::new(begin);
+        let mut waiting = IdleTimer::new(begin);
         waiting.arriving(at(begin, 1));
         waiting.arriving(at(begin, 2));
         assert_eq!(waiting.since(), at(begin, 2));

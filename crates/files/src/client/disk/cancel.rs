@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Whether the transfer is over, so that nobody takes what hashing comes to. It is looked at before each piece that is hashed: files,
 /// holes, and the leaves that a server announces, may be of any size.
 #[derive(Clone, Debug, Default)]
-pub(super) struct GivenUp {
+pub(super) struct Cancelled {
     is_over: Arc<AtomicBool>,
     pieces_read: Arc<AtomicU64>,
 }
 
-impl GivenUp {
+impl Cancelled {
     pub(super) fn set(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }

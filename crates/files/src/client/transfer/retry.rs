@@ -12,7 +12,7 @@ const BUSY_WAIT: Duration = Duration::from_secs(1);
 
 /// What waits for better times.
 #[derive(Debug, Default)]
-pub(super) struct Later {
+pub(super) struct RetryQueue {
     files: Vec<FileKey>,
     again_at: Option<Instant>,
     /// Since when it has been refused, and no file was opened.
@@ -20,7 +20,7 @@ pub(super) struct Later {
     is_told: bool,
 }
 
-impl Later {
+impl RetryQueue {
     /// The server could open a file.
     pub(super) fn opened_one(&mut self) {
         self.since = None;
@@ -35,8 +35,8 @@ impl Transfer {
     /// The server is too busy for this file now: what is here of it stays.
     pub(super) fn busy_with(&mut self, key: FileKey, reason: String) -> Result<(), TransferError> {
         // It came just now.
-        let now = self.waiting_since.since();
-        let since = *self.later.since.get_or_insert(now);
+        let now = self.idle.since();
+        let since = *self.retry.since.get_or_insert(now);
         if now.saturating_duration_since(since) >= self.options.idle_timeout {
             return self.file_failed(key, reason);
         }
@@ -44,21 +44,21 @@ impl Transfer {
         if matches!(task.phase, Phase::Requested) {
             task.phase = Phase::Waiting;
         }
-        if !std::mem::replace(&mut self.later.is_told, true) {
+        if !std::mem::replace(&mut self.retry.is_told, true) {
             let warning = format!("{}: {reason}; it is asked for again later", task.remote);
             self.warn(warning);
         }
-        self.later.again_at.get_or_insert(now + BUSY_WAIT);
-        self.later.files.push(key);
+        self.retry.again_at.get_or_insert(now + BUSY_WAIT);
+        self.retry.files.push(key);
         Ok(())
     }
 
     /// Queues them once it is time to. Whether it was.
     pub(super) fn ask_later_ones(&mut self, now: Instant) -> bool {
-        if self.later.again_at.take_if(|at| *at <= now).is_none() {
+        if self.retry.again_at.take_if(|at| *at <= now).is_none() {
             return false;
         }
-        for key in std::mem::take(&mut self.later.files) {
+        for key in std::mem::take(&mut self.retry.files) {
             match self.files.get_mut(&key).map(|task| &mut task.phase) {
                 Some(Phase::Waiting) => self.waiting.push_back(key),
                 Some(Phase::Leaves(query)) => {

@@ -7,20 +7,20 @@ const SMALL_BATCH_MAX: usize = 1024;
 
 /// How much the server takes at a time: less than all while it has many clients, as it says.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Share {
+pub(super) struct Concurrency {
     /// Fetches.
     pub(super) fetches: usize,
     /// Small files in each.
     pub(super) files: usize,
 }
 
-impl Default for Share {
+impl Default for Concurrency {
     fn default() -> Self {
         Self { fetches: FETCHES_OPEN_MAX, files: SMALL_BATCH_MAX }
     }
 }
 
-impl Share {
+impl Concurrency {
     /// Becomes less, as the server has refused one more beside so many that are open. Not if it was as little as can be.
     pub(super) fn shrink(&mut self, open: usize) -> bool {
         match open {
@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn a_share_becomes_less_to_the_last_and_comes_back() {
-        let mut share = Share::default();
+        let mut share = Concurrency::default();
         assert!(share.shrink(3));
         assert_eq!((share.fetches, share.files), (3, SMALL_BATCH_MAX));
         let refusals = (0..100).take_while(|_| share.shrink(0)).count();

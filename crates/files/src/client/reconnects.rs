@@ -6,12 +6,12 @@ const IN_A_ROW_MAX: u32 = 20;
 
 /// Counts them.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Breaks {
+pub(super) struct Reconnects {
     in_a_row: u32,
     furthest: u64,
 }
 
-impl Breaks {
+impl Reconnects {
     /// A connection broke when the transfer had come so far, in any unit that only grows as it gets on. The number of
     /// breaks in a row, if that is too many.
     pub(super) fn broke_at(&mut self, reached: u64) -> Option<u32> {
@@ -32,7 +32,7 @@ mod tests {
 
     #[test]
     fn only_breaks_without_progress_count() {
-        let mut breaks = Breaks::default();
+        let mut breaks = Reconnects::default();
         assert!((1..100).all(|reached| breaks.broke_at(reached).is_none() && !breaks.is_stuck()));
         assert!((0..IN_A_ROW_MAX).all(|_| breaks.broke_at(99).is_none()));
         assert_eq!(breaks.broke_at(50), Some(IN_A_ROW_MAX + 1));
