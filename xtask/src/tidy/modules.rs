@@ -32,6 +32,15 @@ const CRATES: &[Crate] = &[
     },
     Crate { folder: "crates/files", layers: "path | root | digest | limits | protocol | client server", known: &[] },
     Crate { folder: "crates/requests", layers: "limits | body | numbered | message | majordomo", known: &[] },
+    Crate {
+        folder: "crates/journal",
+        layers: "block spool | storage | read | error | types | record | queue recover | segments | directory index \
+            | compaction inspect replay | writer | discard",
+        known: &[
+            Known { from: "types", to: "recover", why: "Recovered says which tails were cut off" },
+            Known { from: "error", to: "segments", why: "is_full knows which I/O errors mean a full disk" },
+        ],
+    },
     Crate { folder: "crates/client", layers: "connection | client worker | sans_io", known: &[] },
     Crate { folder: "crates/broker", layers: "core | server", known: &[] },
     Crate { folder: "crates/tow", layers: "cli | runtime | commands", known: &[] },

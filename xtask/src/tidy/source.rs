@@ -71,8 +71,8 @@ impl File {
         let mut code = Vec::new();
         let mut at = 0;
         while at < tokens.len() {
-            if is_cfg_test(&tokens[at..]) {
-                at = end_of_item(&tokens, at + CFG_TEST.len());
+            if let Some(attribute) = cfg_test(&tokens[at..]) {
+                at = end_of_item(&tokens, at + attribute);
             } else {
                 code.push(tokens[at]);
                 at += 1;
@@ -87,15 +87,20 @@ fn is_checked(path: &str) -> bool {
     [".rs", ".md", ".py"].iter().any(|end| path.ends_with(end))
 }
 
-const CFG_TEST: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
-
-fn is_cfg_test(tokens: &[&Token]) -> bool {
-    tokens.len() >= CFG_TEST.len()
-        && CFG_TEST.iter().zip(tokens).all(|(wanted, token)| match &token.kind {
-            Kind::Word(word) => word == wanted,
-            Kind::Punct(punct) => wanted.chars().eq([*punct]),
-            _ => false,
-        })
+/// The length of the attribute that the tokens begin with, if it keeps an item to tests: `#[cfg(test)]` or `#[cfg(any(test, ...))]`.
+fn cfg_test(tokens: &[&Token]) -> Option<usize> {
+    let begins = |words: &[&str]| {
+        tokens.len() >= words.len()
+            && words.iter().zip(tokens).all(|(wanted, token)| match &token.kind {
+                Kind::Word(word) => word == wanted,
+                Kind::Punct(punct) => wanted.chars().eq([*punct]),
+                _ => false,
+            })
+    };
+    let is_for_tests =
+        begins(&["#", "[", "cfg", "(", "test", ")"]) || begins(&["#", "[", "cfg", "(", "any", "(", "test"]);
+    let end = tokens.iter().position(|token| token.is(']'))?;
+    is_for_tests.then_some(end + 1)
 }
 
 /// The position behind the item that begins at `at`: behind its first `;` or closing brace outside of other brackets.
@@ -125,8 +130,8 @@ fn test_modules(file: &File) -> Vec<String> {
     let stem = file.path.trim_end_matches(".rs");
     let (folder, name) = stem.rsplit_once('/').unwrap_or(("", stem));
     let folder = if ["mod", "lib", "main"].contains(&name) { folder } else { stem };
-    let declared = (0..tokens.len()).filter(|at| is_cfg_test(&tokens[*at..])).filter_map(|at| {
-        let item = &tokens[at + CFG_TEST.len()..];
+    let declared = (0..tokens.len()).filter_map(|at| {
+        let item = &tokens[at + cfg_test(&tokens[at..])?..];
         let at = item.iter().position(|token| token.word() == Some("mod"))?;
         let name = item.get(at + 1)?.word()?;
         (at <= 4 && item.get(at + 2)?.is(';')).then(|| format!("{folder}/{name}"))
@@ -154,7 +159,7 @@ mod tests {
     #[test]
     fn modules_declared_for_tests_are_test_files() {
         let tree = tree(&[
-            ("crates/x/src/lib.rs", "#[cfg(test)]\npub(crate) mod fake;\nmod real;"),
+            ("crates/x/src/lib.rs", "#[cfg(any(test, feature = \"fake\"))]\npub(crate) mod fake;\nmod real;"),
             ("crates/x/src/fake.rs", ""),
             ("crates/x/src/fake/disk.rs", ""),
             ("crates/x/src/real.rs", "#[cfg(test)]\nmod fake;"),
