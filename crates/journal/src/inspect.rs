@@ -96,9 +96,9 @@ pub fn inspect(
 }
 
 /// A segment in memory, which can only be read.
-struct Octets<'a>(&'a [u8]);
+struct SegmentBytes<'a>(&'a [u8]);
 
-impl StorageFile for Octets<'_> {
+impl StorageFile for SegmentBytes<'_> {
     fn length(&self) -> io::Result<u64> {
         Ok(self.0.len() as u64)
     }
@@ -151,7 +151,7 @@ pub fn fuzz_segment(data: &[u8]) {
 }
 
 fn read_segment(segment: &[u8], header: &SegmentHeader) -> usize {
-    let mut reader = Reader::new(Octets(segment), header, segment.len() as u64);
+    let mut reader = Reader::new(SegmentBytes(segment), header, segment.len() as u64);
     let mut blocks = 0;
     while let Ok(Next::Block { mut bytes, .. }) = reader.next() {
         blocks += 1;

@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_unwritten_until_its_last_octet_is_not() {
+    fn a_message_is_unwritten_until_its_last_byte_is_not() {
         let mut outbox: Outbox<&'static [u8]> = Outbox::default();
         outbox.open();
         let bytes = |length: usize| Body::Bytes(Bytes::from(vec![b'x'; length]));

@@ -60,7 +60,7 @@ fn deadlines_beyond_the_clock_are_never() {
 }
 
 #[test]
-fn a_ping_goes_out_each_interval_and_any_octet_answers_it() {
+fn a_ping_goes_out_each_interval_and_any_byte_answers_it() {
     let mut end = End::ready(beating(1000, 400, 250), SocketType::Dealer);
     assert_eq!(end.connection.deadline(), Some(at(1000)));
     end.connection.on_timeout(at(999)).unwrap();

@@ -313,8 +313,8 @@ fn name_for(client: ClientId, number: u64, body: &Body) -> ClientId {
 fn name_of(text: &[u8]) -> Option<ClientId> {
     let text: &[u8; 32] = text.try_into().ok()?;
     let mut name = [0; 16];
-    for (octet, pair) in name.iter_mut().zip(text.chunks_exact(2)) {
-        *octet = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    for (byte, pair) in name.iter_mut().zip(text.chunks_exact(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
     }
     Some(ClientId(name))
 }

@@ -183,9 +183,9 @@ mod tests {
         }
     }
 
-    fn digested(octet: u8, leaves: usize) -> Arc<Digested> {
+    fn digested(byte: u8, leaves: usize) -> Arc<Digested> {
         let leaf_size = LeafSize::for_file(10);
-        Arc::new(Digested { digest: Digest([octet; 32]), leaf_size, leaves: vec![[octet; 32]; leaves].into() })
+        Arc::new(Digested { digest: Digest([byte; 32]), leaf_size, leaves: vec![[byte; 32]; leaves].into() })
     }
 
     const LATER: Timestamp = Timestamp { seconds: 5000, nanoseconds: 0 };
@@ -240,9 +240,9 @@ mod tests {
     fn a_file_remembers_over_restarts_and_whatever_is_cut_off_it() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("digests");
-        let value = |octet| {
+        let value = |byte| {
             let leaf_size = LeafSize::announced(1024, 10).unwrap();
-            Arc::new(Digested { digest: Digest([octet; 32]), leaf_size, leaves: [[octet; 32]].into() })
+            Arc::new(Digested { digest: Digest([byte; 32]), leaf_size, leaves: [[byte; 32]].into() })
         };
         let cache = DigestCache::with_file(1 << 20, &path).unwrap();
         let second = DigestCache::with_file(1 << 20, &path).unwrap_err();

@@ -270,7 +270,7 @@ mod tests {
         }
 
         #[test]
-        fn one_changed_octet_changes_its_leaf_alone(at in 0usize..40_000) {
+        fn one_changed_byte_changes_its_leaf_alone(at in 0usize..40_000) {
             let mut bytes = bytes(40_000);
             let leaves = LeafSize::announced(4096, 40_000).unwrap();
             let tree = |bytes: &[u8]| {

@@ -174,8 +174,8 @@ fn read_whole(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
 
 fn checksum(body: &[u8]) -> [u8; CHECKSUM_BYTES] {
     let mut checksum = [0; CHECKSUM_BYTES];
-    for (octet, of_hash) in checksum.iter_mut().zip(blake3::hash(body).as_bytes()) {
-        *octet = *of_hash;
+    for (byte, of_hash) in checksum.iter_mut().zip(blake3::hash(body).as_bytes()) {
+        *byte = *of_hash;
     }
     checksum
 }

@@ -215,10 +215,10 @@ proptest! {
 
     /// Bytes that begin as they should get further into the decoder than random ones.
     #[test]
-    fn data_headers_with_some_bytes_changed(entries in vec(entries(), 1..4), at in any::<prop::sample::Index>(), octet in any::<u8>()) {
+    fn data_headers_with_some_bytes_changed(entries in vec(entries(), 1..4), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
         let mut frame = DataHeader { id: 1, entries }.encode().unwrap();
         let at = at.index(frame.len());
-        frame[at] = octet;
+        frame[at] = byte;
         if let Ok(header) = DataHeader::decode(&frame) {
             prop_assert_eq!(header.encode().unwrap(), frame, "a header that is taken is the only way to write what it says");
         }
@@ -226,17 +226,17 @@ proptest! {
 
     /// The same for JSON: members are there, with values of other types and sizes.
     #[test]
-    fn replies_with_some_bytes_changed(reply in replies(), at in any::<prop::sample::Index>(), octet in any::<u8>()) {
+    fn replies_with_some_bytes_changed(reply in replies(), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
         let mut json = reply.encode();
         let at = at.index(json.len());
-        json[at] = octet;
+        json[at] = byte;
         let _ = Reply::decode(&json);
         let _ = Request::decode(&json);
     }
 }
 
 #[test]
-fn data_header_octet_by_octet() {
+fn data_header_byte_by_byte() {
     let header = DataHeader {
         id: 0x0102_0304,
         entries: vec![

@@ -128,7 +128,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_wanted_octet_comes_once_and_in_order(
+        fn every_wanted_byte_comes_once_and_in_order(
             ranges in proptest::option::of(ascending()),
             extents in ascending(),
             size in 0u64..400,

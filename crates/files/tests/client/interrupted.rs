@@ -88,7 +88,7 @@ fn connections_that_break_early_still_bring_what_comes_in_one_piece() {
 }
 
 #[test]
-fn a_writer_gets_every_octet_once_however_often_the_connection_is_cut() {
+fn a_writer_gets_every_byte_once_however_often_the_connection_is_cut() {
     let source = tempfile::tempdir().unwrap();
     let content = noise(9 * MIB + 5, 12);
     write(&source.path().join("f"), &content);

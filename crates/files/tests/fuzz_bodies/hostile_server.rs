@@ -225,7 +225,7 @@ impl Play {
             entry.body_length = 0;
             return self.send_piece(entry, Bytes::new());
         }
-        let mut bytes = vec![octet_of(asked.name, asked.size); length as usize];
+        let mut bytes = vec![byte_of(asked.name, asked.size); length as usize];
         if shape & 0x40 != 0
             && let Some(byte) = bytes.last_mut()
         {
@@ -401,12 +401,12 @@ fn name_of(path: &[u8]) -> usize {
 }
 
 /// The byte that fills a file.
-fn octet_of(name: usize, size: u64) -> u8 {
+fn byte_of(name: usize, size: u64) -> u8 {
     (name as u8) << 4 | (size as u8 & 7)
 }
 
 fn digest_of(name: usize, size: u64) -> Digest {
-    let bytes = vec![octet_of(name, size); size as usize];
+    let bytes = vec![byte_of(name, size); size as usize];
     Digest(*blake3::hash(&bytes).as_bytes())
 }
 
@@ -414,7 +414,7 @@ fn leaf_values(name: usize, size: u64, leaves: LeafSize) -> Vec<[u8; 32]> {
     let value = |index| {
         let (_, length) = leaves.range(index).expect("a leaf of the file");
         let mut hasher = LeafHasher::new(leaves, index).expect("a leaf of the file");
-        hasher.update(&vec![octet_of(name, size); length as usize]).expect("as long as the leaf");
+        hasher.update(&vec![byte_of(name, size); length as usize]).expect("as long as the leaf");
         hasher.finish().expect("as long as the leaf")
     };
     (0..leaves.count()).map(value).collect()

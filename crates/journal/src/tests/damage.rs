@@ -99,7 +99,7 @@ proptest! {
     /// One byte that is wrong is of no consequence, or ends the journal early, where only the end can have been torn; or else it
     /// stops the start.
     #[test]
-    fn a_wrong_octet_is_never_believed(seed: u64) {
+    fn a_wrong_byte_is_never_believed(seed: u64) {
         let written = written(seed, 120, SMALL);
         let mut random = seed | 1;
         let whole = written.states.last().unwrap();

@@ -30,7 +30,7 @@ fn an_envelope_counts_as_what_it_holds() {
 }
 
 #[test]
-fn frames_of_an_octet_count_what_they_cost() {
+fn frames_of_a_byte_count_what_they_cost() {
     let frames = || (0..1000).map(|_| Bytes::from_static(b"x"));
     let counted = Body::owned(frames().collect::<Vec<_>>()).memory_bytes();
     assert!(counted >= 1000 * 96, "{counted}");

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn header_octet_by_octet() {
+    fn header_byte_by_byte() {
         let bytes = header().encode();
         let mut expected =
             b"TOWPART1\x01\0\0\0\0\0\0\0\0\0\0\0\0\xa0\0\0\xff\xff\xff\xff\xff\xff\xff\xfe\0\0\0\x05\0\0\0\0".to_vec();

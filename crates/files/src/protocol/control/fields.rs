@@ -18,7 +18,7 @@ pub struct WirePath(Vec<u8>);
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct LinkTarget(Vec<u8>);
 
-macro_rules! octet_string {
+macro_rules! byte_string {
     ($name:ident, $plain:literal, $base64:literal) => {
         impl $name {
             /// The bytes.
@@ -69,8 +69,8 @@ macro_rules! octet_string {
     };
 }
 
-octet_string!(WirePath, "path", "path_b64");
-octet_string!(LinkTarget, "target", "target_b64");
+byte_string!(WirePath, "path", "path_b64");
+byte_string!(LinkTarget, "target", "target_b64");
 
 impl WirePath {
     /// The path below a root that this is, if it is one.

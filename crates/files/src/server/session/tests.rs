@@ -397,7 +397,7 @@ impl Simulation {
             return self.check_reply(Reply::decode(json).unwrap());
         }
         // No frame that begins another message begins with a zero, as copied pieces do here.
-        if first.first().is_none_or(|octet| *octet == 0) {
+        if first.first().is_none_or(|byte| *byte == 0) {
             return self.check_plain(first.len() as u64);
         }
         let header = DataHeader::decode(first).unwrap();
