@@ -1,6 +1,6 @@
 //! What is dropped on a thread of a lane.
 
-use crate::Lane;
+use crate::BlockingPool;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::LazyLock;
@@ -9,26 +9,26 @@ use std::sync::LazyLock;
 /// file system may ask the other side, and that of the last descriptor of a file without a name gives back what it had on the disk.
 /// Dropped, it is handed to a lane, which drops it.
 #[derive(Debug)]
-pub struct Elsewhere<T: Send + 'static> {
+pub struct DropOffload<T: Send + 'static> {
     /// Until it is dropped.
     value: Option<T>,
     /// Where, and for which group of it. `None`: it is dropped like anything else.
-    lane: Option<(&'static LazyLock<Lane>, u64)>,
+    lane: Option<(&'static LazyLock<BlockingPool>, u64)>,
 }
 
-impl<T: Send + 'static> Elsewhere<T> {
+impl<T: Send + 'static> DropOffload<T> {
     /// To be dropped in that lane, for that group (such as a device).
-    pub fn new(value: T, lane: &'static LazyLock<Lane>, group: u64) -> Self {
-        Elsewhere { value: Some(value), lane: Some((lane, group)) }
+    pub fn new(value: T, lane: &'static LazyLock<BlockingPool>, group: u64) -> Self {
+        DropOffload { value: Some(value), lane: Some((lane, group)) }
     }
 
     /// To be dropped where its last owner does it.
-    pub fn here(value: T) -> Self {
-        Elsewhere { value: Some(value), lane: None }
+    pub fn inline(value: T) -> Self {
+        DropOffload { value: Some(value), lane: None }
     }
 }
 
-impl<T: Send + 'static> Deref for Elsewhere<T> {
+impl<T: Send + 'static> Deref for DropOffload<T> {
     type Target = T;
 
     #[allow(clippy::expect_used)]
@@ -37,13 +37,13 @@ impl<T: Send + 'static> Deref for Elsewhere<T> {
     }
 }
 
-impl<T: AsFd + Send + 'static> AsFd for Elsewhere<T> {
+impl<T: AsFd + Send + 'static> AsFd for DropOffload<T> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         (**self).as_fd()
     }
 }
 
-impl<T: Send + 'static> Drop for Elsewhere<T> {
+impl<T: Send + 'static> Drop for DropOffload<T> {
     fn drop(&mut self) {
         if let (Some(value), Some((lane, group))) = (self.value.take(), self.lane) {
             // Without a thread it is dropped here.
@@ -56,13 +56,14 @@ impl<T: Send + 'static> Drop for Elsewhere<T> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::LaneLimits;
+    use crate::PoolLimits;
     use std::sync::mpsc::{Sender, channel};
     use std::thread::{self, ThreadId};
     use std::time::Duration;
 
-    static LANE: LazyLock<Lane> =
-        LazyLock::new(|| Lane::new(LaneLimits { name: "drops", threads_max: 1, hanging_max: 0, per_group_max: 1 }));
+    static LANE: LazyLock<BlockingPool> = LazyLock::new(|| {
+        BlockingPool::new(PoolLimits { name: "drops", threads_max: 1, hung_max: 0, per_group_max: 1 })
+    });
 
     struct Tells(Sender<ThreadId>);
 
@@ -77,12 +78,12 @@ mod tests {
         let (sender, dropped) = channel();
         let next = || dropped.recv_timeout(Duration::from_secs(60)).unwrap();
         for _ in 0..100 {
-            drop(Elsewhere::new(Tells(sender.clone()), &LANE, 0));
+            drop(DropOffload::new(Tells(sender.clone()), &LANE, 0));
         }
         for _ in 0..100 {
             assert_ne!(next(), thread::current().id());
         }
-        drop(Elsewhere::here(Tells(sender)));
+        drop(DropOffload::inline(Tells(sender)));
         assert_eq!(next(), thread::current().id());
     }
 }

@@ -11,7 +11,7 @@
 
 mod drop_offload;
 
-pub use drop_offload::Elsewhere;
+pub use drop_offload::DropOffload;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -22,11 +22,11 @@ const HANGS_AFTER: Duration = Duration::from_secs(1);
 
 /// Whether a job is through.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Slice {
+pub enum JobStep {
     /// It is through.
-    Last,
+    Done,
     /// It took its time, and goes on when others had their turn.
-    More,
+    Continue,
 }
 
 /// A job that waits, to be run on one of the lane's threads until it is through.
@@ -34,7 +34,7 @@ trait Job: Send {
     /// What it is for.
     fn request(&self) -> u64;
 
-    fn run(&mut self) -> Slice;
+    fn run(&mut self) -> JobStep;
 }
 
 /// One allocation with all of a job, so that the queues stay small: what they take is strewn among the requests that wait, and keeps
@@ -44,38 +44,38 @@ struct ForRequest<F> {
     job: F,
 }
 
-impl<F: FnMut() -> Slice + Send> Job for ForRequest<F> {
+impl<F: FnMut() -> JobStep + Send> Job for ForRequest<F> {
     fn request(&self) -> u64 {
         self.request
     }
 
-    fn run(&mut self) -> Slice {
+    fn run(&mut self) -> JobStep {
         (self.job)()
     }
 }
 
 /// How much of a lane runs at a time.
 #[derive(Copy, Clone, Debug)]
-pub struct LaneLimits {
+pub struct PoolLimits {
     /// For the threads' names.
     pub name: &'static str,
-    /// Threads that do not hang. They are started when first needed, but for the first one of [`Lane::started`].
+    /// Threads that do not hang. They are started when first needed, but for the first one of [`BlockingPool::started`].
     pub threads_max: usize,
     /// Threads that are replaced when they seem to hang.
-    pub hanging_max: usize,
+    pub hung_max: usize,
     /// Jobs of one group that run at the same time.
     pub per_group_max: usize,
 }
 
 /// One lane of the pool. Dropping it ends its threads once they finish what they run; what waits is dropped.
 #[derive(Debug)]
-pub struct Lane {
+pub struct BlockingPool {
     shared: Arc<Shared>,
 }
 
 #[derive(Debug)]
 struct Shared {
-    limits: LaneLimits,
+    limits: PoolLimits,
     state: Mutex<State>,
     work: Condvar,
 }
@@ -115,16 +115,16 @@ struct Group {
     is_ready: bool,
 }
 
-impl Lane {
+impl BlockingPool {
     /// A lane without threads, so far.
-    pub fn new(limits: LaneLimits) -> Lane {
+    pub fn new(limits: PoolLimits) -> BlockingPool {
         let shared = Shared { limits, state: Mutex::default(), work: Condvar::new() };
-        Lane { shared: Arc::new(shared) }
+        BlockingPool { shared: Arc::new(shared) }
     }
 
     /// A lane that has its first thread: whatever the system gives later, all jobs are done, if one after the other.
-    pub fn started(limits: LaneLimits) -> std::io::Result<Lane> {
-        let lane = Lane::new(limits);
+    pub fn started(limits: PoolLimits) -> std::io::Result<BlockingPool> {
+        let lane = BlockingPool::new(limits);
         lane.shared.start(&mut lane.shared.lock())?;
         Ok(lane)
     }
@@ -132,22 +132,22 @@ impl Lane {
     /// Queues a job behind those of the same group and asker. Never waits. Fails only if the system gives no first thread.
     pub fn submit(&self, group: u64, asker: u64, job: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
         let mut job = Some(job);
-        self.submit_for(0, group, asker, move || {
+        self.submit_steps(0, group, asker, move || {
             if let Some(job) = job.take() {
                 job();
             }
-            Slice::Last
+            JobStep::Done
         })
     }
 
-    /// The same for a request of the asker, by which [`Lane::forget`] can find it, and slice by slice: between two of them other askers,
+    /// The same for a request of the asker, by which [`BlockingPool::cancel`] can find it, and slice by slice: between two of them other askers,
     /// and other requests of this one, have their turns.
-    pub fn submit_for(
+    pub fn submit_steps(
         &self,
         request: u64,
         group: u64,
         asker: u64,
-        job: impl FnMut() -> Slice + Send + 'static,
+        job: impl FnMut() -> JobStep + Send + 'static,
     ) -> std::io::Result<()> {
         let mut state = self.shared.lock();
         state.groups.entry(group).or_default().push(asker, Box::new(ForRequest { request, job }));
@@ -167,22 +167,22 @@ impl Lane {
     }
 }
 
-impl Lane {
+impl BlockingPool {
     /// Drops what this asker has waiting, or only what is for one request of it: in one group, where it has no jobs in others. What
     /// runs goes on.
-    pub fn forget(&self, asker: u64, request: Option<u64>, group: Option<u64>) {
+    pub fn cancel(&self, asker: u64, request: Option<u64>, group: Option<u64>) {
         let mut dropped = Vec::new();
         let mut state = self.shared.lock();
         let all = || state.groups.keys().copied().collect();
         for group in group.map_or_else(all, |group| vec![group]) {
-            dropped.extend(state.forget(asker, request, group));
+            dropped.extend(state.cancel(asker, request, group));
         }
         // Not under the lock: who knows what it takes to drop them.
         drop(state);
     }
 }
 
-impl Drop for Lane {
+impl Drop for BlockingPool {
     fn drop(&mut self) {
         let dropped = {
             let mut state = self.shared.lock();
@@ -211,10 +211,10 @@ impl Shared {
         if state.idle >= state.ready.len() {
             return Ok(());
         }
-        let hanging = state.hanging(Instant::now()).min(self.limits.hanging_max);
+        let hanging = state.hanging(Instant::now()).min(self.limits.hung_max);
         if state.threads < self.limits.threads_max + hanging {
             self.start(state)?;
-        } else if !state.watched && hanging < self.limits.hanging_max {
+        } else if !state.watched && hanging < self.limits.hung_max {
             let shared = Arc::clone(self);
             // Without this thread the lane is as slow as its slowest jobs, no more than that.
             let watch = std::thread::Builder::new().name(self.limits.name.into()).spawn(move || shared.watch());
@@ -264,7 +264,7 @@ impl Shared {
             if ran.is_err() {
                 tracing::error!(lane = self.limits.name, "a job panicked");
             }
-            let goes_on = if matches!(ran, Ok(Slice::More)) {
+            let goes_on = if matches!(ran, Ok(JobStep::Continue)) {
                 Some(job)
             } else {
                 // Not under the lock.
@@ -289,7 +289,7 @@ impl State {
         self.since.values().filter(|since| now.saturating_duration_since(**since) >= HANGS_AFTER).count()
     }
 
-    fn take(&mut self, group: u64, limits: &LaneLimits) -> Option<(u64, Box<dyn Job>)> {
+    fn take(&mut self, group: u64, limits: &PoolLimits) -> Option<(u64, Box<dyn Job>)> {
         let entry = self.groups.get_mut(&group)?;
         entry.is_ready = false;
         let taken = entry.pop()?;
@@ -303,14 +303,14 @@ impl State {
         self.groups.entry(group).or_default().put_back(asker, job);
     }
 
-    fn finished(&mut self, group: u64, limits: &LaneLimits) {
+    fn finished(&mut self, group: u64, limits: &PoolLimits) {
         if let Some(entry) = self.groups.get_mut(&group) {
             entry.running = entry.running.saturating_sub(1);
         }
         self.update(group, limits);
     }
 
-    fn forget(&mut self, asker: u64, request: Option<u64>, group: u64) -> Option<VecDeque<Box<dyn Job>>> {
+    fn cancel(&mut self, asker: u64, request: Option<u64>, group: u64) -> Option<VecDeque<Box<dyn Job>>> {
         let entry = self.groups.get_mut(&group)?;
         let waiting = entry.waiting.remove(&asker)?;
         let (jobs, kept) = waiting.into_iter().partition(|job| request.is_none_or(|request| job.request() == request));
@@ -331,7 +331,7 @@ impl State {
     }
 
     /// Gives the group its turn if it may have one, forgets it if nothing of it is left.
-    fn update(&mut self, group: u64, limits: &LaneLimits) {
+    fn update(&mut self, group: u64, limits: &PoolLimits) {
         let Some(entry) = self.groups.get_mut(&group) else { return };
         if entry.turns.is_empty() {
             if entry.running == 0 {

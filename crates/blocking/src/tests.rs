@@ -3,10 +3,10 @@
 use super::*;
 use std::sync::mpsc;
 
-const LIMITS: LaneLimits = LaneLimits { name: "test", threads_max: 2, hanging_max: 0, per_group_max: 1 };
+const LIMITS: PoolLimits = PoolLimits { name: "test", threads_max: 2, hung_max: 0, per_group_max: 1 };
 
 /// Has a thread of the lane run a job of this group and asker until what is given is dropped.
-fn occupy(lane: &Lane, group: u64, asker: u64) -> mpsc::Sender<()> {
+fn occupy(lane: &BlockingPool, group: u64, asker: u64) -> mpsc::Sender<()> {
     let (gate, closed) = mpsc::channel::<()>();
     let (begun, has_begun) = mpsc::channel();
     lane.submit(group, asker, move || {
@@ -20,7 +20,7 @@ fn occupy(lane: &Lane, group: u64, asker: u64) -> mpsc::Sender<()> {
 
 #[test]
 fn a_group_that_hangs_occupies_no_more_than_its_share() {
-    let lane = Lane::new(LIMITS);
+    let lane = BlockingPool::new(LIMITS);
     let (gate, closed) = mpsc::channel::<()>();
     let closed = Arc::new(Mutex::new(closed));
     let (done, finished) = mpsc::channel();
@@ -44,7 +44,7 @@ fn a_group_that_hangs_occupies_no_more_than_its_share() {
 
 #[test]
 fn threads_that_hang_are_replaced_up_to_a_bound() {
-    let lane = Lane::new(LaneLimits { hanging_max: 3, ..LIMITS });
+    let lane = BlockingPool::new(PoolLimits { hung_max: 3, ..LIMITS });
     let (gate, closed) = mpsc::channel::<()>();
     let closed = Arc::new(Mutex::new(closed));
     let (done, finished) = mpsc::channel();
@@ -77,7 +77,7 @@ fn threads_that_hang_are_replaced_up_to_a_bound() {
 #[test]
 fn groups_and_askers_take_turns() {
     for asker_of in [|number: u64| (number, 0), |number: u64| (0, number)] {
-        let lane = Lane::new(LaneLimits { threads_max: 1, ..LIMITS });
+        let lane = BlockingPool::new(PoolLimits { threads_max: 1, ..LIMITS });
         let gate = occupy(&lane, 0, 0);
         let (done, finished) = mpsc::channel();
         for number in [1, 1, 1, 2, 2, 3] {
@@ -93,7 +93,7 @@ fn groups_and_askers_take_turns() {
 #[test]
 fn jobs_of_a_group_run_side_by_side_as_far_as_allowed() {
     for _ in 0..100 {
-        let lane = Lane::new(LaneLimits { threads_max: 3, per_group_max: 2, ..LIMITS });
+        let lane = BlockingPool::new(PoolLimits { threads_max: 3, per_group_max: 2, ..LIMITS });
         // Each of the two waits for the other: one after the other, they would never end.
         let barrier = Arc::new(std::sync::Barrier::new(2));
         let (done, finished) = mpsc::channel();
@@ -115,7 +115,7 @@ fn jobs_of_a_group_run_side_by_side_as_far_as_allowed() {
 
 #[test]
 fn what_waits_for_an_asker_that_is_gone_is_dropped() {
-    let lane = Lane::new(LaneLimits { threads_max: 1, ..LIMITS });
+    let lane = BlockingPool::new(PoolLimits { threads_max: 1, ..LIMITS });
     let gate = occupy(&lane, 1, 1);
     let (done, finished) = mpsc::channel();
     for (group, asker) in [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1)] {
@@ -123,9 +123,9 @@ fn what_waits_for_an_asker_that_is_gone_is_dropped() {
         lane.submit(group, asker, move || done.send((group, asker)).unwrap()).unwrap();
     }
     drop(done);
-    lane.forget(1, None, None);
+    lane.cancel(1, None, None);
     drop(gate);
-    lane.forget(2, None, Some(9));
+    lane.cancel(2, None, Some(9));
     let mut left: Vec<_> = finished.iter().collect();
     left.sort_unstable();
     assert_eq!(left, [(1, 2), (2, 2)]);
@@ -134,19 +134,19 @@ fn what_waits_for_an_asker_that_is_gone_is_dropped() {
 
 #[test]
 fn what_waits_for_a_request_that_is_over_is_dropped() {
-    let lane = Lane::new(LaneLimits { threads_max: 1, ..LIMITS });
+    let lane = BlockingPool::new(PoolLimits { threads_max: 1, ..LIMITS });
     let gate = occupy(&lane, 1, 1);
     let (done, finished) = mpsc::channel();
     for (request, group, asker) in [(5, 1, 1), (6, 1, 1), (5, 1, 1), (7, 1, 1), (5, 1, 2), (5, 2, 1)] {
         let done = done.clone();
-        lane.submit_for(request, group, asker, move || {
+        lane.submit_steps(request, group, asker, move || {
             done.send((request, group, asker)).unwrap();
-            Slice::Last
+            JobStep::Done
         })
         .unwrap();
     }
     drop(done);
-    lane.forget(1, Some(5), None);
+    lane.cancel(1, Some(5), None);
     drop(gate);
     let mut left: Vec<_> = finished.iter().collect();
     left.sort_unstable();
@@ -154,7 +154,7 @@ fn what_waits_for_a_request_that_is_over_is_dropped() {
     wait_for_no_groups(&lane);
 }
 
-fn wait_for_no_groups(lane: &Lane) {
+fn wait_for_no_groups(lane: &BlockingPool) {
     while !lane.shared.lock().groups.is_empty() {
         std::thread::yield_now();
     }
@@ -163,7 +163,7 @@ fn wait_for_no_groups(lane: &Lane) {
 
 #[test]
 fn a_panic_ends_one_job_only() {
-    let lane = Lane::new(LaneLimits { threads_max: 1, ..LIMITS });
+    let lane = BlockingPool::new(PoolLimits { threads_max: 1, ..LIMITS });
     let (done, finished) = mpsc::channel();
     lane.submit(1, 0, || std::panic::resume_unwind(Box::new(()))).unwrap();
     lane.submit(1, 0, move || done.send(()).unwrap()).unwrap();
@@ -173,7 +173,7 @@ fn a_panic_ends_one_job_only() {
 /// A thread that goes, because those that hung are back, leaves what is ready to others; these may hang as well.
 #[test]
 fn what_a_thread_that_goes_leaves_is_done_though_the_others_hang() {
-    let lane = Lane::new(LaneLimits { threads_max: 1, hanging_max: 4, ..LIMITS });
+    let lane = BlockingPool::new(PoolLimits { threads_max: 1, hung_max: 4, ..LIMITS });
     let (release_first, first) = mpsc::channel::<()>();
     let (done, finished) = mpsc::channel();
     lane.submit(1, 0, move || first.recv().unwrap_or(())).unwrap();
@@ -189,15 +189,15 @@ fn what_a_thread_that_goes_leaves_is_done_though_the_others_hang() {
 
 #[test]
 fn long_jobs_give_way_between_their_slices() {
-    let lane = Lane::new(LaneLimits { threads_max: 1, ..LIMITS });
+    let lane = BlockingPool::new(PoolLimits { threads_max: 1, ..LIMITS });
     let gate = occupy(&lane, 0, 0);
     let (done, finished) = mpsc::channel();
     for (name, request, asker, mut slices) in [("a", 1, 1, 3), ("b", 1, 1, 1), ("c", 2, 1, 2), ("d", 1, 2, 1)] {
         let done = done.clone();
-        lane.submit_for(request, 0, asker, move || {
+        lane.submit_steps(request, 0, asker, move || {
             done.send(name).unwrap();
             slices -= 1;
-            if slices == 0 { Slice::Last } else { Slice::More }
+            if slices == 0 { JobStep::Done } else { JobStep::Continue }
         })
         .unwrap();
     }
@@ -209,7 +209,7 @@ fn long_jobs_give_way_between_their_slices() {
 
 #[test]
 fn a_lane_that_is_started_has_its_first_thread_and_starts_no_other_for_one_job() {
-    let lane = Lane::started(LIMITS).unwrap();
+    let lane = BlockingPool::started(LIMITS).unwrap();
     assert_eq!(lane.shared.lock().threads, 1);
     let begun = Instant::now();
     while lane.shared.lock().idle == 0 {

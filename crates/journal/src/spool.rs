@@ -17,7 +17,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
-use towpath_blocking::{Elsewhere, Lane, LaneLimits};
+use towpath_blocking::{BlockingPool, DropOffload, PoolLimits};
 use towpath_buffers::PageBuffer;
 use towpath_requests::body::{Body, LargeBody};
 use towpath_sockets::FileRange;
@@ -28,14 +28,14 @@ const PREFIX: &str = "spool-";
 /// Closing the last descriptor of a file without a name gives back what it had on the disk, which takes 0.1 to 0.2 s a GiB, or for ever
 /// where the disk hangs; and who drops a body last is often the thread that has all peers. Which disk a file is on can't be asked without
 /// waiting for it, so all are one group.
-const CLOSE_LANE: LaneLimits = LaneLimits { name: "spool-close", threads_max: 1, hanging_max: 7, per_group_max: 8 };
-static CLOSING: LazyLock<Lane> = LazyLock::new(|| Lane::new(CLOSE_LANE));
+const CLOSE_LANE: PoolLimits = PoolLimits { name: "spool-close", threads_max: 1, hung_max: 7, per_group_max: 8 };
+static CLOSING: LazyLock<BlockingPool> = LazyLock::new(|| BlockingPool::new(CLOSE_LANE));
 
 /// An open file of a body.
-type Shared = Elsewhere<Arc<File>>;
+type Shared = DropOffload<Arc<File>>;
 
 fn shared(file: Arc<File>) -> Shared {
-    Elsewhere::new(file, &CLOSING, 0)
+    DropOffload::new(file, &CLOSING, 0)
 }
 
 /// A directory in which bodies are put while they arrive. What is in it is gone with the last one who holds it, or with the
@@ -276,7 +276,7 @@ impl LargeBody for SpooledBody {
         let (length, stays_in_memory) = (self.length, self.stays_in_memory);
         // It is never written again, so it can't become shorter but by a hand from outside.
         let range = FileRange::new(self, 0, length).close_if_short();
-        Some(if stays_in_memory { range.in_memory() } else { range })
+        Some(if stays_in_memory { range.assume_cached() } else { range })
     }
 }
 

@@ -18,7 +18,7 @@ pub const INLINE_BYTES_MAX: usize = 46;
 
 /// A slice of what was read keeps all of that alive. Frames of so many bytes have a buffer of their own, and are shared. Smaller ones are
 /// copied, so that what is held is never more than twice what is counted.
-pub const SHARE_FROM_BYTES: usize = towpath_sockets::OWN_BUFFER_BYTES;
+pub const SHARE_FROM_BYTES: usize = towpath_sockets::DEDICATED_BUFFER_BYTES;
 
 /// A frame that is kept beyond the turn in which it came.
 pub fn kept(frame: Bytes) -> Bytes {

@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut asked, mut received) = (0, 0);
     let mut server = None;
     while received < size {
-        hub.turn(None)?;
+        hub.poll(None)?;
         while let Some(event) = hub.next_event() {
             match event {
                 Event::Ready { peer } => server = Some(peer),

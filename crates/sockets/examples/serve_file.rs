@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut hub = Hub::new(HubOptions::new(SocketType::Router))?;
     println!("serving on {}", hub.bind(&endpoint.parse()?)?);
     loop {
-        hub.turn(None)?;
+        hub.poll(None)?;
         while let Some(event) = hub.next_event() {
             let Event::Message { peer, frames, .. } = event else { continue };
             let number = |index: usize| std::str::from_utf8(frames.get(index)?).ok()?.parse::<u64>().ok();

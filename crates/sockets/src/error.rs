@@ -65,7 +65,7 @@ impl From<rustix::io::Errno> for SocketError {
 /// Why a message was not taken. It comes back, nothing is dropped.
 #[derive(Debug, Error)]
 pub enum SendError {
-    /// The peer's queue is at its bound in bytes; [`crate::Event::Room`] tells when there is room again.
+    /// The peer's queue is at its bound in bytes; [`crate::Event::Writable`] tells when there is room again.
     #[error("the peer's queue is full")]
     Full(Message),
     /// There is no such peer (any more).

@@ -57,7 +57,7 @@ pub enum Event {
         more: bool,
     },
     /// The peer's queue has room again, after it was full.
-    Room {
+    Writable {
         /// Which peer.
         peer: PeerId,
     },
@@ -70,7 +70,7 @@ pub enum Event {
         /// Whether the file had all that was promised; otherwise the frame ended in zeros.
         whole: bool,
     },
-    /// A peer that isn't read from ([`crate::Hub::pause_reading`], [`crate::Hub::hold_back`]) has closed its side, or the connection has failed. What came
+    /// A peer that isn't read from ([`crate::Hub::pause_reading`], [`crate::Hub::set_large_messages`]) has closed its side, or the connection has failed. What came
     /// before its end is still there to be read, and [`Event::Gone`] follows it; who doesn't want that any more calls
     /// [`crate::Hub::disconnect`]. Nothing that is sent will be read: ZMTP peers don't close one direction alone. An end behind
     /// more bytes than the kernel has room for doesn't come here; something that is sent, such as a PING, finds out then.

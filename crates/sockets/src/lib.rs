@@ -11,13 +11,13 @@
 //! client.connect(&endpoint)?;
 //!
 //! let echoed = loop {
-//!     server.turn(Some(std::time::Duration::from_millis(1)))?;
+//!     server.poll(Some(std::time::Duration::from_millis(1)))?;
 //!     while let Some(event) = server.next_event() {
 //!         if let Event::Message { peer, frames, .. } = event {
 //!             server.send(peer, frames.into_iter().collect::<Message>())?;
 //!         }
 //!     }
-//!     client.turn(Some(std::time::Duration::from_millis(1)))?;
+//!     client.poll(Some(std::time::Duration::from_millis(1)))?;
 //!     match client.next_event() {
 //!         Some(Event::Ready { peer }) => client.send(peer, Message::new().with(&b"hello"[..]))?,
 //!         Some(Event::Message { frames, .. }) => break frames,
@@ -74,10 +74,10 @@ pub use hub::{Hub, LargeMessages};
 pub use message::{FileRange, Frame, IfShort, Message, OpenFile};
 pub use net::endpoint::Endpoint;
 pub use net::transport::Address;
-pub use options::{Backoff, Congestion, HubOptions, WORKS_AFTER};
+pub use options::{Backoff, Congestion, HubOptions, STABLE_AFTER};
 pub use peer::{PeerId, PeerInfo};
 pub use socket::{Received, Socket};
-pub use towpath_zmtp::limits::OWN_BUFFER_BYTES;
-pub use towpath_zmtp::{Frames, Heartbeat, MechanismConfig, Metadata, Oddities, Queued, Secret, SocketType};
+pub use towpath_zmtp::limits::DEDICATED_BUFFER_BYTES;
+pub use towpath_zmtp::{Frames, Heartbeat, MechanismConfig, Metadata, ProtocolDeviations, Queued, Secret, SocketType};
 pub use unsent::Unsent;
 pub use waker::Waker;

@@ -28,7 +28,7 @@ pub struct FileRange {
     pub if_short: IfShort,
     /// The sender has seen to it that the piece is in the page cache. Otherwise the hub does, and other threads read what isn't, so
     /// that a slow disk keeps no other peer waiting.
-    pub in_memory: bool,
+    pub assume_cached: bool,
 }
 
 /// What to do when a file is shorter than the frame that was promised.
@@ -44,7 +44,7 @@ pub enum IfShort {
 impl FileRange {
     /// So many bytes of a file from an offset.
     pub fn new(file: Arc<impl OpenFile + 'static>, offset: u64, length: u64) -> FileRange {
-        FileRange { file, offset, length, tag: 0, if_short: IfShort::Pad, in_memory: false }
+        FileRange { file, offset, length, tag: 0, if_short: IfShort::Pad, assume_cached: false }
     }
 
     /// Asks for [`crate::Event::FileSent`] with this tag, other than 0.
@@ -63,8 +63,8 @@ impl FileRange {
 
     /// Says that the piece is in the page cache: it is sent without a look.
     #[must_use]
-    pub fn in_memory(mut self) -> FileRange {
-        self.in_memory = true;
+    pub fn assume_cached(mut self) -> FileRange {
+        self.assume_cached = true;
         self
     }
 }
@@ -115,7 +115,7 @@ impl From<FileRange> for Frame {
 pub struct Message {
     /// Its frames, at least one.
     pub frames: SmallVec<[Frame; 4]>,
-    /// For [`crate::Hub::take_back`].
+    /// For [`crate::Hub::remove_queued`].
     pub tag: u64,
 }
 
@@ -132,7 +132,7 @@ impl Message {
         self
     }
 
-    /// Sets the tag for [`crate::Hub::take_back`].
+    /// Sets the tag for [`crate::Hub::remove_queued`].
     #[must_use]
     pub fn tagged(mut self, tag: u64) -> Message {
         self.tag = tag;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use towpath_zmtp::{Config, Heartbeat, InboxLimits, MechanismConfig, Metadata, SocketType};
 
 /// A connection that lasts for so long after its handshake works, whatever is said on it.
-pub const WORKS_AFTER: Duration = Duration::from_millis(100);
+pub const STABLE_AFTER: Duration = Duration::from_millis(100);
 
 /// Which TCP congestion control sending sockets use.
 ///
@@ -73,7 +73,7 @@ pub struct HubOptions {
     pub busy_poll: Duration,
     /// Bytes read from one peer before it is the turn of the next one, and of the application. What the application does about a
     /// peer's messages, such as [`crate::Hub::pause_reading`], comes after at most so many bytes of them. At least 1.
-    pub read_turn_bytes: usize,
+    pub read_budget_bytes: usize,
     /// Bytes of a message that is taken whole.
     pub max_message_bytes: u64,
     /// Frames of a message. At least 1.
@@ -83,7 +83,7 @@ pub struct HubOptions {
     /// room, up to this or what one message may take, whichever is more; then one goes on without. If it stands still for half a second
     /// all the same, a peer is disconnected: first those that have sent nothing lately, and of these the one with the most. As many
     /// bytes as the half are read in one turn, of all peers together.
-    pub unfinished_bytes_max: usize,
+    pub reassembly_bytes_max: usize,
     /// Frames over this are streamed ([`crate::Event::BodyStart`]).
     pub stream_over_bytes: Option<u64>,
     /// Bytes of a streamed frame.
@@ -103,7 +103,7 @@ pub struct HubOptions {
     pub reconnect: Backoff,
     /// A connection that was ready for so long worked, and after it the waits of `reconnect` begin anew. One that its peer ends right
     /// after the handshake, again and again, is as little use as none, and tried as seldom.
-    pub works_after: Duration,
+    pub stable_after: Duration,
 }
 
 impl HubOptions {
@@ -120,10 +120,10 @@ impl HubOptions {
             send_queue_bytes: 16 * 1024 * 1024,
             queued_bytes_max: usize::MAX,
             busy_poll: Duration::ZERO,
-            read_turn_bytes: 1024 * 1024,
+            read_budget_bytes: 1024 * 1024,
             max_message_bytes: towpath_zmtp::limits::MESSAGE_BYTES_DEFAULT,
             max_frames: towpath_zmtp::limits::MESSAGE_FRAMES_DEFAULT,
-            unfinished_bytes_max: 4 * towpath_zmtp::limits::MESSAGE_BYTES_DEFAULT as usize,
+            reassembly_bytes_max: 4 * towpath_zmtp::limits::MESSAGE_BYTES_DEFAULT as usize,
             stream_over_bytes: None,
             max_frame_bytes: towpath_zmtp::limits::STREAMED_FRAME_BYTES_DEFAULT,
             body_buffers: 16,
@@ -132,18 +132,18 @@ impl HubOptions {
             max_handshakes: 2_048,
             congestion: Congestion::Auto,
             reconnect: Backoff { first: Duration::from_millis(100), most: Duration::from_secs(5) },
-            works_after: WORKS_AFTER,
+            stable_after: STABLE_AFTER,
         }
     }
 
     /// What messages that aren't whole may come to where peers are slow: as much as one may take.
-    pub(crate) fn unfinished_bytes_most(&self) -> usize {
-        self.unfinished_bytes_max.max(self.one_message_bytes())
+    pub(crate) fn reassembly_bytes_most(&self) -> usize {
+        self.reassembly_bytes_max.max(self.one_message_bytes())
     }
 
-    /// What they never come to in the way of [`HubOptions::unfinished_bytes_max`].
-    pub(crate) fn unfinished_limit(&self) -> usize {
-        self.unfinished_bytes_most().saturating_add(self.one_message_bytes().saturating_mul(2))
+    /// What they never come to in the way of [`HubOptions::reassembly_bytes_max`].
+    pub(crate) fn reassembly_limit(&self) -> usize {
+        self.reassembly_bytes_most().saturating_add(self.one_message_bytes().saturating_mul(2))
     }
 
     /// What one peer never comes to.
@@ -156,7 +156,7 @@ impl HubOptions {
 
     /// Bytes that all peers together bring in a turn.
     pub(crate) fn arriving_max(&self) -> u64 {
-        (self.unfinished_bytes_max / 2) as u64
+        (self.reassembly_bytes_max / 2) as u64
     }
 
     pub(crate) fn connection_config(&self) -> Config {

@@ -38,7 +38,7 @@ impl HubOptions {
         }
         let counts = [
             ("send_queue_bytes", self.send_queue_bytes),
-            ("read_turn_bytes", self.read_turn_bytes),
+            ("read_budget_bytes", self.read_budget_bytes),
             ("max_frames", self.max_frames),
             ("body_buffers", if self.stream_over_bytes.is_some() { self.body_buffers } else { 1 }),
         ];
@@ -89,7 +89,7 @@ mod tests {
             ("metadata", "1 to 255", &|o| o.metadata = Metadata::new().with(&"X".repeat(256), "x")),
             ("metadata", "can be printed", &|o| o.metadata = Metadata::new().with("X y", "x")),
             ("send_queue_bytes", "at least 1", &|o| o.send_queue_bytes = 0),
-            ("read_turn_bytes", "at least 1", &|o| o.read_turn_bytes = 0),
+            ("read_budget_bytes", "at least 1", &|o| o.read_budget_bytes = 0),
             ("max_frames", "at least 1", &|o| o.max_frames = 0),
             ("body_buffers", "at least 1", &|o| (o.body_buffers, o.stream_over_bytes) = (0, Some(1))),
             ("handshake_timeout", "longer than zero", &|o| o.handshake_timeout = zero),
@@ -111,7 +111,7 @@ mod tests {
             mechanism: plain(255, 255),
             metadata: Metadata::new().with(&"X".repeat(255), ""),
             send_queue_bytes: 1,
-            read_turn_bytes: 1,
+            read_budget_bytes: 1,
             max_frames: 1,
             body_buffers: 0,
             heartbeat: beat(short),

@@ -40,7 +40,7 @@ fn connections_that_end_right_after_the_handshake_are_tried_less_and_less_often(
     let mut ready = 0;
     while ready < 8 {
         assert!(begin.elapsed() < Duration::from_secs(30), "{ready} connections");
-        hub.turn(Some(Duration::from_millis(10))).unwrap();
+        hub.poll(Some(Duration::from_millis(10))).unwrap();
         while let Some(event) = hub.next_event() {
             ready += usize::from(matches!(event, Event::Ready { .. }));
         }

@@ -127,7 +127,7 @@ fn reading_waits_for_whoever_holds_the_buffers() {
     let mut held = std::collections::VecDeque::new();
     let mut most_held = 0;
     let mut body = Vec::new();
-    let turns = |hub: &mut Hub| hub.turn(Some(Duration::from_millis(1))).unwrap();
+    let turns = |hub: &mut Hub| hub.poll(Some(Duration::from_millis(1))).unwrap();
     for _ in 0..20_000 {
         turns(&mut pair.server);
         turns(&mut pair.client);
@@ -189,8 +189,8 @@ fn what_has_not_begun_is_taken_back() {
         let range = FileRange::new(file.clone(), 0, 50_000_000);
         pair.server.send(pair.at_server, Message::new().with(range).tagged(tag)).unwrap();
     }
-    pair.server.turn(Some(Duration::ZERO)).unwrap();
-    assert_eq!(pair.server.take_back(pair.at_server, 1), 1, "the first of them has begun");
+    pair.server.poll(Some(Duration::ZERO)).unwrap();
+    assert_eq!(pair.server.remove_queued(pair.at_server, 1), 1, "the first of them has begun");
     assert_eq!(pair.server.queued(pair.at_server).messages, 2);
     let cleared = pair.server.clear_queue(pair.at_server);
     assert_eq!((cleared.messages, cleared.external_bytes), (2, 100_000_000));
@@ -210,7 +210,7 @@ fn what_has_not_begun_is_taken_back() {
 #[test]
 fn a_queue_that_is_emptied_by_hand_tells_of_its_room() {
     let emptied_by: [fn(&mut Hub, PeerId); 2] =
-        [|hub, peer| assert!(hub.clear_queue(peer).messages > 1), |hub, peer| assert!(hub.take_back(peer, 5) > 1)];
+        [|hub, peer| assert!(hub.clear_queue(peer).messages > 1), |hub, peer| assert!(hub.remove_queued(peer, 5) > 1)];
     for (index, empty) in emptied_by.into_iter().enumerate() {
         // The kernel's queues have one size here, and this peer reads nothing: once full, they stay so.
         let endpoint = format!("inproc://emptied {index}").parse().unwrap();
@@ -225,12 +225,12 @@ fn a_queue_that_is_emptied_by_hand_tells_of_its_room() {
             if taken == 0 {
                 break;
             }
-            pair.server.turn(Some(Duration::ZERO)).unwrap();
+            pair.server.poll(Some(Duration::ZERO)).unwrap();
             while pair.server.next_event().is_some() {}
         }
         empty(&mut pair.server, pair.at_server);
-        until(&mut [&mut pair.server], |_, event| matches!(event, Event::Room { .. }).then_some(()));
-        assert!(pair.server.has_room(pair.at_server));
+        until(&mut [&mut pair.server], |_, event| matches!(event, Event::Writable { .. }).then_some(()));
+        assert!(pair.server.is_writable(pair.at_server));
     }
 }
 

@@ -36,7 +36,7 @@ fn cold_file(bytes: &[u8]) -> Option<File> {
     file.write_all(bytes).unwrap();
     file.sync_all().unwrap();
     fadvise(&file, 0, None, Advice::DontNeed).unwrap();
-    let is_cold = probe(&file, 0, bytes.len() as u64) == Residency::Cold;
+    let is_cold = probe(&file, 0, bytes.len() as u64) == Residency::Uncached;
     if !is_cold {
         println!("skipped: the file system of the build directory keeps its files in memory");
     }
@@ -74,7 +74,7 @@ fn who_is_sent_what_is_in_memory_does_not_wait_for_a_disk() {
         });
         assert_eq!(frames[0], number.to_string().as_bytes());
     }
-    assert!(peers.iter().map(|peer| server.awaits_disk(*peer)).eq([true, false, true]));
+    assert!(peers.iter().map(|peer| server.is_prefetching(*peer)).eq([true, false, true]));
     // Nobody waits for the disk to end a connection either.
     server.disconnect(peers[2], "enough");
     until(&mut [&mut server, leaves], |_, event| matches!(event, Event::Gone { .. }).then_some(()));

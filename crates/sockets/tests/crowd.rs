@@ -35,7 +35,7 @@ fn everybody_is_heard_in_turn_where_each_sends_more_than_a_turn_takes() {
     while heard.len() < PEERS {
         turns += 1;
         assert!(turns <= PEERS + 5, "{} of {PEERS} were heard, with {messages} messages", heard.len());
-        server.turn(Some(Duration::from_secs(1))).unwrap();
+        server.poll(Some(Duration::from_secs(1))).unwrap();
         while let Some(event) = server.next_event() {
             if let Event::Message { peer, .. } = event {
                 heard.insert(peer);

@@ -19,7 +19,7 @@ fn a_peer_that_falls_silent_while_it_is_not_read_is_given_up_once_it_is_again() 
     client.write_all(&said).unwrap();
     let begin = Instant::now();
     let peer = loop {
-        hub.turn(Some(Duration::from_millis(1))).unwrap();
+        hub.poll(Some(Duration::from_millis(1))).unwrap();
         let peer = hub.peers().next().and_then(|peer| hub.peer(peer));
         if let Some(peer) = peer.filter(|peer| peer.bytes_in == said.len() as u64) {
             break peer.id;
@@ -28,7 +28,7 @@ fn a_peer_that_falls_silent_while_it_is_not_read_is_given_up_once_it_is_again() 
     };
     hub.pause_reading(peer, true);
     while hub.deadline().is_some() {
-        hub.turn(Some(Duration::from_millis(1))).unwrap();
+        hub.poll(Some(Duration::from_millis(1))).unwrap();
         assert!(begin.elapsed() < Duration::from_secs(20), "a deadline that rests is waited for");
     }
     assert!(hub.peer(peer).is_some(), "the silence of a peer that isn't read from is not its own");
@@ -47,7 +47,7 @@ fn without_end(socket_type: SocketType, most: Duration) -> HubOptions {
         handshake_timeout: most,
         busy_poll: most,
         reconnect: Backoff { first: most, most },
-        works_after: most,
+        stable_after: most,
         ..options(socket_type)
     }
 }
@@ -66,7 +66,7 @@ fn times_that_no_clock_counts_to_never_come() {
     drop(pair.server);
     until(&mut [&mut pair.client], |_, event| matches!(event, Event::Gone { .. }).then_some(()));
     assert!(pair.client.deadline().is_none(), "nobody waits to connect again");
-    pair.client.turn(Some(Duration::from_millis(1))).unwrap();
+    pair.client.poll(Some(Duration::from_millis(1))).unwrap();
     assert!(pair.client.close(Duration::MAX).unwrap().is_empty());
 }
 

@@ -20,7 +20,7 @@ fn accepting_goes_on_when_descriptors_come_back() {
     let before = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(highest + 5), maximum: before.maximum }).unwrap();
     for _ in 0..20 {
-        server.turn(Some(std::time::Duration::from_millis(1))).unwrap();
+        server.poll(Some(std::time::Duration::from_millis(1))).unwrap();
         while server.next_event().is_some() {}
     }
     assert!(TcpStream::connect((host.as_str(), *port)).is_err(), "this process is out of descriptors");

@@ -28,8 +28,8 @@ fn server(endpoint: &Endpoint) -> (Hub, Endpoint) {
     (hub, endpoint)
 }
 
-fn turn(hub: &mut Hub) -> impl Iterator<Item = Event> {
-    hub.turn(Some(Duration::from_millis(1))).unwrap();
+fn poll(hub: &mut Hub) -> impl Iterator<Item = Event> {
+    hub.poll(Some(Duration::from_millis(1))).unwrap();
     std::iter::from_fn(|| hub.next_event())
 }
 
@@ -38,7 +38,7 @@ async fn with_a_full_queue(hub: &mut Hub, endpoint: &Endpoint) -> Socket {
     let socket = socket(Dealer);
     socket.connect(endpoint).unwrap();
     eventually("a peer is ready", || {
-        turn(hub).for_each(drop);
+        poll(hub).for_each(drop);
         socket.peers().len() == 1
     })
     .await;
@@ -59,7 +59,7 @@ async fn closing_waits_until_all_has_left() {
     let (mut came, mut unsent) = (0, None);
     within("all comes", async {
         while came < MESSAGES || unsent.is_none() {
-            came += turn(&mut hub).filter(|event| matches!(event, Event::Message { .. })).count();
+            came += poll(&mut hub).filter(|event| matches!(event, Event::Message { .. })).count();
             if unsent.is_none() {
                 unsent = at_once(&mut closing).await;
             }
@@ -131,7 +131,7 @@ fn what_the_kernel_takes_is_sent_when_the_socket_or_its_runtime_goes() {
             let socket = socket(Req);
             socket.connect(&endpoint).unwrap();
             eventually("a peer is ready", || {
-                turn(&mut hub).for_each(drop);
+                poll(&mut hub).for_each(drop);
                 socket.peers().len() == 1
             })
             .await;

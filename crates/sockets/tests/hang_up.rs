@@ -22,7 +22,7 @@ fn handshake() -> Vec<u8> {
 fn turn_until(hub: &mut Hub, wanted: impl Fn(&Event) -> bool) {
     let end = Instant::now() + Duration::from_secs(10);
     while Instant::now() < end {
-        hub.turn(Some(Duration::from_millis(50))).expect("turn");
+        hub.poll(Some(Duration::from_millis(50))).expect("turn");
         while let Some(event) = hub.next_event() {
             if wanted(&event) {
                 return;
@@ -34,8 +34,8 @@ fn turn_until(hub: &mut Hub, wanted: impl Fn(&Event) -> bool) {
 
 /// A hub, and a client after its handshake that has read all that the hub said: closing it leaves nothing unread, so that the
 /// kernel sends no reset.
-fn hub_and_client(read_turn_bytes: usize) -> (Hub, TcpStream, PeerId) {
-    let options = HubOptions { read_turn_bytes, ..HubOptions::new(SocketType::Router) };
+fn hub_and_client(read_budget_bytes: usize) -> (Hub, TcpStream, PeerId) {
+    let options = HubOptions { read_budget_bytes, ..HubOptions::new(SocketType::Router) };
     let mut hub = Hub::new(options).expect("a hub");
     let Endpoint::Tcp { port, .. } = hub.bind(&"tcp://127.0.0.1:0".parse().expect("an endpoint")).expect("bind") else {
         panic!("not tcp");
@@ -43,7 +43,7 @@ fn hub_and_client(read_turn_bytes: usize) -> (Hub, TcpStream, PeerId) {
     let mut client = TcpStream::connect(("127.0.0.1", port)).expect("connect");
     client.write_all(&handshake()).expect("write");
     turn_until(&mut hub, |event| matches!(event, Event::Ready { .. }));
-    hub.turn(Some(Duration::ZERO)).expect("turn");
+    hub.poll(Some(Duration::ZERO)).expect("turn");
     let mut theirs = [0; 4096];
     client.set_read_timeout(Some(Duration::from_millis(200))).expect("set a timeout");
     while client.read(&mut theirs).is_ok_and(|bytes| bytes > 0) {}

@@ -21,7 +21,7 @@ fn server() -> (Hub, Endpoint) {
     let mut server = Hub::new(HubOptions {
         max_message_bytes: MESSAGE_MAX as u64,
         max_frames: FRAMES_MAX,
-        unfinished_bytes_max: BEGUN_MAX,
+        reassembly_bytes_max: BEGUN_MAX,
         ..options(SocketType::Router)
     })
     .unwrap();
@@ -68,8 +68,8 @@ impl Raw {
 }
 
 /// A turn; gives the peers of which a message came whole.
-fn turn(server: &mut Hub) -> Vec<PeerId> {
-    server.turn(Some(Duration::from_millis(1))).unwrap();
+fn poll(server: &mut Hub) -> Vec<PeerId> {
+    server.poll(Some(Duration::from_millis(1))).unwrap();
     let mut whole = Vec::new();
     while let Some(event) = server.next_event() {
         match event {
@@ -81,7 +81,7 @@ fn turn(server: &mut Hub) -> Vec<PeerId> {
 }
 
 fn begun(server: &Hub) -> usize {
-    server.peers().filter_map(|peer| server.unfinished_bytes(peer)).sum()
+    server.peers().filter_map(|peer| server.reassembly_bytes(peer)).sum()
 }
 
 fn within<T>(mut done: impl FnMut() -> Option<T>) -> T {
@@ -126,7 +126,7 @@ proptest! {
             for raw in raws.iter_mut().filter(|raw| !raw.unsent.is_empty()) {
                 raw.send(*pieces.next().unwrap());
             }
-            for peer in turn(&mut server) {
+            for peer in poll(&mut server) {
                 *due.get_mut(&peer).unwrap() -= 1;
             }
             prop_assert!(begun(&server) <= MOST, "{}", begun(&server));
@@ -164,14 +164,14 @@ fn who_stops_in_the_middle_is_sent_away_where_others_wait_for_the_room_and_only_
     // Those who came first take half of the room and more, and one goes on without: the others are in line.
     within(|| {
         stalled.iter_mut().for_each(|raw| raw.send(usize::MAX));
-        assert!(turn(&mut server).is_empty());
+        assert!(poll(&mut server).is_empty());
         (begun(&server) >= 4 * (whole.len() / 3)).then_some(())
     });
     let (mut heard, mut gone) = (Vec::new(), HashSet::new());
     let began = Instant::now();
     within(|| {
         stalled.iter_mut().chain(&mut honest).for_each(|raw| raw.send(usize::MAX));
-        server.turn(Some(Duration::from_millis(1))).unwrap();
+        server.poll(Some(Duration::from_millis(1))).unwrap();
         while let Some(event) = server.next_event() {
             match event {
                 Event::Message { peer, .. } => heard.push(peer),
@@ -195,7 +195,7 @@ fn who_stops_in_the_middle_is_sent_away_where_others_wait_for_the_room_and_only_
     let mut heard = HashSet::new();
     within(|| {
         stalled.iter_mut().for_each(|raw| raw.send(usize::MAX));
-        heard.extend(turn(&mut server));
+        heard.extend(poll(&mut server));
         (heard.len() == stalled.len()).then_some(())
     });
 }
@@ -205,8 +205,8 @@ fn what_the_application_has_no_room_for_waits_one_after_the_other_begins_and_the
     let (mut server, endpoint) = server();
     let mut raws: Vec<Raw> = (0..4).map(|_| Raw::new(&mut server, &endpoint)).collect();
     // From this one it would take whatever comes.
-    server.yields(raws[3].peer, false);
-    server.hold_back(LargeMessages::Wait);
+    server.set_deferrable(raws[3].peer, false);
+    server.set_large_messages(LargeMessages::Defer);
     for raw in &mut raws {
         raw.unsent.extend(frame(100, false));
         raw.unsent.extend(frame(10_000, false));
@@ -216,21 +216,21 @@ fn what_the_application_has_no_room_for_waits_one_after_the_other_begins_and_the
     let mut hear = |server: &mut Hub, count: usize| {
         within(|| {
             raws.iter_mut().filter(|raw| !raw.unsent.is_empty()).for_each(|raw| raw.send(usize::MAX));
-            heard.extend(turn(server));
+            heard.extend(poll(server));
             (heard.len() >= count).then_some(())
         });
         // A turn after the last one that had something to say finds nothing more.
-        heard.extend(turn(server));
+        heard.extend(poll(server));
         heard.len()
     };
     assert_eq!(hear(&mut server, 5), 5);
-    assert_eq!((0..4).filter(|&at| server.is_held_back(peers[at])).count(), 3);
-    server.hold_back(LargeMessages::BeginOne);
+    assert_eq!((0..4).filter(|&at| server.is_deferred(peers[at])).count(), 3);
+    server.set_large_messages(LargeMessages::AllowOne);
     assert_eq!(hear(&mut server, 6), 6);
-    server.hold_back(LargeMessages::Wait);
+    server.set_large_messages(LargeMessages::Defer);
     assert_eq!(hear(&mut server, 6), 6);
     // One of those that wait goes, which nobody would read of.
-    let gone = (0..4).find(|&at| server.is_held_back(raws[at].peer)).unwrap();
+    let gone = (0..4).find(|&at| server.is_deferred(raws[at].peer)).unwrap();
     let peer = raws[gone].peer;
     drop(raws.remove(gone));
     until(&mut [&mut server], |_, event| match event {
@@ -242,11 +242,11 @@ fn what_the_application_has_no_room_for_waits_one_after_the_other_begins_and_the
     });
     server.disconnect(peer, "it has closed the connection");
     until(&mut [&mut server], |_, event| matches!(event, Event::Gone { .. }).then_some(()));
-    server.hold_back(LargeMessages::Begin);
+    server.set_large_messages(LargeMessages::Allow);
     let mut last = Vec::new();
     within(|| {
-        last.extend(turn(&mut server));
+        last.extend(poll(&mut server));
         (last.len() == 1).then_some(())
     });
-    assert!(turn(&mut server).is_empty());
+    assert!(poll(&mut server).is_empty());
 }

@@ -7,7 +7,9 @@ use bytes::Bytes;
 use std::io::{Read, Write};
 use std::time::Duration;
 use support::*;
-use towpath_sockets::{Endpoint, Event, Heartbeat, Hub, HubOptions, Message, Oddities, SendError, SocketType};
+use towpath_sockets::{
+    Endpoint, Event, Heartbeat, Hub, HubOptions, Message, ProtocolDeviations, SendError, SocketType,
+};
 
 fn bound(options: HubOptions) -> (Hub, Endpoint) {
     let mut hub = Hub::new(options).unwrap();
@@ -34,7 +36,7 @@ fn a_full_queue_gives_the_message_back_and_tells_when_there_is_room() {
             Err(SendError::Full(back)) => break back,
             Err(SendError::Gone(_)) => panic!("gone"),
         }
-        pair.server.turn(Some(Duration::ZERO)).unwrap();
+        pair.server.poll(Some(Duration::ZERO)).unwrap();
     };
     assert_eq!(refused.length(), 10_004, "what was refused comes back whole");
     assert!(pair.server.queued(pair.at_server).memory_bytes < 120_000);
@@ -46,7 +48,7 @@ fn a_full_queue_gives_the_message_back_and_tells_when_there_is_room() {
                 assert_eq!(frames[0], Bytes::copy_from_slice(&received.to_be_bytes()), "none lost, in order");
                 received += 1;
             }
-            Event::Room { .. } => room = true,
+            Event::Writable { .. } => room = true,
             _ => {}
         }
         (received == sent && room).then_some(())
@@ -59,8 +61,8 @@ fn a_pause_holds_the_sender_back() {
     pair.server.pause_reading(pair.at_server, true);
     pair.client.send(pair.at_client, text("later")).unwrap();
     for _ in 0..20 {
-        pair.client.turn(Some(Duration::from_millis(1))).unwrap();
-        pair.server.turn(Some(Duration::from_millis(1))).unwrap();
+        pair.client.poll(Some(Duration::from_millis(1))).unwrap();
+        pair.server.poll(Some(Duration::from_millis(1))).unwrap();
         assert!(pair.server.next_event().is_none());
     }
     pair.server.pause_reading(pair.at_server, false);
@@ -160,7 +162,7 @@ fn what_zmtp_does_not_define_is_skipped_and_counted() {
         }
         _ => None,
     });
-    assert_eq!(server.peer(peer).unwrap().oddities, Oddities { unknown_commands: 1, reserved_bits: 2 });
+    assert_eq!(server.peer(peer).unwrap().deviations, ProtocolDeviations { unknown_commands: 1, reserved_bits: 2 });
 }
 
 #[test]
@@ -206,7 +208,7 @@ fn connections_are_capped_by_address_and_the_oldest_handshake_makes_way() {
             bytes
         });
         while !closed.is_finished() {
-            server.turn(Some(Duration::from_millis(5))).unwrap();
+            server.poll(Some(Duration::from_millis(5))).unwrap();
             while server.next_event().is_some() {}
         }
         assert!(closed.join().unwrap().len() <= 64);
@@ -241,7 +243,7 @@ fn connecting_once_is_one_attempt_whatever_comes_of_it() {
     let end = std::time::Instant::now() + Duration::from_millis(300);
     while std::time::Instant::now() < end {
         for hub in [&mut server, &mut client] {
-            hub.turn(Some(Duration::from_millis(5))).unwrap();
+            hub.poll(Some(Duration::from_millis(5))).unwrap();
             assert!(!matches!(hub.next_event(), Some(Event::Ready { .. } | Event::Failed { .. })));
         }
     }
@@ -263,17 +265,17 @@ fn the_place_of_who_is_gone_can_be_kept() {
             _ => None,
         });
         assert_eq!(came, gone);
-        assert_eq!(keep && server.keep_place(gone), keep);
+        assert_eq!(keep && server.reserve_slot(gone), keep);
         gone
     };
     let first = come_and_go(&mut server, false);
     let second = come_and_go(&mut server, true);
     assert_eq!(first.slot(), second.slot(), "it was free");
-    assert!(!server.keep_place(first), "it was another's by then");
+    assert!(!server.reserve_slot(first), "it was another's by then");
     let third = come_and_go(&mut server, false);
     assert_ne!(third.slot(), second.slot(), "it is kept");
-    server.release_place(second);
-    server.release_place(second);
+    server.release_slot(second);
+    server.release_slot(second);
     let next: Vec<_> = (0..2).map(|_| come_and_go(&mut server, true).slot()).collect();
     assert!(next.contains(&second.slot()) && next.contains(&third.slot()), "{next:?}");
 }

@@ -64,7 +64,7 @@ fn many_full_queues_leave_room_for_another_one_and_come_to_no_more_than_they_may
     assert!((most / 2..most + beside).contains(&server.queued_bytes()), "{}", server.queued_bytes());
     let sum: usize = peers.iter().map(|peer| server.queued(*peer).memory_bytes).sum();
     assert_eq!(server.queued_bytes(), sum);
-    assert!(server.has_room(*last));
+    assert!(server.is_writable(*last));
     let sent = fill(&mut server, *last);
     assert!(sent * MESSAGE >= LEAST);
     // Whoever reads gets all of it, and there is room for it again.
@@ -72,12 +72,12 @@ fn many_full_queues_leave_room_for_another_one_and_come_to_no_more_than_they_may
     until(&mut [&mut server, clients.last_mut().unwrap()], |at, event| {
         match event {
             Event::Message { .. } => got += usize::from(at == 1),
-            Event::Room { peer } => room |= peer == *last,
+            Event::Writable { peer } => room |= peer == *last,
             _ => {}
         }
         (got == sent && room).then_some(())
     });
-    assert!(server.has_room(*last));
+    assert!(server.is_writable(*last));
 }
 
 #[test]
@@ -103,5 +103,5 @@ fn a_queue_takes_a_little_when_all_that_there_is_to_have_is_taken_and_the_sum_st
         (left == 0).then_some(())
     });
     assert_eq!(server.queued_bytes(), 0);
-    server.turn(Some(Duration::ZERO)).unwrap();
+    server.poll(Some(Duration::ZERO)).unwrap();
 }

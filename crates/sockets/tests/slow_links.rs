@@ -36,7 +36,7 @@ impl Silent {
 
 /// Sends one message of so many bytes to such a peer, which takes so many of them: what it has taken when it is given up, and
 /// why.
-fn given_up(length: usize, takes: usize, expect_reading: bool) -> (usize, String) {
+fn given_up(length: usize, takes: usize, detect_stalls: bool) -> (usize, String) {
     let heartbeat = Heartbeat { interval: INTERVAL, timeout: TIMEOUT, ttl: Duration::ZERO };
     let mut options = options(SocketType::Router);
     (options.heartbeat, options.send_queue_bytes) = (Some(heartbeat), 64 << 20);
@@ -45,8 +45,8 @@ fn given_up(length: usize, takes: usize, expect_reading: bool) -> (usize, String
     let mut silent = Silent { stream: raw_connection(&endpoint), taken: 0 };
     silent.stream.write_all(&[raw_greeting(), raw_ready()].concat()).unwrap();
     let peer = ready(&mut [&mut hub])[0];
-    if expect_reading {
-        hub.expect_reading(peer);
+    if detect_stalls {
+        hub.detect_stalls(peer);
     }
     silent.stream.set_nonblocking(true).unwrap();
     hub.send(peer, Message::new().with(vec![1; length])).unwrap();
@@ -54,7 +54,7 @@ fn given_up(length: usize, takes: usize, expect_reading: bool) -> (usize, String
     while begin.elapsed() < Duration::from_secs(60) {
         // In one thread, so that a machine that is slow is slow for both.
         silent.read(begin, takes);
-        hub.turn(Some(Duration::from_millis(1))).unwrap();
+        hub.poll(Some(Duration::from_millis(1))).unwrap();
         while let Some(event) = hub.next_event() {
             if let Event::Gone { reason, .. } = event {
                 return (silent.taken, reason);

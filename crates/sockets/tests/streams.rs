@@ -119,7 +119,7 @@ proptest! {
                 Ok(bytes) => left = &left[bytes..],
                 Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
             }
-            hub.turn(Some(Duration::ZERO)).unwrap();
+            hub.poll(Some(Duration::ZERO)).unwrap();
             while let Some(event) = hub.next_event() {
                 arrived.take(event);
             }

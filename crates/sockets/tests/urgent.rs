@@ -66,7 +66,7 @@ fn in_a_body_that_is_taken_whole_or_streamed() {
             _ => None,
         });
         for _ in 0..20 {
-            hub.turn(Some(Duration::from_millis(5))).unwrap();
+            hub.poll(Some(Duration::from_millis(5))).unwrap();
         }
         let before = hub.peer(peer).unwrap().bytes_in;
         assert!(before > 100_000, "{before} bytes have been read");

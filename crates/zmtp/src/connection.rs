@@ -59,17 +59,17 @@ impl Config {
 
 /// What a peer sent that the specification does not define.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Oddities {
+pub struct ProtocolDeviations {
     /// Commands of other names.
     pub unknown_commands: u64,
     /// Frames with reserved bits set in their flags.
     pub reserved_bits: u64,
 }
 
-impl Oddities {
+impl ProtocolDeviations {
     /// Whether there was none.
     pub fn is_empty(self) -> bool {
-        self == Oddities::default()
+        self == ProtocolDeviations::default()
     }
 }
 
@@ -312,7 +312,7 @@ impl<F> Connection<F> {
 
     /// From now on the peer is one that reads as long as it lives. No PING goes behind what waits for it: so if none of that gets to it
     /// and it says nothing either, for twice the heartbeat's interval and timeout, it is given up. Without heartbeats it never is.
-    pub fn expect_reading(&mut self, now: Instant) {
+    pub fn detect_stalls(&mut self, now: Instant) {
         let most = self.config.heartbeat.map(|heartbeat| heartbeat.interval.saturating_add(heartbeat.timeout));
         self.stall = most.map(|most| Patience::new(most.saturating_mul(2), u64::MAX, now));
     }
@@ -362,14 +362,14 @@ impl<F> Connection<F> {
     }
 
     /// Bytes that the frame under way lacks, if it is being read into a buffer of its own: that has room for them, and would have to
-    /// grow for more ([`crate::limits::OWN_BUFFER_BYTES`]).
+    /// grow for more ([`crate::limits::DEDICATED_BUFFER_BYTES`]).
     pub fn room(&self) -> Option<usize> {
         self.inbox.room()
     }
 
     /// Memory that the frames cost which are held here until their message is whole, beside the driver's own buffer: one message is
     /// bounded by [`InboxLimits`], all peers together by whoever drives their connections.
-    pub fn unfinished_bytes(&self) -> usize {
+    pub fn reassembly_bytes(&self) -> usize {
         self.inbox.held_bytes()
     }
 
@@ -407,8 +407,8 @@ impl<F> Connection<F> {
     }
 
     /// What the peer sent that the specification does not define: it is skipped, since a later version may.
-    pub fn oddities(&self) -> Oddities {
-        Oddities { unknown_commands: self.unknown_commands, reserved_bits: self.inbox.reserved_bits_seen() }
+    pub fn deviations(&self) -> ProtocolDeviations {
+        ProtocolDeviations { unknown_commands: self.unknown_commands, reserved_bits: self.inbox.reserved_bits_seen() }
     }
 
     /// When [`Connection::on_timeout`] wants to be called next.

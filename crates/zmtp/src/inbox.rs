@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::frame::Header;
 use crate::limits::{COMMAND_BYTES_MAX, FRAME_BYTES_MAX, FRAME_OVERHEAD_BYTES, HANDSHAKE_COMMAND_BYTES_MAX};
-use crate::limits::{OWN_BUFFER_AT_ONCE_BYTES, OWN_BUFFER_BYTES, OWN_BUFFER_PART};
+use crate::limits::{DEDICATED_BUFFER_BYTES, DEDICATED_BUFFER_FIRST_BYTES, DEDICATED_BUFFER_PART};
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
@@ -104,7 +104,7 @@ impl Inbox {
 
     /// No more is here: what waits for more is separated from what it was read with, which nobody counts.
     fn settle(&mut self, input: &mut BytesMut) {
-        for frame in self.frames.iter_mut().skip(self.settled).filter(|frame| frame.len() < OWN_BUFFER_BYTES) {
+        for frame in self.frames.iter_mut().skip(self.settled).filter(|frame| frame.len() < DEDICATED_BUFFER_BYTES) {
             *frame = Bytes::copy_from_slice(frame);
         }
         self.settled = self.frames.len();
@@ -190,10 +190,10 @@ impl Inbox {
         let whole = usize::try_from(header.length).ok().and_then(|body| body.checked_add(header_bytes));
         let whole = whole.ok_or_else(too_large)?;
         if input.len() < whole {
-            let at_once = whole.min(OWN_BUFFER_AT_ONCE_BYTES);
-            if header.length >= OWN_BUFFER_BYTES as u64
+            let at_once = whole.min(DEDICATED_BUFFER_FIRST_BYTES);
+            if header.length >= DEDICATED_BUFFER_BYTES as u64
                 && !self.is_in_own_buffer
-                && input.len() >= at_once / OWN_BUFFER_PART
+                && input.len() >= at_once / DEDICATED_BUFFER_PART
             {
                 let mut own = BytesMut::with_capacity(at_once.max(input.len()));
                 own.extend_from_slice(input);
@@ -213,7 +213,7 @@ impl Inbox {
         }
         let mut frame = input.split_to(whole).freeze();
         let body = frame.split_off(header_bytes);
-        if body.len() < OWN_BUFFER_BYTES {
+        if body.len() < DEDICATED_BUFFER_BYTES {
             return Ok(Some(body));
         }
         if std::mem::take(&mut self.is_in_own_buffer) {

@@ -59,7 +59,7 @@ mod secret;
 mod socket_type;
 
 pub use command::Command;
-pub use connection::{Config, Connection, Event, Heartbeat, Oddities, PeerProperties};
+pub use connection::{Config, Connection, Event, Heartbeat, PeerProperties, ProtocolDeviations};
 pub use error::Error;
 pub use frame::Header;
 pub use greeting::{GREETING_BYTES, VERSION};

@@ -26,13 +26,13 @@ pub const REPLIES_WAITING_MAX: usize = 16;
 
 /// Frames of at least so many bytes come in a buffer of their own: whoever keeps one keeps little else alive with it. A smaller one
 /// is a slice of whatever was read with it: whoever keeps it beyond the next reading copies it.
-pub const OWN_BUFFER_BYTES: usize = 64 * 1024;
+pub const DEDICATED_BUFFER_BYTES: usize = 64 * 1024;
 
 /// So much room is made for such a frame at once; for a larger one it grows with what comes, to twice that at most.
-pub(crate) const OWN_BUFFER_AT_ONCE_BYTES: usize = 1024 * 1024;
+pub(crate) const DEDICATED_BUFFER_FIRST_BYTES: usize = 1024 * 1024;
 
 /// No room is made on the word of a header: one part of so many must be there.
-pub(crate) const OWN_BUFFER_PART: usize = 32;
+pub(crate) const DEDICATED_BUFFER_PART: usize = 32;
 
 /// A default for the bytes of one whole message, all frames together.
 pub const MESSAGE_BYTES_DEFAULT: u64 = 64 * 1024 * 1024;

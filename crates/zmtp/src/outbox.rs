@@ -210,7 +210,7 @@ impl<F> Outbox<F> {
         Some(wire)
     }
 
-    /// Appends a message. `tag` is for [`Outbox::take_back`]. A message of no frames is nothing.
+    /// Appends a message. `tag` is for [`Outbox::remove_queued`]. A message of no frames is nothing.
     pub fn push_message<const N: usize>(&mut self, frames: SmallVec<[Body<F>; N]>, tag: u64)
     where
         [Body<F>; N]: smallvec::Array<Item = Body<F>>,
@@ -224,7 +224,7 @@ impl<F> Outbox<F> {
     }
 
     /// Removes every waiting message with this tag of which nothing has been staged yet; gives their number.
-    pub fn take_back(&mut self, tag: u64) -> usize {
+    pub fn remove_queued(&mut self, tag: u64) -> usize {
         let before = self.sums.messages;
         let mut sums = self.sums;
         // A message whose first frame has gone out must be finished, whatever its tag.
@@ -486,7 +486,7 @@ mod tests {
         let Transmit::Bytes { slices, .. } = outbox.transmit() else { panic!("a header was due") };
         let header = slices[0].len();
         outbox.advance(header);
-        assert_eq!(outbox.take_back(7), 2);
+        assert_eq!(outbox.remove_queued(7), 2);
         outbox.advance_external(2);
         assert_eq!(drain(&mut outbox, 100), b"\x00\x01c\x01\x02ab\x00\x01c");
         assert_eq!(outbox.queued(), Queued::default());

@@ -5,8 +5,8 @@ mod harness;
 use bytes::Bytes;
 use harness::{End, Part, at, command, config, converse, frame, messages};
 use proptest::prelude::*;
-use towpath_zmtp::limits::OWN_BUFFER_BYTES;
-use towpath_zmtp::{Event, MechanismConfig, Oddities, SocketType};
+use towpath_zmtp::limits::DEDICATED_BUFFER_BYTES;
+use towpath_zmtp::{Event, MechanismConfig, ProtocolDeviations, SocketType};
 
 /// Sizes at which the wire or this library does something else, and any others.
 fn sizes() -> impl Strategy<Value = usize> {
@@ -80,7 +80,7 @@ proptest! {
             prop_assert!(end.input.is_empty());
             prop_assert!(end.connection.outbox().is_idle());
             prop_assert_eq!(end.connection.outbox().queued(), Default::default());
-            prop_assert_eq!(end.connection.oddities(), Oddities::default());
+            prop_assert_eq!(end.connection.deviations(), ProtocolDeviations::default());
         }
         prop_assert_eq!(client.connection.outbox().messages_staged(), there.len() as u64);
     }
@@ -126,7 +126,7 @@ proptest! {
             }
         }
         prop_assert_eq!(messages(&end.events), expected);
-        prop_assert_eq!(end.connection.oddities(), Oddities { unknown_commands: unknown, reserved_bits: 0 });
+        prop_assert_eq!(end.connection.deviations(), ProtocolDeviations { unknown_commands: unknown, reserved_bits: 0 });
         let dropped = end.connection.outbox().replies_dropped() as usize;
         let pongs = answers.windows(5).filter(|bytes| *bytes == b"\x04PONG").count();
         prop_assert_eq!(pongs + dropped, pings);
@@ -195,7 +195,7 @@ fn large_frames_have_a_buffer_of_their_own_and_what_waits_shares_none() {
     let kept = |frame: Bytes| frame.try_into_mut().map_or(usize::MAX, |buffer| buffer.capacity());
     let mut end = End::ready(config(SocketType::Router), SocketType::Dealer);
     let junk = frame(0, &[b'j'; 1_000_000]);
-    for length in [OWN_BUFFER_BYTES, OWN_BUFFER_BYTES + 1, 300_000, 3_000_000] {
+    for length in [DEDICATED_BUFFER_BYTES, DEDICATED_BUFFER_BYTES + 1, 300_000, 3_000_000] {
         for behind in [0, 1, 8, 40_000] {
             let large = frame(1, &vec![b'l'; length]);
             let wire =

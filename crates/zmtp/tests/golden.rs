@@ -72,7 +72,7 @@ fn understand(config: Config, name: &str) -> Vec<Event> {
         let (end, outcome) = hear(&config, &parts, piece);
         assert_eq!(outcome, Ok(()), "{name} in pieces of {piece}");
         assert!(end.input.is_empty());
-        assert!(end.connection.oddities().is_empty());
+        assert!(end.connection.deviations().is_empty());
         let heard: Vec<Vec<usize>> =
             messages(&end.events).iter().map(|frames| frames.iter().map(Bytes::len).collect()).collect();
         assert_eq!(heard, lengths, "{name} in pieces of {piece}");

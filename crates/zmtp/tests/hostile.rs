@@ -4,7 +4,7 @@ mod harness;
 
 use bytes::Bytes;
 use harness::{End, at, command, config, frame, greeting, long_header, properties, ready};
-use towpath_zmtp::{Config, Error, Event, InboxLimits, MechanismConfig, Oddities, SocketType, limits};
+use towpath_zmtp::{Config, Error, Event, InboxLimits, MechanismConfig, ProtocolDeviations, SocketType, limits};
 
 /// What a ROUTER makes of these bytes, fed at once; fed byte by byte it must make the same of them.
 fn error_of(config: impl Fn() -> Config, bytes: &[u8]) -> Error {
@@ -351,7 +351,7 @@ fn reserved_bits_and_unknown_commands_are_counted_once_and_ignored() {
     for byte in bytes {
         end.hear(&[byte], at(0)).unwrap();
     }
-    assert_eq!(end.connection.oddities(), Oddities { unknown_commands: 2, reserved_bits: 3 });
+    assert_eq!(end.connection.deviations(), ProtocolDeviations { unknown_commands: 2, reserved_bits: 3 });
     let messages = harness::messages(&end.events);
     assert_eq!(messages, [vec![Bytes::from_static(b"a"), Bytes::from(vec![7; 300])], vec![Bytes::from_static(b"b")]]);
 }

@@ -87,7 +87,7 @@ fn sums_of_outside_bodies_may_pass_2_to_the_64() {
     }
     assert_eq!(outbox.queued().external_bytes, u64::MAX);
     for tag in 1..4 {
-        assert_eq!(outbox.take_back(tag), 1);
+        assert_eq!(outbox.remove_queued(tag), 1);
     }
     assert_eq!(outbox.queued().external_bytes, 2 * huge);
     write_bytes(&mut outbox);
@@ -107,7 +107,7 @@ fn a_message_that_has_begun_is_finished() {
     }
     write_bytes(&mut outbox);
     assert_eq!(outbox.clear().messages, 2);
-    assert_eq!(outbox.take_back(1), 0);
+    assert_eq!(outbox.remove_queued(1), 0);
     assert_eq!(outbox.queued().messages, 1);
     assert_eq!(outbox.queued().external_bytes, 30);
     outbox.advance_external(10);

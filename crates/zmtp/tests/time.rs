@@ -140,7 +140,7 @@ fn no_ping_behind_bytes_that_the_peer_is_slow_to_read() {
 /// A connection to a peer that reads as long as it lives, for which much waits.
 fn busy() -> End {
     let mut end = End::ready(beating(100, 400, 0), SocketType::Dealer);
-    end.connection.expect_reading(at(0));
+    end.connection.detect_stalls(at(0));
     end.send(&[harness::Part::Inside(vec![1; 100_000].into())]);
     end.write(50_000);
     end
@@ -163,7 +163,7 @@ fn who_takes_nothing_and_says_nothing_is_given_up_where_it_is_expected_to_read()
     // What it has taken was seen at the first deadline.
     assert_eq!(given_up(&mut busy(), |_, _| {}), Some(1_100));
     let mut other = End::ready(Config { heartbeat: None, ..config(SocketType::Router) }, SocketType::Dealer);
-    other.connection.expect_reading(at(0));
+    other.connection.detect_stalls(at(0));
     other.send(&[harness::Part::Inside(vec![1; 100_000].into())]);
     assert_eq!(given_up(&mut other, |_, _| {}), None, "without heartbeats");
 }

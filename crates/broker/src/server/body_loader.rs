@@ -4,13 +4,13 @@ use bytes::Bytes;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use towpath_blocking::{Lane, LaneLimits};
+use towpath_blocking::{BlockingPool, PoolLimits};
 use towpath_journal::spool::SpooledBody;
 use towpath_requests::numbered::Token;
 use towpath_sockets::Waker;
 
 /// Each holds a body in memory.
-const LIMITS: LaneLimits = LaneLimits { name: "broker-read", threads_max: 1, hanging_max: 1, per_group_max: 2 };
+const LIMITS: PoolLimits = PoolLimits { name: "broker-read", threads_max: 1, hung_max: 1, per_group_max: 2 };
 
 /// Bodies that are on their way at a time. Each has a file open.
 const READING_MAX: usize = 256;
@@ -23,7 +23,7 @@ pub(super) struct Answer {
 
 /// What is being read.
 pub(super) struct Reading {
-    lane: Lane,
+    lane: BlockingPool,
     waker: Waker,
     under_way: usize,
     done: Sender<Answer>,
@@ -33,7 +33,7 @@ pub(super) struct Reading {
 impl Reading {
     pub fn new(waker: Waker) -> Reading {
         let (done, read) = channel();
-        Reading { lane: Lane::new(LIMITS), waker, under_way: 0, done, read }
+        Reading { lane: BlockingPool::new(LIMITS), waker, under_way: 0, done, read }
     }
 
     /// Has a body read, unless too many are. Those who ask take turns. The hub is woken when [`Reading::next`] gives the answer.

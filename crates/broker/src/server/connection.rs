@@ -108,7 +108,7 @@ impl Connection {
         let queued = hub.queued(self.id);
         let bytes = queued.memory_bytes + self.pending_bytes;
         // Where the disk is slow, it isn't the peer.
-        let waiting = if hub.awaits_disk(self.id) { 0 } else { bytes };
+        let waiting = if hub.is_prefetching(self.id) { 0 } else { bytes };
         let idle_ms = self.progress.look(now, hub.bytes_out(self.id), waiting);
         let is_one = queued.messages + self.pending.len() <= 1;
         (bytes > 0).then_some(Behind { id: self.id, bytes, is_one, idle_ms })

@@ -43,7 +43,7 @@ impl Broker {
                 self.on_body_data(peer, data);
             }
             Event::BodyEnd { peer, more } => self.on_body_end(peer, more),
-            Event::Room { peer } => self.on_room(peer),
+            Event::Writable { peer } => self.on_room(peer),
             Event::HungUp { peer } => {
                 if let Some(connection) = self.connections.of(peer) {
                     connection.has_hung_up = true;
@@ -64,7 +64,7 @@ impl Broker {
                         connection.awaits_room = false;
                         self.connections.recount(peer);
                         // If it can't be kept, the next one that gets it ends this.
-                        self.hub.keep_place(peer);
+                        self.hub.reserve_slot(peer);
                         if self.core.is_worker(peer.slot()) {
                             let now = self.now();
                             self.core.worker_leaving(now, peer.slot());
@@ -87,10 +87,10 @@ impl Broker {
     fn takes_to(&mut self, id: PeerId, speaks: Speaks) -> Speaks {
         if let Some(connection) = self.connections.of(id) {
             connection.speaks = speaks;
-            self.hub.yields(id, matches!(speaks, Speaks::Nothing | Speaks::StockClient(_)));
+            self.hub.set_deferrable(id, matches!(speaks, Speaks::Nothing | Speaks::StockClient(_)));
             // It gets no more than it said it can take: its credit, or one request.
             if matches!(speaks, Speaks::NumberedWorker | Speaks::StockWorker(_)) {
-                self.hub.expect_reading(id);
+                self.hub.detect_stalls(id);
             }
         }
         speaks
@@ -107,7 +107,7 @@ impl Broker {
 
     /// Its place is free for another from now on.
     pub(super) fn drop_connection(&mut self, id: PeerId) -> Option<Box<Connection>> {
-        self.hub.release_place(id);
+        self.hub.release_slot(id);
         self.connections.remove(id)
     }
 

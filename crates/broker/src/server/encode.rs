@@ -242,7 +242,7 @@ pub(super) fn set_reading(hub: &mut Hub, connection: &Connection) {
 /// any more, nor what it has sent since: to wait for room would keep both until they expire. Others that aren't read for a while
 /// are read again before long, and then to their end: what workers replied before it counts.
 pub(super) fn give_up(hub: &mut Hub, connection: &Connection) {
-    let waits = connection.is_paused || connection.awaits_room || hub.is_held_back(connection.id);
+    let waits = connection.is_paused || connection.awaits_room || hub.is_deferred(connection.id);
     if waits && connection.has_hung_up {
         hub.disconnect(connection.id, "it has closed the connection, and its replies can't go anywhere");
     }

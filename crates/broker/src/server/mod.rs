@@ -229,10 +229,10 @@ impl Broker {
         let wait = self.core.next_deadline().saturating_sub(now).min(most);
         let extent = Extent::among(self.core.load().0);
         self.connections.extent = extent;
-        self.core.set_given_bytes_max(self.hub.queue_bound());
-        self.hub.set_read_turn_bytes(self.pace.read_turn_bytes(extent));
+        self.core.set_given_bytes_max(self.hub.queue_limit());
+        self.hub.set_read_budget_bytes(self.pace.read_turn_bytes(extent));
         self.hold_back(now);
-        self.hub.turn(Some(Duration::from_millis(wait)))?;
+        self.hub.poll(Some(Duration::from_millis(wait)))?;
         while let Some(event) = self.hub.next_event() {
             self.on_event(event);
         }
@@ -249,7 +249,7 @@ impl Broker {
         self.release_gathered(false);
         self.flush();
         while self.core.flushed(now) {
-            self.core.set_given_bytes_max(self.hub.queue_bound());
+            self.core.set_given_bytes_max(self.hub.queue_limit());
             self.act();
             self.flush();
         }
@@ -287,7 +287,7 @@ mod tests {
         while (0..count as u32).any(|peer| broker.connections.find(peer).is_none()) {
             assert!(start.elapsed() < Duration::from_secs(60), "nobody is connected");
             broker.turn().unwrap();
-            peers.turn(Some(Duration::ZERO)).unwrap();
+            peers.poll(Some(Duration::ZERO)).unwrap();
             while peers.next_event().is_some() {}
         }
         (broker, peers)

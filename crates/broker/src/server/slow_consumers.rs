@@ -48,7 +48,7 @@ impl Broker {
         let hub = &self.hub;
         let last_read = &mut connection.last_read;
         let mut has_stalled = || {
-            if hub.awaits_disk(id) {
+            if hub.is_prefetching(id) {
                 // It is this side that is slow.
                 last_read.note(now, hub.bytes_out(id));
             }
@@ -63,15 +63,15 @@ impl Broker {
     /// Has those wait with large messages who can't act on a refusal, as long as there is little room.
     pub(super) fn hold_back(&mut self, now: Millis) {
         let large = match self.core.room(self.hub.queued_bytes() + self.connections.pending_bytes()) {
-            Room::Ample => LargeMessages::Begin,
-            Room::Little => LargeMessages::BeginOne,
-            Room::Unread if now >= self.watch.next_begin => LargeMessages::BeginOne,
-            Room::Unread | Room::Nothing => LargeMessages::Wait,
+            Room::Ample => LargeMessages::Allow,
+            Room::Little => LargeMessages::AllowOne,
+            Room::Unread if now >= self.watch.next_begin => LargeMessages::AllowOne,
+            Room::Unread | Room::Nothing => LargeMessages::Defer,
         };
-        if large != LargeMessages::Wait {
+        if large != LargeMessages::Defer {
             self.watch.next_begin = now + BEGIN_GRAIN;
         }
-        self.hub.hold_back(large);
+        self.hub.set_large_messages(large);
     }
 
     /// Sends peers away where more waits for all of them than there is room for: from half of all memory on those that hardly read, and
@@ -184,7 +184,7 @@ mod tests {
         let (start, mut asked, mut got) = (Instant::now(), 0, 0);
         let mut turn = |broker: &mut Broker| {
             broker.turn().unwrap();
-            client.turn(Some(Duration::ZERO)).unwrap();
+            client.poll(Some(Duration::ZERO)).unwrap();
             while let Some(event) = client.next_event() {
                 match event {
                     Event::Ready { peer } => {
@@ -229,7 +229,7 @@ mod tests {
         while broker.core.workers().next().unwrap().held < count {
             assert!(start.elapsed() < Duration::from_secs(60), "it didn't ask");
             broker.turn().unwrap();
-            client.turn(Some(Duration::ZERO)).unwrap();
+            client.poll(Some(Duration::ZERO)).unwrap();
             while let Some(event) = client.next_event() {
                 let Event::Ready { peer } = event else { continue };
                 for _ in 0..count {
@@ -261,7 +261,7 @@ mod tests {
                     assert!(start.elapsed() < Duration::from_secs(60), "it may have both");
                     continue;
                 }
-                client.turn(Some(Duration::ZERO)).unwrap();
+                client.poll(Some(Duration::ZERO)).unwrap();
                 match client.next_event() {
                     Some(Event::Message { frames, .. }) => break Some(frames.len()),
                     Some(Event::Gone { .. }) => break None,

@@ -2,7 +2,7 @@
 
 use crate::connection::{NOT_TRIED, Speech};
 use std::time::{Duration, Instant};
-use towpath_sockets::{Endpoint, WORKS_AFTER};
+use towpath_sockets::{Endpoint, STABLE_AFTER};
 
 /// A connection to a broker of numbered requests that ends earlier was of no use, though the broker had let this client in: another
 /// client of the same id may have taken it over, and takes over the next one as well. Who comes back at once each time would end that
@@ -101,8 +101,8 @@ impl Standing {
     pub fn lost(&mut self, endpoint: Option<&Endpoint>, reason: &str, welcomed: bool, now: Instant) -> bool {
         self.replaced(endpoint, reason);
         self.misheard = false;
-        let works_after = if self.stock { WORKS_AFTER } else { LASTS_AFTER };
-        let lasted = self.ready_at.take().is_some_and(|at| now.saturating_duration_since(at) >= works_after);
+        let stable_after = if self.stock { STABLE_AFTER } else { LASTS_AFTER };
+        let lasted = self.ready_at.take().is_some_and(|at| now.saturating_duration_since(at) >= stable_after);
         lasted && (self.stock || welcomed)
     }
 

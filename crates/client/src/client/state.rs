@@ -243,7 +243,7 @@ impl State {
         match speech {
             Speech::Numbered => {
                 let now = self.now();
-                hub.expect_reading(peer);
+                hub.detect_stalls(peer);
                 self.session.connected(now, &mut self.block);
             }
             Speech::Stock(_) => self.session.connected_to_stock(),
@@ -287,7 +287,7 @@ impl State {
                     return;
                 }
             }
-            if !hub.has_room(peer) {
+            if !hub.is_writable(peer) {
                 self.is_full = true;
                 return;
             }
@@ -416,7 +416,7 @@ impl Driven for State {
         }
         let time = self.now();
         self.send(hub, time);
-        hub.turn(Some(Duration::ZERO))?;
+        hub.poll(Some(Duration::ZERO))?;
         while let Some(event) = hub.next_event() {
             self.on_event(hub, event, now);
         }

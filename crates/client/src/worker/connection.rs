@@ -133,7 +133,7 @@ impl LinkState {
         self.peer = Some((peer, speech));
         match speech {
             Speech::Numbered => {
-                hub.expect_reading(peer);
+                hub.detect_stalls(peer);
                 self.session.connected(&mut self.block);
             }
             Speech::Stock(dialect) => self.session.connected_to_stock(dialect, self.now()),
@@ -286,7 +286,7 @@ fn has_whole_request(ours: Option<(PeerId, Speech)>, head: &[Piece]) -> bool {
 impl Driven for LinkState {
     fn turn(&mut self, hub: &mut Hub, now: Instant) -> Result<bool, SocketError> {
         self.send(hub);
-        hub.turn(Some(Duration::ZERO))?;
+        hub.poll(Some(Duration::ZERO))?;
         while let Some(event) = hub.next_event() {
             self.on_event(hub, event);
         }

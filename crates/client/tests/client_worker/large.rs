@@ -72,7 +72,7 @@ fn drop_cached(folder: &std::path::Path) -> bool {
             let file = std::fs::File::open(&path).unwrap();
             rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
             let length = file.metadata().unwrap().len();
-            length == 0 || probe(&file, 0, length) == Residency::Cold
+            length == 0 || probe(&file, 0, length) == Residency::Uncached
         };
         dropped && all
     })

@@ -116,7 +116,7 @@ pub(super) struct Connection {
     server: Option<PeerId>,
     assembler: Assembler,
     /// Bytes of a message that isn't whole, at the last look.
-    unfinished_bytes: usize,
+    reassembly_bytes: usize,
     happened: VecDeque<Happened>,
     /// Requests that the hub's queue had no room for.
     unsent: VecDeque<Message>,
@@ -133,13 +133,13 @@ impl Connection {
             max_message_bytes: MESSAGE_BYTES_MAX,
             max_frames: DATA_ENTRIES_MAX + 1,
             // Connections that bring nothing are counted, and given up; those that bring little before they break still get on.
-            works_after: Duration::ZERO,
+            stable_after: Duration::ZERO,
             ..HubOptions::new(SocketType::Dealer)
         })?;
         cancel.wakes(hub.waker());
         hub.connect(&options.endpoint)?;
         let (assembler, happened, unsent) = (Assembler::default(), VecDeque::new(), VecDeque::new());
-        Ok(Self { hub, server: None, assembler, unfinished_bytes: 0, happened, unsent })
+        Ok(Self { hub, server: None, assembler, reassembly_bytes: 0, happened, unsent })
     }
 
     /// What another thread wakes [`Connection::turn`] with.
@@ -165,7 +165,7 @@ impl Connection {
 
     /// Sends and receives, waiting at most so long for something to happen.
     pub(super) fn turn(&mut self, timeout: Duration) -> Result<(), SocketError> {
-        self.hub.turn(Some(timeout))
+        self.hub.poll(Some(timeout))
     }
 
     /// The next thing that happened.
@@ -179,8 +179,8 @@ impl Connection {
 
     /// Whether there is more of a message than there was. What is no message, such as a PING, doesn't count.
     fn is_arriving(&mut self) -> bool {
-        let unfinished = self.server.and_then(|server| self.hub.unfinished_bytes(server)).unwrap_or(0);
-        unfinished > std::mem::replace(&mut self.unfinished_bytes, unfinished)
+        let unfinished = self.server.and_then(|server| self.hub.reassembly_bytes(server)).unwrap_or(0);
+        unfinished > std::mem::replace(&mut self.reassembly_bytes, unfinished)
     }
 
     /// Sends what waits, and ends.
@@ -200,7 +200,7 @@ impl Connection {
             Event::Gone { peer, reason } if self.server == Some(peer) => self.down(Happened::Down { reason }),
             Event::Failed { reason, refused: true, .. } => self.happened.push_back(Happened::Refused { reason }),
             Event::Failed { reason, .. } => self.happened.push_back(Happened::Failed { reason }),
-            Event::Room { .. } => self.send_unsent(),
+            Event::Writable { .. } => self.send_unsent(),
             Event::Message { peer, .. }
             | Event::BodyStart { peer, .. }
             | Event::BodyData { peer, .. }

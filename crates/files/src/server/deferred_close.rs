@@ -5,18 +5,18 @@
 
 use std::fs::File;
 use std::sync::LazyLock;
-use towpath_blocking::{Elsewhere, Lane, LaneLimits};
+use towpath_blocking::{BlockingPool, DropOffload, PoolLimits};
 
-const CLOSE_LANE: LaneLimits = LaneLimits { name: "tow-close", threads_max: 2, hanging_max: 14, per_group_max: 2 };
-static CLOSING: LazyLock<Lane> = LazyLock::new(|| Lane::new(CLOSE_LANE));
+const CLOSE_LANE: PoolLimits = PoolLimits { name: "tow-close", threads_max: 2, hung_max: 14, per_group_max: 2 };
+static CLOSING: LazyLock<BlockingPool> = LazyLock::new(|| BlockingPool::new(CLOSE_LANE));
 
 /// An open file, closed elsewhere if closing it may block.
-pub(super) type Handle = Elsewhere<File>;
+pub(super) type Handle = DropOffload<File>;
 
 /// `far`: the device of a file that isn't on a local file system.
 pub(super) fn handle(file: File, far: Option<u64>) -> Handle {
     match far {
-        Some(device) => Elsewhere::new(file, &CLOSING, device),
-        None => Elsewhere::here(file),
+        Some(device) => DropOffload::new(file, &CLOSING, device),
+        None => DropOffload::inline(file),
     }
 }

@@ -61,8 +61,8 @@ impl ServerOptions {
     pub fn new(root: impl Into<PathBuf>) -> ServerOptions {
         let mut hub = HubOptions::new(SocketType::Router);
         hub.send_queue_bytes = SEND_QUEUE_BYTES;
-        hub.read_turn_bytes = READ_TURN_BYTES;
-        hub.unfinished_bytes_max = UNFINISHED_BYTES_MAX;
+        hub.read_budget_bytes = READ_TURN_BYTES;
+        hub.reassembly_bytes_max = UNFINISHED_BYTES_MAX;
         ServerOptions {
             root: root.into(),
             endpoints: Vec::new(),
@@ -184,7 +184,7 @@ impl Server {
         // A turn's work is done for each peer once, however many of its pieces left or jobs ended meanwhile.
         let mut touched = BTreeSet::new();
         while !self.shutdown.is_requested() {
-            self.hub.turn(None)?;
+            self.hub.poll(None)?;
             while let Some(event) = self.hub.next_event() {
                 touched.extend(self.take(event));
             }
@@ -222,7 +222,7 @@ impl Server {
                 self.clients.message(peer, &frames);
                 Some(peer)
             }
-            Event::Room { peer } => Some(peer),
+            Event::Writable { peer } => Some(peer),
             Event::FileSent { peer, tag, whole } => {
                 self.clients.sent(peer, tag, whole);
                 Some(peer)
@@ -249,8 +249,8 @@ impl Server {
         let Server { hub, clients, .. } = self;
         clients.still_queued(peer, hub.queued(peer).messages);
         loop {
-            clients.start_jobs(peer, |ticket| hub.take_back(peer, ticket.0));
-            if !hub.has_room(peer) {
+            clients.start_jobs(peer, |ticket| hub.remove_queued(peer, ticket.0));
+            if !hub.is_writable(peer) {
                 break;
             }
             let Some(outgoing) = clients.next_message(peer) else {
@@ -287,7 +287,7 @@ fn message(outgoing: Outgoing<Source>) -> Message {
         Part::Bytes(bytes) => Frame::Bytes(bytes),
         Part::File { file, offset, length, slot, if_short } => {
             debug_assert!(file.is_local, "sendfile may wait for ever");
-            let range = FileRange::new(file.file, offset, length).tagged(slot).in_memory();
+            let range = FileRange::new(file.file, offset, length).tagged(slot).assume_cached();
             match if_short {
                 IfShort::Pad => range.into(),
                 IfShort::Close => range.close_if_short().into(),

@@ -22,6 +22,6 @@ impl Storage for PageCache {
     }
 
     fn warm(&self, source: &Source, offset: u64, length: u64) -> Result<(), Failure> {
-        page_cache::warm(&*source.file, offset, length).map_err(|error| Failure::io(&error))
+        page_cache::prefetch(&*source.file, offset, length).map_err(|error| Failure::io(&error))
     }
 }

@@ -48,7 +48,7 @@ impl HostileServer {
         let thread = std::thread::spawn(move || {
             let mut asking = None;
             while !stopped.load(Ordering::Acquire) {
-                hub.turn(Some(each)).unwrap();
+                hub.poll(Some(each)).unwrap();
                 if let Some(peer) = asking {
                     more().into_iter().for_each(|frames| send(&mut hub, peer, frames));
                 }

@@ -27,15 +27,15 @@ static CANNOT_PROBE: AtomicBool = AtomicBool::new(false);
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Residency {
     /// All that was probed is in memory: sending the piece will hardly wait for a disk.
-    Resident,
+    Cached,
     /// Something isn't, or can't be probed.
-    Cold,
+    Uncached,
 }
 
 /// Whether so many bytes of a file from an offset are in memory. Never waits for a disk.
 pub fn probe(file: impl AsFd, offset: u64, length: u64) -> Residency {
     if CANNOT_PROBE.load(Ordering::Relaxed) {
-        return Residency::Cold;
+        return Residency::Uncached;
     }
     for at in probe_points(offset, length) {
         let mut byte = [0];
@@ -44,20 +44,20 @@ pub fn probe(file: impl AsFd, offset: u64, length: u64) -> Residency {
             Ok(_) => {}
             Err(Errno::NOSYS | Errno::PERM) => {
                 CANNOT_PROBE.store(true, Ordering::Relaxed);
-                return Residency::Cold;
+                return Residency::Uncached;
             }
             // EAGAIN: not resident. EOPNOTSUPP and others: this file system doesn't say, so somebody has to read it.
-            Err(_) => return Residency::Cold,
+            Err(_) => return Residency::Uncached,
         }
     }
-    Residency::Resident
+    Residency::Cached
 }
 
 /// Reads so many bytes of a file into memory, and has the kernel begin with as many behind them. Waits for the disk.
 ///
 /// # Errors
 /// That of reading. A file that ends before is none.
-pub fn warm(file: impl AsFd, offset: u64, length: u64) -> io::Result<()> {
+pub fn prefetch(file: impl AsFd, offset: u64, length: u64) -> io::Result<()> {
     let Some(ahead) = NonZeroU64::new(length.saturating_mul(2)) else { return Ok(()) };
     // The piece and the one behind it: while this one travels, the disk reads the next.
     if fadvise(&file, offset, Some(ahead), Advice::WillNeed).is_ok() {
@@ -106,18 +106,18 @@ mod tests {
         let size = 1u64 << 20;
         file.write_all(&vec![7; size as usize]).unwrap();
         file.sync_all().unwrap();
-        assert_eq!(probe(&file, 0, size), Residency::Resident);
-        assert_eq!(probe(&file, 0, 0), Residency::Resident);
+        assert_eq!(probe(&file, 0, size), Residency::Cached);
+        assert_eq!(probe(&file, 0, 0), Residency::Cached);
         fadvise(&file, 0, None, Advice::DontNeed).unwrap();
-        if probe(&file, 0, size) == Residency::Cold {
-            warm(&file, 0, size).unwrap();
-            assert_eq!(probe(&file, 0, size), Residency::Resident);
+        if probe(&file, 0, size) == Residency::Uncached {
+            prefetch(&file, 0, size).unwrap();
+            assert_eq!(probe(&file, 0, size), Residency::Cached);
         }
         assert_eq!(probe_points(5, 0).count(), 0);
         assert_eq!(probe_points(5, 1).collect::<Vec<_>>(), [5, 5]);
         assert_eq!(probe_points(5, PROBE_STRIDE_BYTES + 2).collect::<Vec<_>>(), [5, 131_077, 131_078]);
         // Past the end there is nothing to wait for.
-        assert_eq!(probe(&file, size, size), Residency::Resident);
-        warm(&file, size, size).unwrap();
+        assert_eq!(probe(&file, size, size), Residency::Cached);
+        prefetch(&file, size, size).unwrap();
     }
 }

@@ -6,10 +6,10 @@ use crate::peer::PeerId;
 use crate::waker::Waker;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use towpath_blocking::{Lane, LaneLimits};
+use towpath_blocking::{BlockingPool, PoolLimits};
 
 /// A disk does best with a few readers. Which disk a file is on can't be asked without waiting for it, so all are one group.
-const LIMITS: LaneLimits = LaneLimits { name: "tow-disk", threads_max: 4, hanging_max: 12, per_group_max: 16 };
+const LIMITS: PoolLimits = PoolLimits { name: "tow-disk", threads_max: 4, hung_max: 12, per_group_max: 16 };
 const GROUP: u64 = 0;
 
 /// A piece of a file that isn't in memory.
@@ -22,7 +22,7 @@ pub(crate) struct ColdPiece {
 
 /// Reads for one hub, a piece at a time for each peer.
 pub(crate) struct Warmer {
-    lane: Lane,
+    lane: BlockingPool,
     waker: Waker,
     sender: Sender<PeerId>,
     read: Receiver<PeerId>,
@@ -31,7 +31,7 @@ pub(crate) struct Warmer {
 impl Warmer {
     pub(crate) fn new(waker: Waker) -> Warmer {
         let (sender, read) = channel();
-        Warmer { lane: Lane::new(LIMITS), waker, sender, read }
+        Warmer { lane: BlockingPool::new(LIMITS), waker, sender, read }
     }
 
     /// Has a piece read. The hub is woken when [`Warmer::next`] gives its peer.
@@ -40,7 +40,7 @@ impl Warmer {
         // Without a thread it is sent as it is, and whoever sends it waits for the disk.
         let _ = self.lane.submit(GROUP, peer.token(), move || {
             // Where it can't be read, sending it meets the same, and tells.
-            let _ = page_cache::warm(&*piece.file, piece.offset, piece.length);
+            let _ = page_cache::prefetch(&*piece.file, piece.offset, piece.length);
             // Before the peer goes on: it may be the last who holds the file.
             drop(piece);
             drop(told);
@@ -54,7 +54,7 @@ impl Warmer {
 
     /// What a peer that is gone was to be sent needn't be read.
     pub(crate) fn forget(&self, peer: PeerId) {
-        self.lane.forget(peer.token(), None, Some(GROUP));
+        self.lane.cancel(peer.token(), None, Some(GROUP));
     }
 }
 

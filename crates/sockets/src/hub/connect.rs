@@ -28,8 +28,8 @@ impl Connector {
     }
 
     /// A connection has ended that was ready for so long.
-    pub(crate) fn ended_after(&mut self, lasted: Duration, works_after: Duration) {
-        if lasted >= works_after {
+    pub(crate) fn ended_after(&mut self, lasted: Duration, stable_after: Duration) {
+        if lasted >= stable_after {
             self.failures = 0;
         }
     }
@@ -204,7 +204,7 @@ impl Hub {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::options::{HubOptions, WORKS_AFTER};
+    use crate::options::{HubOptions, STABLE_AFTER};
     use std::net::{SocketAddr, TcpListener, TcpStream};
     use std::sync::Mutex;
     use towpath_zmtp::SocketType;
@@ -230,7 +230,7 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(20);
         while Instant::now() < deadline {
             for hub in hubs.iter_mut().rev() {
-                hub.turn(Some(Duration::from_millis(1))).unwrap();
+                hub.poll(Some(Duration::from_millis(1))).unwrap();
             }
             if let Some(event) = hubs[0].next_event() {
                 return event;
@@ -383,9 +383,9 @@ mod tests {
         for doubled in [100, 200, 400, 800, 1000, 1000].map(Duration::from_millis) {
             assert!((doubled / 2..=doubled).contains(&connector.delay(backoff)), "{doubled:?}");
             connector.failures += 1;
-            connector.ended_after(WORKS_AFTER - Duration::from_millis(1), WORKS_AFTER);
+            connector.ended_after(STABLE_AFTER - Duration::from_millis(1), STABLE_AFTER);
         }
-        connector.ended_after(WORKS_AFTER, WORKS_AFTER);
+        connector.ended_after(STABLE_AFTER, STABLE_AFTER);
         assert!(connector.delay(backoff) <= backoff.first);
     }
 }

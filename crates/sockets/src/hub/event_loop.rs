@@ -28,18 +28,18 @@ impl Hub {
             let most = timeout.unwrap_or(Duration::MAX);
             let polling = self.busy_poll.next().map(|polling| polling.min(most));
             while ready.is_empty() && polling.is_some_and(|polling| begin.elapsed() < polling) {
-                self.poll(&mut ready, Some(&NO_TIME))?;
+                self.wait_for_readiness(&mut ready, Some(&NO_TIME))?;
                 if ready.is_empty() {
                     rustix::thread::sched_yield();
                 }
             }
             if ready.is_empty() {
                 let left = if polling == Some(most) { Some(NO_TIME) } else { timeout.map(timespec) };
-                self.poll(&mut ready, left.as_ref())?;
+                self.wait_for_readiness(&mut ready, left.as_ref())?;
             }
             self.busy_poll.waited(begin.elapsed());
         } else {
-            self.poll(&mut ready, timeout.map(timespec).as_ref())?;
+            self.wait_for_readiness(&mut ready, timeout.map(timespec).as_ref())?;
         }
         self.more_ready = ready.len() == READY_MAX;
         for event in ready {
@@ -88,7 +88,7 @@ impl Hub {
     }
 
     /// Takes what the kernel reports.
-    fn poll(&self, ready: &mut Vec<epoll::Event>, timeout: Option<&Timespec>) -> Result<(), SocketError> {
+    fn wait_for_readiness(&self, ready: &mut Vec<epoll::Event>, timeout: Option<&Timespec>) -> Result<(), SocketError> {
         match epoll::wait(&self.epoll, spare_capacity(ready), timeout) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(errno) => Err(errno.into()),
@@ -130,7 +130,7 @@ impl Hub {
                 &self.pool,
                 &mut self.events,
                 self.now,
-                Budget { all: self.options.read_turn_bytes.min(most), small: self.share.bytes() },
+                Budget { all: self.options.read_budget_bytes.min(most), small: self.share.bytes() },
             );
             arrived = arrived.saturating_add(peer.bytes_in - bytes_in);
             if let Some(piece) = peer.cold.take() {
@@ -146,7 +146,7 @@ impl Hub {
             send_queues::recount(&mut self.queued_bytes, peer);
             if peer.was_full && peer.queued_bytes <= send_queues::bound(&self.options, self.queued_bytes) / 2 {
                 peer.was_full = false;
-                self.events.push_back(Event::Room { peer: id });
+                self.events.push_back(Event::Writable { peer: id });
             }
             if reading && !may_read && peer.wants_to_read() && !peer.scheduled {
                 peer.scheduled = true;
@@ -161,7 +161,7 @@ impl Hub {
             if let Err(end) = outcome {
                 self.end(id, end);
             }
-            if self.begun.bytes() > self.unfinished_limit {
+            if self.begun.bytes() > self.reassembly_limit {
                 self.end_largest();
             }
         }

@@ -10,7 +10,7 @@ use rustix::event::epoll;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::time::Duration;
-use towpath_zmtp::{Connection, Oddities, SocketType};
+use towpath_zmtp::{Connection, ProtocolDeviations, SocketType};
 
 /// How long accepting rests when the process or the machine is out of descriptors.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
@@ -111,9 +111,9 @@ impl Hub {
                 self.per_address.remove(&ip);
             }
         }
-        let oddities = peer.connection.oddities();
-        if !oddities.is_empty() {
-            let Oddities { unknown_commands, reserved_bits } = oddities;
+        let deviations = peer.connection.deviations();
+        if !deviations.is_empty() {
+            let ProtocolDeviations { unknown_commands, reserved_bits } = deviations;
             tracing::info!(address = %peer.address, unknown_commands, reserved_bits, "a peer sent what ZMTP does not define");
         }
         if peer.is_ready() {
@@ -149,7 +149,7 @@ impl Hub {
         if let Origin::Connector(index) = peer.origin {
             if let (Some(ready_at), Some(connector)) = (peer.ready_at, self.connectors.get_mut(index)) {
                 let lasted = self.now.saturating_duration_since(ready_at);
-                connector.ended_after(lasted, self.options.works_after);
+                connector.ended_after(lasted, self.options.stable_after);
             }
             self.connect_later(index);
         }
@@ -207,15 +207,15 @@ mod tests {
         hub.listeners[0].rest_until = Some(Instant::now() + Duration::from_secs(3600));
         let _client = TcpStream::connect((host.as_str(), port)).unwrap();
         while !hub.listeners[0].pending {
-            hub.turn(Some(Duration::from_secs(10))).unwrap();
+            hub.poll(Some(Duration::from_secs(10))).unwrap();
         }
         assert!(!hub.is_busy());
         let (begin, wait) = (Instant::now(), Duration::from_millis(20));
-        hub.turn(Some(wait)).unwrap();
+        hub.poll(Some(wait)).unwrap();
         assert!(begin.elapsed() >= wait, "a turn of {:?}", begin.elapsed());
         hub.listeners[0].rest_until = Some(Instant::now());
         assert_eq!(hub.peers.len(), 0);
-        hub.turn(Some(Duration::from_secs(10))).unwrap();
+        hub.poll(Some(Duration::from_secs(10))).unwrap();
         assert_eq!(hub.peers.len(), 1);
     }
 
@@ -238,8 +238,8 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(20);
         while !client.peers.iter().any(Peer::is_ready) {
             assert!(Instant::now() < deadline, "nobody connects again");
-            server.turn(Some(Duration::from_millis(1))).unwrap();
-            client.turn(Some(Duration::from_millis(1))).unwrap();
+            server.poll(Some(Duration::from_millis(1))).unwrap();
+            client.poll(Some(Duration::from_millis(1))).unwrap();
         }
     }
 }

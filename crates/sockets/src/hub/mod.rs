@@ -66,7 +66,7 @@ impl Listening {
 
 /// All peers of one socket, driven by one thread: no lock, channel, task or timer a message.
 ///
-/// Call [`Hub::turn`], take what [`Hub::next_event`] gives, [`Hub::send`], and so on. What was sent in between leaves
+/// Call [`Hub::poll`], take what [`Hub::next_event`] gives, [`Hub::send`], and so on. What was sent in between leaves
 /// together at the next turn. See the crate's page for an example.
 pub struct Hub {
     pub(crate) options: HubOptions,
@@ -94,7 +94,7 @@ pub struct Hub {
     pub(crate) lost: Option<Unsent>,
     begun: Begun,
     /// What that may come to.
-    unfinished_limit: usize,
+    reassembly_limit: usize,
     /// What waits for all peers.
     queued_bytes: usize,
     pool: Pool,
@@ -139,7 +139,7 @@ impl Hub {
             handshakes: 0,
             lost: None,
             begun: Begun::new(&options),
-            unfinished_limit: options.unfinished_limit(),
+            reassembly_limit: options.reassembly_limit(),
             queued_bytes: 0,
             scratch: PageBuffer::zeroed(READ_AHEAD_BYTES_MAX),
             share: Share::new(now),
@@ -183,17 +183,17 @@ impl Hub {
         self.attempt_once(endpoint);
     }
 
-    /// Ends [`Hub::turn`]'s wait from another thread.
+    /// Ends [`Hub::poll`]'s wait from another thread.
     pub fn waker(&self) -> Waker {
         self.waker.clone()
     }
 
     /// Sends what waits, waits for something to happen (at most `timeout`), and takes it in. Returns early when woken, and at
     /// once while events from an earlier turn have not been taken.
-    pub fn turn(&mut self, timeout: Option<Duration>) -> Result<(), SocketError> {
+    pub fn poll(&mut self, timeout: Option<Duration>) -> Result<(), SocketError> {
         self.now = Instant::now();
         self.share.end(self.now);
-        self.peers.free_places();
+        self.peers.release_freed();
         self.run(false);
         let is_due = self.begun.is_due(self.now) || self.accepts_now();
         let timeout = if !self.events.is_empty() || !self.runnable.is_empty() || is_due {
@@ -251,26 +251,26 @@ impl Hub {
         self.events.push_back(event);
     }
 
-    /// Changes [`HubOptions::read_turn_bytes`], from the next turn on.
-    pub fn set_read_turn_bytes(&mut self, bytes: usize) {
-        self.options.read_turn_bytes = bytes.max(1);
+    /// Changes [`HubOptions::read_budget_bytes`], from the next turn on.
+    pub fn set_read_budget_bytes(&mut self, bytes: usize) {
+        self.options.read_budget_bytes = bytes.max(1);
     }
 
-    /// Keeps the place of a peer that is gone ([`PeerId::slot`]) from being given to another, until [`Hub::release_place`]: something of
+    /// Keeps the place of a peer that is gone ([`PeerId::slot`]) from being given to another, until [`Hub::release_slot`]: something of
     /// it is still to be done under its name. To be called before the turn behind [`Event::Gone`]. False if the place is another's
     /// already, or too many are kept.
-    pub fn keep_place(&mut self, gone: PeerId) -> bool {
-        self.peers.keep_place(gone)
+    pub fn reserve_slot(&mut self, gone: PeerId) -> bool {
+        self.peers.reserve_slot(gone)
     }
 
     /// Gives a place back that was kept.
-    pub fn release_place(&mut self, gone: PeerId) {
-        self.peers.release_place(gone);
+    pub fn release_slot(&mut self, gone: PeerId) {
+        self.peers.release_slot(gone);
     }
 
     /// Stops or resumes reading from a peer: back-pressure, which TCP carries to it. [`Event::HungUp`] tells if it ends meanwhile.
     /// What has been read of a streamed body is still handed over: the buffer is for others. So is the rest of a message that is read
-    /// although there is no room for it ([`HubOptions::unfinished_bytes_max`]), since nobody else's is until that one is whole.
+    /// although there is no room for it ([`HubOptions::reassembly_bytes_max`]), since nobody else's is until that one is whole.
     pub fn pause_reading(&mut self, peer: PeerId, paused: bool) {
         // Its deadlines begin anew when reading does, from now and not from the last turn.
         let now = Instant::now();
@@ -292,9 +292,9 @@ impl Hub {
     /// From now on a peer is one that reads as long as it lives, and says something now and then: if nothing of what waits for it
     /// gets there and it isn't heard, for twice the heartbeat's interval and timeout, it is given up. Nothing else tells of its end while
     /// bytes wait, since no PING goes behind them.
-    pub fn expect_reading(&mut self, peer: PeerId) {
+    pub fn detect_stalls(&mut self, peer: PeerId) {
         if let Some(peer) = self.peers.find_mut(peer) {
-            peer.connection.expect_reading(Instant::now());
+            peer.connection.detect_stalls(Instant::now());
         }
     }
 
@@ -321,8 +321,8 @@ impl Hub {
 
     /// Bytes of messages of a peer's that have begun to arrive and aren't whole, at the end of the last turn. Not of bodies that are
     /// streamed.
-    pub fn unfinished_bytes(&self, peer: PeerId) -> Option<usize> {
-        self.peers.find(peer).map(|peer| peer.unfinished_bytes)
+    pub fn reassembly_bytes(&self, peer: PeerId) -> Option<usize> {
+        self.peers.find(peer).map(|peer| peer.reassembly_bytes)
     }
 
     /// What is known of a peer that is ready.
@@ -374,7 +374,7 @@ impl Hub {
             if !waiting || left.is_zero() {
                 return Ok(self.unsent());
             }
-            self.turn(Some(left.min(CLOSING_TURN)))?;
+            self.poll(Some(left.min(CLOSING_TURN)))?;
         }
     }
 }
@@ -388,7 +388,7 @@ impl fmt::Debug for Hub {
 }
 
 impl AsFd for Hub {
-    /// Readable when [`Hub::turn`] has something to do, apart from its timers.
+    /// Readable when [`Hub::poll`] has something to do, apart from its timers.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }

@@ -16,7 +16,7 @@ use bytes::{Bytes, BytesMut};
 use rustix::fd::OwnedFd;
 use std::fmt;
 use std::time::Instant;
-use towpath_zmtp::{Connection, Oddities, PeerProperties, Queued, SocketType};
+use towpath_zmtp::{Connection, PeerProperties, ProtocolDeviations, Queued, SocketType};
 
 /// Names a peer of one [`crate::Hub`] as long as it is connected; never used again for another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -77,7 +77,7 @@ pub struct PeerInfo {
     /// Messages sent.
     pub messages_out: u64,
     /// What it sent that ZMTP does not define: it may be of a later version, or not quite right.
-    pub oddities: Oddities,
+    pub deviations: ProtocolDeviations,
     /// What waits for it.
     pub queued: Queued,
     /// When the connection was made.
@@ -142,7 +142,7 @@ pub(crate) struct Peer {
     /// Bytes read that the state machine has not taken yet.
     pub(crate) input: BytesMut,
     /// What it has begun to say, as the hub has counted it.
-    pub(crate) unfinished_bytes: usize,
+    pub(crate) reassembly_bytes: usize,
     /// Whether it may go on with that.
     pub(crate) passage: Passage,
     /// It waits with larger messages when the application wants none.
@@ -208,7 +208,7 @@ impl Peer {
             connected_at: now,
             ready_at: None,
             input: BytesMut::new(),
-            unfinished_bytes: 0,
+            reassembly_bytes: 0,
             passage: Passage::default(),
             yields: true,
             queued_bytes: 0,
@@ -250,7 +250,7 @@ impl Peer {
 
     /// Memory that it costs to hold what isn't whole yet.
     pub(crate) fn begun_bytes(&self) -> usize {
-        self.input.len() + self.connection.unfinished_bytes()
+        self.input.len() + self.connection.reassembly_bytes()
     }
 
     pub(crate) fn wants_to_write(&self) -> bool {
@@ -273,7 +273,7 @@ impl Peer {
             sendfile_bytes: self.sendfile_bytes,
             messages_in: self.messages_in,
             messages_out: self.connection.outbox_ref().messages_staged(),
-            oddities: self.connection.oddities(),
+            deviations: self.connection.deviations(),
             queued: self.connection.outbox_ref().queued(),
             connected_at: self.connected_at,
             last_heard: self.connection.last_heard(),

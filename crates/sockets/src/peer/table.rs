@@ -56,12 +56,12 @@ impl Peers {
     }
 
     /// Whoever was told who is gone has had the time to keep its place.
-    pub(crate) fn free_places(&mut self) {
+    pub(crate) fn release_freed(&mut self) {
         self.free.append(&mut self.freed);
     }
 
     /// Keeps the place of a peer that is gone from the next one. False if another one has or may have it, or too many are kept.
-    pub(crate) fn keep_place(&mut self, id: PeerId) -> bool {
+    pub(crate) fn reserve_slot(&mut self, id: PeerId) -> bool {
         let is_the_last = |slot: &Slot| slot.generation == id.generation.wrapping_add(1) && slot.peer.is_none();
         let freed = self.freed.iter().position(|slot| *slot == id.slot);
         match freed.filter(|_| self.slots.get(id.slot as usize).is_some_and(is_the_last)) {
@@ -75,7 +75,7 @@ impl Peers {
     }
 
     /// The place of a peer that is gone may be given to another. Nothing happens if it wasn't kept.
-    pub(crate) fn release_place(&mut self, id: PeerId) {
+    pub(crate) fn release_slot(&mut self, id: PeerId) {
         if let Some(kept) = self.kept.iter().position(|kept| *kept == id) {
             self.kept.swap_remove(kept);
             self.freed.push(id.slot);

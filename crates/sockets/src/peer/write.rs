@@ -92,11 +92,11 @@ impl Peer {
             }
             Transmit::External { source, position, remaining } => {
                 let mut now = remaining.min(CALL_BYTES_MAX);
-                if !source.in_memory {
+                if !source.assume_cached {
                     if position >= self.resident_to {
                         let offset = source.offset + position;
                         self.resident_to = position;
-                        if page_cache::probe(&*source.file, offset, now) == Residency::Cold {
+                        if page_cache::probe(&*source.file, offset, now) == Residency::Uncached {
                             return Ok(Sent::Cold(ColdPiece { file: source.file.clone(), offset, length: now }));
                         }
                         self.resident_to += now;

@@ -255,7 +255,7 @@ async fn drive(driver: Driver, fd: AsyncFd<OwnedFd>) {
     loop {
         let (outcome, is_over, deadline) = {
             let mut state = shared.lock();
-            (state.turn(shared), state.is_over(), state.deadline())
+            (state.poll(shared), state.is_over(), state.deadline())
         };
         match outcome {
             Ok(_) if is_over => return,

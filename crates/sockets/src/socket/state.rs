@@ -254,7 +254,7 @@ impl State {
     }
 
     /// One turn of the hub; says whether it wants another at once.
-    pub(super) fn turn(&mut self, shared: &Shared) -> Result<bool, SocketError> {
+    pub(super) fn poll(&mut self, shared: &Shared) -> Result<bool, SocketError> {
         let may_read_on = self.may_read_on();
         let Some(hub) = self.hub.as_mut() else { return Ok(false) };
         if may_read_on {
@@ -262,7 +262,7 @@ impl State {
                 hub.pause_reading(peer, false);
             }
         }
-        hub.turn(Some(Duration::ZERO))?;
+        hub.poll(Some(Duration::ZERO))?;
         while let Some(event) = self.hub.as_mut().and_then(Hub::next_event) {
             self.take_in(event, shared);
         }
@@ -293,7 +293,7 @@ impl State {
                 shared.room.notify_waiters();
                 shared.received.notify_waiters();
             }
-            Event::Room { .. } => shared.room.notify_waiters(),
+            Event::Writable { .. } => shared.room.notify_waiters(),
             Event::Message { peer, frames, .. } => {
                 self.received_bytes += cost(&frames);
                 self.received.push_back(Received { peer, frames });
@@ -361,9 +361,9 @@ mod tests {
         let (mut sending, mut left, mut taken, mut idle) = (None, 0, 0, 0);
         let most = RECEIVED_BYTES_OF_ALL_MAX + LARGE_BYTES;
         while taken < 3 * RECEIVED_BYTES_OF_ALL_MAX / LARGE_BYTES {
-            state.turn(&shared).unwrap();
+            state.poll(&shared).unwrap();
             assert!(state.received_bytes <= most, "{} bytes", state.received_bytes);
-            clients.turn(Some(Duration::ZERO)).unwrap();
+            clients.poll(Some(Duration::ZERO)).unwrap();
             idle += 1;
             if let Some(peer) = sending.take_if(|_| !clients.has_output()) {
                 clients.disconnect(peer, "done");

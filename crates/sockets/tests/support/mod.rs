@@ -32,7 +32,7 @@ pub fn until<T>(hubs: &mut [&mut Hub], mut pick: impl FnMut(usize, Event) -> Opt
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
         for (index, hub) in hubs.iter_mut().enumerate() {
-            hub.turn(Some(Duration::from_millis(1))).unwrap();
+            hub.poll(Some(Duration::from_millis(1))).unwrap();
             while let Some(event) = hub.next_event() {
                 if let Some(picked) = pick(index, event) {
                     return picked;

@@ -34,7 +34,7 @@ pub fn run(mechanism: &MechanismConfig, data: &[u8]) {
     let cut = Heard::new(&config, on(UNWELCOME)).hear_all(pieces(&input, *cut), true);
     assert_eq!(whole.events, cut.events);
     assert_eq!(whole.error, cut.error);
-    assert_eq!(whole.connection.oddities(), cut.connection.oddities());
+    assert_eq!(whole.connection.deviations(), cut.connection.deviations());
     if whole.error.is_none() {
         assert_eq!(whole.input, cut.input);
     }

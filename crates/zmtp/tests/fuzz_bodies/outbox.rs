@@ -63,7 +63,7 @@ impl Play {
             3 | 4 => self.write(usize::from(operand()) * if step % 8 == 3 { 1 } else { 257 }),
             5 => {
                 let tag = usize::from(step >> 3) % TAGS;
-                let removed = self.outbox.take_back(tag as u64);
+                let removed = self.outbox.remove_queued(tag as u64);
                 self.removed += removed;
                 self.removed_of_tag[tag] += removed;
             }
@@ -125,7 +125,7 @@ impl Play {
         }
         assert!(self.outbox.is_idle());
         assert_eq!(self.outbox.queued(), Queued::default());
-        assert!(self.outbox.clear() == Queued::default() && self.outbox.take_back(0) == 0);
+        assert!(self.outbox.clear() == Queued::default() && self.outbox.remove_queued(0) == 0);
 
         let (mut commands, mut replies) = (0, 0);
         let mut rest = &self.wire[..];

@@ -24,15 +24,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use towpath_blocking::{Lane, LaneLimits, Slice};
+use towpath_blocking::{BlockingPool, JobStep, PoolLimits};
 use towpath_sockets::page_cache::Residency;
 use towpath_sockets::{PeerId, Waker};
 
 /// Threads of each lane. Most of the time they wait for a disk; hashing and compressing need processors, and a large file takes
 /// its time.
-const FILES_LANE: LaneLimits = LaneLimits { name: "tow-files", threads_max: 4, hanging_max: 28, per_group_max: 2 };
-const LIST_LANE: LaneLimits = LaneLimits { name: "tow-list", threads_max: 2, hanging_max: 14, per_group_max: 1 };
-const WARM_LANE: LaneLimits = LaneLimits { name: "tow-warm", threads_max: 8, hanging_max: 8, per_group_max: 2 };
+const FILES_LANE: PoolLimits = PoolLimits { name: "tow-files", threads_max: 4, hung_max: 28, per_group_max: 2 };
+const LIST_LANE: PoolLimits = PoolLimits { name: "tow-list", threads_max: 2, hung_max: 14, per_group_max: 1 };
+const WARM_LANE: PoolLimits = PoolLimits { name: "tow-warm", threads_max: 8, hung_max: 8, per_group_max: 2 };
 const HASHING_HANGING_MAX: usize = 4;
 const COMPRESSING_HANGING_MAX: usize = 8;
 
@@ -85,11 +85,11 @@ impl Asker {
 /// The lanes, and what jobs need.
 pub(crate) struct Workers {
     shared: Arc<Shared>,
-    files: Lane,
-    list: Lane,
-    warm: Lane,
-    hash: Lane,
-    compress: Lane,
+    files: BlockingPool,
+    list: BlockingPool,
+    warm: BlockingPool,
+    hash: BlockingPool,
+    compress: BlockingPool,
     copies: Copies<Piece>,
     /// Devices of file systems that are mounted below the root, so far as they were groups. There are few.
     mounts: BTreeSet<u64>,
@@ -124,19 +124,19 @@ impl Workers {
         let processors = std::thread::available_parallelism().map_or(2, usize::from);
         // A device that hangs must not keep files of others from being hashed.
         let hash_threads = processors.clamp(2, 4);
-        let hash = LaneLimits {
+        let hash = PoolLimits {
             name: "tow-hash",
             threads_max: hash_threads,
-            hanging_max: HASHING_HANGING_MAX,
+            hung_max: HASHING_HANGING_MAX,
             per_group_max: hash_threads - 1,
         };
         // It reads as well: a device that hangs must not keep files of others from being compressed. So one thread is more than
         // one device can have, and each can have all processors.
         let compress_threads = processors.min(8);
-        let compress = LaneLimits {
+        let compress = PoolLimits {
             name: "tow-zstd",
             threads_max: compress_threads + 1,
-            hanging_max: COMPRESSING_HANGING_MAX,
+            hung_max: COMPRESSING_HANGING_MAX,
             per_group_max: compress_threads,
         };
         let copies_waker = waker.clone();
@@ -150,11 +150,11 @@ impl Workers {
                 waker,
             }),
             // Where the system gives no threads, that is told at the start, and not by the first request that needs one.
-            files: Lane::started(FILES_LANE)?,
-            list: Lane::started(LIST_LANE)?,
-            warm: Lane::started(WARM_LANE)?,
-            hash: Lane::started(hash)?,
-            compress: Lane::started(compress)?,
+            files: BlockingPool::started(FILES_LANE)?,
+            list: BlockingPool::started(LIST_LANE)?,
+            warm: BlockingPool::started(WARM_LANE)?,
+            hash: BlockingPool::started(hash)?,
+            compress: BlockingPool::started(compress)?,
             copies: Copies::new(move || copies_waker.wake()),
             mounts: BTreeSet::new(),
             sender,
@@ -253,7 +253,7 @@ impl Workers {
         {
             return Some(Err(failure));
         }
-        if self.shared.storage.probe(source, offset, length) == Residency::Resident {
+        if self.shared.storage.probe(source, offset, length) == Residency::Cached {
             return Some(Ok(Loaded::InPlace));
         }
         self.run(&self.warm, device, asker, failed, move |shared| {
@@ -381,18 +381,18 @@ impl Workers {
         let request = ticket.map(|Ticket(number)| number);
         self.copies.forget(key, request);
         for group in self.mounts.iter().copied().chain([Asker::group_of(key)]) {
-            self.files.forget(key, request, Some(group));
-            self.list.forget(key, request, Some(group));
+            self.files.cancel(key, request, Some(group));
+            self.list.cancel(key, request, Some(group));
         }
         // Here the groups are devices, of which there are few.
-        self.warm.forget(key, request, None);
-        self.compress.forget(key, request, None);
+        self.warm.cancel(key, request, None);
+        self.compress.cancel(key, request, None);
     }
 
     /// Has a job done in a lane. One that panics, or for which there is no thread, is a `failed` one: nobody waits for ever.
     fn run(
         &self,
-        lane: &Lane,
+        lane: &BlockingPool,
         group: u64,
         asker: Asker,
         failed: impl FnOnce(Failure) -> Outcome + Send + Clone + 'static,
@@ -406,7 +406,7 @@ impl Workers {
     /// The same for one that gives way to others, and goes on, as often as it returns None.
     fn run_in_slices(
         &self,
-        lane: &Lane,
+        lane: &BlockingPool,
         group: u64,
         asker: Asker,
         failed: impl FnOnce(Failure) -> Outcome + Send + Clone + 'static,
@@ -415,10 +415,10 @@ impl Workers {
         let (shared, sender) = (Arc::clone(&self.shared), self.sender.clone());
         let if_refused = failed.clone();
         let Asker { peer, ticket, key } = asker;
-        let submitted = lane.submit_for(ticket.0, group, key, move || {
+        let submitted = lane.submit_steps(ticket.0, group, key, move || {
             let outcome = match catch_unwind(AssertUnwindSafe(|| job(&shared))) {
                 Ok(Some(outcome)) => outcome,
-                Ok(None) => return Slice::More,
+                Ok(None) => return JobStep::Continue,
                 Err(_) => {
                     tracing::error!("a job panicked, and fails");
                     failed.clone()(Failure::new(ErrorCode::Io, "the server failed over it; its log has more"))
@@ -427,7 +427,7 @@ impl Workers {
             // The server may have ended meanwhile: then nobody wants to know.
             let _ = sender.send(Done { peer, ticket, outcome });
             shared.waker.wake();
-            Slice::Last
+            JobStep::Done
         });
         if let Err(error) = submitted {
             let outcome = if_refused(Failure::no_thread(&error));

@@ -349,7 +349,7 @@ fn many_clients_are_served_side_by_side() {
     while !clients.iter().all(|(.., done)| *done) {
         assert!(Instant::now() < until);
         for ((client, fetched, done), given) in clients.iter_mut().zip(&mut given) {
-            client.hub.turn(Some(Duration::ZERO)).unwrap();
+            client.hub.poll(Some(Duration::ZERO)).unwrap();
             while let Some(event) = client.hub.next_event() {
                 if let Event::Message { frames, .. } = event {
                     *done |= fetched.take(7, frames.into_iter().collect());

@@ -54,7 +54,7 @@ impl TestServer {
         let until = Instant::now() + DEADLINE;
         let peer = loop {
             assert!(Instant::now() < until, "no handshake");
-            hub.turn(Some(Duration::from_millis(100))).unwrap();
+            hub.poll(Some(Duration::from_millis(100))).unwrap();
             if let Some(Event::Ready { peer }) = hub.next_event() {
                 break peer;
             }
@@ -91,7 +91,7 @@ impl TestClient {
     }
 
     fn turn(&mut self) {
-        self.hub.turn(Some(Duration::from_millis(100))).unwrap();
+        self.hub.poll(Some(Duration::from_millis(100))).unwrap();
         while let Some(event) = self.hub.next_event() {
             match event {
                 Event::Message { frames, .. } => self.inbox.push_back(frames.into_iter().collect()),

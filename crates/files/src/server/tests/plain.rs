@@ -141,7 +141,7 @@ fn a_client_that_does_not_read_holds_up_nobody_and_loses_nothing() {
     }
     let mut other = server.client();
     for _ in 0..3 {
-        lazy.hub.turn(Some(Duration::ZERO)).unwrap();
+        lazy.hub.poll(Some(Duration::ZERO)).unwrap();
         assert!(other.fetch(fetch_of(1, &["a"])).bodies[&0] == content);
     }
     assert!(lazy.inbox.is_empty());

@@ -41,7 +41,7 @@ impl Gate {
 
 impl Storage for GatedStorage {
     fn probe(&self, source: &Source, offset: u64, length: u64) -> Residency {
-        if source.stat.size == self.slow_size { Residency::Cold } else { self.inner.probe(source, offset, length) }
+        if source.stat.size == self.slow_size { Residency::Uncached } else { self.inner.probe(source, offset, length) }
     }
 
     fn warm(&self, source: &Source, offset: u64, length: u64) -> Result<(), Failure> {
@@ -125,7 +125,7 @@ struct SilentStorage(PageCache);
 
 impl Storage for SilentStorage {
     fn probe(&self, _: &Source, _: u64, _: u64) -> Residency {
-        Residency::Cold
+        Residency::Uncached
     }
 
     fn warm(&self, source: &Source, offset: u64, length: u64) -> Result<(), Failure> {
@@ -157,7 +157,7 @@ struct BrokenStorage(u64);
 
 impl Storage for BrokenStorage {
     fn probe(&self, _: &Source, _: u64, _: u64) -> Residency {
-        Residency::Cold
+        Residency::Uncached
     }
 
     fn warm(&self, source: &Source, _: u64, _: u64) -> Result<(), Failure> {

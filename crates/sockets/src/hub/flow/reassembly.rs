@@ -63,16 +63,16 @@ impl Passage {
     }
 }
 
-/// Which messages of more than 4 KiB may begin, of those that the application may hold back ([`crate::Hub::yields`]).
+/// Which messages of more than 4 KiB may begin, of those that the application may hold back ([`crate::Hub::set_deferrable`]).
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
 pub enum LargeMessages {
     /// All.
     #[default]
-    Begin,
+    Allow,
     /// One more if the former has begun: that of whoever has waited longest. To be said again for the next.
-    BeginOne,
+    AllowOne,
     /// None.
-    Wait,
+    Defer,
 }
 
 /// A message on its way: what it takes, and the bytes that its frame lacks.
@@ -141,19 +141,19 @@ impl Begun {
     pub(in crate::hub) fn new(options: &HubOptions) -> Begun {
         // What no memory has needn't be reckoned with.
         const MOST: usize = usize::MAX / 8;
-        let room = options.unfinished_bytes_max.min(MOST);
+        let room = options.reassembly_bytes_max.min(MOST);
         Begun {
             bytes: 0,
             room,
             room_min: room,
-            room_max: options.unfinished_bytes_most().clamp(room, MOST),
+            room_max: options.reassembly_bytes_most().clamp(room, MOST),
             kept: 0,
             going: VecDeque::new(),
             beyond: None,
             line: VecDeque::new(),
             is_freed: false,
             standing: None,
-            large: LargeMessages::Begin,
+            large: LargeMessages::Allow,
             held: VecDeque::new(),
             called: None,
         }
@@ -179,7 +179,7 @@ impl Begun {
     }
 
     pub(super) fn may_hold(&self, message: Underway) -> bool {
-        message.yields && self.large != LargeMessages::Begin
+        message.yields && self.large != LargeMessages::Allow
     }
 
     pub(super) fn holds(&self, message: Underway) -> bool {

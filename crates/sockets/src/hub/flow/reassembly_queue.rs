@@ -13,7 +13,7 @@ impl Hub {
     /// Bytes that a peer may read now of messages that are taken whole.
     #[inline]
     pub(in crate::hub) fn may_read(begun: &mut Begun, peer: &mut Peer) -> usize {
-        if begun.is_open() && begun.large == LargeMessages::Begin {
+        if begun.is_open() && begun.large == LargeMessages::Allow {
             return begun.left();
         }
         if !peer.wants_to_read() {
@@ -31,8 +31,8 @@ impl Hub {
         begun.may_read(peer.id, &mut peer.passage, message)
     }
 
-    /// Says whether larger messages of a peer wait when the application wants none ([`Hub::hold_back`]). Those of new peers do.
-    pub fn yields(&mut self, peer: PeerId, yields: bool) {
+    /// Says whether larger messages of a peer wait when the application wants none ([`Hub::set_large_messages`]). Those of new peers do.
+    pub fn set_deferrable(&mut self, peer: PeerId, yields: bool) {
         if let Some(peer) = self.peers.find_mut(peer).filter(|peer| peer.yields != yields) {
             peer.yields = yields;
             if peer.passage == Passage::Held {
@@ -44,18 +44,18 @@ impl Hub {
 
     /// Back-pressure for all peers that yield, until something else is said: messages of more than 4 KiB that aren't streamed don't begin,
     /// and what has begun of them isn't read on. [`Event::HungUp`] tells of peers that end meanwhile.
-    pub fn hold_back(&mut self, large: LargeMessages) {
+    pub fn set_large_messages(&mut self, large: LargeMessages) {
         self.now = Instant::now();
         self.begun.large = large;
         match large {
-            LargeMessages::Begin => while self.call_next() {},
-            LargeMessages::BeginOne => {
+            LargeMessages::Allow => while self.call_next() {},
+            LargeMessages::AllowOne => {
                 let called = self.begun.called.and_then(|id| self.peers.find(id)).map(|peer| peer.passage);
                 if !matches!(called, Some(Passage::Waits { is_called: true })) {
                     self.call_next();
                 }
             }
-            LargeMessages::Wait => {}
+            LargeMessages::Defer => {}
         }
         self.let_pass();
     }
@@ -75,7 +75,7 @@ impl Hub {
     }
 
     /// Whether a message of this peer waits until the application wants it.
-    pub fn is_held_back(&self, peer: PeerId) -> bool {
+    pub fn is_deferred(&self, peer: PeerId) -> bool {
         self.peers.find(peer).is_some_and(|peer| peer.passage == Passage::Held)
     }
 
@@ -83,18 +83,18 @@ impl Hub {
     #[inline]
     pub(in crate::hub) fn count_begun(begun: &mut Begun, peer: &mut Peer, count: u64) {
         let bytes = peer.begun_bytes();
-        if bytes == peer.unfinished_bytes && peer.passage == Passage::Open {
+        if bytes == peer.reassembly_bytes && peer.passage == Passage::Open {
             return;
         }
         let message = Underway { bytes, ..Underway::of(peer) };
-        let before = Underway { bytes: peer.unfinished_bytes, count, ..message };
+        let before = Underway { bytes: peer.reassembly_bytes, count, ..message };
         begun.recount(peer.id, &mut peer.passage, before, message);
-        peer.unfinished_bytes = bytes;
+        peer.reassembly_bytes = bytes;
     }
 
     /// A peer is gone.
     pub(in crate::hub) fn forget_begun(&mut self, peer: &Peer) {
-        self.begun.forget(peer.passage, peer.unfinished_bytes);
+        self.begun.forget(peer.passage, peer.reassembly_bytes);
         if peer.passage == Passage::Held {
             self.begun.held.retain(|id| *id != peer.id);
         }
@@ -120,7 +120,7 @@ impl Hub {
             let Some(peer) = self.peers.find_mut(id) else { continue };
             let Passage::Waits { is_called } = peer.passage else { continue };
             let message = Underway::of(peer);
-            let may_begin = is_called && self.begun.large == LargeMessages::BeginOne;
+            let may_begin = is_called && self.begun.large == LargeMessages::AllowOne;
             if self.begun.holds(message) && !may_begin {
                 peer.passage = Passage::Held;
                 held.push_back(id);
@@ -157,9 +157,9 @@ impl Hub {
         let now = self.now;
         let is_silent = |peer: &&Peer| {
             let silence = now.saturating_duration_since(peer.connection.last_heard());
-            peer.unfinished_bytes > SMALL_BYTES && !peer.readable && !peer.is_stopped() && silence >= PATIENCE
+            peer.reassembly_bytes > SMALL_BYTES && !peer.readable && !peer.is_stopped() && silence >= PATIENCE
         };
-        let silent = self.peers.iter().filter(is_silent).map(|peer| (Reverse(peer.unfinished_bytes), peer.id));
+        let silent = self.peers.iter().filter(is_silent).map(|peer| (Reverse(peer.reassembly_bytes), peer.id));
         let mut silent: Vec<_> = silent.collect();
         silent.sort_unstable_by_key(|(bytes, _)| *bytes);
         let (mut freed, enough) = (0, self.begun.room / 4);
@@ -177,7 +177,7 @@ impl Hub {
 
     /// Ends the peer that has the most of what isn't whole yet: there is no room for it and for what others want to say.
     pub(in crate::hub) fn end_largest(&mut self) {
-        if let Some(largest) = self.peers.iter().max_by_key(|peer| peer.unfinished_bytes).map(|peer| peer.id) {
+        if let Some(largest) = self.peers.iter().max_by_key(|peer| peer.reassembly_bytes).map(|peer| peer.id) {
             self.give_up_begun(
                 largest,
                 "too much memory is in messages that have not ended, others wait, and this one is the largest",
@@ -187,7 +187,7 @@ impl Hub {
 
     fn give_up_begun(&mut self, id: PeerId, why: &str) {
         if let Some(peer) = self.peers.find(id) {
-            let bytes = peer.unfinished_bytes;
+            let bytes = peer.reassembly_bytes;
             tracing::warn!(peer = %id, address = %peer.address, bytes, "a message that has not ended is given up: {why}");
         }
         self.disconnect(id, why);

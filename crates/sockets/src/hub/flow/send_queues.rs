@@ -33,8 +33,8 @@ impl Hub {
         Ok(())
     }
 
-    /// Whether a message would be taken now. If not, [`Event::Room`](crate::Event::Room) tells when.
-    pub fn has_room(&mut self, peer: PeerId) -> bool {
+    /// Whether a message would be taken now. If not, [`Event::Writable`](crate::Event::Writable) tells when.
+    pub fn is_writable(&mut self, peer: PeerId) -> bool {
         let bound = bound(&self.options, self.queued_bytes);
         self.peers.find_mut(peer).is_some_and(|peer| {
             peer.was_full = peer.connection.outbox_ref().queued().memory_bytes >= bound;
@@ -58,19 +58,19 @@ impl Hub {
     }
 
     /// Bytes from which on a queue is full now: of [`HubOptions::send_queue_bytes`], what [`HubOptions::queued_bytes_max`] leaves.
-    pub fn queue_bound(&self) -> usize {
+    pub fn queue_limit(&self) -> usize {
         bound(&self.options, self.queued_bytes)
     }
 
     /// Whether what is next for a peer is being read from a disk: that nothing leaves for it isn't the peer's doing.
-    pub fn awaits_disk(&self, peer: PeerId) -> bool {
+    pub fn is_prefetching(&self, peer: PeerId) -> bool {
         self.peers.find(peer).is_some_and(|peer| peer.warming)
     }
 
     /// Removes messages with this tag that wait for a peer and have not begun to leave; gives their number. Their file ranges
     /// get no [`Event::FileSent`](crate::Event::FileSent).
-    pub fn take_back(&mut self, peer: PeerId, tag: u64) -> usize {
-        self.remove(peer, |peer| peer.connection.outbox().take_back(tag))
+    pub fn remove_queued(&mut self, peer: PeerId, tag: u64) -> usize {
+        self.remove(peer, |peer| peer.connection.outbox().remove_queued(tag))
     }
 
     /// Removes all messages that wait for a peer and have not begun to leave; gives what was removed.
