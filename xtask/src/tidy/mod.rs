@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: rules of this repository that neither rustfmt nor clippy know, as code.
 
 mod commits;
+mod documents;
 mod layers;
 mod lexer;
 mod modules;
@@ -48,6 +49,7 @@ pub fn run() -> Result<Outcome, String> {
     problems.extend(purity::check(&tree));
     problems.extend(words::check(&tree));
     problems.extend(size::check(&tree));
+    problems.extend(documents::check(&tree));
     problems.extend(commits::check()?);
     problems.sort();
     for problem in &problems {
