@@ -1,9 +1,10 @@
 //! Bodies too large for memory: files that have no name of their own.
 
-mod room;
+mod quota;
 mod writing;
 
-pub use room::{BodyOf, Claim, NoRoom, Room};
+pub use quota::{BodyOf, NoRoom, SpoolQuota};
+pub use towpath_quota::Permit;
 pub use writing::{UnderWay, Writing};
 
 use bytes::Bytes;
@@ -103,7 +104,7 @@ impl Spool {
     }
 
     fn writer(&self, file: File, named: Option<Named>) -> SpoolWriter {
-        SpoolWriter { file, named, length: 0, stays_in_memory: self.is_in_memory, claim: None }
+        SpoolWriter { file, named, length: 0, stays_in_memory: self.is_in_memory, permits: Vec::new() }
     }
 }
 
@@ -154,16 +155,19 @@ pub struct SpoolWriter {
     named: Option<Named>,
     length: u64,
     stays_in_memory: bool,
-    claim: Option<Claim>,
+    permits: Vec<Permit>,
 }
 
 impl SpoolWriter {
-    /// Takes over the room that some of its bytes have.
-    pub fn take_room(&mut self, claim: Claim) {
-        match &mut self.claim {
-            Some(taken) => taken.absorb(claim),
-            None => self.claim = Some(claim),
+    /// Keeps a permit for its file, or for some of its bytes, as long as the body lives.
+    pub fn add_permit(&mut self, mut permit: Permit) {
+        for held in &mut self.permits {
+            match held.merge(permit) {
+                Ok(()) => return,
+                Err(other) => permit = other,
+            }
         }
+        self.permits.push(permit);
     }
 
     /// Appends bytes. After an error (such as a full disk) the body is not to be used.
@@ -180,9 +184,9 @@ impl SpoolWriter {
 
     /// The body. It is not synced: see [`SpooledBody::sync`].
     pub fn finish(self) -> Arc<SpooledBody> {
-        let SpoolWriter { file, named, length, stays_in_memory, claim } = self;
+        let SpoolWriter { file, named, length, stays_in_memory, permits } = self;
         let file = shared(Arc::new(file));
-        Arc::new(SpooledBody { file, named, length, stays_in_memory, _claim: claim })
+        Arc::new(SpooledBody { file, named, length, stays_in_memory, _permits: permits })
     }
 }
 
@@ -194,8 +198,8 @@ pub struct SpooledBody {
     length: u64,
     /// Its file system is one in memory.
     stays_in_memory: bool,
-    /// Free as soon as nobody has the body, for those that come next, though its file may be closed a moment later.
-    _claim: Option<Claim>,
+    /// Released as soon as nobody has the body, though its file may be closed a moment later.
+    _permits: Vec<Permit>,
 }
 
 impl SpooledBody {
@@ -206,7 +210,7 @@ impl SpooledBody {
             named: None,
             length,
             stays_in_memory: false,
-            _claim: None,
+            _permits: Vec::new(),
         })
     }
 
@@ -216,17 +220,17 @@ impl SpooledBody {
         large.downcast().ok()
     }
 
-    /// The same body with its part of the room, if it is in a file that something else keeps.
-    pub fn with_room(body: Body, room: &Arc<Room>) -> Body {
+    /// The same body, counted by a quota if it is in a file that something else keeps.
+    pub fn counted(body: Body, quota: &SpoolQuota) -> Body {
         match SpooledBody::of(&body) {
             Some(kept) if kept.named.is_none() => {
-                let (file, claim) = (shared(Arc::clone(&kept.file)), room.claim_anyway(kept.length));
+                let (file, permits) = (shared(Arc::clone(&kept.file)), quota.acquire(kept.length).into());
                 Body::large(Arc::new(SpooledBody {
                     file,
                     named: None,
                     length: kept.length,
                     stays_in_memory: kept.stays_in_memory,
-                    _claim: Some(claim),
+                    _permits: permits,
                 }))
             }
             _ => body,

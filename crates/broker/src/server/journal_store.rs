@@ -4,9 +4,8 @@ use super::BrokerError;
 use crate::core::{Core, Entry, Millis, Restored};
 use std::collections::{HashSet, VecDeque};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use towpath_journal::spool::{Room, SpooledBody};
+use towpath_journal::spool::{SpoolQuota, SpooledBody};
 use towpath_journal::{self, Journal, JournalError, JournalOptions, Recovered};
 use towpath_requests::body::Body;
 use towpath_requests::numbered::{ClientId, Status};
@@ -87,7 +86,13 @@ pub(super) fn large_bytes(recovered: &Recovered) -> u64 {
 impl Keeping {
     /// Gives the core, whose time began at `started`, what is in the journal. Large bodies have their part of the room, whether or not
     /// there is so much.
-    pub fn new(journal: Journal, recovered: Recovered, core: &mut Core, room: &Arc<Room>, started: Instant) -> Keeping {
+    pub fn new(
+        journal: Journal,
+        recovered: Recovered,
+        core: &mut Core,
+        room: &SpoolQuota,
+        started: Instant,
+    ) -> Keeping {
         let clocks = Clocks::read(started);
         let (mut waiting, mut settled) = (0, 0);
         for request in recovered.requests {
@@ -103,8 +108,8 @@ impl Keeping {
                     number: request.number,
                     service: request.service,
                     expires: clocks.of_core(request.expires_unix_ms),
-                    body: SpooledBody::with_room(request.body, room),
-                    outcome: request.outcome.map(|(status, body)| (Status(status), SpooledBody::with_room(body, room))),
+                    body: SpooledBody::counted(request.body, room),
+                    outcome: request.outcome.map(|(status, body)| (Status(status), SpooledBody::counted(body, room))),
                 },
             );
         }
@@ -297,7 +302,7 @@ mod tests {
         let open = on_faulty_disk(20);
         let mut core = core();
         let (journal, recovered) = open();
-        let mut keeping = Keeping::new(journal, recovered, &mut core, &Room::new(0, 0), Instant::now());
+        let mut keeping = Keeping::new(journal, recovered, &mut core, &SpoolQuota::new(0, 0), Instant::now());
         core.client_hello(0, 1, CLIENT, 1);
         for number in 1..=5 {
             let body = if number == 2 { too_large() } else { Body::from("small") };
@@ -368,7 +373,7 @@ mod tests {
         let took = || Instant::now().checked_sub(Duration::from_millis(TOOK_MS)).unwrap();
         let (journal, recovered) = open();
         let mut first = core();
-        let mut keeping = Keeping::new(journal, recovered, &mut first, &Room::new(0, 0), took());
+        let mut keeping = Keeping::new(journal, recovered, &mut first, &SpoolQuota::new(0, 0), took());
         first.client_hello(TOOK_MS, 1, CLIENT, 1);
         let before = Clocks::read(keeping.started);
         first.request(before.now, 1, 1, TTL_MS, false, b"nobody", Body::from("in an hour"));
@@ -378,7 +383,7 @@ mod tests {
         let expires = recovered.requests[0].expires_unix_ms;
         assert!(expires.abs_diff(before.unix_ms + u64::from(TTL_MS)) < u64::from(TTL_MS) / 2, "{expires} {before:?}");
         let mut second = core();
-        let mut keeping = Keeping::new(journal, recovered, &mut second, &Room::new(0, 0), took());
+        let mut keeping = Keeping::new(journal, recovered, &mut second, &SpoolQuota::new(0, 0), took());
         second.tick(Clocks::read(keeping.started).now);
         second.client_hello(TOOK_MS, 1, CLIENT, 1);
         second.request(TOOK_MS, 1, 1, TTL_MS, false, b"nobody", Body::from("in an hour"));

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use towpath_journal::spool::{BodyOf, NoRoom, Room, Spool, UnderWay, Writing};
+use towpath_journal::spool::{BodyOf, NoRoom, Spool, SpoolQuota, UnderWay, Writing};
 use towpath_requests::numbered::Status;
 use towpath_sockets::{PeerId, Waker};
 
@@ -69,7 +69,7 @@ impl Lost {
 pub(super) struct Ticket {
     body: UnderWay,
     kind: BodyOf,
-    room: Arc<Room>,
+    room: Arc<SpoolQuota>,
     coming: Arc<Coming>,
 }
 
@@ -99,9 +99,9 @@ impl Ticket {
     /// Takes some bytes, if there is room for them.
     pub fn write(&self, bytes: Bytes) -> Result<(), NoRoom> {
         let length = bytes.len() as u64;
-        let claim = self.room.claim(self.kind, length)?;
+        let permit = self.room.try_acquire(self.kind, length)?;
         self.coming.come.fetch_add(length, Ordering::Relaxed);
-        self.body.write(bytes, Some(claim));
+        self.body.write(bytes, Some(permit));
         Ok(())
     }
 
@@ -119,7 +119,7 @@ pub(super) struct Spooling {
     pub awaited: HashMap<u64, PeerId>,
     /// Stock clients that wait for room, in this order.
     pub queue: VecDeque<PeerId>,
-    room: Arc<Room>,
+    room: Arc<SpoolQuota>,
     /// What is on its way.
     coming: Vec<Weak<Coming>>,
     said: Option<Instant>,
@@ -132,7 +132,7 @@ pub(super) fn directory(options: &BrokerOptions) -> PathBuf {
 }
 
 /// The place for large bodies, and the room that they have there, of which an earlier process has left so much in the journal.
-pub(super) fn prepare(options: &BrokerOptions, kept: u64) -> io::Result<(Spool, Arc<Room>)> {
+pub(super) fn prepare(options: &BrokerOptions, kept: u64) -> io::Result<(Spool, Arc<SpoolQuota>)> {
     let directory = directory(options);
     let spool = Spool::new(&directory)?;
     if let Err(error) = spool.create()
@@ -141,15 +141,15 @@ pub(super) fn prepare(options: &BrokerOptions, kept: u64) -> io::Result<(Spool, 
         // What is full may be less so when the first large body comes. That nothing can be written there is better said now.
         return Err(error);
     }
-    let most = options.max_spool_bytes.map_or_else(|| Room::half_of(&directory, kept), Ok)?;
-    let files = Room::half_of_files();
+    let most = options.max_spool_bytes.map_or_else(|| SpoolQuota::half_of(&directory, kept), Ok)?;
+    let files = SpoolQuota::half_of_files();
     tracing::info!(directory = %directory.display(), mib = most >> 20, kept_mib = kept >> 20, files, "room for large bodies");
-    Ok((spool, Room::new(most, files)))
+    Ok((spool, SpoolQuota::new(most, files)))
 }
 
 impl Spooling {
     /// `sync`: see [`Writing::to`].
-    pub fn start(spool: Spool, room: Arc<Room>, sync: bool, waker: Waker) -> io::Result<Spooling> {
+    pub fn start(spool: Spool, room: Arc<SpoolQuota>, sync: bool, waker: Waker) -> io::Result<Spooling> {
         let directory = spool.directory().to_owned();
         let writing = Writing::to(spool, sync, waker)?;
         let (awaited, queue) = (HashMap::new(), VecDeque::new());
@@ -165,7 +165,7 @@ impl Spooling {
             return Err(NoRoom::Ever);
         }
         let is_full = taken.saturating_add(expected).saturating_add(length) > most;
-        let file = if is_full { Err(NoRoom::Now) } else { self.room.claim_file(kind) };
+        let file = if is_full { Err(NoRoom::Now) } else { self.room.try_acquire_file(kind) };
         let file = file.inspect_err(|_| {
             if self.said.is_none_or(|said| said.elapsed() >= SAID_EVERY) {
                 self.said = Some(Instant::now());
@@ -187,7 +187,7 @@ impl Spooling {
         }
     }
 
-    pub fn room(&self) -> &Room {
+    pub fn room(&self) -> &SpoolQuota {
         &self.room
     }
 }
@@ -202,7 +202,7 @@ mod tests {
     fn bodies_leave_descriptors_to_others_and_requests_some_to_replies() {
         let folder = tempfile::tempdir().unwrap();
         let hub = Hub::new(HubOptions::new(SocketType::Router)).unwrap();
-        let room = Room::new(1 << 30, 8);
+        let room = SpoolQuota::new(1 << 30, 8);
         let mut spooling = Spooling::start(Spool::new(folder.path()).unwrap(), room, false, hub.waker()).unwrap();
         let body = |spooling: &mut Spooling, kind| {
             let ticket = spooling.begin(kind, 4)?;

@@ -1,6 +1,6 @@
 //! The thread that writes bodies to files while they come, so that nobody else waits for the disk.
 
-use super::{Claim, Spool, SpoolWriter, SpooledBody};
+use super::{Permit, Spool, SpoolWriter, SpooledBody};
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::io;
@@ -10,8 +10,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use towpath_sockets::Waker;
 
 enum Job {
-    Begin { number: u64, length: u64, room: Option<Claim> },
-    Write { number: u64, bytes: Bytes, room: Option<Claim> },
+    Begin { number: u64, length: u64, permit: Option<Permit> },
+    Write { number: u64, bytes: Bytes, permit: Option<Permit> },
     Finish(u64),
     Abandon(u64),
 }
@@ -29,9 +29,9 @@ impl UnderWay {
         self.number
     }
 
-    /// Takes some bytes, and the room that they have, if it is counted.
-    pub fn write(&self, bytes: Bytes, room: Option<Claim>) {
-        let _ = self.jobs.send(Job::Write { number: self.number, bytes, room });
+    /// Appends bytes, with their permit if they are counted.
+    pub fn write(&self, bytes: Bytes, permit: Option<Permit>) {
+        let _ = self.jobs.send(Job::Write { number: self.number, bytes, permit });
     }
 
     /// All of it has come.
@@ -64,14 +64,14 @@ struct Place {
 }
 
 impl Place {
-    fn create(&mut self, length: u64, room: Option<Claim>) -> io::Result<SpoolWriter> {
+    fn create(&mut self, length: u64, permit: Option<Permit>) -> io::Result<SpoolWriter> {
         let spool = match &mut self.spool {
             Some(spool) => spool,
             none => none.insert(Spool::new(&self.folder)?),
         };
-        match room {
-            Some(room) => spool.create().map(|mut writer| {
-                writer.take_room(room);
+        match permit {
+            Some(permit) => spool.create().map(|mut writer| {
+                writer.add_permit(permit);
                 writer
             }),
             None => {
@@ -104,11 +104,10 @@ impl Writing {
         Ok(Writing { jobs, finished, next: 0 })
     }
 
-    /// A body of so many bytes begins to come. `room`: what is counted for its file; `None`: nobody counts, and the disk itself is asked
-    /// whether it has room for all of it.
-    pub fn begin(&mut self, length: u64, room: Option<Claim>) -> UnderWay {
+    /// Begins a body of this many bytes. `permit`: for its file; without one nothing is counted, and the disk is asked for the room.
+    pub fn begin(&mut self, length: u64, permit: Option<Permit>) -> UnderWay {
         self.next += 1;
-        let _ = self.jobs.send(Job::Begin { number: self.next, length, room });
+        let _ = self.jobs.send(Job::Begin { number: self.next, length, permit });
         UnderWay { number: self.next, jobs: self.jobs.clone() }
     }
 
@@ -123,15 +122,15 @@ fn write(mut place: Place, sync: bool, jobs: &Receiver<Job>, done: &Sender<Finis
     let mut files: HashMap<u64, io::Result<SpoolWriter>> = HashMap::new();
     for job in jobs {
         match job {
-            Job::Begin { number, length, room } => {
-                files.insert(number, place.create(length, room));
+            Job::Begin { number, length, permit } => {
+                files.insert(number, place.create(length, permit));
             }
-            Job::Write { number, bytes, room } => {
+            Job::Write { number, bytes, permit } => {
                 if let Some(file) = files.get_mut(&number)
                     && let Ok(writer) = file
                 {
-                    match (writer.write(&bytes), room) {
-                        (Ok(()), Some(room)) => writer.take_room(room),
+                    match (writer.write(&bytes), permit) {
+                        (Ok(()), Some(permit)) => writer.add_permit(permit),
                         (Ok(()), None) => {}
                         (Err(error), _) => *file = Err(error),
                     }
