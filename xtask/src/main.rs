@@ -95,7 +95,9 @@ fn run(steps: &[Step], arguments: &[String]) -> Result<(), Failure> {
 fn bench(arguments: &[String]) -> Result<(), Failure> {
     let mut command = cargo();
     match arguments.split_first() {
-        Some((first, rest)) if first == "micro" => command.args(["bench", "--package", "bench", "--"]).args(rest),
+        Some((first, rest)) if first == "micro" => {
+            command.args(["bench", "--package", "bench", "--bench", "micro", "--"]).args(rest)
+        }
         _ => command.args(["run", "--release", "--package", "bench", "--"]).args(arguments),
     };
     match command.status() {

@@ -99,8 +99,7 @@ fn cfg_test(tokens: &[&Token]) -> Option<usize> {
     };
     let is_for_tests =
         begins(&["#", "[", "cfg", "(", "test", ")"]) || begins(&["#", "[", "cfg", "(", "any", "(", "test"]);
-    let end = tokens.iter().position(|token| token.is(']'))?;
-    is_for_tests.then_some(end + 1)
+    is_for_tests.then(|| tokens.iter().position(|token| token.is(']')).map_or(tokens.len(), |end| end + 1))
 }
 
 /// The position behind the item that begins at `at`: behind its first `;` or closing brace outside of other brackets.

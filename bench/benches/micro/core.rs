@@ -1,0 +1,53 @@
+//! Requests through the broker's core: accepted, dispatched, replied to, confirmed.
+
+use bytes::Bytes;
+use divan::{Bencher, counter::ItemsCount};
+use towpath_broker::core::{Core, Kind, Peer, Settings, Task};
+use towpath_requests::body::Body;
+use towpath_requests::numbered::{ClientId, Status};
+
+const CLIENT: Peer = 1;
+const WORKER: Peer = 2;
+
+/// Requests an iteration.
+const REQUESTS: u64 = 1_000;
+
+/// Requests that are in flight together.
+const IN_FLIGHT: [u64; 3] = [1, 10, 100];
+
+/// A request and its reply, with so many in flight.
+#[divan::bench(args = IN_FLIGHT)]
+fn round_trip(bencher: Bencher, in_flight: u64) {
+    let mut core = Core::new(Settings { secret: [3, 4], ..Settings::default() });
+    core.client_hello(0, CLIENT, ClientId([7; 16]), 1);
+    core.worker_ready(0, WORKER, Kind::Numbered, b"echo", 1_000);
+    let body = Body::from(Bytes::from(vec![7; 250]));
+    let mut tasks = Vec::new();
+    let mut number = 0;
+    bencher.counter(ItemsCount::new(REQUESTS)).bench_local(|| {
+        for _ in 0..REQUESTS / in_flight {
+            let first = number + 1;
+            for _ in 0..in_flight {
+                number += 1;
+                core.request(number, CLIENT, number, 0, true, b"echo", body.clone());
+            }
+            let mut replies = 0;
+            core.take_tasks(&mut tasks);
+            for task in tasks.drain(..) {
+                if let Task::Dispatch { token, attempt, about, .. } = task {
+                    divan::black_box(core.body_for_worker(about, attempt));
+                    core.worker_reply(number, WORKER, &token, Status::OK, None, body.clone());
+                    replies += 1;
+                }
+            }
+            assert_eq!(replies, in_flight);
+            core.take_tasks(&mut tasks);
+            for task in tasks.drain(..) {
+                if let Task::Reply { about, .. } = task {
+                    divan::black_box(core.body_for_client(about));
+                }
+            }
+            core.confirm(number, CLIENT, first, in_flight as u32);
+        }
+    });
+}
