@@ -4,6 +4,7 @@
 
 #![warn(missing_debug_implementations)]
 
+pub mod assembler;
 pub mod body;
 pub mod limits;
 pub mod majordomo;

@@ -98,3 +98,16 @@ pub enum Event {
         refused: bool,
     },
 }
+
+impl Event {
+    /// The sender, if this event brings a part of a message.
+    pub fn message_peer(&self) -> Option<PeerId> {
+        match self {
+            Event::Message { peer, .. }
+            | Event::BodyStart { peer, .. }
+            | Event::BodyData { peer, .. }
+            | Event::BodyEnd { peer, .. } => Some(*peer),
+            _ => None,
+        }
+    }
+}

@@ -5,11 +5,12 @@ use super::health::Standing;
 use super::inbox::Inbox;
 use super::session::{NewRequest, Session};
 use super::{CallOptions, ClientOptions, SubmitError};
-use crate::connection::assembler::Incoming;
+use crate::connection::assembler::{FromBroker, Incoming};
 use crate::connection::dialect_detect::Guess;
 use crate::connection::driver::{Driven, Shared};
 use crate::connection::encoder::Unfit;
 use crate::connection::{LinkOptions, Speech, encoder};
+use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
@@ -18,7 +19,7 @@ use tokio::sync::Notify;
 use towpath_requests::body::Body;
 use towpath_requests::limits::SERVICE_BYTES_MAX;
 use towpath_requests::majordomo;
-use towpath_requests::message::{Piece, Pieces, has_whole_body};
+use towpath_requests::message::has_whole_body;
 use towpath_requests::numbered::{Block, CLIENT_HEADER, ClientId, Extent, ToClient};
 use towpath_sockets::{Endpoint, Event, Hub, Message, PeerId, SendError, SocketError};
 
@@ -38,7 +39,7 @@ enum Connection {
 
 impl Connection {
     /// Whether these frames have all of a reply's body behind them.
-    fn has_whole_reply(&self, head: &[Piece]) -> bool {
+    fn has_whole_reply(&self, head: &[Bytes]) -> bool {
         match self {
             Connection::Ready(_, Speech::Numbered) => {
                 has_whole_body(head, CLIENT_HEADER, |block| ToClient::announces_list(block))
@@ -251,7 +252,7 @@ impl State {
     }
 
     /// A message that is wrong beyond repair ends the connection.
-    fn on_message(&mut self, message: Pieces) -> Result<(), String> {
+    fn on_message(&mut self, message: FromBroker) -> Result<(), String> {
         let Connection::Ready(_, speech) = self.connection else { return Ok(()) };
         let now = self.now();
         let (session, inbox) = (&mut self.session, &mut self.inbox);
@@ -313,37 +314,29 @@ impl State {
             Connection::Ready(peer, _) => Some(*peer),
             _ => None,
         };
-        let message = match event {
-            Event::Ready { peer } if matches!(self.connection, Connection::Connecting) => {
-                return self.on_ready(hub, peer, now);
-            }
+        match event {
+            Event::Ready { peer } if matches!(self.connection, Connection::Connecting) => self.on_ready(hub, peer, now),
             Event::Failed { reason, refused, .. } if matches!(self.connection, Connection::Connecting) => {
                 self.standing.set_refused(refused);
-                return self.lost(&reason, now);
+                self.lost(&reason, now);
             }
-            Event::Gone { peer, reason } if Some(peer) == ours && self.incoming.is_behind() => {
+            Event::Gone { peer, reason } if Some(peer) == ours && self.incoming.has_backlog() => {
                 self.gone = Some((reason, now));
-                return;
             }
-            Event::Gone { peer, reason } if Some(peer) == ours => return self.lost(&reason, now),
-            Event::Message { peer, frames, .. } if Some(peer) == ours => self.incoming.message(frames),
-            Event::BodyStart { peer, head, length, more } if Some(peer) == ours => {
-                let is_whole = |head: &[Piece]| self.connection.has_whole_reply(head);
-                if let Err(reason) = self.incoming.begin(head, (length, more), is_whole, &hub.waker()) {
-                    self.misunderstood(hub, &reason);
+            Event::Gone { peer, reason } if Some(peer) == ours => self.lost(&reason, now),
+            event if ours.is_some() && event.message_peer() == ours => {
+                let is_whole = |head: &[Bytes]| self.connection.has_whole_reply(head);
+                match self.incoming.on_event(event, is_whole, &hub.waker()) {
+                    Ok(Some(message)) => self.hear(hub, message),
+                    Ok(None) => {}
+                    Err(reason) => self.misunderstood(hub, &reason),
                 }
-                return;
             }
-            Event::BodyData { peer, data } if Some(peer) == ours => return self.incoming.data(data),
-            Event::BodyEnd { peer, more } if Some(peer) == ours => self.incoming.end(more),
-            _ => return,
-        };
-        if let Some(message) = message {
-            self.hear(hub, message);
+            _ => {}
         }
     }
 
-    fn hear(&mut self, hub: &mut Hub, message: Pieces) {
+    fn hear(&mut self, hub: &mut Hub, message: FromBroker) {
         if let Err(reason) = self.on_message(message) {
             self.misunderstood(hub, &reason);
         }
@@ -360,7 +353,7 @@ impl State {
     /// Whether the broker is to be read no more until callers have taken some of what it said, or until that is on the disk.
     fn set_reading(&self, hub: &mut Hub) {
         if let Connection::Ready(peer, _) = self.connection {
-            hub.pause_reading(peer, self.paused || self.incoming.is_far_behind());
+            hub.pause_reading(peer, self.paused || self.incoming.is_over_limit());
         }
     }
 
@@ -424,7 +417,7 @@ impl Driven for State {
             self.hear(hub, message);
         }
         let is_over = |(_, since): &mut (String, Instant)| {
-            !self.incoming.is_behind() || now.saturating_duration_since(*since) >= self.link.heartbeat_timeout
+            !self.incoming.has_backlog() || now.saturating_duration_since(*since) >= self.link.heartbeat_timeout
         };
         if let Some((reason, _)) = self.gone.take_if(is_over) {
             self.lost(&reason, now);

@@ -3,17 +3,18 @@
 use super::Inbox;
 use super::request::{Cancellation, Request};
 use super::session::{Arrival, AtOnce, Heard, Session};
-use crate::connection::assembler::Incoming;
+use crate::connection::assembler::{FromBroker, Incoming};
 use crate::connection::dialect_detect::Guess;
 use crate::connection::driver::{Driven, Shared};
 use crate::connection::{LinkOptions, NOT_TRIED, Speech, encoder};
+use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use towpath_requests::body::Body;
-use towpath_requests::message::{Piece, Pieces, block_of, has_whole_body};
+use towpath_requests::message::{block_of, has_whole_body};
 use towpath_requests::numbered::{Block, Extent, Status, ToWorker, Token, WORKER_HEADER};
 use towpath_sockets::{Endpoint, Event, Hub, Message, PeerId, SendError, SocketError};
 
@@ -162,7 +163,7 @@ impl LinkState {
         }
     }
 
-    fn on_message(&mut self, speech: Speech, message: Pieces) -> Result<(), String> {
+    fn on_message(&mut self, speech: Speech, message: FromBroker) -> Result<(), String> {
         let (arrived, cancellations) = (&mut self.arrived, &mut self.cancellations);
         let mut sink = |heard| take(heard, arrived, cancellations);
         let handler = self.handler.as_deref();
@@ -216,36 +217,24 @@ impl LinkState {
     fn on_event(&mut self, hub: &mut Hub, event: Event) {
         let ours = self.peer;
         let is_ours = |peer| ours.is_some_and(|(known, _)| known == peer);
-        if let Event::Message { peer, .. } | Event::BodyStart { peer, .. } | Event::BodyData { peer, .. } = event
-            && is_ours(peer)
-        {
-            // Before it is taken: that may wait for the disk.
-            self.session.heard(self.now());
-        }
-        let message = match event {
-            Event::Ready { peer } => return self.on_ready(hub, peer),
-            Event::Failed { reason, .. } => {
-                return self.not_connected(&reason);
-            }
-            Event::Gone { peer, reason } if is_ours(peer) => return self.lost(&reason),
-            Event::Message { peer, frames, .. } if is_ours(peer) => self.incoming.message(frames),
-            Event::BodyStart { peer, head, length, more } if is_ours(peer) => {
-                let is_whole = |head: &[Piece]| has_whole_request(ours, head);
-                if let Err(reason) = self.incoming.begin(head, (length, more), is_whole, &hub.waker()) {
-                    self.misunderstood(hub, &reason);
+        match event {
+            Event::Ready { peer } => self.on_ready(hub, peer),
+            Event::Failed { reason, .. } => self.not_connected(&reason),
+            Event::Gone { peer, reason } if is_ours(peer) => self.lost(&reason),
+            event if event.message_peer().is_some_and(is_ours) => {
+                // Before it is taken: that may wait for the disk.
+                self.session.heard(self.now());
+                match self.incoming.on_event(event, |head| has_whole_request(ours, head), &hub.waker()) {
+                    Ok(Some(message)) => self.hear(hub, message),
+                    Ok(None) => {}
+                    Err(reason) => self.misunderstood(hub, &reason),
                 }
-                return;
             }
-            Event::BodyData { peer, data } if is_ours(peer) => return self.incoming.data(data),
-            Event::BodyEnd { peer, more } if is_ours(peer) => self.incoming.end(more),
-            _ => return,
-        };
-        if let Some(message) = message {
-            self.hear(hub, message);
+            _ => {}
         }
     }
 
-    fn hear(&mut self, hub: &mut Hub, message: Pieces) {
+    fn hear(&mut self, hub: &mut Hub, message: FromBroker) {
         if let Some((_, speech)) = self.peer
             && let Err(reason) = self.on_message(speech, message)
         {
@@ -275,7 +264,7 @@ fn take(heard: Heard, arrived: &mut Vec<Arrival>, cancellations: &mut HashMap<To
 }
 
 /// Whether these frames have all of a request's body behind them.
-fn has_whole_request(ours: Option<(PeerId, Speech)>, head: &[Piece]) -> bool {
+fn has_whole_request(ours: Option<(PeerId, Speech)>, head: &[Bytes]) -> bool {
     match ours {
         Some((_, Speech::Numbered)) => has_whole_body(head, WORKER_HEADER, |block| ToWorker::announces_list(block)),
         Some((_, Speech::Stock(dialect))) => head.len() == dialect.worker_head_frames(),
@@ -294,7 +283,7 @@ impl Driven for LinkState {
             self.hear(hub, message);
         }
         if let Some((peer, _)) = self.peer {
-            hub.pause_reading(peer, self.incoming.is_far_behind());
+            hub.pause_reading(peer, self.incoming.is_over_limit());
         }
         let (time, arrived, cancellations) = (self.now(), &mut self.arrived, &mut self.cancellations);
         self.session.on_time(time, &mut self.block, &mut |heard| take(heard, arrived, cancellations));
@@ -310,7 +299,7 @@ impl Driven for LinkState {
             self.room.notify_waiters();
         }
         if self.leaving.is_some() {
-            let hears_nothing = self.session.is_idle() && !self.incoming.is_behind();
+            let hears_nothing = self.session.is_idle() && !self.incoming.has_backlog();
             let is_quiet = hears_nothing && self.pending.is_empty() && self.block.is_empty();
             self.quiet = if is_quiet { self.quiet.or(Some(now)) } else { None };
         }

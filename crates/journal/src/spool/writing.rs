@@ -7,6 +7,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use towpath_requests::assembler::BodySink;
 use towpath_sockets::Waker;
 
 enum Job {
@@ -37,6 +38,23 @@ impl UnderWay {
     /// All of it has come.
     pub fn finish(&self) {
         let _ = self.jobs.send(Job::Finish(self.number));
+    }
+}
+
+impl BodySink for UnderWay {
+    type Lost = String;
+
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn write(&mut self, bytes: Bytes) -> Result<(), String> {
+        UnderWay::write(self, bytes, None);
+        Ok(())
+    }
+
+    fn finish(self) {
+        UnderWay::finish(&self);
     }
 }
 

@@ -1,11 +1,11 @@
 //! Majordomo as its clients and workers speak it.
 
 use super::{CLIENT_01, CLIENT_02, Dialect, WORKER_01, WORKER_02, command};
+use crate::assembler::{Attached, Received};
 use crate::body::Body;
-use crate::message::append_body;
-use crate::message::{Piece, Pieces, body_of};
+use crate::message::{append_body, body_of};
 use bytes::Bytes;
-use towpath_sockets::Message;
+use towpath_sockets::{Frames, Message};
 
 /// The command of a client in the 0.2 of the specification.
 const CLIENT_REQUEST: u8 = 1;
@@ -78,22 +78,23 @@ impl Dialect {
     }
 
     /// What a client hears.
-    pub fn client_hears(self, pieces: Pieces) -> Result<ClientHears, NotThisDialect> {
-        let mut pieces = self.behind_head(pieces, CLIENT_01, CLIENT_02)?;
+    pub fn client_hears(self, message: Received<String>) -> Result<ClientHears, NotThisDialect> {
+        let Received { frames, attached } = message;
+        let mut frames = self.behind_head(frames, CLIENT_01, CLIENT_02)?;
         let mut partial = false;
         if self != Dialect::Mdp01 {
             let (more, last) = if self == Dialect::Mdp02 { (2, 3) } else { (3, 4) };
-            partial = match one_command(&mut pieces)? {
+            partial = match one_command(&mut frames)? {
                 other if other == more => true,
                 other if other == last => false,
                 _ => return Err(NotThisDialect("an unknown command")),
             };
         }
-        let service = if self == Dialect::Majortomo { None } else { Some(bytes(&mut pieces)?) };
-        if pieces.is_empty() {
+        let service = if self == Dialect::Majortomo { None } else { Some(next_frame(&mut frames)?) };
+        if frames.is_empty() && attached == Attached::Nothing {
             return Err(NotThisDialect("a reply without a body"));
         }
-        Ok(ClientHears { service, partial, body: body_of(pieces) })
+        Ok(ClientHears { service, partial, body: body_of(frames, attached) })
     }
 
     /// A worker that is there.
@@ -128,15 +129,17 @@ impl Dialect {
     }
 
     /// What a worker hears.
-    pub fn worker_hears(self, pieces: Pieces) -> Result<WorkerHears, NotThisDialect> {
-        let mut pieces = self.behind_head(pieces, WORKER_01, WORKER_02)?;
-        match one_command(&mut pieces)? {
+    pub fn worker_hears(self, message: Received<String>) -> Result<WorkerHears, NotThisDialect> {
+        let Received { frames, attached } = message;
+        let mut frames = self.behind_head(frames, WORKER_01, WORKER_02)?;
+        match one_command(&mut frames)? {
             command::REQUEST => {
-                let address = bytes(&mut pieces)?;
-                if !bytes(&mut pieces)?.is_empty() || pieces.is_empty() {
+                let address = next_frame(&mut frames)?;
+                let is_separated = next_frame(&mut frames)?.is_empty();
+                if !is_separated || (frames.is_empty() && attached == Attached::Nothing) {
                     return Err(NotThisDialect("a request without an empty frame and a body behind its address"));
                 }
-                Ok(WorkerHears::Request { address, body: body_of(pieces) })
+                Ok(WorkerHears::Request { address, body: body_of(frames, attached) })
             }
             other if other == command::heartbeat(self) => Ok(WorkerHears::Heartbeat),
             other if other == command::disconnect(self) => Ok(WorkerHears::Disconnect),
@@ -145,30 +148,24 @@ impl Dialect {
     }
 
     /// What follows the empty frame, if there must be one, and the header.
-    fn behind_head(self, mut pieces: Pieces, header_01: &[u8], header_02: &[u8]) -> Result<Pieces, NotThisDialect> {
-        if self != Dialect::Mdp02 && !bytes(&mut pieces)?.is_empty() {
+    fn behind_head(self, mut frames: Frames, header_01: &[u8], header_02: &[u8]) -> Result<Frames, NotThisDialect> {
+        if self != Dialect::Mdp02 && !next_frame(&mut frames)?.is_empty() {
             return Err(NotThisDialect("no empty frame at the beginning"));
         }
         let header = if self == Dialect::Mdp01 { header_01 } else { header_02 };
-        if bytes(&mut pieces)? != header {
+        if next_frame(&mut frames)? != header {
             return Err(NotThisDialect("another header"));
         }
-        Ok(pieces)
+        Ok(frames)
     }
 }
 
-fn bytes(pieces: &mut Pieces) -> Result<Bytes, NotThisDialect> {
-    if !matches!(pieces.first(), Some(Piece::Bytes(_))) {
-        return Err(NotThisDialect("it is too short"));
-    }
-    match pieces.remove(0) {
-        Piece::Bytes(bytes) => Ok(bytes),
-        _ => Err(NotThisDialect("a large frame where a short one belongs")),
-    }
+fn next_frame(frames: &mut Frames) -> Result<Bytes, NotThisDialect> {
+    if frames.is_empty() { Err(NotThisDialect("it is too short")) } else { Ok(frames.remove(0)) }
 }
 
-fn one_command(pieces: &mut Pieces) -> Result<u8, NotThisDialect> {
-    match bytes(pieces)?[..] {
+fn one_command(frames: &mut Frames) -> Result<u8, NotThisDialect> {
+    match next_frame(frames)?[..] {
         [command] => Ok(command),
         _ => Err(NotThisDialect("a command isn't one byte")),
     }
@@ -188,8 +185,9 @@ mod tests {
         message.frames.iter().map(of).collect()
     }
 
-    fn pieces(frames: &[&[u8]]) -> Pieces {
-        frames.iter().map(|frame| Piece::Bytes(Bytes::copy_from_slice(frame))).collect()
+    fn received(frames: &[&[u8]]) -> Received<String> {
+        let frames = frames.iter().map(|frame| Bytes::copy_from_slice(frame)).collect();
+        Received { frames, attached: Attached::Nothing }
     }
 
     #[test]
@@ -205,11 +203,11 @@ mod tests {
 
     #[test]
     fn replies_of_each_shape() {
-        let heard = Dialect::Mdp01.client_hears(pieces(&[b"", b"MDPC01", b"echo", b"one"])).unwrap();
+        let heard = Dialect::Mdp01.client_hears(received(&[b"", b"MDPC01", b"echo", b"one"])).unwrap();
         assert_eq!(heard, ClientHears { service: Some("echo".into()), partial: false, body: Ok("one".into()) });
-        let heard = Dialect::Mdp02.client_hears(pieces(&[b"MDPC02", b"\x02", b"echo", b"one"])).unwrap();
+        let heard = Dialect::Mdp02.client_hears(received(&[b"MDPC02", b"\x02", b"echo", b"one"])).unwrap();
         assert_eq!(heard, ClientHears { service: Some("echo".into()), partial: true, body: Ok("one".into()) });
-        let heard = Dialect::Majortomo.client_hears(pieces(&[b"", b"MDPC02", b"\x04", b"one"])).unwrap();
+        let heard = Dialect::Majortomo.client_hears(received(&[b"", b"MDPC02", b"\x04", b"one"])).unwrap();
         assert_eq!(heard, ClientHears { service: None, partial: false, body: Ok("one".into()) });
         for wrong in [
             &[&b""[..]][..],
@@ -218,9 +216,9 @@ mod tests {
             &[b"", b"MDPW01", b"echo", b"x"],
             &[b"x", b"MDPC01", b"echo", b"x"],
         ] {
-            Dialect::Mdp01.client_hears(pieces(wrong)).unwrap_err();
+            Dialect::Mdp01.client_hears(received(wrong)).unwrap_err();
         }
-        Dialect::Mdp02.client_hears(pieces(&[b"MDPC02", b"\x04", b"echo", b"one"])).unwrap_err();
+        Dialect::Mdp02.client_hears(received(&[b"MDPC02", b"\x04", b"echo", b"one"])).unwrap_err();
     }
 
     #[test]
@@ -237,10 +235,10 @@ mod tests {
             bytes(&Dialect::Mdp02.reply(&address, true, &"some".into())),
             [&b"MDPW02"[..], b"\x03", b"client", b"", b"some"]
         );
-        let heard = Dialect::Mdp01.worker_hears(pieces(&[b"", b"MDPW01", b"\x02", b"client", b"", b"do"])).unwrap();
+        let heard = Dialect::Mdp01.worker_hears(received(&[b"", b"MDPW01", b"\x02", b"client", b"", b"do"])).unwrap();
         assert_eq!(heard, WorkerHears::Request { address, body: Ok("do".into()) });
-        assert_eq!(Dialect::Mdp02.worker_hears(pieces(&[b"MDPW02", b"\x06"])).unwrap(), WorkerHears::Disconnect);
-        Dialect::Mdp01.worker_hears(pieces(&[b"", b"MDPW01", b"\x02", b"client", b"x", b"do"])).unwrap_err();
-        Dialect::Mdp01.worker_hears(pieces(&[b"", b"MDPW01", b"\x02", b"client", b""])).unwrap_err();
+        assert_eq!(Dialect::Mdp02.worker_hears(received(&[b"MDPW02", b"\x06"])).unwrap(), WorkerHears::Disconnect);
+        Dialect::Mdp01.worker_hears(received(&[b"", b"MDPW01", b"\x02", b"client", b"x", b"do"])).unwrap_err();
+        Dialect::Mdp01.worker_hears(received(&[b"", b"MDPW01", b"\x02", b"client", b""])).unwrap_err();
     }
 }

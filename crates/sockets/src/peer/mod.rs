@@ -26,6 +26,11 @@ pub struct PeerId {
 }
 
 impl PeerId {
+    /// The peer of a slot, for transports other than a hub.
+    pub const fn new(slot: u32, generation: u32) -> PeerId {
+        PeerId { slot, generation }
+    }
+
     /// A small number for tables: no two peers have the same at a time, but it is used again when a peer is gone.
     pub fn slot(self) -> u32 {
         self.slot

@@ -5,9 +5,10 @@ use super::{Delivery, ENTRY_BYTES, Link, RETRY_MOST, Refused, Session};
 use bytes::Bytes;
 use std::cmp::Reverse;
 use std::time::Duration;
+use towpath_requests::assembler::Received;
 use towpath_requests::body::{Arriving, Body};
 use towpath_requests::majordomo::peer::ClientHears;
-use towpath_requests::message::{Pieces, block_of};
+use towpath_requests::message::block_of;
 use towpath_requests::numbered::{CLIENT_HEADER, Content, Status, ToClient, WireError};
 
 /// Why a request ends of which the broker says that no worker had it, and can't know.
@@ -34,7 +35,7 @@ impl Session {
     /// Takes a message of a broker of numbered requests. One that is wrong beyond repair is to end the connection.
     pub fn on_message(
         &mut self,
-        message: Pieces,
+        message: Received<String>,
         now: Duration,
         sink: &mut impl FnMut(Delivery),
     ) -> Result<(), String> {
