@@ -93,7 +93,9 @@ impl Step {
     pub fn about(self) -> &'static str {
         match self {
             Self::Fmt => "formatting",
-            Self::Tidy => "the rules in xtask/src/tidy: layers, pure modules, words, lengths, documents, commit subjects",
+            Self::Tidy => {
+                "the rules in xtask/src/tidy: layers, pure modules, words, lengths, documents, commit subjects"
+            }
             Self::Deny => "licences and sources of dependencies, where cargo-deny is installed",
             Self::Clippy => "lints; a warning is an error",
             Self::Docs => "the API's documentation; a warning is an error",

@@ -4,7 +4,7 @@
 //!
 //! For each event of a connection there is one method: [`message`](Assembler::message), [`begin`](Assembler::begin),
 //! [`data`](Assembler::data), [`end`](Assembler::end), and [`written`](Assembler::written) for a body that has its file. After
-//! `written`, messages are taken from [`next`](Assembler::next) until there are none.
+//! `written`, messages are taken from [`next_ready`](Assembler::next_ready) until there are none.
 
 use crate::body::{Body, kept};
 use bytes::{Bytes, BytesMut};
@@ -225,7 +225,7 @@ impl<S: BodySink> Assembler<S> {
         partial.streamed = Streamed::Lost(why);
     }
 
-    /// A body has its file, or is lost. [`next`](Assembler::next) has the messages whose turn has come.
+    /// A body has its file, or is lost. [`next_ready`](Assembler::next_ready) has the messages whose turn has come.
     pub fn written(&mut self, number: u64, attached: Attached<S::Lost>) {
         if let Some(waiting) = self.backlog.iter_mut().find(|waiting| matches!(waiting.attached, Err(n) if n == number))
         {
@@ -234,7 +234,7 @@ impl<S: BodySink> Assembler<S> {
     }
 
     /// The first message of the backlog, unless its body is still being written.
-    pub fn next(&mut self) -> Option<Received<S::Lost>> {
+    pub fn next_ready(&mut self) -> Option<Received<S::Lost>> {
         match self.backlog.pop_front() {
             Some(Waiting { frames, bytes, attached: Ok(attached) }) => {
                 self.backlog_bytes -= bytes;
@@ -374,16 +374,16 @@ mod tests {
         assert!(matches!(assembler.end(false, || "no room"), Progress::Writing(7)));
         assert!(files.borrow()[&7].1);
         assert!(matches!(assembler.message(frames(&[b"behind"])), Progress::Queued));
-        assert!(assembler.next().is_none() && assembler.has_backlog() && !assembler.is_over_limit());
+        assert!(assembler.next_ready().is_none() && assembler.has_backlog() && !assembler.is_over_limit());
         assert!(matches!(assembler.message(frames(&[&vec![7; BACKLOG_BYTES_MAX]])), Progress::Queued));
         assert!(assembler.is_over_limit());
         assembler.written(7, Attached::Body("body".into()));
-        let first = assembler.next().unwrap();
+        let first = assembler.next_ready().unwrap();
         assert_eq!((&first.frames[0][..], first.attached), (&b"head"[..], Attached::Body("body".into())));
-        assert_eq!(assembler.next().unwrap().frames[0], "behind");
+        assert_eq!(assembler.next_ready().unwrap().frames[0], "behind");
         assert!(assembler.is_over_limit());
-        assembler.next().unwrap();
-        assert!(assembler.next().is_none() && !assembler.is_over_limit() && !assembler.has_backlog());
+        assembler.next_ready().unwrap();
+        assert!(assembler.next_ready().is_none() && !assembler.is_over_limit() && !assembler.has_backlog());
         assert_eq!(assembler.bytes(), 0);
     }
 
@@ -453,13 +453,13 @@ mod tests {
                 }
                 if at % 3 == 2 && !writing.is_empty() {
                     assembler.written(writing.remove(order[at].index(writing.len())), Attached::Nothing);
-                    came.extend(std::iter::from_fn(|| assembler.next()).map(|message| message.frames[0][0]));
+                    came.extend(std::iter::from_fn(|| assembler.next_ready()).map(|message| message.frames[0][0]));
                 }
             }
             for number in writing.into_iter().rev() {
                 assembler.written(number, Attached::Nothing);
             }
-            came.extend(std::iter::from_fn(|| assembler.next()).map(|message| message.frames[0][0]));
+            came.extend(std::iter::from_fn(|| assembler.next_ready()).map(|message| message.frames[0][0]));
             prop_assert_eq!(came, (0..bodies.len() as u8).collect::<Vec<_>>());
             prop_assert_eq!(assembler.bytes(), 0);
         }

@@ -4,141 +4,63 @@ use super::Broker;
 use super::connection::Connection;
 use super::encode::{give_up, set_reading};
 use super::spooler::{Lost, Ticket};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use towpath_journal::spool::{BodyOf, NoRoom};
-use towpath_requests::body::{Arriving, Body, kept};
+use towpath_requests::assembler::{self, BodySink, Destination, Progress};
+use towpath_requests::body::{Arriving, Body};
 use towpath_requests::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX};
 use towpath_requests::majordomo::{self, FromPeer, WorkerCommand};
 use towpath_requests::numbered::{CLIENT_HEADER, Content, FromClient, FromWorker, WORKER_HEADER, WireError};
-use towpath_sockets::{Frames, PeerId};
+use towpath_sockets::{Event, Frames, PeerId};
 
-/// A message of which a frame arrives as a stream.
-#[derive(Debug)]
-pub(super) struct Incoming {
-    frames: Frames,
-    /// What they cost.
-    frames_bytes: usize,
-    sink: Sink,
-}
+/// The messages of one connection.
+pub(super) type Assembler = assembler::Assembler<Ticket>;
 
-/// What a frame costs beside its bytes.
-const FRAME_BYTES: usize = 64;
+/// The body that came behind a block.
+pub(super) type Attached = assembler::Attached<Lost>;
 
-impl Incoming {
-    fn new() -> Incoming {
-        Incoming { frames: Frames::new(), frames_bytes: 0, sink: Sink::Idle }
+impl BodySink for Ticket {
+    type Lost = Lost;
+
+    fn number(&self) -> u64 {
+        Ticket::number(self)
     }
 
-    fn extend(&mut self, frames: Frames) {
-        self.frames_bytes += frames.iter().map(|frame| FRAME_BYTES + frame.len()).sum::<usize>();
-        self.frames.extend(frames.into_iter().map(kept));
+    fn write(&mut self, bytes: Bytes) -> Result<(), Lost> {
+        Ticket::write(self, bytes).map_err(Lost::NoRoom)
     }
 
-    /// Bytes of memory.
-    pub fn bytes(&self) -> usize {
-        let sink = match &self.sink {
-            Sink::Memory(bytes) | Sink::Awaiting { bytes, .. } => bytes.len(),
-            Sink::Idle | Sink::Spool(_) | Sink::Nowhere(_) => 0,
-        };
-        self.frames_bytes + sink
-    }
-
-    /// Whether so many bytes more may be held in memory: those of a body of several frames, in whichever form it comes, or of
-    /// what is no body.
-    fn fit_with(&self, length: u64) -> Fit {
-        let head = head_of(&self.frames);
-        let most = match head {
-            // Each frame of a list has its length before it. How many there are is seen when it is here.
-            Some(Head { is_numbered: true, .. }) => BODY_BYTES_MAX + 4 * BODY_FRAMES_MAX,
-            _ => BODY_BYTES_MAX,
-        };
-        let before = head.as_ref().map_or(0, |head| head.frames);
-        let in_memory: usize = self.frames.iter().skip(before).map(Bytes::len).sum();
-        match head {
-            _ if length.saturating_add(in_memory as u64) <= most as u64 => Fit::Yes,
-            Some(head) => Fit::TooLarge(head.frames),
-            None => Fit::NoBody,
-        }
-    }
-
-    /// Of a body that is too large only what comes before it is kept.
-    fn lose_body(&mut self, head: usize) {
-        self.frames.truncate(head);
-        self.frames_bytes = self.frames.iter().map(|frame| FRAME_BYTES + frame.len()).sum();
-        self.sink = Sink::Nowhere(Lost::TooLarge);
+    fn finish(self) {
+        Ticket::finish(&self);
     }
 }
 
-/// Whether there is memory for a message.
+/// Whether there may be as many bytes more in memory.
 enum Fit {
     Yes,
-    /// Its body is too large, and has so many frames before it.
+    /// The body is too large, and has this many frames before it.
     TooLarge(usize),
-    /// What is too large is no body, so nobody could be told.
+    /// A frame that is no body is too large: nobody could be told.
     NoBody,
 }
 
-const TOO_LARGE: &str = "a frame that is no body, of more than 64 MiB";
+const NO_BODY_TOO_LARGE: &str = "a frame that is no body, of more than 64 MiB";
 
-#[derive(Debug)]
-enum Sink {
-    /// Between two frames.
-    Idle,
-    /// To a file: it is the whole body.
-    Spool(Ticket),
-    /// The same, when there is room for so many bytes. No more is read meanwhile; this is what had been read.
-    Awaiting { length: u64, bytes: BytesMut },
-    /// There is no room for the body, or it is too large: what comes of it is dropped, and its sender told so at the end.
-    Nowhere(Lost),
-    /// Into memory: it is one of several frames of a body.
-    Memory(BytesMut),
-}
-
-impl Sink {
-    /// To a file, with the first bytes of it.
-    fn filled(ticket: Ticket, bytes: Bytes) -> Sink {
-        match ticket.write(bytes) {
-            Ok(()) => Sink::Spool(ticket),
-            Err(no_room) => Sink::Nowhere(Lost::NoRoom(no_room)),
-        }
+/// Whether a message that has come as far as `frames` may have `length` bytes more in memory.
+fn fit(frames: &[Bytes], length: u64) -> Fit {
+    let head = head_of(frames);
+    let most = match head {
+        // Each frame of a list has its length before it. Their number is checked when the list is here.
+        Some(Head { is_numbered: true, .. }) => BODY_BYTES_MAX + 4 * BODY_FRAMES_MAX,
+        _ => BODY_BYTES_MAX,
+    };
+    let before = head.as_ref().map_or(0, |head| head.frames);
+    let in_memory: usize = frames.iter().skip(before).map(Bytes::len).sum();
+    match head {
+        _ if length.saturating_add(in_memory as u64) <= most as u64 => Fit::Yes,
+        Some(head) => Fit::TooLarge(head.frames),
+        None => Fit::NoBody,
     }
-}
-
-/// Bytes of messages that may wait behind one whose body is on its way to the disk.
-const BEHIND_BYTES_MAX: usize = 1024 * 1024;
-
-/// A message that has arrived, but for what goes to a file.
-#[derive(Debug)]
-pub(super) struct Arrived {
-    frames: Frames,
-    /// `None`: it is still being written.
-    attached: Option<Attached>,
-    /// Of the ticket, if there is one.
-    number: u64,
-}
-
-impl Arrived {
-    fn bytes(&self) -> usize {
-        const EACH: usize = 256;
-        EACH + self.frames.iter().map(Bytes::len).sum::<usize>()
-    }
-}
-
-impl Connection {
-    fn put_behind(&mut self, arrived: Arrived) {
-        self.behind_bytes += arrived.bytes();
-        self.is_far_behind |= self.behind_bytes > BEHIND_BYTES_MAX;
-        self.behind.push_back(arrived);
-    }
-}
-
-/// What came behind a block.
-#[derive(Debug)]
-pub(super) enum Attached {
-    Nothing,
-    Body(Body),
-    /// It came, and isn't here.
-    Lost(Lost),
 }
 
 /// The body of a record, or why it isn't here.
@@ -213,43 +135,116 @@ fn whole_body(frames: &[Bytes]) -> Option<(BodyOf, bool)> {
 }
 
 impl Broker {
-    pub(super) fn on_body_start(&mut self, id: PeerId, head: Frames, length: u64, more: bool) {
-        let Some(connection) = self.connections.of(id) else { return };
-        let incoming = connection.incoming.get_or_insert_with(Incoming::new);
-        if matches!(incoming.sink, Sink::Nowhere(_)) {
-            return;
+    /// Takes a part of a message: a whole one, the frames behind a streamed one, or a piece of a stream.
+    #[inline]
+    pub(super) fn on_message_event(&mut self, id: PeerId, event: Event) {
+        match event {
+            Event::Message { frames, continued: false, .. } => self.on_frames(id, frames),
+            Event::Message { frames, .. } => self.on_rest(id, frames),
+            Event::BodyStart { head, length, more, .. } => self.on_body_start(id, head, length, more),
+            Event::BodyData { data, .. } => self.on_body_data(id, data),
+            Event::BodyEnd { more, .. } => self.on_body_end(id, more),
+            _ => {}
         }
-        incoming.extend(head);
-        let whole = if more { None } else { whole_body(&incoming.frames) };
-        incoming.sink = match whole {
-            // One that can't be told to come again waits, in its turn.
-            Some((kind, true)) => match self.spooling.begin_in_turn(kind, length) {
-                Ok(ticket) => Sink::Spool(ticket),
-                Err(NoRoom::Now) => {
-                    self.spooling.queue.push_back(id);
-                    connection.awaits_room = true;
-                    Sink::Awaiting { length, bytes: BytesMut::new() }
+    }
+
+    #[inline]
+    fn on_frames(&mut self, id: PeerId, frames: Frames) {
+        let Some(connection) = self.connections.of(id) else { return };
+        let holds_nothing = connection.assembler.bytes() == 0;
+        match connection.assembler.message(frames) {
+            Progress::Message(message) if holds_nothing => self.on_message(id, &message.frames, message.attached),
+            progress => self.on_progress(id, progress),
+        }
+    }
+
+    fn on_body_start(&mut self, id: PeerId, head: Frames, length: u64, more: bool) {
+        let Some(connection) = self.connections.of(id) else { return };
+        let spooling = &mut self.spooling;
+        let mut misfit = Fit::Yes;
+        connection.assembler.begin(head, |frames| {
+            let ticket = match if more { None } else { whole_body(frames) } {
+                // A stock client can't be told to come again: it waits, in its turn.
+                Some((kind, true)) => match spooling.begin_in_turn(kind, length) {
+                    Err(NoRoom::Now) => {
+                        spooling.queue.push_back(id);
+                        return Destination::Waiting { length };
+                    }
+                    ticket => ticket,
+                },
+                Some((kind, false)) => spooling.begin(kind, length),
+                None => {
+                    misfit = fit(frames, length);
+                    return Destination::Memory;
                 }
-                Err(NoRoom::Ever) => Sink::Nowhere(Lost::NoRoom(NoRoom::Ever)),
-            },
-            Some((kind, false)) => match self.spooling.begin(kind, length) {
-                Ok(ticket) => Sink::Spool(ticket),
-                Err(no_room) => Sink::Nowhere(Lost::NoRoom(no_room)),
-            },
-            None => match incoming.fit_with(length) {
-                Fit::Yes => Sink::Memory(BytesMut::new()),
-                Fit::TooLarge(head) => {
-                    incoming.lose_body(head);
-                    return self.hold(id);
-                }
-                Fit::NoBody => return self.reject(id, TOO_LARGE),
-            },
-        };
-        if connection.awaits_room {
+            };
+            ticket.map_or_else(|no_room| Destination::Lost(Lost::NoRoom(no_room)), Destination::File)
+        });
+        match misfit {
+            Fit::Yes => {}
+            Fit::TooLarge(head_frames) => connection.assembler.lose_body(head_frames, Lost::TooLarge),
+            Fit::NoBody => return self.reject(id, NO_BODY_TOO_LARGE),
+        }
+        if connection.assembler.waits_for_room().is_some() {
             set_reading(&mut self.hub, connection);
             give_up(&mut self.hub, connection);
         }
         self.hold(id);
+    }
+
+    fn on_body_data(&mut self, id: PeerId, data: Bytes) {
+        self.pace.note(data.len(), 1);
+        let Some(connection) = self.connections.of(id) else { return };
+        let before = connection.assembler.partial_bytes();
+        connection.assembler.data(data);
+        if connection.assembler.partial_bytes() != before {
+            self.hold(id);
+        }
+    }
+
+    fn on_body_end(&mut self, id: PeerId, more: bool) {
+        let Some(connection) = self.connections.of(id) else { return };
+        let waited = connection.assembler.waits_for_room().is_some();
+        // A body that still waits for room had come to its end before reading could be paused.
+        let progress = connection.assembler.end(more, || Lost::NoRoom(NoRoom::Now));
+        if waited {
+            set_reading(&mut self.hub, connection);
+        }
+        self.on_progress(id, progress);
+    }
+
+    /// The frames behind the last streamed one.
+    fn on_rest(&mut self, id: PeerId, rest: Frames) {
+        let Some(connection) = self.connections.of(id) else { return };
+        if let Some(frames) = connection.assembler.partial() {
+            match fit(frames, rest.iter().map(|frame| frame.len() as u64).sum()) {
+                Fit::Yes => {}
+                Fit::TooLarge(head_frames) => connection.assembler.lose_body(head_frames, Lost::TooLarge),
+                Fit::NoBody => return self.reject(id, NO_BODY_TOO_LARGE),
+            }
+        }
+        self.on_frames(id, rest);
+    }
+
+    #[inline]
+    fn on_progress(&mut self, id: PeerId, progress: Progress<Lost>) {
+        match progress {
+            Progress::Message(message) => {
+                self.connections.recount(id);
+                self.on_message(id, &message.frames, message.attached);
+            }
+            Progress::Incomplete => self.hold(id),
+            Progress::Writing(number) => {
+                self.spooling.awaited.insert(number, id);
+                self.hold(id);
+            }
+            Progress::Queued => {
+                if let Some(connection) = self.connections.of(id) {
+                    set_reading(&mut self.hub, connection);
+                }
+                self.hold(id);
+            }
+        }
     }
 
     /// Goes on reading from stock clients for whose bodies there is room by now.
@@ -257,23 +252,22 @@ impl Broker {
         if self.spooling.queue.is_empty() {
             return;
         }
+        let waits = |connection: &Connection| connection.assembler.waits_for_room();
         let connections = &mut self.connections;
-        self.spooling.queue.retain(|id| connections.of(*id).is_some_and(|connection| connection.awaits_room));
+        self.spooling.queue.retain(|id| connections.of(*id).is_some_and(|connection| waits(connection).is_some()));
         while let Some(&id) = self.spooling.queue.front() {
             let Some(connection) = self.connections.of(id) else { return };
-            let Some(incoming) = &mut connection.incoming else { return };
-            let Sink::Awaiting { length, bytes } = &mut incoming.sink else { return };
-            let Ok(ticket) = self.spooling.begin(BodyOf::Request, *length) else { return };
-            incoming.sink = Sink::filled(ticket, std::mem::take(bytes).freeze());
+            let Some(length) = waits(connection) else { return };
+            let Ok(ticket) = self.spooling.begin(BodyOf::Request, length) else { return };
+            connection.assembler.resume(ticket);
             self.spooling.queue.pop_front();
-            connection.awaits_room = false;
             set_reading(&mut self.hub, connection);
             self.connections.recount(id);
         }
     }
 
-    /// Counts what a connection holds of messages that can't be taken yet. Whoever sends in parts and never comes to an end holds as
-    /// much as a message may have; where there are too many of them, the one that holds the most is sent away.
+    /// Counts the bytes that a connection holds of messages that can't be taken yet. A peer that sends parts and never the end holds
+    /// as much as a message may have; where all of them together hold too much, the one that holds the most is disconnected.
     fn hold(&mut self, id: PeerId) {
         if self.connections.recount(id) > self.held_bytes_max
             && let Some(largest) = self.connections.largest()
@@ -285,86 +279,7 @@ impl Broker {
         }
     }
 
-    pub(super) fn on_body_data(&mut self, id: PeerId, data: Bytes) {
-        let Some(incoming) = self.connections.of(id).and_then(|connection| connection.incoming.as_mut()) else {
-            return;
-        };
-        match &mut incoming.sink {
-            Sink::Spool(ticket) => {
-                if let Err(no_room) = ticket.write(data) {
-                    incoming.sink = Sink::Nowhere(Lost::NoRoom(no_room));
-                }
-            }
-            // A copy: what it was read into is for others meanwhile.
-            Sink::Memory(bytes) | Sink::Awaiting { bytes, .. } => {
-                bytes.extend_from_slice(&data);
-                self.hold(id);
-            }
-            Sink::Idle | Sink::Nowhere(_) => {}
-        }
-    }
-
-    pub(super) fn on_body_end(&mut self, id: PeerId, more: bool) {
-        let Some(connection) = self.connections.of(id) else { return };
-        let Some(mut incoming) = connection.incoming.take() else { return };
-        match std::mem::replace(&mut incoming.sink, Sink::Idle) {
-            Sink::Spool(ticket) => {
-                ticket.finish();
-                self.spooling.awaited.insert(ticket.number(), id);
-                connection.put_behind(Arrived { frames: incoming.frames, attached: None, number: ticket.number() });
-                return self.hold(id);
-            }
-            // Frames of it follow, which go the same way.
-            Sink::Nowhere(lost) if more => {
-                incoming.sink = Sink::Nowhere(lost);
-                connection.incoming = Some(incoming);
-                return;
-            }
-            Sink::Nowhere(lost) => {
-                self.connections.recount(id);
-                return self.on_whole(id, incoming.frames, Attached::Lost(lost));
-            }
-            // It had come to its end before it could be stopped.
-            Sink::Awaiting { .. } => {
-                connection.awaits_room = false;
-                set_reading(&mut self.hub, connection);
-                self.connections.recount(id);
-                return self.on_whole(id, incoming.frames, Attached::Lost(Lost::NoRoom(NoRoom::Now)));
-            }
-            Sink::Memory(bytes) => incoming.extend([bytes.freeze()].into_iter().collect()),
-            Sink::Idle => incoming.extend([Bytes::new()].into_iter().collect()),
-        }
-        if more {
-            connection.incoming = Some(incoming);
-            self.hold(id);
-        } else {
-            self.connections.recount(id);
-            self.on_whole(id, incoming.frames, Attached::Nothing);
-        }
-    }
-
-    /// The frames behind the last streamed one.
-    pub(super) fn on_rest(&mut self, id: PeerId, rest: Frames) {
-        let Some(mut incoming) = self.connections.of(id).and_then(|connection| connection.incoming.take()) else {
-            return;
-        };
-        self.connections.recount(id);
-        if !matches!(incoming.sink, Sink::Nowhere(_)) {
-            match incoming.fit_with(rest.iter().map(|frame| frame.len() as u64).sum()) {
-                Fit::Yes => {
-                    incoming.frames.extend(rest);
-                    return self.on_whole(id, incoming.frames, Attached::Nothing);
-                }
-                Fit::TooLarge(head) => incoming.lose_body(head),
-                Fit::NoBody => return self.reject(id, TOO_LARGE),
-            }
-        }
-        if let Sink::Nowhere(lost) = incoming.sink {
-            self.on_whole(id, incoming.frames, Attached::Lost(lost));
-        }
-    }
-
-    /// Messages whose bodies have arrived on the disk.
+    /// Takes bodies that have arrived on the disk, and the messages that waited for them.
     pub(super) fn take_spooled(&mut self) {
         while let Some((number, body)) = self.spooling.writing.next_finished() {
             let Some(id) = self.spooling.awaited.remove(&number) else { continue };
@@ -372,46 +287,27 @@ impl Broker {
                 Ok(body) => Attached::Body(Body::large(body)),
                 Err(error) => {
                     let directory = self.spooling.directory.display();
-                    tracing::error!(%directory, %error, "a large body can't be written to disk");
+                    tracing::error!(%directory, %error, "cannot write a large body to disk");
                     Attached::Lost(Lost::Unwritten)
                 }
             };
-            let Some(connection) = self.connections.of(id) else { continue };
-            if let Some(arrived) = connection.behind.iter_mut().find(|arrived| arrived.number == number) {
-                arrived.attached = Some(attached);
-            }
-            self.catch_up(id);
+            self.on_written(id, number, attached);
         }
     }
 
-    /// A message that is whole, and nothing of it on its way to the disk.
-    #[inline]
-    pub(super) fn on_whole(&mut self, id: PeerId, frames: Frames, attached: Attached) {
-        let Some(connection) = self.connections.of(id) else { return };
-        if connection.behind.is_empty() {
-            return self.on_message(id, &frames, attached);
+    fn on_written(&mut self, id: PeerId, number: u64, attached: Attached) {
+        if let Some(connection) = self.connections.of(id) {
+            connection.assembler.written(number, attached);
         }
-        let frames = frames.into_iter().map(kept).collect();
-        connection.put_behind(Arrived { frames, attached: Some(attached), number: 0 });
-        set_reading(&mut self.hub, connection);
-        self.hold(id);
-    }
-
-    /// Takes the messages whose turn has come.
-    fn catch_up(&mut self, id: PeerId) {
         while let Some(connection) = self.connections.of(id) {
-            let attached = connection.behind.front_mut().and_then(|arrived| arrived.attached.take());
-            let Some(attached) = attached else {
-                if connection.is_gone && connection.behind.is_empty() {
+            let Some(message) = connection.assembler.next_ready() else {
+                if connection.is_gone && !connection.assembler.has_backlog() {
                     return self.forget(id);
                 }
-                connection.is_far_behind &= connection.behind_bytes > BEHIND_BYTES_MAX / 2;
                 return set_reading(&mut self.hub, connection);
             };
-            let Some(arrived) = connection.behind.pop_front() else { return };
-            connection.behind_bytes -= arrived.bytes();
             self.connections.recount(id);
-            self.on_message(id, &arrived.frames, attached);
+            self.on_message(id, &message.frames, message.attached);
         }
     }
 }
@@ -424,7 +320,6 @@ mod tests {
     use crate::server::connection::Speaks;
     use crate::server::tests::connected;
     use towpath_requests::numbered::{Block, ClientId, Status};
-    use towpath_sockets::Event;
 
     #[test]
     fn a_worker_that_is_gone_gets_nothing_while_its_last_reply_is_on_its_way_to_the_disk() {
@@ -445,13 +340,15 @@ mod tests {
         FromWorker::reply(&mut block, token, Status::OK, None, &Body::from("done"));
         let block = block.drain().next().unwrap().block;
         let frames = [Bytes::from_static(WORKER_HEADER), block].into_iter().collect();
-        broker.connections.of(id).unwrap().put_behind(Arrived { frames, attached: None, number: 1 });
+        let ticket = broker.spooling.begin(BodyOf::Reply, 0).unwrap();
+        let number = ticket.number();
+        let assembler = &mut broker.connections.of(id).unwrap().assembler;
+        assembler.begin(frames, |_| Destination::File(ticket));
+        assert!(matches!(assembler.end(false, || unreachable!()), Progress::Writing(_)));
         broker.on_event(Event::Gone { peer: id, reason: "it is gone".to_owned() });
         broker.core.request(0, CLIENT, 2, 0, false, b"work", Body::default());
         assert_eq!(held(&broker), Some(1), "the other one waits for somebody who is there");
-        let connection = broker.connections.of(id).unwrap();
-        connection.behind[0].attached = Some(Attached::Nothing);
-        broker.catch_up(id);
+        broker.on_written(id, number, Attached::Nothing);
         assert!(broker.connections.of(id).is_none() && held(&broker).is_none());
         assert_eq!(broker.core.services().next().unwrap().waiting, 1, "what it had done is done");
     }

@@ -1,6 +1,6 @@
 //! What the driver knows of each connection.
 
-use super::assembler::{Arrived, Incoming};
+use super::assembler::Assembler;
 use super::progress::{LastRead, Progress};
 use crate::core::{Millis, Peer};
 use std::cmp::Reverse;
@@ -53,21 +53,14 @@ pub(super) struct Connection {
     progress: Progress,
     /// The core wants no more from it.
     pub is_paused: bool,
-    /// It is a stock client in the middle of a large body, for which there is no room on the disk yet.
-    pub awaits_room: bool,
     /// No more is read from it while it is blocked, because it goes on asking.
     pub asks_too_much: bool,
     /// The parts that it has sent of the reply under way.
     pub parts: u32,
-    /// A message with a streamed body that is under way.
-    pub incoming: Option<Incoming>,
-    /// A message whose body is still on its way to the disk, and what has come behind it: all is taken in its order.
-    pub behind: VecDeque<Arrived>,
-    pub behind_bytes: usize,
-    /// What it holds of messages that can't be taken yet, as [`Connections`] has counted it.
+    /// The message that is coming in, and those that wait for the disk.
+    pub assembler: Assembler,
+    /// Its bytes in memory, as [`Connections`] has counted them.
     held_bytes: usize,
-    /// No more is read from it until that has become less.
-    pub is_far_behind: bool,
     /// It has closed its side while it wasn't read: nothing that it is sent will be read.
     pub has_hung_up: bool,
     /// It has ended, and is here until that has been taken.
@@ -90,14 +83,10 @@ impl Connection {
             last_read: LastRead::default(),
             progress: Progress::default(),
             is_paused: false,
-            awaits_room: false,
             asks_too_much: false,
             parts: 0,
-            incoming: None,
-            behind: VecDeque::new(),
-            behind_bytes: 0,
+            assembler: Assembler::default(),
             held_bytes: 0,
-            is_far_behind: false,
             has_hung_up: false,
             is_gone: false,
         }
@@ -162,7 +151,7 @@ impl Connections {
     /// Counts what a connection holds of messages that can't be taken yet, and tells what all of them do.
     pub fn recount(&mut self, id: PeerId) -> usize {
         if let Some(connection) = self.of(id) {
-            let counted = connection.behind_bytes + connection.incoming.as_ref().map_or(0, Incoming::bytes);
+            let counted = connection.assembler.bytes();
             let before = std::mem::replace(&mut connection.held_bytes, counted);
             self.held_bytes = self.held_bytes - before + counted;
         }

@@ -25,7 +25,15 @@ fn stock_body(frames: smallvec::SmallVec<[Bytes; 2]>, attached: Attached) -> Res
 }
 
 impl Broker {
+    #[inline]
     pub(super) fn on_event(&mut self, event: Event) {
+        match event.message_peer() {
+            Some(id) => self.on_message_event(id, event),
+            None => self.on_peer_event(event),
+        }
+    }
+
+    fn on_peer_event(&mut self, event: Event) {
         match event {
             Event::Ready { peer } => {
                 // The one that had its place may still have had something to be taken.
@@ -35,14 +43,6 @@ impl Broker {
                 debug_assert!(!self.core.has_role(peer.slot()), "what it is was left behind by another connection");
                 self.connections.insert(peer);
             }
-            Event::Message { peer, frames, continued: false } => self.on_whole(peer, frames, Attached::Nothing),
-            Event::Message { peer, frames, continued: true } => self.on_rest(peer, frames),
-            Event::BodyStart { peer, head, length, more } => self.on_body_start(peer, head, length, more),
-            Event::BodyData { peer, data } => {
-                self.pace.note(data.len(), 1);
-                self.on_body_data(peer, data);
-            }
-            Event::BodyEnd { peer, more } => self.on_body_end(peer, more),
             Event::Writable { peer } => self.on_room(peer),
             Event::HungUp { peer } => {
                 if let Some(connection) = self.connections.of(peer) {
@@ -58,10 +58,9 @@ impl Broker {
                 }
                 match self.connections.of(peer) {
                     // A worker that replies at length and ends has replied.
-                    Some(connection) if !connection.behind.is_empty() => {
+                    Some(connection) if connection.assembler.has_backlog() => {
                         connection.is_gone = true;
-                        connection.incoming = None;
-                        connection.awaits_room = false;
+                        connection.assembler.drop_partial();
                         self.connections.recount(peer);
                         // If it can't be kept, the next one that gets it ends this.
                         self.hub.reserve_slot(peer);

@@ -234,15 +234,19 @@ impl Broker {
 }
 
 pub(super) fn set_reading(hub: &mut Hub, connection: &Connection) {
-    let has_too_much = connection.asks_too_much || connection.is_far_behind;
-    hub.pause_reading(connection.id, connection.is_paused || connection.awaits_room || has_too_much);
+    let has_too_much = connection.asks_too_much || connection.assembler.is_over_limit();
+    hub.pause_reading(
+        connection.id,
+        connection.is_paused || connection.assembler.waits_for_room().is_some() || has_too_much,
+    );
 }
 
 /// Ends a stock client that has hung up while the queues had no room for more of its requests. What it asked can't be answered
 /// any more, nor what it has sent since: to wait for room would keep both until they expire. Others that aren't read for a while
 /// are read again before long, and then to their end: what workers replied before it counts.
 pub(super) fn give_up(hub: &mut Hub, connection: &Connection) {
-    let waits = connection.is_paused || connection.awaits_room || hub.is_deferred(connection.id);
+    let waits =
+        connection.is_paused || connection.assembler.waits_for_room().is_some() || hub.is_deferred(connection.id);
     if waits && connection.has_hung_up {
         hub.disconnect(connection.id, "it has closed the connection, and its replies can't go anywhere");
     }

@@ -108,7 +108,7 @@ impl Incoming {
             };
             self.assembler.written(number, attached);
         }
-        self.assembler.next()
+        self.assembler.next_ready()
     }
 }
 
