@@ -9,12 +9,14 @@ use towpath_sockets::{Endpoint, SocketError};
 use super::connection::{CancelHandle, ConnectOptions, Connection, Happened};
 use super::destination::place;
 use super::disk::{Disk, DiskOptions};
+use super::ordered_writer::OrderedWriter;
 use super::output::Sink;
 use super::transfer::{
     FileFailure, Output, Placement, Progress, Source, Totals, Transfer, TransferError, TransferOptions,
 };
 use crate::limits::CHUNK_BYTES_DEFAULT;
 use crate::path::RelPath;
+use crate::protocol::ErrorCode;
 use crate::protocol::control::{Base, Compression, DirStat};
 
 /// Credit where nothing else is said, in bytes.
@@ -170,15 +172,13 @@ pub fn get(
 ) -> Result<Summary, GetError> {
     let begun = Instant::now();
     let GetOptions { connect, source, destination, verify, compress, chunk_bytes, window_bytes, durable } = options;
-    let (path, discard) = match destination {
-        Destination::Writer(output) => {
-            let stream = super::stream::StreamOptions { connect, source, chunk_bytes, window_bytes, compress, verify };
-            return super::stream::get_to_writer(stream, output, progress, cancel);
-        }
-        Destination::Path(path) => (path, false),
-        Destination::Discard => (None, true),
-    };
-    let verify = verify && !discard;
+    let in_order = matches!(destination, Destination::Writer(_));
+    if in_order && matches!(source, Source::Glob(_)) {
+        let message = "a pattern, where a single file is needed".to_owned();
+        return Err(TransferError::Unmet { code: ErrorCode::NotAFile, message }.into());
+    }
+    let verify = verify && !matches!(destination, Destination::Discard);
+    let durable = durable && matches!(destination, Destination::Path(_));
     let transfer = TransferOptions {
         source: source.clone(),
         window_bytes,
@@ -187,14 +187,14 @@ pub fn get(
         verify,
         durable,
         idle_timeout: connect.idle_timeout,
+        in_order,
     };
     let driver = Driver {
         connection: Connection::open(&connect, cancel)?,
         transfer: Transfer::new(transfer, begun),
-        sink: Sink::Nothing,
+        sink: Sink::Unknown,
         source,
-        path,
-        discard,
+        destination: Some(destination),
         disk: DiskOptions { durable, verify, workers: workers(), fresh: false, made: false },
         connect,
         ever_connected: false,
@@ -233,8 +233,8 @@ struct Driver {
     transfer: Transfer,
     sink: Sink,
     source: Source,
-    path: Option<PathBuf>,
-    discard: bool,
+    /// Taken when it is opened.
+    destination: Option<Destination>,
     disk: DiskOptions,
     connect: ConnectOptions,
     ever_connected: bool,
@@ -259,7 +259,7 @@ impl Driver {
             if cancel.is_cancelled() {
                 self.transfer.cancel();
             }
-            self.outputs()?;
+            self.outputs(cancel)?;
             self.sink.flush();
             let now = Instant::now();
             progress.tell(&self.transfer, now);
@@ -273,10 +273,10 @@ impl Driver {
             let timeout = self.transfer.deadline().saturating_duration_since(now).min(TURN_MAX);
             self.connection.turn(timeout)?;
             while let Some(happened) = self.connection.next() {
-                self.happened(happened)?;
+                self.happened(happened, cancel)?;
                 self.let_the_disk_keep_up(&mut progress, cancel)?;
             }
-            self.reports()?;
+            self.reports(cancel)?;
             self.tick(Instant::now());
         }
         (progress.progress)(self.transfer.progress());
@@ -307,7 +307,7 @@ impl Driver {
         }
     }
 
-    fn happened(&mut self, happened: Happened) -> Result<(), GetError> {
+    fn happened(&mut self, happened: Happened, cancel: &CancelHandle) -> Result<(), GetError> {
         match happened {
             Happened::Up => {
                 self.ever_connected = true;
@@ -328,15 +328,19 @@ impl Driver {
             Happened::Arriving => self.transfer.arriving(Instant::now()),
             Happened::Broken(error) => self.transfer.broken_wire(&error),
         }
-        self.outputs()
+        self.outputs(cancel)
     }
 
-    fn outputs(&mut self) -> Result<(), GetError> {
+    fn outputs(&mut self, cancel: &CancelHandle) -> Result<(), GetError> {
         while let Some(output) = self.transfer.next_output() {
             match output {
                 Output::Send(request) => self.connection.send(&request),
-                Output::Disk(command) => self.sink.command(command),
-                Output::OpenDestination { base, name, dir } => self.open_destination(base, name, dir)?,
+                Output::Disk(command) => {
+                    if let Some(report) = self.sink.command(command)? {
+                        self.transfer.disk(report, Instant::now());
+                    }
+                }
+                Output::OpenDestination { base, name, dir } => self.open_destination(base, name, dir, cancel)?,
                 Output::Warn(text) => {
                     tracing::warn!("{text}");
                     self.warned += 1;
@@ -350,10 +354,10 @@ impl Driver {
         Ok(())
     }
 
-    fn reports(&mut self) -> Result<(), GetError> {
+    fn reports(&mut self, cancel: &CancelHandle) -> Result<(), GetError> {
         while let Some(report) = self.sink.next_report() {
             self.transfer.disk(report, Instant::now());
-            self.outputs()?;
+            self.outputs(cancel)?;
         }
         Ok(())
     }
@@ -363,12 +367,12 @@ impl Driver {
         while self.sink.is_over(DISK_QUEUE_BYTES_MAX) && !cancel.is_cancelled() && !self.finished {
             if let Some(report) = self.sink.wait_while_over(DISK_QUEUE_BYTES_MAX, TURN_MAX) {
                 self.transfer.disk(report, Instant::now());
-                self.outputs()?;
+                self.outputs(cancel)?;
             }
             let now = Instant::now();
             progress.tell(&self.transfer, now);
             self.tick(now);
-            self.outputs()?;
+            self.outputs(cancel)?;
         }
         Ok(())
     }
@@ -382,14 +386,28 @@ impl Driver {
         self.transfer.tick(now);
     }
 
-    fn open_destination(&mut self, base: Base, name: Option<RelPath>, dir: Option<DirStat>) -> Result<(), GetError> {
-        if self.discard {
-            self.sink = Sink::Discard(std::collections::VecDeque::new());
-            let placement = name.map_or(Placement::Below, Placement::As);
-            self.transfer.destination(placement, true);
-            return Ok(());
-        }
-        let place = place(base, name, dir, &self.source, self.path.as_deref(), self.disk.durable)?;
+    fn open_destination(
+        &mut self,
+        base: Base,
+        name: Option<RelPath>,
+        dir: Option<DirStat>,
+        cancel: &CancelHandle,
+    ) -> Result<(), GetError> {
+        let path = match self.destination.take() {
+            Some(Destination::Path(path)) => path,
+            other => {
+                self.sink = match other {
+                    Some(Destination::Writer(output)) => {
+                        Sink::Writer(Box::new(OrderedWriter::new(output, cancel.clone())))
+                    }
+                    _ => Sink::Discard,
+                };
+                let placement = name.map_or(Placement::Below, Placement::As);
+                self.transfer.destination(placement, true);
+                return Ok(());
+            }
+        };
+        let place = place(base, name, dir, &self.source, path.as_deref(), self.disk.durable)?;
         let waker = self.connection.waker();
         (self.disk.fresh, self.disk.made) = (place.fresh, place.made);
         let disk = Disk::start(&place.dir, self.disk, move || waker.wake())

@@ -11,10 +11,10 @@ mod get;
 mod idle_timer;
 mod listing;
 mod names;
+mod ordered_writer;
 mod output;
 mod ranges;
 mod reconnects;
-mod stream;
 pub mod transfer;
 
 pub use connection::{CancelHandle, ConnectOptions};

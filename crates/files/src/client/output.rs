@@ -1,27 +1,38 @@
-//! Where a transfer's disk commands go: to the disk, or nowhere.
+//! Where the content of files goes: a directory, an output, or nowhere.
 
-use std::collections::VecDeque;
+use std::io;
 use std::time::Duration;
 
 use super::disk::Disk;
-use super::transfer::{DiskCommand, DiskReport, SmallOutcome};
+use super::ordered_writer::OrderedWriter;
+use super::transfer::{DiskCommand, DiskReport, Found, SmallOutcome};
 
 /// What carries out disk commands.
 pub(super) enum Sink {
-    /// The destination is not known yet.
-    Nothing,
-    /// A directory.
+    /// The destination isn't known yet.
+    Unknown,
+    /// A directory. Its workers report later.
     Disk(Box<Disk>),
-    /// Everything is taken for written and dropped: to measure what the wire alone can do.
-    Discard(VecDeque<DiskReport>),
+    /// An output that a single file is written to.
+    Writer(Box<OrderedWriter>),
+    /// Everything is dropped, to measure what the wire alone can do.
+    Discard,
 }
 
 impl Sink {
-    pub(super) fn command(&mut self, command: DiskCommand) {
+    /// Carries out a command. Sinks without threads of their own return its report.
+    ///
+    /// # Errors
+    /// The output failed.
+    pub(super) fn command(&mut self, command: DiskCommand) -> io::Result<Option<DiskReport>> {
         match self {
-            Self::Nothing => {}
-            Self::Disk(disk) => disk.command(command),
-            Self::Discard(reports) => reports.extend(discarded(command)),
+            Self::Unknown => Ok(None),
+            Self::Disk(disk) => {
+                disk.command(command);
+                Ok(None)
+            }
+            Self::Writer(writer) => writer.command(command),
+            Self::Discard => Ok(answer_without_effect(command)),
         }
     }
 
@@ -32,23 +43,23 @@ impl Sink {
         }
     }
 
+    /// The next report of the disk's workers.
     pub(super) fn next_report(&mut self) -> Option<DiskReport> {
         match self {
-            Self::Nothing => None,
             Self::Disk(disk) => disk.next_report(),
-            Self::Discard(reports) => reports.pop_front(),
+            Self::Unknown | Self::Writer(_) | Self::Discard => None,
         }
     }
 
-    /// Something that grows as long as what is here already is being read.
+    /// Pieces of existing files that were read: grows while the disk works without reporting.
     pub(super) fn pieces_read(&self) -> u64 {
         match self {
             Self::Disk(disk) => disk.pieces_read(),
-            Self::Nothing | Self::Discard(_) => 0,
+            Self::Unknown | Self::Writer(_) | Self::Discard => 0,
         }
     }
 
-    /// Waits for a report while more than so much waits in memory.
+    /// Waits for a report while more than `bytes` are queued in memory.
     pub(super) fn wait_while_over(&mut self, bytes: u64, timeout: Duration) -> Option<DiskReport> {
         match self {
             Self::Disk(disk) if disk.queued_bytes() > bytes => {
@@ -59,25 +70,28 @@ impl Sink {
         }
     }
 
-    /// Waits until all that it was given is done. An error, the place, if nothing comes of it for so long: then it isn't waited for.
-    pub(super) fn end(self, patience: Duration) -> Result<(), String> {
+    /// Waits until all commands are carried out.
+    ///
+    /// # Errors
+    /// The disk did nothing for `timeout`: its place, for people. Its threads are left to themselves.
+    pub(super) fn end(self, timeout: Duration) -> Result<(), String> {
         match self {
-            Self::Disk(disk) => disk.end(patience),
-            Self::Nothing | Self::Discard(_) => Ok(()),
+            Self::Disk(disk) => disk.end(timeout),
+            Self::Unknown | Self::Writer(_) | Self::Discard => Ok(()),
         }
     }
 
-    /// Whether more than so much waits in memory.
+    /// Whether more than `bytes` are queued in memory.
     pub(super) fn is_over(&self, bytes: u64) -> bool {
         matches!(self, Self::Disk(disk) if disk.queued_bytes() > bytes)
     }
 }
 
-/// What a disk without end would report.
-fn discarded(command: DiskCommand) -> Option<DiskReport> {
+/// The report of a command that succeeds and does nothing.
+pub(super) fn answer_without_effect(command: DiskCommand) -> Option<DiskReport> {
     let done = Ok(());
     Some(match command {
-        DiskCommand::Inspect { file, .. } => DiskReport::Inspected { file, found: Ok(super::transfer::Found::Nothing) },
+        DiskCommand::Inspect { file, .. } => DiskReport::Inspected { file, found: Ok(Found::Nothing) },
         DiskCommand::CheckSpace { .. } => DiskReport::Space { free: None },
         DiskCommand::MakeDir { local } | DiskCommand::MakeLink { local, .. } | DiskCommand::FinishDir { local, .. } => {
             DiskReport::Entry { local, result: done }

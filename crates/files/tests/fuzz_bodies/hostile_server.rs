@@ -77,6 +77,7 @@ impl Play {
             verify,
             durable: knobs & 4 != 0,
             idle_timeout: Duration::from_secs(30),
+            in_order: false,
         };
         let mut play = Play {
             transfer: Transfer::new(options, now),

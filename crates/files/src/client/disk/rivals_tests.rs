@@ -47,7 +47,8 @@ impl Folder {
 fn begin(disk: &mut Disk, content: u64, resume: bool) -> ContentKey {
     let content = ContentKey(content);
     let (local, leaves) = ("f".parse().unwrap(), LeafSize::for_file(VERSION.size));
-    let spec = ContentSpec { content, local, version: VERSION, leaves, verify: true, digest: None, resume };
+    let spec =
+        ContentSpec { content, local, version: VERSION, leaves, verify: true, digest: None, values: None, resume };
     disk.command(DiskCommand::Begin(spec));
     content
 }

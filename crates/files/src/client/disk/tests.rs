@@ -23,7 +23,8 @@ fn a_file_that_is_cut_off_is_not_written_on() {
             let version = Version { size: 3 * LEAF as u64, modified, mode: 0o644, sparse };
             let (content, leaves) = (ContentKey(2), LeafSize::for_file(version.size));
             let local = "f".parse().unwrap();
-            let spec = ContentSpec { content, local, version, leaves, verify, digest: None, resume: false };
+            let spec =
+                ContentSpec { content, local, version, leaves, verify, digest: None, values: None, resume: false };
             let options = DiskOptions { durable: false, verify, workers: 2, fresh: false, made: false };
             let mut disk = Disk::start(folder.path(), options, || {}).unwrap();
             disk.command(DiskCommand::Begin(spec));
@@ -69,6 +70,7 @@ fn the_end_waits_for_no_hashing() {
         leaves,
         verify: true,
         digest: None,
+        values: None,
         resume: false,
     };
     let mut disk = Disk::start(folder.path(), options, || {}).unwrap();
@@ -102,7 +104,7 @@ fn the_state_says_what_is_known_of_the_leaves() {
     for verify in [true, false] {
         let content = ContentKey(2);
         let (local, leaves) = ("f".parse().unwrap(), LeafSize::for_file(version.size));
-        let spec = ContentSpec { content, local, version, leaves, verify, digest: None, resume: !verify };
+        let spec = ContentSpec { content, local, version, leaves, verify, digest: None, values: None, resume: !verify };
         let mut disk = Disk::start(
             folder.path(),
             DiskOptions { durable: false, verify, workers: 1, fresh: false, made: false },

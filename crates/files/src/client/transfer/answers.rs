@@ -27,7 +27,11 @@ impl Transfer {
             Reply::Done { id } => self.fetch_done(id),
             Reply::Leaves(leaves) => self.leaves_came(leaves, attachment),
             Reply::Error(error) => self.request_failed(error),
-            Reply::Hello(_) | Reply::Cancelled(_) | Reply::Unknown => Ok(()),
+            Reply::Cancelled(cancelled) => {
+                self.request_cancelled(cancelled.id);
+                Ok(())
+            }
+            Reply::Hello(_) | Reply::Unknown => Ok(()),
         }
     }
 
@@ -62,11 +66,11 @@ impl Transfer {
             FileAnswer::Error { n, code, message } => {
                 let is_awaited = self.asked_mut(id, n)?.state == AskedState::Awaited;
                 let key = self.take_asked(id, n)?;
-                let reason = format!("the server says: {message} ({code})");
+                let error = TransferError::Refused { code, message };
                 match code {
-                    ErrorCode::Changed => self.restart(key, &reason, true),
-                    ErrorCode::Busy if is_awaited => self.busy_with(key, reason),
-                    _ => self.file_failed(key, reason),
+                    ErrorCode::Changed => self.restart(key, &error.to_string(), true),
+                    ErrorCode::Busy if is_awaited => self.busy_with(key, error),
+                    _ => self.file_failed(key, error),
                 }
             }
         }
@@ -94,7 +98,9 @@ impl Transfer {
         task.version = version;
         task.leaves = leaves;
         task.digest = if changed { metadata.digest } else { metadata.digest.or(task.digest) };
-        if changed && task.content.is_some() {
+        if changed && task.content.is_some() && self.options.in_order {
+            self.restart(key, "the file changed", true)?;
+        } else if changed && task.content.is_some() {
             self.abandon(key);
             self.asked_mut(id, metadata.n)?.useless = true;
         } else if let Some(digest) = metadata.digest {
@@ -190,20 +196,20 @@ impl Transfer {
         let Some(id) = error.id else {
             return TransferError::protocol(&format!("it could not read a request: {}", error.message));
         };
-        let reason = format!("the server says: {} ({})", error.message, error.code);
+        let refused = TransferError::Refused { code: error.code, message: error.message };
         if self.listing.open_id() == Some(&id) {
             // It came just now.
             let now = self.idle.since();
             if error.code == ErrorCode::Busy && self.listing.is_asked_for_later(now, self.options.idle_timeout) {
                 return Ok(());
             }
-            return Err(TransferError::Refused { code: error.code, message: error.message });
+            return Err(refused);
         }
         if let Some(key) = self.leaf_requests.remove(&id) {
             if error.code == ErrorCode::Busy {
-                return self.busy_with(key, reason);
+                return self.busy_with(key, refused);
             }
-            return self.restart(key, &reason, error.code == ErrorCode::Changed);
+            return self.restart(key, &refused.to_string(), error.code == ErrorCode::Changed);
         }
         let Some(fetch) = self.fetches.remove(&id) else { return Ok(()) };
         // Not a word of these files came: asking for them again, when and as the server has room, is no second attempt.
@@ -215,9 +221,9 @@ impl Transfer {
             if asked.state != AskedState::Over && asked_here {
                 match error.code {
                     _ if is_later => self.wait_again(asked.file),
-                    ErrorCode::Busy => self.restart(asked.file, &reason, false)?,
-                    ErrorCode::Changed => self.restart(asked.file, &reason, true)?,
-                    _ => self.file_failed(asked.file, reason.clone())?,
+                    ErrorCode::Busy => self.restart(asked.file, &refused.to_string(), false)?,
+                    ErrorCode::Changed => self.restart(asked.file, &refused.to_string(), true)?,
+                    _ => self.file_failed(asked.file, refused.clone())?,
                 }
             } else if let Some(task) = self.files.get_mut(&asked.file).filter(|_| asked_here) {
                 task.digest_may_come = false;

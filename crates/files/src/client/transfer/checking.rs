@@ -19,7 +19,7 @@ impl Transfer {
                 self.entries_pending = self.entries_pending.saturating_sub(1);
                 if let Err(error) = result {
                     let error = full(error)?;
-                    self.totals.fail(self.remote_path(&local), error.message);
+                    self.totals.fail(self.remote_path(&local), error.to_string());
                     self.failed_dirs.insert(local);
                 }
                 Ok(())
@@ -29,7 +29,7 @@ impl Transfer {
                 match result {
                     Ok(SmallOutcome::Installed) => self.installed(file),
                     Ok(SmallOutcome::Mismatch) => return self.mismatch(file),
-                    Err(error) => return self.file_failed(file, full(error)?.message),
+                    Err(error) => return self.file_failed(file, full(error)?),
                 }
                 Ok(())
             }
@@ -41,7 +41,7 @@ impl Transfer {
                 self.installed(file);
                 Ok(())
             }
-            DiskReport::Installed { file, result: Err(error) } => self.file_failed(file, full(error)?.message),
+            DiskReport::Installed { file, result: Err(error) } => self.file_failed(file, full(error)?),
         }
     }
 
@@ -63,7 +63,7 @@ impl Transfer {
         };
         self.inspecting = self.inspecting.saturating_sub(1);
         match found {
-            Err(error) => return self.file_failed(key, full(error)?.message),
+            Err(error) => return self.file_failed(key, full(error)?),
             Ok(Found::Nothing) => self.wait_again(key),
             Ok(Found::Same { touch: true }) => self.touch(key),
             Ok(Found::Same { touch: false }) => {
@@ -113,12 +113,18 @@ impl Transfer {
         let leaves = match result {
             Ok(leaves) => leaves,
             // Not when the rest of it has come, of which there may be much.
-            Err(error) => return self.file_failed(key, error.message),
+            Err(error) => return self.file_failed(key, error),
         };
-        let Some(content) = self.files.get_mut(&key).and_then(|task| task.content.as_mut()) else { return Ok(()) };
+        let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
+        let Some(content) = &mut task.content else { return Ok(()) };
         content.pending = content.pending.saturating_sub(1);
         self.totals.unfinished_bytes += content.written.insert(offset, length);
-        content.values.extend(leaves);
+        if self.options.in_order {
+            task.delivered |= task.values.is_none();
+            self.leaves_delivered(key, &leaves)?;
+        } else {
+            content.values.extend(leaves);
+        }
         self.try_finish(key)
     }
 
@@ -128,6 +134,9 @@ impl Transfer {
             return Ok(());
         };
         let Some(content) = &mut task.content else {
+            if self.options.in_order && self.options.verify {
+                return self.ask_for_values(key);
+            }
             self.wait_again(key);
             return Ok(());
         };
@@ -138,7 +147,7 @@ impl Transfer {
             self.wait_again(key);
             return Ok(());
         }
-        if !self.options.verify {
+        if !self.options.verify || task.values.is_some() {
             self.install(key);
             return Ok(());
         }
@@ -160,7 +169,8 @@ impl Transfer {
         {
             task.restarts += 1;
             if task.restarts > AGAIN_MAX {
-                return self.file_failed(key, "the server does not tell its digest".to_owned());
+                let reason = "the server does not tell its digest".to_owned();
+                return self.file_failed(key, TransferError::unmet(reason));
             }
         }
         self.wait_again(key);
@@ -169,15 +179,7 @@ impl Transfer {
 
     /// What arrived is not what the digest says.
     fn mismatch(&mut self, key: FileKey) -> Result<(), TransferError> {
-        let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
-        task.bad_rounds += 1;
-        if task.bad_rounds > AGAIN_MAX {
-            self.abandon(key);
-            let reason = format!("its content does not match its digest, {} times", AGAIN_MAX + 1);
-            return self.file_failed(key, reason);
-        }
-        let warning = format!("{}: its content does not match its digest; asked for what is wrong again", task.remote);
-        self.warn(warning);
+        let Some(()) = self.count_bad_round(key)? else { return Ok(()) };
         let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
         match &mut task.content {
             Some(content) if task.leaves.count() > 1 => {
@@ -210,6 +212,20 @@ impl Transfer {
             None => self.wait_again(key),
         }
         Ok(())
+    }
+
+    /// Counts that content of a file was wrong: `None` if the file has failed by it.
+    pub(super) fn count_bad_round(&mut self, key: FileKey) -> Result<Option<()>, TransferError> {
+        let Some(task) = self.files.get_mut(&key) else { return Ok(None) };
+        task.bad_rounds += 1;
+        if task.bad_rounds > AGAIN_MAX {
+            self.abandon(key);
+            let reason = format!("its content does not match its digest, {} times", AGAIN_MAX + 1);
+            return self.file_failed(key, TransferError::unmet(reason)).map(|()| None);
+        }
+        let warning = format!("{}: its content does not match its digest; asked for what is wrong again", task.remote);
+        self.warn(warning);
+        Ok(Some(()))
     }
 
     /// Asks for the leaves of files that need them.
@@ -251,6 +267,10 @@ impl Transfer {
         let values = std::mem::take(&mut query.values);
         if task.digest.is_none() || merge_leaves(&values).ok() != task.digest {
             return self.restart(key, "the server's leaves do not match its digest", false);
+        }
+        if self.options.in_order {
+            self.values_known(key, &values);
+            return Ok(());
         }
         if let Some(content) = &task.content {
             let wrong = |&(leaf, value): &(u64, &Leaf)| content.values.get(&leaf) != Some(value);
@@ -303,6 +323,6 @@ impl Transfer {
 }
 
 /// A full disk ends the transfer: no other file would fare better.
-fn full(error: DiskError) -> Result<DiskError, TransferError> {
-    if error.full { Err(TransferError::DiskFull(error.message)) } else { Ok(error) }
+fn full(error: DiskError) -> Result<TransferError, TransferError> {
+    if error.full { Err(TransferError::DiskFull(error.message)) } else { Ok(TransferError::unmet(error.message)) }
 }

@@ -1,5 +1,7 @@
 //! What the state machine asks of a disk, and what it hears back.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use crate::digest::{Digest, Leaf, LeafSize};
@@ -225,6 +227,8 @@ pub struct ContentSpec {
     pub verify: bool,
     /// If it is known already.
     pub digest: Option<Digest>,
+    /// The values of its leaves, if they were known before any of it came: an output that is written in order gets no others.
+    pub values: Option<Arc<[Leaf]>>,
     /// Go on with what [`Found::Partial`] told, instead of starting anew.
     pub resume: bool,
 }

@@ -2,7 +2,7 @@
 
 /// Credit towards one server, in bytes. `unspent + held + owed` is the window at any time while connected.
 #[derive(Debug)]
-pub(in crate::client) struct Credit {
+pub(super) struct Credit {
     window: u64,
     /// Largest piece that the server may send, in bytes.
     chunk: u64,
@@ -15,40 +15,33 @@ pub(in crate::client) struct Credit {
 }
 
 impl Credit {
-    pub(in crate::client) fn new(window: u64, chunk: u64) -> Self {
+    pub(super) fn new(window: u64, chunk: u64) -> Self {
         Self { window, chunk: chunk.max(1), unspent: 0, held: 0, owed: window }
     }
 
     /// A new connection: the server knows of no credit.
-    pub(in crate::client) fn reset(&mut self) {
+    pub(super) fn reset(&mut self) {
         self.unspent = 0;
         self.owed = self.window.saturating_sub(self.held);
     }
 
     /// The server sent a piece. `None` if it had no credit for it.
-    pub(in crate::client) fn spend(&mut self, cost: u64) -> Option<()> {
+    pub(super) fn spend(&mut self, cost: u64) -> Option<()> {
         self.unspent = self.unspent.checked_sub(cost)?;
         self.held += cost;
         Some(())
     }
 
     /// What was sent is written, or dropped.
-    pub(in crate::client) fn release(&mut self, cost: u64) {
+    pub(super) fn release(&mut self, cost: u64) {
         let cost = cost.min(self.held);
         self.held -= cost;
         self.owed = (self.owed + cost).min(self.window);
     }
 
-    /// All that can be given: for the first request of a connection.
-    pub(in crate::client) fn take(&mut self) -> u64 {
-        let grant = std::mem::take(&mut self.owed);
-        self.unspent += grant;
-        grant
-    }
-
-    /// The same, once it is worth a message. Whole chunks where the window has room for several: the server would cut a piece
+    /// What can be given, once that is worth a message. Whole chunks where the window has room for several: the server would cut a piece
     /// to what a crooked grant leaves, and files would be written in pieces that don't end on pages.
-    pub(in crate::client) fn take_if_worthwhile(&mut self) -> Option<u64> {
+    pub(super) fn take_if_worthwhile(&mut self) -> Option<u64> {
         if self.owed < (self.window / 4).max(1) {
             return None;
         }

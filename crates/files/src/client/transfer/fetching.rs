@@ -7,6 +7,7 @@ use super::requests::{Asked, AskedState, Fetch};
 use super::{AGAIN_MAX, Transfer};
 use crate::digest::LEAF_BYTES_MIN;
 use crate::limits::FILE_RANGES_MAX;
+use crate::protocol::ErrorCode;
 use crate::protocol::control::{DigestWish, FetchFile, FetchRequest, Request, Unless};
 
 /// Files up to this size are hashed by the server before they are sent, so that each arrives with its digest and is
@@ -25,15 +26,10 @@ impl Transfer {
         }
         while self.fetches.len() < self.concurrency.fetches {
             let id = self.fresh_id();
-            let (files, asked, small) = self.batch(id);
+            let (files, asked, digest) = self.batch(id);
             if files.is_empty() {
                 break;
             }
-            let digest = match (self.options.verify, small) {
-                (false, _) => DigestWish::None,
-                (true, true) => DigestWish::Now,
-                (true, false) => DigestWish::Later,
-            };
             self.fetches.insert(id, Fetch { files: asked });
             let fetch = FetchRequest {
                 id,
@@ -58,7 +54,9 @@ impl Transfer {
     }
 
     /// Takes files of about one kind off those that wait.
-    fn batch(&mut self, id: u32) -> (Vec<FetchFile>, Vec<Asked>, bool) {
+    fn batch(&mut self, id: u32) -> (Vec<FetchFile>, Vec<Asked>, DigestWish) {
+        let values_first = self.options.in_order && self.options.verify;
+        let mut digest = DigestWish::None;
         let (mut files, mut asked, mut small, mut json_bytes) = (Vec::new(), Vec::new(), false, 0);
         while let Some(key) = self.waiting.front().copied() {
             let Some(task) = self.files.get_mut(&key).filter(|task| matches!(task.phase, Phase::Waiting)) else {
@@ -73,7 +71,14 @@ impl Transfer {
             }
             self.waiting.pop_front();
             small = is_small;
-            let ranges = task.missing(FILE_RANGES_MAX);
+            let metadata_only = values_first && task.values.is_none();
+            digest = match self.options.verify {
+                false => DigestWish::None,
+                true if values_first && !metadata_only => DigestWish::None,
+                true if small || metadata_only => DigestWish::Now,
+                true => DigestWish::Later,
+            };
+            let ranges = if metadata_only { Some(Vec::new()) } else { task.missing(FILE_RANGES_MAX) };
             // Base64 makes a path a third longer. Escapes in JSON make it up to six times as long, for which the server's limit has room.
             json_bytes += 64 + task.remote.as_bytes().len() * 2 + ranges.as_ref().map_or(0, |ranges| ranges.len() * 24);
             let unless = task.local_digest.map(|digest| Unless::Digest { digest });
@@ -93,17 +98,21 @@ impl Transfer {
                 digest_told: false,
             });
         }
-        (files, asked, small)
+        (files, asked, digest)
     }
 
     /// Asks for a file from its beginning; too often, and it has failed.
     pub(super) fn restart(&mut self, key: FileKey, reason: &str, is_changed: bool) -> Result<(), TransferError> {
+        if self.options.in_order {
+            self.check_not_delivered(key, reason)?;
+        }
         self.abandon(key);
         let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
         task.restarts += 1;
-        task.digest = None;
+        (task.digest, task.values) = (None, None);
         if task.restarts > AGAIN_MAX {
-            return self.file_failed(key, in_vain(reason, is_changed));
+            let code = if is_changed { ErrorCode::Changed } else { ErrorCode::Io };
+            return self.file_failed(key, TransferError::Unmet { code, message: in_vain(reason, is_changed) });
         }
         let warning = format!("{}: {reason}; asked for it again", task.remote);
         self.warn(warning);
@@ -130,8 +139,11 @@ impl Transfer {
         }
     }
 
-    /// A file cannot be transferred; the rest goes on.
-    pub(super) fn file_failed(&mut self, key: FileKey, reason: String) -> Result<(), TransferError> {
+    /// A file can't be transferred; the others go on.
+    pub(super) fn file_failed(&mut self, key: FileKey, error: TransferError) -> Result<(), TransferError> {
+        if self.options.in_order {
+            return Err(error);
+        }
         if let Some(mut task) = self.files.remove(&key) {
             self.confirmations.over(task.asked.0, None);
             if let Some(content) = task.content.take() {
@@ -141,7 +153,7 @@ impl Transfer {
                     self.command(DiskCommand::Leave { content: content.key });
                 }
             }
-            self.totals.fail(task.remote.to_string(), reason);
+            self.totals.fail(task.remote.to_string(), error.to_string());
         }
         Ok(())
     }
@@ -189,8 +201,10 @@ impl Transfer {
         let is_hashed = |asked: &&Asked| {
             let Some(task) = self.files.get(&asked.file).filter(|task| task.asked.0 == id) else { return false };
             match task.phase {
-                // Before it can say whether it is what is here already.
-                Phase::Requested if asked.state == AskedState::Awaited => task.local_digest.is_some(),
+                // Before it can say whether it is what is here already, or what its digest is.
+                Phase::Requested if asked.state == AskedState::Awaited => {
+                    task.local_digest.is_some() || asked.ranges.as_ref().is_some_and(Vec::is_empty)
+                }
                 Phase::Requested => asked.is_whole() && !asked.digest_told,
                 // A server may say that all was sent, and tell the digest then.
                 Phase::Arrived => !asked.digest_told,

@@ -1,6 +1,7 @@
 //! One file of a transfer: what is known of it, and how far it is.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::command::{ContentKey, Partial, Version};
 use crate::client::ranges::RangeSet;
@@ -45,6 +46,10 @@ pub(super) struct FileTask {
     pub(super) allocated: u64,
     pub(super) leaves: LeafSize,
     pub(super) digest: Option<Digest>,
+    /// The values of its leaves, fetched before its content: of a file that is verified and delivered in order.
+    pub(super) values: Option<Arc<[Leaf]>>,
+    /// Some of it can't be taken back any more: of a file that is delivered in order.
+    pub(super) delivered: bool,
     /// Content that is at its place already, under another time.
     pub(super) local_digest: Option<Digest>,
     pub(super) content: Option<Content>,

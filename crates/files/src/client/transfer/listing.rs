@@ -60,6 +60,10 @@ impl Listing {
         self.id.as_ref()
     }
 
+    pub(super) fn first_entry(&self) -> Option<&ListEntry> {
+        self.entries.front()
+    }
+
     /// All entries are known, and something was done for each.
     pub(super) fn is_complete(&self) -> bool {
         self.complete && self.entries.is_empty()
@@ -113,7 +117,8 @@ impl Transfer {
                     Source::Path(path) => ListTarget::Path(path.into()),
                     Source::Glob(glob) => ListTarget::Glob { glob: glob.clone() },
                 };
-                self.send(Request::List(ListRequest { id, target, recursive: true, digest: false }));
+                let recursive = !self.options.in_order;
+                self.send(Request::List(ListRequest { id, target, recursive, digest: false }));
                 self.listing.id = Some(id);
             }
             // Directories and links wait for the disk as files do.
@@ -155,7 +160,7 @@ impl Transfer {
             }
             self.ask_for_destination(page.base, dir)?;
         } else if self.placement.is_some() {
-            self.take_listed_entries();
+            self.take_listed_entries()?;
         }
         Ok(())
     }
@@ -167,6 +172,9 @@ impl Transfer {
         }
         if is_glob && self.listing.entries.is_empty() {
             return Err(TransferError::nothing_matches());
+        }
+        if self.options.in_order {
+            self.check_is_file(base)?;
         }
         let name = match base {
             Base::File | Base::Link => Some(self.own_name()?),
@@ -186,12 +194,16 @@ impl Transfer {
     }
 
     /// Goes through the entries that came.
-    pub(super) fn take_listed_entries(&mut self) {
+    pub(super) fn take_listed_entries(&mut self) -> Result<(), TransferError> {
         while let Some(entry) = self.listing.entries.pop_front() {
             if let Err(reason) = self.take_entry(&entry) {
+                if self.options.in_order {
+                    return Err(TransferError::unmet(reason));
+                }
                 self.totals.fail(Escaped(entry.path.as_bytes()).to_string(), reason);
             }
         }
+        Ok(())
     }
 
     fn take_entry(&mut self, entry: &ListEntry) -> Result<(), String> {
@@ -201,6 +213,9 @@ impl Transfer {
             return Err(entry.message.clone().unwrap_or_else(|| "the server could not read it".to_owned()));
         }
         let local = self.local_path(&remote)?;
+        if self.options.in_order && (entry.kind != EntryKind::File || self.totals.listed_files > 0) {
+            return Err("refused: it is not the one file that was asked for".to_owned());
+        }
         if !self.listing.is_new(&remote) {
             return Ok(());
         }
@@ -287,6 +302,8 @@ impl Transfer {
             allocated: entry.allocated.unwrap_or(u64::MAX),
             leaves: LeafSize::for_file(version.size),
             digest: None,
+            values: None,
+            delivered: false,
             local_digest: None,
             content: None,
             phase,

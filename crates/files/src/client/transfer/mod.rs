@@ -13,6 +13,7 @@ mod concurrency;
 mod credit;
 mod fetching;
 mod file;
+mod in_order;
 mod keys;
 mod listing;
 mod outcome;
@@ -27,7 +28,6 @@ pub use command::{
     SmallOutcome, Version,
 };
 pub(super) use listing::LISTING_BUSY_WAIT;
-pub(in crate::client) use outcome::in_vain;
 pub use outcome::{FileFailure, Progress, Totals, TransferError};
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 
 use acks::Confirmations;
 use concurrency::Concurrency;
-pub(in crate::client) use credit::Credit;
+use credit::Credit;
 use fetching::Space;
 use file::FileTask;
 use keys::Counted;
@@ -55,7 +55,7 @@ use crate::protocol::control::{Compression, Reply, Request};
 const CHUNK_BYTES_BREAKING_MIN: u64 = 64 << 10;
 
 /// How often a file is asked for again, because it changed, and how often because its content, or a leaf of it, was wrong.
-pub(in crate::client) const AGAIN_MAX: u32 = 3;
+const AGAIN_MAX: u32 = 3;
 /// Files that are under way at a time; the listing waits for them.
 const FILES_UNDER_WAY_MAX: usize = 16_384;
 /// What a server is given for hashing a file before it counts as stalled, in bytes a second.
@@ -82,6 +82,9 @@ pub struct TransferOptions {
     pub durable: bool,
     /// How long nothing may happen before the transfer is given up.
     pub idle_timeout: Duration,
+    /// Deliver a single file from its beginning to its end, and nothing of it that wasn't checked: for an output that can't take
+    /// anything back. What fails the file fails the transfer.
+    pub in_order: bool,
 }
 
 /// What to get.
@@ -242,8 +245,10 @@ impl Transfer {
     pub fn destination(&mut self, placement: Placement, fresh: bool) {
         self.placement = Some(placement);
         self.fresh = fresh;
-        self.take_listed_entries();
-        self.pump();
+        match self.take_listed_entries() {
+            Ok(()) => self.pump(),
+            Err(error) => self.fail(error),
+        }
     }
 
     /// Something arrived from the server.

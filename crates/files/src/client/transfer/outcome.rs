@@ -57,6 +57,11 @@ impl TransferError {
         Err(TransferError::Protocol(why.to_owned()))
     }
 
+    /// A file can't be had, for a reason on this side.
+    pub(crate) fn unmet(message: String) -> Self {
+        Self::Unmet { code: ErrorCode::Io, message }
+    }
+
     /// Of a pattern.
     pub fn nothing_matches() -> Self {
         Self::Unmet { code: ErrorCode::NotFound, message: "nothing matches".to_owned() }
@@ -64,7 +69,7 @@ impl TransferError {
 }
 
 /// Why a file was asked for again, when it was in vain as often as it may be.
-pub(in crate::client) fn in_vain(reason: &str, is_changed: bool) -> String {
+pub(super) fn in_vain(reason: &str, is_changed: bool) -> String {
     let hint = if is_changed { ": what is being written to can't be got, but a copy of it can" } else { "" };
     format!("{reason}; asked {} times{hint}", AGAIN_MAX + 1)
 }

@@ -116,10 +116,20 @@ impl Transfer {
         }
     }
 
+    /// What is still to come of the current piece is dropped, if it is of this file.
+    pub(super) fn drop_piece_of(&mut self, key: FileKey) {
+        if let Some(piece) = self.piece.as_mut().filter(|piece| piece.file == key) {
+            piece.useless = true;
+        }
+    }
+
     /// A compressed body that does not hold what it should: it is asked for again with whatever else is missing.
     fn drop_broken_piece(&mut self) -> Result<(), TransferError> {
         let Some(piece) = &self.piece else { return Ok(()) };
         let key = piece.file;
+        if self.options.in_order {
+            return self.fetch_rest(key);
+        }
         let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
         // Else, with nothing written, the whole file would count as not begun.
         task.content.get_or_insert_with(|| {
@@ -128,7 +138,8 @@ impl Transfer {
         });
         task.bad_rounds += 1;
         if task.bad_rounds > AGAIN_MAX {
-            return self.file_failed(key, "a compressed piece is broken, however often it is sent".to_owned());
+            let reason = "a compressed piece is broken, however often it is sent".to_owned();
+            return self.file_failed(key, TransferError::unmet(reason));
         }
         Ok(())
     }
@@ -242,6 +253,7 @@ impl Transfer {
                 leaves: task.leaves,
                 verify,
                 digest: task.digest,
+                values: task.values.clone(),
                 resume: content.resumes,
             };
             self.contents.insert(content_key, key);

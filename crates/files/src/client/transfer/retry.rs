@@ -33,19 +33,19 @@ impl RetryQueue {
 
 impl Transfer {
     /// The server is too busy for this file now: what is here of it stays.
-    pub(super) fn busy_with(&mut self, key: FileKey, reason: String) -> Result<(), TransferError> {
+    pub(super) fn busy_with(&mut self, key: FileKey, error: TransferError) -> Result<(), TransferError> {
         // It came just now.
         let now = self.idle.since();
         let since = *self.retry.since.get_or_insert(now);
         if now.saturating_duration_since(since) >= self.options.idle_timeout {
-            return self.file_failed(key, reason);
+            return self.file_failed(key, error);
         }
         let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
         if matches!(task.phase, Phase::Requested) {
             task.phase = Phase::Waiting;
         }
         if !std::mem::replace(&mut self.retry.is_told, true) {
-            let warning = format!("{}: {reason}; it is asked for again later", task.remote);
+            let warning = format!("{}: {error}; it is asked for again later", task.remote);
             self.warn(warning);
         }
         self.retry.again_at.get_or_insert(now + BUSY_WAIT);

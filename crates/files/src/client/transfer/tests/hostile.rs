@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use super::super::{DiskCommand, Output, Placement, Transfer, TransferError};
+use super::super::{DiskCommand, Output, Placement, Transfer, TransferError, TransferOptions};
 use super::world::World;
 use crate::client::assembler::Inbound;
 use crate::digest::Digest;
@@ -33,7 +33,7 @@ pub(super) fn entry(path: &str, kind: EntryKind) -> ListEntry {
 pub(super) struct Session {
     pub(super) transfer: Transfer,
     pub(super) commands: Vec<DiskCommand>,
-    requests: Vec<Request>,
+    pub(super) requests: Vec<Request>,
     warnings: Vec<String>,
     finished: bool,
     pub(super) now: Instant,
@@ -43,9 +43,15 @@ pub(super) struct Session {
 
 impl Session {
     pub(super) fn begin() -> Self {
+        Self::with(|_| {})
+    }
+
+    /// With other options than the usual ones.
+    pub(super) fn with(change: impl FnOnce(&mut TransferOptions)) -> Self {
         let now = Instant::now();
         let mut options = World::new(1).options;
         options.source = super::super::Source::Path("d".parse().unwrap());
+        change(&mut options);
         let mut transfer = Transfer::new(options, now);
         transfer.connected();
         let (commands, requests, warnings) = (Vec::new(), Vec::new(), Vec::new());
@@ -99,7 +105,17 @@ impl Session {
     }
 
     pub(super) fn list(&mut self, entries: Vec<ListEntry>) {
-        self.reply(&Reply::List(ListPage { id: LIST_ID, base: Base::Dir, dir: None, entries, more: false }));
+        self.list_as(Base::Dir, entries);
+    }
+
+    pub(super) fn list_as(&mut self, base: Base, entries: Vec<ListEntry>) {
+        self.reply(&Reply::List(ListPage { id: LIST_ID, base, dir: None, entries, more: false }));
+    }
+
+    /// What the transfer failed of.
+    pub(super) fn failure(self) -> TransferError {
+        assert!(self.finished);
+        self.transfer.into_outcome().1.expect("a failure")
     }
 
     pub(super) fn piece(&mut self, id: u32, entry: DataEntry) {

@@ -3,6 +3,7 @@
 
 mod disk;
 mod hostile;
+mod in_order;
 mod patience;
 mod server;
 mod world;

@@ -46,6 +46,10 @@ fn disk_is_done(session: &mut Session) {
 
 fn metadata(session: &mut Session, n: u32) {
     let (mtime, digest) = (Timestamp::default(), None);
+    metadata_with(session, n, digest, mtime);
+}
+
+fn metadata_with(session: &mut Session, n: u32, digest: Option<Digest>, mtime: Timestamp) {
     let metadata = FileMetadata { n, size: SIZE, mtime, mode: 0o644, digest, leaf_bytes: 1 << 20, sparse: false };
     session.reply(&Reply::Files(FilesReply { id: session.fetch_id(), files: vec![FileAnswer::Metadata(metadata)] }));
 }
@@ -123,4 +127,21 @@ fn a_server_that_compares_before_it_sends_may_be_silent() {
     assert_eq!(patience(&session), 60 + 2 * 2);
     session.reply(&Reply::Files(FilesReply { id: session.fetch_id(), files: vec![FileAnswer::Same { n: 0 }] }));
     assert_eq!(patience(&session), 60, "the disk sets its time");
+}
+
+#[test]
+fn server_may_be_silent_while_it_hashes_what_is_delivered_in_order() {
+    let mut session = Session::with(|options| {
+        options.source = super::super::Source::Path("d/f".parse().unwrap());
+        options.in_order = true;
+    });
+    assert_eq!(patience(&session), 60, "the listing is to come");
+    session.list_as(Base::File, vec![ListEntry { size: SIZE, ..entry("d/f", EntryKind::File) }]);
+    disk_is_done(&mut session);
+    assert_eq!(patience(&session), HASHED, "the digest is to come");
+    metadata_with(&mut session, 0, Some(Digest([1; 32])), Timestamp::default());
+    session.reply(&Reply::End { id: session.fetch_id(), n: 0 });
+    session.reply(&Reply::Done { id: session.fetch_id() });
+    assert!(matches!(session.requests.last(), Some(Request::Leaves(_))), "{:?}", session.requests);
+    assert_eq!(patience(&session), HASHED, "the leaves are to come");
 }

@@ -40,6 +40,8 @@ pub struct SimServer {
     pub confirmed: Vec<ConfirmedFile>,
     pub cancelled: usize,
     pub silent: bool,
+    /// The one file that there is is what was asked for.
+    pub is_file: bool,
     pub always_corrupt: Option<String>,
     pub always_void: Option<String>,
     /// More fetches than this at a time, or of more files, are refused for now.
@@ -173,7 +175,8 @@ impl SimServer {
         let entries = rest.drain(..rest.len().min(PAGE_ENTRIES)).collect();
         let more = !rest.is_empty();
         let dir = Some(DirStat { mode: 0o750, mtime: Timestamp::default() });
-        control(&Reply::List(ListPage { id, base: Base::Dir, dir, entries, more }))
+        let (base, dir) = if self.is_file { (Base::File, None) } else { (Base::Dir, dir) };
+        control(&Reply::List(ListPage { id, base, dir, entries, more }))
     }
 
     fn leaves(&self, request: &LeavesRequest, draw: &mut Draw) -> Inbound {

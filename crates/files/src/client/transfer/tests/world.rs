@@ -8,6 +8,7 @@ use proptest::prelude::TestCaseError;
 use super::disk::SimDisk;
 use super::server::SimServer;
 use crate::client::assembler::Inbound;
+use crate::client::ordered_writer::OrderedWriter;
 use crate::client::transfer::{Output, Placement, Source, Totals, Transfer, TransferError, TransferOptions};
 use crate::path::RelPath;
 
@@ -54,6 +55,8 @@ pub struct Faults {
 pub struct World {
     pub server: SimServer,
     pub disk: SimDisk,
+    /// Takes the disk's commands in its place.
+    pub writer: Option<OrderedWriter>,
     pub options: TransferOptions,
     pub faults: Faults,
     pub fresh: bool,
@@ -79,10 +82,12 @@ impl World {
             verify: true,
             durable: false,
             idle_timeout: Duration::from_secs(60),
+            in_order: false,
         };
         Self {
             server: SimServer::default(),
             disk: SimDisk::default(),
+            writer: None,
             options,
             faults: Faults::default(),
             fresh: false,
@@ -176,7 +181,11 @@ impl World {
     }
 
     fn disk_step(&mut self, transfer: &mut Transfer) {
-        if let Some(report) = self.disk.step(&mut self.draw) {
+        let report = match &mut self.writer {
+            Some(writer) => self.disk.commands.pop_front().and_then(|command| writer.command(command).unwrap()),
+            None => self.disk.step(&mut self.draw),
+        };
+        if let Some(report) = report {
             transfer.disk(report, self.now);
         }
     }

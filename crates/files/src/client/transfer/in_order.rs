@@ -1,0 +1,118 @@
+//! A single file for an output that can't take anything back: delivered from its beginning to its end. If it is verified, its digest and
+//! the values of its leaves are fetched first, so that each leaf can be checked before it is written.
+//!
+//! Called by `fetching` (what to fetch first), `checking` (what was written) and `answers` (the file changed).
+
+use super::Transfer;
+use super::command::{ContentKey, FileKey};
+use super::file::{Content, LeafQuery, Phase};
+use super::outcome::TransferError;
+use super::requests::AskedState;
+use crate::digest::Leaf;
+use crate::path::Escaped;
+use crate::protocol::ErrorCode;
+use crate::protocol::control::{Base, LinkTarget, Request};
+
+/// Largest leaf that is held in memory until it is checked: that of a file of 16 TiB.
+const LEAF_HELD_BYTES_MAX: u64 = 16 << 20;
+
+impl Transfer {
+    /// Fails unless what was listed is a single file.
+    pub(super) fn check_is_file(&self, base: Base) -> Result<(), TransferError> {
+        let message = match base {
+            Base::File => return Ok(()),
+            Base::Link => {
+                let target = self.listing.first_entry().and_then(|entry| entry.target.as_ref());
+                let target = target.map(LinkTarget::as_bytes).unwrap_or_default();
+                format!("a link to {}: ask for what it leads to", Escaped(target))
+            }
+            Base::Dir | Base::Glob => "not a single file".to_owned(),
+        };
+        Err(TransferError::Unmet { code: ErrorCode::NotAFile, message })
+    }
+
+    /// The metadata is here: asks for the values of the leaves.
+    pub(super) fn ask_for_values(&mut self, key: FileKey) -> Result<(), TransferError> {
+        let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
+        let Some(digest) = task.digest else {
+            return TransferError::protocol("no digest, though it was asked for");
+        };
+        if task.leaves.leaf_bytes().min(task.version.size) > LEAF_HELD_BYTES_MAX {
+            let message = "the file is too large to be checked piece by piece".to_owned();
+            return Err(TransferError::Unmet { code: ErrorCode::Unsupported, message });
+        }
+        if task.leaves.count() == 1 {
+            self.values_known(key, &[digest.0]);
+        } else {
+            task.phase = Phase::Leaves(LeafQuery::default());
+            self.leaves_wanted.push(key);
+        }
+        Ok(())
+    }
+
+    /// The values of all leaves are known: the content can be fetched.
+    pub(super) fn values_known(&mut self, key: FileKey, values: &[Leaf]) {
+        let content = Content::new(ContentKey(self.fresh_key()));
+        if let Some(task) = self.files.get_mut(&key) {
+            task.values = Some(values.into());
+            task.content = Some(content);
+        }
+        self.wait_again(key);
+    }
+
+    /// Leaves were completed, of which only the last can be wrong.
+    pub(super) fn leaves_delivered(&mut self, key: FileKey, leaves: &[(u64, Leaf)]) -> Result<(), TransferError> {
+        let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
+        let Some(values) = &task.values else { return Ok(()) };
+        for (leaf, value) in leaves {
+            if usize::try_from(*leaf).ok().and_then(|leaf| values.get(leaf)) != Some(value) {
+                let forgotten = task.content.as_mut().map_or(0, |content| content.forget_leaf(task.leaves, *leaf));
+                self.totals.unfinished_bytes -= forgotten;
+                return self.fetch_rest(key);
+            }
+            (task.delivered, task.bad_rounds) = (true, 0);
+        }
+        Ok(())
+    }
+
+    /// What came last is wrong. What is still to come of this fetch would follow a gap, so all from there on is fetched again.
+    pub(super) fn fetch_rest(&mut self, key: FileKey) -> Result<(), TransferError> {
+        self.count_bad_round(key)?;
+        self.cancel_fetch(key);
+        self.wait_again(key);
+        Ok(())
+    }
+
+    /// The file is another version now: fails if some of it is written already.
+    pub(super) fn check_not_delivered(&mut self, key: FileKey, reason: &str) -> Result<(), TransferError> {
+        self.cancel_fetch(key);
+        let is_delivered = self
+            .files
+            .get(&key)
+            .is_some_and(|task| task.delivered || task.content.as_ref().is_some_and(|content| content.pending > 0));
+        if !is_delivered {
+            return Ok(());
+        }
+        let message = format!("{reason}, when some of it was written already");
+        Err(TransferError::Unmet { code: ErrorCode::Changed, message })
+    }
+
+    /// Withdraws the fetch of a file. What is still to come of it is dropped.
+    fn cancel_fetch(&mut self, key: FileKey) {
+        let Some(task) = self.files.get_mut(&key) else { return };
+        let (id, n) = std::mem::take(&mut task.asked);
+        self.confirmations.over(id, None);
+        self.drop_piece_of(key);
+        if self.asked_mut(id, n).is_ok_and(|asked| asked.state != AskedState::Over) {
+            self.send(Request::Cancel { id });
+        }
+    }
+
+    /// The server has ended a request: nothing more comes of it.
+    pub(super) fn request_cancelled(&mut self, id: u32) {
+        let is_awaited = |file: &FileKey| self.files.get(file).is_some_and(|task| task.asked.0 == id);
+        if self.fetches.get(&id).is_some_and(|fetch| !fetch.files.iter().any(|asked| is_awaited(&asked.file))) {
+            self.fetches.remove(&id);
+        }
+    }
+}
