@@ -44,9 +44,15 @@ impl<K: Copy + Eq + Hash, T> FairQueue<K, T> {
         self.turns.iter().filter_map(|key| Some((*key, self.lines.get(key)?.front()?)))
     }
 
-    /// The first item of a key's line.
-    pub fn first_mut(&mut self, key: K) -> Option<&mut T> {
-        self.lines.get_mut(&key)?.front_mut()
+    /// Whether an item of this key waits.
+    pub fn contains(&self, key: K) -> bool {
+        self.lines.contains_key(&key)
+    }
+
+    /// Removes the first item of the key whose turn it is.
+    pub fn pop_next(&mut self) -> Option<(K, T)> {
+        let key = *self.turns.front()?;
+        Some((key, self.pop(key)?))
     }
 
     /// Removes the first item of a key's line. The key's next turn comes after those of all others.
@@ -54,7 +60,11 @@ impl<K: Copy + Eq + Hash, T> FairQueue<K, T> {
         let line = self.lines.get_mut(&key)?;
         let item = line.pop_front();
         let is_over = line.is_empty();
-        self.turns.retain(|other| *other != key);
+        if self.turns.front() == Some(&key) {
+            self.turns.pop_front();
+        } else {
+            self.turns.retain(|other| *other != key);
+        }
         if is_over {
             self.lines.remove(&key);
         } else {

@@ -100,9 +100,16 @@ proptest! {
                     queue.push_front(key, item);
                     model[at].1.push_front(item);
                 }
-                (5 | 6, Some(at)) => {
+                (5, Some(at)) => {
                     let (_, mut line) = model.remove(at).unwrap();
                     prop_assert_eq!(queue.pop(key), line.pop_front());
+                    if !line.is_empty() {
+                        model.push_back((key, line));
+                    }
+                }
+                (6, _) if !model.is_empty() => {
+                    let (key, mut line) = model.pop_front().unwrap();
+                    prop_assert_eq!(queue.pop_next(), line.pop_front().map(|item| (key, item)));
                     if !line.is_empty() {
                         model.push_back((key, line));
                     }
@@ -116,6 +123,7 @@ proptest! {
             let expected: Vec<_> = model.iter().map(|(key, line)| (*key, line[0])).collect();
             prop_assert_eq!(firsts, expected);
             prop_assert_eq!(queue.is_empty(), model.is_empty());
+            prop_assert_eq!(queue.contains(key), model.iter().any(|(of, _)| *of == key));
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use super::jobs::load::Piece;
 use super::jobs::pool::{Asker, Done, ForListing, Outcome, Workers};
-use super::names::{ClientNames, Names};
 use super::open_file::Source;
-use super::session::{Job, Naming, News, OpenFiles, Outgoing, Session, Ticket};
+use super::quota::Quotas;
+use super::session::{Job, News, Outgoing, Session, Ticket};
 use super::snapshot::View;
 use super::{Failure, RECEIPTS};
 use crate::digest::FileKey;
@@ -17,6 +17,7 @@ use bytes::Bytes;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use towpath_quota::FairQueue;
 use towpath_sockets::PeerId;
 
 /// One connected client.
@@ -29,8 +30,7 @@ struct Client {
     given_up: HashMap<Ticket, Arc<AtomicBool>>,
     /// Listings between two pages.
     listings: HashMap<Ticket, Box<super::jobs::list::Listing>>,
-    /// Counts what those keep.
-    names: Arc<ClientNames>,
+    quotas: Quotas,
     /// What its requests see that are under way.
     view: Arc<View>,
 }
@@ -50,11 +50,9 @@ pub(super) struct Clients {
     clients: HashMap<PeerId, Client>,
     workers: Workers,
     hashing: HashMap<FileKey, Hashing>,
-    naming: Arc<Naming>,
-    names: Arc<Names>,
-    open_files: Arc<OpenFiles>,
+    quotas: Quotas,
     /// Clients for which a file could not be opened, as too many are open.
-    awaiting_files: BTreeSet<PeerId>,
+    awaiting_files: FairQueue<PeerId, ()>,
     next_key: u64,
     next_run: u64,
 }
@@ -66,10 +64,8 @@ impl Clients {
             clients: HashMap::new(),
             workers,
             hashing: HashMap::new(),
-            naming: Arc::default(),
-            names: Arc::default(),
-            open_files: OpenFiles::new(open_files_max),
-            awaiting_files: BTreeSet::new(),
+            quotas: Quotas::new(open_files_max),
+            awaiting_files: FairQueue::default(),
             next_key: 0,
             next_run: 0,
         }
@@ -78,13 +74,14 @@ impl Clients {
     pub(super) fn connected(&mut self, peer: PeerId, address: String) {
         tracing::info!(%address, "connected");
         self.next_key += 1;
+        let quotas = self.quotas.client();
         let client = Client {
-            session: Session::new(Arc::clone(&self.naming), Arc::clone(&self.open_files)),
+            session: Session::new(quotas.clone()),
             address,
             key: self.next_key,
             given_up: HashMap::new(),
             listings: HashMap::new(),
-            names: ClientNames::new(&self.names),
+            quotas,
             view: Arc::default(),
         };
         self.clients.insert(peer, client);
@@ -101,7 +98,7 @@ impl Clients {
         }
         tracing::info!(address = %client.address, %reason, "gone");
         client.given_up.values().for_each(|flag| flag.store(true, Ordering::Relaxed));
-        self.awaiting_files.remove(&peer);
+        self.awaiting_files.remove(peer);
         self.stop_waiting(|of, _| of == peer);
         self.workers.forget(client.key, None);
     }
@@ -261,15 +258,20 @@ impl Clients {
 
     /// To be called when a client was served: remembers whether a file of it waits for others to be closed.
     pub(super) fn served(&mut self, peer: PeerId) {
-        if self.clients.get_mut(&peer).is_some_and(|client| client.session.take_waits_for_files()) {
-            self.awaiting_files.insert(peer);
+        if self.clients.get_mut(&peer).is_some_and(|client| client.session.take_waits_for_files())
+            && !self.awaiting_files.contains(peer)
+        {
+            self.awaiting_files.push(peer, ());
         }
     }
 
     /// The peers that are to be served again, as files of theirs have waited and may be opened now.
     pub(super) fn may_open(&mut self) -> BTreeSet<PeerId> {
         // Each of them takes something, or has no need any more: so this is asked again, and none is served for nothing.
-        (0..self.open_files.room()).map_while(|_| self.awaiting_files.pop_first()).collect()
+        (0..self.quotas.open_files.available())
+            .map_while(|_| self.awaiting_files.pop_next())
+            .map(|(peer, ())| peer)
+            .collect()
     }
 
     /// What to send to a client next, if the socket has room.
@@ -315,7 +317,7 @@ impl Client {
 
     fn for_listing(&mut self, ticket: Ticket) -> ForListing {
         let given_up = self.flag(ticket);
-        ForListing { view: Arc::clone(&self.view), names: Arc::clone(&self.names), given_up }
+        ForListing { view: Arc::clone(&self.view), names: Arc::clone(&self.quotas.list_names), given_up }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::clients::Clients;
 use super::jobs::pool::{Done, Workers};
 use super::open_file::Source;
-use super::quota::small_files::Budget;
+use super::quota::small_files::SmallFiles;
 use super::session::{IfShort, Outgoing, Part, Ticket};
 use super::snapshot::Current;
 use super::storage::{PageCache, Storage};
@@ -161,9 +161,9 @@ impl Server {
             Some(file) => DigestCache::with_file(options.digest_cache_bytes, file)
                 .map_err(|source| ServeError::DigestFile { path: file.clone(), source })?,
         };
-        let budget = Budget::new(options.small_files_bytes);
+        let small_files = SmallFiles::new(options.small_files_bytes);
         let (workers, done) =
-            Workers::new(current, cache, budget, storage, waker.clone()).map_err(ServeError::Threads)?;
+            Workers::new(current, cache, small_files, storage, waker.clone()).map_err(ServeError::Threads)?;
         let clients = Clients::new(workers, options.open_files_max);
         let shutdown = ShutdownHandle { requested: Arc::default(), waker };
         Ok(Server { hub, endpoints, clients, done, admit, shutdown })

@@ -11,7 +11,6 @@ mod deferred_close;
 mod driver;
 mod glob;
 mod jobs;
-mod names;
 mod open_file;
 mod quota;
 mod resource_errors;
@@ -42,29 +41,31 @@ mod limits {
     /// Files of up to this are read whole, and travel many to a message: those of one leaf.
     pub(super) const SMALL_FILE_BYTES_MAX: u64 = crate::digest::LEAF_BYTES_MIN;
     /// Bytes of memory of what the fetches of one client name: more than any one fetch can.
-    pub(super) const CLIENT_FETCH_NAMES_BYTES_MAX: usize = 8 << 20;
+    pub(super) const CLIENT_FETCH_NAMES_BYTES_MAX: u64 = 8 << 20;
     /// So much of it a client may have whatever others have: a fetch of many short names, or several of few.
-    pub(super) const CLIENT_FETCH_NAMES_BYTES_SURE: usize = 256 << 10;
+    pub(super) const CLIENT_FETCH_NAMES_BYTES_SURE: u64 = 256 << 10;
     /// The same of all clients, beyond what is sure.
-    pub(super) const FETCH_NAMES_BYTES_MAX: usize = 256 << 20;
+    pub(super) const FETCH_NAMES_BYTES_MAX: u64 = 256 << 20;
     /// Bytes of memory of the names that the listings of one client keep: those of a directory with a million entries.
-    pub(super) const CLIENT_LIST_NAMES_BYTES_MAX: usize = 128 << 20;
+    pub(super) const CLIENT_LIST_NAMES_BYTES_MAX: u64 = 128 << 20;
     /// So much of it a client may have whatever others have.
-    pub(super) const CLIENT_LIST_NAMES_BYTES_SURE: usize = 1 << 20;
+    pub(super) const CLIENT_LIST_NAMES_BYTES_SURE: u64 = 1 << 20;
     /// The same of all clients.
-    pub(super) const LIST_NAMES_BYTES_MAX: usize = 256 << 20;
+    pub(super) const LIST_NAMES_BYTES_MAX: u64 = 256 << 20;
     /// Files that one job looks at.
     pub(super) const BATCH_FILES_MAX: usize = 512;
     /// Bytes of small files that one job reads.
     pub(super) const BATCH_BYTES_MAX: usize = 1 << 20;
     /// Files that one job leaves open.
-    pub(super) const BATCH_OPEN_MAX: usize = 8;
+    pub(super) const BATCH_OPEN_MAX: u64 = 8;
     /// Small files that are ready and not sent, of one fetch, before it looks at no more of them.
     pub(super) const READY_BYTES_MAX: u64 = 1 << 20;
     /// Large files that are open, of one fetch, before it looks at no more of them.
     pub(super) const OPEN_FILES_MAX: usize = 8;
     /// The same of all fetches of one client, and those that jobs may open, before a fetch opens only one, and only if it has none.
-    pub(super) const CLIENT_OPEN_FILES_MAX: usize = 32;
+    pub(super) const CLIENT_OPEN_FILES_MAX: u64 = 32;
+    /// So many of them a client may have whatever others have.
+    pub(super) const CLIENT_OPEN_FILES_SURE: u64 = 1;
     /// Large files that are hashed ahead of their turn.
     pub(super) const HASH_AHEAD_MAX: usize = 4;
     /// Pieces of one file, or of the plain dialect, that are on their way from the disk to the socket: at least 2, then up to

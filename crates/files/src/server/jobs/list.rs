@@ -11,12 +11,18 @@ use crate::protocol::control::{
 use crate::root::{Dir, DirEntry, FileKind, FileStat, Root, RootError};
 use crate::server::Failure;
 use crate::server::glob::{Pattern, literal_beginning};
-use crate::server::names::{ClientNames, HeldNames};
 use crate::server::resource_errors::Shortage;
 use crate::server::session::Page;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use towpath_quota::{Permit, Quota};
+
+/// What the allocator adds to a name, and the least that it gives out.
+const ALLOCATED_EXTRA: usize = 8;
+const ALLOCATED_MIN: usize = 32;
+/// Bytes that one name takes at least.
+const NAME_BYTES_MIN: usize = size_of::<DirEntry>() + ALLOCATED_MIN;
 
 /// Names that a listing keeps in memory, of all directories that it is in.
 const NAMES_MAX: usize = 1 << 20;
@@ -34,8 +40,8 @@ const PAGE_HASHED_BYTES: u64 = 1 << 30;
 pub(crate) struct Lister<'a> {
     pub(crate) root: &'a Root,
     pub(crate) hashing: &'a Hashing,
-    /// Counts what the client's listings keep.
-    pub(crate) names: &'a Arc<ClientNames>,
+    /// The client's share of [`Quotas::list_names`](crate::server::quota::Quotas::list_names).
+    pub(crate) names: &'a Arc<Quota>,
     /// Nobody waits any more.
     pub(crate) given_up: &'a AtomicBool,
 }
@@ -68,7 +74,7 @@ struct Level {
     path: RelPath,
     /// What is not walked yet, in reverse order.
     names: Vec<DirEntry>,
-    _held: HeldNames,
+    _permit: Permit,
     open: Option<Dir>,
     /// Everything below is listed: the listing is recursive, or the directory matched.
     all: bool,
@@ -148,7 +154,7 @@ impl Lister<'_> {
 
     fn open_level(&self, path: &RelPath, names_max: usize, all: bool) -> Result<Level, LevelError> {
         let dir = self.root.open_dir(path)?;
-        let room = self.names.room();
+        let room = usize::try_from(self.names.available()).unwrap_or(usize::MAX) / NAME_BYTES_MIN;
         let mut names = match dir.entries(names_max.min(room)) {
             Err(RootError::TooMany(_)) if room < names_max => return Err(LevelError::no_room()),
             // What is left of the limit is nothing that anybody could make sense of.
@@ -157,8 +163,8 @@ impl Lister<'_> {
         };
         names.shrink_to_fit();
         names.reverse();
-        let held = self.names.hold(&names).ok_or_else(LevelError::no_room)?;
-        Ok(Level { path: path.clone(), names, _held: held, open: Some(dir), all })
+        let permit = self.names.try_acquire(memory_bytes(&names)).ok_or_else(LevelError::no_room)?;
+        Ok(Level { path: path.clone(), names, _permit: permit, open: Some(dir), all })
     }
 
     /// Makes the next page. None if that takes a while: this is to be called again, when others had their turn.
@@ -416,6 +422,12 @@ fn unreadable(path: impl Into<WirePath>, message: String) -> ListEntry {
         digest: None,
         message: Some(message),
     }
+}
+
+/// Bytes of memory of names, with the vector's spare capacity.
+pub(crate) fn memory_bytes(names: &Vec<DirEntry>) -> u64 {
+    let of_name = |entry: &DirEntry| (entry.name.len() + ALLOCATED_EXTRA).next_multiple_of(16).max(ALLOCATED_MIN);
+    (names.capacity() * size_of::<DirEntry>() + names.iter().map(of_name).sum::<usize>()) as u64
 }
 
 /// Where a listing begins, so far as its request is a valid one.

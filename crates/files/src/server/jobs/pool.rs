@@ -12,10 +12,9 @@ use crate::protocol::ErrorCode;
 use crate::protocol::control::{FetchRequest, FileAnswer, LeavesReply, LeavesRequest, ListRequest};
 use crate::server::Failure;
 use crate::server::chunks::Layout;
-use crate::server::names::ClientNames;
 use crate::server::open_file::Source;
 use crate::server::quota::copies::{Copies, Cut, Wanted};
-use crate::server::quota::small_files::Budget;
+use crate::server::quota::small_files::SmallFiles;
 use crate::server::session::{LeavesAnswer, LoadHow, Loaded, Page, Prepared, Slot, Ticket};
 use crate::server::snapshot::{Current, View};
 use crate::server::storage::Storage;
@@ -25,6 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use towpath_blocking::{BlockingPool, JobStep, PoolLimits};
+use towpath_quota::Quota;
 use towpath_sockets::page_cache::Residency;
 use towpath_sockets::{PeerId, Waker};
 
@@ -99,7 +99,7 @@ pub(crate) struct Workers {
 /// What a listing needs of its client.
 pub(crate) struct ForListing {
     pub(crate) view: Arc<View>,
-    pub(crate) names: Arc<ClientNames>,
+    pub(crate) names: Arc<Quota>,
     pub(crate) given_up: Arc<AtomicBool>,
 }
 
@@ -107,7 +107,7 @@ struct Shared {
     current: Current,
     hashing: Hashing,
     small_digests: SmallDigests,
-    budget: Arc<Budget>,
+    small_files: Arc<SmallFiles>,
     storage: Box<dyn Storage>,
     waker: Waker,
 }
@@ -116,7 +116,7 @@ impl Workers {
     pub(crate) fn new(
         current: Current,
         cache: DigestCache,
-        budget: Arc<Budget>,
+        small_files: Arc<SmallFiles>,
         storage: Box<dyn Storage>,
         waker: Waker,
     ) -> std::io::Result<(Workers, Receiver<Done>)> {
@@ -145,7 +145,7 @@ impl Workers {
                 current,
                 hashing: Hashing::new(cache),
                 small_digests: SmallDigests::default(),
-                budget,
+                small_files,
                 storage,
                 waker,
             }),
@@ -187,9 +187,9 @@ impl Workers {
         };
         self.run(&self.files, group, asker, failed, move |shared| {
             let (began, request) = (wall_clock(), &request);
-            let Shared { current, hashing, small_digests, budget, .. } = shared;
+            let Shared { current, hashing, small_digests, small_files, .. } = shared;
             let (root, cache) = (&view.root(current), &hashing.cache);
-            let preparing = Preparing { root, cache, small_digests, began, budget, request, mount, open_max };
+            let preparing = Preparing { root, cache, small_digests, began, small_files, request, mount, open_max };
             Outcome::Prepared(preparing.batch(from))
         });
     }

@@ -11,7 +11,7 @@ use crate::server::Failure;
 use crate::server::chunks::Layout;
 use crate::server::limits::{BATCH_BYTES_MAX, BATCH_FILES_MAX, SMALL_FILE_BYTES_MAX};
 use crate::server::open_file::Source;
-use crate::server::quota::small_files::Budget;
+use crate::server::quota::small_files::SmallFiles;
 use crate::server::session::Prepared;
 use bytes::Bytes;
 use std::ops::Range;
@@ -34,7 +34,7 @@ pub(crate) struct Preparing<'a> {
     pub(crate) small_digests: &'a SmallDigests,
     /// When this begins.
     pub(crate) began: Timestamp,
-    pub(crate) budget: &'a Arc<Budget>,
+    pub(crate) small_files: &'a Arc<SmallFiles>,
     pub(crate) request: &'a FetchRequest,
     /// The mounted file system that the first file leads to: [`Root::mounted_below`]. Those of a batch all lead to the same one, so
     /// that one that hangs keeps waiting only what is asked of it.
@@ -52,8 +52,8 @@ enum Looked {
 impl Preparing<'_> {
     /// Looks at files from an index on: as many as make a batch, at least one. Blocks.
     pub(crate) fn batch(&self, from: usize) -> Vec<Prepared<Source>> {
-        // Without budget nothing is read ahead: small files are then sent like large ones, out of the page cache.
-        let mut buffer = self.budget.has(BATCH_BYTES_MAX).then(|| self.budget.buffer());
+        // Without small_files nothing is read ahead: small files are then sent like large ones, out of the page cache.
+        let mut buffer = self.small_files.has(BATCH_BYTES_MAX).then(|| self.small_files.buffer());
         let mut looked = Vec::new();
         let mut open = 0;
         for (n, file) in self.request.files.iter().enumerate().skip(from).take(BATCH_FILES_MAX) {
@@ -173,10 +173,10 @@ impl Preparing<'_> {
         Ok(Looked::Done(Prepared::Large { metadata, file: source, layout, unless }))
     }
 
-    /// Hands out the batch's buffer in slices, which hold their share of the budget until the last of them was sent.
+    /// Hands out the batch's buffer in slices, which hold their share of the small_files until the last of them was sent.
     fn finish(&self, looked: Vec<Looked>, buffer: PageBuffer) -> Vec<Prepared<Source>> {
         let mut packer = self.request.compress.and_then(|_| zstd::bulk::Compressor::new(ZSTD_LEVEL).ok());
-        let buffer = if buffer.is_empty() { Bytes::new() } else { self.budget.hold_batch(buffer) };
+        let buffer = if buffer.is_empty() { Bytes::new() } else { self.small_files.hold_batch(buffer) };
         let finish = |one| match one {
             Looked::Done(done) => done,
             Looked::Small { metadata, bytes } => {
@@ -187,7 +187,7 @@ impl Preparing<'_> {
                     }
                     _ => None,
                 };
-                Prepared::Small { metadata, body, packed: packed.map(|packed| self.budget.hold(packed)) }
+                Prepared::Small { metadata, body, packed: packed.map(|packed| self.small_files.hold(packed)) }
             }
         };
         looked.into_iter().map(finish).collect()
@@ -258,14 +258,14 @@ mod tests {
         let (chunk_bytes, digest) = (CHUNK_BYTES_DEFAULT, DigestWish::None);
         let request = FetchRequest { id: 1, chunk_bytes, compress: None, digest, credit_bytes: 0, files };
         let (root, cache) = (Root::directory(temp.path(), Links::Never).unwrap(), DigestCache::new(0));
-        let budget = Budget::new(8 * BATCH_BYTES_MAX);
+        let small_files = SmallFiles::new(8 * BATCH_BYTES_MAX);
         let (small_digests, began) = (&SmallDigests::default(), wall_clock());
         let preparing = Preparing {
             root: &root,
             cache: &cache,
             small_digests,
             began,
-            budget: &budget,
+            small_files: &small_files,
             request: &request,
             mount: None,
             open_max: 1,
@@ -283,7 +283,7 @@ mod tests {
         // One that fills the buffer alone.
         assert_eq!(bodies(3), sizes[3..4]);
         assert_eq!(bodies(4), sizes[4..]);
-        assert_eq!(budget.buffer().capacity() / BATCH_BYTES_MAX, 1);
+        assert_eq!(small_files.buffer().capacity() / BATCH_BYTES_MAX, 1);
     }
 
     #[test]
@@ -294,10 +294,11 @@ mod tests {
         let (chunk_bytes, digest) = (CHUNK_BYTES_DEFAULT, DigestWish::Now);
         let request = FetchRequest { id: 1, chunk_bytes, compress: None, digest, credit_bytes: 0, files };
         let (root, cache) = (Root::directory(temp.path(), Links::Never).unwrap(), DigestCache::new(0));
-        let (budget, small_digests) = (&Budget::new(8 * BATCH_BYTES_MAX), &SmallDigests::default());
+        let (small_files, small_digests) = (&SmallFiles::new(8 * BATCH_BYTES_MAX), &SmallDigests::default());
         let told = || {
             let (root, cache, request, began) = (&root, &cache, &request, wall_clock());
-            let preparing = Preparing { root, cache, small_digests, began, budget, request, mount: None, open_max: 1 };
+            let preparing =
+                Preparing { root, cache, small_digests, began, small_files, request, mount: None, open_max: 1 };
             match preparing.batch(0).as_slice() {
                 [Prepared::Small { metadata, .. }] => metadata.digest,
                 other => panic!("{other:?}"),

@@ -1,9 +1,12 @@
-//! Copies of pieces of files that are not on a local disk: who may have how many bytes of them.
+//! Memory for ranges of files that are not on a local disk.
 //!
-//! Such a piece can't be left to sendfile(2): the page cache may drop it before a slow client takes it, and getting it again may take
-//! for ever. So it is read into memory and stays there until it was sent. What has no room waits. Clients take turns;
-//! neither one client that doesn't read nor one device that hangs can have all of the room; and a client that has nothing of it gets
-//! a little in any case, so that everybody goes on whatever others do.
+//! sendfile(2) can't be used for them: the page cache may drop such a range before a slow client takes it, and getting it again may take
+//! for ever. So it is copied into memory and stays there until it was sent. Ranges wait for memory; clients take turns, and so do the
+//! requests of one. Neither a client that doesn't read nor a device that hangs can use up the memory, and a client that has none of it
+//! gets a little in any case.
+//!
+//! This is no [`Quota`](towpath_quota::Quota): a grant is counted for the client, the device until it is read, and all together at
+//! once, may be a part of what was asked for, and what is free is kept for the range that has waited longest.
 
 use crate::server::limits::{
     CLIENT_COPIES_BYTES_MAX, CLIENT_COPIES_BYTES_SURE, COPIES_BYTES_MAX, DEVICE_COPIES_AHEAD_BYTES_MAX,
@@ -12,19 +15,17 @@ use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_buffers::PageBuffer;
+use towpath_quota::FairQueue;
 
-/// What is copied, and pieces `W` that wait for their room. Those are handed out by the event thread only.
+/// What is copied, and ranges `W` that wait for memory. Used by the event thread only.
 pub(crate) struct Copies<W> {
     counts: Arc<Counts>,
-    /// Clients for which something waits.
-    waiting: HashMap<u64, Lines<W>>,
-    /// The same clients in the order of their turns, each once.
+    /// By client and request. The ranges of a request are sent in their order, so they are granted in it: else later ones would take
+    /// the memory that an earlier one waits for.
+    waiting: HashMap<u64, FairQueue<u64, Wanted<W>>>,
+    /// The clients of `waiting` in the order of their turns, each once.
     turns: VecDeque<u64>,
 }
-
-/// What waits for a client, by request, in the order of the requests' turns. The pieces of a request are sent in their order, so they
-/// have to come in it: else what came first would take the room of what must be sent before it. No line is empty.
-struct Lines<W>(VecDeque<(u64, VecDeque<Wanted<W>>)>);
 
 /// A piece that needs room.
 pub(crate) struct Wanted<W> {
@@ -95,11 +96,14 @@ impl<W> Copies<W> {
     /// Queues a piece.
     pub(crate) fn push(&mut self, wanted: Wanted<W>) {
         let client = wanted.client;
-        let lines = self.waiting.entry(client).or_insert_with(|| {
+        let queue = self.waiting.entry(client).or_insert_with(|| {
             self.turns.push_back(client);
-            Lines(VecDeque::new())
+            FairQueue::default()
         });
-        lines.push(wanted);
+        match wanted.cut {
+            Cut::Was => queue.push_front(wanted.request, wanted),
+            Cut::Never | Cut::May => queue.push(wanted.request, wanted),
+        }
         self.counts.lock().is_changed = true;
     }
 
@@ -116,16 +120,16 @@ impl<W> Copies<W> {
         let mut is_kept = false;
         let mut found = None;
         'turns: for (turn, client) in self.turns.iter().enumerate() {
-            for (at, wanted) in self.waiting.get(client).into_iter().flat_map(Lines::firsts) {
+            for (request, wanted) in self.waiting.get(client).into_iter().flat_map(FairQueue::firsts) {
                 if let Some((bytes, is_sure)) = held.room(wanted, &mut is_kept) {
-                    found = Some((turn, at, bytes, is_sure));
+                    found = Some((turn, request, bytes, is_sure));
                     break 'turns;
                 }
             }
         }
         held.is_changed = found.is_some();
-        let taken = found.and_then(|(turn, at, bytes, is_sure)| {
-            let wanted = self.take(turn, at)?;
+        let taken = found.and_then(|(turn, request, bytes, is_sure)| {
+            let wanted = self.pop(turn, request)?;
             let share = held.grant(&counts, &wanted, bytes, is_sure);
             Some((wanted.what, share))
         });
@@ -133,12 +137,12 @@ impl<W> Copies<W> {
         taken
     }
 
-    /// Takes the first of the line at `at` of the client whose turn is `turn`, which goes behind all others.
-    fn take(&mut self, turn: usize, at: usize) -> Option<Wanted<W>> {
+    /// Removes the first range of a request of the client whose turn it is. The client's next turn comes after those of all others.
+    fn pop(&mut self, turn: usize, request: u64) -> Option<Wanted<W>> {
         let client = self.turns.remove(turn)?;
-        let lines = self.waiting.get_mut(&client)?;
-        let wanted = lines.take(at)?;
-        if lines.0.is_empty() {
+        let queue = self.waiting.get_mut(&client)?;
+        let wanted = queue.pop(request)?;
+        if queue.is_empty() {
             self.waiting.remove(&client);
         } else {
             self.turns.push_back(client);
@@ -148,12 +152,11 @@ impl<W> Copies<W> {
 
     /// Drops what a client has waiting, or only what is for one request of it.
     pub(crate) fn forget(&mut self, client: u64, request: Option<u64>) {
-        let Some(lines) = self.waiting.get_mut(&client) else { return };
-        match request {
-            Some(request) => lines.0.retain(|(of, _)| *of != request),
-            None => lines.0.clear(),
+        let Some(queue) = self.waiting.get_mut(&client) else { return };
+        if let Some(request) = request {
+            queue.remove(request);
         }
-        if lines.0.is_empty() {
+        if request.is_none() || queue.is_empty() {
             self.waiting.remove(&client);
             self.turns.retain(|of| *of != client);
         }
@@ -161,32 +164,6 @@ impl<W> Copies<W> {
         // Room may have been kept for it.
         held.is_changed = true;
         held.is_awaited = !self.turns.is_empty();
-    }
-}
-
-impl<W> Lines<W> {
-    fn push(&mut self, wanted: Wanted<W>) {
-        let request = wanted.request;
-        match self.0.iter_mut().find(|(of, _)| *of == request) {
-            None => self.0.push_back((request, VecDeque::from([wanted]))),
-            Some((_, line)) if wanted.cut == Cut::Was => line.push_front(wanted),
-            Some((_, line)) => line.push_back(wanted),
-        }
-    }
-
-    /// The first of each line, and where the line is.
-    fn firsts(&self) -> impl Iterator<Item = (usize, &Wanted<W>)> {
-        self.0.iter().enumerate().filter_map(|(at, (_, line))| Some((at, line.front()?)))
-    }
-
-    /// Takes the first of the line at `at`, which goes behind the client's others.
-    fn take(&mut self, at: usize) -> Option<Wanted<W>> {
-        let (request, mut line) = self.0.remove(at)?;
-        let wanted = line.pop_front();
-        if !line.is_empty() {
-            self.0.push_back((request, line));
-        }
-        wanted
     }
 }
 

@@ -1,28 +1,27 @@
-//! Memory that small files may take, of all clients together.
+//! Memory of small files that were read and not sent yet, of all clients together.
 
 use crate::server::limits::BATCH_BYTES_MAX;
 use bytes::Bytes;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_buffers::PageBuffer;
+use towpath_quota::{Permit, Quota};
 
 /// Buffers that are kept for the next batch: fresh memory costs a page fault for each 4 KiB that is read into it.
 const SPARE_BUFFERS_MAX: usize = 4;
 
-/// Counts what is held. Going over it by what is being read at the moment is possible, by more than that it isn't.
+/// Counts bytes once they are read: what is being read at the moment may exceed the quota.
 #[derive(Debug)]
-pub(crate) struct Budget {
-    bytes_max: usize,
-    held: AtomicUsize,
+pub(crate) struct SmallFiles {
+    quota: Arc<Quota>,
     /// Empty buffers, each of room for a batch.
     spare: Mutex<Vec<PageBuffer>>,
 }
 
-/// Bytes that count until the last slice of them is dropped, also those that the socket has.
+/// Bytes that count until the last slice of them is dropped, also in the socket's queue.
 struct Held {
     bytes: Memory,
-    counted: usize,
-    budget: Arc<Budget>,
+    files: Arc<SmallFiles>,
+    _permit: Permit,
 }
 
 enum Memory {
@@ -31,17 +30,17 @@ enum Memory {
     Exact(Vec<u8>),
 }
 
-impl Budget {
-    pub(crate) fn new(bytes_max: usize) -> Arc<Budget> {
-        Arc::new(Budget { bytes_max, held: AtomicUsize::new(0), spare: Mutex::default() })
+impl SmallFiles {
+    pub(crate) fn new(bytes_max: usize) -> Arc<SmallFiles> {
+        Arc::new(SmallFiles { quota: Quota::new(bytes_max as u64), spare: Mutex::default() })
     }
 
-    /// Whether as much is free.
+    /// Whether this many bytes are available.
     pub(crate) fn has(&self, bytes: usize) -> bool {
-        self.held.load(Ordering::Relaxed).saturating_add(bytes) <= self.bytes_max
+        self.quota.available() >= bytes as u64
     }
 
-    /// An empty buffer of room for a batch, so that nothing is copied while it fills; what is not handed to [`Budget::hold`]
+    /// An empty buffer of room for a batch, so that nothing is copied while it fills; what is not handed to [`SmallFiles::hold`]
     /// doesn't count.
     pub(crate) fn buffer(&self) -> PageBuffer {
         let spare = self.lock().pop();
@@ -49,7 +48,7 @@ impl Budget {
     }
 
     /// Counts a batch's buffer from now on until all slices of it are gone.
-    pub(crate) fn hold_batch(self: &Arc<Budget>, buffer: PageBuffer) -> Bytes {
+    pub(crate) fn hold_batch(self: &Arc<SmallFiles>, buffer: PageBuffer) -> Bytes {
         if buffer.len() < buffer.capacity() / 2 {
             // What was reserved and not filled would be held for little.
             let exact = buffer.to_vec();
@@ -60,13 +59,13 @@ impl Budget {
     }
 
     /// Counts bytes from now on until all slices of them are gone.
-    pub(crate) fn hold(self: &Arc<Budget>, bytes: Vec<u8>) -> Bytes {
+    pub(crate) fn hold(self: &Arc<SmallFiles>, bytes: Vec<u8>) -> Bytes {
         self.count(bytes.capacity(), Memory::Exact(bytes))
     }
 
-    fn count(self: &Arc<Budget>, counted: usize, bytes: Memory) -> Bytes {
-        self.held.fetch_add(counted, Ordering::Relaxed);
-        Bytes::from_owner(Held { bytes, counted, budget: Arc::clone(self) })
+    fn count(self: &Arc<SmallFiles>, counted: usize, bytes: Memory) -> Bytes {
+        let permit = self.quota.acquire(counted as u64);
+        Bytes::from_owner(Held { bytes, files: Arc::clone(self), _permit: permit })
     }
 
     fn put_back(&self, mut buffer: PageBuffer) {
@@ -94,9 +93,8 @@ impl AsRef<[u8]> for Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.budget.held.fetch_sub(self.counted, Ordering::Relaxed);
         if let Memory::Batch(buffer) = &mut self.bytes {
-            self.budget.put_back(std::mem::take(buffer));
+            self.files.put_back(std::mem::take(buffer));
         }
     }
 }
@@ -107,7 +105,7 @@ mod tests {
 
     #[test]
     fn slices_hold_their_share_until_the_last_is_gone() {
-        let budget = Budget::new(100);
+        let budget = SmallFiles::new(100);
         let bytes = budget.hold(vec![1; 80]);
         assert!(budget.has(20));
         assert!(!budget.has(21));
@@ -120,7 +118,7 @@ mod tests {
 
     #[test]
     fn buffers_of_batches_are_used_again_and_no_more_of_them_than_a_few() {
-        let budget = Budget::new(100 * BATCH_BYTES_MAX);
+        let budget = SmallFiles::new(100 * BATCH_BYTES_MAX);
         let full = |_| budget.hold_batch(PageBuffer::zeroed(BATCH_BYTES_MAX));
         let batches: Vec<Bytes> = (0..10).map(full).collect();
         drop(batches);

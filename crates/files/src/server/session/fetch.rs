@@ -1,7 +1,6 @@
 //! One fetch: its files are looked at in batches, announced, and sent one after the other, in their order.
 
 use super::large::{DataPiece, DigestState, Large};
-use super::naming::Named;
 use super::pipeline::Pipeline;
 use super::{Envelope, IfShort, Job, LoadHow, Loaded, News, Outgoing, Part, Prepared, Shared, Slot, Ticket};
 use crate::digest::Digest;
@@ -19,6 +18,7 @@ use crate::server::limits::{
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use towpath_quota::Permit;
 
 /// Where a piece that credit cuts short should end, if it can: receivers write whole pages faster.
 const CUT_ALIGNMENT: u64 = 64 << 10;
@@ -35,12 +35,13 @@ pub(super) struct Fetch<F> {
     ticket: Ticket,
     envelope: Envelope,
     request: Arc<FetchRequest>,
-    named: Named,
+    /// For the memory of the request.
+    _names: Permit,
     chunk_bytes: u64,
     /// The first file that no job has looked at.
     next: usize,
-    /// A job looks at files, and may leave as many open.
-    preparing: Option<usize>,
+    /// A job looks at files, and may leave this many open.
+    preparing: Option<Permit>,
     /// Looked at and not over, in order.
     files: VecDeque<FileState<F>>,
     /// How many of them, from the first, the client knows of.
@@ -56,13 +57,13 @@ enum FileState<F> {
 }
 
 impl<F: Clone> Fetch<F> {
-    pub(super) fn new(ticket: Ticket, envelope: Envelope, request: FetchRequest, named: Named) -> Fetch<F> {
+    pub(super) fn new(ticket: Ticket, envelope: Envelope, request: FetchRequest, names: Permit) -> Fetch<F> {
         Fetch {
             ticket,
             envelope,
             chunk_bytes: request.chunk_bytes.min(CHUNK_BYTES_MAX),
             request: Arc::new(request),
-            named,
+            _names: names,
             next: 0,
             preparing: None,
             files: VecDeque::new(),
@@ -75,11 +76,6 @@ impl<F: Clone> Fetch<F> {
         self.request.id
     }
 
-    /// The memory that its files take.
-    pub(super) fn named(&self) -> &Named {
-        &self.named
-    }
-
     pub(super) fn ticket(&self) -> Ticket {
         self.ticket
     }
@@ -90,14 +86,15 @@ impl<F: Clone> Fetch<F> {
     }
 
     pub(super) fn prepared(&mut self, files: Vec<Prepared<F>>, shared: &mut Shared<F>) {
-        shared.open_files.give_back(self.preparing.take().unwrap_or(0));
+        let mut permit = self.preparing.take();
         self.next += files.len();
         for file in files {
             let state = match file {
                 Prepared::Answer(answer) => FileState::Answered(answer),
                 Prepared::Small { metadata, body, packed } => FileState::Small { metadata, body, packed, sent: 0 },
                 Prepared::Large { metadata, file, layout, unless } => {
-                    shared.open_files.add(1);
+                    let permit = permit.as_mut().and_then(|permit| permit.split(1));
+                    let permit = permit.unwrap_or_else(|| shared.quotas.open_files.acquire(1));
                     let wanted = self.request.files.get(metadata.n as usize).and_then(|file| file.ranges.as_deref());
                     let wants = self.request.digest != DigestWish::None || unless.is_some();
                     let digest = match metadata.digest {
@@ -117,6 +114,7 @@ impl<F: Clone> Fetch<F> {
                         unshrunk: 0,
                         begun: 0,
                         failed: None,
+                        _permit: permit,
                     }))
                 }
             };
@@ -124,7 +122,7 @@ impl<F: Clone> Fetch<F> {
         }
     }
 
-    pub(super) fn hashed(&mut self, n: u32, result: Result<Digest, Failure>, shared: &mut Shared<F>) {
+    pub(super) fn hashed(&mut self, n: u32, result: Result<Digest, Failure>) {
         let announced = self.announced;
         let wish = self.request.digest;
         let mut files = self.files.iter_mut().enumerate();
@@ -135,7 +133,6 @@ impl<F: Clone> Fetch<F> {
         match result {
             Ok(digest) if !is_announced && large.unless == Some(digest) => {
                 *state = FileState::Answered(FileAnswer::Same { n });
-                shared.open_files.give_back(1);
             }
             Ok(digest) if !is_announced => {
                 large.digest = DigestState::Settled;
@@ -146,7 +143,6 @@ impl<F: Clone> Fetch<F> {
             Ok(digest) => large.digest = DigestState::Found(digest),
             Err(Failure { code, message }) if !is_announced => {
                 *state = FileState::Answered(FileAnswer::Error { n, code, message });
-                shared.open_files.give_back(1);
             }
             Err(failure) => large.failed = Some(failure),
         }
@@ -184,11 +180,10 @@ impl<F: Clone> Fetch<F> {
     pub(super) fn give_up(&mut self, shared: &mut Shared<F>) {
         for file in self.files.drain(..) {
             if let FileState::Large(mut large) = file {
-                shared.open_files.give_back(1);
                 large.refund(shared);
             }
         }
-        shared.open_files.give_back(self.preparing.take().unwrap_or(0));
+        self.preparing = None;
         self.is_over = true;
     }
 
@@ -222,14 +217,18 @@ impl<F: Clone> Fetch<F> {
         // Half is enough: the batch that is looked at meanwhile fills it up.
         if ready_bytes < READY_BYTES_MAX / 2 && open < OPEN_FILES_MAX / 2 && self.files.len() < DATA_ENTRIES_MAX {
             // With many fetches at once, each may still go on, but only file by file.
-            let open_max = match shared.open_files.count() < CLIENT_OPEN_FILES_MAX {
+            let open_max = match shared.quotas.open_files.used() < CLIENT_OPEN_FILES_MAX {
                 true => BATCH_OPEN_MAX,
                 false if open == 0 => 1,
                 false => return,
             };
             // Where there is no room, the session is asked again when there is, and when a file of this client ends.
-            let Some(open_max) = shared.open_files.reserve(open_max) else { return };
-            self.preparing = Some(open_max);
+            let Some(permit) = shared.quotas.open_files.try_acquire_up_to(open_max) else {
+                shared.waits_for_files = true;
+                return;
+            };
+            let open_max = permit.units() as usize;
+            self.preparing = Some(permit);
             let request = Arc::clone(&self.request);
             shared.jobs.push_back(Job::Prepare { ticket: self.ticket, request, from: self.next, open_max });
         }
@@ -359,7 +358,6 @@ impl<F: Clone> Fetch<F> {
                     } else {
                         return;
                     }
-                    shared.open_files.give_back(1);
                 }
                 Some(FileState::Small { .. }) | None => return,
             }

@@ -9,6 +9,7 @@ use crate::protocol::data::Body;
 use crate::server::Failure;
 use crate::server::chunks::{Piece, PieceCursor};
 use bytes::Bytes;
+use towpath_quota::Permit;
 
 /// So many pieces of a file in a row that don't shrink, and compression is given up for most of the next.
 const UNSHRUNK_MAX: u32 = 4;
@@ -30,6 +31,8 @@ pub(super) struct Large<F> {
     /// Pieces begun.
     pub(super) begun: u32,
     pub(super) failed: Option<Failure>,
+    /// For the open file.
+    pub(super) _permit: Permit,
 }
 
 #[derive(Debug)]

@@ -7,8 +7,6 @@
 mod credit;
 mod fetch;
 mod large;
-mod naming;
-mod opening;
 mod pipeline;
 mod plain;
 #[cfg(test)]
@@ -24,6 +22,7 @@ use super::chunks::Layout;
 use super::limits::{
     PAGE_BYTES_EXPECTED, PAGES_AHEAD_MAX, PLAIN_WAITING_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX,
 };
+use super::quota::Quotas;
 use crate::digest::Digest;
 use crate::limits::{CHUNK_BYTES_MAX, FETCH_FILES_MAX, REQUESTS_MAX};
 use crate::protocol::control::{Cancelled, ErrorReply, FetchRequest, HelloReply, ListRequest, Reply, Request};
@@ -32,12 +31,8 @@ use crate::protocol::{CONTROL_TAG, ErrorCode, WireError};
 use bytes::Bytes;
 use credit::Credit;
 use fetch::Fetch;
-pub(super) use naming::Naming;
-use opening::ClientFiles;
-pub(super) use opening::OpenFiles;
 use plain::Plain;
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 
 /// One client's state. `F` is an open file, cheap to clone.
 #[derive(Debug)]
@@ -49,7 +44,6 @@ pub(super) struct Session<F> {
     /// Listings of which a page is asked for and none is being made, each once, in the order of their turns.
     pages_wanted: VecDeque<Ticket>,
     plain: Plain<F>,
-    naming: Arc<Naming>,
 }
 
 /// What all requests of a client have in common.
@@ -62,8 +56,10 @@ struct Shared<F> {
     /// Pieces of files that the socket has and hasn't told to be sent, and their bytes.
     in_socket: HashMap<Slot, InSocket<F>>,
     in_socket_bytes: u64,
-    /// Large files that fetches hold open, or are to open.
-    open_files: ClientFiles,
+    /// This client's shares.
+    quotas: Quotas,
+    /// A file could not be opened, as all clients have too many open.
+    waits_for_files: bool,
     /// What each data message cost, as long as the socket may still have it.
     costs: VecDeque<(Ticket, u64)>,
     next_ticket: u64,
@@ -98,8 +94,8 @@ struct Pages {
 }
 
 impl<F: Clone> Session<F> {
-    /// Both arguments are the same for all clients of a server.
-    pub(super) fn new(naming: Arc<Naming>, open_files: Arc<OpenFiles>) -> Session<F> {
+    /// A session with the client's shares of the server's quotas.
+    pub(super) fn new(quotas: Quotas) -> Session<F> {
         let mut shared = Shared {
             credit: Credit::default(),
             jobs: VecDeque::new(),
@@ -107,13 +103,14 @@ impl<F: Clone> Session<F> {
             reply_bytes: 0,
             in_socket: HashMap::new(),
             in_socket_bytes: 0,
-            open_files: ClientFiles::new(open_files),
+            quotas,
+            waits_for_files: false,
             costs: VecDeque::new(),
             next_ticket: 1,
             next_slot: 1,
         };
         let plain = Plain::new(shared.ticket());
-        Session { shared, fetches: VecDeque::new(), queries: Vec::new(), pages_wanted: VecDeque::new(), plain, naming }
+        Session { shared, fetches: VecDeque::new(), queries: Vec::new(), pages_wanted: VecDeque::new(), plain }
     }
 
     /// Takes a control message.
@@ -155,12 +152,12 @@ impl<F: Clone> Session<F> {
         // It counts even if the fetch is refused: the client has given it, and may have no more to give.
         self.shared.credit.add(request.credit_bytes);
         let Some(ticket) = self.admit(&envelope, request.id) else { return };
-        let held = self.fetches.iter().map(|fetch| fetch.named().bytes()).sum();
-        let Some(named) = self.naming.admit(&request, held) else {
+        let names_bytes = request.memory_bytes() as u64;
+        let Some(names) = self.shared.quotas.fetch_names.try_acquire(names_bytes) else {
             let failure = Failure::new(ErrorCode::Busy, "fetches that are not over name too many files and ranges");
             return self.shared.error(&envelope, Some(request.id), failure);
         };
-        let mut fetch = Fetch::new(ticket, envelope, request, named);
+        let mut fetch = Fetch::new(ticket, envelope, request, names);
         fetch.progress(&mut self.shared);
         self.fetches.push_back(fetch);
     }
@@ -177,7 +174,7 @@ impl<F: Clone> Session<F> {
 
     /// The digest of a file was found, or not.
     pub(super) fn hashed(&mut self, ticket: Ticket, n: u32, result: Result<Digest, Failure>) {
-        self.with_fetch(ticket, |fetch, shared| fetch.hashed(n, result, shared));
+        self.with_fetch(ticket, |fetch, _| fetch.hashed(n, result));
     }
 
     /// Somebody has looked where a file has data and where holes.
@@ -340,10 +337,10 @@ impl<F: Clone> Session<F> {
             || self.plain.waiting() >= PLAIN_WAITING_MAX
     }
 
-    /// Whether a file could not be opened, since this was last asked, as all clients have too many open. Once [`OpenFiles::room`] has
-    /// some, [`Session::next_message`] finds out that it can be.
+    /// Whether a file could not be opened, since this was last asked, as all clients have too many open. Once [`Quotas::open_files`] has
+    /// some available, [`Session::next_message`] opens it.
     pub(super) fn take_waits_for_files(&mut self) -> bool {
-        self.shared.open_files.take_waits()
+        std::mem::take(&mut self.shared.waits_for_files)
     }
 
     /// A ticket for a new request, unless there are too many or the id is in use.

@@ -90,7 +90,7 @@ impl Simulation {
         // From none, when each client still may have one, to as many as there are.
         let open_files_max = [0, 1, 3, usize::MAX][chance.below(4)];
         Simulation {
-            session: Session::new(Arc::default(), OpenFiles::new(open_files_max)),
+            session: Session::new(Quotas::new(open_files_max).client()),
             open_files_max,
             chance,
             jobs: Vec::new(),
@@ -368,7 +368,7 @@ impl Simulation {
             self.spent += cost(&message);
             assert!(self.spent <= self.given, "credit");
             self.check(&message);
-            assert!(self.session.shared.open_files.count() <= self.open_files_max.max(1));
+            assert!(self.session.shared.quotas.open_files.used() <= self.open_files_max.max(1) as u64);
             self.socket.push_back(message);
             assert!(self.session.shared.in_socket_bytes <= PIPELINE_BYTES_MAX);
         }
@@ -593,6 +593,6 @@ proptest! {
         prop_assert_eq!(simulation.session.shared.credit.available(), simulation.given - simulation.spent);
         prop_assert!(simulation.session.shared.in_socket.is_empty());
         prop_assert_eq!(simulation.session.shared.reply_bytes, 0);
-        prop_assert_eq!(simulation.session.shared.open_files.count(), 0);
+        prop_assert_eq!(simulation.session.shared.quotas.open_files.used(), 0);
     }
 }
