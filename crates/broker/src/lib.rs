@@ -5,7 +5,15 @@
 #![warn(missing_debug_implementations)]
 
 pub mod core;
+pub mod dispatch;
 pub mod server;
+mod services;
+mod stats;
+pub mod store;
+mod transport;
+
+pub use stats::{Stats, WorkerStats};
+pub use transport::Transport;
 
 /// Used by the options of brokers.
 pub use towpath_sockets::{Endpoint, MechanismConfig, SocketError};

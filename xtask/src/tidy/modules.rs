@@ -42,7 +42,11 @@ const CRATES: &[Crate] = &[
         ],
     },
     Crate { folder: "crates/client", layers: "connection | client worker | sans_io", known: &[] },
-    Crate { folder: "crates/broker", layers: "core | server", known: &[] },
+    Crate {
+        folder: "crates/broker",
+        layers: "core | store transport | stats | services | dispatch | server",
+        known: &[],
+    },
     Crate { folder: "crates/tow", layers: "cli | runtime | commands", known: &[] },
 ];
 

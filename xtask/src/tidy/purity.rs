@@ -13,6 +13,8 @@ const PURE: &[&str] = &[
     "crates/files/src/server/session",
     "crates/files/src/client/transfer",
     "crates/broker/src/core",
+    "crates/broker/src/dispatch",
+    "crates/broker/src/services",
     "crates/client/src/client/session",
     "crates/client/src/worker/session",
 ];

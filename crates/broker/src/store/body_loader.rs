@@ -15,38 +15,35 @@ const LIMITS: PoolLimits = PoolLimits { name: "broker-read", threads_max: 1, hun
 /// Bodies that are on their way at a time. Each has a file open.
 const READING_MAX: usize = 256;
 
-/// The bytes that a client has asked the broker itself for.
-pub(super) struct Answer {
-    pub token: Token,
-    pub bytes: io::Result<Bytes>,
-}
+/// The token of a request for a body, and the body's bytes.
+type Answer = (Token, io::Result<Bytes>);
 
-/// What is being read.
-pub(super) struct Reading {
-    lane: BlockingPool,
+/// The thread that reads large bodies, and those that it is reading.
+#[derive(Debug)]
+pub(super) struct BodyLoader {
+    pool: BlockingPool,
     waker: Waker,
     under_way: usize,
     done: Sender<Answer>,
     read: Receiver<Answer>,
 }
 
-impl Reading {
-    pub fn new(waker: Waker) -> Reading {
+impl BodyLoader {
+    pub fn new(waker: Waker) -> BodyLoader {
         let (done, read) = channel();
-        Reading { lane: BlockingPool::new(LIMITS), waker, under_way: 0, done, read }
+        BodyLoader { pool: BlockingPool::new(LIMITS), waker, under_way: 0, done, read }
     }
 
-    /// Has a body read, unless too many are. Those who ask take turns. The hub is woken when [`Reading::next`] gives the answer.
+    /// Has a body read, unless too many are. Those who ask take turns. The hub is woken when [`BodyLoader::next`] gives the answer.
     pub fn begin(&mut self, asker: u64, token: Token, body: Arc<SpooledBody>) -> bool {
         if self.under_way == READING_MAX {
             return false;
         }
         self.under_way += 1;
         let bytes = Err(io::Error::other("no thread can be had for it"));
-        let mut told =
-            Told { answer: Some(Answer { token, bytes }), done: self.done.clone(), waker: self.waker.clone() };
+        let mut told = Told { answer: Some((token, bytes)), done: self.done.clone(), waker: self.waker.clone() };
         // Without a thread the answer says so.
-        let _ = self.lane.submit(0, asker, move || {
+        let _ = self.pool.submit(0, asker, move || {
             let bytes = body.read();
             drop(body);
             told.tell(bytes);
@@ -72,7 +69,7 @@ struct Told {
 impl Told {
     fn tell(&mut self, bytes: io::Result<Bytes>) {
         if let Some(answer) = &mut self.answer {
-            answer.bytes = bytes;
+            answer.1 = bytes;
         }
     }
 }

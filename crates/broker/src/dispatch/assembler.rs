@@ -1,39 +1,21 @@
 //! Messages with a frame that comes as a stream: to a file if it is the whole body, and else into memory.
 
-use super::Broker;
+use super::Dispatch;
 use super::connection::Connection;
 use super::encode::{give_up, set_reading};
-use super::spooler::{Lost, Ticket};
+use crate::store::{LostBody, Store};
+use crate::transport::Transport;
 use bytes::Bytes;
 use towpath_journal::spool::{BodyOf, NoRoom};
-use towpath_requests::assembler::{self, BodySink, Destination, Progress};
+use towpath_requests::assembler::{self, Destination, Progress};
 use towpath_requests::body::{Arriving, Body};
 use towpath_requests::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX};
 use towpath_requests::majordomo::{self, FromPeer, WorkerCommand};
 use towpath_requests::numbered::{CLIENT_HEADER, Content, FromClient, FromWorker, WORKER_HEADER, WireError};
 use towpath_sockets::{Event, Frames, PeerId};
 
-/// The messages of one connection.
-pub(super) type Assembler = assembler::Assembler<Ticket>;
-
 /// The body that came behind a block.
-pub(super) type Attached = assembler::Attached<Lost>;
-
-impl BodySink for Ticket {
-    type Lost = Lost;
-
-    fn number(&self) -> u64 {
-        Ticket::number(self)
-    }
-
-    fn write(&mut self, bytes: Bytes) -> Result<(), Lost> {
-        Ticket::write(self, bytes).map_err(Lost::NoRoom)
-    }
-
-    fn finish(self) {
-        Ticket::finish(&self);
-    }
-}
+pub(super) type Attached = assembler::Attached<LostBody>;
 
 /// Whether there may be as many bytes more in memory.
 enum Fit {
@@ -69,14 +51,14 @@ pub(super) fn body_of<'a>(
     content: Content<'a>,
     block: &Bytes,
     attached: &mut Attached,
-) -> Result<Result<Arriving<'a>, Lost>, WireError> {
+) -> Result<Result<Arriving<'a>, LostBody>, WireError> {
     if !matches!(content, Content::Attached { .. }) {
         return content.arriving(block, None).map(Ok);
     }
     match std::mem::replace(attached, Attached::Nothing) {
         Attached::Nothing => Err(WireError::Attachment),
         Attached::Body(body) => match content.arriving(block, Some(body))? {
-            Arriving::Body(body) if is_too_large(&body) => Ok(Err(Lost::TooLarge)),
+            Arriving::Body(body) if is_too_large(&body) => Ok(Err(LostBody::TooLarge)),
             arriving => Ok(Ok(arriving)),
         },
         Attached::Lost(lost) => Ok(Err(lost)),
@@ -134,7 +116,7 @@ fn whole_body(frames: &[Bytes]) -> Option<(BodyOf, bool)> {
     }
 }
 
-impl Broker {
+impl<T: Transport, S: Store> Dispatch<T, S> {
     /// Takes a part of a message: a whole one, the frames behind a streamed one, or a piece of a stream.
     #[inline]
     pub(super) fn on_message_event(&mut self, id: PeerId, event: Event) {
@@ -160,40 +142,41 @@ impl Broker {
 
     fn on_body_start(&mut self, id: PeerId, head: Frames, length: u64, more: bool) {
         let Some(connection) = self.connections.of(id) else { return };
-        let spooling = &mut self.spooling;
+        let (store, queue) = (&mut self.store, &mut self.spool_queue);
+        let others_wait = !queue.is_empty() && length <= self.core.settings().large_bytes_max;
         let mut misfit = Fit::Yes;
         connection.assembler.begin(head, |frames| {
-            let ticket = match if more { None } else { whole_body(frames) } {
+            let writer = match if more { None } else { whole_body(frames) } {
                 // A stock client can't be told to come again: it waits, in its turn.
-                Some((kind, true)) => match spooling.begin_in_turn(kind, length) {
+                Some((kind, true)) => match if others_wait { Err(NoRoom::Now) } else { store.spool(kind, length) } {
                     Err(NoRoom::Now) => {
-                        spooling.queue.push_back(id);
+                        queue.push_back(id);
                         return Destination::Waiting { length };
                     }
-                    ticket => ticket,
+                    writer => writer,
                 },
-                Some((kind, false)) => spooling.begin(kind, length),
+                Some((kind, false)) => store.spool(kind, length),
                 None => {
                     misfit = fit(frames, length);
                     return Destination::Memory;
                 }
             };
-            ticket.map_or_else(|no_room| Destination::Lost(Lost::NoRoom(no_room)), Destination::File)
+            writer.map_or_else(|no_room| Destination::Lost(LostBody::NoRoom(no_room)), Destination::File)
         });
         match misfit {
             Fit::Yes => {}
-            Fit::TooLarge(head_frames) => connection.assembler.lose_body(head_frames, Lost::TooLarge),
+            Fit::TooLarge(head_frames) => connection.assembler.lose_body(head_frames, LostBody::TooLarge),
             Fit::NoBody => return self.reject(id, NO_BODY_TOO_LARGE),
         }
         if connection.assembler.waits_for_room().is_some() {
-            set_reading(&mut self.hub, connection);
-            give_up(&mut self.hub, connection);
+            set_reading(&mut self.transport, connection);
+            give_up(&mut self.transport, connection);
         }
         self.hold(id);
     }
 
     fn on_body_data(&mut self, id: PeerId, data: Bytes) {
-        self.pace.note(data.len(), 1);
+        self.read_budget.note(data.len(), 1);
         let Some(connection) = self.connections.of(id) else { return };
         let before = connection.assembler.partial_bytes();
         connection.assembler.data(data);
@@ -206,9 +189,9 @@ impl Broker {
         let Some(connection) = self.connections.of(id) else { return };
         let waited = connection.assembler.waits_for_room().is_some();
         // A body that still waits for room had come to its end before reading could be paused.
-        let progress = connection.assembler.end(more, || Lost::NoRoom(NoRoom::Now));
+        let progress = connection.assembler.end(more, || LostBody::NoRoom(NoRoom::Now));
         if waited {
-            set_reading(&mut self.hub, connection);
+            set_reading(&mut self.transport, connection);
         }
         self.on_progress(id, progress);
     }
@@ -219,7 +202,7 @@ impl Broker {
         if let Some(frames) = connection.assembler.partial() {
             match fit(frames, rest.iter().map(|frame| frame.len() as u64).sum()) {
                 Fit::Yes => {}
-                Fit::TooLarge(head_frames) => connection.assembler.lose_body(head_frames, Lost::TooLarge),
+                Fit::TooLarge(head_frames) => connection.assembler.lose_body(head_frames, LostBody::TooLarge),
                 Fit::NoBody => return self.reject(id, NO_BODY_TOO_LARGE),
             }
         }
@@ -227,7 +210,7 @@ impl Broker {
     }
 
     #[inline]
-    fn on_progress(&mut self, id: PeerId, progress: Progress<Lost>) {
+    fn on_progress(&mut self, id: PeerId, progress: Progress<LostBody>) {
         match progress {
             Progress::Message(message) => {
                 self.connections.recount(id);
@@ -235,12 +218,12 @@ impl Broker {
             }
             Progress::Incomplete => self.hold(id),
             Progress::Writing(number) => {
-                self.spooling.awaited.insert(number, id);
+                self.spooled_for.insert(number, id);
                 self.hold(id);
             }
             Progress::Queued => {
                 if let Some(connection) = self.connections.of(id) {
-                    set_reading(&mut self.hub, connection);
+                    set_reading(&mut self.transport, connection);
                 }
                 self.hold(id);
             }
@@ -249,19 +232,19 @@ impl Broker {
 
     /// Goes on reading from stock clients for whose bodies there is room by now.
     pub(super) fn make_room(&mut self) {
-        if self.spooling.queue.is_empty() {
+        if self.spool_queue.is_empty() {
             return;
         }
-        let waits = |connection: &Connection| connection.assembler.waits_for_room();
+        let waits = |connection: &Connection<S::Writer>| connection.assembler.waits_for_room();
         let connections = &mut self.connections;
-        self.spooling.queue.retain(|id| connections.of(*id).is_some_and(|connection| waits(connection).is_some()));
-        while let Some(&id) = self.spooling.queue.front() {
+        self.spool_queue.retain(|id| connections.of(*id).is_some_and(|connection| waits(connection).is_some()));
+        while let Some(&id) = self.spool_queue.front() {
             let Some(connection) = self.connections.of(id) else { return };
             let Some(length) = waits(connection) else { return };
-            let Ok(ticket) = self.spooling.begin(BodyOf::Request, length) else { return };
+            let Ok(ticket) = self.store.spool(BodyOf::Request, length) else { return };
             connection.assembler.resume(ticket);
-            self.spooling.queue.pop_front();
-            set_reading(&mut self.hub, connection);
+            self.spool_queue.pop_front();
+            set_reading(&mut self.transport, connection);
             self.connections.recount(id);
         }
     }
@@ -281,15 +264,11 @@ impl Broker {
 
     /// Takes bodies that have arrived on the disk, and the messages that waited for them.
     pub(super) fn take_spooled(&mut self) {
-        while let Some((number, body)) = self.spooling.writing.next_finished() {
-            let Some(id) = self.spooling.awaited.remove(&number) else { continue };
+        while let Some((number, body)) = self.store.next_spooled() {
+            let Some(id) = self.spooled_for.remove(&number) else { continue };
             let attached = match body {
-                Ok(body) => Attached::Body(Body::large(body)),
-                Err(error) => {
-                    let directory = self.spooling.directory.display();
-                    tracing::error!(%directory, %error, "cannot write a large body to disk");
-                    Attached::Lost(Lost::Unwritten)
-                }
+                Ok(body) => Attached::Body(body),
+                Err(_) => Attached::Lost(LostBody::Unwritten),
             };
             self.on_written(id, number, attached);
         }
@@ -304,7 +283,7 @@ impl Broker {
                 if connection.is_gone && !connection.assembler.has_backlog() {
                     return self.forget(id);
                 }
-                return set_reading(&mut self.hub, connection);
+                return set_reading(&mut self.transport, connection);
             };
             self.connections.recount(id);
             self.on_message(id, &message.frames, message.attached);
@@ -317,39 +296,41 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::core::{Kind, Peer};
-    use crate::server::connection::Speaks;
-    use crate::server::tests::connected;
+    use crate::dispatch::connection::PeerProtocol;
+    use crate::dispatch::tests::connected;
+    use crate::server::Broker;
+    use towpath_requests::assembler::BodySink;
     use towpath_requests::numbered::{Block, ClientId, Status};
 
     #[test]
     fn a_worker_that_is_gone_gets_nothing_while_its_last_reply_is_on_its_way_to_the_disk() {
         const CLIENT: Peer = 1000;
         let (mut broker, _peers) = connected(1);
-        let connection = broker.connections.find(0).unwrap();
-        connection.speaks = Speaks::NumberedWorker;
+        let connection = broker.dispatch.connections.find(0).unwrap();
+        connection.protocol = PeerProtocol::NumberedWorker;
         let id = connection.id;
-        broker.core.worker_ready(0, 0, Kind::Numbered, b"work", 2);
-        broker.core.client_hello(0, CLIENT, ClientId([1; 16]), 1);
-        let held = |broker: &Broker| broker.core.workers().next().map(|worker| worker.held);
-        broker.core.request(0, CLIENT, 1, 0, false, b"work", Body::default());
+        broker.dispatch.core.worker_ready(0, 0, Kind::Numbered, b"work", 2);
+        broker.dispatch.core.client_hello(0, CLIENT, ClientId([1; 16]), 1);
+        let held = |broker: &Broker| broker.dispatch.core.workers().next().map(|worker| worker.held);
+        broker.dispatch.core.request(0, CLIENT, 1, 0, false, b"work", Body::default());
         assert_eq!(held(&broker), Some(1));
-        let token = broker.core.tokens_of_all()[0];
-        broker.act();
+        let token = broker.dispatch.core.tokens_of_all()[0];
+        broker.dispatch.act();
         // Its reply has come but for what a body in a file would be, and it has ended.
         let mut block = Block::default();
         FromWorker::reply(&mut block, token, Status::OK, None, &Body::from("done"));
         let block = block.drain().next().unwrap().block;
         let frames = [Bytes::from_static(WORKER_HEADER), block].into_iter().collect();
-        let ticket = broker.spooling.begin(BodyOf::Reply, 0).unwrap();
+        let ticket = broker.dispatch.store.spool(BodyOf::Reply, 0).unwrap();
         let number = ticket.number();
-        let assembler = &mut broker.connections.of(id).unwrap().assembler;
+        let assembler = &mut broker.dispatch.connections.of(id).unwrap().assembler;
         assembler.begin(frames, |_| Destination::File(ticket));
         assert!(matches!(assembler.end(false, || unreachable!()), Progress::Writing(_)));
-        broker.on_event(Event::Gone { peer: id, reason: "it is gone".to_owned() });
-        broker.core.request(0, CLIENT, 2, 0, false, b"work", Body::default());
+        broker.dispatch.on_event(Event::Gone { peer: id, reason: "it is gone".to_owned() });
+        broker.dispatch.core.request(0, CLIENT, 2, 0, false, b"work", Body::default());
         assert_eq!(held(&broker), Some(1), "the other one waits for somebody who is there");
-        broker.on_written(id, number, Attached::Nothing);
-        assert!(broker.connections.of(id).is_none() && held(&broker).is_none());
-        assert_eq!(broker.core.services().next().unwrap().waiting, 1, "what it had done is done");
+        broker.dispatch.on_written(id, number, Attached::Nothing);
+        assert!(broker.dispatch.connections.of(id).is_none() && held(&broker).is_none());
+        assert_eq!(broker.dispatch.core.services().next().unwrap().waiting, 1, "what it had done is done");
     }
 }

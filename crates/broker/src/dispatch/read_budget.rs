@@ -16,12 +16,12 @@ const RECORDS_MAX: usize = 1536;
 /// What one peer has sent is passed on before more of it is read, so that others can begin; but as many records together as fill a
 /// block, however long they are, since it is by the record that the work is shared out.
 #[derive(Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct ReadBudget {
     bytes: usize,
     records: usize,
 }
 
-impl Pace {
+impl ReadBudget {
     /// So many records came, of so many bytes in all. Of a body that streams, each piece is one.
     #[inline]
     pub fn note(&mut self, bytes: usize, records: usize) {
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn a_turn_is_a_block_of_records_as_they_are_lately() {
-        let (mut pace, extent) = (Pace::default(), Extent::default());
+        let (mut pace, extent) = (ReadBudget::default(), Extent::default());
         let least = pace.read_turn_bytes(extent);
         assert_eq!(pace.read_turn_bytes(Extent::among(1)), READ_TURN_BYTES_MIN);
         pace.note(100 * 250, 100);

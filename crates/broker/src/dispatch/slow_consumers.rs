@@ -1,10 +1,13 @@
 //! What peers have not read yet, and what becomes of those that don't.
 
-use super::Broker;
-use super::connection::{Behind, Connection};
+use super::Dispatch;
+use super::connection::{Backlog, Connection};
 use super::encode::set_reading;
 use crate::core::{Millis, Peer, Room};
-use towpath_sockets::{Hub, LargeMessages, Message, PeerId, SendError};
+use crate::store::Store;
+use crate::transport::Transport;
+use towpath_requests::assembler::BodySink;
+use towpath_sockets::{LargeMessages, Message, PeerId, SendError};
 
 /// Bytes of memory that may wait for one peer beside what the hub holds, or as many as a client may have outstanding if that is
 /// more, where it reads nothing. Only replies to requests of stock clients that workers have already, and parts, can come to that:
@@ -23,7 +26,7 @@ const BEGIN_GRAIN: Millis = 100;
 
 /// Looking at what waits for all peers, now and then.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
+pub(super) struct SlowConsumerMonitor {
     next: Millis,
     /// When another large message may begin although so much waits.
     next_begin: Millis,
@@ -31,28 +34,28 @@ pub(super) struct Watch {
     is_over: bool,
 }
 
-impl Broker {
+impl<T: Transport, S: Store> Dispatch<T, S> {
     /// Tells the core that a peer takes no more, and what of that follows.
     pub(super) fn block(&mut self, peer: Peer) {
         let now = self.now();
         let Some(connection) = self.connections.find(peer) else { return };
         let most = PENDING_BYTES_MAX.max(self.core.settings().client_bytes_max);
         if !std::mem::replace(&mut connection.is_blocked, true) {
-            connection.last_read.note(now, self.hub.bytes_out(connection.id));
+            connection.last_read.note(now, self.transport.bytes_out(connection.id));
             self.core.peer_blocked(now, peer, true);
         }
         let Some(connection) = self.connections.find(peer) else { return };
         let id = connection.id;
         self.connections.recount_pending(id);
         let Some(connection) = self.connections.of(id) else { return };
-        let hub = &self.hub;
+        let transport = &self.transport;
         let last_read = &mut connection.last_read;
         let mut has_stalled = || {
-            if hub.is_prefetching(id) {
+            if transport.is_prefetching(id) {
                 // It is this side that is slow.
-                last_read.note(now, hub.bytes_out(id));
+                last_read.note(now, transport.bytes_out(id));
             }
-            last_read.has_stalled(now, STALLED_MAX_MS, || hub.bytes_out(id))
+            last_read.has_stalled(now, STALLED_MAX_MS, || transport.bytes_out(id))
         };
         // Replies are as many as it has asked for; parts have no end.
         if connection.pending_bytes > most && (connection.gets_parts || has_stalled()) {
@@ -62,16 +65,16 @@ impl Broker {
 
     /// Has those wait with large messages who can't act on a refusal, as long as there is little room.
     pub(super) fn hold_back(&mut self, now: Millis) {
-        let large = match self.core.room(self.hub.queued_bytes() + self.connections.pending_bytes()) {
+        let large = match self.core.room(self.transport.queued_bytes() + self.connections.pending_bytes()) {
             Room::Ample => LargeMessages::Allow,
             Room::Little => LargeMessages::AllowOne,
-            Room::Unread if now >= self.watch.next_begin => LargeMessages::AllowOne,
+            Room::Unread if now >= self.slow_consumers.next_begin => LargeMessages::AllowOne,
             Room::Unread | Room::Nothing => LargeMessages::Defer,
         };
         if large != LargeMessages::Defer {
-            self.watch.next_begin = now + BEGIN_GRAIN;
+            self.slow_consumers.next_begin = now + BEGIN_GRAIN;
         }
-        self.hub.set_large_messages(large);
+        self.transport.set_large_messages(large);
     }
 
     /// Sends peers away where more waits for all of them than there is room for: from half of all memory on those that hardly read, and
@@ -79,22 +82,22 @@ impl Broker {
     pub(super) fn bound_waiting(&mut self) {
         let quarter = self.core.settings().bytes_max / 4;
         let (some, most) = (2 * quarter, 3 * quarter);
-        if self.hub.queued_bytes() + self.connections.pending_bytes() <= some {
-            self.watch.is_over = false;
+        if self.transport.queued_bytes() + self.connections.pending_bytes() <= some {
+            self.slow_consumers.is_over = false;
             return;
         }
         let now = self.now();
-        if now < self.watch.next {
+        if now < self.slow_consumers.next {
             return;
         }
-        self.watch.next = now + LOOK_GRAIN;
+        self.slow_consumers.next = now + LOOK_GRAIN;
         // What came in this turn was offered to nobody yet.
-        self.hub.flush();
-        let behind = self.connections.behind(now, STALLED_MAX_MS, &self.hub);
-        let mut total = behind.iter().map(|behind| behind.bytes).sum::<usize>();
+        self.transport.flush();
+        let backlogs = self.connections.backlogs(now, STALLED_MAX_MS, &self.transport);
+        let mut total = backlogs.iter().map(|backlog| backlog.bytes).sum::<usize>();
         // Whoever reads at once has had time to when it is so for a second time.
-        let was_over = self.watch.is_over;
-        for Behind { id, bytes, is_one, idle_ms } in behind {
+        let was_over = self.slow_consumers.is_over;
+        for Backlog { id, bytes, is_one, idle_ms } in backlogs {
             let is_idle = idle_ms >= STALLED_MAX_MS;
             // One message is beside it, however large it is: that nobody else has one is all that could be done about it.
             let counted = if is_one { total - bytes } else { total };
@@ -104,18 +107,18 @@ impl Broker {
                 self.reject(id, why);
             }
         }
-        self.watch.is_over = total > most;
+        self.slow_consumers.is_over = total > most;
     }
 
     /// A peer takes more again.
     pub(super) fn on_room(&mut self, id: PeerId) {
         let now = self.now();
         let Some(connection) = self.connections.of(id) else { return };
-        connection.last_read.note(now, self.hub.bytes_out(id));
+        connection.last_read.note(now, self.transport.bytes_out(id));
         let mut is_full = false;
         while let Some(message) = connection.pending.pop_front() {
             let bytes = message.memory_bytes();
-            match self.hub.send(id, message) {
+            match self.transport.send(id, message) {
                 Ok(()) => connection.pending_bytes -= bytes,
                 Err(SendError::Full(message)) => {
                     connection.pending.push_front(message);
@@ -129,7 +132,7 @@ impl Broker {
         let Some(connection) = self.connections.of(id).filter(|_| !is_full) else { return };
         if std::mem::take(&mut connection.is_blocked) {
             (connection.asks_too_much, connection.gets_parts) = (false, false);
-            set_reading(&mut self.hub, connection);
+            set_reading(&mut self.transport, connection);
             self.core.peer_blocked(now, id.slot(), false);
             self.act();
         }
@@ -138,9 +141,13 @@ impl Broker {
 
 /// Whether the peer takes no more for now.
 #[inline]
-pub(super) fn push(hub: &mut Hub, connection: &mut Connection, message: Message) -> bool {
+pub(super) fn push<W: BodySink>(
+    transport: &mut impl Transport,
+    connection: &mut Connection<W>,
+    message: Message,
+) -> bool {
     if connection.pending.is_empty() {
-        match hub.send(connection.id, message) {
+        match transport.send(connection.id, message) {
             // Its end is on its way to us, and with it what becomes of the requests.
             Ok(()) | Err(SendError::Gone(_)) => return false,
             Err(SendError::Full(message)) => {
@@ -160,12 +167,12 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::core::Kind;
-    use crate::server::BrokerOptions;
+    use crate::server::{Broker, BrokerOptions};
     use bytes::Bytes;
     use std::time::{Duration, Instant};
     use towpath_requests::body::Body;
     use towpath_requests::numbered::Status;
-    use towpath_sockets::{Event, Frame, HubOptions, SocketType};
+    use towpath_sockets::{Event, Frame, Hub, HubOptions, SocketType};
 
     /// A worker that is nowhere but in the core.
     const WORKER: Peer = 1000;
@@ -178,7 +185,7 @@ mod tests {
         let mut options = BrokerOptions::new(vec!["tcp://127.0.0.1:0".parse().unwrap()]);
         options.settings.client_bytes_max = PENDING_BYTES_MAX;
         let mut broker = Broker::bind(options).unwrap();
-        broker.core.worker_ready(0, WORKER, Kind::Numbered, b"work", REPLIES as u32 + 1);
+        broker.dispatch.core.worker_ready(0, WORKER, Kind::Numbered, b"work", REPLIES as u32 + 1);
         let mut client = Hub::new(HubOptions::new(SocketType::Dealer)).unwrap();
         client.connect_once(&broker.endpoints()[0].clone());
         let (start, mut asked, mut got) = (Instant::now(), 0, 0);
@@ -201,32 +208,32 @@ mod tests {
             assert!(start.elapsed() < Duration::from_secs(60), "{asked} requests, {got} parts");
             (asked, got)
         };
-        let held = |broker: &Broker| broker.core.workers().next().unwrap().held;
+        let held = |broker: &Broker| broker.dispatch.core.workers().next().unwrap().held;
         // What a worker gets is to nobody, so its tokens are taken from the core.
         let mut tokens = Vec::new();
         while held(&broker) <= REPLIES {
             turn(&mut broker);
         }
-        tokens.extend(broker.core.tokens_of_all());
-        broker.core.worker_reply(0, WORKER, &tokens[0], Status::OK, Some(0), Body::from("part"));
-        broker.act();
+        tokens.extend(broker.dispatch.core.tokens_of_all());
+        broker.dispatch.core.worker_reply(0, WORKER, &tokens[0], Status::OK, Some(0), Body::from("part"));
+        broker.dispatch.act();
         while turn(&mut broker).1 == 0 {}
         let large = Body::from(Bytes::from(vec![7; 1 << 20]));
         for token in &tokens[1..] {
-            broker.core.worker_reply(0, WORKER, token, Status::OK, None, large.clone());
+            broker.dispatch.core.worker_reply(0, WORKER, token, Status::OK, None, large.clone());
         }
-        broker.act();
-        let connection = broker.connections.find(0).expect("it was disconnected, and had no time to read");
+        broker.dispatch.act();
+        let connection = broker.dispatch.connections.find(0).expect("it was disconnected, and had no time to read");
         assert!(connection.pending_bytes > PENDING_BYTES_MAX);
     }
 
     /// A stock client that reads only when it is turned, and has so many requests with the worker.
     fn asked(broker: &mut Broker, count: usize) -> Hub {
-        broker.core.worker_ready(0, WORKER, Kind::Numbered, b"work", count as u32);
+        broker.dispatch.core.worker_ready(0, WORKER, Kind::Numbered, b"work", count as u32);
         let mut client = Hub::new(HubOptions::new(SocketType::Dealer)).unwrap();
         client.connect_once(&broker.endpoints()[0].clone());
         let start = Instant::now();
-        while broker.core.workers().next().unwrap().held < count {
+        while broker.dispatch.core.workers().next().unwrap().held < count {
             assert!(start.elapsed() < Duration::from_secs(60), "it didn't ask");
             broker.turn().unwrap();
             client.poll(Some(Duration::ZERO)).unwrap();
@@ -249,14 +256,14 @@ mod tests {
             let mut broker = Broker::bind(options).unwrap();
             let mut client = asked(&mut broker, count);
             let frames: Vec<_> = (0..20).map(|_| Bytes::from(vec![7; 1 << 20])).collect();
-            for token in broker.core.tokens_of_all() {
+            for token in broker.dispatch.core.tokens_of_all() {
                 let body = Body::of_frames(frames.clone());
-                broker.core.worker_reply(0, WORKER, &token, Status::OK, None, body);
+                broker.dispatch.core.worker_reply(0, WORKER, &token, Status::OK, None, body);
             }
             let start = Instant::now();
             let got = loop {
                 broker.turn().unwrap();
-                if count > 1 && broker.connections.find(0).is_some() {
+                if count > 1 && broker.dispatch.connections.find(0).is_some() {
                     // It doesn't read.
                     assert!(start.elapsed() < Duration::from_secs(60), "it may have both");
                     continue;

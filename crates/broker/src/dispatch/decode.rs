@@ -1,11 +1,13 @@
 //! From what peers send to what the core is told.
 
-use super::Broker;
+use super::Dispatch;
 use super::assembler::{Attached, body_of, is_too_large};
-use super::connection::{Connection, Speaks};
+use super::connection::{Connection, PeerProtocol};
 use super::encode::give_up;
-use super::spooler::Lost;
+
 use crate::core::{Kind, Peer};
+use crate::store::{LostBody, Store};
+use crate::transport::Transport;
 use bytes::Bytes;
 use towpath_requests::body::Body;
 use towpath_requests::majordomo::{self, FromPeer, MdpError, WorkerCommand};
@@ -16,15 +18,15 @@ use towpath_sockets::{Event, PeerId};
 const RECORDS_AT_ONCE: usize = 64;
 
 /// The body of a stock peer's message, or why it isn't here.
-fn stock_body(frames: smallvec::SmallVec<[Bytes; 2]>, attached: Attached) -> Result<Body, Lost> {
+fn stock_body(frames: smallvec::SmallVec<[Bytes; 2]>, attached: Attached) -> Result<Body, LostBody> {
     match attached {
-        Attached::Nothing => Some(Body::owned(frames)).filter(|body| !is_too_large(body)).ok_or(Lost::TooLarge),
+        Attached::Nothing => Some(Body::owned(frames)).filter(|body| !is_too_large(body)).ok_or(LostBody::TooLarge),
         Attached::Body(body) => Ok(body),
         Attached::Lost(lost) => Err(lost),
     }
 }
 
-impl Broker {
+impl<T: Transport, S: Store> Dispatch<T, S> {
     #[inline]
     pub(super) fn on_event(&mut self, event: Event) {
         match event.message_peer() {
@@ -47,7 +49,7 @@ impl Broker {
             Event::HungUp { peer } => {
                 if let Some(connection) = self.connections.of(peer) {
                     connection.has_hung_up = true;
-                    give_up(&mut self.hub, connection);
+                    give_up(&mut self.transport, connection);
                 }
             }
             Event::Gone { peer, reason } => {
@@ -63,7 +65,7 @@ impl Broker {
                         connection.assembler.drop_partial();
                         self.connections.recount(peer);
                         // If it can't be kept, the next one that gets it ends this.
-                        self.hub.reserve_slot(peer);
+                        self.transport.reserve_slot(peer);
                         if self.core.is_worker(peer.slot()) {
                             let now = self.now();
                             self.core.worker_leaving(now, peer.slot());
@@ -74,25 +76,25 @@ impl Broker {
             }
             Event::Authenticate { peer, user, password } => {
                 let welcome = self.admit.as_ref().is_some_and(|admit| admit.admits(&user, &password));
-                self.hub.admit(peer, welcome);
+                self.transport.admit(peer, welcome);
             }
             // No range that is sent has a tag, and the hub's log tells of peers that never were ready (`Failed`).
             _ => {}
         }
     }
 
-    /// From now on a peer speaks so. What those bring who have said nothing yet, and stock clients, has to wait where there is no room:
+    /// From now on a peer protocol so. What those bring who have said nothing yet, and stock clients, has to wait where there is no room:
     /// others can act on a refusal, or make room.
-    fn takes_to(&mut self, id: PeerId, speaks: Speaks) -> Speaks {
+    fn set_protocol(&mut self, id: PeerId, protocol: PeerProtocol) -> PeerProtocol {
         if let Some(connection) = self.connections.of(id) {
-            connection.speaks = speaks;
-            self.hub.set_deferrable(id, matches!(speaks, Speaks::Nothing | Speaks::StockClient(_)));
+            connection.protocol = protocol;
+            self.transport.set_deferrable(id, matches!(protocol, PeerProtocol::Nothing | PeerProtocol::StockClient(_)));
             // It gets no more than it said it can take: its credit, or one request.
-            if matches!(speaks, Speaks::NumberedWorker | Speaks::StockWorker(_)) {
-                self.hub.detect_stalls(id);
+            if matches!(protocol, PeerProtocol::NumberedWorker | PeerProtocol::StockWorker(_)) {
+                self.transport.detect_stalls(id);
             }
         }
-        speaks
+        protocol
     }
 
     /// A connection is gone, and everything that came from it was taken.
@@ -105,8 +107,8 @@ impl Broker {
     }
 
     /// Its place is free for another from now on.
-    pub(super) fn drop_connection(&mut self, id: PeerId) -> Option<Box<Connection>> {
-        self.hub.release_slot(id);
+    pub(super) fn drop_connection(&mut self, id: PeerId) -> Option<Box<Connection<S::Writer>>> {
+        self.transport.release_slot(id);
         self.connections.remove(id)
     }
 
@@ -114,28 +116,28 @@ impl Broker {
     pub(super) fn on_message(&mut self, id: PeerId, frames: &[Bytes], attached: Attached) {
         let Some(connection) = self.connections.of(id) else { return };
         let header = frames.first().map_or(&b""[..], |frame| frame);
-        let speaks = match connection.speaks {
-            Speaks::Nothing if header == CLIENT_HEADER => self.takes_to(id, Speaks::NumberedClient),
-            Speaks::Nothing if header == WORKER_HEADER => self.takes_to(id, Speaks::NumberedWorker),
-            Speaks::Nothing | Speaks::StockClient(_) | Speaks::StockWorker(_) => {
-                self.pace.note(frames.iter().map(Bytes::len).sum(), 1);
+        let protocol = match connection.protocol {
+            PeerProtocol::Nothing if header == CLIENT_HEADER => self.set_protocol(id, PeerProtocol::NumberedClient),
+            PeerProtocol::Nothing if header == WORKER_HEADER => self.set_protocol(id, PeerProtocol::NumberedWorker),
+            PeerProtocol::Nothing | PeerProtocol::StockClient(_) | PeerProtocol::StockWorker(_) => {
+                self.read_budget.note(frames.iter().map(Bytes::len).sum(), 1);
                 self.on_stock(id, frames, attached);
                 return self.act();
             }
-            speaks @ (Speaks::NumberedClient | Speaks::NumberedWorker) => speaks,
+            protocol @ (PeerProtocol::NumberedClient | PeerProtocol::NumberedWorker) => protocol,
         };
         let (block, attached) = match (frames, attached) {
             ([_, block], attached) => (block, attached),
             ([_, block, attached], Attached::Nothing) => {
-                self.pace.note(attached.len(), 0);
+                self.read_budget.note(attached.len(), 0);
                 (block, Attached::Body(Body::owned([attached.clone()])))
             }
             _ => return self.reject(id, "a message of numbered requests has two or three frames"),
         };
-        let outcome = match speaks {
-            Speaks::NumberedClient if header == CLIENT_HEADER => self.on_client_block(id, block, attached),
-            Speaks::NumberedWorker if header == WORKER_HEADER => self.on_worker_block(id, block, attached),
-            _ => return self.reject(id, "a peer that speaks of numbered requests keeps to its header"),
+        let outcome = match protocol {
+            PeerProtocol::NumberedClient if header == CLIENT_HEADER => self.on_client_block(id, block, attached),
+            PeerProtocol::NumberedWorker if header == WORKER_HEADER => self.on_worker_block(id, block, attached),
+            _ => return self.reject(id, "a peer that protocol of numbered requests keeps to its header"),
         };
         if let Err(error) = outcome {
             self.reject(id, &error.to_string());
@@ -145,8 +147,8 @@ impl Broker {
 
     fn on_client_block(&mut self, id: PeerId, block: &Bytes, attached: Attached) -> Result<(), WireError> {
         let (now, peer) = (self.now(), id.slot());
-        self.each_record(id, block, attached, FromClient::decode, |broker, record, attached| {
-            let core = &mut broker.core;
+        self.each_record(id, block, attached, FromClient::decode, |dispatch, record, attached| {
+            let core = &mut dispatch.core;
             match record {
                 FromClient::Request { number, ttl_ms, volatile, service, content } => {
                     match body_of(content, block, attached)? {
@@ -167,8 +169,8 @@ impl Broker {
 
     fn on_worker_block(&mut self, id: PeerId, block: &Bytes, attached: Attached) -> Result<(), WireError> {
         let (now, peer) = (self.now(), id.slot());
-        self.each_record(id, block, attached, FromWorker::decode, |broker, record, attached| {
-            let core = &mut broker.core;
+        self.each_record(id, block, attached, FromWorker::decode, |dispatch, record, attached| {
+            let core = &mut dispatch.core;
             match record {
                 FromWorker::Reply { token, status, part, content } => match body_of(content, block, attached)? {
                     Ok(reason) if status == Status::NO_STORAGE && part.is_none() => {
@@ -179,15 +181,15 @@ impl Broker {
                         let status = if status.is_ok() { status } else { Status::FAILED };
                         core.worker_reply(now, peer, &token, status, part, body);
                     }
-                    Err(lost) => broker.lose_reply(peer, &token, part, lost),
+                    Err(lost) => dispatch.lose_reply(peer, &token, part, lost),
                 },
                 FromWorker::Ready { credit, service } => {
                     let epoch = core.settings().epoch;
-                    if let Some(block) = broker.connections.block(peer) {
+                    if let Some(block) = dispatch.connections.block(peer) {
                         towpath_requests::numbered::ToWorker::welcome(block, epoch);
                     }
                     core.worker_ready(now, peer, Kind::Numbered, service, credit);
-                    broker.greet(peer, service, credit);
+                    dispatch.greet(peer, service, credit);
                 }
                 FromWorker::Credit { credit } => core.worker_credit(now, peer, credit),
                 FromWorker::Leaving => core.worker_leaving(now, peer),
@@ -197,7 +199,7 @@ impl Broker {
     }
 
     /// A reply, or a part of one, isn't here.
-    fn lose_reply(&mut self, peer: Peer, token: &Token, part: Option<u32>, lost: Lost) {
+    fn lose_reply(&mut self, peer: Peer, token: &Token, part: Option<u32>, lost: LostBody) {
         let (now, status) = (self.now(), lost.of_reply());
         match part {
             None => self.core.worker_reply(now, peer, token, status, None, Body::from(lost.reason())),
@@ -208,13 +210,13 @@ impl Broker {
     /// Takes the records of a block one by one, and what came behind it with one of them. Nothing more is taken from whoever is sent
     /// away for one of them: its place is another's then, who would be taken for it.
     #[inline]
-    fn each_record<'a, T>(
+    fn each_record<'a, R>(
         &mut self,
         id: PeerId,
         block: &'a Bytes,
         mut attached: Attached,
-        decode: impl Fn(&mut &'a [u8]) -> Result<T, WireError>,
-        take: impl Fn(&mut Broker, T, &mut Attached) -> Result<(), WireError>,
+        decode: impl Fn(&mut &'a [u8]) -> Result<R, WireError>,
+        take: impl Fn(&mut Self, R, &mut Attached) -> Result<(), WireError>,
     ) -> Result<(), WireError> {
         let mut rest = &block[..];
         let mut records = 0_usize;
@@ -228,7 +230,7 @@ impl Broker {
             }
             take(self, decode(&mut rest)?, &mut attached)?;
         }
-        self.pace.note(block.len(), records);
+        self.read_budget.note(block.len(), records);
         if matches!(attached, Attached::Nothing) { Ok(()) } else { Err(WireError::Attachment) }
     }
 
@@ -252,13 +254,13 @@ impl Broker {
         };
         let Some(connection) = self.connections.of(id) else { return };
         let spoken = match &message {
-            FromPeer::Request { dialect, .. } => Speaks::StockClient(*dialect),
-            FromPeer::Worker { dialect, .. } => Speaks::StockWorker(*dialect),
+            FromPeer::Request { dialect, .. } => PeerProtocol::StockClient(*dialect),
+            FromPeer::Worker { dialect, .. } => PeerProtocol::StockWorker(*dialect),
         };
-        if connection.speaks == Speaks::Nothing {
-            tracing::debug!(peer = %id, speaks = ?spoken, "a stock peer");
-            self.takes_to(id, spoken);
-        } else if connection.speaks != spoken {
+        if connection.protocol == PeerProtocol::Nothing {
+            tracing::debug!(peer = %id, protocol = ?spoken, "a stock peer");
+            self.set_protocol(id, spoken);
+        } else if connection.protocol != spoken {
             return self.reject(id, "a peer keeps to the dialect and the role of its first message");
         }
         match message {
@@ -303,7 +305,7 @@ impl Broker {
             WorkerCommand::Heartbeat => self.dismiss(id, "a heartbeat of a worker that has not said that it is ready"),
             WorkerCommand::Disconnect => {
                 self.core.peer_gone(now, peer);
-                self.takes_to(id, Speaks::Nothing);
+                self.set_protocol(id, PeerProtocol::Nothing);
             }
         }
     }
@@ -312,7 +314,7 @@ impl Broker {
     fn greet(&mut self, peer: Peer, service: &[u8], credit: u32) {
         let Some(id) = self.connections.find(peer).map(|connection| connection.id) else { return };
         if self.core.is_worker(peer) {
-            let address = self.hub.peer(id).map(|peer| peer.address.to_string()).unwrap_or_default();
+            let address = self.transport.address(id).map(|address| address.to_string()).unwrap_or_default();
             tracing::info!(peer = %id, service = %String::from_utf8_lossy(service), address, credit, "a worker is there");
         }
     }
@@ -322,9 +324,9 @@ impl Broker {
             // A valid header, so whoever it is will understand.
             MdpError::Malformed { worker: Some(dialect), why } => {
                 if let Some(connection) = self.connections.of(id)
-                    && connection.speaks == Speaks::Nothing
+                    && connection.protocol == PeerProtocol::Nothing
                 {
-                    self.takes_to(id, Speaks::StockWorker(dialect));
+                    self.set_protocol(id, PeerProtocol::StockWorker(dialect));
                 }
                 self.dismiss(id, why);
             }
@@ -342,9 +344,9 @@ impl Broker {
         let now = self.now();
         self.core.peer_gone(now, id.slot());
         let Some(connection) = self.connections.of(id) else { return };
-        if let Speaks::StockWorker(dialect) = connection.speaks {
+        if let PeerProtocol::StockWorker(dialect) = connection.protocol {
             connection.parts = 0;
-            self.takes_to(id, Speaks::Nothing);
+            self.set_protocol(id, PeerProtocol::Nothing);
             self.send(id.slot(), majordomo::disconnect(dialect).into_iter().collect());
         }
     }
@@ -357,12 +359,12 @@ impl Broker {
         self.complain(id, why, "disconnected");
         let now = self.now();
         self.core.peer_gone(now, id.slot());
-        self.hub.disconnect(id, why);
+        self.transport.disconnect(id, why);
         self.act();
     }
 
     fn complain(&self, id: PeerId, why: &str, done: &str) {
-        let address = self.hub.peer(id).map(|peer| peer.address);
+        let address = self.transport.address(id);
         tracing::warn!(peer = %id, address = address.map(tracing::field::display), why, done, "a peer misbehaves");
     }
 }
@@ -371,7 +373,7 @@ impl Broker {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::server::tests::connected;
+    use crate::dispatch::tests::connected;
     use towpath_requests::numbered::{Block, ClientId};
 
     /// All records that were collected, as one message.
@@ -393,11 +395,11 @@ mod tests {
                 (0..2 * RECORDS_AT_ONCE).for_each(|_| FromClient::confirm(&mut block, 1, 1));
                 FromClient::hello(&mut block, ClientId([1; 16]), 1);
             }
-            let id = broker.connections.find(peer).unwrap().id;
+            let id = broker.dispatch.connections.find(peer).unwrap().id;
             let header = if peer == 0 { WORKER_HEADER } else { CLIENT_HEADER };
-            broker.on_message(id, &message(header, &mut block), Attached::Nothing);
-            assert!(broker.connections.of(id).is_none(), "it broke the rules");
-            assert!(!broker.core.has_role(peer), "whoever has its place next is taken for it");
+            broker.dispatch.on_message(id, &message(header, &mut block), Attached::Nothing);
+            assert!(broker.dispatch.connections.of(id).is_none(), "it broke the rules");
+            assert!(!broker.dispatch.core.has_role(peer), "whoever has its place next is taken for it");
         }
     }
 }

@@ -1,20 +1,21 @@
 //! What the driver knows of each connection.
 
-use super::assembler::Assembler;
 use super::progress::{LastRead, Progress};
 use crate::core::{Millis, Peer};
+use crate::transport::Transport;
 use std::cmp::Reverse;
 use std::collections::VecDeque;
+use towpath_requests::assembler::{Assembler, BodySink};
 use towpath_requests::majordomo::Dialect;
 use towpath_requests::numbered::{Block, Extent};
-use towpath_sockets::{Hub, Message, PeerId};
+use towpath_sockets::{Message, PeerId};
 
 /// Who has hardly read for as many of these is as idle as another one; in milliseconds.
 const IDLE_GRAIN: Millis = 1_000;
 
 /// What a peer turned out to be, by its first message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Speaks {
+pub(super) enum PeerProtocol {
     /// It has said nothing yet.
     Nothing,
     /// Numbered requests.
@@ -29,9 +30,9 @@ pub(super) enum Speaks {
 
 /// One connection.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct Connection<W: BodySink> {
     pub id: PeerId,
-    pub speaks: Speaks,
+    pub protocol: PeerProtocol,
     /// Records on their way to it.
     pub block: Block,
     /// It is among those to be flushed.
@@ -58,7 +59,7 @@ pub(super) struct Connection {
     /// The parts that it has sent of the reply under way.
     pub parts: u32,
     /// The message that is coming in, and those that wait for the disk.
-    pub assembler: Assembler,
+    pub assembler: Assembler<W>,
     /// Its bytes in memory, as [`Connections`] has counted them.
     held_bytes: usize,
     /// It has closed its side while it wasn't read: nothing that it is sent will be read.
@@ -67,11 +68,11 @@ pub(super) struct Connection {
     pub is_gone: bool,
 }
 
-impl Connection {
-    fn new(id: PeerId) -> Connection {
+impl<W: BodySink> Connection<W> {
+    fn new(id: PeerId) -> Connection<W> {
         Connection {
             id,
-            speaks: Speaks::Nothing,
+            protocol: PeerProtocol::Nothing,
             block: Block::default(),
             is_dirty: false,
             pending: VecDeque::new(),
@@ -93,20 +94,20 @@ impl Connection {
     }
 
     /// What waits for it, if anything does.
-    fn look(&mut self, now: Millis, hub: &Hub) -> Option<Behind> {
-        let queued = hub.queued(self.id);
+    fn look(&mut self, now: Millis, transport: &impl Transport) -> Option<Backlog> {
+        let queued = transport.queued(self.id);
         let bytes = queued.memory_bytes + self.pending_bytes;
         // Where the disk is slow, it isn't the peer.
-        let waiting = if hub.is_prefetching(self.id) { 0 } else { bytes };
-        let idle_ms = self.progress.look(now, hub.bytes_out(self.id), waiting);
+        let waiting = if transport.is_prefetching(self.id) { 0 } else { bytes };
+        let idle_ms = self.progress.look(now, transport.bytes_out(self.id), waiting);
         let is_one = queued.messages + self.pending.len() <= 1;
-        (bytes > 0).then_some(Behind { id: self.id, bytes, is_one, idle_ms })
+        (bytes > 0).then_some(Backlog { id: self.id, bytes, is_one, idle_ms })
     }
 }
 
 /// What waits for a peer.
 #[derive(Debug)]
-pub(super) struct Behind {
+pub(super) struct Backlog {
     pub id: PeerId,
     /// Bytes of memory, in the hub and beside it.
     pub bytes: usize,
@@ -117,9 +118,9 @@ pub(super) struct Behind {
 }
 
 /// All connections, by their slot.
-#[derive(Debug, Default)]
-pub(super) struct Connections {
-    slots: Vec<Option<Box<Connection>>>,
+#[derive(Debug)]
+pub(super) struct Connections<W: BodySink> {
+    slots: Vec<Option<Box<Connection<W>>>>,
     /// Those with something to be flushed.
     pub dirty: Vec<Peer>,
     /// How long blocks become.
@@ -130,7 +131,13 @@ pub(super) struct Connections {
     pending_bytes: usize,
 }
 
-impl Connections {
+impl<W: BodySink> Default for Connections<W> {
+    fn default() -> Connections<W> {
+        Connections { slots: Vec::new(), dirty: Vec::new(), extent: Extent::default(), held_bytes: 0, pending_bytes: 0 }
+    }
+}
+
+impl<W: BodySink> Connections<W> {
     pub fn insert(&mut self, id: PeerId) {
         let slot = id.slot() as usize;
         if slot >= self.slots.len() {
@@ -140,7 +147,7 @@ impl Connections {
     }
 
     /// Forgets a connection, unless another one has its slot by now.
-    pub fn remove(&mut self, id: PeerId) -> Option<Box<Connection>> {
+    pub fn remove(&mut self, id: PeerId) -> Option<Box<Connection<W>>> {
         let slot = self.slots.get_mut(id.slot() as usize)?;
         let connection = slot.take_if(|connection| connection.id == id)?;
         self.held_bytes -= connection.held_bytes;
@@ -180,11 +187,11 @@ impl Connections {
 
     /// Those for whom something waits: first who has hardly read for so long, and the one with the most of these, then whoever has read
     /// longest ago.
-    pub fn behind(&mut self, now: Millis, idle_ms: Millis, hub: &Hub) -> Vec<Behind> {
+    pub fn backlogs(&mut self, now: Millis, idle_ms: Millis, transport: &impl Transport) -> Vec<Backlog> {
         let connections = self.slots.iter_mut().flatten().filter(|connection| !connection.is_gone);
-        let mut behind: Vec<_> = connections.filter_map(|connection| connection.look(now, hub)).collect();
-        behind.sort_unstable_by_key(|behind| Reverse((behind.idle_ms.min(idle_ms) / IDLE_GRAIN, behind.bytes)));
-        behind
+        let mut backlogs: Vec<_> = connections.filter_map(|connection| connection.look(now, transport)).collect();
+        backlogs.sort_unstable_by_key(|backlog| Reverse((backlog.idle_ms.min(idle_ms) / IDLE_GRAIN, backlog.bytes)));
+        backlogs
     }
 
     /// The one that holds the most.
@@ -193,14 +200,19 @@ impl Connections {
         connections.max_by_key(|connection| connection.held_bytes).map(|connection| connection.id)
     }
 
+    /// The full name of a peer.
+    pub fn id_of(&self, peer: Peer) -> Option<PeerId> {
+        self.slots.get(peer as usize)?.as_deref().map(|connection| connection.id)
+    }
+
     #[inline]
-    pub fn find(&mut self, peer: Peer) -> Option<&mut Connection> {
+    pub fn find(&mut self, peer: Peer) -> Option<&mut Connection<W>> {
         self.slots.get_mut(peer as usize)?.as_deref_mut()
     }
 
     /// The connection of that name, not a later one in its slot.
     #[inline]
-    pub fn of(&mut self, id: PeerId) -> Option<&mut Connection> {
+    pub fn of(&mut self, id: PeerId) -> Option<&mut Connection<W>> {
         self.find(id.slot()).filter(|connection| connection.id == id)
     }
 

@@ -1,21 +1,25 @@
 //! From what the core wants to what peers get.
 
-use super::Broker;
-use super::connection::{Connection, Speaks};
+use super::Dispatch;
+use super::connection::{Connection, PeerProtocol};
 use super::slow_consumers::push;
 use crate::core::{Action, Peer, Task};
+use crate::services::Broker;
+use crate::store::Store;
+use crate::transport::Transport;
 use bytes::Bytes;
+use towpath_requests::assembler::BodySink;
 use towpath_requests::body::Body;
 use towpath_requests::majordomo;
 use towpath_requests::numbered::{CLIENT_HEADER, Status, ToClient, ToWorker, WORKER_HEADER};
-use towpath_sockets::{Frame, Hub, Message};
+use towpath_sockets::{Frame, Message};
 
 /// Bytes of answers that may wait for a client that sends all its requests before it reads: of some ten thousand blocks.
 const ANSWERS_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-impl Broker {
+impl<T: Transport, S: Store> Dispatch<T, S> {
     /// Does what the core wants, until it wants nothing more.
-    pub(super) fn act(&mut self) {
+    pub(crate) fn act(&mut self) {
         // Whoever is sent away in the middle of it leaves more to be done, behind what there is: a worker must not be given a request
         // before it hears that another one is over.
         if std::mem::replace(&mut self.is_acting, true) {
@@ -49,15 +53,16 @@ impl Broker {
         }
         self.tasks = tasks;
         self.is_acting = false;
-        if let Some(keeping) = &mut self.keeping {
-            keeping.write(&mut self.core);
+        if self.core.settings().journal {
+            let now = self.now();
+            self.entries.write(now, &mut self.core, &mut self.store);
         }
     }
 
     fn carry_out(&mut self, action: Action) {
         match action {
-            Action::Dispatch { peer, token, attempt, ttl_ms, body } => match self.speaks(peer) {
-                Some(Speaks::StockWorker(dialect)) => {
+            Action::Dispatch { peer, token, attempt, ttl_ms, body } => match self.protocol(peer) {
+                Some(PeerProtocol::StockWorker(dialect)) => {
                     if let Some(connection) = self.connections.find(peer) {
                         connection.parts = 0;
                     }
@@ -78,7 +83,7 @@ impl Broker {
                 }
             }
             Action::StockReply { peer, envelope, service, status, partial, body } => {
-                if let Some(Speaks::StockClient(dialect)) = self.speaks(peer) {
+                if let Some(PeerProtocol::StockClient(dialect)) = self.protocol(peer) {
                     self.note_part(peer, partial);
                     let head = majordomo::reply_head(dialect, envelope.as_ref(), &service, partial);
                     // What isn't implemented says so itself, as MMI has it.
@@ -113,22 +118,28 @@ impl Broker {
                     ToWorker::cancel(block, token);
                 }
             }
-            Action::BuiltIn { token, service, body } => self.answer(&token, &service, &body),
+            Action::BuiltIn { token, service, body } => {
+                let Dispatch { services, core, store, transport, connections, .. } = self;
+                let broker = Broker { core, store, transport, peer_id: &|peer| connections.id_of(peer) };
+                services.answer(broker, &token, &service, &body);
+            }
             Action::Heartbeat { peer } => {
-                if let Some(Speaks::StockWorker(dialect)) = self.speaks(peer) {
+                if let Some(PeerProtocol::StockWorker(dialect)) = self.protocol(peer) {
                     self.send(peer, majordomo::heartbeat(dialect).into_iter().collect());
                 }
             }
             Action::Leave { peer } => {
-                if let (Some(Speaks::NumberedWorker), Some(block)) = (self.speaks(peer), self.connections.block(peer)) {
+                if let (Some(PeerProtocol::NumberedWorker), Some(block)) =
+                    (self.protocol(peer), self.connections.block(peer))
+                {
                     ToWorker::leave(block);
                 }
             }
             Action::Pause { peer, paused } => {
                 if let Some(connection) = self.connections.find(peer) {
                     connection.is_paused = paused;
-                    set_reading(&mut self.hub, connection);
-                    give_up(&mut self.hub, connection);
+                    set_reading(&mut self.transport, connection);
+                    give_up(&mut self.transport, connection);
                 }
             }
             Action::GaveUp { client, number, service, attempts, kept_for } => {
@@ -153,19 +164,19 @@ impl Broker {
                 let Some(id) = self.connections.find(peer).map(|connection| connection.id) else { return };
                 // What it was refused, and why, is on its way before.
                 self.flush();
-                self.hub.flush();
+                self.transport.flush();
                 self.drop_connection(id);
-                self.hub.disconnect(id, reason);
+                self.transport.disconnect(id, reason);
             }
             Action::Disconnect { peer, reason } => {
                 let Some(connection) = self.connections.find(peer) else { return };
-                let (id, speaks) = (connection.id, connection.speaks);
-                match speaks {
-                    Speaks::StockWorker(_) => self.dismiss(id, reason),
+                let (id, protocol) = (connection.id, connection.protocol);
+                match protocol {
+                    PeerProtocol::StockWorker(_) => self.dismiss(id, reason),
                     _ => {
                         // What it is to leave off is on its way before.
                         self.flush();
-                        self.hub.flush();
+                        self.transport.flush();
                         self.reject(id, reason);
                     }
                 }
@@ -174,14 +185,14 @@ impl Broker {
     }
 
     #[inline]
-    fn speaks(&mut self, peer: Peer) -> Option<Speaks> {
-        self.connections.find(peer).map(|connection| connection.speaks)
+    fn protocol(&mut self, peer: Peer) -> Option<PeerProtocol> {
+        self.connections.find(peer).map(|connection| connection.protocol)
     }
 
     /// Sends a message, or keeps it until there is room.
     pub(super) fn send(&mut self, peer: Peer, message: Message) {
         let Some(connection) = self.connections.find(peer) else { return };
-        if push(&mut self.hub, connection, message) {
+        if push(&mut self.transport, connection, message) {
             self.block(peer);
         } else {
             connection.gets_parts = false;
@@ -193,8 +204,8 @@ impl Broker {
         while let Some(peer) = self.connections.dirty.pop() {
             let Some(connection) = self.connections.find(peer) else { continue };
             connection.is_dirty = false;
-            let header = match connection.speaks {
-                Speaks::NumberedClient => CLIENT_HEADER,
+            let header = match connection.protocol {
+                PeerProtocol::NumberedClient => CLIENT_HEADER,
                 _ => WORKER_HEADER,
             };
             let mut block = std::mem::take(&mut connection.block);
@@ -202,7 +213,7 @@ impl Broker {
             for message in block.drain() {
                 let head = [Bytes::from_static(header), message.block].into_iter().map(Frame::Bytes);
                 let attached = message.attached.as_ref().map(frames_of).into_iter().flatten();
-                is_full |= push(&mut self.hub, connection, head.chain(attached).collect());
+                is_full |= push(&mut self.transport, connection, head.chain(attached).collect());
             }
             connection.block = block;
             if is_full {
@@ -222,7 +233,7 @@ impl Broker {
             && !connection.asks_too_much
         {
             connection.asks_too_much = true;
-            set_reading(&mut self.hub, connection);
+            set_reading(&mut self.transport, connection);
         }
     }
 
@@ -233,9 +244,9 @@ impl Broker {
     }
 }
 
-pub(super) fn set_reading(hub: &mut Hub, connection: &Connection) {
+pub(super) fn set_reading<W: BodySink>(transport: &mut impl Transport, connection: &Connection<W>) {
     let has_too_much = connection.asks_too_much || connection.assembler.is_over_limit();
-    hub.pause_reading(
+    transport.pause_reading(
         connection.id,
         connection.is_paused || connection.assembler.waits_for_room().is_some() || has_too_much,
     );
@@ -244,11 +255,11 @@ pub(super) fn set_reading(hub: &mut Hub, connection: &Connection) {
 /// Ends a stock client that has hung up while the queues had no room for more of its requests. What it asked can't be answered
 /// any more, nor what it has sent since: to wait for room would keep both until they expire. Others that aren't read for a while
 /// are read again before long, and then to their end: what workers replied before it counts.
-pub(super) fn give_up(hub: &mut Hub, connection: &Connection) {
+pub(super) fn give_up<W: BodySink>(transport: &mut impl Transport, connection: &Connection<W>) {
     let waits =
-        connection.is_paused || connection.assembler.waits_for_room().is_some() || hub.is_deferred(connection.id);
+        connection.is_paused || connection.assembler.waits_for_room().is_some() || transport.is_deferred(connection.id);
     if waits && connection.has_hung_up {
-        hub.disconnect(connection.id, "it has closed the connection, and its replies can't go anywhere");
+        transport.disconnect(connection.id, "it has closed the connection, and its replies can't go anywhere");
     }
 }
 
@@ -275,34 +286,34 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::core::Kind;
-    use crate::server::tests::connected;
+    use crate::dispatch::tests::connected;
 
     #[test]
     fn what_follows_from_a_peer_that_is_sent_away_comes_behind_what_there_was_to_do() {
         const CLIENT: Peer = 1000;
         let (mut broker, _peers) = connected(2);
         let (slow, worker) = (0, 1);
-        broker.connections.find(slow).unwrap().speaks = Speaks::StockClient(majordomo::Dialect::Mdp01);
-        broker.connections.find(worker).unwrap().speaks = Speaks::NumberedWorker;
+        broker.dispatch.connections.find(slow).unwrap().protocol = PeerProtocol::StockClient(majordomo::Dialect::Mdp01);
+        broker.dispatch.connections.find(worker).unwrap().protocol = PeerProtocol::NumberedWorker;
         // It has all that it takes.
-        broker.core.worker_ready(0, worker, Kind::Numbered, b"work", 2);
-        broker.core.client_hello(0, CLIENT, towpath_requests::numbered::ClientId([1; 16]), 1);
+        broker.dispatch.core.worker_ready(0, worker, Kind::Numbered, b"work", 2);
+        broker.dispatch.core.client_hello(0, CLIENT, towpath_requests::numbered::ClientId([1; 16]), 1);
         for number in 1..=2 {
-            broker.core.request(0, CLIENT, number, 0, false, b"work", Body::default());
+            broker.dispatch.core.request(0, CLIENT, number, 0, false, b"work", Body::default());
         }
-        broker.act();
+        broker.dispatch.act();
         // The first of these is over, and another one in its place, of a client that is sent away when it is told something.
-        broker.core.stock_refuse(0, slow, None, b"work", Status::UNAVAILABLE, "no");
-        broker.core.stock_request(0, slow, true, None, b"work", Body::default());
-        broker.core.request(0, CLIENT, 3, 0, false, b"work", Body::default());
-        broker.core.cancel(0, CLIENT, 1);
-        let connection = broker.connections.find(slow).unwrap();
+        broker.dispatch.core.stock_refuse(0, slow, None, b"work", Status::UNAVAILABLE, "no");
+        broker.dispatch.core.stock_request(0, slow, true, None, b"work", Body::default());
+        broker.dispatch.core.request(0, CLIENT, 3, 0, false, b"work", Body::default());
+        broker.dispatch.core.cancel(0, CLIENT, 1);
+        let connection = broker.dispatch.connections.find(slow).unwrap();
         connection.pending.push_back(Message::new());
         (connection.pending_bytes, connection.gets_parts, connection.is_blocked) = (usize::MAX / 2, true, true);
-        broker.act();
-        assert!(broker.connections.find(slow).is_none());
+        broker.dispatch.act();
+        assert!(broker.dispatch.connections.find(slow).is_none());
         let (mut held, mut said) = (Vec::new(), 0);
-        for message in broker.connections.find(worker).unwrap().block.drain() {
+        for message in broker.dispatch.connections.find(worker).unwrap().block.drain() {
             let mut records = &message.block[..];
             while !records.is_empty() {
                 match ToWorker::decode(&mut records).unwrap() {

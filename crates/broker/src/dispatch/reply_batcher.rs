@@ -5,10 +5,12 @@
 //! others doesn't notice that one comes a fraction of a millisecond later. Numbered records need none of this: they are collected
 //! into blocks by each turn.
 
-use super::Broker;
+use super::Dispatch;
 use crate::core::Peer;
+use crate::store::Store;
+use crate::transport::Transport;
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use towpath_sockets::Message;
 
 /// A client with fewer requests under way gets each reply at once.
@@ -28,15 +30,15 @@ pub(super) const IDLE_WAIT_MS: u64 = 1;
 
 /// The clients for whom replies are being gathered, the first one longest.
 #[derive(Debug, Default)]
-pub(super) struct Gathering(VecDeque<(Peer, Instant)>);
+pub(super) struct ReplyBatcher(VecDeque<(Peer, Duration)>);
 
-impl Gathering {
+impl ReplyBatcher {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-impl Broker {
+impl<T: Transport, S: Store> Dispatch<T, S> {
     /// Sends a stock client a reply, soon.
     pub(super) fn send_reply(&mut self, peer: Peer, message: Message) {
         let outstanding = self.core.outstanding(peer);
@@ -47,7 +49,7 @@ impl Broker {
         }
         connection.gathered.push(message);
         match connection.gathered.len() {
-            1 => self.gathering.0.push_back((peer, Instant::now())),
+            1 => self.batcher.0.push_back((peer, self.transport.now())),
             REPLIES_MAX => self.release(peer),
             _ => {}
         }
@@ -63,16 +65,16 @@ impl Broker {
 
     /// Sends what was gathered long enough, or all of it.
     pub(super) fn release_gathered(&mut self, all: bool) {
-        if self.gathering.is_empty() {
+        if self.batcher.is_empty() {
             return;
         }
-        let now = Instant::now();
-        while let Some(&(peer, since)) = self.gathering.0.front() {
+        let now = self.transport.now();
+        while let Some(&(peer, since)) = self.batcher.0.front() {
             let is_there = self.connections.find(peer).is_some_and(|connection| !connection.gathered.is_empty());
-            if is_there && !all && now.duration_since(since) < WAIT {
+            if is_there && !all && now.saturating_sub(since) < WAIT {
                 break;
             }
-            self.gathering.0.pop_front();
+            self.batcher.0.pop_front();
             self.release(peer);
         }
     }

@@ -1,0 +1,249 @@
+//! Entries on their way from the core to the store.
+
+use crate::core::{Core, Entry, Millis};
+use crate::store::{AppendError, Position, Store};
+use std::collections::{HashSet, VecDeque};
+
+/// Entries that the store has not taken yet, and those that it has taken and that aren't known to be on the disk.
+#[derive(Debug, Default)]
+pub(super) struct EntryQueue {
+    entries: VecDeque<Entry>,
+    taken: Vec<Entry>,
+    /// The position of each entry that isn't known to be on the disk; `None`: the store never takes it.
+    positions: VecDeque<Option<Position>>,
+    /// How many of those the core hasn't been told of.
+    refused: usize,
+    /// Requests whose acceptance isn't in the store, as long as the core may think that it is. An outcome of one would be damage.
+    unknown: HashSet<u64>,
+    /// Entries that are on the disk, or never will be.
+    done: u64,
+    failing: bool,
+}
+
+impl EntryQueue {
+    /// Gives the store what the core wants to keep.
+    pub fn write(&mut self, now: Millis, core: &mut Core, store: &mut impl Store) {
+        core.take_entries(&mut self.taken);
+        self.entries.extend(self.taken.drain(..));
+        while let Some(entry) = self.entries.front() {
+            let (Entry::Accepted { id, .. } | Entry::Finished { id, .. } | Entry::Forgotten { id }) = *entry;
+            if self.unknown.contains(&id) {
+                self.refuse();
+                continue;
+            }
+            match store.append(now, entry) {
+                Ok(position) => {
+                    self.positions.push_back(Some(position));
+                    self.entries.pop_front();
+                }
+                Err(AppendError::Later) => break,
+                Err(AppendError::Never(error)) => {
+                    // Nobody may be told that it is kept.
+                    tracing::error!(%error, id, "something can't be kept in the journal, and fails");
+                    if matches!(entry, Entry::Accepted { .. }) {
+                        self.unknown.insert(id);
+                    }
+                    self.refuse();
+                }
+            }
+        }
+        if self.refused == 0 && self.entries.is_empty() {
+            self.unknown.clear();
+        }
+    }
+
+    /// The first of the entries isn't going to be in the store.
+    fn refuse(&mut self) {
+        self.positions.push_back(None);
+        self.refused += 1;
+        self.entries.pop_front();
+    }
+
+    /// The disk is full: the store has none of these requests, nor will it have those that it has not taken.
+    fn give_up(&mut self, now: Millis, given_up: Vec<u64>, core: &mut Core) {
+        core.take_entries(&mut self.taken);
+        self.entries.extend(self.taken.drain(..));
+        let mut ids = HashSet::from_iter(given_up);
+        ids.extend(self.entries.iter().filter_map(|entry| match entry {
+            Entry::Accepted { id, .. } => Some(*id),
+            Entry::Finished { .. } | Entry::Forgotten { .. } => None,
+        }));
+        if !ids.is_empty() {
+            tracing::warn!(
+                requests = ids.len(),
+                "the journal's disk has no room for requests that were not acknowledged yet"
+            );
+        }
+        core.no_room(now, &ids);
+        self.unknown.extend(ids);
+    }
+
+    /// Tells the core what is on the disk by now, what never will be, and whether the store works.
+    pub fn take_durable(&mut self, now: Millis, core: &mut Core, store: &mut impl Store) {
+        let durable = store.durable();
+        // Before what became durable is told: it doesn't say so of these.
+        if let Some(given_up) = store.take_given_up() {
+            self.give_up(now, given_up, core);
+        }
+        while let Some(position) = self.positions.front() {
+            match position {
+                Some(position) if *position < durable => {}
+                Some(_) => break,
+                None => {
+                    core.persisted(self.done);
+                    core.not_kept(now);
+                    self.refused -= 1;
+                }
+            }
+            self.positions.pop_front();
+            self.done += 1;
+        }
+        core.persisted(self.done);
+        if !self.entries.is_empty() {
+            self.write(now, core, store);
+        }
+        let failure = store.failure();
+        let failing = failure.is_some() || !self.entries.is_empty();
+        if failing != self.failing {
+            self.failing = failing;
+            core.storage_failed(failing);
+            match failure {
+                Some(failure) => tracing::error!(failure, "the journal can't be written: new requests are refused"),
+                None if failing => tracing::warn!("the disk is slower than what comes: new requests are refused"),
+                None => tracing::info!(after_s = now / 1000, "the journal takes requests again"),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::core::{Action, Kind, Settings, StoredState};
+    use crate::store::JournalStore;
+    use bytes::Bytes;
+    use std::time::{Duration, Instant};
+    use towpath_journal::faulty_disk::on_faulty_disk;
+    use towpath_requests::body::Body;
+    use towpath_requests::limits::BODY_BYTES_MAX;
+    use towpath_requests::numbered::{ClientId, Status};
+
+    const CLIENT: ClientId = ClientId([7; 16]);
+    const STORED: ClientId = ClientId([8; 16]);
+
+    fn core() -> Core {
+        Core::new(Settings { journal: true, ..Settings::default() })
+    }
+
+    /// Until everything is on the disk or never will be: what the core wants meanwhile.
+    fn settle(queue: &mut EntryQueue, store: &mut JournalStore, core: &mut Core) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let start = Instant::now();
+        loop {
+            queue.write(0, core, store);
+            if queue.entries.is_empty() && queue.positions.is_empty() {
+                break;
+            }
+            assert!(start.elapsed() < Duration::from_secs(20), "{:?}", store.failure());
+            queue.take_durable(0, core, store);
+            core.take_actions(&mut actions);
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        core.check();
+        actions
+    }
+
+    fn too_large() -> Body {
+        Body::from(Bytes::from(vec![0; BODY_BYTES_MAX + 1]))
+    }
+
+    fn is_failure(action: &Action, of: u64) -> bool {
+        matches!(action, Action::Reply { number, status: Status::TOO_LARGE, .. } if *number == of)
+    }
+
+    #[test]
+    fn what_the_journal_never_takes_is_not_acknowledged_and_fails() {
+        let open = on_faulty_disk(20);
+        let mut core = core();
+        let (mut queue, mut store) = (EntryQueue::default(), JournalStore::with_journal(open()));
+        core.client_hello(0, 1, CLIENT, 1);
+        for number in 1..=5 {
+            let body = if number == 2 { too_large() } else { Body::from("small") };
+            core.request(0, 1, number, 0, false, b"echo", body);
+        }
+        core.store(0, STORED, b"echo", too_large(), towpath_requests::numbered::Token([0; 16]), Body::default());
+        let actions = settle(&mut queue, &mut store, &mut core);
+        let acknowledged = |number: u64| {
+            let is_of = |first: u64, count: u32| (first..first + u64::from(count)).contains(&number);
+            actions.iter().any(|a| matches!(a, Action::Accepted { first, count, .. } if is_of(*first, *count)))
+        };
+        assert_eq!((1..=5).map(acknowledged).collect::<Vec<_>>(), [true, false, true, true, true]);
+        assert!(actions.iter().any(|action| is_failure(action, 2)));
+        assert_eq!(core.stored(STORED), None::<StoredState>);
+
+        // An outcome that isn't taken is none: its request ends with one that is. One of what wasn't taken itself is too late.
+        core.worker_ready(1, 2, Kind::Numbered, b"echo", 10);
+        core.request(1, 1, 6, 0, false, b"echo", too_large());
+        let mut given = Vec::new();
+        core.take_actions(&mut given);
+        let tokens = given.iter().filter_map(|action| match action {
+            Action::Dispatch { token, .. } => Some(*token),
+            _ => None,
+        });
+        let tokens: Vec<_> = tokens.collect();
+        assert_eq!(tokens.len(), 5);
+        for (token, body) in tokens.iter().zip([Body::from("fine"), too_large(), Body::from("fine")]) {
+            core.worker_reply(2, 2, token, Status::OK, None, body);
+        }
+        core.worker_reply(2, 2, &tokens[4], Status::OK, None, Body::from("fine"));
+        let actions = settle(&mut queue, &mut store, &mut core);
+        let told: Vec<_> = actions
+            .iter()
+            .filter_map(|action| match action {
+                Action::Reply { number, status, .. } => Some((*number, *status)),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(told, [(6, Status::TOO_LARGE), (1, Status::OK), (4, Status::OK), (3, Status::TOO_LARGE)]);
+        assert!(!actions.iter().any(|action| matches!(action, Action::Accepted { .. })));
+        core.confirm(3, 1, 6, 1);
+        core.confirm(3, 1, 2, 1);
+        settle(&mut queue, &mut store, &mut core);
+        assert!(queue.unknown.is_empty() && queue.positions.is_empty());
+
+        // The next process finds what was promised, and a journal that isn't damaged.
+        let _ = store.close();
+        let found: Vec<_> = open().1.requests.into_iter().map(|r| (r.number, r.outcome.map(|o| Status(o.0)))).collect();
+        let (done, failed) = (Some(Status::OK), Some(Status::TOO_LARGE));
+        assert_eq!(found, [(1, done), (3, failed), (4, done), (5, None)]);
+    }
+
+    #[test]
+    fn time_to_open_the_journal_is_not_taken_from_requests() {
+        const TTL_MS: u32 = 3_600_000;
+        const TOOK_MS: u64 = 2 * TTL_MS as u64;
+        let open = on_faulty_disk(0);
+        let (mut queue, mut store) = (EntryQueue::default(), JournalStore::with_journal(open()));
+        let mut first = core();
+        first.client_hello(TOOK_MS, 1, CLIENT, 1);
+        first.request(TOOK_MS, 1, 1, TTL_MS, false, b"nobody", Body::from("in an hour"));
+        queue.write(TOOK_MS, &mut first, &mut store);
+        let written_ms = store.unix_ms();
+        settle(&mut queue, &mut store, &mut first);
+        store.close().unwrap();
+        let (journal, recovered) = open();
+        let expires = recovered.requests[0].expires_unix_ms;
+        assert!(expires.abs_diff(written_ms + u64::from(TTL_MS)) < u64::from(TTL_MS) / 2, "{expires} {written_ms}");
+        let mut second = core();
+        let (mut queue, mut store) = (EntryQueue::default(), JournalStore::with_journal((journal, recovered)));
+        let recovered = store.recover(TOOK_MS);
+        recovered.requests.into_iter().for_each(|request| second.restore(TOOK_MS, request));
+        second.tick(TOOK_MS);
+        second.client_hello(TOOK_MS, 1, CLIENT, 1);
+        second.request(TOOK_MS, 1, 1, TTL_MS, false, b"nobody", Body::from("in an hour"));
+        let actions = settle(&mut queue, &mut store, &mut second);
+        assert!(!actions.iter().any(|action| matches!(action, Action::Reply { .. })), "{actions:?}");
+        assert_eq!(second.load().0, 1);
+    }
+}

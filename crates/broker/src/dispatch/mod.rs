@@ -1,0 +1,198 @@
+//! The broker between its peers and the core: understands what peers send, tells the core, and carries out what the core wants.
+//!
+//! It has no sockets, files, threads or clocks of its own: [`Transport`] and [`Store`] are what the server has of the system, and what
+//! the simulation makes up. One round is [`Dispatch::prepare`], a poll of the transport, [`Dispatch::take_events`], and
+//! [`Dispatch::finish`].
+
+mod assembler;
+mod connection;
+mod decode;
+mod encode;
+mod entry_queue;
+mod progress;
+mod read_budget;
+mod reply_batcher;
+mod slow_consumers;
+
+use crate::core::{Core, Millis, Settings, Task};
+use crate::services::Services;
+use crate::store::{Recovered, Store};
+use crate::transport::Transport;
+use connection::Connections;
+use entry_queue::EntryQueue;
+use read_budget::ReadBudget;
+use reply_batcher::{IDLE_WAIT_MS, ReplyBatcher};
+use slow_consumers::SlowConsumerMonitor;
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::time::Duration;
+use towpath_requests::numbered::Extent;
+use towpath_sockets::{Admit, PeerId};
+
+/// A broker, but for its sockets and its disk.
+pub struct Dispatch<T, S: Store> {
+    /// Connections to peers.
+    pub transport: T,
+    /// The journal and the spool.
+    pub store: S,
+    /// All requests and who they are for.
+    pub core: Core,
+    connections: Connections<S::Writer>,
+    entries: EntryQueue,
+    /// Whose bodies are being written, by the numbers of these.
+    spooled_for: HashMap<u64, PeerId>,
+    /// Stock clients that wait for room in the spool, in this order.
+    spool_queue: VecDeque<PeerId>,
+    tasks: Vec<Task>,
+    /// They are being done.
+    is_acting: bool,
+    batcher: ReplyBatcher,
+    pub(crate) services: Services,
+    read_budget: ReadBudget,
+    held_bytes_max: usize,
+    slow_consumers: SlowConsumerMonitor,
+    admit: Option<Admit>,
+}
+
+impl<T: fmt::Debug, S: Store + fmt::Debug> fmt::Debug for Dispatch<T, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Dispatch { transport, store, .. } = self;
+        f.debug_struct("Dispatch").field("transport", transport).field("store", store).finish_non_exhaustive()
+    }
+}
+
+impl<T: Transport, S: Store> Dispatch<T, S> {
+    /// A broker that goes on with what the store has. `admit` says who may connect.
+    pub fn new(transport: T, mut store: S, settings: Settings, admit: Option<Admit>) -> Dispatch<T, S> {
+        let held_bytes_max = settings.late_bytes_max();
+        let has_journal = settings.journal;
+        let mut core = Core::new(settings);
+        core.set_large_bytes_max(store.spool_usage().request_bytes_max);
+        let now = millis(transport.now());
+        let Recovered { requests, last_id } = store.recover(now);
+        let (all, settled) = (requests.len(), requests.iter().filter(|request| request.outcome.is_some()).count());
+        requests.into_iter().for_each(|request| core.restore(now, request));
+        core.restored_up_to(last_id);
+        if has_journal {
+            tracing::info!(waiting = all - settled, settled, "requests of the journal");
+        }
+        Dispatch {
+            transport,
+            store,
+            core,
+            connections: Connections::default(),
+            entries: EntryQueue::default(),
+            spooled_for: HashMap::new(),
+            spool_queue: VecDeque::new(),
+            tasks: Vec::new(),
+            is_acting: false,
+            batcher: ReplyBatcher::default(),
+            services: Services::default(),
+            read_budget: ReadBudget::default(),
+            held_bytes_max,
+            slow_consumers: SlowConsumerMonitor::default(),
+            admit,
+        }
+    }
+
+    pub(crate) fn now(&self) -> Millis {
+        millis(self.transport.now())
+    }
+
+    /// Before a poll: says how much may be read, and gives how long the poll may wait.
+    pub fn prepare(&mut self) -> Duration {
+        let now = self.now();
+        let most = if self.batcher.is_empty() { 200 } else { IDLE_WAIT_MS };
+        let wait = self.core.next_deadline().saturating_sub(now).min(most);
+        let extent = Extent::among(self.core.load().0);
+        self.connections.extent = extent;
+        self.core.set_given_bytes_max(self.transport.queue_limit());
+        self.transport.set_read_budget_bytes(self.read_budget.read_turn_bytes(extent));
+        self.hold_back(now);
+        Duration::from_millis(wait)
+    }
+
+    /// After a poll: takes what has come.
+    pub fn take_events(&mut self) {
+        while let Some(event) = self.transport.next_event() {
+            self.on_event(event);
+        }
+    }
+
+    /// Takes what the disk has done, does what is due, and sends what follows from all that.
+    pub fn finish(&mut self) {
+        self.take_spooled();
+        self.services.take_loaded(&mut self.core, &mut self.store);
+        let now = self.now();
+        if self.core.settings().journal {
+            self.entries.take_durable(now, &mut self.core, &mut self.store);
+        }
+        self.core.tick(now);
+        self.act();
+        self.make_room();
+        self.bound_waiting();
+        self.release_gathered(false);
+        self.flush();
+        while self.core.flushed(now) {
+            self.core.set_given_bytes_max(self.transport.queue_limit());
+            self.act();
+            self.flush();
+        }
+        let now = self.transport.now();
+        self.services.end_round(now);
+    }
+
+    /// Takes no more requests from now on. Workers may finish what they have.
+    pub fn stop(&mut self) {
+        self.core.stop();
+        self.act();
+    }
+
+    /// Whether nothing is left to do after [`Dispatch::stop`]: what workers replied goes out, too, as long as it is read.
+    pub fn is_done(&self) -> bool {
+        self.core.is_idle() && !self.connections.has_pending() && !self.transport.has_output()
+    }
+
+    /// Says the last there is to say. The transport and the store are to be closed after it.
+    pub fn end(&mut self) {
+        let now = self.now();
+        self.core.end_stock_requests(now);
+        self.act();
+        let (requests, _) = self.core.load();
+        if requests > 0 {
+            tracing::warn!(
+                requests,
+                "ended with requests that have no confirmed outcome; clients that number them send them again"
+            );
+        }
+        self.release_gathered(true);
+        self.flush();
+    }
+}
+
+fn millis(time: Duration) -> Millis {
+    time.as_millis() as Millis
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use crate::server::{Broker, BrokerOptions};
+    use std::time::{Duration, Instant};
+    use towpath_sockets::{Hub, HubOptions, SocketType};
+
+    /// A broker with so many connections, in the places from 0 on, that have said nothing yet; and their other side.
+    pub fn connected(count: usize) -> (Broker, Hub) {
+        let mut broker = Broker::bind(BrokerOptions::new(vec!["tcp://127.0.0.1:0".parse().unwrap()])).unwrap();
+        let mut peers = Hub::new(HubOptions::new(SocketType::Dealer)).unwrap();
+        (0..count).for_each(|_| peers.connect_once(&broker.endpoints()[0].clone()));
+        let start = Instant::now();
+        while (0..count as u32).any(|peer| broker.dispatch.connections.find(peer).is_none()) {
+            assert!(start.elapsed() < Duration::from_secs(60), "nobody is connected");
+            broker.turn().unwrap();
+            peers.poll(Some(Duration::ZERO)).unwrap();
+            while peers.next_event().is_some() {}
+        }
+        (broker, peers)
+    }
+}

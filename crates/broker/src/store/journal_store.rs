@@ -1,0 +1,223 @@
+//! The store on a real disk.
+
+use super::body_loader::BodyLoader;
+use super::spooler::{SpoolTicket, Spooler};
+use super::{AppendError, Position, Recovered, SpoolUsage, Store};
+use crate::core::{Entry, Millis, Restored};
+use bytes::Bytes;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use towpath_journal::spool::{BodyOf, NoRoom, SpooledBody};
+use towpath_journal::{self, Journal, JournalError, JournalOptions, Status as JournalStatus};
+use towpath_requests::body::Body;
+use towpath_requests::numbered::{ClientId, Status, Token};
+use towpath_sockets::Waker;
+
+/// A journal, if there is one, a spool, and the threads that read and write them. They wake the hub when something is done.
+#[derive(Debug)]
+pub struct JournalStore {
+    journal: Option<Journal>,
+    /// What the journal held, until it is taken.
+    recovered: Option<towpath_journal::Recovered>,
+    clocks: Clocks,
+    spooler: Spooler,
+    loader: BodyLoader,
+}
+
+/// What both clocks say at the same time. Deadlines in the journal are of the system's clock, which outlives the process and may be set
+/// meanwhile; the core's are not.
+#[derive(Debug, Clone, Copy, Default)]
+struct Clocks {
+    now: Millis,
+    unix_ms: u64,
+}
+
+impl Clocks {
+    fn at(now: Millis) -> Clocks {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        Clocks { now, unix_ms: u64::try_from(unix.as_millis()).unwrap_or(u64::MAX) }
+    }
+
+    /// A deadline of the core's, as it is in the journal. 0: there is none.
+    fn of_journal(self, expires: Millis) -> u64 {
+        match expires {
+            Millis::MAX => 0,
+            at => self.unix_ms.saturating_add(at).saturating_sub(self.now).max(1),
+        }
+    }
+
+    /// The other way round.
+    fn of_core(self, expires_unix_ms: u64) -> Millis {
+        match expires_unix_ms {
+            0 => Millis::MAX,
+            at => self.now.saturating_add(at.saturating_sub(self.unix_ms)),
+        }
+    }
+}
+
+/// Bytes of the bodies that are in files of their own.
+fn large_bytes(recovered: &towpath_journal::Recovered) -> u64 {
+    let bodies = recovered.requests.iter().map(|request| match &request.outcome {
+        Some((_, reply)) => reply,
+        None => &request.body,
+    });
+    bodies.filter(|body| body.as_large().is_some()).map(Body::length).sum()
+}
+
+/// Why a store can't be opened.
+#[derive(Debug)]
+pub(crate) enum OpenError {
+    Journal(JournalError),
+    Spool(PathBuf, io::Error),
+}
+
+impl JournalStore {
+    /// Opens the journal in `journal`, and the spool in `spool` (default: below the journal, or the system's folder for temporary files),
+    /// of which bodies may have `spool_bytes_max` (default: half of what the disk has room for).
+    pub(crate) fn open(
+        journal: Option<&Path>,
+        spool: Option<&Path>,
+        spool_bytes_max: Option<u64>,
+        waker: Waker,
+    ) -> Result<JournalStore, OpenError> {
+        let options = JournalOptions { gives_up: true, ..JournalOptions::default() };
+        let opened = journal.map(|directory| {
+            let waker = waker.clone();
+            let opened = Journal::open(directory, options, move || waker.wake())?;
+            tracing::info!(directory = %directory.display(), "the journal is open");
+            Ok(opened)
+        });
+        let (journal_folder, (journal, recovered)) = (journal, opened.transpose().map_err(OpenError::Journal)?.unzip());
+        let kept = recovered.as_ref().map_or(0, large_bytes);
+        let directory = spool.map(Path::to_owned).or_else(|| Some(journal_folder?.join("spool")));
+        let directory = directory.unwrap_or_else(towpath_journal::default_spool_folder);
+        let spooler = Spooler::start(&directory, spool_bytes_max, kept, journal.is_some(), waker.clone());
+        let spooler = spooler.map_err(|error| OpenError::Spool(directory, error))?;
+        let (clocks, loader) = (Clocks::default(), BodyLoader::new(waker));
+        Ok(JournalStore { journal, recovered, clocks, spooler, loader })
+    }
+
+    /// Brings everything to the disk.
+    pub fn close(self) -> Result<(), JournalError> {
+        self.journal.map_or(Ok(()), Journal::close)
+    }
+}
+
+impl Store for JournalStore {
+    type Writer = SpoolTicket;
+
+    /// Large bodies have their part of the room, whether or not there is so much.
+    fn recover(&mut self, now: Millis) -> Recovered {
+        let Some(recovered) = self.recovered.take() else { return Recovered::default() };
+        let (clocks, room) = (Clocks::at(now), self.spooler.quota());
+        let requests = recovered.requests.into_iter().map(|request| Restored {
+            id: request.id,
+            client: ClientId(request.client),
+            number: request.number,
+            service: request.service,
+            expires: clocks.of_core(request.expires_unix_ms),
+            body: SpooledBody::counted(request.body, room),
+            outcome: request.outcome.map(|(status, body)| (Status(status), SpooledBody::counted(body, room))),
+        });
+        Recovered { requests: requests.collect(), last_id: recovered.next_id.saturating_sub(1) }
+    }
+
+    fn append(&mut self, now: Millis, entry: &Entry) -> Result<Position, AppendError> {
+        let Some(journal) = &mut self.journal else { return Err(AppendError::Later) };
+        if self.clocks.now != now || self.clocks.unix_ms == 0 {
+            self.clocks = Clocks::at(now);
+        }
+        let entry = match entry {
+            Entry::Accepted { id, client, number, service, expires, body } => towpath_journal::Entry::Accepted {
+                id: *id,
+                client: client.0,
+                number: *number,
+                service,
+                expires_unix_ms: self.clocks.of_journal(*expires),
+                body,
+            },
+            Entry::Finished { id, status, body } => {
+                towpath_journal::Entry::Finished { id: *id, status: status.0, body }
+            }
+            Entry::Forgotten { id } => towpath_journal::Entry::Forgotten { id: *id },
+        };
+        journal.append(&entry).map_err(|error| match error {
+            JournalError::Full | JournalError::Failing(_) => AppendError::Later,
+            error => AppendError::Never(error),
+        })
+    }
+
+    fn durable(&self) -> Position {
+        self.journal.as_ref().map(Journal::durable).unwrap_or_default()
+    }
+
+    fn take_given_up(&mut self) -> Option<Vec<u64>> {
+        self.journal.as_mut()?.take_given_up()
+    }
+
+    fn failure(&self) -> Option<String> {
+        match self.journal.as_ref()?.status() {
+            JournalStatus::Working => None,
+            JournalStatus::Failing(why) => Some(why),
+        }
+    }
+
+    fn spool(&mut self, kind: BodyOf, length: u64) -> Result<SpoolTicket, NoRoom> {
+        self.spooler.begin(kind, length)
+    }
+
+    fn next_spooled(&mut self) -> Option<(u64, io::Result<Body>)> {
+        self.spooler.next_finished()
+    }
+
+    fn spool_usage(&self) -> SpoolUsage {
+        self.spooler.usage()
+    }
+
+    fn load(&mut self, asker: u64, token: Token, body: Arc<SpooledBody>) -> bool {
+        self.loader.begin(asker, token, body)
+    }
+
+    fn next_loaded(&mut self) -> Option<(Token, io::Result<Bytes>)> {
+        self.loader.next()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use towpath_sockets::{Hub, HubOptions, SocketType};
+
+    impl JournalStore {
+        /// A store with this journal, and no room for large bodies.
+        pub(crate) fn with_journal((journal, recovered): (Journal, towpath_journal::Recovered)) -> JournalStore {
+            let waker = Hub::new(HubOptions::new(SocketType::Router)).unwrap().waker();
+            let folder = tempfile::tempdir().unwrap();
+            let spooler = Spooler::start(folder.path(), Some(0), 0, false, waker.clone()).unwrap();
+            JournalStore {
+                journal: Some(journal),
+                recovered: Some(recovered),
+                clocks: Clocks::default(),
+                spooler,
+                loader: BodyLoader::new(waker),
+            }
+        }
+
+        pub(crate) fn unix_ms(&self) -> u64 {
+            self.clocks.unix_ms
+        }
+    }
+
+    #[test]
+    fn a_deadline_is_as_far_away_in_the_journal_as_it_was_when_it_was_written() {
+        // The system's clock may be set between any two of these.
+        let [write, read] = [(70_000, 5_000_000), (3, 9_000_000)].map(|(now, unix_ms)| Clocks { now, unix_ms });
+        assert_eq!(write.of_journal(70_000 + 60_000), 5_060_000);
+        assert_eq!(read.of_core(9_000_500), 503);
+        assert_eq!(read.of_core(8_000_000), 3);
+        assert_eq!((write.of_journal(Millis::MAX), read.of_core(0)), (0, Millis::MAX));
+    }
+}

@@ -1,0 +1,195 @@
+//! Large bodies on their way to files, and the room that they have there.
+
+use super::{LostBody, SpoolUsage};
+use bytes::Bytes;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use towpath_journal::spool::{BodyOf, NoRoom, Spool, SpoolQuota, UnderWay, Writing};
+use towpath_requests::assembler::BodySink;
+use towpath_requests::body::Body;
+use towpath_sockets::Waker;
+
+/// How often the log says that there is no room.
+const SAID_EVERY: Duration = Duration::from_secs(10);
+
+/// What a body that has begun still has to send is counted as long as it comes at least so fast, after a moment to begin.
+const PACE_BYTES_PER_S: u64 = 256 * 1024;
+const PACE_BEGINS_AFTER: Duration = Duration::from_millis(250);
+
+/// A body on its way to a file. Dropped before it is finished, it was in vain.
+#[derive(Debug)]
+pub struct SpoolTicket {
+    body: UnderWay,
+    kind: BodyOf,
+    quota: Arc<SpoolQuota>,
+    coming: Arc<Coming>,
+}
+
+/// How far a body has come.
+#[derive(Debug)]
+struct Coming {
+    length: u64,
+    come: AtomicU64,
+    since: Instant,
+}
+
+impl Coming {
+    /// How much more it is going to need, if it is on its way at all.
+    fn expected(&self) -> u64 {
+        let come = self.come.load(Ordering::Relaxed);
+        let paced_ms = self.since.elapsed().saturating_sub(PACE_BEGINS_AFTER).as_millis() as u64;
+        if come >= paced_ms * PACE_BYTES_PER_S / 1000 { self.length - come.min(self.length) } else { 0 }
+    }
+}
+
+impl BodySink for SpoolTicket {
+    type Lost = LostBody;
+
+    fn number(&self) -> u64 {
+        self.body.number()
+    }
+
+    fn write(&mut self, bytes: Bytes) -> Result<(), LostBody> {
+        let length = bytes.len() as u64;
+        let permit = self.quota.try_acquire(self.kind, length).map_err(LostBody::NoRoom)?;
+        self.coming.come.fetch_add(length, Ordering::Relaxed);
+        self.body.write(bytes, Some(permit));
+        Ok(())
+    }
+
+    fn finish(self) {
+        self.body.finish();
+    }
+}
+
+/// The thread that writes large bodies to files, and the room that they have there.
+#[derive(Debug)]
+pub(super) struct Spooler {
+    writing: Writing,
+    /// Where bodies are, for people.
+    directory: PathBuf,
+    quota: Arc<SpoolQuota>,
+    /// What is on its way.
+    coming: Vec<Weak<Coming>>,
+    said: Option<Instant>,
+}
+
+impl Spooler {
+    /// Bodies go to a directory, of which they may have so many bytes (default: half of what the disk has room for). An earlier process
+    /// has left `kept` bytes in the journal. `sync`: see [`Writing::to`].
+    pub fn start(directory: &Path, bytes_max: Option<u64>, kept: u64, sync: bool, waker: Waker) -> io::Result<Spooler> {
+        let spool = Spool::new(directory)?;
+        if let Err(error) = spool.create()
+            && !matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+        {
+            // What is full may be less so when the first large body comes. That nothing can be written there is better said now.
+            return Err(error);
+        }
+        let most = bytes_max.map_or_else(|| SpoolQuota::half_of(directory, kept), Ok)?;
+        let files = SpoolQuota::half_of_files();
+        tracing::info!(directory = %directory.display(), mib = most >> 20, kept_mib = kept >> 20, files, "room for large bodies");
+        Spooler::with_quota(spool, SpoolQuota::new(most, files), sync, waker)
+    }
+
+    fn with_quota(spool: Spool, quota: Arc<SpoolQuota>, sync: bool, waker: Waker) -> io::Result<Spooler> {
+        let directory = spool.directory().to_owned();
+        Ok(Spooler { writing: Writing::to(spool, sync, waker)?, directory, quota, coming: Vec::new(), said: None })
+    }
+
+    /// A body begins to come. It does so if all of it will have room, with all others that are on their way.
+    pub fn begin(&mut self, kind: BodyOf, length: u64) -> Result<SpoolTicket, NoRoom> {
+        self.coming.retain(|coming| coming.strong_count() > 0);
+        let expected = self.coming.iter().filter_map(Weak::upgrade).map(|coming| coming.expected());
+        let (taken, expected, most) = (self.quota.taken(), expected.sum::<u64>(), self.quota.most_of(kind));
+        if length > most {
+            return Err(NoRoom::Ever);
+        }
+        let is_full = taken.saturating_add(expected).saturating_add(length) > most;
+        let file = if is_full { Err(NoRoom::Now) } else { self.quota.try_acquire_file(kind) };
+        let file = file.inspect_err(|_| {
+            if self.said.is_none_or(|said| said.elapsed() >= SAID_EVERY) {
+                self.said = Some(Instant::now());
+                let files = self.quota.files();
+                tracing::warn!(?kind, length, taken, expected, most, files, "there is no room for a large body");
+            }
+        })?;
+        let body = self.writing.begin(length, Some(file));
+        let coming = Arc::new(Coming { length, come: AtomicU64::new(0), since: Instant::now() });
+        self.coming.push(Arc::downgrade(&coming));
+        Ok(SpoolTicket { body, kind, quota: self.quota.clone(), coming })
+    }
+
+    /// One that is in its file, or can't be.
+    pub fn next_finished(&self) -> Option<(u64, io::Result<Body>)> {
+        let (number, body) = self.writing.next_finished()?;
+        let body = body.map(|body| Body::large(body)).inspect_err(|error| {
+            let directory = self.directory.display();
+            tracing::error!(%directory, %error, "cannot write a large body to disk");
+        });
+        Some((number, body))
+    }
+
+    pub fn quota(&self) -> &Arc<SpoolQuota> {
+        &self.quota
+    }
+
+    pub fn usage(&self) -> SpoolUsage {
+        SpoolUsage {
+            bytes: self.quota.taken(),
+            bytes_max: self.quota.most_of(BodyOf::Reply),
+            request_bytes_max: self.quota.most_of(BodyOf::Request),
+            files: self.quota.files(),
+            files_max: self.quota.most_files_of(BodyOf::Reply),
+            request_files_max: self.quota.most_files_of(BodyOf::Request),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use towpath_sockets::{Hub, HubOptions, SocketType};
+
+    #[test]
+    fn bodies_leave_descriptors_to_others_and_requests_some_to_replies() {
+        let folder = tempfile::tempdir().unwrap();
+        let hub = Hub::new(HubOptions::new(SocketType::Router)).unwrap();
+        let quota = SpoolQuota::new(1 << 30, 8);
+        let mut spooler = Spooler::with_quota(Spool::new(folder.path()).unwrap(), quota, false, hub.waker()).unwrap();
+        let body = |spooler: &mut Spooler, kind| {
+            let mut ticket = spooler.begin(kind, 4)?;
+            ticket.write(Bytes::from_static(b"body")).unwrap();
+            ticket.finish();
+            let start = Instant::now();
+            let (_, body) = loop {
+                if let Some(finished) = spooler.next_finished() {
+                    break finished;
+                }
+                assert!(start.elapsed() < Duration::from_secs(60), "it isn't written");
+                std::thread::yield_now();
+            };
+            Ok::<_, NoRoom>(body.unwrap())
+        };
+        let mut bodies: Vec<_> = (0..6).map(|_| body(&mut spooler, BodyOf::Request).unwrap()).collect();
+        assert_eq!(body(&mut spooler, BodyOf::Request).unwrap_err(), NoRoom::Now);
+        // One that is on its way has its file already.
+        let begun = spooler.begin(BodyOf::Reply, 4).unwrap();
+        bodies.push(body(&mut spooler, BodyOf::Reply).unwrap());
+        assert_eq!(body(&mut spooler, BodyOf::Reply).unwrap_err(), NoRoom::Now);
+        bodies.truncate(5);
+        bodies.push(body(&mut spooler, BodyOf::Reply).unwrap());
+        drop(begun);
+        drop(bodies);
+        // The thread closes what was in vain.
+        let start = Instant::now();
+        while spooler.quota().files() > 0 {
+            assert!(start.elapsed() < Duration::from_secs(60), "{} files are open", spooler.quota().files());
+            std::thread::yield_now();
+        }
+        body(&mut spooler, BodyOf::Request).unwrap();
+    }
+}
