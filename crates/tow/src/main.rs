@@ -1,6 +1,6 @@
 //! `tow`: moves files and requests over ZeroMQ's wire protocol. A module a command.
 
-// They panic where nobody reads: `say` has what doesn't.
+// They panic where standard output is closed; `cli::output` doesn't.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod cli;
@@ -12,18 +12,26 @@ use crate::cli::exit::Failure;
 use crate::cli::output::say;
 use crate::commands::{broker, call, demo, get, ls, serve, work};
 use crate::runtime::{log, rlimits, signals};
-use clap::{Parser, Subcommand};
+use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
 
-/// What holds for all subcommands.
 const AFTER_HELP: &str = "\
+Files:
+  tow serve /srv/data                          # on tcp://127.0.0.1:5571
+  tow ls tcp://127.0.0.1:5571/
+  tow get tcp://127.0.0.1:5571/dir ./dir       # again: fetches only what is missing
+Requests:
+  tow broker --journal /var/lib/tow            # on tcp://127.0.0.1:5555
+  tow work shout -- tr a-z A-Z                 # runs `tr` for each request
+  tow call shout hello                         # prints HELLO
+
+A TIME is in seconds or has a unit: 0.5, 500ms, 2min. A SIZE is in bytes, or in K, M, G or T.
 Exit status: 0 done, 1 failed or incomplete, 2 wrong usage.
-Logs go to standard error; the environment variable TOW_LOG says how much: error, warn, info, debug or trace.
-Of a kind of line that comes too often, some are logged and the rest counted; those of debug and trace are all logged.";
+TOW_LOG sets the level of the log on standard error: error, warn, info, debug or trace.";
 
 /// Moves files and requests between machines over ZeroMQ's wire protocol, ZMTP 3.1.
 #[derive(Parser)]
-#[command(name = "tow", version, about, max_term_width = 110, after_help = AFTER_HELP)]
+#[command(name = "tow", version, about, max_term_width = 100, after_help = AFTER_HELP)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -31,37 +39,47 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Serve a directory, or one file.
+    /// Serve a directory or a file.
     Serve(serve::Arguments),
-    /// List what a server has: names, sizes, times in UTC.
+    /// List what a server has.
     Ls(ls::Arguments),
-    /// Get a file, a directory with all below it, or a glob.
+    /// Fetch a file, a directory or a glob, and resume it.
     Get(get::Arguments),
-    /// Take requests from clients, and give them to workers: an asynchronous Majordomo broker.
+    /// Queue requests and give them to workers; an asynchronous Majordomo broker.
     Broker(broker::Arguments),
-    /// Ask a service for something, once or as a load.
-    Call(call::Arguments),
-    /// Work for a service: each request is given to a command, or echoed.
+    /// Serve requests by running a command for each.
     Work(work::Arguments),
-    /// Show the whole thing on this machine: a file served, got and verified; requests while broker and worker are killed.
+    /// Send a request, or a load test.
+    Call(call::Arguments),
+    /// Try files and requests on this machine, with crashes.
     Demo(demo::Arguments),
 }
 
+/// Parses the command line. A negative number is a value that its option refuses, not an unknown option.
+fn parse_arguments() -> Arguments {
+    let take_negative = |arg: Arg| {
+        let has_value = !arg.is_positional() && arg.get_action().takes_values();
+        if has_value { arg.allow_negative_numbers(true) } else { arg }
+    };
+    let command = Arguments::command().mut_subcommands(|command| command.mut_args(take_negative));
+    Arguments::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
+}
+
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = parse_arguments();
     let default_level = if matches!(arguments.command, Command::Serve(_) | Command::Broker(_) | Command::Work(_)) {
         "info"
     } else {
         "error"
     };
-    // What it held back is told when it ends, and so does `main`.
+    // Reports the lines that it suppressed when it is dropped.
     let _log = match log::start(default_level) {
         Ok(log) => log,
-        Err(failure) => return told(failure),
+        Err(failure) => return report(failure),
     };
     rlimits::raise_file_limit();
     if let Err(failure) = rlimits::check_descriptors() {
-        return told(failure);
+        return report(failure);
     }
     signals::let_writes_fail();
     if matches!(arguments.command, Command::Broker(_) | Command::Call(_) | Command::Work(_)) {
@@ -76,10 +94,10 @@ fn main() -> ExitCode {
         Command::Work(arguments) => work::run(arguments),
         Command::Demo(arguments) => demo::run(arguments),
     };
-    outcome.unwrap_or_else(told)
+    outcome.unwrap_or_else(report)
 }
 
-fn told(failure: Failure) -> ExitCode {
+fn report(failure: Failure) -> ExitCode {
     say(format_args!("tow: {}", Shown(&failure.to_string())));
     failure.into()
 }

@@ -1,18 +1,19 @@
-//! PLAIN on the command line: who may connect, and as whom to.
+//! Users and passwords of the PLAIN mechanism.
 
 use crate::cli::exit::Failure;
 use std::collections::HashMap;
 use std::path::Path;
+use subtle::ConstantTimeEq;
 use towpath_sockets::MechanismConfig;
 
-/// The environment variable that a password is taken from: others could read the command line.
+/// Environment variable with the password: other users can read the command line.
 const PASSWORD: &str = "TOW_PASSWORD";
 
-/// Users and their passwords.
+/// Passwords by user.
 pub struct Passwords(HashMap<Vec<u8>, Vec<u8>>);
 
 impl Passwords {
-    /// Reads a file of them, one USER:PASSWORD a line.
+    /// Reads a file with one USER:PASSWORD a line.
     pub fn read(path: &Path) -> Result<Passwords, Failure> {
         let named =
             |error: &dyn std::fmt::Display| Failure::failed(format!("--plain-passwords {}: {error}", path.display()));
@@ -26,32 +27,26 @@ impl Passwords {
                 return Err(named(&format!("line {} is not USER:PASSWORD", number + 1)));
             };
             if passwords.insert(user.as_bytes().to_vec(), password.as_bytes().to_vec()).is_some() {
-                return Err(named(&format!("line {} names a user for the second time", number + 1)));
+                return Err(named(&format!("line {} repeats a user", number + 1)));
             }
         }
         if passwords.is_empty() {
-            return Err(named(&"there is no USER:PASSWORD in it, so nobody could come in"));
+            return Err(named(&"it has no USER:PASSWORD, so nobody would be admitted"));
         }
         Ok(Passwords(passwords))
     }
 
-    /// Whether a user has this password.
+    /// Compares in a time that doesn't tell where the difference is.
     pub fn admit(&self, user: &[u8], password: &[u8]) -> bool {
-        self.0.get(user).is_some_and(|expected| same_bytes(expected, password))
+        self.0.get(user).is_some_and(|expected| expected.ct_eq(password).into())
     }
 }
 
-/// Compares in a time that tells nothing of where the difference is.
-fn same_bytes(expected: &[u8], given: &[u8]) -> bool {
-    let difference = expected.iter().zip(given).fold(0, |difference, (one, other)| difference | (one ^ other));
-    expected.len() == given.len() && difference == 0
-}
-
-/// The mechanism of somebody who connects, as this user if there is one.
+/// Mechanism of a client, with the password from the environment if there is a user.
 pub fn mechanism_as(user: Option<&String>) -> Result<MechanismConfig, Failure> {
     let Some(user) = user else { return Ok(MechanismConfig::Null) };
     let password = std::env::var(PASSWORD)
-        .map_err(|_| Failure::usage(format!("--user needs the password in the environment variable {PASSWORD}")))?;
+        .map_err(|_| Failure::usage(format!("--user needs a password: set the environment variable {PASSWORD}")))?;
     Ok(MechanismConfig::PlainClient { user: user.clone(), password })
 }
 
@@ -60,9 +55,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn passwords_are_read_and_compared_whole() {
+    fn passwords_are_compared_whole_and_bad_files_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "# who may\nann:a:b\n\nbob:\n").unwrap();
+        std::fs::write(file.path(), "# users\nann:a:b\n\nbob:\n").unwrap();
         let passwords = Passwords::read(file.path()).unwrap();
         for (user, password, may) in [
             ("ann", "a:b", true),
@@ -70,7 +65,7 @@ mod tests {
             ("ann", "a:B", false),
             ("ann", "", false),
             ("bob", "", true),
-            ("# who may", "", false),
+            ("# users", "", false),
             ("eve", "", false),
         ] {
             assert_eq!(passwords.admit(user.as_bytes(), password.as_bytes()), may, "{user} {password}");

@@ -1,54 +1,97 @@
-//! How clients and workers reach their brokers, as they are told on the command line.
+//! Options of commands that connect: to a file server, or to brokers.
 
 use crate::cli::auth_args::mechanism_as;
 use crate::cli::exit::Failure;
+use crate::cli::units::duration;
 use std::path::PathBuf;
 use std::time::Duration;
 use towpath_client::client::{Dialect, LinkOptions};
-use towpath_sockets::Endpoint;
+use towpath_files::client::ConnectOptions;
+use towpath_sockets::{Endpoint, MechanismConfig};
 
-/// Brokers, and what to speak with them.
+/// Options of all commands that connect.
 #[derive(clap::Args)]
-pub struct BrokerArguments {
-    /// A broker. May be given several times: a client uses the next one when one fails, a worker is there for all of them.
-    #[arg(long = "connect", value_name = "ENDPOINT", default_value = "tcp://127.0.0.1:5555")]
-    pub endpoints: Vec<Endpoint>,
-    /// What to speak: numbered requests with a broker that has them and MDP/0.1 with any other, or a dialect of Majordomo.
-    /// Majordomo has no failures: of a reply of two frames, the first a number from 400 to 599, tow call takes the second for why the
-    /// request failed, as this broker tells clients of Majordomo.
-    #[arg(long, value_enum, default_value = "auto")]
-    dialect: DialectName,
-    /// Log in by PLAIN; the password is taken from the environment variable TOW_PASSWORD.
+pub struct ConnectArgs {
+    /// Log in by PLAIN, with the password in TOW_PASSWORD.
     #[arg(long)]
     user: Option<String>,
-    /// Where bodies of over 1 MiB are while they are here [default: below the system's directory for temporary files].
-    #[arg(long, value_name = "DIR")]
-    spool: Option<PathBuf>,
 }
 
-/// The names of dialects.
+impl ConnectArgs {
+    fn mechanism(&self) -> Result<MechanismConfig, Failure> {
+        mechanism_as(self.user.as_ref())
+    }
+
+    /// Advice for a login that was refused.
+    pub fn login_hint(&self) -> &'static str {
+        match self.user {
+            None => "does it want a --user?",
+            Some(_) => "does it want no --user, or are --user and TOW_PASSWORD wrong?",
+        }
+    }
+}
+
+/// Options of commands that connect to a file server.
+#[derive(clap::Args)]
+pub struct FileServerArgs {
+    /// How long to try for the first connection.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration)]
+    connect_timeout: Duration,
+    /// How long to go on without progress or connection.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    timeout: Duration,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+impl FileServerArgs {
+    /// Options of a connection to a server.
+    pub fn options(&self, endpoint: Endpoint) -> Result<ConnectOptions, Failure> {
+        let mut options = ConnectOptions::new(endpoint);
+        options.connect_timeout = self.connect_timeout;
+        options.idle_timeout = self.timeout;
+        options.mechanism = self.connect.mechanism()?;
+        Ok(options)
+    }
+
+    /// Advice for a login that was refused.
+    pub fn login_hint(&self) -> &'static str {
+        self.connect.login_hint()
+    }
+}
+
+/// Options of commands that connect to brokers.
+#[derive(clap::Args)]
+pub struct BrokerArgs {
+    /// Broker. Repeatable: a client fails over to the next, a worker serves all.
+    #[arg(long = "connect", value_name = "ENDPOINT", default_value = "tcp://127.0.0.1:5555")]
+    pub endpoints: Vec<Endpoint>,
+    /// Protocol; auto is numbered requests, or else MDP/0.1.
+    #[arg(long, value_enum, default_value = "auto")]
+    dialect: DialectName,
+    /// Directory for bodies over 1 MiB [default: in the temporary directory]
+    #[arg(long, value_name = "DIR")]
+    spool: Option<PathBuf>,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+// No doc comments: each would be a line of the help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum DialectName {
-    /// Numbered requests, or else MDP/0.1; tow work finds out by itself if it is majortomo's broker.
     Auto,
-    /// MDP/0.1.
     Mdp01,
-    /// MDP/0.2.
     Mdp02,
-    /// MDP/0.2 in the shape of majortomo.
     Majortomo,
 }
 
-impl BrokerArguments {
-    /// What may be wrong if a broker doesn't let this side in.
+impl BrokerArgs {
+    /// Advice for a login that was refused.
     pub fn login_hint(&self) -> &'static str {
-        match self.user {
-            None => "; does it want a --user?",
-            Some(_) => "; does it want no --user, or are it and TOW_PASSWORD wrong?",
-        }
+        self.connect.login_hint()
     }
 
-    /// What may be wrong if nothing comes from a stock broker.
+    /// Advice for a stock broker that doesn't answer.
     pub fn dialect_hint(&self) -> &'static str {
         match self.dialect {
             DialectName::Auto => {
@@ -60,7 +103,7 @@ impl BrokerArguments {
         }
     }
 
-    /// The options of a connection, if there can be one to each of the endpoints.
+    /// Options of the connections; refuses endpoints that can't be connected to.
     pub fn link(&self) -> Result<LinkOptions, Failure> {
         for endpoint in &self.endpoints {
             let wrong = |why: &str| Err(Failure::usage(format!("{endpoint}: {why}")));
@@ -76,22 +119,10 @@ impl BrokerArguments {
             DialectName::Mdp02 => Dialect::Mdp02,
             DialectName::Majortomo => Dialect::Majortomo,
         };
-        let mechanism = mechanism_as(self.user.as_ref())?;
-        let mut link = LinkOptions { dialect, mechanism, ..LinkOptions::default() };
+        let mut link = LinkOptions { dialect, mechanism: self.connect.mechanism()?, ..LinkOptions::default() };
         if let Some(folder) = &self.spool {
             link.spool_folder.clone_from(folder);
         }
         Ok(link)
     }
-}
-
-/// Ten years: the longest that can be asked for.
-const DURATION_MAX: Duration = Duration::from_secs(10 * 365 * 86_400);
-
-/// Seconds as an argument, with or without a fraction.
-pub fn seconds(name: &str, value: f64) -> Result<Duration, Failure> {
-    Duration::try_from_secs_f64(value)
-        .ok()
-        .filter(|duration| (Duration::from_millis(1)..=DURATION_MAX).contains(duration))
-        .ok_or_else(|| Failure::usage(format!("--{name} {value}: not a number of seconds from 0.001 to ten years")))
 }

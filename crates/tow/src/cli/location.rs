@@ -74,8 +74,8 @@ impl Location {
     }
 }
 
-/// Where other processes can connect to.
-pub fn to_listen_on(text: &str) -> Result<Endpoint, String> {
+/// Endpoint that other processes can connect to.
+pub fn parse_bind_endpoint(text: &str) -> Result<Endpoint, String> {
     match text.parse::<Endpoint>() {
         Ok(Endpoint::Inproc(_)) => Err("inproc does not leave a process; use tcp or ipc".to_owned()),
         parsed => parsed.map_err(|error| error.to_string()),

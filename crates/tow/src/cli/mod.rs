@@ -5,6 +5,7 @@ pub mod body_io;
 pub mod connect_args;
 pub mod escape;
 pub mod exit;
+pub mod listen_args;
 pub mod location;
 pub mod output;
 pub mod progress;

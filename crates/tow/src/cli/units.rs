@@ -1,66 +1,93 @@
-//! Numbers on the command line: what makes no sense is refused, not replaced by what does.
+//! Parsers of counts, sizes and durations. A value out of range is refused, not replaced by one in range.
 
+use parse_size::Config;
 use std::fmt::Display;
 use std::str::FromStr;
+use std::time::Duration;
 use towpath_requests::limits::BODY_BYTES_MAX;
 
-/// A whole number of at least 1.
+/// Longest duration that can be asked for: ten years.
+const DURATION_MAX: Duration = Duration::from_secs(10 * 365 * 86_400);
+
+/// Shortest duration that can be asked for.
+const DURATION_MIN: Duration = Duration::from_millis(1);
+
+/// Most connections from one process to one broker: an address has no more ports.
+const CLIENTS_MAX: usize = 65_535;
+
+/// Whole number of at least 1.
 pub fn positive<N>(text: &str) -> Result<N, String>
 where
     N: FromStr<Err: Display> + PartialOrd + From<u8>,
 {
     match text.parse() {
         Ok(number) if number >= N::from(1) => Ok(number),
-        // Such as one that is too large.
+        // Such as a number that is too large.
         Err(error) if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) => Err(error.to_string()),
-        _ => Err("it is a whole number of at least 1".to_owned()),
+        _ => Err("use a whole number of at least 1".to_owned()),
     }
 }
 
-/// The longest that can be waited for: ten years.
-const SECONDS_MAX: u64 = 10 * 365 * 86_400;
-
-/// Whole seconds that something may take.
-pub fn seconds(text: &str) -> Result<u64, String> {
-    match text.parse() {
-        Ok(seconds @ 1..=SECONDS_MAX) => Ok(seconds),
-        _ => Err(format!("it is a whole number of seconds from 1 to {SECONDS_MAX}, which are ten years")),
-    }
+/// Finite number over 0.
+pub fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
+    rate.ok_or_else(|| "use a number over 0".to_owned())
 }
 
-/// A size in bytes: digits, then K, M, G or T for powers of 1024, which may be spelt out as KiB.
-///
-/// What ends in B alone is refused: to some kB is 1000, to others 1024.
-pub fn size(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
-    let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
-        "" => 0,
-        "k" | "kib" => 10,
-        "m" | "mib" => 20,
-        "g" | "gib" => 30,
-        "t" | "tib" => 40,
-        _ => return Err("a size is in bytes, or in K, M, G or T, which are powers of 1024".to_owned()),
+/// Duration from 1 ms to ten years: seconds, such as `0.5`, or with units, such as `500ms`, `2min` or `7days`.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let duration = match text.parse() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).ok(),
+        Err(_) => humantime::parse_duration(text).ok(),
     };
-    let number: u64 =
-        digits.parse().map_err(|_| "a size is a whole number, then K, M, G or T if need be".to_owned())?;
-    number.checked_mul(1 << shift).ok_or_else(|| "that is more than 64 bits can count".to_owned())
+    duration
+        .filter(|duration| (DURATION_MIN..=DURATION_MAX).contains(duration))
+        .ok_or_else(|| "use seconds, such as 0.5, or a unit, such as 500ms or 2min; from 1ms to ten years".to_owned())
 }
 
-/// The bytes of a body that has its number in it, and is made in memory.
+/// Duration as [`duration`] takes it, or 0.
+pub fn duration_or_zero(text: &str) -> Result<Duration, String> {
+    if text.parse() == Ok(0.0) { Ok(Duration::ZERO) } else { duration(text) }
+}
+
+/// Size in bytes, or in K, M, G or T, which are powers of 1024.
+pub fn size(text: &str) -> Result<u64, String> {
+    parse_size(Config::new(), text)
+}
+
+/// Size in MiB where no unit is given; in bytes.
+pub fn mebibytes(text: &str) -> Result<u64, String> {
+    parse_size(Config::new().with_default_factor(1 << 20), text)
+}
+
+/// Size of at least 1 MiB, as [`mebibytes`] takes it.
+pub fn memory(text: &str) -> Result<usize, String> {
+    let bytes = usize::try_from(mebibytes(text)?).unwrap_or(usize::MAX);
+    if bytes >= 1 << 20 { Ok(bytes) } else { Err("use at least 1M".to_owned()) }
+}
+
+/// Refuses `MB` and its kind: to some that is 1000 KB, to others 1024 KB.
+fn parse_size(config: Config, text: &str) -> Result<u64, String> {
+    let lower = text.to_ascii_lowercase();
+    let is_ambiguous = lower.ends_with('b') && !lower.ends_with("ib");
+    let size = config.with_binary().parse_size(text).ok().filter(|_| !is_ambiguous);
+    size.ok_or_else(|| "use a number of bytes, or K, M, G or T for powers of 1024, such as 256K".to_owned())
+}
+
+/// Size of at least 1 byte of a load test's body, which has its number in it and is made in memory.
 pub fn body_size(text: &str) -> Result<usize, String> {
     let size = usize::try_from(size(text)?).unwrap_or(usize::MAX);
     match size {
-        0 => Err("a body has at least 1 byte".to_owned()),
         1..=BODY_BYTES_MAX => Ok(size),
-        _ => Err(format!("a load's bodies have at most {} MiB", BODY_BYTES_MAX >> 20)),
+        _ => Err(format!("use a size from 1 byte to {} MiB", BODY_BYTES_MAX >> 20)),
     }
 }
 
-/// Connections that one process makes to one broker: an address has no more ports.
+/// Number of connections to a broker.
 pub fn clients(text: &str) -> Result<usize, String> {
     match positive(text)? {
-        1..=65_535 => positive(text),
-        _ => Err("there are at most 65535".to_owned()),
+        clients @ 1..=CLIENTS_MAX => Ok(clients),
+        _ => Err(format!("use at most {CLIENTS_MAX}")),
     }
 }
 
@@ -69,34 +96,69 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes() {
-        for (text, bytes) in
-            [("0", 0), ("10", 10), ("3k", 3 << 10), ("64M", 64 << 20), ("8MiB", 8 << 20), ("1G", 1 << 30)]
-        {
+    fn sizes_are_in_powers_of_1024() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("10", 10),
+            ("3k", 3 << 10),
+            ("64M", 64 << 20),
+            ("8MiB", 8 << 20),
+            ("8kib", 8 << 10),
+            ("1G", 1 << 30),
+            ("2tiB", 2 << 40),
+            ("1.5G", 3 << 29),
+        ] {
             assert_eq!(size(text), Ok(bytes), "{text}");
         }
-        for wrong in ["", "G", "-1", "1.5G", "1é", "99999999T", "8MB", "8 M", "0x10"] {
+        for wrong in ["", "G", "-1", "1é", "99999999T", "8MB", "8kb", "8B", "0x10", "ib", "Kib"] {
             assert!(size(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!((memory("0").is_err(), memory("1K").is_err(), memory("1")), (true, true, Ok(1 << 20)));
+        for (text, bytes) in [("0", 0), ("4", 4 << 20), ("41943040", 40 << 40), ("2G", 2 << 30), ("1MiB", 1 << 20)] {
+            assert_eq!(mebibytes(text), Ok(bytes), "{text}");
         }
     }
 
     #[test]
-    fn zero_and_less_are_refused() {
+    fn durations_are_in_seconds_or_have_a_unit() {
+        for (text, ms) in [
+            ("1", 1000),
+            ("0.3", 300),
+            ("1e-3", 1),
+            ("315360000", 315_360_000_000),
+            ("500ms", 500),
+            ("2min", 120_000),
+            ("1m 30s", 90_000),
+            ("7days", 604_800_000),
+        ] {
+            assert_eq!(duration(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for wrong in
+            ["0", "-1", "", "s", "315360001", "11years", "0.0009", "18446744073709551615", "inf", "nan", "5parsecs"]
+        {
+            assert!(duration(wrong).unwrap_err().contains("ten years"), "{wrong}");
+        }
+        assert_eq!(
+            (duration_or_zero("0"), duration_or_zero("0.1")),
+            (Ok(Duration::ZERO), Ok(Duration::from_millis(100)))
+        );
+        assert!(duration_or_zero("-1").is_err());
+    }
+
+    #[test]
+    fn counts_out_of_range_are_refused() {
         assert_eq!(positive::<u16>("1"), Ok(1));
         assert_eq!(positive::<u64>("18446744073709551615"), Ok(u64::MAX));
         for wrong in ["0", "-1", "1.5", "one", ""] {
-            assert_eq!(positive::<u32>(wrong), Err("it is a whole number of at least 1".to_owned()), "{wrong}");
+            assert_eq!(positive::<u32>(wrong), Err("use a whole number of at least 1".to_owned()), "{wrong}");
         }
         assert!(positive::<u16>("65536").unwrap_err().contains("too large"));
-        assert_eq!((seconds("1"), seconds("315360000")), (Ok(1), Ok(SECONDS_MAX)));
-        for wrong in ["0", "-1", "1.5", "", "315360001", "18446744073709551615", "99999999999999999999"] {
-            assert!(seconds(wrong).unwrap_err().contains("to 315360000"), "{wrong}");
-        }
         assert_eq!(body_size("1"), Ok(1));
         assert!(body_size("0").is_err());
         assert_eq!(body_size("64M"), Ok(BODY_BYTES_MAX));
         assert!(body_size("65M").is_err() && body_size("16777216T").is_err());
         assert_eq!(clients("65535"), Ok(65_535));
         assert!(clients("65536").is_err() && clients("0").is_err());
+        assert!(rate("0").is_err() && rate("inf").is_err() && rate("0.5") == Ok(0.5));
     }
 }

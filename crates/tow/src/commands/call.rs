@@ -1,13 +1,11 @@
 //! `tow call`: one request and its reply, or a load of them.
 
-#![allow(rustdoc::broken_intra_doc_links, reason = "brackets in the help of arguments are no links")]
-
 use crate::cli::body_io::{Unread, read_body, write_body};
-use crate::cli::connect_args::{BrokerArguments, seconds};
+use crate::cli::connect_args::BrokerArgs;
 use crate::cli::escape::Shown;
 use crate::cli::exit::Failure;
 use crate::cli::output::{no_output, say};
-use crate::cli::units::{body_size, clients, positive};
+use crate::cli::units::{body_size, clients, duration, positive, rate};
 use crate::commands::call_load::Load;
 use crate::runtime::rlimits::own_usage;
 use serde_json::json;
@@ -24,61 +22,62 @@ use towpath_requests::Body;
 use towpath_requests::is_built_in;
 use towpath_requests::limits::SERVICE_BYTES_MAX;
 
-/// Seconds that one request may take, if nothing else is said.
-const TIMEOUT: f64 = 60.0;
+/// How long a request may take unless `--timeout` says.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What whoever interrupts is told.
+/// Error of an interrupted call.
 const INTERRUPTED: &str = "interrupted";
 
-/// What a request waits for after this long, the person is told.
-const TOLD_AFTER: Duration = Duration::from_secs(2);
+/// When to say what a call is waiting for.
+const WAIT_SHOWN_AFTER: Duration = Duration::from_secs(2);
 
-/// What `tow call` is told.
+/// Arguments of `tow call`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Which service.
+    /// Service to call.
     service: String,
-    /// The request, several words joined by spaces [default: standard input]. The reply goes to standard output.
+    /// Request; words are joined by spaces [default: standard input]
     body: Vec<OsString>,
-    /// Each word of the request is a frame of its own, as titanic.request wants them.
+    /// Send each word as a frame of its own, as titanic.request needs them.
     #[arg(long, requires = "body")]
     frames: bool,
-    #[command(flatten)]
-    brokers: BrokerArguments,
-    /// Seconds that a request may take [default: 60; a load has no limit but the broker's]. A load is given up after five times that, and 5 s at least, without any connection.
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
-    timeout: Option<f64>,
-    /// The broker needn't keep it in its journal.
+    /// How long a request may take [default: 60s; in a load test the broker's]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    timeout: Option<Duration>,
+    /// Don't ask the broker to journal the request.
     #[arg(long)]
     volatile: bool,
-    /// One JSON object at the end: on standard error, or of a load on standard output.
+    /// Print one JSON object: to stderr, in a load test to stdout.
     #[arg(long)]
     json: bool,
-    /// No progress bar.
+    /// Show no progress bar.
     #[arg(long, short)]
     quiet: bool,
-    /// A load of so many requests, for a service that echoes them. Each body begins with its number, and which client's it is, in eight bytes or the last of them.
-    #[arg(long, value_name = "N", value_parser = positive::<u64>, allow_negative_numbers = true)]
-    count: Option<u64>,
-    /// The load: so many requests without a reply at a time, on each connection.
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "count", value_parser = positive::<usize>, allow_negative_numbers = true)]
-    ahead: usize,
-    /// The load: bytes of a body, such as 1K; 1 to 64M, and so many that the number in it tells all apart that are under way.
-    #[arg(long, value_name = "BYTES", default_value = "32", value_parser = body_size, allow_negative_numbers = true, requires = "count")]
-    size: usize,
-    /// The load: so many requests a second, instead of as many as possible.
-    #[arg(long, value_name = "N", requires = "count", value_parser = rate, allow_negative_numbers = true)]
-    rate: Option<f64>,
-    /// The load: so many clients, each with a connection.
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "count", value_parser = clients, allow_negative_numbers = true)]
-    clients: usize,
+    #[command(flatten)]
+    brokers: BrokerArgs,
+    #[command(flatten)]
+    load: LoadArgs,
 }
 
-fn rate(text: &str) -> Result<f64, String> {
-    text.parse()
-        .ok()
-        .filter(|rate: &f64| rate.is_finite() && *rate > 0.0)
-        .ok_or_else(|| "not a number over 0".to_owned())
+/// Options of a load test.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Load test")]
+struct LoadArgs {
+    /// Send N requests to an echo service, check all replies, report latency.
+    #[arg(long, value_name = "N", value_parser = positive::<u64>)]
+    count: Option<u64>,
+    /// Requests in flight per client.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "count", value_parser = positive::<usize>)]
+    ahead: usize,
+    /// Size of a body, from 1 to 64M; it must hold --ahead distinct numbers.
+    #[arg(long, value_name = "SIZE", default_value = "32", requires = "count", value_parser = body_size)]
+    size: usize,
+    /// Requests per second [default: as many as possible]
+    #[arg(long, value_name = "N", requires = "count", value_parser = rate)]
+    rate: Option<f64>,
+    /// Clients, each with a connection of its own.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "count", value_parser = clients)]
+    clients: usize,
 }
 
 /// Told by the first signal to end; the second one ends at once.
@@ -97,9 +96,8 @@ pub fn interrupted() -> Result<Arc<Notify>, Failure> {
 
 /// Calls.
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
-    let timeout = arguments.timeout.map(|value| seconds("timeout", value)).transpose()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
-    if let Some(count) = arguments.count {
+    if let Some(count) = arguments.load.count {
         if !arguments.body.is_empty() {
             return Err(Failure::usage("a load makes its own bodies"));
         }
@@ -110,24 +108,24 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             service: arguments.service,
             endpoints: arguments.brokers.endpoints.clone(),
             link: arguments.brokers.link()?,
-            options: CallOptions { ttl: timeout, volatile: arguments.volatile },
+            options: CallOptions { ttl: arguments.timeout, volatile: arguments.volatile },
             count,
-            ahead: arguments.ahead,
-            size: arguments.size,
-            rate: arguments.rate,
-            clients: arguments.clients,
+            ahead: arguments.load.ahead,
+            size: arguments.load.size,
+            rate: arguments.load.rate,
+            clients: arguments.load.clients,
         };
         load.check()?;
         return runtime.block_on(load.run(arguments.json, arguments.quiet));
     }
-    let outcome = runtime.block_on(one(arguments, timeout));
+    let outcome = runtime.block_on(one(arguments));
     // Who was interrupted doesn't wait for standard input or output, which may hang for ever.
     runtime.shutdown_background();
     outcome
 }
 
 /// Makes one request.
-async fn one(arguments: Arguments, timeout: Option<Duration>) -> Result<ExitCode, Failure> {
+async fn one(arguments: Arguments) -> Result<ExitCode, Failure> {
     let interrupted = interrupted()?;
     let mut link = arguments.brokers.link()?;
     let read = request_body(arguments.body, arguments.frames, link.spool_folder.clone());
@@ -144,7 +142,7 @@ async fn one(arguments: Arguments, timeout: Option<Duration>) -> Result<ExitCode
             return Err(failure);
         }
     };
-    let ttl = timeout.unwrap_or(Duration::from_secs_f64(TIMEOUT));
+    let ttl = arguments.timeout.unwrap_or(TIMEOUT);
     if arguments.brokers.endpoints.len() > 1 {
         // Where the first one hangs, there is still time to ask the second.
         link.connect_timeout = link.connect_timeout.min(ttl / 2);
@@ -174,7 +172,7 @@ async fn one(arguments: Arguments, timeout: Option<Duration>) -> Result<ExitCode
             Err(Failure::failed(format!("{failure} ({})", arguments.brokers.dialect_hint())))
         }
         Err(Failure::Failed(failure)) if status.connected.is_none() => {
-            let hint = if status.is_refused { arguments.brokers.login_hint() } else { "" };
+            let hint = if status.is_refused { format!("; {}", arguments.brokers.login_hint()) } else { String::new() };
             Err(Failure::failed(format!("{failure} (no connection: {}{hint})", status.failure)))
         }
         Err(failure) => Err(failure),
@@ -223,7 +221,7 @@ async fn to_output(body: Body) -> Result<(), Failure> {
 /// Says once each, if it is so after a moment, that there is no broker to talk to, and that the broker refuses requests for a while: they
 /// go on waiting. Never ends.
 pub async fn say_what_is_waited_for(client: &Client) -> Infallible {
-    tokio::time::sleep(TOLD_AFTER).await;
+    tokio::time::sleep(WAIT_SHOWN_AFTER).await;
     let status = client.status();
     if status.connected.is_none() {
         say(format_args!("tow: no connection to a broker, still trying: {}", Shown(&status.failure)));
@@ -236,7 +234,7 @@ pub async fn say_what_is_waited_for(client: &Client) -> Infallible {
             ));
             return std::future::pending().await;
         }
-        tokio::time::sleep(TOLD_AFTER).await;
+        tokio::time::sleep(WAIT_SHOWN_AFTER).await;
     }
 }
 

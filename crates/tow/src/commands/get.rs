@@ -1,14 +1,12 @@
 //! `tow get`: a file, a directory or a glob from a server.
 
-#![allow(rustdoc::broken_intra_doc_links, reason = "brackets in the help of arguments are no links")]
-
-use crate::cli::auth_args::mechanism_as;
+use crate::cli::connect_args::FileServerArgs;
 use crate::cli::escape::Shown;
 use crate::cli::exit::Failure;
 use crate::cli::location::Location;
 use crate::cli::output::{put_out, say};
 use crate::cli::progress::{Bar, human_bytes};
-use crate::cli::units::{seconds, size};
+use crate::cli::units::size;
 use crate::runtime::rlimits::own_usage;
 use crate::runtime::watchdog::{Attended, ENDING, Hangs, Pulse, end_anyway};
 use serde_json::json;
@@ -18,13 +16,12 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use towpath_files::client::{
-    CancelHandle, ConnectOptions, Destination, GetError, GetOptions, Progress, Source, Summary, TransferError, get,
+    CancelHandle, Destination, GetError, GetOptions, Progress, Source, Summary, TransferError, get,
 };
 use towpath_files::limits::{CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CREDIT_BYTES_MAX};
 use towpath_files::path::RelPath;
 use towpath_files::protocol::ErrorCode;
 use towpath_files::protocol::control::Compression;
-use towpath_sockets::Endpoint;
 
 /// Failures of single files that are printed, and warnings.
 const LINES_SHOWN_MAX: usize = 20;
@@ -35,92 +32,56 @@ const SILENCE_BEYOND: Duration = Duration::from_secs(1);
 /// What is good about a transfer that ended early.
 const KEPT: &str = "What has arrived is kept, and the same command goes on with it.";
 
-/// How to reach a server.
-#[derive(clap::Args)]
-pub struct ConnectArguments {
-    /// Seconds to try for the first connection.
-    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = seconds, allow_negative_numbers = true)]
-    connect_timeout: u64,
-    /// Seconds without any progress, a lost connection included, before giving up.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = seconds, allow_negative_numbers = true)]
-    timeout: u64,
-    /// Log in by PLAIN; the password is taken from the environment variable TOW_PASSWORD.
-    #[arg(long)]
-    user: Option<String>,
-}
-
-impl ConnectArguments {
-    /// The options of a connection to that endpoint.
-    pub fn options(&self, endpoint: Endpoint) -> Result<ConnectOptions, Failure> {
-        let mut options = ConnectOptions::new(endpoint);
-        options.connect_timeout = Duration::from_secs(self.connect_timeout);
-        options.idle_timeout = Duration::from_secs(self.timeout);
-        options.mechanism = mechanism_as(self.user.as_ref())?;
-        Ok(options)
-    }
-
-    /// Says of what a transfer as a whole failed, and what can be done about it; errors of connecting and of the destination say the
-    /// first themselves.
-    pub fn failure_at(&self, location: &OsStr, error: &GetError) -> Failure {
-        let is_glob = || Location::parse(location).is_ok_and(|location| location.is_glob());
-        match error {
-            GetError::Transfer(
-                TransferError::Refused { code: ErrorCode::NotFound, .. }
-                | TransferError::Unmet { code: ErrorCode::NotFound, .. },
-            ) if is_glob() => {
-                let hint = "a \\ before * ? [ { takes it as it is";
-                Failure::failed(format!("{}: {error}; {hint}", location.display()))
-            }
-            GetError::Transfer(_) => Failure::failed(format!("{}: {error}", location.display())),
-            GetError::Refused { .. } if self.user.is_none() => {
-                Failure::failed(format!("{error} (does it want a --user?)"))
-            }
-            GetError::Refused { .. } => {
-                Failure::failed(format!("{error} (does it want no --user, or are it and TOW_PASSWORD wrong?)"))
-            }
-            _ => Failure::failed(error),
-        }
+/// Explains why a transfer failed, and what to do. Errors of connecting and of the destination name their place themselves.
+pub fn failure_at(location: &OsStr, error: &GetError, server: &FileServerArgs) -> Failure {
+    let is_glob = || Location::parse(location).is_ok_and(|location| location.is_glob());
+    match error {
+        GetError::Transfer(
+            TransferError::Refused { code: ErrorCode::NotFound, .. }
+            | TransferError::Unmet { code: ErrorCode::NotFound, .. },
+        ) if is_glob() => Failure::failed(format!(
+            "{}: {error}; to take * ? [ or {{ literally, put a \\ before it",
+            location.display()
+        )),
+        GetError::Transfer(_) => Failure::failed(format!("{}: {error}", location.display())),
+        GetError::Refused { .. } => Failure::failed(format!("{error} ({})", server.login_hint())),
+        _ => Failure::failed(error),
     }
 }
 
-/// What `tow get` is told.
+/// Arguments of `tow get`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// tcp://HOST:PORT/PATH or ipc://SOCKET:/PATH: a file, a directory (with all below it), or a glob, of * ? [a-z] {a,b} and
-    /// ** across directories; a \ before * ? [ { takes it as it is.
+    /// File, directory or glob (* ? [a-z] {a,b} **): tcp://HOST:PORT/PATH or ipc://SOCKET:/PATH.
     location: OsString,
-    /// A single file goes to this path, or into it if it is a directory; what is in a directory, or matches a glob, goes directly
-    /// into it. - writes a single file to standard output. Default: the source's own name here, or here for a glob. A link where a file
-    /// goes is replaced, not followed; one to a device or a pipe, such as /dev/stdout, is refused. A directory that is made gets the mode and time of the source,
-    /// and what is in it theirs; one that is there already, and what is in it is merged into, gets the time and keeps its mode.
+    /// Where to write; - is standard output [default: the source's name; of a glob .]
     destination: Option<PathBuf>,
-    /// One JSON object at the end, also of a transfer that failed or was interrupted.
+    /// Print one JSON object at the end, also of a failed transfer.
     #[arg(long)]
     json: bool,
-    /// No progress bar.
+    /// Show no progress bar.
     #[arg(long, short)]
     quiet: bool,
-    /// Don't check what comes against the file's BLAKE3 digest.
+    /// Don't check files against their BLAKE3 digests.
     #[arg(long)]
     no_verify: bool,
-    /// Let the server compress what shrinks: for slow links.
+    /// Let the server compress what shrinks, for slow links.
     #[arg(long)]
     zstd: bool,
-    /// The largest piece in one frame, such as 256K: from 4K to 4M, and not over the window [default: 1M, with --zstd
-    /// 256K, or the window if that is less].
+    /// Largest piece in one frame, from 4K to 4M [default: 1M, with --zstd 256K, at most the window]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     chunk: Option<u64>,
-    /// The credit: what may be on the way or not yet written, such as 32M for long fat links.
+    /// How much may be in flight; raise it for long fat links.
     #[arg(long, value_name = "SIZE", default_value = "8M", value_parser = size)]
     window: u64,
     /// Sync each file before it gets its name, and its directory after.
     #[arg(long)]
     fsync: bool,
-    /// Receive and drop: for measuring.
+    // Drops what arrives, for measuring.
     #[arg(long, hide = true)]
     discard: bool,
     #[command(flatten)]
-    connect: ConnectArguments,
+    server: FileServerArgs,
 }
 
 /// Of a compressed piece nothing can be kept before it is whole, and it comes over a slow link.
@@ -158,7 +119,7 @@ pub fn end_on_interrupt(pulse: Pulse) -> Result<CancelHandle, Failure> {
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let location = Location::parse(&arguments.location)?;
     let mut options = GetOptions::new(location.endpoint.clone(), source_of(&location)?);
-    options.connect = arguments.connect.options(location.endpoint)?;
+    options.connect = arguments.server.options(location.endpoint)?;
     options.verify = !arguments.no_verify;
     options.compress = arguments.zstd.then_some(Compression::Zstd);
     let chunk_bytes = if arguments.zstd { COMPRESSED_CHUNK_BYTES } else { CHUNK_BYTES_DEFAULT };
@@ -220,7 +181,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Err(error) => {
             // What the transfer failed of is what the person wants to know.
             let _ = show(failure_object(&last, &error.to_string(), begun.elapsed()));
-            let failure = arguments.connect.failure_at(&arguments.location, &error);
+            let failure = failure_at(&arguments.location, &error, &arguments.server);
             let is_kept =
                 is_path && last.received_bytes > 0 && matches!(error, GetError::Transfer(_) | GetError::Hangs { .. });
             return Err(if is_kept { Failure::failed(format!("{failure}\n{KEPT}")) } else { failure });

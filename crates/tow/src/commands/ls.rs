@@ -1,11 +1,10 @@
 //! `tow ls`: what a server has.
 
-#![allow(rustdoc::broken_intra_doc_links, reason = "brackets in the help of arguments are no links")]
-
+use crate::cli::connect_args::FileServerArgs;
 use crate::cli::exit::Failure;
 use crate::cli::location::Location;
 use crate::cli::progress::human_bytes;
-use crate::commands::get::{ConnectArguments, end_on_interrupt, source_of};
+use crate::commands::get::{end_on_interrupt, failure_at, source_of};
 use crate::runtime::watchdog::{Attended, ENDING, end_anyway};
 use std::ffi::OsString;
 use std::io::{BufWriter, Write};
@@ -14,23 +13,22 @@ use towpath_files::client::{CancelHandle, GetError, ListOptions, Source, Transfe
 use towpath_files::path::Escaped;
 use towpath_files::protocol::control::{Base, EntryKind, ListEntry, ListTarget, WirePath};
 
-/// What `tow ls` is told.
+/// Arguments of `tow ls`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// tcp://HOST:PORT/[PATH] or ipc://SOCKET:/[PATH]; the path may be a glob, of * ? [a-z] {a,b} and ** across
-    /// directories; a \ before * ? [ { takes it as it is.
+    /// File, directory or glob (* ? [a-z] {a,b} **): tcp://HOST:PORT/PATH or ipc://SOCKET:/PATH.
     location: OsString,
-    /// With all that is below directories.
+    /// List everything below directories.
     #[arg(long, short)]
     recursive: bool,
-    /// With the BLAKE3 digest of each file; the server hashes what it doesn't remember.
+    /// Show the BLAKE3 digest of each file; hashing may take a while.
     #[arg(long)]
     digest: bool,
-    /// One JSON object for each entry, as the protocol has it.
+    /// Print one JSON object per entry.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    connect: ConnectArguments,
+    server: FileServerArgs,
 }
 
 /// Lists.
@@ -41,7 +39,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         Source::Glob(glob) => ListTarget::Glob { glob },
     };
     let options = ListOptions {
-        connect: arguments.connect.options(location.endpoint)?,
+        connect: arguments.server.options(location.endpoint)?,
         target,
         recursive: arguments.recursive,
         digest: arguments.digest,
@@ -53,9 +51,9 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let listed = attended.run(None, ENDING, move || print(&options, as_json, &cancel))?;
     let listed = listed.unwrap_or_else(|_| {
         let interrupted = GetError::Transfer(TransferError::Cancelled);
-        end_anyway(&arguments.connect.failure_at(&arguments.location, &interrupted), || {})
+        end_anyway(&failure_at(&arguments.location, &interrupted, &arguments.server), || {})
     });
-    let unreadable = listed.map_err(|error| arguments.connect.failure_at(&arguments.location, &error))?;
+    let unreadable = listed.map_err(|error| failure_at(&arguments.location, &error, &arguments.server))?;
     Ok(ExitCode::from(u8::from(unreadable > 0)))
 }
 

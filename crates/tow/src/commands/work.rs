@@ -1,10 +1,9 @@
 //! `tow work`: a worker that gives each request to a command, or echoes it.
 
-#![allow(rustdoc::broken_intra_doc_links, reason = "brackets in the help of arguments are no links")]
-
 use crate::cli::body_io::{Collector, NoPlace, PIECE_BYTES, Unread, open_large};
-use crate::cli::connect_args::BrokerArguments;
+use crate::cli::connect_args::BrokerArgs;
 use crate::cli::exit::Failure;
+use crate::cli::output::announce;
 use crate::cli::units::positive;
 use crate::runtime::which::executable;
 use rustix::io::Errno;
@@ -12,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use std::collections::HashSet;
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,27 +29,25 @@ const ECHO_JOBS: u32 = 4096;
 /// Bytes of a command's complaints that go into the reason of a failure: their end.
 const COMPLAINT_BYTES: usize = 2048;
 
-/// What `tow work` is told.
+/// Arguments of `tow work`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Which service.
+    /// Service to work for.
     service: String,
-    /// The command for each request: the request is its standard input, its standard output is the reply, and an exit status
-    /// other than 0 is a failure, with the end of its standard error as the reason. In its environment TOW_SERVICE is the service, and
-    /// TOW_ATTEMPT is over 1 where a worker may have executed the request before.
+    /// Command to run for each request, from standard input to standard output.
     #[arg(last = true, required_unless_present = "echo", conflicts_with = "echo")]
     command: Vec<OsString>,
-    #[command(flatten)]
-    brokers: BrokerArguments,
-    /// Requests at a time from each broker [default: 1; an echo: 4096].
-    #[arg(long, value_name = "N", value_parser = positive::<u32>, allow_negative_numbers = true)]
+    /// Requests at a time from each broker [default: 1; with --echo 4096]
+    #[arg(long, value_name = "N", value_parser = positive::<u32>)]
     jobs: Option<u32>,
-    /// Reply what is asked, without any command.
+    /// Reply with the request instead of running a command.
     #[arg(long)]
     echo: bool,
-    /// The echo takes so many milliseconds, of up to --jobs requests at the same time.
+    /// Milliseconds that each echo takes.
     #[arg(long, value_name = "MS", requires = "echo", conflicts_with = "command")]
     work_ms: Option<u64>,
+    #[command(flatten)]
+    brokers: BrokerArgs,
 }
 
 /// Works until a signal ends it.
@@ -73,10 +70,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         let worker = Arc::new(worker.map_err(Failure::usage)?);
         let commands = Arc::new(Running::default());
         end_on_signal(&worker, &commands)?;
-        let mut output = std::io::stdout().lock();
-        // Whoever started us may have closed our output; that is no reason not to work.
-        let _ = writeln!(output, "working on {service}").and_then(|()| output.flush());
-        drop(output);
+        announce([format!("working on {service}")]);
         if let Some(ms) = arguments.work_ms {
             let work = Duration::from_millis(ms);
             worker

@@ -12,6 +12,7 @@ mod destination;
 mod failover;
 mod features;
 mod hanging_disk;
+mod help;
 mod hostile_server;
 mod limits;
 mod logins;

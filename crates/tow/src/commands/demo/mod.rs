@@ -11,17 +11,17 @@ use running::Processes;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// What `tow demo` is told.
+/// Arguments of `tow demo`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// How much data, such as 64M or 2G.
-    #[arg(long, default_value = "1G", value_parser = size)]
+    /// Size of the file.
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     size: u64,
-    /// How many requests.
-    #[arg(long, default_value_t = 100_000)]
+    /// Number of requests.
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
     requests: u64,
-    /// Where to make the temporary folder.
-    #[arg(long)]
+    /// Where to make a temporary directory [default: the system's place for them]
+    #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
 }
 

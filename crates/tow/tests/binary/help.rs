@@ -1,0 +1,104 @@
+//! `--help` of each command: short, and in the words of the glossary.
+
+use crate::support::process::{run, tow};
+
+const COMMANDS: [&str; 8] = ["", "serve", "ls", "get", "broker", "work", "call", "demo"];
+
+/// Widest line.
+const COLUMNS: usize = 100;
+
+/// Most lines of one option or argument.
+const LINES_PER_OPTION: usize = 2;
+
+/// Most lines in all.
+const LINES: usize = 45;
+
+/// Phrases that the glossary replaces; `cargo xtask tidy` has words that are banned everywhere.
+const BANNED: [&str; 5] = ["whoever", "told to end", "under way", "patience", "what there is"];
+
+fn help_of(command: &str, option: &str) -> String {
+    let arguments = [command, option].into_iter().filter(|argument| !argument.is_empty());
+    let outcome = run(tow(arguments).env("COLUMNS", "200")).expect_code(0);
+    String::from_utf8(outcome.stdout).expect("UTF-8")
+}
+
+/// Lines of each option, argument or command, its own and those that continue it.
+fn lines_per_option(help: &str) -> Vec<(&str, usize)> {
+    let mut options: Vec<(&str, usize)> = Vec::new();
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    for line in help.lines().filter(|line| line.starts_with("  ")) {
+        match options.last_mut() {
+            Some((_, lines)) if indent(line) > 6 => *lines += 1,
+            _ => options.push((line, 1)),
+        }
+    }
+    options
+}
+
+#[test]
+fn help_is_short() {
+    for command in COMMANDS {
+        let help = help_of(command, "--help");
+        assert_eq!(help, help_of(command, "-h"), "tow {command}: one help, short or long");
+        assert!(help.lines().count() <= LINES, "tow {command} --help has over {LINES} lines:\n{help}");
+        for line in help.lines() {
+            assert!(line.chars().count() <= COLUMNS, "tow {command} --help: over {COLUMNS} columns: {line}");
+        }
+        for (option, lines) in lines_per_option(&help) {
+            assert!(lines <= LINES_PER_OPTION, "tow {command} --help: {lines} lines, shorten it: {option}");
+        }
+    }
+}
+
+#[test]
+fn help_uses_the_words_of_the_glossary() {
+    for command in COMMANDS {
+        let help = help_of(command, "--help");
+        let text = help.to_lowercase();
+        for word in BANNED {
+            assert!(!text.contains(word), "tow {command} --help says '{word}':\n{help}");
+        }
+    }
+}
+
+#[test]
+fn overview_says_what_to_type() {
+    let help = help_of("", "--help");
+    for command in COMMANDS.iter().filter(|command| !command.is_empty()) {
+        assert!(help.contains(&format!("\n  {command} ")), "tow --help doesn't list {command}:\n{help}");
+    }
+    for example in ["tow serve ", "tow get tcp://", "tow broker ", "tow work ", "tow call "] {
+        assert!(help.contains(example), "tow --help has no example of '{example}':\n{help}");
+    }
+    let version = run(&mut tow(["--version"])).expect_code(0);
+    assert_eq!(String::from_utf8_lossy(&version.stdout), format!("tow {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn renamed_options_keep_their_old_names() {
+    for (arguments, option) in [
+        (["serve", "/", "--max-clients", "0"], "--max-peers"),
+        (["serve", "/", "--max-clients-per-address", "0"], "--max-peers-per-address"),
+    ] {
+        let outcome = run(&mut tow(arguments)).expect_code(2);
+        assert!(outcome.stderr.contains(option), "tow {arguments:?}: {}", outcome.stderr);
+    }
+}
+
+#[test]
+fn times_and_sizes_have_units() {
+    for (arguments, is_good) in [
+        (["broker", "--grace", "500ms"], true),
+        (["broker", "--journal-retention", "7days"], true),
+        (["broker", "--max-memory", "2G"], true),
+        (["broker", "--max-memory", "100"], true),
+        (["broker", "--heartbeat", "0.5"], true),
+        (["broker", "--grace", "-1"], false),
+        (["broker", "--max-memory", "8MB"], false),
+    ] {
+        // Refused for the endpoint alone, if the value is good.
+        let outcome = run(tow(arguments).args(["--bind", "inproc://nobody"])).expect_code(2);
+        let names_endpoint = outcome.stderr.contains("inproc");
+        assert_eq!(names_endpoint, is_good, "tow {arguments:?}: {}", outcome.stderr);
+    }
+}
