@@ -1,7 +1,7 @@
-//! A segment's header, and the blocks behind it: one for all records that became durable at once.
+//! A segment's header, and the blocks behind it, one for each batch of records that became durable together.
 //!
-//! Behind the last block are [`BLOCK_HEADER_BYTES`] zeros, written with it and overwritten by the next. So an end that was meant
-//! looks different from a torn one, also in a file that is used again and is full of old blocks. Those have another salt.
+//! Behind the last block are [`BLOCK_HEADER_BYTES`] zeros, written with it and overwritten by the next. So a proper end
+//! differs from a torn one, also in a reused file full of old blocks, whose salt is another.
 
 use crc32c::{crc32c, crc32c_append};
 use towpath_requests::limits::JOURNAL_BLOCK_BYTES_MAX;
@@ -11,25 +11,25 @@ pub(super) const VERSION: u32 = 1;
 const MAGIC: &[u8; 8] = b"TOWJRNL\n";
 pub(super) const SEGMENT_HEADER_BYTES: usize = 64;
 pub(super) const BLOCK_HEADER_BYTES: usize = 32;
-/// Blocks begin at multiples of it.
+/// Alignment of blocks.
 pub(super) const ALIGNMENT: u64 = 16;
 
-/// What a segment says of itself.
+/// Header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SegmentHeader {
-    /// 1, 2, 3...
+    /// Numbers count from 1.
     pub(super) number: u32,
-    /// Random, in every header of a block of this segment.
+    /// Random; repeated in every block header of this segment.
     pub(super) salt: u64,
-    /// Of its first block. One more with each block of the journal.
+    /// Sequence number of the segment's first block. Each block of the journal adds one.
     pub(super) sequence: u64,
-    /// Where the segment before this ends. What is behind it doesn't count.
+    /// End of the previous segment. Anything behind it is ignored.
     pub(super) previous_end: u64,
-    /// More than any id in the segments before this.
+    /// Greater than any id in the previous segments.
     pub(super) next_id: u64,
 }
 
-/// Why a header is none.
+/// Why a segment header is rejected.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum BadHeader {
     Version(u32),
@@ -77,20 +77,20 @@ impl SegmentHeader {
     }
 }
 
-/// What is in front of the records that were written at once.
+/// Header in front of the records of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BlockHeader {
     pub(super) sequence: u64,
-    /// Bytes of its records.
+    /// Bytes of the records.
     pub(super) length: u32,
-    /// Its records.
+    /// Count of the records.
     pub(super) records: u32,
     own_checksum: u32,
     checksum: u32,
 }
 
 impl BlockHeader {
-    /// Writes the header of a block into its place in front of the records.
+    /// Writes the header of a block into the space in front of its records.
     pub(super) fn seal(block: &mut [u8], salt: u64, sequence: u64, records: u32) {
         let (header, bytes) = block.split_at_mut(BLOCK_HEADER_BYTES);
         header[..8].copy_from_slice(&salt.to_le_bytes());
@@ -102,7 +102,7 @@ impl BlockHeader {
         header[28..].copy_from_slice(&crc32c_append(own_checksum, bytes).to_le_bytes());
     }
 
-    /// The header of a block of this segment, or `None` if it is something else, or longer than a block can be.
+    /// Decodes the header of a block of this segment. `None` if it is anything else, or longer than a block can be.
     pub(super) fn decode(bytes: &[u8], salt: u64) -> Option<BlockHeader> {
         let bytes = bytes.first_chunk::<BLOCK_HEADER_BYTES>()?;
         if u64_at(bytes, 0) != salt || crc32c(&bytes[..24]) != u32_at(bytes, 24) {
@@ -118,13 +118,13 @@ impl BlockHeader {
         (header.length as usize <= JOURNAL_BLOCK_BYTES_MAX).then_some(header)
     }
 
-    /// Whether these are its records.
+    /// Whether these bytes match the checksum.
     pub(super) fn holds(&self, bytes: &[u8]) -> bool {
         bytes.len() == self.length as usize && crc32c_append(self.own_checksum, bytes) == self.checksum
     }
 }
 
-/// Where the next block begins, behind one that takes `bytes` with its header and begins at `offset`.
+/// Offset of the next block, after one of `bytes` with its header at `offset`.
 pub(super) fn next_offset(offset: u64, bytes: u64) -> u64 {
     (offset + bytes).next_multiple_of(ALIGNMENT)
 }

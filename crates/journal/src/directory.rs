@@ -1,4 +1,4 @@
-//! The journal's directory: made, locked, cleared of what a killed process left.
+//! The journal's directory: creating and locking it, and removing leftovers of a killed process.
 
 use super::JournalError;
 use super::segments::{NEXT_NAME, SPARE_SUFFIX};
@@ -12,19 +12,19 @@ use std::path::Path;
 
 const LOCK_NAME: &str = "lock";
 
-/// Makes the directory if it isn't there.
+/// Makes the directory if needed.
 pub(super) fn make_dir(dir: &Path) -> Result<(), JournalError> {
     if dir.is_dir() {
         return Ok(());
     }
     let cannot = || JournalError::io("make", dir);
     crate::spool::make_dir(dir).map_err(cannot())?;
-    // Its own name has to last as well.
+    // The directory's own name has to be durable as well.
     let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(parent).and_then(|parent| parent.sync_all()).map_err(cannot())
 }
 
-/// Makes the directory of bodies if it isn't there.
+/// Makes the directory of bodies if needed.
 pub(super) fn make_bodies(path: &Path, dir: &File) -> Result<(), JournalError> {
     let made = match mkdirat(dir, BODIES_NAME, Mode::RWXU) {
         Ok(()) => dir.sync_all(),
@@ -41,20 +41,20 @@ pub(super) fn open(path: &Path) -> Result<File, JournalError> {
     Ok(File::from(opened.map_err(|errno| JournalError::io("open", path)(errno.into()))?))
 }
 
-/// One process at a time may write. The directory is locked, so that it helps nobody to remove the file; the file is, because earlier
-/// builds lock nothing else.
+/// Takes the write lock. The directory is locked, so that removing the lock file doesn't help; the file is locked too, for
+/// earlier builds that lock nothing else.
 pub(super) fn lock(path: &Path, dir: &File) -> Result<File, JournalError> {
     lock_dir(path, dir, FlockOperation::NonBlockingLockExclusive)?;
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = openat(dir, LOCK_NAME, flags, Mode::RUSR | Mode::WUSR);
     let mut file = File::from(opened.map_err(|errno| JournalError::io("open", path.join(LOCK_NAME))(errno.into()))?);
     lock_file(path, &file, FlockOperation::NonBlockingLockExclusive)?;
-    // Only for the message of whoever comes second: that it can't be told is no reason not to start.
+    // Only for the message of a second process; failing to write it is no reason not to start.
     let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
     Ok(file)
 }
 
-/// Or some may read. A copy of a journal may be without the file that is locked: nobody writes to that.
+/// Takes the read lock. A copy of a journal may lack the lock file: nobody writes to it.
 pub(super) fn lock_to_read(path: &Path, dir: &File) -> Result<Option<File>, JournalError> {
     lock_dir(path, dir, FlockOperation::NonBlockingLockShared)?;
     match open_lock(dir) {
@@ -74,7 +74,7 @@ fn open_lock(dir: &File) -> Result<File, Errno> {
 fn lock_dir(path: &Path, dir: &File, operation: FlockOperation) -> Result<(), JournalError> {
     match flock(dir, operation) {
         Err(Errno::AGAIN) => Err(locked(path, open_lock(dir).ok().as_ref())),
-        // Not every file system locks directories. There the file is all there is.
+        // Not every file system locks directories; the file is enough there.
         _ => Ok(()),
     }
 }
@@ -87,7 +87,7 @@ fn lock_file(path: &Path, file: &File, operation: FlockOperation) -> Result<(), 
     }
 }
 
-/// Another process has it: which one, the file tells if it is there.
+/// The error for a journal that another process has, with that process's id from the lock file.
 fn locked(path: &Path, file: Option<&File>) -> JournalError {
     let mut text = String::new();
     if let Some(file) = file {
@@ -97,7 +97,7 @@ fn locked(path: &Path, file: Option<&File>) -> JournalError {
     JournalError::Locked { path: path.to_owned(), holder }
 }
 
-/// Removes segments that were to be, and those that were to be used again: a process has left them that was killed.
+/// Removes unfinished and spare segments of a killed process.
 pub(super) fn remove_spares<S: Storage>(storage: &S) -> Result<(), JournalError> {
     let names = storage.names().map_err(JournalError::io("list", storage.path("")))?;
     for name in names.iter().filter(|name| *name == NEXT_NAME || name.ends_with(SPARE_SUFFIX)) {
@@ -106,8 +106,8 @@ pub(super) fn remove_spares<S: Storage>(storage: &S) -> Result<(), JournalError>
     Ok(())
 }
 
-/// Removes bodies that no record names. All records have to be durable: of a request that has its outcome only in the system's
-/// memory, the body may still be needed.
+/// Removes bodies that no record names. All records must be durable: the body of a request whose outcome is only in the
+/// page cache may still be needed.
 pub(super) fn remove_bodies<S: Storage>(storage: &S, needed: &HashSet<String>) -> Result<(), JournalError> {
     let names = storage.body_names().map_err(JournalError::io("list", storage.body_path("")))?;
     let ours = |name: &&String| {

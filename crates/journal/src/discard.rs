@@ -1,7 +1,8 @@
-//! What becomes of requests for which the disk has no room, if nobody was told that they are kept.
+//! Giving up new requests when the disk is full, unless they were acknowledged.
 //!
-//! A block whose write failed may lie at the segment's end all the same, whole, as when there was no room for the zeros behind it. So its
-//! place is made an end first, durably; where that can't be done, all of it stays and is written when there is room.
+//! A block whose write failed may be whole on the disk all the same, for example if only the zeros behind it didn't fit.
+//! Its place is therefore durably marked as the end first; where that fails, the whole batch stays and is written when
+//! there is room.
 
 use super::index::body_name;
 use super::queue::Batch;
@@ -12,15 +13,15 @@ use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// The longest time for which nothing is tried. Tests have thousands of disks that are full once.
+/// Longest pause after the disk was full. Short in tests, which fill thousands of disks.
 const REST_MAX: Duration = if cfg!(test) { Duration::from_millis(4) } else { RETRY_MAX };
 
-/// A disk that was found full again so soon has been full in between.
+/// A disk found full again this soon was full all the time.
 const STILL_FULL: Duration = Duration::from_secs(2 * RETRY_MAX.as_secs());
 
 impl<S: Storage, W: Fn()> Writer<S, W> {
-    /// Takes all that is about new requests out of the batch and of what waits. Gives how long nothing should be tried: new ones are
-    /// refused at once meanwhile.
+    /// Removes everything about new requests from the batch and the queue. Returns the pause in which new requests are
+    /// refused at once.
     pub(super) fn give_up(&mut self, batch: &mut Batch) -> Duration {
         let is_taken_back = self.segments.take_back();
         let mut given_up = HashSet::new();
@@ -32,7 +33,7 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
             take_out(batch, &given_up, &mut files);
             queue.in_flight = batch.records_bytes();
         }
-        // Of these no file has its name yet.
+        // Bodies in the queue have no file name yet.
         take_out(&mut queue.batch, &given_up, &mut Vec::new());
         queue.given_up.get_or_insert_default().extend(given_up);
         self.shared.has_given_up.store(true, Ordering::Release);
@@ -55,19 +56,19 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
     }
 }
 
-/// All of it was encoded here.
+/// The records of a batch, all encoded by this process.
 fn records(batch: &Batch) -> impl Iterator<Item = Record<'_>> {
     let mut rest = batch.bytes.get(super::block::BLOCK_HEADER_BYTES..).unwrap_or_default();
     std::iter::from_fn(move || Record::take(&mut rest).ok())
 }
 
-/// The requests that a batch brings. Others of it were moved from an older segment, and have smaller ids.
+/// Ids of the new requests in a batch. Records moved by compaction have smaller ids.
 fn new_requests(batch: &Batch, next_id: u64, ids: &mut HashSet<u64>) {
     let accepted = records(batch).filter(|record| matches!(record.what, What::Accepted { .. }));
     ids.extend(accepted.map(|record| record.id).filter(|id| *id >= next_id));
 }
 
-/// Leaves out what is about these requests, and tells the files that they would have had.
+/// Removes records of these requests, and collects the names of their files.
 fn take_out(batch: &mut Batch, ids: &HashSet<u64>, files: &mut Vec<String>) {
     if ids.is_empty() {
         return;

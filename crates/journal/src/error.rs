@@ -1,4 +1,4 @@
-//! What can go wrong with a journal, told so that someone can do something about it.
+//! Errors of the journal, each with what to do about it.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,35 +7,35 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
-    /// Something about a file of the journal failed.
+    /// An operation on a file failed.
     #[error("{path}: cannot {action}: {source}", path = path.display())]
     Io {
-        /// What was tried.
+        /// Operation that failed.
         action: &'static str,
-        /// With which file or directory.
+        /// File or directory.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// Another process has it.
+    /// Another process has the journal open.
     #[error("{path}: another process is using this journal{holder}", path = path.display())]
     Locked {
         /// The journal's directory.
         path: PathBuf,
-        /// ` (process 123)`, or nothing if that isn't known.
+        /// ` (process 123)`, or empty if unknown.
         holder: String,
     },
-    /// The directory isn't where it was opened any more. Nothing is written to it, nor to another one.
+    /// The directory was moved, removed or replaced. Nothing is written to it, nor to its replacement.
     #[error(
         "{path}: this is not the directory any more in which the journal was opened: it was moved, removed or replaced. Nothing \
          is kept until it is put back, or the broker is restarted",
         path = path.display()
     )]
     Moved {
-        /// Where the journal's directory was.
+        /// Path of the journal's directory.
         path: PathBuf,
     },
-    /// What had become durable can't be read. Nothing was changed.
+    /// Durable records can't be read. Nothing was changed.
     #[error(
         "{path}: damaged at byte {offset}: {what}. Nothing was changed. Put the file back from a copy; or, to go on without \
          what the journal holds, move its directory away",
@@ -44,30 +44,30 @@ pub enum JournalError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Where in it, in bytes.
+        /// Offset of the damage.
         offset: u64,
-        /// What is wrong there.
+        /// Kind of the damage.
         what: &'static str,
     },
-    /// It was written by a build that is newer than this.
+    /// Written by a newer build.
     #[error("{path}: a journal of format {version}; this build knows format {known}. Use the build that wrote it", path = path.display(), known = super::block::VERSION)]
     UnknownVersion {
         /// The file.
         path: PathBuf,
-        /// The format that it says it has.
+        /// Format version of the file.
         version: u32,
     },
-    /// As much as may wait for the disk is waiting for it. Nothing was appended; there is room again when the journal wakes its
-    /// owner.
+    /// Too much is queued for the disk. Nothing was appended. There is room again when the journal wakes its owner.
     #[error("the journal's queue is full: the disk is slower than what comes in")]
     Full,
-    /// The journal can't be written now, as when the disk is full. Nothing was appended; it tries again by itself.
+    /// The journal can't be written for now, for example because the disk is full. Nothing was appended; writing is
+    /// retried.
     #[error("the journal cannot be written: {0}")]
     Failing(String),
-    /// An entry breaks a limit ([`towpath_requests::limits`]). Nothing was appended.
+    /// An entry exceeds a limit of [`towpath_requests::limits`]. Nothing was appended.
     #[error("{0} is larger than a journal takes")]
     TooLarge(&'static str),
-    /// A body that isn't in memory, nor a [`SpooledBody`](crate::spool::SpooledBody). Nothing was appended.
+    /// A body that is neither in memory nor a [`SpooledBody`](crate::spool::SpooledBody). Nothing was appended.
     #[error("a body that is neither in memory nor spooled")]
     UnknownBody,
     /// The journal's thread can't be started, or has ended.
@@ -76,7 +76,7 @@ pub enum JournalError {
 }
 
 impl JournalError {
-    /// Whether the disk has no room.
+    /// Whether the disk is full.
     pub(super) fn is_full(&self) -> bool {
         matches!(self, JournalError::Io { source, .. } if super::segments::is_full(source))
     }

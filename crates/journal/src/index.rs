@@ -1,21 +1,21 @@
-//! Which segment each record is in that is still needed. The journal's thread keeps it, to know what can be removed.
+//! Index of needed records by segment, kept by the journal's thread to decide which segments can be removed.
 
 use super::record::{Record, Stored, What};
 use foldhash::fast::RandomState;
 use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};
 
-/// The name of a file that holds a request's body, or its outcome's.
+/// File name of the body of a request, or of its outcome.
 pub(super) fn body_name(id: u64, of_outcome: bool) -> String {
     format!("{id:016x}.{}", if of_outcome { "outcome" } else { "request" })
 }
 
-/// Where what is known of a request is. A segment of 0 is none.
+/// Segments that hold the records of a request. Segment 0 means none.
 #[derive(Clone, Copy, Default)]
 struct Slot {
     accepted_in: u32,
     accepted_bytes: u32,
-    /// What its record takes without the body.
+    /// Bytes of the record without the body.
     head_bytes: u32,
     finished_in: u32,
     finished_bytes: u32,
@@ -23,27 +23,27 @@ struct Slot {
     outcome_file: bool,
 }
 
-/// What of a record is still needed.
+/// How much of a record is still needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Needed {
     No,
-    /// A request that has its outcome.
+    /// A request whose outcome is known.
     WithoutBody,
     Whole,
 }
 
-/// All requests that aren't forgotten, and how much of each segment is needed.
+/// Requests that aren't forgotten, and the needed bytes of each segment.
 #[derive(Default)]
 pub(super) struct Index {
     slots: HashMap<u64, Slot, RandomState>,
-    /// Bytes needed of each segment, from `first` on.
+    /// Needed bytes of each segment, from `first` on.
     needed: VecDeque<u64>,
     first: u32,
     total: u64,
 }
 
 impl Index {
-    /// Takes in a record that is in a segment. `unneeded` is told the names of files that aren't needed any more.
+    /// Adds a record. `unneeded` is called with the names of files that are no longer needed.
     pub(super) fn apply(&mut self, record: &Record, segment: u32, mut unneeded: impl FnMut(String)) {
         let bytes = record.bytes.len() as u32;
         match record.what {
@@ -85,7 +85,7 @@ impl Index {
         }
     }
 
-    /// What of a record, which is in this segment, has to be kept.
+    /// How much of a record in this segment has to be kept.
     pub(super) fn needed(&self, record: &Record, segment: u32) -> Needed {
         let Some(slot) = self.slots.get(&record.id) else { return Needed::No };
         match record.what {
@@ -96,22 +96,22 @@ impl Index {
         }
     }
 
-    /// Bytes needed of a segment.
+    /// Needed bytes of a segment.
     pub(super) fn needed_of(&self, segment: u32) -> u64 {
         segment.checked_sub(self.first).and_then(|index| self.needed.get(index as usize)).copied().unwrap_or(0)
     }
 
-    /// Bytes needed of all segments.
+    /// Needed bytes of all segments.
     pub(super) fn total(&self) -> u64 {
         self.total
     }
 
-    /// Requests that aren't forgotten.
+    /// Count of requests that aren't forgotten.
     pub(super) fn requests(&self) -> usize {
         self.slots.len()
     }
 
-    /// Segments before this are gone.
+    /// Drops segments before this one.
     pub(super) fn forget_before(&mut self, segment: u32) {
         while self.first < segment && self.needed.pop_front().is_some() {
             self.first += 1;

@@ -1,4 +1,4 @@
-//! What is in a journal, for people who look for something; and the same for a fuzzer.
+//! Reading a journal for people, and for a fuzzer.
 
 use super::JournalError;
 use super::block::SegmentHeader;
@@ -10,61 +10,61 @@ use super::storage::{DirStorage, StorageFile};
 use std::io;
 use std::path::Path;
 
-/// A record as it is in the journal, needed or not.
+/// A record of the journal, needed or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspected {
-    /// The segment it is in.
+    /// Number of its segment.
     pub segment: u32,
-    /// Whose request.
+    /// Id of the request.
     pub id: u64,
-    /// Bytes that it takes there.
+    /// Size of the record in bytes.
     pub bytes: usize,
-    /// What it says.
+    /// Content of the record.
     pub kind: InspectedKind,
 }
 
-/// What a record says.
+/// Content of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InspectedKind {
     /// A request was accepted.
     Accepted {
-        /// Who sent it.
+        /// Client that sent it.
         client: [u8; 16],
-        /// How the client calls it.
+        /// Number that the client gave it.
         number: u64,
-        /// What it is for.
+        /// Name of the service.
         service: Vec<u8>,
-        /// When it need not be done any more, in milliseconds since 1970; 0 is never.
+        /// Expiry in milliseconds since 1970. 0: never.
         expires_unix_ms: u64,
-        /// Bytes of its body.
+        /// Bytes of the body.
         body_bytes: u64,
     },
-    /// It has its outcome.
+    /// The request has an outcome.
     Finished {
-        /// How it ended.
+        /// Status of the outcome.
         status: u16,
         /// Bytes of the outcome's body.
         body_bytes: u64,
     },
-    /// Nothing of it is needed any more.
+    /// The request is no longer needed.
     Forgotten,
 }
 
 /// A segment of a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InspectedSegment {
-    /// Its number.
+    /// Number of the segment.
     pub number: u32,
-    /// Where its blocks end, in bytes.
+    /// Offset behind the last block.
     pub end: u64,
-    /// Bytes of its records that are still needed.
+    /// Bytes of records that are still needed.
     pub needed_bytes: u64,
 }
 
-/// Reads a journal that no process has open, changing nothing, and gives every record to `each`, in the order in which they were
-/// written. Tells the segments, and the end that would be cut off.
+/// Reads a journal that no process has open, without changing it, and calls `each` with every record in the order of
+/// writing. Returns the segments, and the end that recovery would cut off.
 ///
-/// Errors: as of [`super::Journal::open`].
+/// Errors: like [`super::Journal::open`].
 pub fn inspect(
     dir: &Path,
     mut each: impl FnMut(Inspected),
@@ -95,7 +95,7 @@ pub fn inspect(
     Ok((found.segments.iter().map(described).collect(), found.cut))
 }
 
-/// A segment in memory, which can only be read.
+/// A read-only segment in memory.
 struct SegmentBytes<'a>(&'a [u8]);
 
 impl StorageFile for SegmentBytes<'_> {
@@ -127,8 +127,8 @@ impl StorageFile for SegmentBytes<'_> {
     }
 }
 
-/// Reads `data` as records, and as a segment with all checksums made right, as a fuzzer wants it. What is understood has to keep the
-/// limits, and to be the same once it was written again.
+/// Reads `data` as records, and as a segment with all checksums corrected, for a fuzzer. Decoded records must respect the
+/// limits and stay the same when encoded again.
 #[doc(hidden)]
 pub fn fuzz_segment(data: &[u8]) {
     let mut rest = data;
@@ -137,7 +137,7 @@ pub fn fuzz_segment(data: &[u8]) {
     }
     let _ = SegmentHeader::decode(data);
 
-    // As it is, and as one block with its checksums made right.
+    // Raw, and as one block with correct checksums.
     let header = SegmentHeader { number: 1, salt: 7, sequence: 1, previous_end: 64, next_id: 1 };
     let mut segment = header.encode().to_vec();
     segment.extend_from_slice(data);
@@ -159,7 +159,7 @@ fn read_segment(segment: &[u8], header: &SegmentHeader) -> usize {
             check_record(&record);
         }
     }
-    // It ends, whatever is there.
+    // Must end, whatever the bytes are.
     let _ = reader.later_block();
     blocks
 }

@@ -1,8 +1,9 @@
-//! The journal: what a broker has accepted and not yet brought to its end, on disk.
+//! The journal: requests that a broker has accepted and not yet finished, on disk.
 //!
-//! [`Journal::append`] copies an entry into memory; a thread of the journal writes whatever has come together, syncs it, and says how
-//! far it got ([`Journal::durable`]). So one sync is shared by all that came while the one before it ran, and the owner never waits.
-//! docs/formats/journal.md has the format, what is recovered, and why this isn't an embedded store.
+//! [`Journal::append`] copies an entry into memory. The journal's thread writes all entries that have come together, syncs
+//! them, and publishes how far it got ([`Journal::durable`]). One sync is shared by all entries that came during the
+//! previous one, and the owner never waits. docs/formats/journal.md has the format, recovery, and why this isn't an
+//! embedded store.
 
 mod block;
 mod compaction;
@@ -45,13 +46,13 @@ use towpath_requests::limits::{JOURNAL_PENDING_BYTES_MAX, JOURNAL_RECORD_BYTES_M
 const SEGMENT_BYTES_MIN: u64 = 4 * 1024;
 const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 
-/// An open journal. When it is dropped it is closed, but an error isn't told.
+/// An open journal. Dropping closes it, without reporting errors.
 #[derive(Debug)]
 pub struct Journal {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<Result<(), JournalError>>>,
     pending_bytes: usize,
-    /// Held as long as the thread writes.
+    /// Held while the thread writes.
     _lock: Option<File>,
 }
 
@@ -62,10 +63,10 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Journal {
-    /// Opens the journal in a directory, or makes one. `wake` is called by the journal's thread whenever more has become durable, and
-    /// when an attempt to write has failed; it must not block.
+    /// Opens the journal in a directory, creating it if needed. `wake` is called by the journal's thread whenever more is
+    /// durable and when a write has failed; it must not block.
     ///
-    /// Errors: another process has the journal; what had become durable is damaged; the directory can't be written.
+    /// Errors: another process has the journal; durable records are damaged; the directory can't be written.
     pub fn open(
         dir: &Path,
         options: JournalOptions,
@@ -75,7 +76,7 @@ impl Journal {
         let opened = directory::open(dir)?;
         let lock = directory::lock(dir, &opened)?;
         directory::make_bodies(dir, &opened)?;
-        // It is locked as long as the thread has it.
+        // Locked as long as the thread has it.
         Journal::open_on(DirStorage::new(dir, opened, true), &options, Some(lock), wake)
     }
 
@@ -98,12 +99,12 @@ impl Journal {
         }
         let (requests, files) = loading.replay.finish(&storage, found.cut.as_mut())?;
         directory::remove_spares(&storage)?;
-        // The last segment may have its name in the system's memory only, if the process before was killed then: a crash of the machine
-        // must not take it away and leave the next one.
+        // The last segment's name may only be in the page cache if the previous process was killed. A machine crash must
+        // not lose it and keep the next one.
         storage.sync().map_err(JournalError::io("sync", storage.path("")))?;
 
-        // What was written last may be in the system's memory only, or not even there if syncing it had failed. It is written again, as
-        // the first block of a new segment; so it doesn't matter what was found of it behind the end of the old one.
+        // The last block may only be in the page cache, or lost if its sync had failed. It is written again as the first
+        // block of a new segment, so the old copy doesn't matter.
         let last_segment = found.segments.last().map(|segment| segment.number);
         let mut batch = None;
         let mut end = found.segments.last().map_or(block::SEGMENT_HEADER_BYTES as u64, |segment| segment.end);
@@ -153,10 +154,11 @@ impl Journal {
         Ok((journal, Recovered { requests, cut: found.cut, next_id: found.next_id }))
     }
 
-    /// Appends to what is written next, in memory; it never waits for the disk. After an error nothing was appended.
+    /// Appends to the next batch, in memory, without waiting for the disk. After an error nothing was appended.
     ///
-    /// Errors: [`JournalError::Full`] if too much waits, [`JournalError::Failing`] while the journal can't be written, or until
-    /// what was given up is taken note of, [`JournalError::TooLarge`] and [`JournalError::UnknownBody`] for what a journal doesn't take.
+    /// Errors: [`JournalError::Full`] if too much is queued; [`JournalError::Failing`] while the journal can't be written,
+    /// or until [`Journal::take_given_up`] was called; [`JournalError::TooLarge`] and [`JournalError::UnknownBody`] for
+    /// entries that a journal doesn't take.
     pub fn append(&mut self, entry: &Entry) -> Result<Lsn, JournalError> {
         if let Some(why) = self.shared.failure() {
             return Err(JournalError::Failing(why));
@@ -183,15 +185,15 @@ impl Journal {
         Ok(lsn)
     }
 
-    /// How far the journal is durable: every entry with a smaller number is. Only loads an atomic.
+    /// Position below which all entries are durable. One atomic load.
     #[inline]
     pub fn durable(&self) -> Lsn {
         Lsn(self.shared.durable.load(Ordering::Acquire))
     }
 
-    /// If the disk was found full since this was asked last: the requests that were given up because of that, if any. Nothing of them is
-    /// in the journal, nor will be, whatever was appended of them; nothing more may be. To be asked after [`Journal::durable`], which says
-    /// nothing of them. `None` at all times without [`JournalOptions::gives_up`].
+    /// Requests given up because the disk was found full since the last call, if it was. No entry of them is in the journal
+    /// or will be, and no more may be appended. Call after [`Journal::durable`], which doesn't cover them. Always `None`
+    /// without [`JournalOptions::gives_up`].
     #[inline]
     pub fn take_given_up(&mut self) -> Option<Vec<u64>> {
         if !self.shared.has_given_up.load(Ordering::Acquire) {
@@ -202,12 +204,12 @@ impl Journal {
         queue.given_up.take()
     }
 
-    /// Whether it can be written.
+    /// Whether the journal can be written.
     pub fn status(&self) -> Status {
         self.shared.failure().map_or(Status::Working, Status::Failing)
     }
 
-    /// Bytes that wait for the disk.
+    /// Bytes queued for the disk.
     pub fn pending_bytes(&self) -> usize {
         let queue = self.shared.queue();
         queue.in_flight + queue.batch.records_bytes()
@@ -226,8 +228,8 @@ impl Journal {
         }
     }
 
-    /// Makes everything durable and ends the thread. If writing fails it is tried once more, and what isn't durable then is given up:
-    /// nobody was told that it is.
+    /// Makes everything durable and ends the thread. A failed write is retried once; entries that aren't durable then are
+    /// given up, which nobody was promised.
     pub fn close(mut self) -> Result<(), JournalError> {
         self.end()
     }
@@ -247,7 +249,7 @@ impl Drop for Journal {
     }
 }
 
-/// Says that the thread has ended, however it did.
+/// Marks the thread as ended, also when it panics.
 struct Ended(Arc<Shared>);
 
 impl Drop for Ended {
@@ -256,7 +258,7 @@ impl Drop for Ended {
     }
 }
 
-/// The body of an entry that has to get a name among the bodies.
+/// The body of an entry that needs a file name.
 fn body_in_file(entry: &Entry) -> Result<Option<PendingBody>, JournalError> {
     let (id, body, of_outcome) = match entry {
         Entry::Accepted { id, body, .. } => (*id, body, false),

@@ -1,4 +1,4 @@
-//! What lies between the journal's owner and its thread: records that wait, and how far it got.
+//! The queue between the journal's owner and its thread.
 
 use super::block::BLOCK_HEADER_BYTES;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,25 +6,25 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use towpath_requests::body::LargeBody;
 
-/// A buffer larger than this isn't kept for the next batch.
+/// Larger buffers aren't reused.
 const BUFFER_KEPT_BYTES: usize = 16 * 1024 * 1024;
 
-/// Records that become durable at once: a block, but for its header, whose room is in front.
+/// Records that become durable together: a block, with space for its header in front.
 pub(super) struct Batch {
     pub(super) bytes: Vec<u8>,
     pub(super) records: u32,
-    /// When this batch is durable, all records numbered below this are.
+    /// Position of the first record after this batch.
     pub(super) upto: u64,
-    /// Bodies that have to get their names first.
+    /// Bodies that must get their names first.
     pub(super) bodies: Vec<PendingBody>,
 }
 
 pub(super) struct PendingBody {
     pub(super) name: String,
     pub(super) body: Arc<dyn LargeBody>,
-    /// It has its name, and its bytes are on the disk.
+    /// Has its name, and its bytes are synced.
     pub(super) kept: bool,
-    /// Syncing it failed: what the system then has of the file is anyone's guess, so that it is written once more.
+    /// Its sync failed, so that the page cache is unreliable: it is written once more.
     pub(super) copy: bool,
 }
 
@@ -39,12 +39,12 @@ impl Batch {
         self.bytes.len() == BLOCK_HEADER_BYTES
     }
 
-    /// Bytes of its records.
+    /// Bytes of the records.
     pub(super) fn records_bytes(&self) -> usize {
         self.bytes.len() - BLOCK_HEADER_BYTES
     }
 
-    /// Empty, with its memory unless that is a lot.
+    /// Empties the batch and keeps its memory unless that is large.
     pub(super) fn reset(&mut self) {
         if self.bytes.capacity() > BUFFER_KEPT_BYTES {
             self.bytes = vec![0; BLOCK_HEADER_BYTES];
@@ -60,23 +60,23 @@ pub(super) struct Queue {
     pub(super) batch: Batch,
     /// Bytes of the batch that is being written.
     pub(super) in_flight: usize,
-    /// The number of the next record.
+    /// Position of the next record.
     pub(super) next: u64,
-    /// The disk was found full: these requests, if any, aren't written. Nothing is appended before the owner has taken note of it: it
+    /// The disk was found full: these requests aren't written. Nothing is appended before the owner has read this, since it
     /// may be about one of them.
     pub(super) given_up: Option<Vec<u64>>,
-    /// The thread waits for something to do.
+    /// The thread waits for work.
     idle: bool,
     closing: bool,
 }
 
-/// Shared by the two.
+/// State shared by owner and thread.
 #[derive(Default)]
 pub(super) struct Shared {
     queue: Mutex<Queue>,
     changed: Condvar,
     pub(super) durable: AtomicU64,
-    /// Whether there is something to take note of.
+    /// Whether `given_up` is set.
     pub(super) has_given_up: AtomicBool,
     failing: AtomicBool,
     failure: Mutex<String>,
@@ -90,11 +90,11 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn queue(&self) -> MutexGuard<'_, Queue> {
-        // Nothing that is done under the lock can leave it half done.
+        // No operation under the lock can leave it half done.
         self.queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Gives the lock back, and wakes the thread if it has nothing to do.
+    /// Releases the lock, and wakes the thread if it is idle.
     pub(super) fn appended(&self, mut queue: MutexGuard<'_, Queue>) {
         let idle = std::mem::take(&mut queue.idle);
         drop(queue);
@@ -108,8 +108,8 @@ impl Shared {
         self.changed.notify_one();
     }
 
-    /// Takes what waits, leaving `empty` in its place; waits for something until there is something else to do, if there is. `None` if
-    /// nothing is left, and nothing will come.
+    /// Takes the queued batch and leaves `empty` in its place. Waits for one until `until`, if there is other work then.
+    /// `None` if the queue is empty and closed.
     pub(super) fn take(&self, empty: Batch, until: Option<Instant>) -> Option<Batch> {
         let mut queue = self.queue();
         while queue.batch.is_empty() {
@@ -133,7 +133,7 @@ impl Shared {
         Some(batch)
     }
 
-    /// Says that all records below `upto` are durable.
+    /// Publishes that all records below `upto` are durable.
     pub(super) fn publish(&self, upto: u64) {
         self.queue().in_flight = 0;
         self.commits.fetch_add(1, Ordering::Relaxed);
@@ -143,12 +143,12 @@ impl Shared {
         }
     }
 
-    /// Whether the owner wants the journal closed.
+    /// Whether the owner is closing the journal.
     pub(super) fn is_closing(&self) -> bool {
         self.queue().closing
     }
 
-    /// Says that writing failed.
+    /// Records a failed write.
     pub(super) fn failed(&self, error: &super::JournalError) {
         let text = error.to_string();
         let mut failure = self.failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -160,17 +160,17 @@ impl Shared {
         self.failing.store(true, Ordering::Release);
     }
 
-    /// Waits before writing is tried again, unless the journal is to be closed.
+    /// Waits before a retry, unless the journal is closing.
     pub(super) fn rest(&self, wait: Duration) {
         let queue = self.queue();
         if queue.closing {
             return;
         }
-        // Woken early only by a close.
+        // Only a close wakes it early.
         let (_queue, _) = self.changed.wait_timeout(queue, wait).unwrap_or_else(|poisoned| poisoned.into_inner());
     }
 
-    /// The last failure, unless writing works again.
+    /// Last error, until writing works again.
     pub(super) fn failure(&self) -> Option<String> {
         if !self.failing.load(Ordering::Acquire) {
             return None;
@@ -178,7 +178,7 @@ impl Shared {
         Some(self.failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone())
     }
 
-    /// The thread has ended with this.
+    /// Records why the thread ended.
     pub(super) fn ended(&self, why: &str) {
         *self.failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = why.to_owned();
         self.failing.store(true, Ordering::Release);

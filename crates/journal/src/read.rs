@@ -1,30 +1,30 @@
-//! Reading segments block by block: at the start, when one is cleaned, and to show what is in it.
+//! Reading segments block by block: for recovery, compaction and inspection.
 
 use super::block::{ALIGNMENT, BLOCK_HEADER_BYTES, BlockHeader, SEGMENT_HEADER_BYTES, SegmentHeader, next_offset};
 use super::storage::StorageFile;
 use std::io;
 use towpath_buffers::PageBuffer;
 
-/// What is read at once if blocks are small.
+/// Read size if blocks are small.
 const WINDOW_BYTES: usize = 256 * 1024;
-/// A window larger than this is let go of when it isn't needed any more.
+/// Larger windows aren't reused.
 const WINDOW_KEPT_BYTES: usize = 4 * 1024 * 1024;
 
-/// One segment, read from its first block on.
+/// Reads a segment from its first block on.
 pub(super) struct Reader<F> {
     file: F,
     salt: u64,
-    /// Of the next block.
+    /// Sequence number of the next block.
     sequence: u64,
-    /// Where the next block begins.
+    /// Offset of the next block.
     offset: u64,
-    /// Nothing is read from here on.
+    /// Limit for reading.
     end: u64,
     window: PageBuffer,
     window_at: u64,
 }
 
-/// What is at a reader's place.
+/// Content at a reader's position.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next<'a> {
     Block {
@@ -32,35 +32,35 @@ pub(super) enum Next<'a> {
         records: u32,
         bytes: &'a [u8],
     },
-    /// No more blocks, as it should be.
+    /// A proper end.
     End,
-    /// Something else, and what is wrong with it.
+    /// Anything else: why it is no block.
     Bad(&'static str),
 }
 
 impl<F: StorageFile> Reader<F> {
-    /// Reads `file` as far as `end`.
+    /// Reads `file` up to `end`.
     pub(super) fn new(file: F, header: &SegmentHeader, end: u64) -> Reader<F> {
         let (salt, sequence) = (header.salt, header.sequence);
         let offset = SEGMENT_HEADER_BYTES as u64;
         Reader { file, salt, sequence, offset, end, window: PageBuffer::default(), window_at: 0 }
     }
 
-    /// Where the next block begins or should.
+    /// Offset at which the next block begins or should begin.
     pub(super) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Which block should be next.
+    /// Expected sequence number.
     pub(super) fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// The next block, if one is there and whole.
+    /// The next block, if there is a whole one.
     pub(super) fn next(&mut self) -> io::Result<Next<'_>> {
         let start = self.offset;
         let bytes = self.bytes(start, BLOCK_HEADER_BYTES)?;
-        // Also where the file was made shorter: to the byte, no block is cut.
+        // Also a file that was truncated to this byte: no block is cut.
         if bytes.iter().all(|byte| *byte == 0) {
             return Ok(Next::End);
         }
@@ -72,7 +72,7 @@ impl<F: StorageFile> Reader<F> {
             return Ok(Next::Bad("a block out of sequence"));
         }
         let (at, length) = (start + BLOCK_HEADER_BYTES as u64, u64::from(header.length));
-        // Before anything is allocated for it.
+        // Before anything is allocated.
         if at + length > self.end {
             return Ok(Next::Bad("a block is cut off"));
         }
@@ -85,7 +85,7 @@ impl<F: StorageFile> Reader<F> {
         Ok(Next::Block { start, records: header.records, bytes })
     }
 
-    /// Bytes from here to the last one of the file that isn't zero.
+    /// Bytes from here to the file's last byte that isn't zero.
     pub(super) fn used_behind(&mut self) -> io::Result<u64> {
         let (start, mut offset, mut used) = (self.offset, self.offset, 0);
         loop {
@@ -100,7 +100,7 @@ impl<F: StorageFile> Reader<F> {
         }
     }
 
-    /// Where, behind the bad place that the reader is at, there is a block that was written later: the place was durable then.
+    /// Offset of a later block behind the bad place, which proves that the place was durable.
     pub(super) fn later_block(&mut self) -> io::Result<Option<u64>> {
         let (salt, sequence) = (self.salt, self.sequence);
         let mut offset = self.offset + ALIGNMENT;
@@ -119,13 +119,13 @@ impl<F: StorageFile> Reader<F> {
             if bytes.len() <= BLOCK_HEADER_BYTES {
                 return Ok(None);
             }
-            // A header may lie across the end of what was looked at.
+            // A header may straddle the end of this window.
             let looked_at = bytes.len() - BLOCK_HEADER_BYTES;
             offset += (looked_at as u64).next_multiple_of(ALIGNMENT).max(ALIGNMENT);
         }
     }
 
-    /// The bytes at a place: fewer than `length` at the end.
+    /// Bytes at an offset: fewer than `length` at the end.
     fn bytes(&mut self, offset: u64, length: usize) -> io::Result<&[u8]> {
         let wanted = length.min(usize::try_from(self.end.saturating_sub(offset)).unwrap_or(usize::MAX));
         let window_end = self.window_at + self.window.len() as u64;

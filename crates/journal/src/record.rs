@@ -1,6 +1,6 @@
-//! Records: what is told of one request, as bytes. docs/formats/journal.md has the tables.
+//! Records of requests in bytes. docs/formats/journal.md has the tables.
 //!
-//! A record has a length, a kind and a request's id in front, so that one can be moved without being understood whole.
+//! Length, kind and id come first, so that compaction can move a record without decoding it.
 
 use super::{Entry, JournalError};
 use bytes::Bytes;
@@ -9,9 +9,9 @@ use towpath_requests::limits::{
     BODY_BYTES_MAX, BODY_FRAMES_MAX, JOURNAL_RECORD_BYTES_MAX, LARGE_BODY_BYTES_MAX, SERVICE_BYTES_MAX,
 };
 
-/// Length of what follows, kind, id.
+/// Length of the rest, kind, id.
 pub(super) const PREFIX_BYTES: usize = 4 + 1 + 8;
-/// Client, number, time at which it expires, length of the service's name.
+/// Client, number, expiry, length of the service's name.
 const ACCEPTED_BYTES: usize = 16 + 8 + 8 + 1;
 
 const ACCEPTED: u8 = 1;
@@ -23,12 +23,12 @@ const SEVERAL_FRAMES: u8 = 1;
 const IN_A_FILE: u8 = 2;
 const DROPPED: u8 = 3;
 
-/// A record, with its bytes where they were read.
+/// A decoded record that borrows its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record<'a> {
     pub(super) id: u64,
     pub(super) what: What<'a>,
-    /// All of its bytes, with those in front.
+    /// The whole record with its prefix.
     pub(super) bytes: &'a [u8],
 }
 
@@ -39,20 +39,20 @@ pub(super) enum What<'a> {
     Forgotten,
 }
 
-/// A body as it was stored.
+/// Body in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stored<'a> {
     One(&'a [u8]),
-    /// Behind the count: each frame with its length (4 bytes) in front. They were checked.
+    /// Count already consumed: each frame preceded by its length in 4 bytes, checked.
     Several(&'a [u8]),
     /// In a file of this length.
     File(u64),
-    /// Not needed any more when the record was moved, as that of a request that has its outcome.
+    /// Dropped when the record was moved, because the request has its outcome.
     Dropped,
 }
 
 impl<'a> Record<'a> {
-    /// Takes the next record off `bytes`, what is left staying there. An error says what is wrong with it.
+    /// Decodes the first record of `bytes` and advances past it. The error says what is wrong.
     pub(super) fn take(bytes: &mut &'a [u8]) -> Result<Record<'a>, &'static str> {
         let all = *bytes;
         let mut rest = all;
@@ -86,7 +86,7 @@ impl<'a> Record<'a> {
         Ok(Record { id, what, bytes: bytes_of_it })
     }
 
-    /// Bytes it takes if its body is dropped.
+    /// Bytes of the record without its body.
     pub(super) fn bytes_without_body(&self) -> usize {
         match self.what {
             What::Accepted { service, .. } => PREFIX_BYTES + ACCEPTED_BYTES + service.len() + 1,
@@ -94,7 +94,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Appends the record to `out` once more, a request without its body if that isn't needed.
+    /// Appends the record to `out`, a request without its body if that isn't needed.
     pub(super) fn copy(&self, out: &mut Vec<u8>, with_body: bool) {
         let kept = self.bytes_without_body();
         if with_body || !matches!(self.what, What::Accepted { .. }) {
@@ -121,7 +121,7 @@ impl<'a> Stored<'a> {
                 for _ in 0..count {
                     frame(&mut rest)?;
                 }
-                // The lengths don't count as the body's bytes.
+                // Lengths don't count towards the body's bytes.
                 if !rest.is_empty() || bytes.len() - 4 * count > BODY_BYTES_MAX {
                     return Err("a body's frames are not as long as the body");
                 }
@@ -139,7 +139,7 @@ impl<'a> Stored<'a> {
         }
     }
 
-    /// Bytes of its frames.
+    /// Bytes of the frames.
     pub(super) fn length(&self) -> u64 {
         match *self {
             Stored::One(bytes) => bytes.len() as u64,
@@ -155,12 +155,12 @@ impl<'a> Stored<'a> {
         }
     }
 
-    /// A copy of it in memory; an empty body for what isn't stored here.
+    /// Copies the body to memory. Empty if it isn't stored here.
     pub(super) fn to_body(self) -> Body {
         match self {
             Stored::One(bytes) => Body::copied(bytes),
             Stored::Several(bytes) => {
-                // One allocation for all frames; they are parts of it.
+                // One allocation, which the frames share.
                 let shared = Bytes::copy_from_slice(bytes);
                 let (mut rest, mut at) = (bytes, 0);
                 let mut frames = Vec::new();
@@ -188,12 +188,12 @@ fn frame<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], &'static str> {
     Ok(frame)
 }
 
-/// The length in front of a record that takes `bytes` with it. Callers have checked that it is within the limits.
+/// Length prefix of a record of `bytes` in all. Callers have checked the limits.
 fn length_field(bytes: usize) -> [u8; 4] {
     u32::try_from(bytes.saturating_sub(4)).unwrap_or(u32::MAX).to_le_bytes()
 }
 
-/// Bytes that an entry takes in the journal, or an error if it breaks a limit.
+/// Size of an entry in the journal, or an error if it exceeds a limit.
 pub(super) fn encoded_bytes(entry: &Entry) -> Result<usize, JournalError> {
     match entry {
         Entry::Accepted { service, body, .. } => {
@@ -226,7 +226,7 @@ fn body_bytes(body: &Body) -> Result<usize, JournalError> {
     Ok(1 + 4 + 4 * count + bytes as usize)
 }
 
-/// Appends an entry to `out`; `bytes` is what [`encoded_bytes`] told.
+/// Appends an entry to `out`. `bytes`: the result of [`encoded_bytes`].
 pub(super) fn encode(entry: &Entry, bytes: usize, out: &mut Vec<u8>) {
     out.reserve(bytes);
     out.extend_from_slice(&length_field(bytes));

@@ -1,8 +1,8 @@
-//! What a journal holds, found at the start.
+//! Recovery of the segments at start.
 //!
-//! Only the last block of the last segment may be torn: a block is written when the one before it is durable, and a segment is begun
-//! when all of the one before it is. So what isn't whole is a torn end exactly if no later block follows; otherwise it had been
-//! durable, and someone has to decide.
+//! Only the last block of the last segment may be torn: a block is written when the previous one is durable, and a segment
+//! is started when the whole previous one is. So a broken block is a torn end exactly if no later block follows; otherwise
+//! it had been durable, and a person has to decide.
 
 use super::JournalError;
 use super::block::{BadHeader, SEGMENT_HEADER_BYTES, SegmentHeader};
@@ -11,43 +11,43 @@ use super::record::Record;
 use super::storage::{Storage, StorageFile};
 use std::path::PathBuf;
 
-/// An end that was cut off because it was torn or damaged. What was in it may never have become durable.
+/// An end that was cut off because it was torn or damaged. Its records may never have been durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CutTail {
-    /// The file.
+    /// Path of the segment.
     pub path: PathBuf,
-    /// Where in it the end was cut, in bytes.
+    /// Offset of the cut.
     pub offset: u64,
-    /// Bytes that were cut, but for zeros at the end. In a file that was used before, most of them may be of that time.
+    /// Bytes cut off, without trailing zeros. In a reused file, most of them may be old.
     pub bytes: u64,
-    /// What was wrong there.
+    /// Kind of the damage.
     pub what: &'static str,
-    /// Requests that could not be given back because a part of what is needed was in the end that was cut.
+    /// Requests that could not be restored because a needed part was cut off.
     pub lost_requests: u64,
 }
 
 impl CutTail {
-    /// What it means to whoever has sent requests.
+    /// Consequence for clients.
     pub(super) const MEANING: &str = "the journal's end is cut off: what was written when the broker or its machine ended was never \
         acknowledged; but if the disk has damaged it since, acknowledged requests and outcomes may have been in it, which are gone";
 }
 
-/// A segment that is there.
+/// A segment found on disk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FoundSegment {
     pub(super) number: u32,
     pub(super) header: SegmentHeader,
-    /// Where its blocks end.
+    /// Offset behind its last block.
     pub(super) end: u64,
 }
 
-/// All that is in the segments but the records.
+/// Everything about the segments but their records.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) segments: Vec<FoundSegment>,
-    /// The last block, which may not be durable, and where it begins in the last segment.
+    /// The last block, which may not be durable, and its offset in the last segment.
     pub(super) last_block: Option<LastBlock>,
-    /// The next block's.
+    /// Sequence number of the next block.
     pub(super) sequence: u64,
     pub(super) next_id: u64,
     pub(super) cut: Option<CutTail>,
@@ -60,7 +60,7 @@ pub(super) struct LastBlock {
     pub(super) bytes: Vec<u8>,
 }
 
-/// A segment's file name.
+/// File name of a segment.
 pub(super) fn segment_name(number: u32) -> String {
     format!("{number:08x}.log")
 }
@@ -71,7 +71,7 @@ fn segment_number(name: &str) -> Option<u32> {
     (segment_name(number) == name).then_some(number)
 }
 
-/// Reads all segments, and gives each record to `each` with its segment's number.
+/// Reads all segments and calls `each` with each record and its segment's number.
 pub(super) fn read_all<S: Storage>(storage: &S, mut each: impl FnMut(&Record, u32)) -> Result<Found, JournalError> {
     let names = storage.names().map_err(JournalError::io("list the journal", storage.path("")))?;
     let mut numbers: Vec<u32> = names.iter().filter_map(|name| segment_number(name)).collect();
@@ -102,7 +102,7 @@ pub(super) fn read_all<S: Storage>(storage: &S, mut each: impl FnMut(&Record, u3
                     let mut rest = bytes;
                     let mut count = 0;
                     while !rest.is_empty() {
-                        // Its checksum is right, so that no disk did this.
+                        // Its checksum is right, so the disk isn't to blame.
                         let record = Record::take(&mut rest).map_err(|what| damaged(start, what))?;
                         found.next_id = found.next_id.max(record.id.saturating_add(1));
                         each(&record, header.number);
@@ -129,7 +129,7 @@ pub(super) fn read_all<S: Storage>(storage: &S, mut each: impl FnMut(&Record, u3
                 return Err(damaged(ended, bad.unwrap_or("it ends before its end")));
             }
         } else {
-            // Also if it ends well: zeros in the midst look like an end.
+            // Also after a proper end: zeros in the middle look like one.
             if reader.later_block().map_err(JournalError::io("read", &path))?.is_some() {
                 return Err(damaged(ended, bad.unwrap_or("blocks are missing")));
             }

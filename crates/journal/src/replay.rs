@@ -1,4 +1,4 @@
-//! From records to requests.
+//! Rebuilding requests from records.
 
 use super::index::{Index, body_name};
 use super::record::{Record, Stored, What};
@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use towpath_requests::body::{Body, LargeBody};
 
-/// What is known of the requests so far.
+/// Requests rebuilt so far.
 #[derive(Default)]
 pub(super) struct Replay {
     requests: HashMap<u64, Parts>,
@@ -31,7 +31,7 @@ struct Accepted {
     body: Part,
 }
 
-/// A body, or what tells where it is.
+/// A body, or where it is.
 enum Part {
     Here(Body),
     InFile(u64),
@@ -49,13 +49,12 @@ impl Part {
 }
 
 impl Replay {
-    /// Records come in the order in which they were written. One that was moved comes again, and an outcome may come before its request
-    /// when that was moved.
+    /// Adds a record, in the order of writing. Moved records come again, and an outcome may come before its moved request.
     pub(super) fn apply(&mut self, record: &Record) {
         match record.what {
             What::Accepted { client, number, expires_unix_ms, service, body } => {
                 let parts = self.requests.entry(record.id).or_default();
-                // Of a request that has its outcome nobody needs the body.
+                // The body isn't needed once there is an outcome.
                 let body = if parts.outcome.is_some() { Part::Dropped } else { Part::of(body) };
                 let service = Bytes::copy_from_slice(service);
                 parts.accepted = Some(Accepted { client, number, service, expires_unix_ms, body });
@@ -73,8 +72,8 @@ impl Replay {
         }
     }
 
-    /// The requests by their id, and the names of the files that they need. An error if a part of one is missing; if the end was cut,
-    /// what is missing may have been there, and the request is given up instead.
+    /// The requests by id, and the names of the files that they need. A missing part is an error, unless the end was cut
+    /// and may have held it: then the request is given up.
     pub(super) fn finish<S: Storage>(
         self,
         storage: &S,
@@ -142,7 +141,7 @@ fn open_body<S: Storage>(storage: &S, name: &str, length: u64) -> Result<Arc<dyn
     Ok(SpooledBody::kept(file, length))
 }
 
-/// Both at once, as they are filled when the journal is opened.
+/// Replay and index, filled together when the journal is opened.
 #[derive(Default)]
 pub(super) struct Loading {
     pub(super) replay: Replay,
@@ -152,7 +151,7 @@ pub(super) struct Loading {
 impl Loading {
     pub(super) fn apply(&mut self, record: &Record, segment: u32) {
         self.replay.apply(record);
-        // Files that aren't needed any more are found by their names later.
+        // Unneeded files are found by name later.
         self.index.apply(record, segment, |_| {});
     }
 }

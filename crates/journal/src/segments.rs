@@ -1,4 +1,4 @@
-//! The segments of an open journal: the one that is written, those before it, and those that can be used again.
+//! Segments of an open journal: the active one, the sealed ones before it, and spares for reuse.
 
 use super::JournalError;
 use super::block::{ALIGNMENT, BLOCK_HEADER_BYTES, BlockHeader, SEGMENT_HEADER_BYTES, SegmentHeader, next_offset};
@@ -9,37 +9,36 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 
-/// Zeros are written ahead of what is appended, as far as a multiple of this: where a block has been written before, syncing it
-/// changes nothing but bytes.
+/// Zeros are written ahead up to a multiple of this. Syncing a block over initialised bytes changes no metadata.
 const AHEAD_BYTES: u64 = 256 * 1024;
-/// Blocks larger than this take longer than what could be saved.
+/// For larger blocks, writing ahead costs more than it saves.
 const AHEAD_OF_BYTES_MAX: usize = 64 * 1024;
-/// Segments that are kept to be used again.
+/// Most spares.
 const SPARES_MAX: usize = 2;
-/// A segment that isn't one yet. It becomes one when all of it is durable.
+/// Name of a segment until all of it is durable.
 pub(super) const NEXT_NAME: &str = "next.tmp";
 pub(super) const SPARE_SUFFIX: &str = ".spare";
 
-/// A segment that isn't written any more.
+/// A segment that is no longer written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sealed {
     pub(super) number: u32,
     pub(super) header: SegmentHeader,
     pub(super) end: u64,
-    /// Bytes of its file.
+    /// Size of its file.
     pub(super) bytes: u64,
 }
 
 struct Active<F> {
     file: F,
     header: SegmentHeader,
-    /// Where the next block goes.
+    /// Offset of the next block.
     offset: u64,
-    /// Bytes of its file.
+    /// Size of its file.
     capacity: u64,
-    /// Up to here the file has been written at some time.
+    /// Bytes of the file that were ever written.
     initialised: u64,
-    /// Writing to it failed in a way that makes its pages doubtful.
+    /// A write failed, so that the page cache is unreliable.
     doubtful: bool,
 }
 
@@ -49,19 +48,19 @@ pub(super) struct Segments<S: Storage> {
     active: Option<Active<S::File>>,
     pub(super) sealed: VecDeque<Sealed>,
     spares: Vec<(String, u64)>,
-    /// The number of the last segment that was given its name.
+    /// Number of the last segment that got its name.
     named: u32,
-    /// The oldest segment has lost its name, and that isn't durable yet.
+    /// The oldest segment was removed, and that isn't durable yet.
     nameless: bool,
-    /// What may be left of spares that can't be used. It goes with the next segment that does.
+    /// Spares that can't be used, removed with the next segment that can be.
     strays: Vec<String>,
-    /// The next block's.
+    /// Sequence number of the next block.
     sequence: u64,
     pub(super) written_bytes: u64,
 }
 
 impl<S: Storage> Segments<S> {
-    /// Behind segments that were found. Nothing can be written before the first [`Segments::begin`].
+    /// Continues after the segments found by recovery. [`Segments::begin`] comes before the first write.
     pub(super) fn new(storage: S, segment_bytes: u64, found: &[FoundSegment], sequence: u64) -> Segments<S> {
         let sealed = found
             .iter()
@@ -81,13 +80,13 @@ impl<S: Storage> Segments<S> {
         }
     }
 
-    /// The number of the segment that is written.
+    /// Number of the active segment.
     pub(super) fn number(&self) -> u32 {
         self.active.as_ref().map_or(0, |active| active.header.number)
     }
 
-    /// Writes a batch and waits until it is durable. On an error nothing of it is, or all of it; it can be tried again, and nothing else
-    /// may be written before.
+    /// Writes a batch and waits until it is durable. After an error either nothing or all of it is there; the same batch
+    /// must be retried before any other write.
     pub(super) fn write(&mut self, batch: &mut Batch, next_id: u64) -> Result<(), JournalError> {
         self.check_place()?;
         let block = batch.bytes.len();
@@ -107,7 +106,7 @@ impl<S: Storage> Segments<S> {
         batch.bytes.resize(padded as usize, 0);
         let done = active.file.write_all_at(&batch.bytes, offset).and_then(|()| {
             active.file.sync().inspect_err(|_| {
-                // The system may count pages as written that are not: they are left alone.
+                // The system may count pages as written that aren't: don't reuse them.
                 active.doubtful = true;
             })
         });
@@ -123,15 +122,15 @@ impl<S: Storage> Segments<S> {
         Ok(())
     }
 
-    /// Whether nothing of a batch that could not be written is ever found again: where it was to go there is an end, durably. While
-    /// that isn't certain the batch must be written.
+    /// Makes sure that a batch whose write failed is never found, by durably marking the end in its place. Unless this
+    /// returns true, the batch must be written.
     pub(super) fn take_back(&mut self) -> bool {
-        // The next segment, with the batch in it, may have its name.
+        // The next segment, which holds the batch, may have its name.
         if self.named > self.number() {
             return false;
         }
         let Some(active) = self.active.as_mut().filter(|active| !active.doubtful) else { return false };
-        // There is room: these bytes were written with the block before.
+        // There is room: the previous block initialised these bytes.
         let done = active.file.write_all_at(&[0; BLOCK_HEADER_BYTES], active.offset);
         if done.and_then(|()| active.file.sync()).is_err() {
             active.doubtful = true;
@@ -139,7 +138,7 @@ impl<S: Storage> Segments<S> {
         !active.doubtful
     }
 
-    /// What is written to a directory that was moved away, the next start doesn't find: it must not be called durable.
+    /// A directory that was moved away isn't found by the next start: nothing in it may be called durable.
     fn check_place(&self) -> Result<(), JournalError> {
         let path = self.storage.path("");
         match self.storage.is_in_place() {
@@ -149,12 +148,12 @@ impl<S: Storage> Segments<S> {
         }
     }
 
-    /// Where the segment that is written ends.
+    /// End of the active segment.
     fn active_end(&self) -> u64 {
         self.active.as_ref().map_or(SEGMENT_HEADER_BYTES as u64, |active| active.offset)
     }
 
-    /// Begins the next segment, with a batch in it, so that it is whole before it has its name. The one before ends at
+    /// Starts the next segment with a batch in it, so that it is whole before it gets its name. The previous one ends at
     /// `previous_end`.
     pub(super) fn begin(
         &mut self,
@@ -165,7 +164,7 @@ impl<S: Storage> Segments<S> {
         let last = self.active.as_ref().map(|active| active.header.number);
         let number = last.or(self.sealed.back().map(|sealed| sealed.number)).unwrap_or(0).checked_add(1);
         let number = number.ok_or_else(|| JournalError::Thread("there are no more numbers for segments".to_owned()))?;
-        // Odd: even the first byte of a block differs from zeros.
+        // Odd, so that even the first byte of a block isn't zero.
         let salt = RandomState::new().hash_one((number, previous_end)) | 1;
         let header = SegmentHeader { number, salt, sequence: self.sequence, previous_end, next_id };
         let mut bytes = header.encode().to_vec();
@@ -186,7 +185,7 @@ impl<S: Storage> Segments<S> {
         file.write_all_at(&bytes, 0)
             .and_then(|()| file.sync())
             .and_then(|()| match self.named == number {
-                // Ours, whose name could not be synced.
+                // Ours, from an attempt whose sync failed.
                 true => storage.rename(NEXT_NAME, &name),
                 false => storage.rename_new(NEXT_NAME, &name),
             })
@@ -195,7 +194,7 @@ impl<S: Storage> Segments<S> {
                 storage.sync()
             })
             .map_err(|error| {
-                // So that it doesn't take the room that someone may make.
+                // Free the space, which may be all there is.
                 let _ = storage.remove(NEXT_NAME);
                 JournalError::io("write", &path)(error)
             })?;
@@ -211,10 +210,10 @@ impl<S: Storage> Segments<S> {
         Ok(())
     }
 
-    /// A file under the name that isn't a segment's yet, how large it is, and how much of that was written before.
+    /// A file under the temporary name, its size, and how much of it was written before.
     fn fresh_file(&mut self, needed: u64) -> io::Result<(S::File, u64, u64)> {
         if let Some((name, bytes)) = self.spares.pop_if(|(_, bytes)| needed <= *bytes) {
-            // If this fails the spare isn't used any more, and the next attempt makes a file.
+            // On failure the spare is given up, and the next attempt makes a new file.
             self.storage.rename(&name, NEXT_NAME).inspect_err(|_| self.strays.push(name))?;
             return Ok((self.storage.open(NEXT_NAME)?, bytes, bytes));
         }
@@ -222,7 +221,7 @@ impl<S: Storage> Segments<S> {
         let wanted = self.segment_bytes.max(needed);
         match file.allocate(wanted) {
             Ok(()) => Ok((file, wanted, 0)),
-            // The last room there is, so that what is under way can be brought to its end.
+            // The last free space, so that outstanding requests can be finished.
             Err(error) if is_full(&error) => {
                 file.set_length(0)?;
                 let wanted = (2 * needed).next_multiple_of(64 * 1024).min(wanted);
@@ -233,7 +232,7 @@ impl<S: Storage> Segments<S> {
         }
     }
 
-    /// Removes the oldest segment, or keeps its file to be used again. Each removal is made durable before the next: a journal has no
+    /// Removes the oldest segment, or keeps its file as a spare. Each removal is durable before the next: a journal has no
     /// gaps.
     pub(super) fn remove_oldest(&mut self) -> Result<(), JournalError> {
         let Some(oldest) = self.sealed.front().copied() else { return Ok(()) };
@@ -249,7 +248,7 @@ impl<S: Storage> Segments<S> {
                 storage.remove(&name).map(|()| None)
             };
             spare = match removed {
-                // Someone else has removed it.
+                // Removed from outside.
                 Err(error) if is_gone(&error) => None,
                 removed => removed.map_err(cannot)?,
             };
@@ -257,7 +256,7 @@ impl<S: Storage> Segments<S> {
         }
         self.strays.retain(|stray| storage.remove(stray).is_err_and(|error| !is_gone(&error)));
         storage.sync().map_err(|error| {
-            // Told once only: after a crash the file might have its old name, with what would have been written to it.
+            // Reported once: after a crash the file might be back under its old name, with newer content.
             self.strays.extend(spare.take());
             cannot(error)
         })?;
@@ -267,19 +266,19 @@ impl<S: Storage> Segments<S> {
         Ok(())
     }
 
-    /// Bytes of all files, as far as they are used; small segments count for more than they have, since there shouldn't be many.
+    /// Bytes of all files in use. Small segments count for more than they have, since there shouldn't be many.
     pub(super) fn used_bytes(&self) -> u64 {
         let least = self.segment_bytes / 16;
         self.sealed.iter().map(|sealed| sealed.bytes.max(least)).sum::<u64>() + self.active_end()
     }
 }
 
-/// Whether there is nothing of that name.
+/// Whether the name doesn't exist.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
 }
 
-/// Whether there is no room: then what was written before is as it was.
+/// Whether the disk is full. Then earlier content is intact.
 pub(super) fn is_full(error: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)

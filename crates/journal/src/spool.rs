@@ -1,4 +1,4 @@
-//! Bodies too large for memory: files that have no name of their own.
+//! Spool for bodies too large for memory: unnamed files.
 
 mod quota;
 mod writing;
@@ -23,27 +23,25 @@ use towpath_buffers::PageBuffer;
 use towpath_requests::body::{Body, LargeBody};
 use towpath_sockets::FileRange;
 
-/// How files are named where the file system has none without a name.
+/// Prefix of names where the file system has no unnamed files.
 const PREFIX: &str = "spool-";
 
-/// Closing the last descriptor of a file without a name gives back what it had on the disk, which takes 0.1 to 0.2 s a GiB, or for ever
-/// where the disk hangs; and who drops a body last is often the thread that has all peers. Which disk a file is on can't be asked without
-/// waiting for it, so all are one group.
+/// Closing the last descriptor of an unnamed file frees its space, which takes 0.1 to 0.2 s a GiB, or for ever if the disk
+/// hangs, and the last owner is often the event thread. Finding out the disk of a file could block as well, so all are one
+/// group.
 const CLOSE_LANE: PoolLimits = PoolLimits { name: "spool-close", threads_max: 1, hung_max: 7, per_group_max: 8 };
 static CLOSING: LazyLock<BlockingPool> = LazyLock::new(|| BlockingPool::new(CLOSE_LANE));
 
-/// An open file of a body.
+/// Open file of a body.
 type Shared = DropOffload<Arc<File>>;
 
 fn shared(file: Arc<File>) -> Shared {
     DropOffload::new(file, &CLOSING, 0)
 }
 
-/// A directory in which bodies are put while they arrive. What is in it is gone with the last one who holds it, or with the
-/// process.
+/// A directory for bodies while they are in use. Files disappear with their last owner, or with the process.
 ///
-/// Bodies that are to be kept in a journal should be spooled on the file system of its directory: there they are linked, elsewhere
-/// copied.
+/// Bodies that a journal keeps are linked if the spool is on the journal's file system, and copied otherwise.
 #[derive(Debug)]
 pub struct Spool {
     dir: PathBuf,
@@ -53,7 +51,7 @@ pub struct Spool {
 }
 
 impl Spool {
-    /// Makes the directory if it isn't there, and removes what a process that was killed has left in it.
+    /// Makes the directory if needed, and removes leftovers of killed processes.
     pub fn new(dir: impl Into<PathBuf>) -> io::Result<Spool> {
         let dir = dir.into();
         make_dir(&dir)?;
@@ -67,12 +65,12 @@ impl Spool {
         Ok(Spool { dir, is_in_memory, unnamed: AtomicBool::new(true), next: AtomicU64::new(0) })
     }
 
-    /// Where it is.
+    /// Path of the directory.
     pub fn directory(&self) -> &Path {
         &self.dir
     }
 
-    /// Refuses a body for which its file system has no room.
+    /// Refuses a body that the file system has no room for.
     pub fn check_room(&self, length: u64) -> io::Result<()> {
         let system = rustix::fs::statvfs(&self.dir)?;
         let free = system.f_bavail.saturating_mul(system.f_frsize);
@@ -83,7 +81,7 @@ impl Spool {
         Err(io::Error::new(io::ErrorKind::StorageFull, why))
     }
 
-    /// A file to write a body to.
+    /// Creates a file for a body.
     pub fn create(&self) -> io::Result<SpoolWriter> {
         let mode = Mode::RUSR | Mode::WUSR;
         if self.unnamed.load(Ordering::Relaxed) {
@@ -98,7 +96,7 @@ impl Spool {
         let path = self.dir.join(format!("{PREFIX}{}-{number}", std::process::id()));
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::open(&path, flags, mode)?);
-        // Tells others that someone is using it. Without locks nobody removes what is left over.
+        // Marks the file as in use. Without locks, leftovers stay.
         let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
         Ok(self.writer(file, Some(Named(path))))
     }
@@ -108,23 +106,23 @@ impl Spool {
     }
 }
 
-/// Whether a directory is on a file system in memory, which doesn't say what is there: all of it is, unless it is swapped out.
+/// Whether a directory is on a file system in memory, whose pages are always cached unless they are swapped out.
 fn is_in_memory(dir: &Path) -> bool {
     const TMPFS: u32 = 0x0102_1994;
     const RAMFS: u32 = 0x8584_58F6;
-    // The field is signed, and as wide as the system likes; the numbers have 32 bits.
+    // The field is signed and of platform-dependent width; the magic numbers have 32 bits.
     rustix::fs::statfs(dir).is_ok_and(|system| [TMPFS, RAMFS].contains(&(system.f_type as u32)))
 }
 
-/// A folder of this user's below the system's for temporary files.
+/// Directory of this user below the system's directory for temporary files.
 pub fn default_spool_folder() -> PathBuf {
     std::env::temp_dir().join(format!("towpath-{}", rustix::process::geteuid().as_raw()))
 }
 
-/// Makes a directory for this user alone, and those above it, if it isn't there.
+/// Makes a directory and its parents, accessible for this user only.
 pub fn make_dir(dir: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|error| match error.kind() {
-        // Something else is there, and that it exists is not what is wrong.
+        // Something else has the name; that it exists isn't the problem.
         io::ErrorKind::AlreadyExists => Errno::NOTDIR.into(),
         _ => error,
     })
@@ -138,7 +136,7 @@ fn remove_left_over(path: &Path) {
     }
 }
 
-/// A name that goes with its owner.
+/// A file name that is removed when dropped.
 #[derive(Debug)]
 struct Named(PathBuf);
 
@@ -159,7 +157,7 @@ pub struct SpoolWriter {
 }
 
 impl SpoolWriter {
-    /// Keeps a permit for its file, or for some of its bytes, as long as the body lives.
+    /// Keeps a permit for the file, or for some of its bytes, as long as the body lives.
     pub fn add_permit(&mut self, mut permit: Permit) {
         for held in &mut self.permits {
             match held.merge(permit) {
@@ -170,19 +168,19 @@ impl SpoolWriter {
         self.permits.push(permit);
     }
 
-    /// Appends bytes. After an error (such as a full disk) the body is not to be used.
+    /// Appends bytes. After an error (such as a full disk) the body must not be used.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all_at(bytes, self.length)?;
         self.length += bytes.len() as u64;
         Ok(())
     }
 
-    /// Bytes so far.
+    /// Bytes written.
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// The body. It is not synced: see [`SpooledBody::sync`].
+    /// Finishes the body without syncing it: see [`SpooledBody::sync`].
     pub fn finish(self) -> Arc<SpooledBody> {
         let SpoolWriter { file, named, length, stays_in_memory, permits } = self;
         let file = shared(Arc::new(file));
@@ -196,14 +194,14 @@ pub struct SpooledBody {
     file: Shared,
     named: Option<Named>,
     length: u64,
-    /// Its file system is one in memory.
+    /// On a file system in memory.
     stays_in_memory: bool,
-    /// Released as soon as nobody has the body, though its file may be closed a moment later.
+    /// Released with the last owner of the body, though its file may be closed a moment later.
     _permits: Vec<Permit>,
 }
 
 impl SpooledBody {
-    /// A body in a file that something else keeps.
+    /// A body in a file that the journal keeps.
     pub fn kept(file: File, length: u64) -> Arc<SpooledBody> {
         Arc::new(SpooledBody {
             file: shared(Arc::new(file)),
@@ -214,13 +212,13 @@ impl SpooledBody {
         })
     }
 
-    /// What a body is, if it is in such a file.
+    /// The spooled body, if this is one.
     pub fn of(body: &Body) -> Option<Arc<SpooledBody>> {
         let large: Arc<dyn Any + Send + Sync> = body.as_large()?.clone();
         large.downcast().ok()
     }
 
-    /// The same body, counted by a quota if it is in a file that something else keeps.
+    /// The same body, counted by a quota if the journal keeps its file.
     pub fn counted(body: Body, quota: &SpoolQuota) -> Body {
         match SpooledBody::of(&body) {
             Some(kept) if kept.named.is_none() => {
@@ -237,25 +235,25 @@ impl SpooledBody {
         }
     }
 
-    /// Its file, from the first byte to the last. It can be read at any offset; nobody writes to it any more.
+    /// The file, which holds exactly the body and is no longer written.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// All of its bytes, in memory.
+    /// Reads the whole body into memory.
     pub fn read(&self) -> io::Result<Bytes> {
         let mut bytes = PageBuffer::zeroed(usize::try_from(self.length).unwrap_or(usize::MAX));
         self.file().read_exact_at(&mut bytes, 0)?;
         Ok(Bytes::from(bytes))
     }
 
-    /// Its name, where the file system has no files without one. It goes with the last owner of the body.
+    /// Path, where the file system has no unnamed files. The last owner removes it.
     pub fn path(&self) -> Option<&Path> {
         self.named.as_ref().map(|named| &*named.0)
     }
 
-    /// Waits until its bytes are on the disk. A journal does so before it says that a record which names the body is durable, and
-    /// all other records wait: of a large body it is better done before, on a thread that may wait.
+    /// Waits until the body is on the disk. The journal syncs bodies before records that name them; a large body is better
+    /// synced earlier, on a thread that may block.
     pub fn sync(&self) -> io::Result<()> {
         self.file().sync_data()
     }
@@ -278,7 +276,7 @@ impl LargeBody for SpooledBody {
 
     fn file_range(self: Arc<SpooledBody>) -> Option<FileRange> {
         let (length, stays_in_memory) = (self.length, self.stays_in_memory);
-        // It is never written again, so it can't become shorter but by a hand from outside.
+        // Never written again, so only interference from outside could shorten it.
         let range = FileRange::new(self, 0, length).close_if_short();
         Some(if stays_in_memory { range.assume_cached() } else { range })
     }
@@ -296,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_read_as_it_was_written_with_and_without_a_name() {
+    fn bodies_round_trip_through_named_and_unnamed_files() {
         let dir = tempfile::tempdir().unwrap();
         for unnamed in [true, false] {
             let spool = Spool::new(dir.path().join("spool")).unwrap();
@@ -318,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_directory_is_called_so() {
+    fn a_file_in_place_of_the_directory_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         std::fs::write(&file, "").unwrap();
@@ -329,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_process_left_is_removed() {
+    fn leftovers_of_killed_processes_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("spool-1-0"), "left").unwrap();
         std::fs::write(dir.path().join("other"), "not ours").unwrap();

@@ -1,4 +1,4 @@
-//! What the journal needs of a file system, as a trait: tests put a disk behind it that fails and forgets.
+//! File system operations of the journal, as a trait: tests use a disk that fails and forgets.
 
 use crate::spool::SpooledBody;
 use rustix::fs::{
@@ -19,30 +19,30 @@ pub(super) const BODIES_NAME: &str = "bodies";
 /// Bytes of a body copied at a time.
 const COPY_BYTES: usize = 256 << 10;
 
-/// A directory of segments, and one of bodies.
+/// A directory of segments and one of bodies.
 pub(super) trait Storage: Send + 'static {
     type File: StorageFile;
 
-    /// Whether it is still what the next start would find at its path.
+    /// Whether the directory still has the path under which the next start would look for it.
     fn is_in_place(&self) -> io::Result<bool>;
 
-    /// The names of all segments and of what was to become one.
+    /// Names of all segments, including unfinished ones.
     fn names(&self) -> io::Result<Vec<String>>;
-    /// Opens what is there, for reading and, unless the storage is only to be read, writing.
+    /// Opens a file for reading, and for writing unless the storage is read-only.
     fn open(&self, name: &str) -> io::Result<Self::File>;
-    /// Makes an empty file, or makes one that is there empty.
+    /// Creates an empty file, or truncates an existing one.
     fn create(&self, name: &str) -> io::Result<Self::File>;
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
-    /// Renames, unless there is something of the new name.
+    /// Renames, unless the new name is taken.
     fn rename_new(&self, from: &str, to: &str) -> io::Result<()>;
     fn remove(&self, name: &str) -> io::Result<()>;
-    /// Makes names, new ones and those removed, durable.
+    /// Makes creations, renames and removals durable.
     fn sync(&self) -> io::Result<()>;
-    /// For messages: where a file is.
+    /// Path for messages.
     fn path(&self, name: &str) -> PathBuf;
 
     fn body_names(&self) -> io::Result<Vec<String>>;
-    /// Gives a body its name and syncs it. With `copy`, a fresh file of the same bytes.
+    /// Names a body and syncs it. `copy`: into a fresh file.
     fn keep_body(&self, name: &str, body: &SpooledBody, copy: bool) -> io::Result<()>;
     fn sync_bodies(&self) -> io::Result<()>;
     fn open_body(&self, name: &str) -> io::Result<File>;
@@ -50,15 +50,15 @@ pub(super) trait Storage: Send + 'static {
     fn body_path(&self, name: &str) -> PathBuf;
 }
 
-/// A segment.
+/// A segment's file.
 pub(super) trait StorageFile: Send {
     fn length(&self) -> io::Result<u64>;
     fn set_length(&self, length: u64) -> io::Result<()>;
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize>;
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
-    /// Makes the file this long, with room for all of it.
+    /// Sets the length, with disk space allocated.
     fn allocate(&self, length: u64) -> io::Result<()>;
-    /// Waits until its bytes are on the disk.
+    /// Waits until the content is on the disk.
     fn sync(&self) -> io::Result<()>;
 
     fn write_all_at(&self, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
@@ -76,7 +76,7 @@ pub(super) trait StorageFile: Send {
         Ok(())
     }
 
-    /// Fills `bytes`, or as much of them as there is in the file. Tells how much.
+    /// Fills `bytes` as far as the file goes. Returns the number of bytes read.
     fn read_full_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut done = 0;
         while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
@@ -91,7 +91,7 @@ pub(super) trait StorageFile: Send {
     }
 }
 
-/// A real directory, the one that was opened: nothing is done in another that has its name meanwhile.
+/// A directory, identified by descriptor: another one under the same name is never touched.
 #[derive(Debug)]
 pub(super) struct DirStorage {
     path: PathBuf,
@@ -105,7 +105,7 @@ impl DirStorage {
         DirStorage { path: path.to_owned(), dir, writable }
     }
 
-    /// Opens what is there.
+    /// Opens an existing file.
     fn open_at(&self, name: &str, access: OFlags) -> io::Result<File> {
         let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         Ok(openat(&self.dir, name, flags, Mode::empty())?.into())
@@ -118,7 +118,7 @@ impl DirStorage {
 
     fn copy_body(&self, body: &SpooledBody, to: &str) -> io::Result<()> {
         use towpath_requests::LargeBody;
-        // Not over the old one: it may be the very file that is copied.
+        // Not over the old one: it may be the file that is copied.
         let fresh = Path::new(to).with_extension("tmp");
         let file = new_file(&self.dir, &fresh)?;
         let mut bytes = PageBuffer::zeroed(COPY_BYTES);
@@ -137,7 +137,7 @@ impl DirStorage {
     }
 }
 
-/// A body's name, from the journal's directory.
+/// Path of a body from the journal's directory.
 fn below_bodies(name: &str) -> String {
     format!("{BODIES_NAME}/{name}")
 }
@@ -145,7 +145,7 @@ fn below_bodies(name: &str) -> String {
 fn names_in(dir: &File) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in rustix::fs::Dir::read_from(dir)? {
-        // Names of ours are UTF-8.
+        // Our names are UTF-8.
         names.extend(entry?.file_name().to_str().map(str::to_owned));
     }
     names.retain(|name| name != "." && name != "..");
@@ -187,8 +187,7 @@ impl Storage for DirStorage {
 
     fn rename_new(&self, from: &str, to: &str) -> io::Result<()> {
         match renameat_with(&self.dir, from, &self.dir, to, RenameFlags::NOREPLACE) {
-            // Not every file system can, nor may every sandbox. Others than the process that has the locks have no business here
-            // anyway.
+            // Not supported by every file system or sandbox. Only the process that holds the locks writes here anyway.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => self.rename(from, to),
             renamed => Ok(renamed?),
         }
@@ -203,7 +202,7 @@ impl Storage for DirStorage {
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        // Without a slash at the end for the directory itself.
+        // No slash at the end for the directory itself.
         if name.is_empty() { self.path.clone() } else { self.path.join(name) }
     }
 
@@ -219,14 +218,14 @@ impl Storage for DirStorage {
         let linked = match body.path() {
             Some(path) => linkat(rustix::fs::CWD, path, &self.dir, &to, AtFlags::empty()),
             None => {
-                // AT_EMPTY_PATH takes a capability before Linux 6.10; what /proc names needs none.
+                // AT_EMPTY_PATH needs a capability before Linux 6.10; the name in /proc needs none.
                 let path = format!("/proc/self/fd/{}", body.file().as_raw_fd());
                 linkat(rustix::fs::CWD, path, &self.dir, &to, AtFlags::SYMLINK_FOLLOW)
             }
         };
         match linked {
             Ok(()) => body.sync(),
-            // Tried before, or of a request that never became durable: ids are not used again, but for those.
+            // Left by an earlier attempt, or by a request that never became durable: ids are not reused otherwise.
             Err(Errno::EXIST) => self.copy_body(body, &to),
             // Another file system, one without links, or a file that was removed.
             Err(Errno::XDEV | Errno::PERM | Errno::NOENT | Errno::OPNOTSUPP | Errno::MLINK) => {
@@ -273,7 +272,7 @@ impl StorageFile for File {
     fn allocate(&self, length: u64) -> io::Result<()> {
         match fallocate(self, FallocateFlags::empty(), 0, length) {
             Ok(()) => Ok(()),
-            // Not every file system can, nor may every sandbox. Then the room isn't reserved.
+            // Not supported by every file system or sandbox. The space isn't reserved then.
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM) => self.set_len(length),
             Err(errno) => Err(errno.into()),
         }
@@ -281,7 +280,7 @@ impl StorageFile for File {
 
     fn sync(&self) -> io::Result<()> {
         self.sync_data()?;
-        // A file without a name is gone with this process, however well it was synced.
+        // An unnamed file is gone with this process, however well it was synced.
         match self.metadata()?.nlink() {
             0 => Err(io::Error::other("it has been removed")),
             _ => Ok(()),

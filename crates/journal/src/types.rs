@@ -1,19 +1,19 @@
-//! What the journal's owner sees.
+//! Types of the journal's interface.
 
 use super::CutTail;
 use bytes::Bytes;
 use towpath_requests::body::Body;
 
-/// What can be set.
+/// Options of a journal.
 #[derive(Clone, Debug)]
 pub struct JournalOptions {
-    /// Bytes of a segment's file. Up to some of them are there ahead of what is in them. Within 4 KiB and 1 GiB.
+    /// Size of a segment's file, from 4 KiB to 1 GiB. A few files are allocated ahead.
     pub segment_bytes: u64,
-    /// Bytes of entries that may wait for the disk before [`Journal::append`](super::Journal::append) refuses more. At most 128 MiB. One entry is taken
-    /// however large it is.
+    /// Queued bytes above which [`Journal::append`](super::Journal::append) refuses more. At most 128 MiB. A single entry
+    /// is taken whatever its size.
     pub pending_bytes: usize,
-    /// Requests for which the disk has no room are given up ([`Journal::take_given_up`](super::Journal::take_given_up)) instead of waiting
-    /// for it.
+    /// Give up requests that the disk has no room for ([`Journal::take_given_up`](super::Journal::take_given_up)) instead
+    /// of waiting for space.
     pub gives_up: bool,
 }
 
@@ -23,96 +23,98 @@ impl Default for JournalOptions {
     }
 }
 
-/// What is told of a request. Its id is the owner's to give: each once in the life of the journal, from [`Recovered::next_id`] up.
+/// An entry about a request. Ids are chosen by the owner, each once in the life of the journal, from [`Recovered::next_id`]
+/// up.
 #[derive(Clone, Debug)]
 pub enum Entry<'a> {
-    /// It was accepted.
+    /// The request was accepted.
     Accepted {
-        /// Never used before.
+        /// Id, never used before.
         id: u64,
-        /// Who sent it.
+        /// Client that sent it.
         client: [u8; 16],
-        /// How the client calls it.
+        /// Number that the client gave it.
         number: u64,
-        /// What it is for.
+        /// Name of the service.
         service: &'a [u8],
-        /// When it need not be done any more, in milliseconds since 1970; 0 is never.
+        /// Expiry in milliseconds since 1970. 0: never.
         expires_unix_ms: u64,
-        /// What the worker gets.
+        /// Body for the worker.
         body: &'a Body,
     },
-    /// Its outcome, kept until its client has confirmed it. The request's own body isn't kept any longer.
+    /// The request has its outcome, which is kept until its client acknowledges it. The request's body is dropped.
     Finished {
-        /// Which request.
+        /// Id of the request.
         id: u64,
-        /// How it ended.
+        /// Status of the outcome.
         status: u16,
-        /// What the client gets.
+        /// Body for the client.
         body: &'a Body,
     },
-    /// Its client has confirmed the outcome: nothing of it is needed any more.
+    /// The client has acknowledged the outcome: nothing is needed any more.
     Forgotten {
-        /// Which request.
+        /// Id of the request.
         id: u64,
     },
 }
 
-/// The place of an entry among all that were appended since the journal was opened.
+/// Position of an entry among all that were appended since the journal was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lsn(pub u64);
 
-/// What a journal held when it was opened.
+/// Content of a journal when it was opened.
 #[derive(Debug)]
 pub struct Recovered {
-    /// All that were accepted and not forgotten, by their ids.
+    /// Requests that were accepted and not forgotten, by id.
     pub requests: Vec<RecoveredRequest>,
-    /// The end that was cut off, if it wasn't whole.
+    /// The end that was cut off, if it was torn.
     pub cut: Option<CutTail>,
-    /// Larger than every id that was ever used. At least 1.
+    /// Greater than every id that was ever used. At least 1.
     pub next_id: u64,
 }
 
 /// A request that was accepted and not forgotten.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoveredRequest {
-    /// As it was appended.
+    /// Id.
     pub id: u64,
-    /// Who sent it.
+    /// Client that sent it.
     pub client: [u8; 16],
-    /// How the client calls it.
+    /// Number that the client gave it.
     pub number: u64,
-    /// What it is for.
+    /// Name of the service.
     pub service: Bytes,
-    /// When it need not be done any more, in milliseconds since 1970; 0 is never.
+    /// Expiry in milliseconds since 1970. 0: never.
     pub expires_unix_ms: u64,
-    /// What the worker gets; empty if there is an outcome. What isn't in memory is a [`SpooledBody`](crate::spool::SpooledBody).
+    /// Body for the worker, empty if there is an outcome. A body outside memory is a
+    /// [`SpooledBody`](crate::spool::SpooledBody).
     pub body: Body,
-    /// How it ended and what its client gets, if that is known.
+    /// Status and body of the outcome, if there is one.
     pub outcome: Option<(u16, Body)>,
 }
 
 /// Whether the journal can be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// As far as is known.
+    /// Yes, as far as is known.
     Working,
-    /// It can't, for this reason, and is tried again at least every two seconds. What was appended before is kept in memory meanwhile, and
-    /// becomes durable when it can be written; nothing more is taken.
+    /// No, for this reason. Writing is retried at least every two seconds. Earlier entries stay in memory and become
+    /// durable then; new ones are refused.
     Failing(String),
 }
 
-/// Figures for an operator, of a moment not long ago.
+/// Recent figures for an operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JournalFigures {
-    /// Segments there are.
+    /// Count of segments.
     pub segments: u64,
-    /// Bytes of the segments.
+    /// Bytes of all segments.
     pub log_bytes: u64,
-    /// Bytes of the records that are needed.
+    /// Bytes of needed records.
     pub needed_bytes: u64,
-    /// Requests that are not forgotten.
+    /// Requests that aren't forgotten.
     pub requests: u64,
-    /// Batches that became durable since the start.
+    /// Batches made durable since the start.
     pub commits: u64,
     /// Bytes written to segments since the start.
     pub written_bytes: u64,

@@ -1,7 +1,7 @@
-//! The journal's thread: takes what waits, makes it durable, says so, and removes what isn't needed any more.
+//! The journal's thread: makes queued records durable, publishes that, and removes segments that aren't needed.
 
 use super::JournalError;
-use super::compaction::{CleanError, Cleaning};
+use super::compaction::{Compaction, CompactionError};
 use super::index::Index;
 use super::queue::{Batch, Shared};
 use super::record::Record;
@@ -14,17 +14,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Between two attempts to write, or to free a segment. Tests have thousands of faults to get through.
+/// Shortest pause between attempts. Tests have thousands of faults to get through.
 pub(super) const RETRY_MIN: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 50 });
 pub(super) const RETRY_MAX: Duration = Duration::from_secs(2);
-/// At least so much of an old segment is looked at with a batch, at most so much, and else so many times the batch's own bytes: what
-/// is freed has to keep ahead of what comes.
-const CLEAN_BYTES_MIN: usize = 64 * 1024;
-const CLEAN_BYTES_MAX: usize = 16 * 1024 * 1024;
-const CLEAN_FACTOR: usize = 4;
-/// Cleaning begins when the segments are more than so many times what is needed of them, and so many segments more.
-const CLEAN_OVER_FACTOR: u64 = 3;
-const CLEAN_OVER_SEGMENTS: u64 = 4;
+/// Bytes of an old segment that are processed with a batch: at least, and per byte of the batch, so that compaction keeps
+/// ahead of new records.
+const COMPACT_BYTES_MIN: usize = 64 * 1024;
+const COMPACT_BYTES_MAX: usize = 16 * 1024 * 1024;
+const COMPACT_FACTOR: usize = 4;
+/// Compaction starts when the segments exceed their needed bytes by this factor, plus this many segments.
+const COMPACT_OVER_FACTOR: u64 = 3;
+const COMPACT_OVER_SEGMENTS: u64 = 4;
 
 pub(super) struct Writer<S: Storage, W> {
     pub(super) segments: Segments<S>,
@@ -33,16 +33,16 @@ pub(super) struct Writer<S: Storage, W> {
     pub(super) segment_bytes: u64,
     pub(super) next_id: u64,
     pub(super) wake: W,
-    cleaning: Option<Cleaning<S::File>>,
-    /// What is to be freed isn't what was written. It stays as it is; it is only not freed before the next start.
+    compaction: Option<Compaction<S::File>>,
+    /// The oldest segment is damaged. It is left alone until the next start.
     stuck: bool,
-    /// Freeing failed, and is left alone until then.
+    /// Compaction failed and pauses until then.
     paused_until: Option<Instant>,
-    /// For how long the next time.
+    /// Length of the next pause.
     pause: Duration,
-    /// Requests for which there is no room are given up.
+    /// Give up requests that the disk has no room for.
     pub(super) gives_up: bool,
-    /// When that was last, and for how long nothing was tried then.
+    /// Time of the last give-up, and the pause after it.
     pub(super) gave_up: Option<(Instant, Duration)>,
 }
 
@@ -55,7 +55,7 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
         next_id: u64,
         wake: W,
     ) -> Writer<S, W> {
-        let (cleaning, stuck, paused_until, pause) = (None, false, None, RETRY_MIN);
+        let (compaction, stuck, paused_until, pause) = (None, false, None, RETRY_MIN);
         let (gives_up, gave_up) = (false, None);
         Writer {
             segments,
@@ -64,7 +64,7 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
             segment_bytes,
             next_id,
             wake,
-            cleaning,
+            compaction,
             stuck,
             paused_until,
             pause,
@@ -73,12 +73,12 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
         }
     }
 
-    /// Until the journal is closed. An error if something could not be made durable before.
+    /// Runs until the journal is closed. The error is of entries that could not be made durable.
     pub(super) fn run(mut self) -> Result<(), JournalError> {
         let mut empty = Batch::default();
-        while let Some(mut batch) = self.shared.take(empty, self.next_freeing()) {
-            if self.is_cleaning_due() {
-                self.clean(&mut batch);
+        while let Some(mut batch) = self.shared.take(empty, self.next_compaction()) {
+            if self.is_compaction_due() {
+                self.compact(&mut batch);
             }
             if !batch.is_empty() {
                 self.make_durable(&mut batch)?;
@@ -97,7 +97,7 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
     fn make_durable(&mut self, batch: &mut Batch) -> Result<(), JournalError> {
         let mut wait = RETRY_MIN;
         loop {
-            // What fails after a close has begun is not tried again.
+            // Failures after a close has begun aren't retried.
             let last = self.shared.is_closing();
             if batch.is_empty() {
                 // All of it was given up.
@@ -118,7 +118,7 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
         }
     }
 
-    /// Bodies get their names, durably, before the records that name them.
+    /// Names bodies durably, before the records that name them.
     fn keep_bodies(&mut self, batch: &mut Batch) -> Result<(), JournalError> {
         let storage = &self.segments.storage;
         if batch.bodies.is_empty() {
@@ -134,7 +134,7 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
             pending.kept = true;
         }
         storage.sync_bodies().map_err(|error| {
-            // Told once only: the next sync would succeed though names are lost, so that they are made anew.
+            // An error is reported once only: the next sync would succeed though names are lost, so they are made anew.
             for pending in &mut batch.bodies {
                 (pending.kept, pending.copy) = (false, true);
             }
@@ -144,12 +144,12 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
         Ok(())
     }
 
-    /// The batch is durable.
+    /// Updates the index with a durable batch.
     pub(super) fn take_in(&mut self, batch: &Batch) {
         let segment = self.segments.number();
         let storage = &self.segments.storage;
         let mut rest = batch.bytes.get(super::block::BLOCK_HEADER_BYTES..).unwrap_or_default();
-        // All of it was encoded here.
+        // All of it was encoded by this process.
         while let Ok(record) = Record::take(&mut rest) {
             self.next_id = self.next_id.max(record.id.saturating_add(1));
             self.index.apply(&record, segment, |name| {
@@ -162,47 +162,47 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
         }
     }
 
-    /// When there is something to do though nothing is to be written, if there is.
-    fn next_freeing(&self) -> Option<Instant> {
-        self.paused_until.or_else(|| self.is_cleaning_due().then(Instant::now))
+    /// Time of the next compaction step if nothing is queued.
+    fn next_compaction(&self) -> Option<Instant> {
+        self.paused_until.or_else(|| self.is_compaction_due().then(Instant::now))
     }
 
     fn is_paused(&self) -> bool {
         self.paused_until.is_some_and(|until| Instant::now() < until)
     }
 
-    fn is_cleaning_due(&self) -> bool {
+    fn is_compaction_due(&self) -> bool {
         let Some(oldest) = self.segments.sealed.front() else { return false };
-        let allowed = CLEAN_OVER_FACTOR * self.index.total() + CLEAN_OVER_SEGMENTS * self.segment_bytes;
-        // One of which nothing is needed is only to be removed.
+        let allowed = COMPACT_OVER_FACTOR * self.index.total() + COMPACT_OVER_SEGMENTS * self.segment_bytes;
+        // A segment without needed records is only removed.
         let is_needed = self.index.needed_of(oldest.number) > 0;
         is_needed && !self.stuck && self.segments.used_bytes() > allowed && !self.is_paused()
     }
 
-    /// Puts a piece of what is needed of the oldest segment in front of the batch: what the batch says of it comes later.
-    fn clean(&mut self, batch: &mut Batch) {
+    /// Puts needed records of the oldest segment in front of the batch, whose own entries are later.
+    fn compact(&mut self, batch: &mut Batch) {
         let Some(oldest) = self.segments.sealed.front() else { return };
-        let budget = (CLEAN_FACTOR * batch.records_bytes()).clamp(CLEAN_BYTES_MIN, CLEAN_BYTES_MAX);
+        let budget = (COMPACT_FACTOR * batch.records_bytes()).clamp(COMPACT_BYTES_MIN, COMPACT_BYTES_MAX);
         let mut moved = Batch::default();
         let mut step = || {
-            if self.cleaning.as_ref().is_none_or(|cleaning| cleaning.number() != oldest.number) {
-                self.cleaning = Some(Cleaning::begin(&self.segments.storage, oldest).map_err(CleanError::Io)?);
+            if self.compaction.as_ref().is_none_or(|compaction| compaction.number() != oldest.number) {
+                self.compaction = Some(Compaction::begin(&self.segments.storage, oldest).map_err(CompactionError::Io)?);
             }
-            self.cleaning.as_mut().map_or(Ok(()), |cleaning| cleaning.step(budget, &self.index, &mut moved))
+            self.compaction.as_mut().map_or(Ok(()), |compaction| compaction.step(budget, &self.index, &mut moved))
         };
         let done = step();
         let segment = || self.segments.storage.path(&segment_name(oldest.number));
         match done {
             Ok(()) => self.pause = RETRY_MIN,
-            Err(CleanError::Io(error)) => {
+            Err(CompactionError::Io(error)) => {
                 let error = JournalError::io("read", segment())(error);
-                self.pause_freeing(&error);
+                self.pause_compaction(&error);
             }
-            Err(CleanError::Damaged(error)) => {
+            Err(CompactionError::Damaged(error)) => {
                 let segment = segment();
                 tracing::error!(segment = %segment.display(), error, "cannot free a segment; all are kept until the next start");
                 self.stuck = true;
-                self.cleaning = None;
+                self.compaction = None;
             }
         }
         if !moved.is_empty() {
@@ -212,8 +212,8 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
         }
     }
 
-    /// Leaves freeing alone for a while.
-    fn pause_freeing(&mut self, error: &JournalError) {
+    /// Pauses compaction.
+    fn pause_compaction(&mut self, error: &JournalError) {
         if self.pause == RETRY_MIN {
             tracing::warn!(%error, "cannot free a segment, and tries again");
         }
@@ -221,7 +221,7 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
         self.pause = (self.pause * 2).min(RETRY_MAX);
     }
 
-    /// Removes the oldest segments as long as nothing of them is needed.
+    /// Removes the oldest segments while nothing in them is needed.
     pub(super) fn remove_unneeded(&mut self) {
         if self.is_paused() {
             return;
@@ -232,12 +232,12 @@ impl<S: Storage, W: Fn()> Writer<S, W> {
         {
             let number = oldest.number;
             if let Err(error) = self.segments.remove_oldest() {
-                return self.pause_freeing(&error);
+                return self.pause_compaction(&error);
             }
             self.pause = RETRY_MIN;
             self.index.forget_before(number + 1);
-            if self.cleaning.as_ref().is_some_and(|cleaning| cleaning.number() == number) {
-                self.cleaning = None;
+            if self.compaction.as_ref().is_some_and(|compaction| compaction.number() == number) {
+                self.compaction = None;
             }
         }
     }

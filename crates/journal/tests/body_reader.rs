@@ -33,7 +33,7 @@ fn in_a_file(folder: &tempfile::TempDir, bytes: &[u8]) -> Body {
 }
 
 #[test]
-fn a_body_is_read_wherever_it_is() {
+fn bodies_are_read_from_memory_and_files() {
     let folder = tempfile::tempdir().unwrap();
     let bytes: Vec<u8> = (0..9000_u32).map(|n| (n / 7) as u8).collect();
     for length in [0, 1, 46, 47, 1024, 1025, 9000] {
@@ -51,7 +51,7 @@ fn a_body_is_read_wherever_it_is() {
 }
 
 #[test]
-fn what_can_not_be_read_is_an_error_and_no_short_body() {
+fn unreadable_bodies_are_errors() {
     #[derive(Debug)]
     struct Elsewhere;
     impl LargeBody for Elsewhere {

@@ -1,4 +1,4 @@
-//! The body of a request or reply, whichever way it came.
+//! The body of a request or reply.
 
 mod arriving;
 mod reader;
@@ -13,47 +13,45 @@ use std::io;
 use std::sync::Arc;
 use towpath_sockets::FileRange;
 
-/// Bodies of no more bytes than this are kept in place, without an allocation.
+/// Longest body that is stored inline, without an allocation.
 pub const INLINE_BYTES_MAX: usize = 46;
 
-/// A slice of what was read keeps all of that alive. Frames of so many bytes have a buffer of their own, and are shared. Smaller ones are
-/// copied, so that what is held is never more than twice what is counted.
+/// Shortest frame that is shared instead of copied. A slice keeps the whole read buffer alive; frames of this size have a
+/// dedicated one. Smaller ones are copied, so that at most twice the counted memory is held.
 pub const SHARE_FROM_BYTES: usize = towpath_sockets::DEDICATED_BUFFER_BYTES;
 
-/// A frame that is kept beyond the turn in which it came.
+/// Detaches a frame from its read buffer, by a copy where it is small.
 pub fn kept(frame: Bytes) -> Bytes {
     if frame.len() < SHARE_FROM_BYTES { Bytes::copy_from_slice(&frame) } else { frame }
 }
 
-/// Up to so many bytes, a copy costs no more than sharing does.
+/// Longest body that clones copy: sharing costs as much.
 pub const COPY_AGAIN_BYTES_MAX: usize = 1024;
 
-/// What one body has alone is counted in steps of so many bytes: those of the same step can follow each other in the same memory.
+/// Granularity in which memory of unshared bodies is counted. Bodies of the same step can reuse each other's memory.
 const OWN_STEP_BYTES: usize = 64;
 
-/// A body that isn't in memory, such as a file. Whoever made it knows what it is.
+/// A body outside memory, such as a file.
 pub trait LargeBody: Any + Send + Sync + fmt::Debug {
-    /// Its bytes.
+    /// Length in bytes.
     fn length(&self) -> u64;
 
-    /// Reads some of its bytes from an offset on, and says how many: 0 only behind the last one. For [`Body::reader`]; whoever
-    /// makes bodies of another kind, and reads them by other means, needn't have it.
+    /// Reads bytes from an offset on and returns their number, which is 0 at the end only. Needed for [`Body::reader`].
     fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<usize> {
         let _ = (out, offset);
         Err(io::Error::new(io::ErrorKind::Unsupported, "a body of this kind can't be read"))
     }
 
-    /// All of it as a piece of a file, which the kernel sends. `None` if it isn't one: such a body can't be sent.
+    /// The whole body as a file range that the kernel sends. `None`: such a body can't be sent.
     fn file_range(self: Arc<Self>) -> Option<FileRange> {
         None
     }
 }
 
-/// The body of a request or reply: one frame or several, or something large elsewhere. Cheap to clone.
+/// The body of a request or reply: one frame or several in memory, or something large elsewhere. Cheap to clone.
 ///
-/// What comes in is in memory while it is small, and has [`Body::frames`] then. A larger frame (over
-/// the `spool_over_bytes` of a connection's options, 1 MiB by default) is in a file. [`Body::reader`] and
-/// [`Body::to_vec_limited`] read either.
+/// Received bodies are in memory and have [`Body::frames`] if they are small. A frame over the `spool_over_bytes` of a
+/// connection's options (1 MiB by default) is in a file. [`Body::reader`] and [`Body::to_vec_limited`] read both.
 #[derive(Clone)]
 pub struct Body(Kind);
 
@@ -63,13 +61,13 @@ enum Kind {
         length: u8,
         bytes: [u8; INLINE_BYTES_MAX],
     },
-    /// Copied out of what was read, and copied again by a clone: to be shared costs as much, even if nobody shares it. There
-    /// may be room behind it.
+    /// Copied from the read buffer, and copied again by a clone, which costs no more than sharing. The allocation may be
+    /// longer than the body.
     Own {
         length: usize,
         bytes: Box<[u8]>,
     },
-    /// The same where it is too large to be copied again. Not [`Bytes`], which allocate twice to be shared.
+    /// Too large to be copied by each clone. Not [`Bytes`], which allocate twice to be shared.
     Copied(Arc<[u8]>),
     One(Bytes),
     Many(Arc<[Bytes]>),
@@ -78,7 +76,7 @@ enum Kind {
 }
 
 impl Body {
-    /// A body of one frame that is copied out of `bytes`, so that a small body doesn't keep a large buffer alive.
+    /// A body of one frame, copied from `bytes` so that a small body doesn't keep a large buffer alive.
     #[inline]
     pub fn copied(bytes: &[u8]) -> Body {
         match u8::try_from(bytes.len()) {
@@ -92,7 +90,7 @@ impl Body {
         }
     }
 
-    /// A body of several frames. None is the same as one that is empty.
+    /// A body of several frames. No frames at all are one empty frame.
     pub fn of_frames(frames: impl IntoIterator<Item = Bytes>) -> Body {
         let mut frames = frames.into_iter();
         match (frames.next(), frames.next()) {
@@ -102,7 +100,7 @@ impl Body {
         }
     }
 
-    /// A body of frames that came from the wire: small ones are copied, so that they don't keep what they were read with alive.
+    /// A body of received frames. Small ones are copied, so that they don't keep their read buffer alive.
     pub fn owned(frames: impl IntoIterator<Item = Bytes, IntoIter: ExactSizeIterator>) -> Body {
         let mut frames = frames.into_iter();
         match frames.len() {
@@ -114,8 +112,8 @@ impl Body {
         }
     }
 
-    /// Becomes a copy of `bytes`. They are written where they stay: to move a body that has just been written costs more than
-    /// the copy, since the processor can't pass on from its store buffer what was written in pieces of other sizes.
+    /// Overwrites the body in place with a copy of `bytes`. Moving a body that was just written would cost more than the
+    /// copy: the processor can't forward stores of other sizes from its store buffer.
     #[inline]
     fn set(&mut self, bytes: &[u8]) {
         match (&mut self.0, u8::try_from(bytes.len())) {
@@ -124,7 +122,7 @@ impl Body {
                 *length = new;
                 return;
             }
-            // Of nearly the same length: the memory stays, which costs much less than to give it back and take other.
+            // Nearly the same length: reusing the memory is much cheaper than freeing and allocating.
             (Kind::Own { length, bytes: own }, _)
                 if (INLINE_BYTES_MAX + 1..=own.len()).contains(&bytes.len())
                     && own_bytes(bytes.len()) == own_bytes(own.len()) =>
@@ -138,7 +136,7 @@ impl Body {
         *self = Body::copied(bytes);
     }
 
-    /// Gives up what it holds beside itself; what is left means nothing.
+    /// Releases all memory outside the value itself. The content is undefined afterwards.
     #[inline]
     pub fn release(&mut self) {
         if !matches!(self.0, Kind::Inline { .. }) {
@@ -146,7 +144,7 @@ impl Body {
         }
     }
 
-    /// Bytes of memory that could hold another body of this length, if this one means nothing any more.
+    /// Bytes of memory that can be reused for another body.
     #[inline]
     pub fn reusable_bytes(&self) -> usize {
         match &self.0 {
@@ -155,12 +153,12 @@ impl Body {
         }
     }
 
-    /// A body that isn't in memory.
+    /// A body outside memory.
     pub fn large(body: Arc<dyn LargeBody>) -> Body {
         Body(Kind::Large(body))
     }
 
-    /// Bodies one behind the other, wherever each of them is. Only a broker can send what becomes of them, to stock clients.
+    /// Bodies concatenated, each in memory or elsewhere. Only a broker can send the result, to stock clients.
     pub fn joined(bodies: impl IntoIterator<Item = Body>) -> Body {
         let pieces: Arc<[Body]> = bodies.into_iter().flat_map(|body| body.pieces().to_vec()).collect();
         match pieces.iter().map(Body::to_frames).collect::<Option<Vec<_>>>() {
@@ -169,7 +167,7 @@ impl Body {
         }
     }
 
-    /// What it consists of: bodies that are in memory, and those that aren't.
+    /// The concatenated bodies.
     pub fn pieces(&self) -> &[Body] {
         match &self.0 {
             Kind::Joined(pieces) => pieces,
@@ -177,7 +175,7 @@ impl Body {
         }
     }
 
-    /// Its frames; `None` if it isn't in memory: see [`Body::reader`].
+    /// The frames, if the body is in memory. Otherwise see [`Body::reader`].
     pub fn frames(&self) -> Option<impl ExactSizeIterator<Item = &[u8]>> {
         let (one, many): (Option<&[u8]>, &[Bytes]) = match &self.0 {
             Kind::Inline { length, bytes } => (bytes.get(..usize::from(*length)), &[]),
@@ -190,7 +188,7 @@ impl Body {
         Some(Slices { one, many: many.iter() })
     }
 
-    /// Its bytes, if it is in memory and of one frame. [`Body::to_vec_limited`] gives those of any other, too.
+    /// The only frame, if the body has one frame in memory. See [`Body::to_vec_limited`] for all others.
     #[inline]
     pub fn single(&self) -> Option<&[u8]> {
         match &self.0 {
@@ -202,7 +200,7 @@ impl Body {
         }
     }
 
-    /// Its frames as they can be sent, shared where they are large; `None` if it isn't in memory.
+    /// The frames for sending, shared where they are large. `None` if the body isn't in memory.
     pub fn to_frames(&self) -> Option<smallvec::SmallVec<[Bytes; 2]>> {
         Some(match &self.0 {
             Kind::Inline { length, bytes } => {
@@ -218,7 +216,7 @@ impl Body {
         })
     }
 
-    /// What it is if it isn't in memory.
+    /// The body outside memory, if it is one.
     pub fn as_large(&self) -> Option<&Arc<dyn LargeBody>> {
         match &self.0 {
             Kind::Large(body) => Some(body),
@@ -226,7 +224,7 @@ impl Body {
         }
     }
 
-    /// Bytes of all its frames, wherever they are.
+    /// Bytes of all frames, in memory or elsewhere.
     #[inline]
     pub fn length(&self) -> u64 {
         match &self.0 {
@@ -240,7 +238,7 @@ impl Body {
         }
     }
 
-    /// Bytes that it has elsewhere than in memory.
+    /// Bytes outside memory.
     #[inline]
     pub fn large_bytes(&self) -> u64 {
         match &self.0 {
@@ -250,7 +248,7 @@ impl Body {
         }
     }
 
-    /// Bytes of memory that it holds beside itself. What it shares with what was read may be up to twice as much.
+    /// Bytes of memory outside the value itself. Shared read buffers may be up to twice as large.
     #[inline]
     pub fn memory_bytes(&self) -> usize {
         match &self.0 {
@@ -265,7 +263,7 @@ impl Body {
     }
 }
 
-// Rare, and not to stand in the way of the others where those are inlined.
+// Rare, and kept out of line so that the common cases inline well.
 #[cold]
 fn length_of_frames(frames: &[Bytes]) -> u64 {
     frames.iter().map(|frame| frame.len() as u64).sum()
@@ -281,11 +279,11 @@ fn large_bytes_of_pieces(pieces: &[Body]) -> u64 {
     pieces.iter().map(Body::large_bytes).sum()
 }
 
-/// What each of several frames costs beside its bytes: its handle, and what the allocator rounds up and keeps beside two small
-/// pieces of memory. Of frames of a byte it is nearly everything.
+/// Overhead of each of several frames: the handle, and what the allocator adds to small blocks. For one-byte frames it is
+/// nearly everything.
 const FRAME_BYTES: usize = size_of::<Bytes>() + 64;
 
-/// Bytes of memory that several frames hold.
+/// Bytes of memory of several frames.
 #[cold]
 pub fn memory_bytes_of_frames(frames: &[Bytes]) -> usize {
     frames.iter().map(|frame| FRAME_BYTES + frame.len()).sum()
@@ -296,7 +294,7 @@ fn memory_bytes_of_pieces(pieces: &[Body]) -> usize {
     pieces.iter().map(|piece| size_of::<Body>() + piece.memory_bytes()).sum()
 }
 
-/// What a body of so many bytes counts that has them alone.
+/// Memory counted for an unshared body of this length.
 #[inline]
 fn own_bytes(length: usize) -> usize {
     length.next_multiple_of(OWN_STEP_BYTES)
@@ -330,7 +328,7 @@ impl Default for Body {
 }
 
 impl From<Bytes> for Body {
-    /// A body of one frame. Up to a few bytes are copied, more are shared.
+    /// A body of one frame. Short ones are copied, longer ones shared.
     fn from(bytes: Bytes) -> Body {
         if bytes.len() <= INLINE_BYTES_MAX { Body::copied(&bytes) } else { Body(Kind::One(bytes)) }
     }
@@ -361,7 +359,7 @@ impl From<String> for Body {
 }
 
 impl PartialEq for Body {
-    /// The same frames; what isn't in memory is equal only to itself.
+    /// Compares frames. Bodies outside memory are equal only to themselves.
     fn eq(&self, other: &Body) -> bool {
         match (&self.0, &other.0) {
             (Kind::Large(one), Kind::Large(two)) => Arc::ptr_eq(one, two),
@@ -404,7 +402,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_body_keeps_its_frames_whatever_their_size() {
+    fn frames_of_any_size_are_kept() {
         for length in [0, 1, INLINE_BYTES_MAX, INLINE_BYTES_MAX + 1, 5000] {
             let bytes = vec![b'x'; length];
             for body in [Body::copied(&bytes), Body::from(bytes.clone()), Body::of_frames([bytes.clone().into()])] {
@@ -422,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_of_nearly_the_same_length_follows_in_the_same_memory_and_a_clone_has_its_own() {
+    fn memory_is_reused_for_similar_lengths_but_not_shared_by_clones() {
         let at = |body: &Body| body.single().unwrap().as_ptr();
         let mut body = Body::copied(&[b'a'; 250]);
         let first = at(&body);
@@ -452,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_are_joined_wherever_they_are() {
+    fn bodies_in_memory_and_files_are_joined() {
         #[derive(Debug)]
         struct Elsewhere(u64);
         impl LargeBody for Elsewhere {

@@ -7,7 +7,7 @@ use crate::numbered::WireError;
 use bytes::Bytes;
 use towpath_sockets::{Frame, Frames, Message};
 
-/// Whether these frames, of a message with this header, have a body behind them that isn't a list of frames.
+/// Whether the next frame is the whole body of this message, and not a list of frames.
 pub fn has_whole_body(frames: &[Bytes], header: &[u8], announces_list: impl FnOnce(&[u8]) -> bool) -> bool {
     matches!(frames, [first, block] if first == header && !announces_list(block))
 }
@@ -16,7 +16,7 @@ pub fn has_whole_body(frames: &[Bytes], header: &[u8], announces_list: impl FnOn
 ///
 /// # Errors
 ///
-/// Not a numbered message with this header: why.
+/// Why it is not such a message.
 #[allow(clippy::type_complexity, reason = "a body may be lost, or not be there")]
 pub fn block_of(message: Received<String>, header: &[u8]) -> Result<(Bytes, Option<Result<Body, String>>), String> {
     let Received { frames, attached } = message;
@@ -40,7 +40,7 @@ pub fn block_of(message: Received<String>, header: &[u8]) -> Result<(Bytes, Opti
     Ok((block, attached))
 }
 
-/// The body of a stock message, whose last frames these are, or why it is lost.
+/// The body of a stock message, of which only the body's frames are left, or why it is lost.
 pub fn body_of(frames: Frames, attached: Attached<String>) -> Result<Body, String> {
     match attached {
         Attached::Body(body) => Ok(body),
@@ -52,19 +52,19 @@ pub fn body_of(frames: Frames, attached: Attached<String>) -> Result<Body, Strin
     }
 }
 
-/// Why a body of several frames is lost that is too large.
+/// Why a body of several frames is lost.
 pub fn too_large() -> String {
     format!("a body of several frames has over {BODY_BYTES_MAX} bytes")
 }
 
-/// Appends the frames of a body; what is on disk is one frame that the kernel sends.
+/// Appends the frames of a body. A file is one frame that the kernel sends.
 pub fn append_body(message: &mut Message, body: &Body) {
     if let Some(frames) = body.to_frames() {
         message.frames.extend(frames.into_iter().map(Frame::Bytes));
     } else if let Some(range) = body.as_large().and_then(|large| large.clone().file_range()) {
         message.frames.push(range.into());
     } else {
-        // `check` is asked before a body is taken.
+        // Callers check a body before they accept it.
         tracing::error!(?body, "a body of this kind can't be sent");
         message.frames.push(Frame::Bytes(Bytes::new()));
     }

@@ -23,7 +23,7 @@ pub struct Reply {
 #[non_exhaustive]
 pub enum CallError {
     /// The request ended otherwise: at its worker, at the broker, or by this side's clock.
-    #[error("{}", .status.because(.reason))]
+    #[error("{}", .status.describe(.reason))]
     Ended {
         /// How.
         status: Status,

@@ -81,7 +81,7 @@ pub struct Refused {
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.status.because(&self.reason))
+        f.write_str(&self.status.describe(&self.reason))
     }
 }
 

@@ -261,7 +261,7 @@ impl State {
             Speech::Numbered => session.on_message(message, now, &mut sink),
             Speech::Stock(dialect) => {
                 let endpoint = self.endpoints.get(self.failover.current());
-                match dialect.client_hears(message) {
+                match dialect.decode_for_client(message) {
                     Ok(heard) => {
                         session.on_stock(heard, &mut sink);
                         self.standing.heard(endpoint, None);

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use towpath_requests::body::Body;
-use towpath_requests::majordomo::peer::ClientHears;
+use towpath_requests::majordomo::peer::ClientMessage;
 use towpath_requests::numbered::{Block, ClientId, FromClient, Message, Status, ToClient};
 
 const BYTES_MAX: usize = 8_000;
@@ -311,7 +311,7 @@ proptest! {
                 }
                 4 => {
                     if let Some(body) = out.take() {
-                        let heard = ClientHears { service: None, partial: false, body: Ok(body) };
+                        let heard = ClientMessage { service: None, partial: false, body: Ok(body) };
                         session.on_stock(heard, &mut |delivery| delivered.push(delivery));
                     }
                 }

@@ -176,7 +176,7 @@ impl LinkState {
                 outcome.map_err(|error| error.to_string())
             }
             Speech::Stock(dialect) => {
-                match dialect.worker_hears(message) {
+                match dialect.decode_for_worker(message) {
                     Ok(heard) => {
                         self.guess.heard(dialect);
                         self.session.on_stock(heard, handler, &mut sink);
@@ -360,7 +360,7 @@ mod tests {
     use bytes::Bytes;
     use std::sync::Mutex;
     use towpath_requests::majordomo::Dialect;
-    use towpath_requests::majordomo::peer::WorkerHears;
+    use towpath_requests::majordomo::peer::WorkerMessage;
 
     /// A connection to a stock broker, which has given it a request.
     fn link(dialect: Dialect) -> (LinkState, Token) {
@@ -368,7 +368,8 @@ mod tests {
         let inbox = Arc::new(Inbox { waiting, arrived: Notify::new() });
         let endpoint = "tcp://127.0.0.1:1".parse().unwrap();
         let mut link = LinkState::new(endpoint, Session::new("work", 1), LinkOptions::default(), None, inbox);
-        let (mut tokens, request) = (Vec::new(), WorkerHears::Request { address: "addr".into(), body: Ok("x".into()) });
+        let (mut tokens, request) =
+            (Vec::new(), WorkerMessage::Request { address: "addr".into(), body: Ok("x".into()) });
         link.session.connected_to_stock(dialect, Duration::ZERO);
         link.session.on_stock(request, None, &mut |heard| {
             let Heard::Request(arrival) = heard else { return };

@@ -12,7 +12,7 @@ use std::time::Duration;
 use towpath_requests::body::{Arriving, Body, COPY_AGAIN_BYTES_MAX};
 use towpath_requests::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX};
 use towpath_requests::majordomo::Dialect;
-use towpath_requests::majordomo::peer::WorkerHears;
+use towpath_requests::majordomo::peer::WorkerMessage;
 use towpath_requests::numbered::{Block, Content, FromWorker, Status, ToWorker, Token, WireError};
 use towpath_sockets::Message;
 
@@ -353,12 +353,12 @@ impl Session {
     }
 
     /// Takes what a stock broker says.
-    pub fn on_stock(&mut self, message: WorkerHears, at_once: Option<&AtOnce>, sink: &mut impl FnMut(Heard)) {
+    pub fn on_stock(&mut self, message: WorkerMessage, at_once: Option<&AtOnce>, sink: &mut impl FnMut(Heard)) {
         let Link::Stock { dialect, .. } = self.link else { return };
         match message {
-            WorkerHears::Heartbeat => {}
-            WorkerHears::Disconnect => self.link = Link::Over("the broker has sent this worker away"),
-            WorkerHears::Request { address, body } => {
+            WorkerMessage::Heartbeat => {}
+            WorkerMessage::Disconnect => self.link = Link::Over("the broker has sent this worker away"),
+            WorkerMessage::Request { address, body } => {
                 self.counters.requests += 1;
                 let mut answer = |reply: Result<Body, String>| {
                     let body = fitting(reply.unwrap_or_else(Body::from));

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use towpath_requests::body::Body;
 use towpath_requests::majordomo::Dialect;
-use towpath_requests::majordomo::peer::WorkerHears;
+use towpath_requests::majordomo::peer::WorkerMessage;
 use towpath_requests::numbered::{Block, FromWorker, Message, Status, ToWorker, Token, WireError};
 
 const CREDIT: u32 = 5;
@@ -258,7 +258,7 @@ fn a_stock_worker_keeps_its_heart_beating_and_notices_silence() {
         assert!(session.pump_stock().is_none());
     }
     session.heard(at(9000));
-    session.on_stock(WorkerHears::Heartbeat, None, &mut |_| panic!("nothing to do"));
+    session.on_stock(WorkerMessage::Heartbeat, None, &mut |_| panic!("nothing to do"));
     session.on_time(at(10_000), &mut Block::default(), &mut |_| ());
     assert_eq!(session.over(), None);
     session.on_time(at(19_000), &mut Block::default(), &mut |_| ());
@@ -272,7 +272,7 @@ fn what_came_on_a_stock_connection_ends_with_it() {
     session.pump_stock();
     let mut arrived = Vec::new();
     let request =
-        |text: &'static str| WorkerHears::Request { address: Bytes::from_static(b"c"), body: Ok(text.into()) };
+        |text: &'static str| WorkerMessage::Request { address: Bytes::from_static(b"c"), body: Ok(text.into()) };
     session.on_stock(request("one"), None, &mut |heard| arrived.push(heard));
     session.disconnected(&mut |heard| arrived.push(heard));
     session.connected_to_stock(Dialect::Mdp01, Duration::ZERO);
@@ -292,7 +292,7 @@ fn what_came_on_a_stock_connection_ends_with_it() {
     let reply = session.pump_stock().unwrap();
     assert_eq!(reply.frames.len(), 7);
     assert_eq!(session.counters().orphaned, 1);
-    session.on_stock(WorkerHears::Disconnect, None, &mut |_| ());
+    session.on_stock(WorkerMessage::Disconnect, None, &mut |_| ());
     assert!(session.over().is_some());
 }
 
@@ -386,7 +386,7 @@ fn a_broker_that_gives_more_than_the_credit_is_left() {
     let mut stock = Session::new("echo", 1);
     stock.connected_to_stock(Dialect::Mdp01, Duration::ZERO);
     for is_over in [false, true] {
-        let request = WorkerHears::Request { address: Bytes::from_static(b"someone"), body: Ok("work".into()) };
+        let request = WorkerMessage::Request { address: Bytes::from_static(b"someone"), body: Ok("work".into()) };
         stock.on_stock(request, None, &mut |_| ());
         assert_eq!(stock.over().is_some(), is_over);
     }

@@ -1,4 +1,4 @@
-//! The thread that writes bodies to files while they come, so that nobody else waits for the disk.
+//! The thread that writes bodies to files as they arrive, so that nobody else waits for the disk.
 
 use super::{Permit, Spool, SpoolWriter, SpooledBody};
 use bytes::Bytes;
@@ -17,7 +17,7 @@ enum Job {
     Abandon(u64),
 }
 
-/// A body on its way to a file. Dropped before it is finished, it was in vain.
+/// A body on its way to a file. Dropped before it is finished, it is discarded.
 #[derive(Debug)]
 pub struct UnderWay {
     number: u64,
@@ -25,7 +25,7 @@ pub struct UnderWay {
 }
 
 impl UnderWay {
-    /// By which [`Writing::next_finished`] names it.
+    /// Number in [`Writing::next_finished`].
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -35,7 +35,7 @@ impl UnderWay {
         let _ = self.jobs.send(Job::Write { number: self.number, bytes, permit });
     }
 
-    /// All of it has come.
+    /// Finishes the body.
     pub fn finish(&self) {
         let _ = self.jobs.send(Job::Finish(self.number));
     }
@@ -64,10 +64,10 @@ impl Drop for UnderWay {
     }
 }
 
-/// A body in its file, or why it isn't there, and its number.
+/// Number of a body, and the body or the error.
 type Finished = (u64, io::Result<Arc<SpooledBody>>);
 
-/// The thread, which ends when this and all that is under way are gone.
+/// Handle to the thread, which ends with this and all bodies under way.
 #[derive(Debug)]
 pub struct Writing {
     jobs: Sender<Job>,
@@ -75,7 +75,7 @@ pub struct Writing {
     next: u64,
 }
 
-/// Where it writes.
+/// Target directory.
 struct Place {
     folder: PathBuf,
     spool: Option<Spool>,
@@ -101,13 +101,13 @@ impl Place {
 }
 
 impl Writing {
-    /// Bodies go there. `sync`: they are brought to the disk, since a journal will name them, and only this thread may wait for that.
-    /// The waker is told whenever one is finished.
+    /// Starts the thread for an existing spool. `sync`: bodies are synced when finished, because a journal will name them.
+    /// The waker is called for each finished body.
     pub fn to(spool: Spool, sync: bool, waker: Waker) -> io::Result<Writing> {
         Writing::start(Place { folder: spool.directory().to_owned(), spool: Some(spool) }, sync, waker)
     }
 
-    /// The same in a folder that is made when the first body comes.
+    /// Starts the thread for a folder that is made when the first body comes.
     pub fn to_folder(folder: PathBuf, waker: Waker) -> io::Result<Writing> {
         Writing::start(Place { folder, spool: None }, false, waker)
     }
@@ -129,13 +129,13 @@ impl Writing {
         UnderWay { number: self.next, jobs: self.jobs.clone() }
     }
 
-    /// One that was finished, if there is one that nobody has heard of. Those that were dropped before never are.
+    /// The next finished body, if there is one. Discarded bodies never appear.
     pub fn next_finished(&self) -> Option<Finished> {
         self.finished.try_recv().ok()
     }
 }
 
-/// Writes what arrives until nobody can send anything more.
+/// Writes until all senders are gone.
 fn write(mut place: Place, sync: bool, jobs: &Receiver<Job>, done: &Sender<Finished>, waker: &Waker) {
     let mut files: HashMap<u64, io::Result<SpoolWriter>> = HashMap::new();
     for job in jobs {

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use towpath_requests::LargeBody;
 
 #[test]
-fn what_was_not_forgotten_comes_back() {
+fn requests_that_are_not_forgotten_are_recovered() {
     let dir = tempfile::tempdir().unwrap();
     let (mut journal, recovered) = open(dir.path());
     assert!(recovered.requests.is_empty() && recovered.cut.is_none());
@@ -58,7 +58,7 @@ fn the_same_directory_is_refused_to_a_second_owner() {
 }
 
 #[test]
-fn whoever_removes_the_lock_or_has_only_the_file_locked_lets_nobody_in() {
+fn removing_the_lock_file_does_not_admit_a_second_owner() {
     use rustix::fs::{FlockOperation, flock};
     let dir = tempfile::tempdir().unwrap();
     let (journal, _) = open(dir.path());
@@ -80,7 +80,7 @@ fn whoever_removes_the_lock_or_has_only_the_file_locked_lets_nobody_in() {
 }
 
 #[test]
-fn waking_tells_that_more_is_durable() {
+fn the_owner_is_woken_when_more_is_durable() {
     let dir = tempfile::tempdir().unwrap();
     let (sender, woken) = std::sync::mpsc::channel();
     let wake = move || {
@@ -95,7 +95,7 @@ fn waking_tells_that_more_is_durable() {
 }
 
 #[test]
-fn what_waits_is_bounded_but_for_one_entry() {
+fn queued_bytes_are_bounded_but_for_one_entry() {
     let dir = tempfile::tempdir().unwrap();
     let options = JournalOptions { pending_bytes: 1000, ..small() };
     let (mut journal, _) = Journal::open(dir.path(), options, || {}).unwrap();
@@ -110,7 +110,7 @@ fn what_waits_is_bounded_but_for_one_entry() {
 }
 
 #[test]
-fn what_a_journal_does_not_take_is_refused() {
+fn entries_over_the_limits_are_refused() {
     #[derive(Debug)]
     struct Elsewhere;
     impl LargeBody for Elsewhere {
@@ -192,7 +192,7 @@ fn a_body_in_a_file_is_kept_until_it_is_not_needed() {
 }
 
 #[test]
-fn segments_are_removed_and_used_again() {
+fn segments_are_removed_and_reused() {
     let dir = tempfile::tempdir().unwrap();
     let (mut journal, _) = open(dir.path());
     let body = Body::from(vec![7; 1000]);
@@ -252,7 +252,7 @@ fn a_few_long_lived_requests_do_not_keep_everything() {
 }
 
 #[test]
-fn a_journal_can_be_looked_at() {
+fn inspect_shows_every_record() {
     let dir = tempfile::tempdir().unwrap();
     let (mut journal, _) = open(dir.path());
     journal.append(&accepted(1, &Body::from("body"))).unwrap();

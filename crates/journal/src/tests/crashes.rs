@@ -105,19 +105,19 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 0, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_was_durable_survives_crashes(seed: u64) {
+    fn durable_records_survive_crashes(seed: u64) {
         live(seed, false, 8);
     }
 
     #[test]
-    fn what_was_durable_survives_crashes_and_faults(seed: u64) {
+    fn durable_records_survive_crashes_and_faults(seed: u64) {
         live(seed, true, 8);
     }
 }
 
 /// Only for the zeros behind its block there was no room.
 #[test]
-fn what_was_given_up_is_not_found_though_its_block_was_written() {
+fn given_up_requests_are_not_found_though_their_block_was_written() {
     let disk = Disk::new(7);
     let options = JournalOptions { gives_up: true, ..small() };
     let (mut journal, _) = Journal::open_on(disk.clone(), &options, None, || {}).unwrap();
@@ -180,7 +180,7 @@ fn a_body_is_not_removed_for_an_outcome_that_is_lost() {
 /// The process is killed, or fails, while it opens the journal, and the machine crashes while the next one does: whichever of the names
 /// in the directory are on the disk then, no segment is missing among the others.
 #[test]
-fn opening_may_be_interrupted_time_and_again() {
+fn recovery_may_be_interrupted_repeatedly() {
     let body = Body::from("body");
     let open = |disk: &Disk| Journal::open_on(disk.clone(), &small(), None, || {});
     for (first, second, seed) in

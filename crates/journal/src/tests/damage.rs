@@ -71,7 +71,7 @@ proptest! {
 
     /// Cut off anywhere, the last segment gives what was in its whole blocks; and once more when it is opened again.
     #[test]
-    fn a_file_that_ends_too_early_gives_its_whole_blocks(seed: u64) {
+    fn a_truncated_segment_yields_its_whole_blocks(seed: u64) {
         // In one segment, so that nothing was moved: what was moved isn't where it was.
         let written = written(seed, 30, ENOUGH);
         let mut random = seed | 1;
@@ -99,7 +99,7 @@ proptest! {
     /// One byte that is wrong is of no consequence, or ends the journal early, where only the end can have been torn; or else it
     /// stops the start.
     #[test]
-    fn a_wrong_byte_is_never_believed(seed: u64) {
+    fn a_flipped_byte_is_detected(seed: u64) {
         let written = written(seed, 120, SMALL);
         let mut random = seed | 1;
         let whole = written.states.last().unwrap();
@@ -133,13 +133,13 @@ proptest! {
 
     /// Any bytes as a segment's blocks: nothing panics, nothing large is allocated.
     #[test]
-    fn bytes_of_any_kind_are_survived(data in prop::collection::vec(any::<u8>(), 0..600)) {
+    fn arbitrary_bytes_do_not_panic(data in prop::collection::vec(any::<u8>(), 0..600)) {
         fuzz_segment(&data);
     }
 }
 
 #[test]
-fn damage_in_the_middle_stops_the_start_and_changes_nothing() {
+fn damage_in_the_middle_is_refused_without_changes() {
     let written = written(5, 60, ENOUGH);
     let mut files = written.files.clone();
     let at = written.starts[0] + 40;
@@ -159,7 +159,7 @@ fn damage_in_the_middle_stops_the_start_and_changes_nothing() {
 }
 
 #[test]
-fn a_missing_segment_and_an_unknown_version_are_told() {
+fn missing_segments_and_unknown_versions_are_errors() {
     let written = written(9, 120, SMALL);
     assert!(written.files.len() >= 3);
     let mut files = written.files.clone();
@@ -176,7 +176,7 @@ fn a_missing_segment_and_an_unknown_version_are_told() {
 }
 
 #[test]
-fn it_is_told_how_much_was_cut() {
+fn the_length_of_a_cut_tail_is_reported() {
     let mut written = written(5, 30, ENOUGH);
     let start = *written.starts.last().unwrap();
     let file = written.files.get_mut(&written.last).unwrap();
@@ -188,7 +188,7 @@ fn it_is_told_how_much_was_cut() {
 }
 
 #[test]
-fn a_full_disk_is_told_and_the_journal_works_again() {
+fn the_journal_recovers_from_a_full_disk() {
     let disk = Disk::new(3);
     let (mut journal, _) = Journal::open_on(disk.clone(), &options(), None, || {}).unwrap();
     disk.world().room = Some(20_000);

@@ -57,7 +57,7 @@ impl Busy {
 }
 
 #[test]
-fn a_fault_while_a_segment_is_freed_passes() {
+fn a_fault_during_compaction_is_retried() {
     for failing in [Failing::Removal, Failing::Open] {
         let mut busy = Busy::new();
         busy.disk.world().failing = Some(failing);
@@ -72,7 +72,7 @@ fn a_fault_while_a_segment_is_freed_passes() {
 }
 
 #[test]
-fn no_file_is_left_behind_by_a_fault() {
+fn faults_leave_no_files_behind() {
     for failing in [Failing::SyncOfRemoval, Failing::Reuse] {
         let mut busy = Busy::new();
         busy.disk.world().failing = Some(failing);

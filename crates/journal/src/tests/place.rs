@@ -26,7 +26,7 @@ fn open_with_failures(dir: &Path) -> (Journal, std::sync::mpsc::Receiver<()>) {
 }
 
 #[test]
-fn a_journal_that_was_moved_away_takes_nothing_until_it_is_back() {
+fn a_moved_journal_refuses_entries_until_it_is_back() {
     let parent = tempfile::tempdir().unwrap();
     let [dir, away, other] = ["journal", "away", "other"].map(|name| parent.path().join(name));
     let (mut journal, woken) = open_with_failures(&dir);
@@ -84,7 +84,7 @@ fn a_journal_that_was_removed_does_not_go_on_in_another_directory() {
 }
 
 #[test]
-fn a_segment_of_someone_else_is_not_overwritten() {
+fn foreign_segments_are_not_overwritten() {
     let dir = tempfile::tempdir().unwrap();
     let (mut journal, woken) = open_with_failures(dir.path());
     let theirs = dir.path().join("00000002.log");

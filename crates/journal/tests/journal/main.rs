@@ -42,7 +42,7 @@ fn recovered(dir: &Path) -> Recovered {
 }
 
 #[test]
-fn what_a_killed_process_called_durable_is_there() {
+fn durable_records_survive_kill() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut state = State::new();
     let mut next_id = 1;
@@ -79,7 +79,7 @@ fn a_second_process_is_refused() {
 
 /// A limit on the size of files, which is lifted while the process runs.
 #[test]
-fn a_file_that_may_not_grow_is_told_and_got_over() {
+fn a_file_size_limit_is_reported_and_recovered_from() {
     let dir = tempfile::tempdir().expect("a directory");
     let limited = ["bash", "-c", "trap '' XFSZ; ulimit -S -f 128; exec \"$@\"", "limited"];
     let child = Child::start(Mode::Fill, dir.path(), &limited);
@@ -97,7 +97,7 @@ fn a_file_that_may_not_grow_is_told_and_got_over() {
 /// A file system of one MiB, which root may mount, and others in a user namespace of their own. Where neither works this tests
 /// nothing, but in CI that is a failure.
 #[test]
-fn a_full_disk_is_told_and_got_over() {
+fn a_full_disk_is_reported_and_recovered_from() {
     let dir = tempfile::tempdir().expect("a directory");
     let works = |flags: &&str| {
         let probe = Command::new("unshare").args([*flags, "mount", "-t", "tmpfs", "tmpfs", "/tmp"]).output();

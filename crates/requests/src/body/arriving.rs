@@ -1,18 +1,18 @@
-//! Bodies on their way from what was read to where they stay.
+//! Received bodies on their way from the read buffer to where they are stored.
 
 use super::{Body, COPY_AGAIN_BYTES_MAX, INLINE_BYTES_MAX, own_bytes};
 
-/// A body on its way to where it stays.
+/// A received body that is copied at most once.
 #[derive(Debug)]
 pub enum Arriving<'a> {
-    /// Bytes of something larger, to be copied.
+    /// Bytes of a larger buffer, to be copied.
     Bytes(&'a [u8]),
-    /// It is a body already.
+    /// Already a body.
     Body(Body),
 }
 
 impl Arriving<'_> {
-    /// A body of its own.
+    /// Converts into a body.
     #[inline]
     pub fn into_body(self) -> Body {
         match self {
@@ -21,7 +21,7 @@ impl Arriving<'_> {
         }
     }
 
-    /// Becomes the new value of a body.
+    /// Stores this in an existing body, reusing its memory where possible.
     #[inline]
     pub fn replace(self, body: &mut Body) {
         match self {
@@ -30,7 +30,7 @@ impl Arriving<'_> {
         }
     }
 
-    /// Bytes of memory that the body will hold beside itself.
+    /// Bytes of memory that the stored body will need outside the value itself.
     #[inline]
     pub fn memory_bytes(&self) -> usize {
         match self {

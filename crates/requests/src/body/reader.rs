@@ -1,15 +1,14 @@
-//! Reading a body, wherever it is.
+//! Reading a body, in memory or elsewhere.
 
 use super::{Body, Kind};
 use std::fmt;
 use std::io::{self, Read};
 
 impl Body {
-    /// Reads its bytes, frame behind frame, wherever they are: in memory, or in a file that is never loaded as a whole. Every reader
-    /// begins at the front, and keeps the body.
+    /// A reader over all bytes, frame after frame. Files are never loaded as a whole. Each reader starts at the beginning
+    /// and keeps the body alive.
     ///
-    /// Where [`Body::large_bytes`] isn't 0, reading waits for the disk. On tokio that is for a thread which may wait, such as one of
-    /// `spawn_blocking`; never on a thread that serves others, with more than a little.
+    /// Reading blocks on the disk if [`Body::large_bytes`] isn't 0. On tokio, use `spawn_blocking`.
     ///
     /// ```
     /// use std::io::Read;
@@ -24,8 +23,8 @@ impl Body {
         BodyReader { body: self.clone(), piece: 0, frame: 0, at: 0 }
     }
 
-    /// All its bytes, frame behind frame, if they are no more than `most`: the other side says how large a body is, so this side
-    /// says what it has memory for. Where it may be called is as with [`Body::reader`].
+    /// All bytes, frame after frame, if they are at most `most`. The sender decides how large a body is, so the receiver
+    /// names its limit. Blocks like [`Body::reader`].
     ///
     /// ```
     /// # use towpath_requests::Body;
@@ -36,7 +35,7 @@ impl Body {
     /// ```
     ///
     /// # Errors
-    /// [`io::ErrorKind::FileTooLarge`] if it has more; otherwise the disk's reason.
+    /// [`io::ErrorKind::FileTooLarge`] if the body is longer; otherwise the error of the disk.
     pub fn to_vec_limited(&self, most: usize) -> io::Result<Vec<u8>> {
         let length = self.length();
         let Some(length) = usize::try_from(length).ok().filter(|length| *length <= most) else {
@@ -45,12 +44,12 @@ impl Body {
         };
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(length).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        // It never comes to more: of a file no more is read than the length that was promised.
+        // Bounded: no more than the announced length is read from a file.
         self.reader().read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
-    /// One of its frames, if it is in memory.
+    /// A frame, if the body is in memory.
     fn frame(&self, index: usize) -> Option<&[u8]> {
         match &self.0 {
             Kind::Many(frames) => frames.get(index).map(|frame| &frame[..]),
@@ -59,10 +58,10 @@ impl Body {
     }
 }
 
-/// Reads the bytes of a [`Body`]: see [`Body::reader`].
+/// Reads a [`Body`]; made by [`Body::reader`].
 pub struct BodyReader {
     body: Body,
-    /// Which of its pieces is read, which frame of that, and how much of this has been.
+    /// Current piece, frame of that piece, and bytes of that frame that were read.
     piece: usize,
     frame: usize,
     at: u64,
@@ -80,7 +79,7 @@ impl Read for BodyReader {
                     let most = out.len().min(usize::try_from(left).unwrap_or(usize::MAX));
                     match out.get_mut(..most) {
                         Some(out) if most > 0 => match large.read_at(out, self.at)? {
-                            // The length was promised.
+                            // Shorter than announced.
                             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                             bytes => bytes,
                         },

@@ -1,4 +1,4 @@
-//! The broker's side.
+//! Majordomo as the broker sees it.
 
 use super::{CLIENT_01, CLIENT_02, CLIENT_03, Dialect, WORKER_01, WORKER_02, WORKER_03, command};
 use crate::is_built_in;
@@ -8,69 +8,69 @@ use bytes::Bytes;
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
-/// Frames before the empty one that a client may send along and gets back.
+/// Most frames of an envelope: those before the empty one, which a client gets back.
 pub const ENVELOPE_FRAMES_MAX: usize = 16;
 
-/// Bytes of them.
+/// Most bytes of an envelope.
 pub const ENVELOPE_BYTES_MAX: usize = 4_096;
 
-/// The frames before a body.
+/// Frames before a body.
 pub type Head = SmallVec<[Bytes; 8]>;
 
-/// What a stock peer says.
+/// A message from a stock peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FromPeer {
     /// A client's request.
     Request {
-        /// What it speaks.
+        /// Dialect of the client.
         dialect: Dialect,
-        /// The frames before the empty one, to be sent back. `None`: the dialect has no empty frame.
+        /// Frames before the empty one, returned with the reply. `None`: the dialect has no empty frame.
         envelope: Option<Arc<[Bytes]>>,
-        /// Which service.
+        /// Name of the service.
         service: Bytes,
-        /// At least one frame.
+        /// Body of at least one frame.
         body: SmallVec<[Bytes; 2]>,
     },
     /// A worker's command.
     Worker {
-        /// What it speaks.
+        /// Dialect of the worker.
         dialect: Dialect,
         /// The command.
         command: WorkerCommand,
     },
 }
 
-/// What a stock worker says.
+/// A stock worker's command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkerCommand {
-    /// It works for this service.
+    /// Serves a service.
     Ready {
-        /// The service's name.
+        /// Name of the service.
         service: Bytes,
     },
     /// A reply, or part of one.
     Reply {
-        /// What it got as the client's address.
+        /// Client address of the request.
         address: Bytes,
-        /// Whether more will follow.
+        /// Whether more parts follow.
         partial: bool,
-        /// At least one frame.
+        /// Body of at least one frame.
         body: SmallVec<[Bytes; 2]>,
     },
-    /// It is alive.
+    /// Heartbeat.
     Heartbeat,
-    /// It goes.
+    /// Leaves.
     Disconnect,
 }
 
-/// Bytes of an unknown header that are shown. Those of Majordomo have 6.
+/// Longest part of an unknown header that is shown. Majordomo's have 6 bytes.
 const HEADER_SHOWN_BYTES: usize = 16;
 
-/// The beginning of a header that isn't known, as it can be shown to people.
+/// Beginning of an unknown header, printable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     bytes: [u8; HEADER_SHOWN_BYTES],
-    /// Bytes of the whole.
+    /// Length of the whole header.
     length: usize,
 }
 
@@ -90,24 +90,26 @@ impl std::fmt::Display for Header {
     }
 }
 
-/// What is wrong with a message of a stock peer.
+/// A message from a stock peer that can't be accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MdpError {
-    /// A dialect that isn't spoken.
-    #[error("{0} isn't spoken here; MDP/0.1, MDP/0.2, majortomo's shape of it, and Towpath's numbered requests are")]
+    /// A dialect that isn't supported.
+    #[error(
+        "{0} is not supported; this broker speaks MDP/0.1, MDP/0.2, majortomo's shape of it and Towpath's numbered requests"
+    )]
     Dialect(&'static str),
-    /// Not a message of any of them.
+    /// Not Majordomo at all.
     #[error("not a Majordomo message: {0}")]
     NotMajordomo(&'static str),
-    /// It has a header where Majordomo's is, which none of them has.
-    #[error("not a Majordomo message that is spoken here: an unknown header after the empty frame, \"{0}\"")]
+    /// An unknown header in the place of Majordomo's.
+    #[error("not a supported Majordomo message: an unknown header after the empty frame, \"{0}\"")]
     UnknownHeader(Header),
-    /// Right at the beginning, and wrong then. Says which dialect's worker it was, if it was a worker.
+    /// Majordomo, but malformed.
     #[error("malformed: {why}")]
     Malformed {
-        /// What is wrong.
+        /// Reason.
         why: &'static str,
-        /// Whom to send a DISCONNECT.
+        /// Dialect of the worker that should get a DISCONNECT, if it was a worker.
         worker: Option<Dialect>,
     },
 }
@@ -116,13 +118,13 @@ fn malformed<T>(why: &'static str, worker: Option<Dialect>) -> Result<T, MdpErro
     Err(MdpError::Malformed { why, worker })
 }
 
-/// Understands a message of a stock peer.
+/// Decodes a message from a stock peer.
 pub fn decode(frames: &[Bytes]) -> Result<FromPeer, MdpError> {
     let first = frames.first().map_or(&b""[..], |frame| frame);
     match first {
         CLIENT_02 => return strict_request(None, &frames[1..]),
         WORKER_02 => return worker(Dialect::Mdp02, &frames[1..]),
-        // Its own layout, without an empty frame; behind one, it is whoever took it for Majordomo's.
+        // A layout without an empty frame. Behind one, the peer took it for Majordomo.
         CLIENT_03 | WORKER_03 => return Err(MdpError::Dialect("the MDP/0.3 of opencmw-cpp")),
         [0xAA, 0xA4, ..] => return Err(MdpError::Dialect("the zproto codec of zeromq/majordomo")),
         CLIENT_01 | WORKER_01 => {
@@ -142,7 +144,7 @@ pub fn decode(frames: &[Bytes]) -> Result<FromPeer, MdpError> {
     if envelope.iter().map(Bytes::len).sum::<usize>() > ENVELOPE_BYTES_MAX {
         return Err(MdpError::NotMajordomo("over 4096 bytes of envelope"));
     }
-    // Copied: a slice would keep alive what it was read with, for as long as the request takes.
+    // Copied: a slice would keep the read buffer alive as long as the request.
     let envelope = || -> Arc<[Bytes]> { envelope.iter().map(|frame| Bytes::copy_from_slice(frame)).collect() };
     match &header[..] {
         CLIENT_01 => {
@@ -176,11 +178,11 @@ fn strict_request(envelope: Option<Arc<[Bytes]>>, rest: &[Bytes]) -> Result<From
 
 type ServiceAndBody = (Bytes, SmallVec<[Bytes; 2]>);
 
-/// Of a client's request.
+/// Service and body of a client's request.
 fn service_and_body(frames: &[Bytes]) -> Result<ServiceAndBody, MdpError> {
     let [service, body @ ..] = frames else { return malformed("no service", None) };
     let service = check_service(service, None)?;
-    // Some of the broker's own services are asked for nothing in particular, which may be said by an empty frame, or by none.
+    // Some built-in services take no argument: an empty frame, or none.
     let body = if body.is_empty() && is_built_in(&service) { smallvec![Bytes::new()] } else { check_body(body, None)? };
     Ok((service, body))
 }
@@ -230,8 +232,8 @@ fn reply(dialect: Dialect, rest: &[Bytes], partial: bool) -> Result<WorkerComman
     Ok(WorkerCommand::Reply { address: address.clone(), partial, body: check_body(body, Some(dialect))? })
 }
 
-/// The frames before the body of a request to a worker. The address is the token in hexadecimal: printable, since some stock
-/// workers take it for text.
+/// Frames before the body of a request to a worker. The address is the token in hexadecimal, since some stock workers treat
+/// it as text.
 pub fn request_head(dialect: Dialect, token: &Token) -> Head {
     let mut head = worker_head(dialect, command::REQUEST);
     let mut address = Vec::with_capacity(32);
@@ -245,7 +247,7 @@ pub fn request_head(dialect: Dialect, token: &Token) -> Head {
     head
 }
 
-/// The token in a reply's address; `None`: this broker never made such an address.
+/// The token in a reply's address. `None`: not an address of this broker.
 pub fn token_of(address: &[u8]) -> Option<Token> {
     let digits: &[u8; 32] = address.try_into().ok()?;
     let mut token = [0; 16];
@@ -262,7 +264,7 @@ pub fn token_of(address: &[u8]) -> Option<Token> {
     Some(Token(token))
 }
 
-/// The frames before the body of a reply to a client.
+/// Frames before the body of a reply to a client.
 pub fn reply_head(dialect: Dialect, envelope: Option<&Arc<[Bytes]>>, service: &Bytes, partial: bool) -> Head {
     let mut head = Head::new();
     if let Some(envelope) = envelope {
@@ -297,7 +299,7 @@ pub fn heartbeat(dialect: Dialect) -> Head {
     worker_head(dialect, command::heartbeat(dialect))
 }
 
-/// Tells a worker to go, and to come again on a new connection if it likes.
+/// Tells a worker to leave. It may come back on a new connection.
 pub fn disconnect(dialect: Dialect) -> Head {
     worker_head(dialect, command::disconnect(dialect))
 }

@@ -1,6 +1,6 @@
-//! The Majordomo protocol as stock clients and workers speak it: MDP/0.1 (RFC 7), MDP/0.2 (RFC 18), and majortomo's shape of 0.2.
+//! The Majordomo protocol of stock clients and workers: MDP/0.1 (RFC 7), MDP/0.2 (RFC 18), and majortomo's variant of 0.2.
 //!
-//! Pure: frames in, frames out. docs/protocol/requests.md has the tables.
+//! No I/O: frames in, frames out. docs/protocol/requests.md has the tables.
 
 mod broker;
 pub mod peer;
@@ -18,24 +18,24 @@ pub const WORKER_01: &[u8] = b"MDPW01";
 pub const CLIENT_02: &[u8] = b"MDPC02";
 /// Header of MDP/0.2 workers.
 pub const WORKER_02: &[u8] = b"MDPW02";
-/// Header of opencmw-cpp's clients, which has a layout of its own and isn't spoken.
+/// Header of opencmw-cpp's clients, whose layout isn't supported.
 pub const CLIENT_03: &[u8] = b"MDPC03";
 /// Header of opencmw-cpp's workers.
 pub const WORKER_03: &[u8] = b"MDPW03";
 
-/// What a stock peer speaks. It is told from its first message, and answered in kind.
+/// Dialect of a stock peer, detected from its first message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dialect {
-    /// MDP/0.1: an empty frame before the header; one reply a request.
+    /// MDP/0.1: an empty frame before the header; one reply per request.
     Mdp01,
     /// MDP/0.2: no empty frame; partial replies and a final one.
     Mdp02,
-    /// MDP/0.2 as the majortomo library has it: an empty frame before the header, no service in replies.
+    /// MDP/0.2 as in the majortomo library: an empty frame before the header, no service in replies.
     Majortomo,
 }
 
 impl Dialect {
-    /// Whether a client of it takes one reply a request.
+    /// Whether clients expect exactly one reply per request.
     pub fn has_one_reply(self) -> bool {
         self == Dialect::Mdp01
     }

@@ -1,4 +1,4 @@
-//! Majordomo as its clients and workers speak it.
+//! Majordomo as clients and workers see it.
 
 use super::{CLIENT_01, CLIENT_02, Dialect, WORKER_01, WORKER_02, command};
 use crate::assembler::{Attached, Received};
@@ -7,38 +7,38 @@ use crate::message::{append_body, body_of};
 use bytes::Bytes;
 use towpath_sockets::{Frames, Message};
 
-/// The command of a client in the 0.2 of the specification.
+/// Command of a client's request in MDP/0.2.
 const CLIENT_REQUEST: u8 = 1;
 
-/// Why a message is left out: it isn't in this dialect.
+/// Why a message isn't of the expected dialect.
 #[derive(Debug, thiserror::Error)]
 #[error("not a message of this dialect: {0}")]
 pub struct NotThisDialect(&'static str);
 
-/// What a client hears.
+/// A message for a client.
 #[derive(Debug, PartialEq, Eq)]
-pub struct ClientHears {
-    /// Whose reply it is, if it says so.
+pub struct ClientMessage {
+    /// Service that replied, if the dialect says so.
     pub service: Option<Bytes>,
-    /// Others will follow.
+    /// Whether more parts follow.
     pub partial: bool,
     /// The reply, or why it is lost.
     pub body: Result<Body, String>,
 }
 
-/// What a worker hears.
+/// A message for a worker.
 #[derive(Debug, PartialEq, Eq)]
-pub enum WorkerHears {
+pub enum WorkerMessage {
     /// A request.
     Request {
-        /// What its reply must bring back.
+        /// Client address that the reply must return.
         address: Bytes,
         /// The request, or why it is lost.
         body: Result<Body, String>,
     },
-    /// The broker lives.
+    /// Heartbeat.
     Heartbeat,
-    /// The broker wants no more of this connection.
+    /// The broker ends this connection.
     Disconnect,
 }
 
@@ -65,20 +65,21 @@ impl Dialect {
         message
     }
 
-    /// Frames of what a client hears before the body: an empty one, the header, the command and the service, each where there is one.
+    /// Frames before the body of a message for a client: the empty frame, header, command and service, each where the
+    /// dialect has one.
     pub const CLIENT_HEAD_FRAMES: usize = 3;
 
-    /// Frames of a request before the body, as a worker hears it.
+    /// Frames before the body of a request for a worker.
     pub fn worker_head_frames(self) -> usize {
         match self {
             Dialect::Mdp02 => 4,
-            // An empty one in front.
+            // With an empty frame in front.
             Dialect::Mdp01 | Dialect::Majortomo => 5,
         }
     }
 
-    /// What a client hears.
-    pub fn client_hears(self, message: Received<String>) -> Result<ClientHears, NotThisDialect> {
+    /// Decodes a message for a client.
+    pub fn decode_for_client(self, message: Received<String>) -> Result<ClientMessage, NotThisDialect> {
         let Received { frames, attached } = message;
         let mut frames = self.behind_head(frames, CLIENT_01, CLIENT_02)?;
         let mut partial = false;
@@ -94,15 +95,15 @@ impl Dialect {
         if frames.is_empty() && attached == Attached::Nothing {
             return Err(NotThisDialect("a reply without a body"));
         }
-        Ok(ClientHears { service, partial, body: body_of(frames, attached) })
+        Ok(ClientMessage { service, partial, body: body_of(frames, attached) })
     }
 
-    /// A worker that is there.
+    /// READY.
     pub fn ready(self, service: &[u8]) -> Message {
         self.worker_says(command::READY).with(Bytes::copy_from_slice(service))
     }
 
-    /// A worker's reply, or a part of one if the shape has them.
+    /// A reply, or a part of one where the dialect has parts.
     pub fn reply(self, address: &Bytes, partial: bool, body: &Body) -> Message {
         let command = match (self, partial) {
             (Dialect::Mdp01, _) => command::REPLY_01,
@@ -114,12 +115,12 @@ impl Dialect {
         message
     }
 
-    /// A worker that lives.
+    /// Heartbeat.
     pub fn heartbeat(self) -> Message {
         self.worker_says(command::heartbeat(self))
     }
 
-    /// A worker that leaves.
+    /// DISCONNECT.
     pub fn disconnect(self) -> Message {
         self.worker_says(command::disconnect(self))
     }
@@ -128,8 +129,8 @@ impl Dialect {
         self.head(WORKER_01, WORKER_02).with(vec![command])
     }
 
-    /// What a worker hears.
-    pub fn worker_hears(self, message: Received<String>) -> Result<WorkerHears, NotThisDialect> {
+    /// Decodes a message for a worker.
+    pub fn decode_for_worker(self, message: Received<String>) -> Result<WorkerMessage, NotThisDialect> {
         let Received { frames, attached } = message;
         let mut frames = self.behind_head(frames, WORKER_01, WORKER_02)?;
         match one_command(&mut frames)? {
@@ -139,15 +140,15 @@ impl Dialect {
                 if !is_separated || (frames.is_empty() && attached == Attached::Nothing) {
                     return Err(NotThisDialect("a request without an empty frame and a body behind its address"));
                 }
-                Ok(WorkerHears::Request { address, body: body_of(frames, attached) })
+                Ok(WorkerMessage::Request { address, body: body_of(frames, attached) })
             }
-            other if other == command::heartbeat(self) => Ok(WorkerHears::Heartbeat),
-            other if other == command::disconnect(self) => Ok(WorkerHears::Disconnect),
+            other if other == command::heartbeat(self) => Ok(WorkerMessage::Heartbeat),
+            other if other == command::disconnect(self) => Ok(WorkerMessage::Disconnect),
             _ => Err(NotThisDialect("an unknown command")),
         }
     }
 
-    /// What follows the empty frame, if there must be one, and the header.
+    /// The frames after the empty one, where the dialect has one, and the header.
     fn behind_head(self, mut frames: Frames, header_01: &[u8], header_02: &[u8]) -> Result<Frames, NotThisDialect> {
         if self != Dialect::Mdp02 && !next_frame(&mut frames)?.is_empty() {
             return Err(NotThisDialect("no empty frame at the beginning"));
@@ -203,12 +204,12 @@ mod tests {
 
     #[test]
     fn replies_of_each_shape() {
-        let heard = Dialect::Mdp01.client_hears(received(&[b"", b"MDPC01", b"echo", b"one"])).unwrap();
-        assert_eq!(heard, ClientHears { service: Some("echo".into()), partial: false, body: Ok("one".into()) });
-        let heard = Dialect::Mdp02.client_hears(received(&[b"MDPC02", b"\x02", b"echo", b"one"])).unwrap();
-        assert_eq!(heard, ClientHears { service: Some("echo".into()), partial: true, body: Ok("one".into()) });
-        let heard = Dialect::Majortomo.client_hears(received(&[b"", b"MDPC02", b"\x04", b"one"])).unwrap();
-        assert_eq!(heard, ClientHears { service: None, partial: false, body: Ok("one".into()) });
+        let heard = Dialect::Mdp01.decode_for_client(received(&[b"", b"MDPC01", b"echo", b"one"])).unwrap();
+        assert_eq!(heard, ClientMessage { service: Some("echo".into()), partial: false, body: Ok("one".into()) });
+        let heard = Dialect::Mdp02.decode_for_client(received(&[b"MDPC02", b"\x02", b"echo", b"one"])).unwrap();
+        assert_eq!(heard, ClientMessage { service: Some("echo".into()), partial: true, body: Ok("one".into()) });
+        let heard = Dialect::Majortomo.decode_for_client(received(&[b"", b"MDPC02", b"\x04", b"one"])).unwrap();
+        assert_eq!(heard, ClientMessage { service: None, partial: false, body: Ok("one".into()) });
         for wrong in [
             &[&b""[..]][..],
             &[b"", b"MDPC01"],
@@ -216,9 +217,9 @@ mod tests {
             &[b"", b"MDPW01", b"echo", b"x"],
             &[b"x", b"MDPC01", b"echo", b"x"],
         ] {
-            Dialect::Mdp01.client_hears(received(wrong)).unwrap_err();
+            Dialect::Mdp01.decode_for_client(received(wrong)).unwrap_err();
         }
-        Dialect::Mdp02.client_hears(received(&[b"MDPC02", b"\x04", b"echo", b"one"])).unwrap_err();
+        Dialect::Mdp02.decode_for_client(received(&[b"MDPC02", b"\x04", b"echo", b"one"])).unwrap_err();
     }
 
     #[test]
@@ -235,10 +236,14 @@ mod tests {
             bytes(&Dialect::Mdp02.reply(&address, true, &"some".into())),
             [&b"MDPW02"[..], b"\x03", b"client", b"", b"some"]
         );
-        let heard = Dialect::Mdp01.worker_hears(received(&[b"", b"MDPW01", b"\x02", b"client", b"", b"do"])).unwrap();
-        assert_eq!(heard, WorkerHears::Request { address, body: Ok("do".into()) });
-        assert_eq!(Dialect::Mdp02.worker_hears(received(&[b"MDPW02", b"\x06"])).unwrap(), WorkerHears::Disconnect);
-        Dialect::Mdp01.worker_hears(received(&[b"", b"MDPW01", b"\x02", b"client", b"x", b"do"])).unwrap_err();
-        Dialect::Mdp01.worker_hears(received(&[b"", b"MDPW01", b"\x02", b"client", b""])).unwrap_err();
+        let heard =
+            Dialect::Mdp01.decode_for_worker(received(&[b"", b"MDPW01", b"\x02", b"client", b"", b"do"])).unwrap();
+        assert_eq!(heard, WorkerMessage::Request { address, body: Ok("do".into()) });
+        assert_eq!(
+            Dialect::Mdp02.decode_for_worker(received(&[b"MDPW02", b"\x06"])).unwrap(),
+            WorkerMessage::Disconnect
+        );
+        Dialect::Mdp01.decode_for_worker(received(&[b"", b"MDPW01", b"\x02", b"client", b"x", b"do"])).unwrap_err();
+        Dialect::Mdp01.decode_for_worker(received(&[b"", b"MDPW01", b"\x02", b"client", b""])).unwrap_err();
     }
 }

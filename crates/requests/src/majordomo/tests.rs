@@ -21,7 +21,7 @@ fn request(texts: &[&'static [u8]]) -> (Dialect, Option<usize>, usize) {
 }
 
 #[test]
-fn each_dialect_is_told_from_its_first_message() {
+fn dialects_are_detected_from_the_first_message() {
     assert_eq!(request(&[b"", b"MDPC01", b"echo", b"a", b"b"]), (Dialect::Mdp01, Some(0), 2));
     assert_eq!(request(&[b"id", b"", b"MDPC01", b"echo", b""]), (Dialect::Mdp01, Some(1), 1));
     assert_eq!(request(&[b"MDPC02", b"\x01", b"echo", b"a"]), (Dialect::Mdp02, None, 1));
@@ -38,7 +38,7 @@ fn each_dialect_is_told_from_its_first_message() {
 }
 
 #[test]
-fn the_brokers_own_services_may_be_asked_for_nothing_in_particular() {
+fn built_in_services_take_no_body() {
     for texts in [
         &[&b""[..], b"MDPC01", b"mmi.services"][..],
         &[b"MDPC02", b"\x01", b"mmi.services"],
@@ -50,7 +50,7 @@ fn the_brokers_own_services_may_be_asked_for_nothing_in_particular() {
 }
 
 #[test]
-fn what_is_not_spoken_is_named() {
+fn unsupported_dialects_are_named() {
     for (texts, name) in [
         (&[&b"\xAA\xA4\x01"[..]][..], "zproto"),
         (&[b"", b"MDPC02", b"echo", b"a"], "zeromq/majordomo"),
@@ -90,7 +90,7 @@ fn replies_have_the_shape_of_their_dialect() {
 }
 
 #[test]
-fn an_unknown_header_is_named_whatever_is_in_it() {
+fn unknown_headers_are_shown_escaped() {
     let told = |header: &'static [u8]| decode(&frames(&[b"", header, b"s01", b"x"])).unwrap_err().to_string();
     assert!(told(b"MDPC07").ends_with("after the empty frame, \"MDPC07\""), "{}", told(b"MDPC07"));
     assert!(told(b"\x1b[2J\n\"\xff").ends_with(r#", "\x1b[2J\n\"\xff""#), "{}", told(b"\x1b[2J\n\"\xff"));
@@ -100,7 +100,7 @@ fn an_unknown_header_is_named_whatever_is_in_it() {
 
 proptest! {
     #[test]
-    fn a_token_comes_back_as_printable_text(token in any::<[u8; 16]>()) {
+    fn tokens_round_trip_as_printable_text(token in any::<[u8; 16]>()) {
         let head = request_head(Dialect::Mdp01, &Token(token));
         prop_assert_eq!(&head[..3], &frames(&[b"", b"MDPW01", b"\x02"])[..]);
         prop_assert!(head[3].is_ascii() && head[3].first() != Some(&b'@'));
@@ -109,7 +109,7 @@ proptest! {
     }
 
     #[test]
-    fn any_frames_are_understood_or_refused(
+    fn any_frames_decode_or_are_refused(
         texts in prop::collection::vec(
             prop_oneof![
                 Just(&b""[..]), Just(&b"MDPC01"[..]), Just(&b"MDPW01"[..]), Just(&b"MDPC02"[..]), Just(&b"MDPW02"[..]),

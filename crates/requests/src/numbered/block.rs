@@ -1,32 +1,32 @@
-//! Collecting records into messages.
+//! Batching records into messages.
 
 use super::field::{Form, put_frames};
 use crate::body::Body;
 use bytes::Bytes;
 
-/// A block is closed when it has so many bytes, however few the records.
+/// A block is closed at this size, however few records it has.
 const BLOCK_BYTES_MAX: usize = 60 * 1024;
 
-/// When a block is closed: client, broker and worker each work on one while the others work on theirs.
+/// When a block is closed. Client, broker and worker each work on one block while the others work on theirs.
 ///
-/// Of few requests under way a block is about half, so that no two of the three wait for the third. Of many it is longer, because
-/// short blocks cost more in system calls and wake-ups than working at the same time gains; but neither side holds much for one
-/// message.
+/// With few requests outstanding, a block has about half of them, so that none of the three waits for the others. With many
+/// it is longer: short blocks cost more in system calls and wake-ups than overlapping gains. Neither side holds many bytes
+/// for one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// So many records at least,
+    /// Fewest records of a full block,
     records: usize,
-    /// and so many bytes.
+    /// and fewest bytes.
     bytes: usize,
 }
 
 impl Extent {
     const RECORDS_MIN: usize = 32;
     const RECORDS_MAX: usize = 192;
-    /// If there are many requests.
+    /// Bytes of a full block if many requests are outstanding.
     const BYTES: usize = 15 * 1024;
 
-    /// Where so many requests are under way.
+    /// The extent for this number of outstanding requests.
     #[inline]
     pub fn among(requests: usize) -> Extent {
         let half = requests / 2;
@@ -34,7 +34,7 @@ impl Extent {
         Extent { records: half.clamp(Self::RECORDS_MIN, Self::RECORDS_MAX), bytes }
     }
 
-    /// Bytes of a block of records of the given length.
+    /// Bytes of a full block if records have the given length.
     #[inline]
     pub fn of_records(self, record_bytes: usize) -> usize {
         (self.records * record_bytes).max(self.bytes).min(BLOCK_BYTES_MAX)
@@ -52,19 +52,19 @@ impl Default for Extent {
     }
 }
 
-/// A closed block of fewer bytes is copied.
+/// Closed blocks under this size are copied.
 const COPIED_BYTES_MAX: usize = 8 * 1024;
 
-/// One message to send: a block of records, and the body of the last one if that is attached.
+/// One message to send: a block of records, and the attached body of its last record.
 #[derive(Debug, Clone)]
 pub struct Message {
     /// The records.
     pub block: Bytes,
-    /// The frame behind the block. It has one frame, or isn't in memory.
+    /// The frame behind the block: one frame in memory, or a body outside memory.
     pub attached: Option<Body>,
 }
 
-/// Records on their way to one peer, in order. [`Block::drain`] gives them as messages.
+/// Queue of records for one peer. [`Block::drain`] returns them as messages.
 #[derive(Debug, Default)]
 pub struct Block {
     bytes: Vec<u8>,
@@ -75,13 +75,13 @@ pub struct Block {
 }
 
 impl Block {
-    /// Whether nothing has been appended since the last [`Block::drain`].
+    /// Whether nothing was appended since the last [`Block::drain`].
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty() && self.closed.is_empty()
     }
 
-    /// Bytes of memory that wait here.
+    /// Bytes of memory of queued records.
     pub fn memory_bytes(&self) -> usize {
         self.bytes.len() + self.closed_bytes
     }
@@ -101,13 +101,13 @@ impl Block {
         self.extent.is_reached(self.records, self.bytes.len())
     }
 
-    /// From now on it is closed when it is so long.
+    /// Sets when the block is closed from now on.
     #[inline]
     pub fn set_extent(&mut self, extent: Extent) {
         self.extent = extent;
     }
 
-    /// Closes it if it is as long as the given extent.
+    /// Closes the block if it has reached the given extent.
     #[inline]
     pub fn close_if_long(&mut self, extent: Extent) {
         if extent.is_reached(self.records, self.bytes.len()) {
@@ -115,7 +115,7 @@ impl Block {
         }
     }
 
-    /// Appends a record with a body; `write` puts what comes before the body's length, and is given the body's flags.
+    /// Appends a record with a body. `write` writes everything before the body's length, given the body's flags.
     #[inline]
     pub fn record_with(&mut self, body: &Body, write: impl FnOnce(&mut Vec<u8>, u8)) {
         let form = Form::of(body);
@@ -137,11 +137,11 @@ impl Block {
     fn close(&mut self, attached: Option<Body>) {
         self.records = 0;
         let block = if self.bytes.len() >= COPIED_BYTES_MAX {
-            // The next one will be as long.
+            // The next block will probably be as long.
             let next = Vec::with_capacity(self.bytes.capacity());
             Bytes::from(std::mem::replace(&mut self.bytes, next))
         } else {
-            // Its capacity stays here: to copy a short block costs less than growing to it again.
+            // Keeps the capacity: copying a short block is cheaper than growing again.
             let block = Bytes::copy_from_slice(&self.bytes);
             self.bytes.clear();
             block
@@ -159,7 +159,7 @@ impl Block {
         self.closed.drain(..)
     }
 
-    /// Forgets what waits.
+    /// Drops everything queued.
     pub fn clear(&mut self) {
         *self = Block::default();
     }

@@ -1,4 +1,4 @@
-//! Between a client and the broker.
+//! Records between a client and the broker.
 
 use super::block::Block;
 use super::field::{Content, Fields, PARTIAL, VOLATILE, WireError, put_service, records};
@@ -15,39 +15,39 @@ const REPLY: u8 = 0x42;
 const ACCEPTED: u8 = 0x43;
 const REFUSED: u8 = 0x44;
 
-/// What a client says.
+/// A record from a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FromClient<'a> {
-    /// The first record on a connection.
+    /// First record on a connection.
     Hello {
-        /// Who it is, on this and all its other connections.
+        /// Identity of the client, the same on all its connections.
         client: ClientId,
-        /// Its lowest number that isn't settled: whatever is lower may be forgotten.
+        /// Lowest number without an outcome. The broker may forget all lower ones.
         first: u64,
     },
-    /// A request, or one once more.
+    /// A request, possibly resent.
     Request {
-        /// Its number: greater than that of any request before it, unless it is sent again.
+        /// Number, greater than that of any earlier request unless resent.
         number: u64,
-        /// Milliseconds until it expires; 0: as the broker does by default.
+        /// Time to live in milliseconds. 0: the broker's default.
         ttl_ms: u32,
-        /// It needn't be journalled.
+        /// Not journalled.
         volatile: bool,
-        /// Which service.
+        /// Name of the service.
         service: &'a [u8],
-        /// The body.
+        /// Body.
         content: Content<'a>,
     },
-    /// The outcomes of these have arrived, and may be forgotten.
+    /// Acknowledges outcomes: the broker may forget these numbers.
     Confirm {
-        /// The first number.
+        /// First number.
         first: u64,
-        /// How many.
+        /// Count of numbers.
         count: u32,
     },
-    /// The outcome of this one isn't wanted any more. It has one all the same.
+    /// Cancels a request, which still gets an outcome.
     Cancel {
-        /// Its number.
+        /// Number of the request.
         number: u64,
     },
 }
@@ -59,7 +59,7 @@ impl<'a> FromClient<'a> {
             .any(|record| matches!(record, FromClient::Request { content, .. } if content.is_attached_list()))
     }
 
-    /// Takes the next record off the front of a block.
+    /// Decodes the first record of a block and advances past it.
     #[inline]
     pub fn decode(block: &mut &'a [u8]) -> Result<FromClient<'a>, WireError> {
         let mut fields = Fields(block);
@@ -127,47 +127,47 @@ fn put_range(out: &mut Vec<u8>, kind: u8, first: u64, count: u32) {
     out.extend_from_slice(&count.to_be_bytes());
 }
 
-/// What a client hears.
+/// A record for a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToClient<'a> {
-    /// The answer to [`FromClient::Hello`].
+    /// Answer to [`FromClient::Hello`].
     Welcome {
-        /// Another one after every start of the broker.
+        /// Changes with every start of the broker.
         epoch: u64,
-        /// Requests that this client may have outstanding: more are refused.
+        /// Most requests that this client may have outstanding. More are refused.
         requests_max: u32,
-        /// Bytes of all their bodies.
+        /// Most bytes of their bodies.
         bytes_max: u64,
-        /// Whether requests are journalled, so that [`ToClient::Accepted`] will come.
+        /// Whether requests are journalled, so that [`ToClient::Accepted`] will follow.
         journal: bool,
     },
     /// An outcome, or part of one.
     Reply {
-        /// The request's number.
+        /// Number of the request.
         number: u64,
-        /// How it ended.
+        /// Status of the outcome.
         status: Status,
-        /// A part, numbered from 0; the last one has no such number. They begin again at 0 when the request is executed again.
+        /// Part number, from 0; the final part has none. Numbers start over at 0 if the request is executed again.
         part: Option<u32>,
-        /// The reply, or the reason.
+        /// Reply, or reason.
         content: Content<'a>,
     },
-    /// These are in the journal, and on the disk.
+    /// These requests are durable in the journal.
     Accepted {
-        /// The first number.
+        /// First number.
         first: u64,
-        /// How many.
+        /// Count of numbers.
         count: u32,
     },
-    /// The request was not taken, and has no outcome. It may be sent again.
+    /// The request was refused, has no outcome, and may be resent.
     Refused {
-        /// Its number.
+        /// Number of the request.
         number: u64,
-        /// Why.
+        /// Status that says why.
         status: Status,
-        /// When to try again, in milliseconds; 0: never, it would be refused again.
+        /// When to retry, in milliseconds. 0: never.
         retry_ms: u32,
-        /// Why, for people.
+        /// Reason for people.
         reason: &'a [u8],
     },
 }
@@ -179,7 +179,7 @@ impl<'a> ToClient<'a> {
             .any(|record| matches!(record, ToClient::Reply { content, .. } if content.is_attached_list()))
     }
 
-    /// Takes the next record off the front of a block.
+    /// Decodes the first record of a block and advances past it.
     #[inline]
     pub fn decode(block: &mut &'a [u8]) -> Result<ToClient<'a>, WireError> {
         let mut fields = Fields(block);
@@ -244,7 +244,7 @@ impl<'a> ToClient<'a> {
         block.record(|out| put_range(out, ACCEPTED, first, count));
     }
 
-    /// Appends [`ToClient::Refused`]; of the reason the first 255 bytes.
+    /// Appends [`ToClient::Refused`], with at most 255 bytes of the reason.
     pub fn refused(block: &mut Block, number: u64, status: Status, retry_ms: u32, reason: &str) {
         block.record(|out| {
             out.push(REFUSED);

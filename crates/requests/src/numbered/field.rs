@@ -1,58 +1,58 @@
-//! The fields of records, and the bodies in them.
+//! Fields of records, and the bodies in them.
 
 use crate::body::{Arriving, Body, SHARE_FROM_BYTES};
 use crate::limits::{BODY_FRAMES_MAX, SERVICE_BYTES_MAX};
 use bytes::Bytes;
 
-/// The body is a list of frames, each behind its length in four bytes.
+/// The body is a list of frames, each preceded by its length in four bytes.
 pub const MANY: u8 = 1;
-/// The body is in the message's next frame.
+/// The body is the message's next frame.
 pub const ATTACHED: u8 = 2;
-/// A reply that others of the same number will follow; a part's number follows the status.
+/// More parts of this reply follow. The part number comes after the status.
 pub const PARTIAL: u8 = 4;
-/// The request needn't be journalled.
+/// The request is not journalled.
 pub const VOLATILE: u8 = 8;
 
-/// Bodies of more bytes than this are attached instead of copied into the block.
+/// Longer bodies are attached instead of copied into the block.
 pub const ATTACH_OVER_BYTES: u64 = 4 * 1024;
 
-/// What is wrong with a message.
+/// A malformed message of numbered requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// It ends in the middle of a record.
+    /// The block ends within a record.
     #[error("a record ends too early")]
     Truncated,
-    /// A record of a kind that isn't known.
+    /// Unknown kind of record.
     #[error("a record of the unknown kind {0:#04x}")]
     UnknownKind(u8),
-    /// Flags that aren't known, or not of this kind of record: what they mean can't be done.
+    /// Unknown flags, or flags that this kind of record can't have.
     #[error("a record with the unknown flags {0:#04x}")]
     UnknownFlags(u8),
-    /// Numbers begin at 1.
+    /// Number 0; numbers start at 1.
     #[error("a request with the number 0; numbers begin at 1")]
     NumberZero,
-    /// A service's name is empty or too long.
+    /// A service name that is empty or too long.
     #[error("a service's name has {0} bytes; it must have 1 to {SERVICE_BYTES_MAX}")]
     BadService(usize),
-    /// A record says that its body is attached, and there is no frame for it; or the other way round.
+    /// A record announces an attached body and there is no frame for it, or the other way round.
     #[error("a body is attached that no record announces, or announced and not attached")]
     Attachment,
-    /// A list of frames doesn't add up, or has too many.
+    /// A list of frames whose lengths don't add up, or with too many frames.
     #[error("the frames of a body don't add up, or are more than {BODY_FRAMES_MAX}")]
     BadFrames,
-    /// More requests than a worker takes at a time, or one that it has.
+    /// More requests than the worker's credit, or a request that it already has.
     #[error("more requests than this worker takes at a time, or one that it has")]
     OverCredit,
 }
 
-/// The body of a record as it came.
+/// Body of a decoded record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content<'a> {
     /// One frame.
     One(&'a [u8]),
-    /// Several, in the form of the wire. The decoder has checked them.
+    /// Several frames in wire format, checked by the decoder.
     Many(&'a [u8]),
-    /// It is in the message's next frame.
+    /// In the message's next frame.
     Attached {
         /// Whether that frame is a list of frames.
         many: bool,
@@ -60,22 +60,22 @@ pub enum Content<'a> {
 }
 
 impl<'a> Content<'a> {
-    /// Whether the frame behind the block belongs to this record: those before it have none.
+    /// Whether the frame behind the block belongs to this record.
     pub fn is_attached(&self) -> bool {
         matches!(self, Content::Attached { .. })
     }
 
-    /// Whether that frame is a list of frames.
+    /// Whether the frame behind the block belongs to this record and is a list of frames.
     pub fn is_attached_list(&self) -> bool {
         matches!(self, Content::Attached { many: true })
     }
 
-    /// Takes the body out of its block, or from the frame behind it.
+    /// The body, from its block or from the frame behind it.
     pub fn to_body(&self, block: &Bytes, attached: Option<Body>) -> Result<Body, WireError> {
         self.arriving(block, attached).map(Arriving::into_body)
     }
 
-    /// The same without a copy, where there would be one.
+    /// The body without a copy where it would be copied next.
     #[inline]
     pub fn arriving(&self, block: &Bytes, attached: Option<Body>) -> Result<Arriving<'a>, WireError> {
         match self {
@@ -86,7 +86,7 @@ impl<'a> Content<'a> {
 
     fn large(&self, block: &Bytes, attached: Option<Body>) -> Result<Body, WireError> {
         match self {
-            // A block may be full of what nobody keeps.
+            // Copied: the rest of the block may be short-lived.
             Content::One(bytes) if bytes.len() < block.len() / 2 => Ok(Body::copied(bytes)),
             Content::One(bytes) => Ok(Body::from(block.slice_ref(bytes))),
             Content::Many(bytes) => Ok(Body::of_frames(frames(bytes).map(Bytes::copy_from_slice))),
@@ -102,7 +102,7 @@ impl<'a> Content<'a> {
     }
 }
 
-/// The records of a block, up to one that is none.
+/// The records of a block, up to the first that is malformed.
 pub fn records<'a, T>(
     mut block: &'a [u8],
     decode: impl Fn(&mut &'a [u8]) -> Result<T, WireError>,
@@ -129,7 +129,7 @@ fn check_frames(bytes: &[u8]) -> Result<(), WireError> {
     if sum == bytes.len() && (1..=BODY_FRAMES_MAX).contains(&count) { Ok(()) } else { Err(WireError::BadFrames) }
 }
 
-/// Takes fields off the front of a block.
+/// Decodes fields from the front of a block.
 #[derive(Debug, Clone, Copy)]
 pub struct Fields<'a>(pub &'a [u8]);
 
@@ -168,7 +168,7 @@ impl<'a> Fields<'a> {
         Ok(bytes)
     }
 
-    /// Flags: those of bodies, and `others`.
+    /// Decodes flags: those of bodies, and `others`.
     #[inline]
     pub fn flags(&mut self, others: u8) -> Result<u8, WireError> {
         let flags = self.u8()?;
@@ -183,7 +183,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A body of at most four gigabytes behind its length; larger ones are attached.
+    /// Decodes a body preceded by its length in four bytes. Larger ones are attached.
     #[inline]
     pub fn content(&mut self, flags: u8) -> Result<Content<'a>, WireError> {
         let length = self.u32()? as usize;
@@ -201,11 +201,11 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Stands for a body of several frames that aren't all in memory: no record can have one, so none is to be given here. What would be
-/// said of it instead ended the connection of whoever gets it.
+/// Placeholder for a body of several frames of which some are in files. No record can carry one, so none should get here;
+/// an invalid record would end the peer's connection.
 const NO_FORM: &[u8] = b"a body of several frames, some of them in files, can't be sent in a record";
 
-/// How a body goes into a record.
+/// Encoding of a body in a record.
 pub enum Form<'a> {
     One(&'a [u8]),
     Many { length: usize },
@@ -238,7 +238,7 @@ impl Form<'_> {
         }
     }
 
-    /// Appends the length and the bytes, if they belong here.
+    /// Appends the length, and the bytes unless they are attached.
     #[inline]
     pub fn put(&self, out: &mut Vec<u8>, body: &Body) {
         match self {
@@ -263,7 +263,7 @@ pub fn put_frames(out: &mut Vec<u8>, body: &Body) {
     }
 }
 
-/// Appends a service's name behind its length.
+/// Appends a service name preceded by its length.
 pub fn put_service(out: &mut Vec<u8>, service: &[u8]) {
     let service = &service[..service.len().min(SERVICE_BYTES_MAX)];
     out.push(service.len() as u8);

@@ -1,8 +1,8 @@
-//! What our clients, workers and broker say to each other: numbered requests, many to a message.
+//! The dialect of Towpath's own clients, workers and broker: numbered requests, many to a message.
 //!
-//! A message is `[header][block]` or `[header][block][body]`. The block is records end to end; integers are big-endian. A body is
-//! in its record, or, if the record says that it is attached, in the frame behind the block: then it is the block's last
-//! record. docs/protocol/requests.md has the tables.
+//! A message is `[header][block]` or `[header][block][body]`. The block is a sequence of records; integers are big-endian.
+//! A body is in its record, or, if the record says so, attached as the frame behind the block; that record is the block's
+//! last. docs/protocol/requests.md has the tables.
 
 mod block;
 mod client;
@@ -15,19 +15,19 @@ pub use client::{FromClient, ToClient};
 pub use field::{Content, WireError};
 pub use worker::{FromWorker, ToWorker};
 
-/// The first frame of what a client says and hears.
+/// First frame of messages between a client and the broker.
 pub const CLIENT_HEADER: &[u8] = b"TWPC01";
 
-/// The first frame of what a worker says and hears.
+/// First frame of messages between a worker and the broker.
 pub const WORKER_HEADER: &[u8] = b"TWPW01";
 
-/// The property of READY by which both sides tell that they speak this, with the value [`PROPERTY_VALUE`].
+/// Property of READY that announces this dialect, with the value [`PROPERTY_VALUE`].
 pub const PROPERTY: &str = "X-Towpath-Requests";
 
-/// The version that this build speaks.
+/// Version of this build.
 pub const PROPERTY_VALUE: &[u8] = b"1";
 
-/// Names a client over all its connections: 16 bytes that no other client has, such as random ones.
+/// Identity of a client over all its connections: 16 unique bytes, such as random ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ClientId(pub [u8; 16]);
 
@@ -38,43 +38,43 @@ impl std::fmt::Display for ClientId {
     }
 }
 
-/// What a worker returns so that its reply finds its request: 16 bytes that mean something to the broker only.
+/// Opaque token that a worker returns with its reply, so that the broker finds the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Token(pub [u8; 16]);
 
-/// How a request ended, or why it was refused. Numbers as in HTTP, where they have a meaning there.
+/// Outcome of a request, or why it was refused. Numbers follow HTTP where it has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Status(pub u16);
 
 impl Status {
     /// The worker's reply.
     pub const OK: Status = Status(200);
-    /// The end of the worker's reply, of which parts came before: whoever hasn't got these on the same connection doesn't have it all.
-    /// Callers are told 200 or 410 instead.
+    /// End of a reply in parts. A client that didn't get all parts on one connection doesn't have the whole reply; callers
+    /// get 200 or 410 instead.
     pub const IN_PARTS: Status = Status(206);
-    /// It expired before a worker took it.
+    /// Expired before a worker took it.
     pub const EXPIRED: Status = Status(408);
-    /// The worker replied in parts, and some of them were lost with the client's connection.
+    /// The worker replied in parts, and some were lost with the client's connection.
     pub const PARTS_LOST: Status = Status(410);
-    /// It is larger than the broker takes.
+    /// Larger than the broker accepts.
     pub const TOO_LARGE: Status = Status(413);
-    /// Its client cancelled it.
+    /// Cancelled by its client.
     pub const CANCELLED: Status = Status(499);
-    /// The worker says that it failed; the body has its reason.
+    /// The worker failed; the body has its reason.
     pub const FAILED: Status = Status(500);
-    /// The broker doesn't have such a built-in service.
+    /// The broker has no such built-in service.
     pub const NOT_IMPLEMENTED: Status = Status(501);
-    /// Too many workers died over it.
+    /// Too many workers died while they had it.
     pub const ATTEMPTS_USED_UP: Status = Status(502);
-    /// Not now: a queue is full, or the broker is stopping.
+    /// Temporarily refused: a queue is full, or the broker is stopping.
     pub const UNAVAILABLE: Status = Status(503);
-    /// It expired while a worker had it, or after one had, as far as can be known.
+    /// Expired while a worker had it, or after one may have had it.
     pub const TIMED_OUT: Status = Status(504);
-    /// The journal, or a large body, can't be written; or a worker replied, and there is no room for that.
+    /// The journal or a large body can't be written, or there is no room for a worker's reply.
     pub const NO_STORAGE: Status = Status(507);
 
-    /// How something ended and why, for people, each thing once: a reason may be the status over again, or begin with what it means.
-    pub fn because(self, reason: &str) -> String {
+    /// Status and reason for people, without saying the same thing twice.
+    pub fn describe(self, reason: &str) -> String {
         let told = self.to_string();
         let (number, meaning) = told.split_once(' ').unwrap_or((&told, ""));
         match reason {
@@ -85,7 +85,7 @@ impl Status {
         }
     }
 
-    /// Whether the worker replied as asked.
+    /// Whether the worker replied successfully.
     pub fn is_ok(self) -> bool {
         self == Status::OK
     }

@@ -15,12 +15,12 @@ fn body() -> impl Strategy<Value = Body> {
 }
 
 #[test]
-fn a_status_and_its_reason_tell_each_thing_once() {
-    assert_eq!(Status::NOT_IMPLEMENTED.because("501"), "501 no such built-in service");
-    assert_eq!(Status::CANCELLED.because("cancelled by its client"), "499 cancelled by its client");
-    assert_eq!(Status::FAILED.because("oops"), "500 the worker failed: oops");
-    assert_eq!(Status::FAILED.because(""), "500 the worker failed");
-    assert_eq!((Status(599).because("new"), Status(599).because("599")), ("599: new".to_owned(), "599".to_owned()));
+fn a_description_does_not_repeat_the_status() {
+    assert_eq!(Status::NOT_IMPLEMENTED.describe("501"), "501 no such built-in service");
+    assert_eq!(Status::CANCELLED.describe("cancelled by its client"), "499 cancelled by its client");
+    assert_eq!(Status::FAILED.describe("oops"), "500 the worker failed: oops");
+    assert_eq!(Status::FAILED.describe(""), "500 the worker failed");
+    assert_eq!((Status(599).describe("new"), Status(599).describe("599")), ("599: new".to_owned(), "599".to_owned()));
 }
 
 proptest! {
@@ -28,7 +28,7 @@ proptest! {
 
     /// Whatever is said is heard, in order, however it was divided into messages.
     #[test]
-    fn requests_come_back_as_they_were_sent(
+    fn requests_round_trip(
         requests in prop::collection::vec((1u64.., any::<u32>(), any::<bool>(), "[a-z.]{1,30}", body()), 1..20),
     ) {
         let mut block = Block::default();
@@ -96,7 +96,7 @@ fn lengths(requests: usize, body_bytes: usize, extent: Extent) -> Vec<usize> {
 }
 
 #[test]
-fn few_requests_are_in_two_blocks_and_many_in_long_ones() {
+fn block_length_grows_with_outstanding_requests() {
     assert_eq!(lengths(100, 30, Extent::among(100)), [50, 50]);
     assert_eq!(lengths(100, 250, Extent::among(100)), [50, 50]);
     assert_eq!(lengths(10, 30, Extent::among(10)), [10]);
@@ -147,7 +147,7 @@ fn unknown_flags_and_the_number_0_are_errors() {
 }
 
 #[test]
-fn what_has_no_form_is_not_attached() {
+fn bodies_without_an_encoding_are_not_attached() {
     #[derive(Debug)]
     struct Elsewhere;
     impl crate::body::LargeBody for Elsewhere {

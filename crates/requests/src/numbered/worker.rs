@@ -1,4 +1,4 @@
-//! Between a worker and the broker.
+//! Records between a worker and the broker.
 
 use super::block::Block;
 use super::field::{Content, Fields, PARTIAL, WireError, put_service, records};
@@ -15,33 +15,33 @@ const REQUEST: u8 = 0xC2;
 const CANCEL: u8 = 0xC3;
 const LEAVE: u8 = 0xC4;
 
-/// What a worker says.
+/// A record from a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FromWorker<'a> {
-    /// The first record on a connection.
+    /// First record on a connection.
     Ready {
-        /// How many requests it takes at a time.
+        /// Most requests at a time.
         credit: u32,
-        /// The service that it works for.
+        /// Service that it serves.
         service: &'a [u8],
     },
-    /// A reply, or part of one. The last one gives its credit back.
+    /// A reply, or part of one. The final part returns its credit.
     Reply {
-        /// The request's token.
+        /// Token of the request.
         token: Token,
-        /// How it went.
+        /// Status of the outcome.
         status: Status,
-        /// A part, numbered from 0; the last one has no such number.
+        /// Part number, from 0; the final part has none.
         part: Option<u32>,
-        /// The reply, or the reason.
+        /// Reply, or reason.
         content: Content<'a>,
     },
-    /// How many requests it takes at a time from now on.
+    /// Changes the worker's credit.
     Credit {
-        /// The number; what it holds already counts.
+        /// Most requests at a time, including those that it holds.
         credit: u32,
     },
-    /// It takes no more requests, and finishes those that it holds.
+    /// Takes no more requests; those that it holds are finished.
     Leaving,
 }
 
@@ -52,7 +52,7 @@ impl<'a> FromWorker<'a> {
             .any(|record| matches!(record, FromWorker::Reply { content, .. } if content.is_attached_list()))
     }
 
-    /// Takes the next record off the front of a block.
+    /// Decodes the first record of a block and advances past it.
     #[inline]
     pub fn decode(block: &mut &'a [u8]) -> Result<FromWorker<'a>, WireError> {
         let mut fields = Fields(block);
@@ -111,31 +111,31 @@ impl<'a> FromWorker<'a> {
     }
 }
 
-/// What a worker hears.
+/// A record for a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToWorker<'a> {
-    /// The answer to [`FromWorker::Ready`].
+    /// Answer to [`FromWorker::Ready`].
     Welcome {
-        /// Another one after every start of the broker.
+        /// Changes with every start of the broker.
         epoch: u64,
     },
     /// A request.
     Request {
-        /// What the reply must bring back.
+        /// Token that the reply must return.
         token: Token,
-        /// Which attempt this is, from 1: over 1, a worker may have died over it, or have executed it already.
+        /// Attempt, from 1. Over 1, an earlier worker may have died over it or executed it.
         attempt: u16,
-        /// Milliseconds that are left of its time; 0: there is no limit.
+        /// Milliseconds left. 0: no limit.
         ttl_ms: u32,
-        /// The body.
+        /// Body.
         content: Content<'a>,
     },
-    /// The outcome of this one isn't wanted any more. No reply is needed; its credit is back.
+    /// The outcome isn't wanted any more. No reply is needed; the credit is returned.
     Cancel {
-        /// The request's token.
+        /// Token of the request.
         token: Token,
     },
-    /// The broker is stopping: what it has taken still comes, and replies are awaited for a while.
+    /// The broker is stopping. Requests that it has sent still arrive, and replies are accepted for a while.
     Leave,
 }
 
@@ -146,7 +146,7 @@ impl<'a> ToWorker<'a> {
             .any(|record| matches!(record, ToWorker::Request { content, .. } if content.is_attached_list()))
     }
 
-    /// Takes the next record off the front of a block.
+    /// Decodes the first record of a block and advances past it.
     #[inline]
     pub fn decode(block: &mut &'a [u8]) -> Result<ToWorker<'a>, WireError> {
         let mut fields = Fields(block);

@@ -337,7 +337,7 @@ async fn ask(load: Rc<Load>, index: u64, client: Client, tally: Rc<RefCell<Tally
                 tally.wrong += 1;
                 tally.complain(|| format!("request {number} got another reply than its own body"));
             } else {
-                tally.complain(|| format!("request {number}: {}", status.because(&String::from_utf8_lossy(bytes))));
+                tally.complain(|| format!("request {number}: {}", status.describe(&String::from_utf8_lossy(bytes))));
             }
         }
     }

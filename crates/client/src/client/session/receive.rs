@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::time::Duration;
 use towpath_requests::assembler::Received;
 use towpath_requests::body::{Arriving, Body};
-use towpath_requests::majordomo::peer::ClientHears;
+use towpath_requests::majordomo::peer::ClientMessage;
 use towpath_requests::message::block_of;
 use towpath_requests::numbered::{CLIENT_HEADER, Content, Status, ToClient, WireError};
 
@@ -227,7 +227,7 @@ impl Session {
     }
 
     /// Takes a reply of a stock broker.
-    pub fn on_stock(&mut self, heard: ClientHears, sink: &mut impl FnMut(Delivery)) {
+    pub fn on_stock(&mut self, heard: ClientMessage, sink: &mut impl FnMut(Delivery)) {
         let Link::Stock(out) = &mut self.link else { return };
         let Some(number) = *out else {
             tracing::warn!("a reply that answers no request is left out");
