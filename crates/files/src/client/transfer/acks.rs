@@ -1,5 +1,5 @@
-//! What the server is told of files that are in place: gathered, since a message for each file would cost both sides more than a small
-//! file does.
+//! Confirmations of installed files, batched: a message for each file would cost both sides more than a small file
+//! does.
 
 use std::collections::HashMap;
 
@@ -9,11 +9,11 @@ use crate::protocol::control::{Confirm, ConfirmedFile};
 /// Files in one message.
 const FILES_MAX: usize = 256;
 
-/// Files of each fetch: those that were asked for and those that are in place and not told.
+/// Files of each fetch that are in progress, and those that are installed and not confirmed.
 #[derive(Debug, Default)]
 pub(super) struct Confirmations {
     fetches: HashMap<u32, Fetched, Counted>,
-    /// Fetches of which something is worth a message.
+    /// Fetches with a message to send.
     due: Vec<u32>,
 }
 
@@ -24,12 +24,12 @@ struct Fetched {
 }
 
 impl Confirmations {
-    /// A file was asked for with this fetch.
+    /// A file was asked for with a fetch.
     pub(super) fn asked(&mut self, id: u32) {
         self.fetches.entry(id).or_default().under_way += 1;
     }
 
-    /// A file that was asked for with this fetch is in place, or will not come of it: it failed, or is asked for with another one.
+    /// A file of a fetch is installed, or won't be: it failed, or was asked for with another fetch.
     pub(super) fn over(&mut self, id: u32, in_place: Option<ConfirmedFile>) {
         let Some(fetched) = self.fetches.get_mut(&id) else { return };
         fetched.under_way = fetched.under_way.saturating_sub(1);
@@ -39,13 +39,13 @@ impl Confirmations {
         }
     }
 
-    /// Messages that are due: full ones, and the last ones of their fetches.
+    /// The messages that are due: full ones, and the last one of each fetch.
     pub(super) fn take_due(&mut self) -> Vec<Confirm> {
         let due = std::mem::take(&mut self.due);
         due.into_iter().filter_map(|id| self.take(id)).collect()
     }
 
-    /// Whether something is to be told.
+    /// Whether there is something to confirm.
     pub(super) fn are_due(&self) -> bool {
         let in_place = |id| self.fetches.get(id).is_some_and(|fetched| !fetched.in_place.is_empty());
         self.due.iter().any(in_place)

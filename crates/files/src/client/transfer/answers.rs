@@ -1,4 +1,4 @@
-//! What the server answers about the files that it was asked for.
+//! Control messages: what the server says about the files that it was asked for.
 
 use bytes::Bytes;
 
@@ -6,21 +6,21 @@ use super::Transfer;
 use super::command::{DiskCommand, FileKey, SmallFile, Version};
 use super::file::Phase;
 use super::outcome::TransferError;
-use super::requests::{Asked, AskedState};
+use super::requests::AskedState;
 use crate::digest::{Digest, LeafSize};
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{DigestReply, ErrorReply, FileAnswer, FileMetadata, Reply};
 
 impl Transfer {
-    /// A control message came.
+    /// Takes a control message.
     pub(super) fn reply(&mut self, reply: Reply, attachment: Option<Bytes>) -> Result<(), TransferError> {
         match reply {
             Reply::List(page) => self.list_page(page),
-            Reply::Files(files) => files.files.into_iter().try_for_each(|answer| self.file_answer(files.id, answer)),
+            Reply::Files(files) => files.files.into_iter().try_for_each(|answer| self.file_reply(files.id, answer)),
             Reply::Digest(digest) => self.digest_came(digest),
             Reply::End { id, n } => self.asked_over(id, n),
             Reply::Void(void) => {
-                let file = self.take_asked(void.id, void.n)?;
+                let file = self.requests.close_file(void.id, void.n)?;
                 let reason = format!("the server says: {} ({})", void.message, void.code);
                 self.restart(file, &reason, void.code == ErrorCode::Changed)
             }
@@ -35,28 +35,12 @@ impl Transfer {
         }
     }
 
-    pub(super) fn asked_mut(&mut self, id: u32, n: u32) -> Result<&mut Asked, TransferError> {
-        let fetch = self.fetches.get_mut(&id);
-        let asked = fetch.and_then(|fetch| fetch.files.get_mut(usize::try_from(n).ok()?));
-        asked.ok_or_else(|| TransferError::Protocol("something of a file that was not asked for".to_owned()))
-    }
-
-    /// A file for which nothing more comes in its fetch.
-    fn take_asked(&mut self, id: u32, n: u32) -> Result<FileKey, TransferError> {
-        let asked = self.asked_mut(id, n)?;
-        if asked.state == AskedState::Over {
-            return TransferError::protocol("something of a file that is over");
-        }
-        asked.state = AskedState::Over;
-        Ok(asked.file)
-    }
-
-    fn file_answer(&mut self, id: u32, answer: FileAnswer) -> Result<(), TransferError> {
+    fn file_reply(&mut self, id: u32, answer: FileAnswer) -> Result<(), TransferError> {
         match answer {
             FileAnswer::Metadata(metadata) => self.metadata_came(id, &metadata),
             FileAnswer::Same { n } => {
-                let key = self.take_asked(id, n)?;
-                let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
+                let key = self.requests.close_file(id, n)?;
+                let Some(task) = self.files.get_mut(key) else { return Ok(()) };
                 if task.local_digest.is_none() {
                     return TransferError::protocol("a file is the same, but the same as what was not asked");
                 }
@@ -64,8 +48,8 @@ impl Transfer {
                 Ok(())
             }
             FileAnswer::Error { n, code, message } => {
-                let is_awaited = self.asked_mut(id, n)?.state == AskedState::Awaited;
-                let key = self.take_asked(id, n)?;
+                let is_awaited = self.requests.asked(id, n)?.state == AskedState::Awaited;
+                let key = self.requests.close_file(id, n)?;
                 let error = TransferError::Refused { code, message };
                 match code {
                     ErrorCode::Changed => self.restart(key, &error.to_string(), true),
@@ -78,7 +62,7 @@ impl Transfer {
 
     fn metadata_came(&mut self, id: u32, metadata: &FileMetadata) -> Result<(), TransferError> {
         self.retry.opened_one();
-        let asked = self.asked_mut(id, metadata.n)?;
+        let asked = self.requests.asked(id, metadata.n)?;
         if asked.state != AskedState::Awaited {
             return TransferError::protocol("metadata of a file twice");
         }
@@ -88,7 +72,7 @@ impl Transfer {
         let Ok(leaves) = LeafSize::announced(metadata.leaf_bytes, metadata.size) else {
             return TransferError::protocol("leaves of a size that they cannot have");
         };
-        let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
+        let Some(task) = self.files.get_mut(key) else { return Ok(()) };
         let FileMetadata { size, mtime: modified, mode, sparse, .. } = *metadata;
         let version = Version { size, modified, mode, sparse };
         let changed = !version.same_content(&task.version)
@@ -102,7 +86,7 @@ impl Transfer {
             self.restart(key, "the file changed", true)?;
         } else if changed && task.content.is_some() {
             self.abandon(key);
-            self.asked_mut(id, metadata.n)?.useless = true;
+            self.requests.asked(id, metadata.n)?.useless = true;
         } else if let Some(digest) = metadata.digest {
             self.note_digest(key, digest);
         }
@@ -110,26 +94,26 @@ impl Transfer {
     }
 
     fn digest_came(&mut self, reply: DigestReply) -> Result<(), TransferError> {
-        let asked = self.asked_mut(reply.id, reply.n)?;
+        let asked = self.requests.asked(reply.id, reply.n)?;
         if asked.state == AskedState::Awaited {
             return TransferError::protocol("a digest before the metadata");
         }
         asked.digest_told = true;
         let key = asked.file;
-        let Some(task) = self.files.get_mut(&key).filter(|task| task.asked == (reply.id, reply.n)) else {
+        let Some(task) = self.files.get_mut(key).filter(|task| task.asked == (reply.id, reply.n)) else {
             return Ok(());
         };
         if task.leaves.leaf_bytes() != reply.leaf_bytes {
             return TransferError::protocol("leaves of another size than before");
         }
         if matches!(task.phase, Phase::Installing | Phase::Touching) {
-            // It was checked against what the server said before, and that is what is confirmed.
+            // It was checked against the digest that the server sent before, and that one is confirmed.
             return Ok(());
         }
         if task.digest.is_some_and(|known| known != reply.digest)
             && matches!(task.phase, Phase::Requested | Phase::Arrived)
         {
-            // What an earlier transfer left was of another version that had the same size and time.
+            // The partial file was of another version with the same size and time.
             task.digest = None;
             return self.restart(key, "the file changed", true);
         }
@@ -139,15 +123,15 @@ impl Transfer {
     }
 
     fn note_digest(&mut self, key: FileKey, digest: Digest) {
-        let content = self.files.get(&key).and_then(|task| task.content.as_ref()).filter(|content| content.begun);
+        let content = self.files.get(key).and_then(|task| task.content.as_ref()).filter(|content| content.begun);
         if let Some(content) = content.map(|content| content.key) {
             self.command(DiskCommand::NoteDigest { content, digest });
         }
     }
 
-    /// The server says that a file is complete.
+    /// Takes the end of a file.
     pub(super) fn asked_over(&mut self, id: u32, n: u32) -> Result<(), TransferError> {
-        let asked = self.asked_mut(id, n)?;
+        let asked = self.requests.asked(id, n)?;
         if !asked.is_whole() {
             return TransferError::protocol("a file ends before all that was asked for has come");
         }
@@ -157,13 +141,13 @@ impl Transfer {
             return self.restart(key, "the file changed", true);
         }
         let verify = self.options.verify;
-        let Some(task) = self.files.get_mut(&key).filter(|task| task.asked == (id, n)) else { return Ok(()) };
+        let Some(task) = self.files.get_mut(key).filter(|task| task.asked == (id, n)) else { return Ok(()) };
         if !matches!(task.phase, Phase::Requested) {
             return Ok(());
         }
         if task.version.size == 0 && task.content.is_none() {
             task.phase = Phase::Installing;
-            // There is one digest that an empty file can have, whether the server has told it or not.
+            // An empty file has one possible digest, which the server need not have sent.
             let empty = || Digest(*blake3::hash(&[]).as_bytes());
             let digest = verify.then(|| *task.digest.get_or_insert_with(empty));
             let (local, version) = (task.local.clone(), task.version);
@@ -176,7 +160,7 @@ impl Transfer {
     }
 
     fn fetch_done(&mut self, id: u32) -> Result<(), TransferError> {
-        let Some(fetch) = self.fetches.remove(&id) else {
+        let Some(fetch) = self.requests.close_fetch(id) else {
             return TransferError::protocol("a request is done that was not made");
         };
         self.concurrency.grow();
@@ -184,10 +168,28 @@ impl Transfer {
             if asked.state != AskedState::Over {
                 return TransferError::protocol("a request is done before its files are");
             }
-            if let Some(task) = self.files.get_mut(&asked.file).filter(|task| task.asked.0 == id) {
+            if let Some(task) = self.files.asked_with(asked.file, id) {
                 task.digest_may_come = false;
                 self.try_finish(asked.file)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Queues a file that the server is too busy for. What has arrived of it stays.
+    fn busy_with(&mut self, key: FileKey, error: TransferError) -> Result<(), TransferError> {
+        // It came just now.
+        let now = self.idle.since();
+        if self.retry.is_over(now, self.options.idle_timeout) {
+            return self.file_failed(key, error);
+        }
+        let Some(task) = self.files.get_mut(key) else { return Ok(()) };
+        if matches!(task.phase, Phase::Requested) {
+            task.phase = Phase::Waiting;
+        }
+        if self.retry.push(key, now) {
+            let warning = format!("{}: {error}; it is asked for again later", task.remote);
+            self.warn(warning);
         }
         Ok(())
     }
@@ -197,35 +199,35 @@ impl Transfer {
             return TransferError::protocol(&format!("it could not read a request: {}", error.message));
         };
         let refused = TransferError::Refused { code: error.code, message: error.message };
-        if self.listing.open_id() == Some(&id) {
+        if self.listing.open_id() == Some(id) {
             // It came just now.
             let now = self.idle.since();
-            if error.code == ErrorCode::Busy && self.listing.is_asked_for_later(now, self.options.idle_timeout) {
+            if error.code == ErrorCode::Busy && self.listing.retry_later(now, self.options.idle_timeout) {
                 return Ok(());
             }
             return Err(refused);
         }
-        if let Some(key) = self.leaf_requests.remove(&id) {
+        if let Some(key) = self.requests.close_leaves(id) {
             if error.code == ErrorCode::Busy {
                 return self.busy_with(key, refused);
             }
             return self.restart(key, &refused.to_string(), error.code == ErrorCode::Changed);
         }
-        let Some(fetch) = self.fetches.remove(&id) else { return Ok(()) };
-        // Not a word of these files came: asking for them again, when and as the server has room, is no second attempt.
+        let Some(fetch) = self.requests.close_fetch(id) else { return Ok(()) };
+        // Nothing of these files has come: fetching them when the server has room is not a retry.
         let is_later = error.code == ErrorCode::Busy
             && fetch.files.iter().all(|asked| asked.state == AskedState::Awaited)
-            && self.concurrency.shrink(self.fetches.len());
+            && self.concurrency.shrink(self.requests.fetch_count());
         for asked in fetch.files {
-            let asked_here = self.files.get(&asked.file).is_some_and(|task| task.asked.0 == id);
+            let asked_here = self.files.get(asked.file).is_some_and(|task| task.asked.0 == id);
             if asked.state != AskedState::Over && asked_here {
                 match error.code {
-                    _ if is_later => self.wait_again(asked.file),
+                    _ if is_later => self.fetch_again(asked.file),
                     ErrorCode::Busy => self.restart(asked.file, &refused.to_string(), false)?,
                     ErrorCode::Changed => self.restart(asked.file, &refused.to_string(), true)?,
                     _ => self.file_failed(asked.file, refused.clone())?,
                 }
-            } else if let Some(task) = self.files.get_mut(&asked.file).filter(|_| asked_here) {
+            } else if let Some(task) = self.files.get_mut(asked.file).filter(|_| asked_here) {
                 task.digest_may_come = false;
                 self.try_finish(asked.file)?;
             }

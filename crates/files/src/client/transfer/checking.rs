@@ -1,11 +1,12 @@
-//! What the disk reports, and what follows: content checked against its digest, bad leaves found, files installed.
+//! Reports of the disk, and what follows from them: content checked against its digest, bad leaves found, files
+//! installed.
 
 use bytes::Bytes;
 
 use super::command::{ContentKey, DiskCommand, DiskError, DiskReport, FileKey, Found, SmallOutcome};
 use super::file::{Content, LeafQuery, Phase};
 use super::outcome::TransferError;
-use super::{AGAIN_MAX, Transfer};
+use super::{RETRIES_MAX, Transfer};
 use crate::digest::{Leaf, merge_leaves};
 use crate::limits::{LEAF_VALUE_BYTES, LEAVES_PAGE_MAX};
 use crate::protocol::control::{ConfirmedFile, LeavesReply, LeavesRequest, Request};
@@ -16,12 +17,12 @@ impl Transfer {
             DiskReport::Inspected { file, found } => self.inspected(file, found),
             DiskReport::Space { free } => self.space_known(free),
             DiskReport::Entry { local, result } => {
-                self.entries_pending = self.entries_pending.saturating_sub(1);
+                let is_ok = result.is_ok();
                 if let Err(error) = result {
                     let error = full(error)?;
-                    self.totals.fail(self.remote_path(&local), error.to_string());
-                    self.failed_dirs.insert(local);
+                    self.totals.fail(self.listing.remote_path(&local), error.to_string());
                 }
+                self.tree.done(local, is_ok);
                 Ok(())
             }
             DiskReport::Small { file, credit, result } => {
@@ -57,14 +58,14 @@ impl Transfer {
     }
 
     fn inspected(&mut self, key: FileKey, found: Result<Found, DiskError>) -> Result<(), TransferError> {
-        let fresh = ContentKey(self.fresh_key());
-        let Some(task) = self.files.get_mut(&key).filter(|task| matches!(task.phase, Phase::Inspecting)) else {
+        let fresh = self.files.new_content();
+        let Some(task) = self.files.get_mut(key).filter(|task| matches!(task.phase, Phase::Inspecting)) else {
             return Ok(());
         };
-        self.inspecting = self.inspecting.saturating_sub(1);
+        self.tree.inspected();
         match found {
             Err(error) => return self.file_failed(key, full(error)?),
-            Ok(Found::Nothing) => self.wait_again(key),
+            Ok(Found::Nothing) => self.fetch_again(key),
             Ok(Found::Same { touch: true }) => self.touch(key),
             Ok(Found::Same { touch: false }) => {
                 task.phase = Phase::Touching;
@@ -72,7 +73,7 @@ impl Transfer {
             }
             Ok(Found::SameSize(digest)) => {
                 task.local_digest = Some(digest);
-                self.wait_again(key);
+                self.fetch_again(key);
             }
             Ok(Found::Partial(partial)) => {
                 if partial.leaves.file_bytes() == task.version.size {
@@ -82,15 +83,15 @@ impl Transfer {
                     self.totals.unfinished_bytes += content.written.total();
                     task.content = Some(content);
                 }
-                self.wait_again(key);
+                self.fetch_again(key);
             }
         }
         Ok(())
     }
 
-    /// The content at the file's place is right: only mode and time are to be set.
+    /// Sets the mode and time of an existing file, whose content is right.
     pub(super) fn touch(&mut self, key: FileKey) {
-        if let Some(task) = self.files.get_mut(&key) {
+        if let Some(task) = self.files.get_mut(key) {
             task.phase = Phase::Touching;
             let (local, version) = (task.local.clone(), task.version);
             self.command(DiskCommand::Touch { file: key, local, version });
@@ -108,14 +109,14 @@ impl Transfer {
             Ok(leaves) => Ok(leaves),
             Err(error) => Err(full(error)?),
         };
-        // Of a content that was given up meanwhile, or has failed, only the credit counts.
-        let Some(key) = self.file_of(content) else { return Ok(()) };
+        // Of a content that was abandoned or has failed, only the credit counts.
+        let Some(key) = self.files.of_content(content) else { return Ok(()) };
         let leaves = match result {
             Ok(leaves) => leaves,
-            // Not when the rest of it has come, of which there may be much.
+            // At once, not when the rest has come, of which there may be much.
             Err(error) => return self.file_failed(key, error),
         };
-        let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
+        let Some(task) = self.files.get_mut(key) else { return Ok(()) };
         let Some(content) = &mut task.content else { return Ok(()) };
         content.pending = content.pending.saturating_sub(1);
         self.totals.unfinished_bytes += content.written.insert(offset, length);
@@ -128,23 +129,23 @@ impl Transfer {
         self.try_finish(key)
     }
 
-    /// Goes on with a file for which nothing more comes, as far as that is possible now.
+    /// Installs a file of which all has arrived, or asks for what is missing.
     pub(super) fn try_finish(&mut self, key: FileKey) -> Result<(), TransferError> {
-        let Some(task) = self.files.get_mut(&key).filter(|task| matches!(task.phase, Phase::Arrived)) else {
+        let Some(task) = self.files.get_mut(key).filter(|task| matches!(task.phase, Phase::Arrived)) else {
             return Ok(());
         };
         let Some(content) = &mut task.content else {
             if self.options.in_order && self.options.verify {
                 return self.ask_for_values(key);
             }
-            self.wait_again(key);
+            self.fetch_again(key);
             return Ok(());
         };
         if content.pending > 0 {
             return Ok(());
         }
         if !content.written.covers(task.version.size) {
-            self.wait_again(key);
+            self.fetch_again(key);
             return Ok(());
         }
         if !self.options.verify || task.values.is_some() {
@@ -162,25 +163,25 @@ impl Transfer {
         self.mismatch(key)
     }
 
-    /// All is there but the digest: it is asked for on its own.
+    /// Fetches the digest of a file whose content is complete.
     fn ask_for_digest(&mut self, key: FileKey) -> Result<(), TransferError> {
         if self.connected
-            && let Some(task) = self.files.get_mut(&key)
+            && let Some(task) = self.files.get_mut(key)
         {
             task.restarts += 1;
-            if task.restarts > AGAIN_MAX {
+            if task.restarts > RETRIES_MAX {
                 let reason = "the server does not tell its digest".to_owned();
                 return self.file_failed(key, TransferError::unmet(reason));
             }
         }
-        self.wait_again(key);
+        self.fetch_again(key);
         Ok(())
     }
 
-    /// What arrived is not what the digest says.
+    /// Finds out which leaves of a file are wrong, after its content didn't match its digest.
     fn mismatch(&mut self, key: FileKey) -> Result<(), TransferError> {
         let Some(()) = self.count_bad_round(key)? else { return Ok(()) };
-        let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
+        let Some(task) = self.files.get_mut(key) else { return Ok(()) };
         match &mut task.content {
             Some(content) if task.leaves.count() > 1 => {
                 let incomplete = (0..task.leaves.count()).filter(|leaf| !content.values.contains_key(leaf));
@@ -190,37 +191,37 @@ impl Transfer {
                     self.leaves_wanted.push(key);
                     let digest = task.digest;
                     if let (Some(content), Some(digest)) = (self.begin(key), digest) {
-                        // So that a transfer that finds all of it, but does not verify, knows better than to take it.
+                        // A later transfer without verification then knows that this content is wrong.
                         self.command(DiskCommand::NoteDigest { content, digest });
                     }
                 } else {
-                    // Written, but never hashed as a whole: to be sent again.
+                    // Written, but never hashed as a whole: fetched again.
                     for leaf in incomplete {
                         self.totals.unfinished_bytes -= content.forget_leaf(task.leaves, leaf);
                     }
-                    self.wait_again(key);
+                    self.fetch_again(key);
                 }
             }
             Some(content) => {
                 let whole = content.values.keys().copied().collect();
                 self.forget_leaves(key, whole);
-                if let Some(content) = self.files.get_mut(&key).and_then(|task| task.content.as_mut()) {
+                if let Some(content) = self.files.get_mut(key).and_then(|task| task.content.as_mut()) {
                     self.totals.unfinished_bytes -= content.forget_all();
                 }
-                self.wait_again(key);
+                self.fetch_again(key);
             }
-            None => self.wait_again(key),
+            None => self.fetch_again(key),
         }
         Ok(())
     }
 
-    /// Counts that content of a file was wrong: `None` if the file has failed by it.
+    /// Counts that content of a file was wrong: `None` if that made it fail.
     pub(super) fn count_bad_round(&mut self, key: FileKey) -> Result<Option<()>, TransferError> {
-        let Some(task) = self.files.get_mut(&key) else { return Ok(None) };
+        let Some(task) = self.files.get_mut(key) else { return Ok(None) };
         task.bad_rounds += 1;
-        if task.bad_rounds > AGAIN_MAX {
+        if task.bad_rounds > RETRIES_MAX {
             self.abandon(key);
-            let reason = format!("its content does not match its digest, {} times", AGAIN_MAX + 1);
+            let reason = format!("its content does not match its digest, {} times", RETRIES_MAX + 1);
             return self.file_failed(key, TransferError::unmet(reason)).map(|()| None);
         }
         let warning = format!("{}: its content does not match its digest; asked for what is wrong again", task.remote);
@@ -228,27 +229,26 @@ impl Transfer {
         Ok(Some(()))
     }
 
-    /// Asks for the leaves of files that need them.
+    /// Requests leaf values.
     pub(super) fn pump_leaves(&mut self) {
         for key in std::mem::take(&mut self.leaves_wanted) {
-            let id = self.fresh_id();
-            let Some(task) = self.files.get_mut(&key) else { continue };
+            let Some(task) = self.files.get_mut(key) else { continue };
             let (Phase::Leaves(query), Some(digest)) = (&mut task.phase, task.digest) else { continue };
             let from = query.values.len() as u64;
             let count = (task.leaves.count() - from).min(u64::from(LEAVES_PAGE_MAX));
             let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
             let path = (&task.remote).into();
-            self.leaf_requests.insert(id, key);
+            let id = self.requests.open_leaves(key);
             self.send(Request::Leaves(LeavesRequest { id, path, digest, from: small(from), count: small(count) }));
         }
     }
 
-    /// A page of leaves came.
+    /// Takes a page of leaf values.
     pub(super) fn leaves_came(&mut self, reply: LeavesReply, attachment: Option<Bytes>) -> Result<(), TransferError> {
-        let Some(key) = self.leaf_requests.remove(&reply.id) else {
+        let Some(key) = self.requests.close_leaves(reply.id) else {
             return TransferError::protocol("leaves that were not asked for");
         };
-        let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
+        let Some(task) = self.files.get_mut(key) else { return Ok(()) };
         let Phase::Leaves(query) = &mut task.phase else { return Ok(()) };
         let (page, rest) = attachment.as_deref().unwrap_or_default().as_chunks::<LEAF_VALUE_BYTES>();
         let fits = reply.count > 0
@@ -277,15 +277,15 @@ impl Transfer {
             let bad = (0..).zip(&values).filter(wrong).map(|(leaf, _)| leaf).collect();
             self.forget_leaves(key, bad);
         }
-        self.wait_again(key);
+        self.fetch_again(key);
         Ok(())
     }
 
-    /// These leaves, ascending, are to be sent again. What is noted of them on the disk is taken back now: who goes on with what a
-    /// killed transfer left may not verify.
+    /// Forgets leaves, in ascending order, so that they are fetched again. The partial file's state forgets them now:
+    /// a transfer that resumes it may not verify.
     fn forget_leaves(&mut self, key: FileKey, bad: Vec<u64>) {
         let Some(content) = self.begin(key).filter(|_| !bad.is_empty()) else { return };
-        let Some(task) = self.files.get_mut(&key) else { return };
+        let Some(task) = self.files.get_mut(key) else { return };
         for leaf in &bad {
             let forgotten = task.content.as_mut().map_or(0, |content| content.forget_leaf(task.leaves, *leaf));
             self.totals.unfinished_bytes -= forgotten;
@@ -295,15 +295,15 @@ impl Transfer {
 
     fn install(&mut self, key: FileKey) {
         let Some(content) = self.begin(key) else { return };
-        if let Some(task) = self.files.get_mut(&key) {
+        if let Some(task) = self.files.get_mut(key) {
             task.phase = Phase::Installing;
         }
         self.command(DiskCommand::Install { file: key, content });
     }
 
-    /// A file is in place.
+    /// A file is installed.
     fn installed(&mut self, key: FileKey) {
-        let Some(task) = self.files.remove(&key) else { return };
+        let Some(task) = self.files.remove(key) else { return };
         self.totals.files += 1;
         self.totals.skipped += u64::from(matches!(task.phase, Phase::Touching));
         self.totals.bytes = self.totals.bytes.saturating_add(task.version.size);
@@ -311,7 +311,6 @@ impl Transfer {
         if let Some(content) = task.content {
             self.totals.unfinished_bytes -= content.written.total();
             self.totals.resumed_bytes += content.resumed.total();
-            self.contents.remove(&content.key);
         }
         self.totals.verified += u64::from(digest.is_some());
         let (id, n) = task.asked;
@@ -322,7 +321,7 @@ impl Transfer {
     }
 }
 
-/// A full disk ends the transfer: no other file would fare better.
+/// The failure of a file. A full disk ends the transfer, as no other file would fare better.
 fn full(error: DiskError) -> Result<TransferError, TransferError> {
     if error.full { Err(TransferError::DiskFull(error.message)) } else { Ok(TransferError::unmet(error.message)) }
 }

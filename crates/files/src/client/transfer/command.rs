@@ -1,4 +1,4 @@
-//! What the state machine asks of a disk, and what it hears back.
+//! Commands to a disk, and its reports.
 
 use std::sync::Arc;
 
@@ -9,199 +9,201 @@ use crate::path::RelPath;
 use crate::protocol::control::{Base, DirStat, Range, Request};
 use crate::root::Timestamp;
 
-/// A file of the transfer.
+/// Identifies a file of the transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileKey(pub u64);
 
-/// One attempt to receive a file's content: another one when the file changed meanwhile.
+/// Identifies an attempt to receive a file's content. A file that changed gets another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ContentKey(pub u64);
 
-/// What a file is, without its content.
+/// Metadata of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
     /// Bytes.
     pub size: u64,
-    /// When its content last changed.
+    /// Modification time.
     pub modified: Timestamp,
     /// Permission bits.
     pub mode: u32,
-    /// Has holes, which are to be kept.
+    /// It has holes, which are kept.
     pub sparse: bool,
 }
 
 impl Version {
-    /// Whether this and the other are the same content, as far as size and time tell.
+    /// Whether size and time are the same, so that the content should be.
     pub fn same_content(&self, other: &Self) -> bool {
         (self.size, self.modified) == (other.size, other.modified)
     }
 }
 
-/// Something for the driver to do, in this order.
+/// Something for the driver to do, in order.
 #[derive(Debug)]
 pub enum Output {
-    /// Send this to the server.
+    /// Send a request.
     Send(Request),
-    /// Find out where the files go, and answer with [`super::Transfer::destination`]. Comes once, before any disk command.
+    /// Find out where the files go, and call [`super::Transfer::destination`]. Comes once, before any command to the
+    /// disk.
     OpenDestination {
         /// What the source is.
         base: Base,
-        /// The source's own name, where it is a file or link.
+        /// The source's own name, if it is a file or link.
         name: Option<RelPath>,
-        /// What a directory is itself, if the server told.
+        /// Mode and time of a source that is a directory, if the server told them.
         dir: Option<DirStat>,
     },
-    /// Do this on the disk, and answer with a [`DiskReport`] unless said otherwise.
+    /// Carry out a command. Each is answered by a [`DiskReport`] unless its documentation says otherwise.
     Disk(DiskCommand),
-    /// Tell the person, and go on.
+    /// Show a warning.
     Warn(String),
-    /// There is nothing more to do. Comes once, and last.
+    /// The end. Comes once, and last.
     Finished,
 }
 
-/// Work for a disk. Commands of the same content and leaf are in order; others may be done in any order, but that what isn't answered is
-/// done before whatever comes after it.
+/// A command to a disk. Those of one content and leaf are in order. Others may be carried out in any order, except
+/// that those without a report are done before what comes after them.
 #[derive(Debug)]
 pub enum DiskCommand {
-    /// Say what is at the place of a file: [`DiskReport::Inspected`].
+    /// Inspect the place of a file. Report: [`DiskReport::Inspected`].
     Inspect {
         /// The file.
         file: FileKey,
-        /// Its place.
+        /// Its path below the destination.
         local: RelPath,
-        /// What the server says that it is.
+        /// The file as it was listed.
         listed: Version,
     },
-    /// Say whether so many bytes fit: [`DiskReport::Space`].
+    /// Report the free space: [`DiskReport::Space`].
     CheckSpace {
         /// Bytes that are still to come.
         bytes: u64,
     },
-    /// Make a directory: [`DiskReport::Entry`]. Its mode and time follow at the end.
+    /// Make a directory; its mode and time follow at the end. Report: [`DiskReport::Entry`].
     MakeDir {
-        /// Its place.
+        /// Its path below the destination.
         local: RelPath,
     },
-    /// Make a symbolic link, in place of a file or link that is there: [`DiskReport::Entry`].
+    /// Make a symbolic link, replacing a file or link. Report: [`DiskReport::Entry`].
     MakeLink {
-        /// Its place.
+        /// Its path below the destination.
         local: RelPath,
-        /// Where it points, checked to stay inside.
+        /// Its target, checked to stay inside the destination.
         target: Vec<u8>,
-        /// Its time.
+        /// Modification time.
         modified: Timestamp,
     },
-    /// Give a directory its mode and time: [`DiskReport::Entry`]. Comes when nothing more is written below it.
+    /// Set the mode and time of a directory. Comes when nothing more is written below it. Report:
+    /// [`DiskReport::Entry`].
     FinishDir {
-        /// Its place; the root is the destination itself, which keeps its mode if it wasn't made for this.
+        /// Its path. The root is the destination itself, which keeps its mode if it wasn't made for this transfer.
         local: RelPath,
         /// Permission bits.
         mode: u32,
-        /// Its time.
+        /// Modification time.
         modified: Timestamp,
     },
-    /// The file at this place has the right content: give it mode and time: [`DiskReport::Installed`].
+    /// Set the mode and time of a file that has the right content. Report: [`DiskReport::Installed`].
     Touch {
         /// The file.
         file: FileKey,
-        /// Its place.
+        /// Its path below the destination.
         local: RelPath,
-        /// What it is to be.
+        /// Its metadata.
         version: Version,
     },
-    /// A whole file that fits into one message: check, write, install: [`DiskReport::Small`].
+    /// Check, write and install a small file. Report: [`DiskReport::Small`].
     Small(SmallFile),
-    /// Bytes for this content will follow. Not answered: an error shows when something is written.
+    /// Begin a content. No report: an error shows when something is written.
     Begin(ContentSpec),
-    /// The digest of this content has become known: remember it beside what is there. Not answered.
+    /// Note the digest of a content beside its partial file. No report.
     NoteDigest {
         /// The content.
         content: ContentKey,
         /// BLAKE3 of the file.
         digest: Digest,
     },
-    /// These leaves, ascending, are not what they should be: nobody is to take them for whole any more. Not answered.
+    /// Note that these leaves, in ascending order, are wrong. No report.
     ForgetLeaves {
         /// The content.
         content: ContentKey,
-        /// Which.
+        /// Their numbers.
         leaves: Vec<u64>,
     },
-    /// Hash and write: [`DiskReport::Written`].
+    /// Hash and write. Report: [`DiskReport::Written`].
     Write {
         /// The content.
         content: ContentKey,
-        /// Where all of it goes.
+        /// Where the bytes go.
         part: Part,
         /// The bytes.
         data: Bytes,
     },
-    /// Hash zeros and leave a hole: [`DiskReport::Written`].
+    /// Hash zeros and leave a hole. Report: [`DiskReport::Written`].
     Zeros {
         /// The content.
         content: ContentKey,
-        /// The first leaf that it is in; if it goes on to others, it begins and ends with a whole leaf.
+        /// The first leaf. A range of several leaves begins and ends at borders of leaves.
         leaf: u64,
-        /// Where it begins in the file.
+        /// Offset in the file.
         offset: u64,
-        /// How many.
+        /// Length in bytes.
         length: u64,
-        /// What to report as credit that is free again.
+        /// Credit to report as free again.
         credit: u64,
     },
-    /// All of the content is written and right: give it its mode, time and name: [`DiskReport::Installed`].
+    /// Install a content that is complete and right: mode, time and name. Report: [`DiskReport::Installed`].
     Install {
         /// The file.
         file: FileKey,
         /// Its content.
         content: ContentKey,
     },
-    /// This content is of no use: remove it. Not answered; reports of what was written of it still come.
+    /// Remove a content that is of no use. No report, but those of earlier writes still come.
     Abandon {
         /// The content.
         content: ContentKey,
     },
-    /// No more will come for this content in this transfer, but what is there may be of use to a later one. Not answered.
+    /// Keep a content for a later transfer; no more comes in this one. No report.
     Leave {
         /// The content.
         content: ContentKey,
     },
 }
 
-/// Bytes of one leaf of a file.
+/// Where bytes go that are all in one leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// The leaf that all of them are in.
+    /// The leaf.
     pub leaf: u64,
-    /// Where the first one is in the file.
+    /// Offset in the file.
     pub offset: u64,
-    /// How many they are.
+    /// Length in bytes.
     pub length: u64,
-    /// What to report as credit that is free again.
+    /// Credit to report as free again.
     pub credit: u64,
 }
 
 impl Part {
-    /// What a disk says of it.
+    /// The report of having written these bytes.
     pub fn written(&self, content: ContentKey, result: Result<Vec<(u64, Leaf)>, DiskError>) -> DiskReport {
         DiskReport::Written { content, offset: self.offset, length: self.length, credit: self.credit, result }
     }
 }
 
-/// A whole file in one piece.
+/// A file that arrived as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SmallFile {
     /// The file.
     pub file: FileKey,
-    /// Its place.
+    /// Its path below the destination.
     pub local: RelPath,
-    /// What it is.
+    /// Its metadata.
     pub version: Version,
-    /// What its content has to hash to; `None` where that need not be checked.
+    /// The digest that its content must have; `None` if it isn't verified.
     pub digest: Option<Digest>,
-    /// Its content, in the pieces in which it came.
+    /// Its content, in the pieces in which it arrived.
     pub data: Vec<Bytes>,
-    /// What to report as credit that is free again.
+    /// Credit to report as free again.
     pub credit: u64,
 }
 
@@ -212,40 +214,41 @@ impl SmallFile {
     }
 }
 
-/// What is going to be written.
+/// A content that is going to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContentSpec {
     /// The content.
     pub content: ContentKey,
     /// The place of the file.
     pub local: RelPath,
-    /// What the file is.
+    /// Metadata of the file.
     pub version: Version,
-    /// How it is divided.
+    /// How it is divided into leaves.
     pub leaves: LeafSize,
     /// Whether leaves are hashed.
     pub verify: bool,
-    /// If it is known already.
+    /// The digest, if it is known.
     pub digest: Option<Digest>,
-    /// The values of its leaves, if they were known before any of it came: an output that is written in order gets no others.
+    /// Leaf values, if they are known before any of the content arrives. An output that is written in order gets no
+    /// leaf with another value.
     pub values: Option<Arc<[Leaf]>>,
-    /// Go on with what [`Found::Partial`] told, instead of starting anew.
+    /// Resume [`Found::Partial`] instead of starting anew.
     pub resume: bool,
 }
 
-/// What was on the disk at the place of a file.
+/// What was found at the place of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// Nothing of use.
     Nothing,
-    /// A file of the same size and time; with another mode if `touch`.
+    /// A file of the same size and time.
     Same {
-        /// Whether its mode has to be set.
+        /// Its mode differs.
         touch: bool,
     },
-    /// A file of the same size, but another time, that hashes to this.
+    /// A file of the same size and another time, with this digest.
     SameSize(Digest),
-    /// Part of the file, left by an earlier transfer.
+    /// A partial file of an earlier transfer.
     Partial(Partial),
 }
 
@@ -254,34 +257,34 @@ pub enum Found {
 pub struct Partial {
     /// The digest of the whole file, if it was known.
     pub digest: Option<Digest>,
-    /// How the file is divided.
+    /// How the file is divided into leaves.
     pub leaves: LeafSize,
-    /// Leaves that are whole, and their values (zeros where nothing was verified).
+    /// Complete leaves and their values (zeros if nothing was verified).
     pub whole: Vec<(u64, Leaf)>,
-    /// What is there of the leaf that was being written.
+    /// The part that is there of the leaf that was being written.
     pub tail: Option<Range>,
 }
 
-/// An answer to a [`DiskCommand`].
+/// The report of a [`DiskCommand`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DiskReport {
     /// To [`DiskCommand::Inspect`].
     Inspected {
         /// The file.
         file: FileKey,
-        /// What is there.
+        /// What was found.
         found: Result<Found, DiskError>,
     },
     /// To [`DiskCommand::CheckSpace`].
     Space {
-        /// Bytes that are free; `None` where that is not known.
+        /// Free bytes; `None` if unknown.
         free: Option<u64>,
     },
     /// To [`DiskCommand::MakeDir`], [`DiskCommand::MakeLink`] and [`DiskCommand::FinishDir`].
     Entry {
-        /// The place.
+        /// The path.
         local: RelPath,
-        /// Whether it was done.
+        /// The outcome.
         result: Result<(), DiskError>,
     },
     /// To [`DiskCommand::Small`].
@@ -290,33 +293,33 @@ pub enum DiskReport {
         file: FileKey,
         /// Credit that is free again.
         credit: u64,
-        /// How it came out.
+        /// The outcome.
         result: Result<SmallOutcome, DiskError>,
     },
     /// To [`DiskCommand::Write`] and [`DiskCommand::Zeros`].
     Written {
         /// The content.
         content: ContentKey,
-        /// Where.
+        /// Offset in the file.
         offset: u64,
-        /// How many bytes.
+        /// Length in bytes. Of an output that is written in order, 0 if these bytes weren't the next ones.
         length: u64,
         /// Credit that is free again.
         credit: u64,
-        /// The leaves that this made whole, and their values (zeros where nothing is verified).
+        /// The leaves that this completed, and their values (zeros if nothing is verified).
         result: Result<Vec<(u64, Leaf)>, DiskError>,
     },
     /// To [`DiskCommand::Install`] and [`DiskCommand::Touch`].
     Installed {
         /// The file.
         file: FileKey,
-        /// Whether it was done.
+        /// The outcome.
         result: Result<(), DiskError>,
     },
 }
 
 impl DiskReport {
-    /// What went wrong.
+    /// The error, if there is one.
     pub fn error_mut(&mut self) -> Option<&mut DiskError> {
         match self {
             Self::Inspected { found: Err(error), .. }
@@ -329,21 +332,21 @@ impl DiskReport {
     }
 }
 
-/// How a file in one piece came out.
+/// The outcome of a small file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SmallOutcome {
-    /// In place.
+    /// Installed.
     Installed,
-    /// Its content is not what the digest says; nothing was written.
+    /// Its content doesn't match the digest; nothing was written.
     Mismatch,
 }
 
-/// Why something could not be done on the disk.
+/// An error of the disk.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct DiskError {
-    /// The disk is full: nothing else will succeed either.
+    /// The disk is full: nothing else would succeed.
     pub full: bool,
-    /// For people.
+    /// What failed and why, for people.
     pub message: String,
 }

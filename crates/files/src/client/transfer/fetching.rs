@@ -1,10 +1,12 @@
 //! Fetches: files asked for in batches, and again if what came of them is of no use.
 
-use super::command::{ContentKey, DiskCommand, FileKey};
+use super::command::{DiskCommand, FileKey};
 use super::file::{FileTask, LeafQuery, Phase};
-use super::outcome::{TransferError, in_vain};
+use super::outcome::{TransferError, gave_up};
 use super::requests::{Asked, AskedState, Fetch};
-use super::{AGAIN_MAX, Transfer};
+use std::time::Instant;
+
+use super::{RETRIES_MAX, Transfer};
 use crate::digest::LEAF_BYTES_MIN;
 use crate::limits::FILE_RANGES_MAX;
 use crate::protocol::ErrorCode;
@@ -21,16 +23,16 @@ const BATCH_JSON_BYTES: usize = 256 << 10;
 impl Transfer {
     /// Asks for files that wait.
     pub(super) fn pump_fetches(&mut self) {
-        if self.placement.is_none() || self.wait_for_space() {
+        if !self.listing.is_placed() || self.wait_for_space() {
             return;
         }
-        while self.fetches.len() < self.concurrency.fetches {
-            let id = self.fresh_id();
+        while self.requests.fetch_count() < self.concurrency.fetches {
+            let id = self.requests.next_id();
             let (files, asked, digest) = self.batch(id);
             if files.is_empty() {
                 break;
             }
-            self.fetches.insert(id, Fetch { files: asked });
+            self.requests.open_fetch(id, asked);
             let fetch = FetchRequest {
                 id,
                 chunk_bytes: self.options.chunk_bytes,
@@ -45,7 +47,7 @@ impl Transfer {
 
     /// Once all is known that is to come, the disk is asked whether it fits; nothing more is asked for until it answers.
     fn wait_for_space(&mut self) -> bool {
-        if self.space.is_none() && self.listing.is_complete() && self.inspecting == 0 {
+        if self.space.is_none() && self.listing.is_complete() && !self.tree.is_inspecting() {
             let needed = self.files.values().fold(0, |sum: u64, file| sum.saturating_add(file.space_needed()));
             self.space = Some(Space { needed, known: false });
             self.command(DiskCommand::CheckSpace { bytes: needed });
@@ -59,7 +61,7 @@ impl Transfer {
         let mut digest = DigestWish::None;
         let (mut files, mut asked, mut small, mut json_bytes) = (Vec::new(), Vec::new(), false, 0);
         while let Some(key) = self.waiting.front().copied() {
-            let Some(task) = self.files.get_mut(&key).filter(|task| matches!(task.phase, Phase::Waiting)) else {
+            let Some(task) = self.files.get_mut(key).filter(|task| matches!(task.phase, Phase::Waiting)) else {
                 self.waiting.pop_front();
                 continue;
             };
@@ -88,15 +90,7 @@ impl Transfer {
             task.asked = (id, u32::try_from(files.len()).unwrap_or(u32::MAX));
             task.digest_may_come = true;
             files.push(FetchFile { path: (&task.remote).into(), ranges: ranges.clone(), unless });
-            asked.push(Asked {
-                file: key,
-                state: AskedState::Awaited,
-                ranges,
-                at: 0,
-                cursor: 0,
-                useless: false,
-                digest_told: false,
-            });
+            asked.push(Asked::new(key, ranges));
         }
         (files, asked, digest)
     }
@@ -107,22 +101,22 @@ impl Transfer {
             self.check_not_delivered(key, reason)?;
         }
         self.abandon(key);
-        let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
+        let Some(task) = self.files.get_mut(key) else { return Ok(()) };
         task.restarts += 1;
         (task.digest, task.values) = (None, None);
-        if task.restarts > AGAIN_MAX {
+        if task.restarts > RETRIES_MAX {
             let code = if is_changed { ErrorCode::Changed } else { ErrorCode::Io };
-            return self.file_failed(key, TransferError::Unmet { code, message: in_vain(reason, is_changed) });
+            return self.file_failed(key, TransferError::Unmet { code, message: gave_up(reason, is_changed) });
         }
         let warning = format!("{}: {reason}; asked for it again", task.remote);
         self.warn(warning);
-        self.wait_again(key);
+        self.fetch_again(key);
         Ok(())
     }
 
     /// Asks again for what is missing.
-    pub(super) fn wait_again(&mut self, key: FileKey) {
-        if let Some(task) = self.files.get_mut(&key) {
+    pub(super) fn fetch_again(&mut self, key: FileKey) {
+        if let Some(task) = self.files.get_mut(key) {
             task.phase = Phase::Waiting;
             self.waiting.push_back(key);
         }
@@ -130,9 +124,8 @@ impl Transfer {
 
     /// What came of a file is of no use.
     pub(super) fn abandon(&mut self, key: FileKey) {
-        if let Some(content) = self.files.get_mut(&key).and_then(|task| task.content.take()) {
+        if let Some(content) = self.files.take_content(key) {
             self.totals.unfinished_bytes -= content.written.total();
-            self.contents.remove(&content.key);
             if content.begun {
                 self.command(DiskCommand::Abandon { content: content.key });
             }
@@ -144,11 +137,10 @@ impl Transfer {
         if self.options.in_order {
             return Err(error);
         }
-        if let Some(mut task) = self.files.remove(&key) {
+        if let Some(task) = self.files.remove(key) {
             self.confirmations.over(task.asked.0, None);
-            if let Some(content) = task.content.take() {
+            if let Some(content) = task.content {
                 self.totals.unfinished_bytes -= content.written.total();
-                self.contents.remove(&content.key);
                 if content.begun {
                     self.command(DiskCommand::Leave { content: content.key });
                 }
@@ -160,10 +152,10 @@ impl Transfer {
 
     /// The connection is gone: what was asked for does not come.
     pub(super) fn file_interrupted(&mut self, key: FileKey) -> Result<(), TransferError> {
-        let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
+        let Some(task) = self.files.get_mut(key) else { return Ok(()) };
         task.digest_may_come = false;
         match &mut task.phase {
-            Phase::Requested if task.content.is_none() => self.wait_again(key),
+            Phase::Requested if task.content.is_none() => self.fetch_again(key),
             Phase::Requested | Phase::Arrived => {
                 task.phase = Phase::Arrived;
                 self.try_finish(key)?;
@@ -183,9 +175,9 @@ impl Transfer {
         if self.piece.is_some() {
             return 0;
         }
-        let size = |key: FileKey| self.files.get(&key).map(|file| file.version.size);
-        let fetched = self.fetches.iter().map(|(id, fetch)| size(self.hashed_in(*id, fetch)?));
-        let leaves = self.leaf_requests.values().map(|key| size(*key));
+        let size = |key: FileKey| self.files.get(key).map(|file| file.version.size);
+        let fetched = self.requests.fetches().map(|(id, fetch)| size(self.hashed_in(id, fetch)?));
+        let leaves = self.requests.leaves().map(size);
         let bytes = fetched.chain(leaves).try_fold(0, |sum: u64, size| Some(sum.saturating_add(size?))).unwrap_or(0);
         let is_at_the_disk = |file: &FileTask| match file.phase {
             Phase::Inspecting | Phase::Installing | Phase::Touching => true,
@@ -199,7 +191,7 @@ impl Transfer {
         let open = fetch.files.iter().position(|asked| asked.state != AskedState::Over);
         let last = open.unwrap_or(fetch.files.len()).checked_sub(1).and_then(|last| fetch.files.get(last));
         let is_hashed = |asked: &&Asked| {
-            let Some(task) = self.files.get(&asked.file).filter(|task| task.asked.0 == id) else { return false };
+            let Some(task) = self.files.get(asked.file).filter(|task| task.asked.0 == id) else { return false };
             match task.phase {
                 // Before it can say whether it is what is here already, or what its digest is.
                 Phase::Requested if asked.state == AskedState::Awaited => {
@@ -216,9 +208,20 @@ impl Transfer {
         self.options.verify.then_some(hashed.file)
     }
 
-    /// The content of a file, by name of its key in the reports of the disk.
-    pub(super) fn file_of(&self, content: ContentKey) -> Option<FileKey> {
-        self.contents.get(&content).copied()
+    /// Asks again for files that the server was too busy for, once it is time: whether it was.
+    pub(super) fn retry_files(&mut self, now: Instant) -> bool {
+        let Some(due) = self.retry.take_due(now) else { return false };
+        for key in due {
+            match self.files.get_mut(key).map(|task| &mut task.phase) {
+                Some(Phase::Waiting) => self.waiting.push_back(key),
+                Some(Phase::Leaves(query)) => {
+                    *query = LeafQuery::default();
+                    self.leaves_wanted.push(key);
+                }
+                _ => {}
+            }
+        }
+        true
     }
 }
 

@@ -65,6 +65,26 @@ pub(super) struct FileTask {
 }
 
 impl FileTask {
+    pub(super) fn new(remote: RelPath, local: RelPath, version: Version, allocated: u64, phase: Phase) -> Self {
+        Self {
+            remote,
+            local,
+            version,
+            allocated,
+            leaves: LeafSize::for_file(version.size),
+            digest: None,
+            values: None,
+            delivered: false,
+            local_digest: None,
+            content: None,
+            phase,
+            asked: (0, 0),
+            digest_may_come: false,
+            restarts: 0,
+            bad_rounds: 0,
+        }
+    }
+
     /// What to ask for: `None` for all of it.
     pub(super) fn missing(&self, count_max: usize) -> Option<Vec<Range>> {
         self.content.as_ref().map(|content| content.written.missing(self.version.size, count_max))

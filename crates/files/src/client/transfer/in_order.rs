@@ -4,36 +4,21 @@
 //! Called by `fetching` (what to fetch first), `checking` (what was written) and `answers` (the file changed).
 
 use super::Transfer;
-use super::command::{ContentKey, FileKey};
+use super::command::FileKey;
 use super::file::{Content, LeafQuery, Phase};
 use super::outcome::TransferError;
 use super::requests::AskedState;
 use crate::digest::Leaf;
-use crate::path::Escaped;
 use crate::protocol::ErrorCode;
-use crate::protocol::control::{Base, LinkTarget, Request};
+use crate::protocol::control::Request;
 
 /// Largest leaf that is held in memory until it is checked: that of a file of 16 TiB.
 const LEAF_HELD_BYTES_MAX: u64 = 16 << 20;
 
 impl Transfer {
-    /// Fails unless what was listed is a single file.
-    pub(super) fn check_is_file(&self, base: Base) -> Result<(), TransferError> {
-        let message = match base {
-            Base::File => return Ok(()),
-            Base::Link => {
-                let target = self.listing.first_entry().and_then(|entry| entry.target.as_ref());
-                let target = target.map(LinkTarget::as_bytes).unwrap_or_default();
-                format!("a link to {}: ask for what it leads to", Escaped(target))
-            }
-            Base::Dir | Base::Glob => "not a single file".to_owned(),
-        };
-        Err(TransferError::Unmet { code: ErrorCode::NotAFile, message })
-    }
-
     /// The metadata is here: asks for the values of the leaves.
     pub(super) fn ask_for_values(&mut self, key: FileKey) -> Result<(), TransferError> {
-        let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
+        let Some(task) = self.files.get_mut(key) else { return Ok(()) };
         let Some(digest) = task.digest else {
             return TransferError::protocol("no digest, though it was asked for");
         };
@@ -52,17 +37,17 @@ impl Transfer {
 
     /// The values of all leaves are known: the content can be fetched.
     pub(super) fn values_known(&mut self, key: FileKey, values: &[Leaf]) {
-        let content = Content::new(ContentKey(self.fresh_key()));
-        if let Some(task) = self.files.get_mut(&key) {
+        let content = Content::new(self.files.new_content());
+        if let Some(task) = self.files.get_mut(key) {
             task.values = Some(values.into());
             task.content = Some(content);
         }
-        self.wait_again(key);
+        self.fetch_again(key);
     }
 
     /// Leaves were completed, of which only the last can be wrong.
     pub(super) fn leaves_delivered(&mut self, key: FileKey, leaves: &[(u64, Leaf)]) -> Result<(), TransferError> {
-        let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
+        let Some(task) = self.files.get_mut(key) else { return Ok(()) };
         let Some(values) = &task.values else { return Ok(()) };
         for (leaf, value) in leaves {
             if usize::try_from(*leaf).ok().and_then(|leaf| values.get(leaf)) != Some(value) {
@@ -79,7 +64,7 @@ impl Transfer {
     pub(super) fn fetch_rest(&mut self, key: FileKey) -> Result<(), TransferError> {
         self.count_bad_round(key)?;
         self.cancel_fetch(key);
-        self.wait_again(key);
+        self.fetch_again(key);
         Ok(())
     }
 
@@ -88,7 +73,7 @@ impl Transfer {
         self.cancel_fetch(key);
         let is_delivered = self
             .files
-            .get(&key)
+            .get(key)
             .is_some_and(|task| task.delivered || task.content.as_ref().is_some_and(|content| content.pending > 0));
         if !is_delivered {
             return Ok(());
@@ -99,20 +84,20 @@ impl Transfer {
 
     /// Withdraws the fetch of a file. What is still to come of it is dropped.
     fn cancel_fetch(&mut self, key: FileKey) {
-        let Some(task) = self.files.get_mut(&key) else { return };
+        let Some(task) = self.files.get_mut(key) else { return };
         let (id, n) = std::mem::take(&mut task.asked);
         self.confirmations.over(id, None);
         self.drop_piece_of(key);
-        if self.asked_mut(id, n).is_ok_and(|asked| asked.state != AskedState::Over) {
+        if self.requests.asked(id, n).is_ok_and(|asked| asked.state != AskedState::Over) {
             self.send(Request::Cancel { id });
         }
     }
 
     /// The server has ended a request: nothing more comes of it.
     pub(super) fn request_cancelled(&mut self, id: u32) {
-        let is_awaited = |file: &FileKey| self.files.get(file).is_some_and(|task| task.asked.0 == id);
-        if self.fetches.get(&id).is_some_and(|fetch| !fetch.files.iter().any(|asked| is_awaited(&asked.file))) {
-            self.fetches.remove(&id);
+        let is_awaited = |file: FileKey| self.files.get(file).is_some_and(|task| task.asked.0 == id);
+        if self.requests.fetch(id).is_some_and(|fetch| !fetch.files.iter().any(|asked| is_awaited(asked.file))) {
+            self.requests.close_fetch(id);
         }
     }
 }

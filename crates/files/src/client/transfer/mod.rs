@@ -1,9 +1,23 @@
-//! A client's transfer as a pure state machine: no socket, file, thread or clock. Messages of a server, reports of a disk and
-//! the time go in; requests and work for the disk come out.
+//! A client's transfer as a pure state machine: without sockets, files, threads and clocks. Messages of a server,
+//! reports of a disk and the time go in; requests and commands for the disk come out.
 //!
-//! A listing tells what there is. Its files are inspected on the disk (unless the destination is new), asked for in batches
-//! while the listing goes on, written as they come, checked against their digests, and installed. Whatever a server says is
-//! checked against what it was asked; what breaks the protocol ends the transfer, what concerns one file ends that file.
+//! A source yields entries (today `listing`). Their files are inspected on the disk unless the destination is
+//! new, fetched in batches while the listing goes on, written as they come, checked against their digests, and
+//! installed. Whatever a server says is checked against what it was asked for: what breaks the protocol ends the
+//! transfer, what concerns one file ends that file.
+//!
+//! The driver calls [`Transfer::new`], then [`Transfer::connected`], and whatever happens after that:
+//! [`Transfer::inbound`], [`Transfer::disk`], [`Transfer::arriving`], [`Transfer::reading`],
+//! [`Transfer::disconnected`], and [`Transfer::tick`] at [`Transfer::deadline`]. After each it carries out all of
+//! [`Transfer::next_output`]. [`Output::OpenDestination`] is answered by [`Transfer::destination`]; after
+//! [`Output::Finished`] comes [`Transfer::into_outcome`].
+//!
+//! Parts that own their state: `listing` (the source), `entries::Tree` (directories, links, inspections),
+//! `files` (the files that aren't over), `requests` (what the server hasn't finished), `credit`,
+//! `concurrency`, `retry`, `acks`. What joins them are the methods of `Transfer`: here what the driver calls, in
+//! `entries` what a source yields, in `fetching` what is asked for, in `answers` and `pieces` what the server sends,
+//! in `checking` what the disk reports, in `in_order` what differs for an output that is written in order. Whatever
+//! happened, `Transfer::pump` then does what has become possible.
 
 mod acks;
 mod answers;
@@ -11,8 +25,10 @@ mod checking;
 mod command;
 mod concurrency;
 mod credit;
+mod entries;
 mod fetching;
 mod file;
+mod files;
 mod in_order;
 mod keys;
 mod listing;
@@ -30,18 +46,18 @@ pub use command::{
 pub(super) use listing::LISTING_BUSY_WAIT;
 pub use outcome::{FileFailure, Progress, Totals, TransferError};
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use acks::Confirmations;
 use concurrency::Concurrency;
 use credit::Credit;
+use entries::Tree;
 use fetching::Space;
-use file::FileTask;
-use keys::Counted;
-use listing::{ListedDir, Listing};
+use files::FileTable;
+use listing::Listing;
 use pieces::Piece;
-use requests::Fetch;
+use requests::Requests;
 use retry::RetryQueue;
 
 use super::assembler::Inbound;
@@ -51,43 +67,43 @@ use crate::path::RelPath;
 use crate::protocol::WireError;
 use crate::protocol::control::{Compression, Reply, Request};
 
-/// Where connections break before anything is whole, pieces become smaller, down to this.
-const CHUNK_BYTES_BREAKING_MIN: u64 = 64 << 10;
+/// Chunk size, in bytes, down to which it is halved while connections break and nothing gets complete.
+const CHUNK_BYTES_RECONNECT_MIN: u64 = 64 << 10;
 
-/// How often a file is asked for again, because it changed, and how often because its content, or a leaf of it, was wrong.
-const AGAIN_MAX: u32 = 3;
-/// Files that are under way at a time; the listing waits for them.
-const FILES_UNDER_WAY_MAX: usize = 16_384;
-/// What a server is given for hashing a file before it counts as stalled, in bytes a second.
+/// Retries of a file that changed, and of one whose content, or a leaf of it, was wrong.
+const RETRIES_MAX: u32 = 3;
+/// Files in progress, beyond which no page of the listing is requested.
+const FILES_IN_PROGRESS_MAX: usize = 16_384;
+/// The slowest that a server may hash, in bytes a second, before it counts as stalled.
 pub(super) const HASH_BYTES_PER_SECOND_MIN: u64 = 200 << 20;
-/// How long a server that went away with the last bytes is waited for, so that it hears that they are in place.
+/// How long to wait for a server that was lost with the last bytes, to confirm that they are in place.
 const CONFIRMING_MAX: Duration = Duration::from_secs(2);
-/// The longest that nothing may happen, whatever it was set to: ten years, which no clock overflows by.
-const PATIENCE_MAX: Duration = Duration::from_secs(10 * 365 * 86_400);
+/// Largest idle timeout: ten years, which no clock overflows by.
+const IDLE_TIMEOUT_MAX: Duration = Duration::from_secs(10 * 365 * 86_400);
 
-/// What to transfer, and how.
+/// Options of a transfer.
 #[derive(Clone, Debug)]
 pub struct TransferOptions {
-    /// What to get.
+    /// The source of a transfer.
     pub source: Source,
-    /// Credit, in bytes.
+    /// Credit window, in bytes.
     pub window_bytes: u64,
-    /// Largest body frame to ask for, in bytes; cut to the window.
+    /// Largest body frame to ask for, in bytes; at most the window.
     pub chunk_bytes: u64,
     /// Whether to ask for compressed bodies.
     pub compress: Option<Compression>,
     /// Whether to check content against digests.
     pub verify: bool,
-    /// Told to the server when files are confirmed; the disk sees to it.
+    /// Files are synced. The disk does it; the server is told when they are confirmed.
     pub durable: bool,
-    /// How long nothing may happen before the transfer is given up.
+    /// How long nothing may happen before the transfer fails.
     pub idle_timeout: Duration,
     /// Deliver a single file from its beginning to its end, and nothing of it that wasn't checked: for an output that can't take
     /// anything back. What fails the file fails the transfer.
     pub in_order: bool,
 }
 
-/// What to get.
+/// The source of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A file, a link, or a directory with all below it.
@@ -96,7 +112,7 @@ pub enum Source {
     Glob(String),
 }
 
-/// Where files go.
+/// The paths of files at the destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Placement {
     /// The one file or link of the source, under this name.
@@ -108,59 +124,44 @@ pub enum Placement {
 #[derive(Debug, PartialEq, Eq)]
 enum Stage {
     Running,
-    /// All files are in place; directories get their modes and times.
+    /// All files are in place; directories are given their modes and times.
     FinishingDirs,
-    /// All is in place, and there is no connection to tell it by.
+    /// All is in place, and there is no connection to confirm it on.
     Confirming,
     Over,
 }
 
-/// The state machine. See the [module](self).
+/// The state machine of one transfer. See the [module](self).
 #[derive(Debug)]
 pub struct Transfer {
     options: TransferOptions,
     stage: Stage,
     connected: bool,
-    next_id: u32,
-    next_key: u64,
     listing: Listing,
-    placement: Option<Placement>,
-    /// Nothing is at the destination, so that nothing need be inspected.
+    /// The destination is new: nothing needs to be inspected.
     fresh: bool,
-    files: HashMap<FileKey, FileTask, Counted>,
-    contents: HashMap<ContentKey, FileKey, Counted>,
+    files: FileTable,
     waiting: VecDeque<FileKey>,
-    fetches: HashMap<u32, Fetch, Counted>,
+    requests: Requests,
     concurrency: Concurrency,
     retry: RetryQueue,
-    /// Files whose leaves are to be asked for.
+    /// Files whose leaves are to be requested.
     leaves_wanted: Vec<FileKey>,
-    /// Requests for leaves under way.
-    leaf_requests: HashMap<u32, FileKey, Counted>,
     credit: Credit,
-    /// Files that the disk is asked about, or will be.
-    inspecting: usize,
-    /// Those that it will be asked about once the directories and links that were listed before them are made.
-    to_inspect: Vec<FileKey>,
+    tree: Tree,
     space: Option<Space>,
-    /// Fetch that the data message under way belongs to.
-    data_id: u32,
     piece: Option<Piece>,
-    /// Directories and links that the disk is making, or directories that it is finishing.
-    entries_pending: usize,
-    /// Directories that could not be made, which is told once.
-    failed_dirs: HashSet<RelPath>,
     confirmations: Confirmations,
     confirming_until: Option<Instant>,
     outputs: VecDeque<Output>,
     totals: Totals,
     failure: Option<TransferError>,
     idle: IdleTimer,
-    breaks: Reconnects,
+    reconnects: Reconnects,
 }
 
 impl Transfer {
-    /// Begins; nothing comes out before [`Transfer::connected`].
+    /// A transfer that begins at `now`; nothing comes out before [`Transfer::connected`].
     pub fn new(options: TransferOptions, now: Instant) -> Self {
         let options = TransferOptions {
             chunk_bytes: options
@@ -173,40 +174,31 @@ impl Transfer {
         Self {
             stage: Stage::Running,
             connected: false,
-            next_id: 1,
-            next_key: 1,
-            listing: Listing::default(),
-            placement: None,
+            listing: Listing::new(options.source.clone(), options.in_order),
             fresh: false,
-            files: HashMap::default(),
-            contents: HashMap::default(),
+            files: FileTable::default(),
             waiting: VecDeque::new(),
-            fetches: HashMap::default(),
+            requests: Requests::new(),
             concurrency: Concurrency::default(),
             retry: RetryQueue::default(),
             leaves_wanted: Vec::new(),
-            leaf_requests: HashMap::default(),
             credit: Credit::new(options.window_bytes, options.chunk_bytes),
-            inspecting: 0,
-            to_inspect: Vec::new(),
+            tree: Tree::default(),
             space: None,
-            data_id: 0,
             piece: None,
-            entries_pending: 0,
-            failed_dirs: HashSet::new(),
             confirmations: Confirmations::default(),
             confirming_until: None,
             outputs: VecDeque::new(),
             totals: Totals::default(),
             failure: None,
             idle: IdleTimer::new(now),
-            breaks: Reconnects::default(),
+            reconnects: Reconnects::default(),
             options,
         }
     }
 
-    /// There is a connection, the first one or a new one. That alone is no progress: a server that ends every connection before
-    /// it has sent anything is given up, too.
+    /// A connection was made, the first or another one. That alone is no progress: a server that ends every connection
+    /// before it has sent anything is given up, too.
     pub fn connected(&mut self) {
         self.connected = true;
         self.concurrency = Concurrency::default();
@@ -214,49 +206,47 @@ impl Transfer {
         self.pump();
     }
 
-    /// The connection is gone, and with it all requests. What is written stays.
+    /// The connection is lost, and all requests with it. What is written stays.
     pub fn disconnected(&mut self) {
         self.connected = false;
         if self.is_whole() {
             return;
         }
         self.listing.interrupted();
-        self.fetches.clear();
-        self.leaf_requests.clear();
+        self.requests.lost();
         self.abort_piece();
-        let mut keys: Vec<FileKey> = self.files.keys().copied().collect();
-        keys.sort_unstable();
-        for key in keys {
+        for key in self.files.keys() {
             if let Err(error) = self.file_interrupted(key) {
                 self.fail(error);
             }
         }
         let progress = self.progress();
-        if let Some(times) = self.breaks.broke_at(progress.bytes_done + progress.files_done + progress.files_total) {
+        if let Some(times) = self.reconnects.broke_at(progress.bytes_done + progress.files_done + progress.files_total)
+        {
             self.fail(TransferError::Breaking { times });
         }
-        // What comes as one piece is lost with its connection: several small files, or what is compressed.
-        if self.breaks.is_stuck() && self.options.chunk_bytes > CHUNK_BYTES_BREAKING_MIN {
-            self.options.chunk_bytes = (self.options.chunk_bytes / 2).max(CHUNK_BYTES_BREAKING_MIN);
+        // A compressed piece, or several small files in one message, are lost with their connection.
+        if self.reconnects.is_stuck() && self.options.chunk_bytes > CHUNK_BYTES_RECONNECT_MIN {
+            self.options.chunk_bytes = (self.options.chunk_bytes / 2).max(CHUNK_BYTES_RECONNECT_MIN);
         }
     }
 
-    /// Where the files go: the answer to [`Output::OpenDestination`]. `fresh` if nothing is there yet.
+    /// Answers [`Output::OpenDestination`]. `fresh` if nothing is at the destination yet.
     pub fn destination(&mut self, placement: Placement, fresh: bool) {
-        self.placement = Some(placement);
+        self.listing.place(placement);
         self.fresh = fresh;
-        match self.take_listed_entries() {
+        match self.take_entries() {
             Ok(()) => self.pump(),
             Err(error) => self.fail(error),
         }
     }
 
-    /// Something arrived from the server.
+    /// Takes what the server sent.
     pub fn inbound(&mut self, inbound: Inbound, now: Instant) {
         if self.stage == Stage::Over {
             return;
         }
-        // In the middle of a message nothing becomes possible that wasn't before.
+        // In the middle of a message nothing becomes possible.
         let ends_something = matches!(inbound, Inbound::Control { .. } | Inbound::BodyEnd);
         let reply = match inbound {
             Inbound::Control { ref json, .. } => Some(Reply::decode(json)),
@@ -284,12 +274,12 @@ impl Transfer {
         }
     }
 
-    /// The server sent something that is not even a message of the protocol.
+    /// Fails the transfer: the server sent something that isn't a message of the protocol.
     pub fn broken_wire(&mut self, error: &WireError) {
         self.fail(TransferError::Protocol(error.to_string()));
     }
 
-    /// The disk did something.
+    /// Takes a report of the disk.
     pub fn disk(&mut self, report: DiskReport, now: Instant) {
         if self.stage == Stage::Over {
             return;
@@ -301,9 +291,9 @@ impl Transfer {
         }
     }
 
-    /// Time has passed: gives up if nothing happened for too long.
+    /// Does what is due, and fails if nothing happened for too long.
     pub fn tick(&mut self, now: Instant) {
-        if self.stage != Stage::Over && (self.listing.is_due(now) | self.ask_later_ones(now)) {
+        if self.stage != Stage::Over && (self.listing.is_due(now) | self.retry_files(now)) {
             self.pump();
         }
         if self.is_whole() && now >= *self.confirming_until.get_or_insert(now + CONFIRMING_MAX) {
@@ -315,33 +305,34 @@ impl Transfer {
         }
     }
 
-    /// Bytes come of something that isn't whole yet: nobody is idle.
+    /// Bytes of an incomplete message arrived: the server isn't idle.
     pub fn arriving(&mut self, now: Instant) {
         self.idle.arriving(now);
     }
 
-    /// What is here already is being read: it takes as long as it takes.
+    /// The disk is reading existing files, which takes as long as it takes.
     pub fn reading(&mut self, now: Instant) {
         self.idle.progressed(now);
     }
 
-    /// When [`Transfer::tick`] has to be called at the latest.
+    /// Latest time for the next [`Transfer::tick`].
     pub fn deadline(&self) -> Instant {
         let idle = self.idle_deadline();
-        [self.listing.again_at(), self.retry.again_at()].into_iter().flatten().fold(idle, Instant::min)
+        [self.listing.retry_at(), self.retry.at()].into_iter().flatten().fold(idle, Instant::min)
     }
 
-    /// When too little has happened for too long.
+    /// When the transfer fails unless something happens.
     fn idle_deadline(&self) -> Instant {
-        // A server that has sent all of a file, and only hashes it, may be silent for as long as that takes.
+        // A server that has sent all of a file, and hashes it, may be silent meanwhile.
         let hashing = Duration::from_secs(self.bytes_hashed() / HASH_BYTES_PER_SECOND_MIN);
-        self.idle.since() + self.options.idle_timeout.saturating_add(hashing).min(PATIENCE_MAX)
+        self.idle.since() + self.options.idle_timeout.saturating_add(hashing).min(IDLE_TIMEOUT_MAX)
     }
 
-    /// Ends the transfer early: tells the server, and leaves what is there for another time.
+    /// Cancels the transfer and its requests. What has arrived is kept for a later one.
     pub fn cancel(&mut self) {
         if self.stage != Stage::Over {
-            let ids = self.fetches.keys().chain(self.listing.open_id()).copied().collect::<Vec<_>>();
+            let fetches = self.requests.fetches().map(|(id, _)| id);
+            let ids = fetches.chain(self.listing.open_id()).collect::<Vec<_>>();
             for id in ids {
                 self.send(Request::Cancel { id });
             }
@@ -349,7 +340,7 @@ impl Transfer {
         }
     }
 
-    /// All is in place, and only the server doesn't know: whatever happens now is no failure.
+    /// Whether all is in place and only unconfirmed: nothing that happens now is a failure.
     pub fn is_whole(&self) -> bool {
         self.stage == Stage::Confirming
     }
@@ -359,12 +350,12 @@ impl Transfer {
         self.outputs.pop_front()
     }
 
-    /// How far it is.
+    /// The progress so far.
     pub fn progress(&self) -> Progress {
         self.totals.progress(self.listing.is_complete())
     }
 
-    /// What it came to, and why it ended early if it did. Of use after [`Output::Finished`].
+    /// The totals, and why the transfer failed if it did: to be called after [`Output::Finished`].
     pub fn into_outcome(self) -> (Totals, Option<TransferError>) {
         (self.totals, self.failure)
     }
@@ -383,18 +374,11 @@ impl Transfer {
         self.outputs.push_back(Output::Disk(command));
     }
 
-    fn fresh_id(&mut self) -> u32 {
-        let id = self.next_id;
-        self.next_id = self.next_id.wrapping_add(1);
-        id
+    fn warn(&mut self, text: String) {
+        self.outputs.push_back(Output::Warn(text));
     }
 
-    fn fresh_key(&mut self) -> u64 {
-        self.next_key += 1;
-        self.next_key
-    }
-
-    /// Does whatever has become possible.
+    /// Does what has become possible.
     fn pump(&mut self) {
         if self.stage == Stage::Over {
             return;
@@ -403,7 +387,7 @@ impl Transfer {
             self.pump_listing();
             self.pump_leaves();
             self.pump_fetches();
-            if !self.fetches.is_empty()
+            if self.requests.fetch_count() > 0
                 && let Some(bytes) = self.credit.take_if_worthwhile()
             {
                 self.send(Request::Credit { bytes });
@@ -421,30 +405,20 @@ impl Transfer {
     }
 
     fn pump_end(&mut self) {
-        let idle = self.listing.is_complete() && self.files.is_empty() && self.entries_pending == 0;
+        let idle = self.listing.is_complete() && self.files.is_empty() && self.tree.pending() == 0;
         if !idle {
             return;
         }
         self.stage = Stage::FinishingDirs;
-        // The deepest first: what is in a directory may not be reached any more once it has its mode.
-        while self.entries_pending == 0 {
-            let Some(dirs) = self.listing.take_deepest_dirs() else {
-                if self.connected || !self.confirmations.are_due() {
-                    return self.over();
-                }
-                self.stage = Stage::Confirming;
-                return;
-            };
-            for ListedDir { local, mode, modified } in dirs {
-                if !self.failed_dirs.contains(&local) {
-                    self.entries_pending += 1;
-                    self.command(DiskCommand::FinishDir { local, mode, modified });
-                }
+        if self.pump_dirs() {
+            if self.connected || !self.confirmations.are_due() {
+                return self.over();
             }
+            self.stage = Stage::Confirming;
         }
     }
 
-    /// The transfer cannot go on.
+    /// Ends the transfer by a failure.
     fn fail(&mut self, error: TransferError) {
         if self.stage != Stage::Over {
             self.failure = Some(error).filter(|_| !self.is_whole());

@@ -1,6 +1,6 @@
 //! What a transfer came to.
 
-use super::AGAIN_MAX;
+use super::RETRIES_MAX;
 use crate::protocol::{ErrorCode, WireError};
 
 /// Most failures of single files that are kept with their reason; all are counted.
@@ -69,9 +69,9 @@ impl TransferError {
 }
 
 /// Why a file was asked for again, when it was in vain as often as it may be.
-pub(super) fn in_vain(reason: &str, is_changed: bool) -> String {
+pub(super) fn gave_up(reason: &str, is_changed: bool) -> String {
     let hint = if is_changed { ": what is being written to can't be got, but a copy of it can" } else { "" };
-    format!("{reason}; asked {} times{hint}", AGAIN_MAX + 1)
+    format!("{reason}; asked {} times{hint}", RETRIES_MAX + 1)
 }
 
 impl From<WireError> for TransferError {

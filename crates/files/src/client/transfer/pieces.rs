@@ -2,12 +2,12 @@
 
 use bytes::Bytes;
 
-use super::command::{ContentKey, ContentSpec, DiskCommand, FileKey, Part, SmallFile};
+use super::command::{ContentKey, DiskCommand, FileKey, Part, SmallFile};
 use super::fetching::SMALL_FILE_BYTES;
-use super::file::{Content, Phase};
+use super::file::Phase;
 use super::outcome::TransferError;
 use super::requests::AskedState;
-use super::{AGAIN_MAX, Transfer};
+use super::{RETRIES_MAX, Transfer};
 use crate::digest::LeafSize;
 use crate::protocol::data::{Body, DataEntry, DataHeader};
 
@@ -38,16 +38,12 @@ pub(super) struct Piece {
 
 impl Transfer {
     pub(super) fn data_header(&mut self, header: &DataHeader) -> Result<(), TransferError> {
-        if !self.fetches.contains_key(&header.id) {
-            return TransferError::protocol("data of a request that is not open");
-        }
-        self.data_id = header.id;
-        Ok(())
+        self.requests.begin_data(header.id)
     }
 
     pub(super) fn body_begins(&mut self, entry: DataEntry) -> Result<(), TransferError> {
-        let (id, chunk_bytes) = (self.data_id, self.options.chunk_bytes);
-        let asked = self.asked_mut(id, entry.n)?;
+        let (id, chunk_bytes) = (self.requests.data_id(), self.options.chunk_bytes);
+        let asked = self.requests.asked(id, entry.n)?;
         if asked.state == AskedState::Awaited {
             return TransferError::protocol("data before the metadata");
         }
@@ -63,7 +59,7 @@ impl Transfer {
             return TransferError::protocol("more data than there was credit for");
         }
         // A file that failed meanwhile, or was asked for anew: the rest of it is of no use.
-        let useless = useless || self.files.get(&file).is_none_or(|task| task.asked != (id, entry.n));
+        let useless = useless || self.files.get(file).is_none_or(|task| task.asked != (id, entry.n));
         self.piece =
             Some(Piece { id, entry, file, useless, passed: 0, credit, packed: Vec::new(), gathered: Vec::new() });
         Ok(())
@@ -130,14 +126,11 @@ impl Transfer {
         if self.options.in_order {
             return self.fetch_rest(key);
         }
-        let Some(task) = self.files.get_mut(&key) else { return Ok(()) };
         // Else, with nothing written, the whole file would count as not begun.
-        task.content.get_or_insert_with(|| {
-            self.next_key += 1;
-            Content::new(ContentKey(self.next_key))
-        });
+        self.files.ensure_content(key);
+        let Some(task) = self.files.get_mut(key) else { return Ok(()) };
         task.bad_rounds += 1;
-        if task.bad_rounds > AGAIN_MAX {
+        if task.bad_rounds > RETRIES_MAX {
             let reason = "a compressed piece is broken, however often it is sent".to_owned();
             return self.file_failed(key, TransferError::unmet(reason));
         }
@@ -174,7 +167,7 @@ impl Transfer {
     /// Whether a piece is all of a file that is small enough to be installed in one go, with all that is needed for it. While
     /// the piece arrives this doesn't change: what would change it comes before the piece or behind it.
     fn is_whole_small_file(&self, key: FileKey, entry: &DataEntry) -> bool {
-        let Some(task) = self.files.get(&key) else { return false };
+        let Some(task) = self.files.get(key) else { return false };
         let size = task.version.size;
         let ready = task.digest.is_some() || !self.options.verify;
         let whole = entry.end && entry.offset == 0 && entry.length == size;
@@ -183,7 +176,7 @@ impl Transfer {
 
     fn pass_small(&mut self, key: FileKey, data: Vec<Bytes>, credit: u64) {
         let verify = self.options.verify;
-        let Some(task) = self.files.get_mut(&key) else { return };
+        let Some(task) = self.files.get_mut(key) else { return };
         task.phase = Phase::Installing;
         let (local, version) = (task.local.clone(), task.version);
         let digest = task.digest.filter(|_| verify);
@@ -224,42 +217,25 @@ impl Transfer {
     }
 
     fn count_pending(&mut self, key: FileKey) {
-        if let Some(content) = self.files.get_mut(&key).and_then(|task| task.content.as_mut()) {
+        if let Some(content) = self.files.get_mut(key).and_then(|task| task.content.as_mut()) {
             content.pending += 1;
         }
     }
 
     /// Where bytes of a file go, made ready on the disk. `None` if they are of no use.
     fn content_to_write(&mut self, key: FileKey) -> Option<(ContentKey, LeafSize)> {
-        let fresh = ContentKey(self.fresh_key());
-        let task = self.files.get_mut(&key)?;
-        let leaves = task.leaves;
-        task.content.get_or_insert_with(|| Content::new(fresh));
+        self.files.ensure_content(key);
+        let leaves = self.files.get(key)?.leaves;
         Some((self.begin(key)?, leaves))
     }
 
     /// The content of a file, made ready on the disk. If nothing was written of it yet, it is what an earlier transfer left.
     pub(super) fn begin(&mut self, key: FileKey) -> Option<ContentKey> {
-        let verify = self.options.verify;
-        let task = self.files.get_mut(&key)?;
-        let content = task.content.as_mut()?;
-        let content_key = content.key;
-        if !content.begun {
-            content.begun = true;
-            let spec = ContentSpec {
-                content: content_key,
-                local: task.local.clone(),
-                version: task.version,
-                leaves: task.leaves,
-                verify,
-                digest: task.digest,
-                values: task.values.clone(),
-                resume: content.resumes,
-            };
-            self.contents.insert(content_key, key);
+        let (content, spec) = self.files.begin(key, self.options.verify)?;
+        if let Some(spec) = spec {
             self.command(DiskCommand::Begin(spec));
         }
-        Some(content_key)
+        Some(content)
     }
 }
 

@@ -1,9 +1,26 @@
-//! What was asked for, and how far the server is with it.
+//! Requests that the server hasn't finished: what was asked for, and how far the server is with it.
+//!
+//! Invariant: an id is given out once, and is that of one fetch, of one request for leaves, or of the listing.
+
+use std::collections::HashMap;
 
 use super::command::FileKey;
+use super::keys::Counted;
+use super::outcome::TransferError;
 use crate::protocol::control::Range;
 
-/// A fetch under way.
+/// The open requests of a connection, but for the listing.
+#[derive(Debug)]
+pub(super) struct Requests {
+    next_id: u32,
+    fetches: HashMap<u32, Fetch, Counted>,
+    /// Files whose leaves were asked for.
+    leaves: HashMap<u32, FileKey, Counted>,
+    /// The fetch of the data message that is arriving.
+    data_id: u32,
+}
+
+/// An open fetch.
 #[derive(Debug)]
 pub(super) struct Fetch {
     pub(super) files: Vec<Asked>,
@@ -17,9 +34,9 @@ pub(super) struct Asked {
     /// The ranges; of a whole file, known when its size is.
     pub(super) ranges: Option<Vec<Range>>,
     /// The range that the next piece is in, and where in the file it begins.
-    pub(super) at: usize,
-    pub(super) cursor: u64,
-    /// The file is not what the ranges were chosen for: they are of no use.
+    at: usize,
+    cursor: u64,
+    /// The file isn't what the ranges were chosen for: they are of no use.
     pub(super) useless: bool,
     /// The server has told its digest in this fetch.
     pub(super) digest_told: bool,
@@ -36,7 +53,96 @@ pub(super) enum AskedState {
     Over,
 }
 
+impl Requests {
+    pub(super) fn new() -> Self {
+        Self { next_id: 1, fetches: HashMap::default(), leaves: HashMap::default(), data_id: 0 }
+    }
+
+    pub(super) fn next_id(&mut self) -> u32 {
+        let id = self.next_id;
+        self.next_id = self.next_id.wrapping_add(1);
+        id
+    }
+
+    pub(super) fn open_fetch(&mut self, id: u32, files: Vec<Asked>) {
+        self.fetches.insert(id, Fetch { files });
+    }
+
+    /// Opens a request for leaves.
+    pub(super) fn open_leaves(&mut self, file: FileKey) -> u32 {
+        let id = self.next_id();
+        self.leaves.insert(id, file);
+        id
+    }
+
+    pub(super) fn close_fetch(&mut self, id: u32) -> Option<Fetch> {
+        self.fetches.remove(&id)
+    }
+
+    pub(super) fn close_leaves(&mut self, id: u32) -> Option<FileKey> {
+        self.leaves.remove(&id)
+    }
+
+    /// The connection is lost: nothing is open any more.
+    pub(super) fn lost(&mut self) {
+        self.fetches.clear();
+        self.leaves.clear();
+    }
+
+    pub(super) fn fetch(&self, id: u32) -> Option<&Fetch> {
+        self.fetches.get(&id)
+    }
+
+    pub(super) fn fetches(&self) -> impl Iterator<Item = (u32, &Fetch)> {
+        self.fetches.iter().map(|(id, fetch)| (*id, fetch))
+    }
+
+    pub(super) fn fetch_count(&self) -> usize {
+        self.fetches.len()
+    }
+
+    /// Files whose leaves were asked for.
+    pub(super) fn leaves(&self) -> impl Iterator<Item = FileKey> {
+        self.leaves.values().copied()
+    }
+
+    /// What was asked for with a fetch of its file number `n`.
+    pub(super) fn asked(&mut self, id: u32, n: u32) -> Result<&mut Asked, TransferError> {
+        let fetch = self.fetches.get_mut(&id);
+        let asked = fetch.and_then(|fetch| fetch.files.get_mut(usize::try_from(n).ok()?));
+        asked.ok_or_else(|| TransferError::Protocol("something of a file that was not asked for".to_owned()))
+    }
+
+    /// Closes a file of a fetch: nothing more comes for it there.
+    pub(super) fn close_file(&mut self, id: u32, n: u32) -> Result<FileKey, TransferError> {
+        let asked = self.asked(id, n)?;
+        if asked.state == AskedState::Over {
+            return TransferError::protocol("something of a file that is over");
+        }
+        asked.state = AskedState::Over;
+        Ok(asked.file)
+    }
+
+    /// A data message begins.
+    pub(super) fn begin_data(&mut self, id: u32) -> Result<(), TransferError> {
+        if !self.fetches.contains_key(&id) {
+            return TransferError::protocol("data of a request that is not open");
+        }
+        self.data_id = id;
+        Ok(())
+    }
+
+    /// The fetch of the data message that is arriving.
+    pub(super) fn data_id(&self) -> u32 {
+        self.data_id
+    }
+}
+
 impl Asked {
+    pub(super) fn new(file: FileKey, ranges: Option<Vec<Range>>) -> Self {
+        Self { file, state: AskedState::Awaited, ranges, at: 0, cursor: 0, useless: false, digest_told: false }
+    }
+
     /// Its metadata came: now it is known which pieces are to come.
     pub(super) fn begin(&mut self, size: u64) {
         let whole = [Range { offset: 0, length: size }];
@@ -72,5 +178,38 @@ impl Asked {
     /// Whether all that was asked for has come.
     pub(super) fn is_whole(&self) -> bool {
         self.state == AskedState::Coming && self.ranges.as_ref().is_some_and(|ranges| self.at == ranges.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_accepted_in_the_order_of_the_ranges_that_were_asked_for() {
+        let mut asked = Asked::new(FileKey(1), Some(vec![(0, 10).into(), (20, 10).into(), (40, 10).into()]));
+        assert!(!asked.accept(0, 5), "before the metadata");
+        // The file is shorter than when the ranges were chosen.
+        asked.begin(25);
+        for (offset, length) in [(1, 5), (0, 11), (20, 5)] {
+            assert!(!asked.accept(offset, length), "{offset}, {length}");
+        }
+        assert!(asked.accept(0, 4) && asked.accept(4, 6) && !asked.is_whole());
+        assert!(asked.accept(20, 5) && asked.is_whole() && !asked.accept(25, 1));
+    }
+
+    #[test]
+    fn closed_and_lost_requests_take_nothing_more() {
+        let mut requests = Requests::new();
+        let (id, other) = (requests.next_id(), requests.open_leaves(FileKey(2)));
+        assert_ne!(id, other);
+        requests.open_fetch(id, vec![Asked::new(FileKey(1), None)]);
+        assert_eq!(requests.close_file(id, 0), Ok(FileKey(1)));
+        assert!(requests.close_file(id, 0).is_err() && requests.asked(id, 1).is_err() && requests.asked(9, 0).is_err());
+        assert!(requests.begin_data(id).is_ok() && requests.begin_data(other).is_err());
+        requests.lost();
+        assert!(requests.begin_data(id).is_err() && requests.close_fetch(id).is_none());
+        assert_eq!((requests.close_leaves(other), requests.fetch_count()), (None, 0));
+        assert!(requests.next_id() > other, "an id is never given out twice");
     }
 }

@@ -205,7 +205,7 @@ fn directories_without_end_wait_for_the_disk() {
         asked
     };
     while page_asked_for(&mut session) {
-        assert!(session.commands.len() < 2 * super::super::FILES_UNDER_WAY_MAX, "it asks for more and more");
+        assert!(session.commands.len() < 2 * super::super::FILES_IN_PROGRESS_MAX, "it asks for more and more");
     }
     let made: Vec<_> = session.commands.drain(..).collect();
     for command in made {

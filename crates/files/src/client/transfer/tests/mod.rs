@@ -66,9 +66,9 @@ proptest! {
     fn cuts_voids_changes_and_corruption_are_survived(sizes in sizes(), seed in any::<u64>(), compress in any::<bool>()) {
         let mut world = world(&sizes, seed);
         world.options.compress = compress.then_some(Compression::Zstd);
-        // All of the voids and changes may meet one file, which is asked for `AGAIN_MAX` times more and not once more than that.
+        // All of the voids and changes may meet one file, which is asked for `RETRIES_MAX` times more and not once more than that.
         world.faults = Faults { cuts: 6, voids: 2, changes: 1, corruptions: 2 };
-        assert!(world.faults.voids + world.faults.changes <= super::AGAIN_MAX as usize);
+        assert!(world.faults.voids + world.faults.changes <= super::RETRIES_MAX as usize);
         let outcome = world.run();
         prop_assert_eq!(outcome.failure, None);
         prop_assert_eq!((outcome.totals.failed, outcome.totals.files), (0, sizes.len() as u64), "{:?}", outcome.totals);

@@ -1,0 +1,193 @@
+//! Entries: what a source yields, and what the transfer does with each.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::Transfer;
+use super::command::{DiskCommand, FileKey, Version};
+use super::file::{FileTask, Phase};
+use super::listing::Opened;
+use super::outcome::TransferError;
+use super::{FILES_IN_PROGRESS_MAX, Output};
+use crate::path::RelPath;
+use crate::protocol::control::{DirStat, ListPage};
+use crate::root::Timestamp;
+
+/// Something that is to be at the destination. Its paths are checked.
+#[derive(Debug)]
+pub(super) enum Entry {
+    /// A file, fetched unless it is there already.
+    File {
+        remote: RelPath,
+        local: RelPath,
+        version: Version,
+        /// Bytes that it takes on the server's disk.
+        allocated: u64,
+    },
+    /// A directory.
+    Dir(ListedDir),
+    /// A symbolic link that stays inside the destination.
+    Link { local: RelPath, target: Vec<u8>, modified: Timestamp },
+}
+
+/// An entry that can't be had.
+#[derive(Debug)]
+pub(super) struct Unusable {
+    /// Its path on the server, for people.
+    pub(super) path: String,
+    pub(super) reason: String,
+}
+
+/// A directory whose mode and time are set when nothing more is written below it.
+#[derive(Debug)]
+pub(super) struct ListedDir {
+    pub(super) local: RelPath,
+    pub(super) mode: u32,
+    pub(super) modified: Timestamp,
+}
+
+/// Directories and links, and inspections, which wait for them: a file is inspected only when nothing can stand in the place of a directory
+/// above it any more.
+#[derive(Debug, Default)]
+pub(super) struct Tree {
+    /// Directories and links that the disk is making, or directories that it is finishing.
+    pending: usize,
+    /// Directories that could not be made, which is reported once.
+    failed: HashSet<RelPath>,
+    /// Directories to be finished, by depth.
+    dirs: BTreeMap<usize, Vec<ListedDir>>,
+    /// Files to be inspected.
+    deferred: Vec<FileKey>,
+    /// Files to be inspected, and those that the disk is inspecting.
+    inspecting: usize,
+}
+
+impl Tree {
+    /// Directories and links that the disk is working on.
+    pub(super) fn pending(&self) -> usize {
+        self.pending
+    }
+
+    /// Whether files are still to be inspected.
+    pub(super) fn is_inspecting(&self) -> bool {
+        self.inspecting > 0
+    }
+
+    /// The disk was told to make or finish a directory or link.
+    fn begin(&mut self) {
+        self.pending += 1;
+    }
+
+    /// The disk has made or finished a directory or link, or failed to.
+    pub(super) fn done(&mut self, local: RelPath, is_ok: bool) {
+        self.pending = self.pending.saturating_sub(1);
+        if !is_ok {
+            self.failed.insert(local);
+        }
+    }
+
+    fn finish_later(&mut self, dir: ListedDir) {
+        self.dirs.entry(dir.local.names().count()).or_default().push(dir);
+    }
+
+    fn inspect(&mut self, file: FileKey) {
+        self.deferred.push(file);
+        self.inspecting += 1;
+    }
+
+    /// The disk has inspected a file.
+    pub(super) fn inspected(&mut self) {
+        self.inspecting = self.inspecting.saturating_sub(1);
+    }
+
+    /// Files that can be inspected now.
+    fn take_deferred(&mut self) -> Vec<FileKey> {
+        if self.pending == 0 { std::mem::take(&mut self.deferred) } else { Vec::new() }
+    }
+
+    /// The deepest directories that can be finished: `None` if all are. What is in a directory may be unreachable once it has its mode.
+    fn next_to_finish(&mut self) -> Option<Vec<ListedDir>> {
+        let (_, mut dirs) = self.dirs.pop_last()?;
+        dirs.retain(|dir| !self.failed.contains(&dir.local));
+        Some(dirs)
+    }
+}
+
+impl Transfer {
+    /// Requests the listing or its next page. Directories and links wait for the disk as files do.
+    pub(super) fn pump_listing(&mut self) {
+        let has_room = self.files.len() + self.tree.pending() < FILES_IN_PROGRESS_MAX;
+        let requests = &mut self.requests;
+        if let Some(request) = self.listing.next_request(|| requests.next_id(), has_room) {
+            self.send(request);
+        }
+    }
+
+    /// A page of the listing arrived.
+    pub(super) fn list_page(&mut self, page: ListPage) -> Result<(), TransferError> {
+        let Some(Opened { base, name, dir }) = self.listing.page(page)? else { return self.take_entries() };
+        if let Some(DirStat { mode, mtime: modified }) = dir {
+            self.tree.finish_later(ListedDir { local: RelPath::root(), mode, modified });
+        }
+        self.outputs.push_back(Output::OpenDestination { base, name, dir });
+        Ok(())
+    }
+
+    /// Takes the entries that came.
+    pub(super) fn take_entries(&mut self) -> Result<(), TransferError> {
+        while let Some(entry) = self.listing.next_entry(&mut |text| self.outputs.push_back(Output::Warn(text))) {
+            match entry {
+                Ok(entry) => self.take_entry(entry),
+                Err(unusable) if self.options.in_order => return Err(TransferError::unmet(unusable.reason)),
+                Err(Unusable { path, reason }) => self.totals.fail(path, reason),
+            }
+        }
+        Ok(())
+    }
+
+    fn take_entry(&mut self, entry: Entry) {
+        match entry {
+            Entry::File { remote, local, version, allocated } => {
+                self.totals.listed_files += 1;
+                self.totals.listed_bytes = self.totals.listed_bytes.saturating_add(version.size);
+                let phase = if self.fresh { Phase::Waiting } else { Phase::Inspecting };
+                let key = self.files.insert(FileTask::new(remote, local, version, allocated, phase));
+                if self.fresh {
+                    self.waiting.push_back(key);
+                } else {
+                    self.tree.inspect(key);
+                }
+            }
+            Entry::Dir(dir) => {
+                self.tree.begin();
+                self.command(DiskCommand::MakeDir { local: dir.local.clone() });
+                self.tree.finish_later(dir);
+            }
+            Entry::Link { local, target, modified } => {
+                self.tree.begin();
+                self.command(DiskCommand::MakeLink { local, target, modified });
+            }
+        }
+    }
+
+    /// Has files inspected that can be.
+    pub(super) fn pump_inspections(&mut self) {
+        for file in self.tree.take_deferred() {
+            if let Some(FileTask { local, version, .. }) = self.files.get(file) {
+                let (local, listed) = (local.clone(), *version);
+                self.command(DiskCommand::Inspect { file, local, listed });
+            }
+        }
+    }
+
+    /// Has directories finished, the deepest first: `true` once all are.
+    pub(super) fn pump_dirs(&mut self) -> bool {
+        while self.tree.pending() == 0 {
+            let Some(dirs) = self.tree.next_to_finish() else { return true };
+            for ListedDir { local, mode, modified } in dirs {
+                self.tree.begin();
+                self.command(DiskCommand::FinishDir { local, mode, modified });
+            }
+        }
+        false
+    }
+}
