@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use divan::{Bencher, counter::ItemsCount};
-use towpath_broker::core::{Core, Kind, Peer, Settings, Task};
+use towpath_broker::core::{Core, Kind, Peer, QueuedAction, Settings};
 use towpath_requests::body::Body;
 use towpath_requests::numbered::{ClientId, Status};
 
@@ -32,19 +32,19 @@ fn round_trip(bencher: Bencher, in_flight: u64) {
                 core.request(number, CLIENT, number, 0, true, b"echo", body.clone());
             }
             let mut replies = 0;
-            core.take_tasks(&mut tasks);
+            core.take_queued_actions(&mut tasks);
             for task in tasks.drain(..) {
-                if let Task::Dispatch { token, attempt, about, .. } = task {
-                    divan::black_box(core.body_for_worker(about, attempt));
+                if let QueuedAction::Dispatch { token, attempt, body_ref, .. } = task {
+                    divan::black_box(core.body_for_worker(body_ref, attempt));
                     core.worker_reply(number, WORKER, &token, Status::OK, None, body.clone());
                     replies += 1;
                 }
             }
             assert_eq!(replies, in_flight);
-            core.take_tasks(&mut tasks);
+            core.take_queued_actions(&mut tasks);
             for task in tasks.drain(..) {
-                if let Task::Reply { about, .. } = task {
-                    divan::black_box(core.body_for_client(about));
+                if let QueuedAction::Reply { body_ref, .. } = task {
+                    divan::black_box(core.body_for_client(body_ref));
                 }
             }
             core.confirm(number, CLIENT, first, in_flight as u32);

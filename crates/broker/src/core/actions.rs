@@ -8,16 +8,16 @@ use super::{Action, Core, Peer};
 use towpath_requests::body::Body;
 use towpath_requests::numbered::{Status, Token};
 
-/// Which request a task is about.
+/// Reference to the body of a request or its outcome.
 #[derive(Debug, Clone, Copy)]
-pub struct About {
+pub struct BodyRef {
     slot: u32,
     generation: u32,
 }
 
 /// An [`Action`], or what will be one.
 #[derive(Debug)]
-pub enum Task {
+pub enum QueuedAction {
     /// Give a request to a worker of numbered requests, if [`Core::body_for_worker`] still has it.
     Dispatch {
         /// Which connection.
@@ -29,7 +29,7 @@ pub enum Task {
         /// What is left of its time; 0: there is no limit.
         ttl_ms: u32,
         /// The request.
-        about: About,
+        body_ref: BodyRef,
     },
     /// Tell a numbered client an outcome, if [`Core::body_for_client`] still has it.
     Reply {
@@ -40,26 +40,26 @@ pub enum Task {
         /// How it ended.
         status: Status,
         /// The request.
-        about: About,
+        body_ref: BodyRef,
     },
     /// Anything else.
-    Action(Action),
+    Other(Action),
 }
 
 /// What is to be done, in its order.
 #[derive(Debug, Default)]
-pub(super) struct Tasks(Vec<Task>);
+pub(super) struct ActionQueue(Vec<QueuedAction>);
 
-impl Tasks {
+impl ActionQueue {
     pub fn push(&mut self, action: Action) {
-        self.0.push(Task::Action(action));
+        self.0.push(QueuedAction::Other(action));
     }
 }
 
 impl Core {
     /// Takes what is to be done, in order, if `tasks` is empty: the two change places.
     #[inline]
-    pub fn take_tasks(&mut self, tasks: &mut Vec<Task>) {
+    pub fn take_queued_actions(&mut self, tasks: &mut Vec<QueuedAction>) {
         if tasks.is_empty() {
             std::mem::swap(tasks, &mut self.actions.0);
         }
@@ -69,49 +69,49 @@ impl Core {
     pub fn take_actions(&mut self, actions: &mut Vec<Action>) {
         let tasks = std::mem::take(&mut self.actions.0);
         actions.extend(tasks.into_iter().filter_map(|task| match task {
-            Task::Dispatch { peer, token, attempt, ttl_ms, about } => {
-                let body = self.body_for_worker(about, attempt)?.clone();
+            QueuedAction::Dispatch { peer, token, attempt, ttl_ms, body_ref } => {
+                let body = self.body_for_worker(body_ref, attempt)?.clone();
                 Some(Action::Dispatch { peer, token, attempt, ttl_ms, body })
             }
-            Task::Reply { peer, number, status, about } => {
-                let body = self.body_for_client(about)?.clone();
+            QueuedAction::Reply { peer, number, status, body_ref } => {
+                let body = self.body_for_client(body_ref)?.clone();
                 Some(Action::Reply { peer, number, status, part: None, body })
             }
-            Task::Action(action) => Some(action),
+            QueuedAction::Other(action) => Some(action),
         }));
     }
 
     /// The request, unless it has been taken from the worker since: the worker is told so too, and needn't ever have it.
     #[inline]
-    pub fn body_for_worker(&self, about: About, attempt: u16) -> Option<&Body> {
-        let request = self.requests.find(about.slot, about.generation)?;
+    pub fn body_for_worker(&self, body_ref: BodyRef, attempt: u16) -> Option<&Body> {
+        let request = self.requests.find(body_ref.slot, body_ref.generation)?;
         (request.attempt == attempt && matches!(request.state, State::Held(..))).then_some(&request.body)
     }
 
     /// The outcome, unless the client has said since that it doesn't want it.
     #[inline]
-    pub fn body_for_client(&self, about: About) -> Option<&Body> {
-        let request = self.requests.find(about.slot, about.generation)?;
+    pub fn body_for_client(&self, body_ref: BodyRef) -> Option<&Body> {
+        let request = self.requests.find(body_ref.slot, body_ref.generation)?;
         (request.state == State::Settled).then_some(&request.body)
     }
 
     /// Has a request given to a worker of numbered requests.
     #[inline]
-    pub(super) fn want_dispatched(&mut self, peer: Peer, token: Token, slot: u32, attempt: u16, ttl_ms: u32) {
-        let about = self.about(slot);
-        self.actions.0.push(Task::Dispatch { peer, token, attempt, ttl_ms, about });
+    pub(super) fn queue_dispatch(&mut self, peer: Peer, token: Token, slot: u32, attempt: u16, ttl_ms: u32) {
+        let body_ref = self.body_ref(slot);
+        self.actions.0.push(QueuedAction::Dispatch { peer, token, attempt, ttl_ms, body_ref });
     }
 
     /// Has a numbered client told an outcome.
     #[inline]
-    pub(super) fn want_told(&mut self, peer: Peer, slot: u32) {
-        let about = self.about(slot);
+    pub(super) fn queue_reply(&mut self, peer: Peer, slot: u32) {
+        let body_ref = self.body_ref(slot);
         let request = self.requests.at(slot);
         let (number, status) = (request.number, request.status);
-        self.actions.0.push(Task::Reply { peer, number, status, about });
+        self.actions.0.push(QueuedAction::Reply { peer, number, status, body_ref });
     }
 
-    fn about(&self, slot: u32) -> About {
-        About { slot, generation: self.requests.at(slot).generation }
+    fn body_ref(&self, slot: u32) -> BodyRef {
+        BodyRef { slot, generation: self.requests.at(slot).generation }
     }
 }

@@ -18,17 +18,17 @@ pub(super) struct Refusal {
     pub reason: &'static str,
 }
 
-/// How much of what is everybody's is left, for those who can't act on a refusal and so have to wait.
+/// How much of the shared memory is used. Decides whether large messages are read, whose senders can't act on a refusal.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Room {
-    /// At least half.
-    Ample,
-    /// Less: enough for one after the other.
-    Little,
-    /// So much waits for peers that it is best read first. Some never do.
-    Unread,
-    /// None.
-    Nothing,
+pub enum MemoryPressure {
+    /// At least half is free.
+    Low,
+    /// Less than half is free: large messages one at a time.
+    High,
+    /// More than half is output that peers haven't read. Some never will.
+    Backlog,
+    /// Nothing is free.
+    Full,
 }
 
 /// Of what should be in the journal, and can't be.
@@ -38,7 +38,7 @@ pub(super) const NO_JOURNAL: Refusal = Refusal {
     reason: "the journal can't be written; see the broker's log",
 };
 
-const fn not_now(retry_ms: u32, reason: &'static str) -> Result<(), Refusal> {
+const fn retry_in(retry_ms: u32, reason: &'static str) -> Result<(), Refusal> {
     Err(Refusal { status: Status::UNAVAILABLE, retry_ms, reason })
 }
 
@@ -49,7 +49,7 @@ fn below(length: usize, most: usize, divisor: usize) -> bool {
 
 impl Core {
     /// Whether a request of so many bytes is taken; `None`: of a client that isn't there yet.
-    pub(super) fn room_for(
+    pub(super) fn admit(
         &mut self,
         key: Option<SessionKey>,
         service: &[u8],
@@ -62,7 +62,7 @@ impl Core {
             return Err(Refusal { status: Status::TOO_LARGE, retry_ms: 0, reason });
         }
         if self.stopping {
-            return not_now(1_000, STOPPING);
+            return retry_in(1_000, STOPPING);
         }
         // What needs no journal is as well off as without one.
         if self.storage_failed && journalled {
@@ -72,30 +72,30 @@ impl Core {
             && (session.requests.len() >= settings.client_requests_max
                 || session.bytes + bytes > settings.client_bytes_max)
         {
-            return not_now(50, "this client has too much outstanding; confirm replies, or wait");
+            return retry_in(50, "this client has too much outstanding; confirm replies, or wait");
         }
-        self.room_beside_others(service, bytes)
+        self.admit_shared(service, bytes)
     }
 
     /// Whether there is room in what is everybody's, and in the service's queue.
-    pub(super) fn room_beside_others(&mut self, service: &[u8], bytes: usize) -> Result<(), Refusal> {
+    pub(super) fn admit_shared(&mut self, service: &[u8], bytes: usize) -> Result<(), Refusal> {
         let settings = &self.settings;
         if self.bytes + bytes > settings.bytes_max || self.requests.len() >= settings.requests_max {
-            return not_now(200, "the broker has all that it can hold");
+            return retry_in(200, "the broker has all that it can hold");
         }
         let Some(service) = self.services.find(service).map(|key| self.services.at(key)) else {
-            return if self.is_one_too_many(service) { not_now(1_000, TOO_MANY_SERVICES) } else { Ok(()) };
+            return if self.exceeds_services(service) { retry_in(1_000, TOO_MANY_SERVICES) } else { Ok(()) };
         };
         if service.waiting.len >= settings.service_requests_max
             || service.waiting_bytes + bytes > settings.service_bytes_max
         {
-            return not_now(200, "the service's queue is full");
+            return retry_in(200, "the service's queue is full");
         }
         Ok(())
     }
 
     /// Whether a request would call a service into being, and there are as many as requests alone may.
-    pub(super) fn is_one_too_many(&mut self, service: &[u8]) -> bool {
+    pub(super) fn exceeds_services(&mut self, service: &[u8]) -> bool {
         self.services.len() >= self.settings.asked_services_max()
             && self.services.find(service).is_none()
             && !is_built_in(service)
@@ -103,12 +103,18 @@ impl Core {
 
     /// Whether a stock client may go on; with divisors over 1, whether there is so much more room in what is its own and in what
     /// is everybody's.
-    pub(super) fn has_room(&self, key: SessionKey, service: Option<&Service>, own: usize, shared: usize) -> bool {
+    pub(super) fn is_below_limits(
+        &self,
+        key: SessionKey,
+        service: Option<&Service>,
+        own: usize,
+        shared: usize,
+    ) -> bool {
         let settings = &self.settings;
         let session = &self.sessions[key as usize];
         below(session.requests.len(), settings.client_requests_max, own)
             && below(session.bytes, settings.client_bytes_max, own)
-            && self.has_shared_room(shared)
+            && self.is_below_shared_limits(shared)
             && service.is_none_or(|service| {
                 below(service.waiting.len, settings.service_requests_max, shared)
                     && below(service.waiting_bytes, settings.service_bytes_max, shared)
@@ -116,29 +122,29 @@ impl Core {
     }
 
     /// The same of what is everybody's, whichever service it is for.
-    fn has_shared_room(&self, divisor: usize) -> bool {
+    fn is_below_shared_limits(&self, divisor: usize) -> bool {
         below(self.bytes, self.settings.bytes_max, divisor)
             && below(self.requests.len(), self.settings.requests_max, divisor)
     }
 
     /// How much is left of what is everybody's, while so many bytes wait for peers to read them: as much as the requests that are here
     /// may come to yet, if their replies are as large.
-    pub fn room(&self, waiting_bytes: usize) -> Room {
+    pub fn memory_pressure(&self, waiting_bytes: usize) -> MemoryPressure {
         let Settings { bytes_max, requests_max, .. } = self.settings;
         let (half, has_half) = (bytes_max / 2, below(self.requests.len(), requests_max, 2));
-        if !self.has_shared_room(1) {
-            Room::Nothing
+        if !self.is_below_shared_limits(1) {
+            MemoryPressure::Full
         } else if waiting_bytes > half {
-            Room::Unread
+            MemoryPressure::Backlog
         } else if has_half && self.bytes.saturating_add(waiting_bytes) <= half {
-            Room::Ample
+            MemoryPressure::Low
         } else {
-            Room::Little
+            MemoryPressure::High
         }
     }
 
     /// Has a stock client not read until there is room in what is its own, everybody's, and the service's of that name.
-    pub(super) fn pause(&mut self, key: SessionKey, service: Bytes) {
+    pub(super) fn pause_client(&mut self, key: SessionKey, service: Bytes) {
         let session = &mut self.sessions[key as usize];
         if let (false, Some(peer)) = (session.paused, session.peer) {
             session.paused = true;
@@ -150,7 +156,7 @@ impl Core {
     /// Whether something was freed that paused clients may have, and nobody has looked since.
     #[inline]
     pub(super) fn may_resume(&self) -> bool {
-        self.relieved && !self.paused.is_empty() && !self.stopping
+        self.freed && !self.paused.is_empty() && !self.stopping
     }
 
     /// Lets stock clients go on whose own queues have become half as long, those first that have waited longest: all of them if
@@ -161,7 +167,7 @@ impl Core {
         for _ in 0..self.paused.len() {
             let shared = if resumed == 0 { 1 } else { 2 };
             // None of the others is looked at then: there may be thousands.
-            if !self.has_shared_room(shared) {
+            if !self.is_below_shared_limits(shared) {
                 self.paused.rotate_right(stay);
                 break;
             }
@@ -173,7 +179,7 @@ impl Core {
             let Some(peer) = self.sessions.get(key as usize).filter(|s| s.paused).and_then(|s| s.peer) else {
                 continue;
             };
-            if self.has_room(key, self.services.by_name(&service), 2, shared) {
+            if self.is_below_limits(key, self.services.by_name(&service), 2, shared) {
                 resumed += 1;
                 self.sessions[key as usize].paused = false;
                 self.actions.push(Action::Pause { peer, paused: false });
@@ -183,7 +189,7 @@ impl Core {
             }
         }
         // The one may have nothing more to ask, and leave the room to the next.
-        self.relieved = resumed > 0 && !self.paused.is_empty();
+        self.freed = resumed > 0 && !self.paused.is_empty();
     }
 
     /// A numbered client's request couldn't be taken in. `retry_ms` of 0: nor can it be later.
@@ -196,21 +202,21 @@ impl Core {
         retry_ms: u32,
         reason: &'static str,
     ) {
-        let Some(key) = self.numbered(peer) else {
+        let Some(key) = self.numbered_session(peer) else {
             return self.disconnect(now, peer, "a client says who it is before its first request");
         };
         // What was taken when it came before isn't refused because it comes again.
-        if !self.is_known(key, number, peer) {
+        if !self.is_duplicate(key, number, peer) {
             self.counters.refused += 1;
             self.actions.push(Action::Refused { peer, number, status, retry_ms, reason });
-            self.leaves(peer);
+            self.leave_when_done(peer);
         }
     }
 
     /// A part of a worker's reply couldn't be taken in: its request has ended then, and what else comes of the reply is late.
-    pub fn lose_part(&mut self, now: Millis, peer: Peer, token: &Token, status: Status, reason: &'static str) {
+    pub fn reject_part(&mut self, now: Millis, peer: Peer, token: &Token, status: Status, reason: &'static str) {
         let held = match self.role(peer) {
-            Role::Worker(key) => self.held_by(key, token),
+            Role::Worker(key) => self.find_held(key, token),
             Role::None | Role::Client(_) => None,
         };
         match held {

@@ -3,7 +3,7 @@
 use super::admission::{Refusal, TOO_MANY_SERVICES};
 use super::drain::STOPPING;
 use super::requests::{State, envelope_bytes};
-use super::sequence_map::Walk;
+use super::sequence_map::RangeCursor;
 use super::session::{GAP_BYTES, Session};
 use super::settings::{Millis, NEVER};
 use super::{Action, Core, Peer, Role, ServiceKey, SessionKey, StockEnvelope};
@@ -45,18 +45,18 @@ impl Core {
         session.is_leaving = false;
         if let Some(former) = former {
             self.set_role(former, Role::None);
-            self.forget_untold(key);
+            self.forget_pending_outcomes(key);
             self.actions
                 .push(Action::Disconnect { peer: former, reason: "a new connection of the same client took over" });
         }
         self.set_role(peer, Role::Client(key));
         self.actions.push(Action::Welcome { peer });
-        self.drop_interest(now, key, 0, first);
+        self.forget_range(now, key, 0, first);
         let session = &mut self.sessions[key as usize];
         let gaps = session.confirmed.gaps();
         session.confirmed.insert_below(first);
         session.highest = session.highest.max(first.saturating_sub(1));
-        self.recharge_gaps(key, gaps);
+        self.update_gap_bytes(key, gaps);
         self.unpark(now, key);
     }
 
@@ -74,35 +74,35 @@ impl Core {
         body: impl Into<Arriving<'a>>,
     ) {
         let body = body.into();
-        let Some(key) = self.numbered(peer) else {
+        let Some(key) = self.numbered_session(peer) else {
             return self.disconnect(now, peer, "a client says who it is before its first request");
         };
-        if self.is_known(key, number, peer) {
+        if self.is_duplicate(key, number, peer) {
             return;
         }
         // The broker answers for its own services at once, and after a restart nobody else would.
         let journalled = self.settings.journal && !volatile && !is_built_in(service);
-        let room = self.room_for(Some(key), service, body.memory_bytes(), journalled);
+        let room = self.admit(Some(key), service, body.memory_bytes(), journalled);
         if let Err(Refusal { status, retry_ms, reason }) = room {
             self.counters.refused += 1;
             self.actions.push(Action::Refused { peer, number, status, retry_ms, reason });
-            self.leaves(peer);
+            self.leave_when_done(peer);
             return;
         }
         let ttl_ms = if ttl_ms == 0 { self.settings.ttl_ms } else { Millis::from(ttl_ms) };
-        self.take(now, key, number, ttl_ms, journalled, service, body, None);
+        self.accept(now, key, number, ttl_ms, journalled, service, body, None);
     }
 
     /// Whether a number has been taken or confirmed before. If so, its client is told what becomes of it.
     #[inline]
-    pub(super) fn is_known(&mut self, key: SessionKey, number: u64, peer: Peer) -> bool {
+    pub(super) fn is_duplicate(&mut self, key: SessionKey, number: u64, peer: Peer) -> bool {
         let session = &self.sessions[key as usize];
         if number > session.highest {
             return false;
         }
         if let Some(slot) = session.requests.get(number) {
             self.counters.duplicates += 1;
-            self.tell_again(slot, peer);
+            self.resend_outcome(slot, peer);
             return true;
         }
         let is_confirmed = session.confirmed.contains(number);
@@ -142,7 +142,7 @@ impl Core {
             self.stock_refuse(now, peer, envelope, service, status, reason);
             // The next one would be refused as well, and so on through all that it sends.
             if let Role::Client(key) = self.role(peer) {
-                self.pause(key, Bytes::copy_from_slice(service));
+                self.pause_client(key, Bytes::copy_from_slice(service));
             }
             return;
         }
@@ -158,7 +158,7 @@ impl Core {
             let (status, reason) = (Status::UNAVAILABLE, "read the replies that wait before you ask for more");
             return self.stock_refuse(now, peer, envelope, service, status, reason);
         }
-        if self.is_one_too_many(service) {
+        if self.exceeds_services(service) {
             return self.stock_refuse(now, peer, envelope, service, Status::UNAVAILABLE, TOO_MANY_SERVICES);
         }
         let session = &mut self.sessions[key as usize];
@@ -167,15 +167,15 @@ impl Core {
         let ttl_ms = self.settings.ttl_ms;
         // It isn't told to come again, as numbered clients are. What is done is to stop reading before the next one; many clients
         // may each have one beyond the bound, but not more together than the broker was prepared to hold while they came.
-        let service = self.take(now, key, number, ttl_ms, false, service, Arriving::Body(body), envelope);
+        let service = self.accept(now, key, number, ttl_ms, false, service, Arriving::Body(body), envelope);
         let service = self.services.at(service);
-        if !self.has_room(key, Some(service), 1, 1) {
-            self.pause(key, service.name.clone());
+        if !self.is_below_limits(key, Some(service), 1, 1) {
+            self.pause_client(key, service.name.clone());
         }
     }
 
     #[inline]
-    pub(super) fn numbered(&self, peer: Peer) -> Option<SessionKey> {
+    pub(super) fn numbered_session(&self, peer: Peer) -> Option<SessionKey> {
         match self.role(peer) {
             Role::Client(key) if self.sessions[key as usize].client.is_some() => Some(key),
             _ => None,
@@ -184,7 +184,7 @@ impl Core {
 
     #[expect(clippy::too_many_arguments, reason = "the fields of one record")]
     #[inline]
-    pub(super) fn take(
+    pub(super) fn accept(
         &mut self,
         now: Millis,
         session: SessionKey,
@@ -221,7 +221,7 @@ impl Core {
             self.journal_accepted(slot);
         }
         if is_built_in {
-            self.requests.at_mut(slot).state = State::BuiltIn;
+            self.requests.at_mut(slot).state = State::Detached;
             let token = self.token_of(slot);
             let service = Bytes::copy_from_slice(asked);
             self.actions.push(Action::BuiltIn { token, service, body: self.requests.at(slot).body.clone() });
@@ -235,19 +235,19 @@ impl Core {
     /// Outcomes have arrived at a numbered client.
     #[inline]
     pub fn confirm(&mut self, now: Millis, peer: Peer, first: u64, count: u32) {
-        let Some(key) = self.numbered(peer) else {
+        let Some(key) = self.numbered_session(peer) else {
             return self.disconnect(now, peer, "a client says who it is before it confirms anything");
         };
         let end = first.saturating_add(u64::from(count));
         let before = self.bytes;
-        self.drop_interest(now, key, first, end);
+        self.forget_range(now, key, first, end);
         let session = &mut self.sessions[key as usize];
         let gaps = session.confirmed.gaps();
         session.confirmed.insert(first, end);
         session.highest = session.highest.max(end.saturating_sub(1));
-        self.recharge_gaps(key, gaps);
+        self.update_gap_bytes(key, gaps);
         // Who confirms what it asked for needs less than before.
-        if self.bytes > before && self.left_beyond_requests() == 0 {
+        if self.bytes > before && self.bytes_left_beyond_requests() == 0 {
             return self.disconnect(now, peer, "the broker can't remember more numbers that were never asked for");
         }
         let session = &self.sessions[key as usize];
@@ -258,19 +258,19 @@ impl Core {
     }
 
     /// The gaps between a client's confirmed numbers cost memory too: keeps the sums true, given how many there were.
-    fn recharge_gaps(&mut self, key: SessionKey, before: usize) {
+    fn update_gap_bytes(&mut self, key: SessionKey, before: usize) {
         let session = &mut self.sessions[key as usize];
         let (before, after) = (before * GAP_BYTES, session.confirmed.gaps() * GAP_BYTES);
         session.bytes = session.bytes + after - before;
         self.bytes = self.bytes + after - before;
-        self.relieved |= after < before;
+        self.freed |= after < before;
     }
 
     /// A client doesn't want some outcomes any more, or has them.
     #[inline]
-    fn drop_interest(&mut self, now: Millis, key: SessionKey, first: u64, end: u64) {
-        let mut walk = Walk::new(first, end);
-        while let Some(slot) = self.sessions[key as usize].requests.take_next(&mut walk) {
+    fn forget_range(&mut self, now: Millis, key: SessionKey, first: u64, end: u64) {
+        let mut cursor = RangeCursor::new(first, end);
+        while let Some(slot) = self.sessions[key as usize].requests.remove_next(&mut cursor) {
             match self.requests.at(slot).state {
                 State::Settled => {
                     let session = &mut self.sessions[key as usize];
@@ -279,13 +279,13 @@ impl Core {
                 // A worker that had it is given another one, which may be this client's.
                 _ => self.withdraw(now, slot),
             }
-            self.forget_unlisted(slot);
+            self.free_request(slot);
         }
     }
 
     /// A numbered client cancels a request. It has an outcome all the same.
     pub fn cancel(&mut self, now: Millis, peer: Peer, number: u64) {
-        let Some(key) = self.numbered(peer) else {
+        let Some(key) = self.numbered_session(peer) else {
             return self.disconnect(now, peer, "a client says who it is before it cancels anything");
         };
         let Some(slot) = self.sessions[key as usize].requests.get(number) else { return };
@@ -305,7 +305,7 @@ impl Core {
         session.is_journalled =
             session.is_journalled && session.requests.slots().any(|slot| self.requests.at(slot).journal_id != 0);
         let is_over = session.client.is_none() || session.requests.is_empty();
-        self.forget_untold(key);
+        self.forget_pending_outcomes(key);
         if is_over {
             self.remove_session(now, key);
         } else {
@@ -339,7 +339,7 @@ impl Core {
         }
         let gaps = session.confirmed.gaps();
         self.bytes -= gaps * GAP_BYTES;
-        self.relieved |= gaps > 0;
+        self.freed |= gaps > 0;
         if let Some(client) = session.client {
             self.session_by_client.remove(&client);
         }

@@ -18,11 +18,11 @@ const PREFIX: &[u8] = b"aside.";
 pub(super) const NUMBER: u64 = 0;
 
 /// Requests that are put off no longer, each second: a worker that fails them all must not keep the broker busy with them.
-const AGAIN_AT_ONCE: usize = 1_000;
+const RETRIES_PER_SECOND: usize = 1_000;
 
 /// What is kept aside, in all.
 #[derive(Debug, Default)]
-pub(super) struct Aside {
+pub(super) struct DeadLetters {
     pub requests: usize,
     /// As they count in memory.
     pub bytes: usize,
@@ -44,10 +44,10 @@ impl Core {
     /// A request that is in no list has been given to as many workers as it may be, and all of them went.
     #[cold]
     pub(super) fn give_up(&mut self, now: Millis, slot: u32) {
-        if self.is_aside(slot) {
-            return self.put_off(slot);
+        if self.is_dead_letter(slot) {
+            return self.postpone(slot);
         }
-        let kept_for = self.keep_aside(now, slot);
+        let kept_for = self.keep_dead_letter(now, slot);
         let attempts = self.settings.attempts_max;
         let kept =
             kept_for.as_ref().map_or(String::new(), |aside| format!("; kept for {}", String::from_utf8_lossy(aside)));
@@ -61,34 +61,34 @@ impl Core {
 
     /// Keeps a request that is in the journal. It goes there before the outcome of the one that it was: after a crash in between
     /// there are both.
-    fn keep_aside(&mut self, now: Millis, slot: u32) -> Option<Bytes> {
+    fn keep_dead_letter(&mut self, now: Millis, slot: u32) -> Option<Bytes> {
         let request = self.requests.at(slot);
         if request.journal_id == 0 {
             return None;
         }
         let (body, id) = (request.body.clone(), request.journal_id);
         let service = service_for(&self.services.at(request.service).name)?;
-        let (client, bytes) = (self.name_aside(id), body.memory_bytes());
+        let (client, bytes) = (self.dead_letter_client(id), body.memory_bytes());
         // They may stay for long, and what is new must find room beside them. A broker that is stopping keeps them all the same.
-        let (aside, settings) = (&self.aside, &self.settings);
-        let has_room = aside.requests < settings.aside_requests_max()
-            && aside.bytes + REQUEST_BYTES + bytes <= settings.aside_bytes_max()
+        let (aside, settings) = (&self.dead_letters, &self.settings);
+        let has_room = aside.requests < settings.dead_letters_max()
+            && aside.bytes + REQUEST_BYTES + bytes <= settings.dead_letter_bytes_max()
             && aside.large_bytes.saturating_add(body.large_bytes()) <= settings.large_bytes_max / 4
-            && self.room_beside_others(&service, bytes).is_ok();
+            && self.admit_shared(&service, bytes).is_ok();
         if !has_room || self.session_by_client.contains_key(&client) {
             return None;
         }
         let session = self.absent_session(now, client);
-        self.set_aside(session, REQUEST_BYTES + bytes, body.large_bytes());
+        self.mark_dead_letter(session, REQUEST_BYTES + bytes, body.large_bytes());
         self.counters.kept_aside += 1;
-        self.take(now, session, NUMBER, NEVER, true, &service, body.into(), None);
+        self.accept(now, session, NUMBER, NEVER, true, &service, body.into(), None);
         // No client's: it was counted when it came.
         self.counters.accepted -= 1;
         Some(service)
     }
 
     /// Whose it is: nobody's who could know it. The number in the journal is used once.
-    fn name_aside(&self, journal_id: u64) -> ClientId {
+    fn dead_letter_client(&self, journal_id: u64) -> ClientId {
         let [first, second] = self.settings.secret;
         let mut hasher = SipHasher13::new_with_keys(first, second);
         hasher.write(PREFIX);
@@ -97,39 +97,39 @@ impl Core {
     }
 
     /// A session is that of a request which is kept aside, and has so many bytes.
-    pub(super) fn set_aside(&mut self, session: SessionKey, bytes: usize, large_bytes: u64) {
-        self.aside.requests += 1;
-        self.aside.bytes += bytes;
-        self.aside.large_bytes += large_bytes;
+    pub(super) fn mark_dead_letter(&mut self, session: SessionKey, bytes: usize, large_bytes: u64) {
+        self.dead_letters.requests += 1;
+        self.dead_letters.bytes += bytes;
+        self.dead_letters.large_bytes += large_bytes;
         let session = &mut self.sessions[session as usize];
-        session.is_aside = true;
+        session.is_dead_letter = true;
         // Nobody waits for a reply.
         session.one_reply = false;
     }
 
     /// Such a request is forgotten.
     #[cold]
-    pub(super) fn forget_aside(&mut self, bytes: usize, large_bytes: u64) {
-        self.aside.requests -= 1;
-        self.aside.bytes -= bytes;
-        self.aside.large_bytes -= large_bytes;
+    pub(super) fn remove_dead_letter(&mut self, bytes: usize, large_bytes: u64) {
+        self.dead_letters.requests -= 1;
+        self.dead_letters.bytes -= bytes;
+        self.dead_letters.large_bytes -= large_bytes;
     }
 
     /// Looks at all that are kept: those whose time is over go, and what was put off is given to a worker again.
-    pub(super) fn check_aside(&mut self, now: Millis) {
-        if self.aside.requests == 0 {
+    pub(super) fn retry_dead_letters(&mut self, now: Millis) {
+        if self.dead_letters.requests == 0 {
             return;
         }
         let kept = self.settings.journal_retention_ms;
-        let aside = || self.sessions.iter().filter(|(_, session)| session.is_aside);
+        let aside = || self.sessions.iter().filter(|(_, session)| session.is_dead_letter);
         let over = aside().filter(|(_, session)| now.saturating_sub(session.absent_since) > kept);
         let over: Vec<SessionKey> = over.map(|(key, _)| key as SessionKey).collect();
-        let next = self.aside.next;
-        let put_off = aside().map(|(key, session)| (key as SessionKey, session.parked.len > 0));
-        let again = put_off.filter(|&(key, is_put_off)| is_put_off && key >= next).map(|(key, _)| key);
-        let again: Vec<SessionKey> = again.take(AGAIN_AT_ONCE).collect();
+        let next = self.dead_letters.next;
+        let postpone = aside().map(|(key, session)| (key as SessionKey, session.parked.len > 0));
+        let again = postpone.filter(|&(key, is_put_off)| is_put_off && key >= next).map(|(key, _)| key);
+        let again: Vec<SessionKey> = again.take(RETRIES_PER_SECOND).collect();
         // The others have their turn a second later.
-        self.aside.next = again.get(AGAIN_AT_ONCE - 1).map_or(0, |last| last + 1);
+        self.dead_letters.next = again.get(RETRIES_PER_SECOND - 1).map_or(0, |last| last + 1);
         over.into_iter().for_each(|key| self.remove_session(now, key));
         for key in again {
             // Its time may be over.
@@ -140,14 +140,14 @@ impl Core {
     }
 
     #[inline]
-    pub(super) fn is_aside(&self, slot: u32) -> bool {
-        self.sessions[self.requests.at(slot).session as usize].is_aside
+    pub(super) fn is_dead_letter(&self, slot: u32) -> bool {
+        self.sessions[self.requests.at(slot).session as usize].is_dead_letter
     }
 
     /// A worker that was to look after a request couldn't. It stays, and is given to one again, but not at once: whoever can't now
     /// probably can't the next moment either.
     #[cold]
-    pub(super) fn put_off(&mut self, slot: u32) {
+    pub(super) fn postpone(&mut self, slot: u32) {
         let request = self.requests.at_mut(slot);
         request.state = State::Parked;
         let session = &mut self.sessions[request.session as usize];

@@ -29,13 +29,13 @@ impl Core {
 
     /// Whether no worker holds anything and nothing that waits could be given to one.
     pub fn is_idle(&self) -> bool {
-        self.workers.iter().all(|(_, worker)| worker.held.len == 0) && self.store.is_settled()
+        self.workers.iter().all(|(_, worker)| worker.held.len == 0) && self.durability.is_settled()
     }
 
     /// A numbered client was refused because the broker is stopping. Its other requests come to their end here, and then it has no
     /// reason to stay, and may have another broker to go to.
-    pub(super) fn leaves(&mut self, peer: Peer) {
-        if let (true, Some(key)) = (self.stopping, self.numbered(peer))
+    pub(super) fn leave_when_done(&mut self, peer: Peer) {
+        if let (true, Some(key)) = (self.stopping, self.numbered_session(peer))
             && !std::mem::replace(&mut self.sessions[key as usize].is_leaving, true)
         {
             self.leaving.push(key);
@@ -71,8 +71,8 @@ impl Core {
             match self.requests.at(slot).state {
                 // Its worker is given nothing else in the place of it: there is no time left for that.
                 State::Held(worker, _) => {
-                    self.take_from(worker, slot);
-                    self.requests.at_mut(slot).state = State::BuiltIn;
+                    self.release_from_worker(worker, slot);
+                    self.requests.at_mut(slot).state = State::Detached;
                 }
                 _ => self.withdraw(now, slot),
             }

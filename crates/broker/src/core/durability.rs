@@ -94,7 +94,7 @@ enum Awaiting {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Store {
+pub(super) struct Durability {
     entries: Vec<Entry>,
     /// One for each entry that isn't on the disk yet.
     awaiting: VecDeque<Awaiting>,
@@ -108,7 +108,7 @@ pub(super) struct Store {
     closing: VecDeque<(u64, Token, Body)>,
 }
 
-impl Store {
+impl Durability {
     pub fn is_settled(&self) -> bool {
         self.awaiting.is_empty()
     }
@@ -122,12 +122,12 @@ impl Store {
 impl Core {
     /// Moves what is to be written to the journal to the end of `entries`, in order.
     pub fn take_entries(&mut self, entries: &mut Vec<Entry>) {
-        entries.append(&mut self.store.entries);
+        entries.append(&mut self.durability.entries);
     }
 
     pub(super) fn journal_accepted(&mut self, slot: u32) {
-        self.store.last_id += 1;
-        let id = self.store.last_id;
+        self.durability.last_id += 1;
+        let id = self.durability.last_id;
         let request = self.requests.at_mut(slot);
         request.journal_id = id;
         let session = &mut self.sessions[request.session as usize];
@@ -140,30 +140,30 @@ impl Core {
             expires: request.expires,
             body: request.body.clone(),
         };
-        self.store.push(entry, Awaiting::Accepted(slot, request.generation));
+        self.durability.push(entry, Awaiting::Accepted(slot, request.generation));
     }
 
     pub(super) fn journal_finished(&mut self, slot: u32) {
         let request = self.requests.at_mut(slot);
-        request.is_tellable = false;
+        request.may_send_outcome = false;
         let entry = Entry::Finished { id: request.journal_id, status: request.status, body: request.body.clone() };
-        self.store.push(entry, Awaiting::Finished(slot, request.generation));
+        self.durability.push(entry, Awaiting::Finished(slot, request.generation));
     }
 
     pub(super) fn journal_forgotten(&mut self, slot: u32) {
         let id = self.requests.at(slot).journal_id;
-        if !self.store.answers.is_empty() {
-            self.store.answers.remove(&id);
+        if !self.durability.answers.is_empty() {
+            self.durability.answers.remove(&id);
         }
-        self.store.push(Entry::Forgotten { id }, Awaiting::Nothing);
+        self.durability.push(Entry::Forgotten { id }, Awaiting::Nothing);
     }
 
     /// So many entries, counted from the start, are on the disk: what waited for that is told.
     pub fn persisted(&mut self, entries: u64) {
         let mut run: Option<(SessionKey, u64, u32)> = None;
-        while self.store.written < entries {
-            let Some(awaiting) = self.store.awaiting.pop_front() else { break };
-            self.store.written += 1;
+        while self.durability.written < entries {
+            let Some(awaiting) = self.durability.awaiting.pop_front() else { break };
+            self.durability.written += 1;
             match awaiting {
                 Awaiting::Accepted(slot, generation) if self.requests.find(slot, generation).is_some() => {
                     let request = self.requests.at_mut(slot);
@@ -173,31 +173,31 @@ impl Core {
                         Some((of, first, count)) if *of == session && *first + u64::from(*count) == number => {
                             *count += 1
                         }
-                        _ => self.tell_accepted(run.replace((session, number, 1))),
+                        _ => self.send_accepted(run.replace((session, number, 1))),
                     }
-                    if let Some((token, answer)) = self.store.answers.remove(&id) {
+                    if let Some((token, answer)) = self.durability.answers.remove(&id) {
                         self.built_in_reply(&token, Status::OK, answer);
                     }
                 }
                 Awaiting::Finished(slot, generation)
                     if self.requests.find(slot, generation).is_some_and(|request| request.journal_id != 0) =>
                 {
-                    self.tell_accepted(run.take());
-                    self.requests.at_mut(slot).is_tellable = true;
-                    self.tell(slot);
+                    self.send_accepted(run.take());
+                    self.requests.at_mut(slot).may_send_outcome = true;
+                    self.send_outcome(slot);
                 }
                 _ => {}
             }
         }
-        self.tell_accepted(run);
+        self.send_accepted(run);
         self.answer_closed();
     }
 
     /// Answers those whose stored requests are forgotten on the disk too.
     fn answer_closed(&mut self) {
-        while let Some((upto, ..)) = self.store.closing.front()
-            && *upto <= self.store.written
-            && let Some((_, token, answer)) = self.store.closing.pop_front()
+        while let Some((upto, ..)) = self.durability.closing.front()
+            && *upto <= self.durability.written
+            && let Some((_, token, answer)) = self.durability.closing.pop_front()
         {
             self.built_in_reply(&token, Status::OK, answer);
         }
@@ -205,9 +205,9 @@ impl Core {
 
     /// The entry behind those that [`Core::persisted`] counts is never going to be on the disk, because the journal takes nothing like
     /// it: what was to be promised by it fails, and its client is told so. It counts as one of them from now on.
-    pub fn not_kept(&mut self, now: Millis) {
-        let Some(awaiting) = self.store.awaiting.pop_front() else { return };
-        self.store.written += 1;
+    pub fn entry_rejected(&mut self, now: Millis) {
+        let Some(awaiting) = self.durability.awaiting.pop_front() else { return };
+        self.durability.written += 1;
         match awaiting {
             Awaiting::Accepted(slot, generation) if self.requests.find(slot, generation).is_some() => {
                 if self.take_from_journal(now, slot, NOT_KEPT) {
@@ -230,9 +230,9 @@ impl Core {
 
     /// The journal's disk is full: nothing of these requests is in the journal, nor will be. Of which no worker had any, that is refused.
     /// The others go on as volatile ones: it is too late to say that they aren't taken.
-    pub fn no_room(&mut self, now: Millis, ids: &HashSet<u64>) {
+    pub fn journal_full(&mut self, now: Millis, ids: &HashSet<u64>) {
         let mut found = Vec::new();
-        for awaiting in &mut self.store.awaiting {
+        for awaiting in &mut self.durability.awaiting {
             if let Awaiting::Accepted(slot, generation) = *awaiting
                 && self.requests.find(slot, generation).is_some_and(|request| ids.contains(&request.journal_id))
             {
@@ -246,7 +246,7 @@ impl Core {
             }
             let request = self.requests.at(slot);
             match request.state {
-                State::Settled => self.tell(slot),
+                State::Settled => self.send_outcome(slot),
                 State::Waiting | State::Parked if request.attempt == 0 => self.refuse_taken(now, slot),
                 _ => {}
             }
@@ -269,10 +269,10 @@ impl Core {
     fn take_from_journal(&mut self, now: Millis, slot: u32, reason: &'static str) -> bool {
         let request = self.requests.at_mut(slot);
         let id = std::mem::take(&mut request.journal_id);
-        request.is_tellable = true;
+        request.may_send_outcome = true;
         let session = request.session;
-        let answer = self.store.answers.remove(&id);
-        if answer.is_none() && !self.sessions[session as usize].is_aside {
+        let answer = self.durability.answers.remove(&id);
+        if answer.is_none() && !self.sessions[session as usize].is_dead_letter {
             return false;
         }
         if let Some((token, _)) = answer {
@@ -286,20 +286,20 @@ impl Core {
     /// Puts a failure in the place of an outcome that nobody was told.
     fn fail_again(&mut self, slot: u32) {
         let before = self.requests.at(slot).bytes();
-        self.recharge(slot, |request| (request.status, request.body) = (Status::TOO_LARGE, Body::from(NOT_KEPT)));
+        self.update_request(slot, |request| (request.status, request.body) = (Status::TOO_LARGE, Body::from(NOT_KEPT)));
         let request = self.requests.at(slot);
         let (session, after) = (request.session, request.bytes());
-        self.keep_no_reply(session, before);
-        self.keep_reply(session, after);
+        self.remove_unconfirmed(session, before);
+        self.add_unconfirmed(session, after);
         let request = self.requests.at(slot);
         if request.journal_id != 0 {
             self.journal_finished(slot);
         } else {
-            self.tell(slot);
+            self.send_outcome(slot);
         }
     }
 
-    fn tell_accepted(&mut self, run: Option<(SessionKey, u64, u32)>) {
+    fn send_accepted(&mut self, run: Option<(SessionKey, u64, u32)>) {
         if let Some((session, first, count)) = run
             && let Some(peer) = self.sessions.get(session as usize).and_then(|session| session.peer)
         {
@@ -310,7 +310,7 @@ impl Core {
     /// Takes a request out of the journal of an earlier process. Before anything else.
     pub fn restore(&mut self, now: Millis, restored: Restored) {
         let Restored { id, client, number, service, expires, body, outcome } = restored;
-        self.store.last_id = self.store.last_id.max(id);
+        self.durability.last_id = self.durability.last_id.max(id);
         let session = self.absent_session(now, client);
         let service = self.services.find_or_add(&service);
         self.services.at_mut(service).live += 1;
@@ -333,10 +333,10 @@ impl Core {
         state.requests.insert(number, slot);
         state.highest = state.highest.max(number);
         if number == dead_letter::NUMBER {
-            self.set_aside(session, bytes, large_bytes);
+            self.mark_dead_letter(session, bytes, large_bytes);
         }
         if is_settled {
-            self.keep_reply(session, bytes);
+            self.add_unconfirmed(session, bytes);
         } else {
             self.enqueue(slot, false);
         }
@@ -344,8 +344,8 @@ impl Core {
 
     /// The last name that the journal knows, if that is greater than those of what is restored.
     pub fn restored_up_to(&mut self, last_id: u64) {
-        self.store.last_id = self.store.last_id.max(last_id);
-        self.store.restored_id = self.store.last_id;
+        self.durability.last_id = self.durability.last_id.max(last_id);
+        self.durability.restored_id = self.durability.last_id;
     }
 
     pub(super) fn absent_session(&mut self, now: Millis, client: ClientId) -> SessionKey {
@@ -365,14 +365,14 @@ impl Core {
     /// request `token` is answered with `answer`.
     pub fn store(&mut self, now: Millis, name: ClientId, service: &[u8], body: Body, token: Token, answer: Body) {
         // It is bounded as what clients hold themselves, since nobody may ever ask for it.
-        let refusal = self.room_for(None, service, body.memory_bytes(), true).err().map(|refusal| refusal.reason);
+        let refusal = self.admit(None, service, body.memory_bytes(), true).err().map(|refusal| refusal.reason);
         let is_taken = self.session_by_client.contains_key(&name);
         if let Some(reason) = refusal.or(is_taken.then_some("the name is taken; ask again for another")) {
             return self.built_in_reply(&token, Status::OK, failed(reason));
         }
         let session = self.absent_session(now, name);
-        self.store.answers.insert(self.store.last_id + 1, (token, answer));
-        self.take(now, session, STORED_NUMBER, NEVER, true, service, body.into(), None);
+        self.durability.answers.insert(self.durability.last_id + 1, (token, answer));
+        self.accept(now, session, STORED_NUMBER, NEVER, true, service, body.into(), None);
     }
 
     /// Where a stored request is; `None`: there is none of that name.
@@ -381,20 +381,20 @@ impl Core {
         let slot = self.sessions[key as usize].requests.get(STORED_NUMBER)?;
         let request = self.requests.at(slot);
         Some(match request.state {
-            State::Settled if request.is_tellable => StoredState::Done(request.status, request.body.clone()),
+            State::Settled if request.may_send_outcome => StoredState::Done(request.status, request.body.clone()),
             _ => StoredState::Pending,
         })
     }
 
     /// Whether an earlier process has kept a request under this name.
-    pub fn was_stored_before(&self, name: ClientId) -> bool {
+    pub fn was_restored(&self, name: ClientId) -> bool {
         let session = self.session_by_client.get(&name).map(|&key| &self.sessions[key as usize]);
         let slot = session.and_then(|session| session.requests.get(STORED_NUMBER));
-        slot.is_some_and(|slot| (1..=self.store.restored_id).contains(&self.requests.at(slot).journal_id))
+        slot.is_some_and(|slot| (1..=self.durability.restored_id).contains(&self.requests.at(slot).journal_id))
     }
 
     /// Which numbered client's request it is, whose replies are in memory or in one file, and its number there.
-    pub fn numbered_by(&self, token: &Token) -> Option<(ClientId, u64)> {
+    pub fn numbered_request_of(&self, token: &Token) -> Option<(ClientId, u64)> {
         let ticket = Ticket::read(token);
         let request = self.requests.find(ticket.slot, ticket.generation)?;
         Some((self.sessions[request.session as usize].client?, request.number))
@@ -402,7 +402,7 @@ impl Core {
 
     /// Whether an answer of so many bytes, which isn't in memory yet, may be brought there for a numbered client's request: beside
     /// what the client has not confirmed, unless that is nothing, and beside what is everybody's.
-    pub fn has_room_to_answer(&self, token: &Token, bytes: usize) -> bool {
+    pub fn reply_fits_in_memory(&self, token: &Token, bytes: usize) -> bool {
         let ticket = Ticket::read(token);
         let settings = &self.settings;
         self.requests.find(ticket.slot, ticket.generation).is_some_and(|request| {
@@ -415,7 +415,7 @@ impl Core {
 
     #[cfg(test)]
     pub(super) fn awaiting_closes(&self) -> usize {
-        self.store.closing.len()
+        self.durability.closing.len()
     }
 
     /// Forgets a stored request, if there is one of that name. The broker's own request `token` is answered when a crash can't bring
@@ -427,15 +427,15 @@ impl Core {
         {
             self.remove_session(now, key);
         }
-        let store = &mut self.store;
-        if store.closing.len() > 2 * self.requests.len() {
+        let durability = &mut self.durability;
+        if durability.closing.len() > 2 * self.requests.len() {
             // Most of them don't wait any more: a disk may stand still for long.
-            store.closing.retain(|(_, token, _)| {
+            durability.closing.retain(|(_, token, _)| {
                 let ticket = Ticket::read(token);
                 self.requests.find(ticket.slot, ticket.generation).is_some()
             });
         }
-        store.closing.push_back((store.written + store.awaiting.len() as u64, token, answer));
+        durability.closing.push_back((durability.written + durability.awaiting.len() as u64, token, answer));
         self.answer_closed();
     }
 }

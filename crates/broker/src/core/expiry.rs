@@ -22,12 +22,12 @@ impl Core {
         if self.may_resume() {
             self.resume_clients();
         } else {
-            self.relieved = false;
+            self.freed = false;
         }
         if !self.leaving.is_empty() {
             self.send_away(now);
         }
-        self.end_shortage(now);
+        self.retry_waiting_services(now);
         if now >= self.next_expiry && now >= self.next_sweep() {
             self.sweep(now);
         }
@@ -42,7 +42,7 @@ impl Core {
             self.next_absence_check = now + ABSENCE_GRAIN;
             self.check_absent(now);
             self.check_held_back(now);
-            self.check_aside(now);
+            self.retry_dead_letters(now);
         }
     }
 
@@ -97,7 +97,7 @@ impl Core {
             let (status, reason) = match request.state {
                 State::Settled => continue,
                 State::Held(..) => (Status::TIMED_OUT, "one had it at the end of its time"),
-                State::BuiltIn => (Status::TIMED_OUT, "it was on its way to the disk until then"),
+                State::Detached => (Status::TIMED_OUT, "it was on its way to the disk until then"),
                 _ if request.attempt == 0 => (Status::EXPIRED, "it was in its service's queue until then"),
                 _ => (Status::TIMED_OUT, "it waited again; one had it, or may have had"),
             };
@@ -125,7 +125,7 @@ impl Core {
 
     /// Stock workers hear from the broker, and must be heard unless they are busy: they can't speak then.
     fn heartbeats(&mut self, now: Millis) {
-        let patience = self.settings.heartbeat_ms.saturating_mul(Millis::from(self.settings.liveness));
+        let timeout = self.settings.heartbeat_ms.saturating_mul(Millis::from(self.settings.liveness));
         let busy = self.settings.busy_timeout_ms;
         let mut gone = Vec::new();
         for (_, worker) in &self.workers {
@@ -134,7 +134,7 @@ impl Core {
             }
             let is_busy = worker.held.len > 0 || !worker.abandoned.is_empty();
             let is_stuck = |since: Millis| busy.is_some_and(|busy| now.saturating_sub(since) >= busy);
-            if !is_busy && now.saturating_sub(worker.last_heard) > patience {
+            if !is_busy && now.saturating_sub(worker.last_heard) > timeout {
                 gone.push((worker.peer, "a worker was silent for too long"));
             } else if worker.abandoned.iter().any(|&(_, since)| is_stuck(since)) {
                 // The request isn't there any more to be looked at.
@@ -152,7 +152,7 @@ impl Core {
         let mut absent: Vec<(Millis, SessionKey, bool)> = self
             .sessions
             .iter()
-            .filter(|(_, session)| session.peer.is_none() && (!session.is_aside || session.requests.is_empty()))
+            .filter(|(_, session)| session.peer.is_none() && (!session.is_dead_letter || session.requests.is_empty()))
             .map(|(key, session)| {
                 let kept = if session.is_journalled {
                     self.settings.journal_retention_ms

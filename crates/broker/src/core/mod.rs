@@ -7,7 +7,7 @@
 //! A queue that several brokers share would join here: as one more source of requests ([`Core::restore`]) and one more taker
 //! of [`Entry`]s.
 //!
-//! What happens by the million is wanted as a [`Task`], whose body stays here until it is carried out.
+//! What happens by the million is wanted as a [`QueuedAction`], whose body stays here until it is carried out.
 
 mod actions;
 mod admission;
@@ -33,8 +33,8 @@ mod workers;
 #[cfg(test)]
 mod tests;
 
-pub use actions::{About, Task};
-pub use admission::Room;
+pub use actions::{BodyRef, QueuedAction};
+pub use admission::MemoryPressure;
 pub use durability::{Entry, Restored, StoredState};
 pub use settings::{Millis, Settings};
 pub use stats::{Counters, ServiceInfo, WorkerInfo};
@@ -42,8 +42,8 @@ pub use worker::Kind;
 
 use bytes::Bytes;
 use foldhash::fast::FixedState;
-use in_flight::GivenToAll;
-use reply_budget::Replies;
+use in_flight::InFlightWindows;
+use reply_budget::ReplyBudget;
 use requests::Requests;
 use requests::State;
 use service::Services;
@@ -228,12 +228,12 @@ pub struct Core {
     services: Services,
     workers: Slab<Worker>,
     roles: Vec<Role>,
-    actions: actions::Tasks,
-    store: durability::Store,
-    aside: dead_letter::Aside,
+    actions: actions::ActionQueue,
+    durability: durability::Durability,
+    dead_letters: dead_letter::DeadLetters,
     /// Bytes of memory of all requests and replies.
     bytes: usize,
-    replies: Replies,
+    replies: ReplyBudget,
     /// No request expires before this.
     next_expiry: Millis,
     last_sweep: Millis,
@@ -249,9 +249,9 @@ pub struct Core {
     looks: usize,
     /// Peers that were given as much as they get at a time.
     full: Vec<Peer>,
-    given: GivenToAll,
+    windows: InFlightWindows,
     /// Something was freed since paused clients were last looked at.
-    relieved: bool,
+    freed: bool,
     stopping: bool,
     /// Clients that were refused because of that, and go when nothing of theirs is here.
     leaving: Vec<SessionKey>,
@@ -270,11 +270,11 @@ impl Core {
             services: Services::new(seed),
             workers: Slab::new(),
             roles: Vec::new(),
-            actions: actions::Tasks::default(),
-            store: durability::Store::default(),
-            aside: dead_letter::Aside::default(),
+            actions: actions::ActionQueue::default(),
+            durability: durability::Durability::default(),
+            dead_letters: dead_letter::DeadLetters::default(),
             bytes: 0,
-            replies: Replies::default(),
+            replies: ReplyBudget::default(),
             next_expiry: settings::NEVER,
             last_sweep: 0,
             next_heartbeat: 0,
@@ -284,8 +284,8 @@ impl Core {
             #[cfg(test)]
             looks: 0,
             full: Vec::new(),
-            given: GivenToAll::new(&settings),
-            relieved: false,
+            windows: InFlightWindows::new(&settings),
+            freed: false,
             stopping: false,
             leaving: Vec::new(),
             storage_failed: false,
@@ -323,7 +323,7 @@ impl Core {
                 if let Some(state) = self.sessions.get_mut(session as usize) {
                     state.blocked = blocked;
                     if !blocked {
-                        self.session_takes_more(session);
+                        self.open_client_window(session);
                     }
                     self.unpark(now, session);
                 }
@@ -375,14 +375,14 @@ impl Core {
     }
 
     /// Changes what a request holds, and keeps the sums true.
-    fn recharge(&mut self, slot: u32, change: impl FnOnce(&mut requests::Request)) {
+    fn update_request(&mut self, slot: u32, change: impl FnOnce(&mut requests::Request)) {
         let request = self.requests.at_mut(slot);
         let before = request.bytes();
         change(request);
         let after = request.bytes();
         let session = request.session;
         self.bytes = self.bytes + after - before;
-        self.relieved |= after < before;
+        self.freed |= after < before;
         if let Some(session) = self.sessions.get_mut(session as usize) {
             session.bytes = session.bytes + after - before;
         }
@@ -399,15 +399,15 @@ impl Core {
             match request.state {
                 State::Held(worker, _) => assert!(self.workers[worker as usize].held.len > 0),
                 State::Free => panic!("a free slot is listed"),
-                State::Waiting | State::Parked | State::BuiltIn | State::Settled => {}
+                State::Waiting | State::Parked | State::Detached | State::Settled => {}
             }
         }
         bytes += self.sessions.iter().map(|(_, session)| session.confirmed.gaps() * GAP_BYTES).sum::<usize>();
         assert_eq!(bytes, self.bytes, "the sum of all bytes");
         self.check_replies();
-        let aside = self.sessions.iter().filter(|(_, session)| session.is_aside && !session.requests.is_empty());
+        let aside = self.sessions.iter().filter(|(_, session)| session.is_dead_letter && !session.requests.is_empty());
         let (requests, bytes) = aside.fold((0, 0), |(requests, bytes), (_, one)| (requests + 1, bytes + one.bytes));
-        assert_eq!((requests, bytes), (self.aside.requests, self.aside.bytes), "what is kept aside");
+        assert_eq!((requests, bytes), (self.dead_letters.requests, self.dead_letters.bytes), "what is kept aside");
         let of_sessions: usize = self.sessions.iter().map(|(_, session)| session.requests.len()).sum();
         assert_eq!(of_sessions, self.requests.len());
         let states = |wanted: fn(State) -> bool| self.requests.iter().filter(|(_, r)| wanted(r.state)).count();
@@ -418,6 +418,6 @@ impl Core {
         assert_eq!(out, self.services.iter().map(|service| service.workers_out).sum::<usize>());
         let parked: usize = self.sessions.iter().map(|(_, session)| session.parked.len).sum();
         assert_eq!(parked, states(|state| state == State::Parked));
-        self.check_untold();
+        self.check_windows();
     }
 }

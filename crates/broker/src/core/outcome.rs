@@ -53,7 +53,7 @@ impl Core {
         service.waiting_bytes -= bytes;
         service.waiting_large_bytes -= large_bytes;
         self.requests.unlink(&mut service.waiting, slot);
-        self.relieved = true;
+        self.freed = true;
     }
 
     /// Takes a request that isn't settled out of wherever it is. A worker that has it is told, or, if it can't be told, stays busy
@@ -67,38 +67,38 @@ impl Core {
             }
             State::Held(key, _) => {
                 let (token, since) = (self.token_of(slot), self.requests.at(slot).since);
-                self.take_from(key, slot);
-                self.requests.at_mut(slot).state = State::BuiltIn;
+                self.release_from_worker(key, slot);
+                self.requests.at_mut(slot).state = State::Detached;
                 let worker = &mut self.workers[key as usize];
                 match worker.kind {
                     Kind::Numbered => self.actions.push(Action::CancelWork { peer: worker.peer, token }),
                     Kind::Stock => worker.abandoned.push((token, since)),
                 }
                 let service = worker.service;
-                self.offer(key);
+                self.mark_available(key);
                 self.dispatch(now, service);
                 return;
             }
-            State::BuiltIn | State::Settled | State::Free => return,
+            State::Detached | State::Settled | State::Free => return,
         }
-        self.requests.at_mut(slot).state = State::BuiltIn;
+        self.requests.at_mut(slot).state = State::Detached;
     }
 
     /// Ends a request that is in no list.
     #[inline]
     pub(super) fn settle(&mut self, slot: u32, status: Status, body: Arriving<'_>) {
-        let is_aside = self.is_aside(slot);
-        if is_aside && !status.is_ok() {
-            return self.put_off(slot);
+        let is_dead_letter = self.is_dead_letter(slot);
+        if is_dead_letter && !status.is_ok() {
+            return self.postpone(slot);
         }
         let (status, body) = self.join_parts(slot, status, body);
-        let (status, body) = self.behind_parts(slot, status, body);
+        let (status, body) = self.status_after_parts(slot, status, body);
         if matches!(status, Status::OK | Status::IN_PARTS) {
             self.counters.replied += 1;
         } else {
             self.counters.failed += 1;
         }
-        if is_aside {
+        if is_dead_letter {
             return self.forget(slot);
         }
         let request = self.requests.at_mut(slot);
@@ -111,7 +111,7 @@ impl Core {
             }
             return self.forget(slot);
         }
-        self.recharge(slot, |request| {
+        self.update_request(slot, |request| {
             request.state = State::Settled;
             request.status = status;
             request.expires = NEVER;
@@ -120,18 +120,18 @@ impl Core {
         });
         let request = self.requests.at(slot);
         let (session, bytes) = (request.session, request.bytes());
-        self.keep_reply(session, bytes);
+        self.add_unconfirmed(session, bytes);
         if self.requests.at(slot).journal_id != 0 {
             self.journal_finished(slot);
         } else {
-            self.tell(slot);
+            self.send_outcome(slot);
         }
     }
 
     /// What a reply is behind parts of it that were told: of use to a client that got these on the same connection, which only the
     /// client knows.
     #[inline]
-    fn behind_parts<'a>(&self, slot: u32, status: Status, body: Arriving<'a>) -> (Status, Arriving<'a>) {
+    fn status_after_parts<'a>(&self, slot: u32, status: Status, body: Arriving<'a>) -> (Status, Arriving<'a>) {
         let request = self.requests.at(slot);
         let session = &self.sessions[request.session as usize];
         match request.parts_on {
@@ -142,10 +142,10 @@ impl Core {
     }
 
     /// A numbered client asks again for what it asked for before.
-    pub(super) fn tell_again(&mut self, slot: u32, peer: Peer) {
+    pub(super) fn resend_outcome(&mut self, slot: u32, peer: Peer) {
         let request = self.requests.at(slot);
-        if request.state == State::Settled && request.is_tellable {
-            self.tell(slot);
+        if request.state == State::Settled && request.may_send_outcome {
+            self.send_outcome(slot);
         } else if request.is_durable {
             self.actions.push(Action::Accepted { peer, first: request.number, count: 1 });
         }
@@ -156,43 +156,44 @@ impl Core {
     pub(super) fn forget(&mut self, slot: u32) {
         let request = self.requests.at(slot);
         self.sessions[request.session as usize].requests.remove(request.number);
-        self.forget_unlisted(slot);
+        self.free_request(slot);
     }
 
     /// The same for a request that its session doesn't know any more.
     #[inline]
-    pub(super) fn forget_unlisted(&mut self, slot: u32) {
-        self.needs_no_telling(self.requests.at(slot).session, slot);
+    pub(super) fn free_request(&mut self, slot: u32) {
+        self.clear_pending_outcome(self.requests.at(slot).session, slot);
         let request = self.requests.at(slot);
         let bytes = request.bytes();
         self.bytes -= bytes;
         let key = request.session;
         if request.state == State::Settled {
-            self.keep_no_reply(key, bytes);
+            self.remove_unconfirmed(key, bytes);
         }
         let session = &mut self.sessions[key as usize];
         session.bytes -= bytes;
         let request = self.requests.at(slot);
-        let (service, is_aside, large_bytes) = (request.service, session.is_aside, request.body.large_bytes());
+        let (service, is_dead_letter, large_bytes) =
+            (request.service, session.is_dead_letter, request.body.large_bytes());
         if request.journal_id != 0 {
             self.journal_forgotten(slot);
         }
-        if is_aside {
-            self.forget_aside(bytes, large_bytes);
+        if is_dead_letter {
+            self.remove_dead_letter(bytes, large_bytes);
         }
         self.services.at_mut(service).live -= 1;
         self.services.remove_if_unused(service);
         self.requests.remove(slot);
-        self.relieved = true;
+        self.freed = true;
     }
 
     /// Gives what may be executed now of what a client's unconfirmed replies held back.
     pub(super) fn unpark(&mut self, now: Millis, key: SessionKey) {
         // Half, so that it isn't parked again at once.
         let session = &self.sessions[key as usize];
-        let Some(first) = session.parked.first().filter(|_| !session.is_aside) else { return };
+        let Some(first) = session.parked.first().filter(|_| !session.is_dead_letter) else { return };
         let expected = self.expected_of(self.requests.at(first).service, first);
-        if !self.is_held_back(now, key, 2) && !self.has_enough_coming(now, key, expected) {
+        if !self.is_held_back(now, key, 2) && !self.expects_enough_replies(now, key, expected) {
             self.unpark_all(now, key);
         }
     }
@@ -216,13 +217,13 @@ impl Core {
     /// Keeps a part of a reply until the last one, for a client that takes one reply. Too much ends the request so.
     pub(super) fn collect_part(&mut self, slot: u32, body: Body) -> Result<(), (Status, &'static str)> {
         let held = self.requests.at(slot).bytes() - REQUEST_BYTES;
-        if held + body.memory_bytes() > BODY_BYTES_MAX || (self.is_kept(slot) && body.frames().is_none()) {
+        if held + body.memory_bytes() > BODY_BYTES_MAX || (self.keeps_outcome(slot) && body.frames().is_none()) {
             return Err((Status::TOO_LARGE, TOO_MUCH_IN_PARTS));
         }
-        if held + body.memory_bytes() > self.left_beyond_requests() {
+        if held + body.memory_bytes() > self.bytes_left_beyond_requests() {
             return Err((Status::NO_STORAGE, NO_ROOM_FOR_PARTS));
         }
-        self.recharge(slot, |request| request.extra_mut().add_part(body));
+        self.update_request(slot, |request| request.extra_mut().add_part(body));
         Ok(())
     }
 
@@ -233,20 +234,20 @@ impl Core {
             return (status, last);
         }
         let mut parts = Vec::new();
-        self.recharge(slot, |request| parts = request.take_parts());
+        self.update_request(slot, |request| parts = request.take_parts());
         let body = Body::joined(parts.into_iter().chain([last.into_body()]));
         let is_too_large = || {
             let frames = body.frames().map(|frames| frames.len());
             frames.is_none_or(|frames| frames > BODY_FRAMES_MAX) || body.length() > BODY_BYTES_MAX as u64
         };
-        if self.is_kept(slot) && is_too_large() {
+        if self.keeps_outcome(slot) && is_too_large() {
             return (Status::TOO_LARGE, Body::from(TOO_MUCH_IN_PARTS).into());
         }
         (status, body.into())
     }
 
     /// Whether the outcome is kept until its client confirms it: it is one body then, in memory or in one file.
-    fn is_kept(&self, slot: u32) -> bool {
+    fn keeps_outcome(&self, slot: u32) -> bool {
         self.sessions[self.requests.at(slot).session as usize].client.is_some()
     }
 }

@@ -33,18 +33,18 @@ const TAKES_MS: Millis = 10_000;
 const BEGINS_MS: Millis = 1_000;
 
 /// Services that wait for room are looked at so many at a time, in turn: there may be very many.
-const SHORT_AT_ONCE: usize = 16;
+const SERVICES_PER_RETRY: usize = 16;
 
 /// Memory that a reply is expected to need beyond its request's, in whole kibibytes: so it has its place in the request's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Expected(u16);
+pub(super) struct ExpectedBytes(u16);
 
-impl Expected {
+impl ExpectedBytes {
     const UNIT: usize = 1024;
-    const NOTHING: Expected = Expected(0);
+    const NOTHING: ExpectedBytes = ExpectedBytes(0);
 
-    fn of(bytes: usize) -> Expected {
-        Expected(u16::try_from(bytes / Self::UNIT).unwrap_or(u16::MAX))
+    fn of(bytes: usize) -> ExpectedBytes {
+        ExpectedBytes(u16::try_from(bytes / Self::UNIT).unwrap_or(u16::MAX))
     }
 
     fn bytes(self) -> usize {
@@ -54,18 +54,18 @@ impl Expected {
 
 /// The replies of a service.
 #[derive(Debug, Default)]
-pub(super) struct OfService {
+pub(super) struct ServiceReplies {
     /// What they needed lately: the largest of them, fading; `None`: there was none.
     size: Option<usize>,
     /// Bytes that those to what workers have are expected to need beyond their requests.
     expected: usize,
     /// Its requests wait until there is room for their replies.
-    is_short: bool,
+    waits_for_memory: bool,
 }
 
-impl OfService {
+impl ServiceReplies {
     #[inline]
-    pub fn learn(&mut self, bytes: usize) {
+    pub fn observe(&mut self, bytes: usize) {
         let expected = self.size.unwrap_or(0);
         self.size = Some(if bytes >= expected { bytes } else { expected - (expected - bytes).div_ceil(FORGETTING) });
     }
@@ -73,7 +73,7 @@ impl OfService {
 
 /// Those of all services and clients.
 #[derive(Debug, Default)]
-pub(super) struct Replies {
+pub(super) struct ReplyBudget {
     /// Bytes of those that are here, with what their requests cost, and that their clients haven't confirmed.
     unconfirmed: usize,
     expected: usize,
@@ -84,28 +84,28 @@ pub(super) struct Replies {
 impl Core {
     /// What the reply to a request is expected to need, if it is kept.
     #[inline]
-    pub(super) fn expected_of(&self, service: ServiceKey, slot: u32) -> Expected {
+    pub(super) fn expected_of(&self, service: ServiceKey, slot: u32) -> ExpectedBytes {
         let size = self.services.at(service).replies.size.unwrap_or(self.settings.reply_bytes_expected);
         // Mostly it is nothing, and the request needn't be looked at.
-        if size < Expected::UNIT {
-            return Expected::NOTHING;
+        if size < ExpectedBytes::UNIT {
+            return ExpectedBytes::NOTHING;
         }
         let request = self.requests.at(slot);
         let bytes = size.saturating_sub(request.body.memory_bytes());
-        if self.keeps_replies(request.session) { Expected::of(bytes) } else { Expected::NOTHING }
+        if self.keeps_replies(request.session) { ExpectedBytes::of(bytes) } else { ExpectedBytes::NOTHING }
     }
 
     /// Whether the outcome of a client's requests is kept until it confirms it.
     fn keeps_replies(&self, key: SessionKey) -> bool {
         let session = &self.sessions[key as usize];
-        session.client.is_some() && !session.is_aside
+        session.client.is_some() && !session.is_dead_letter
     }
 
-    /// Whether a request has to wait until there is room for its reply; if so, [`Core::end_shortage`] gives it to a worker then. A service
+    /// Whether a request has to wait until there is room for its reply; if so, [`Core::retry_waiting_services`] gives it to a worker then. A service
     /// of which no worker has anything may always have one.
     #[inline]
-    pub(super) fn waits_for_room(&mut self, key: ServiceKey, expected: Expected) -> bool {
-        if expected == Expected::NOTHING {
+    pub(super) fn must_wait_for_memory(&mut self, key: ServiceKey, expected: ExpectedBytes) -> bool {
+        if expected == ExpectedBytes::NOTHING {
             return false;
         }
         let most = self.settings.bytes_max;
@@ -115,20 +115,22 @@ impl Core {
         if service.expected == 0 || self.replies.expected + expected.bytes() <= room {
             return false;
         }
-        if !std::mem::replace(&mut service.is_short, true) {
+        if !std::mem::replace(&mut service.waits_for_memory, true) {
             self.replies.short.push_back(key);
         }
         true
     }
 
     /// Gives to workers what has waited for room, as far as there is some now.
-    pub(super) fn end_shortage(&mut self, now: Millis) {
-        let mut looks = SHORT_AT_ONCE;
+    pub(super) fn retry_waiting_services(&mut self, now: Millis) {
+        let mut looks = SERVICES_PER_RETRY;
         for _ in 0..self.replies.short.len() {
             let Some(key) = self.replies.short.pop_front() else { return };
             // It may be gone, or another one now.
-            let Some(service) = self.services.get_mut(key).filter(|service| service.replies.is_short) else { continue };
-            service.replies.is_short = false;
+            let Some(service) = self.services.get_mut(key).filter(|service| service.replies.waits_for_memory) else {
+                continue;
+            };
+            service.replies.waits_for_memory = false;
             self.dispatch(now, key);
             looks -= 1;
             if looks == 0 {
@@ -139,8 +141,8 @@ impl Core {
 
     /// A worker has a request to which such a reply is expected.
     #[inline]
-    pub(super) fn expect(&mut self, slot: u32, expected: Expected) {
-        if expected != Expected::NOTHING {
+    pub(super) fn expect(&mut self, slot: u32, expected: ExpectedBytes) {
+        if expected != ExpectedBytes::NOTHING {
             let (request, bytes) = (self.requests.at(slot), expected.bytes());
             self.replies.expected += bytes;
             self.services.at_mut(request.service).replies.expected += bytes;
@@ -150,8 +152,8 @@ impl Core {
 
     /// No worker has it any more.
     #[inline]
-    pub(super) fn expect_no_more(&mut self, slot: u32, expected: Expected) {
-        if expected != Expected::NOTHING {
+    pub(super) fn unexpect(&mut self, slot: u32, expected: ExpectedBytes) {
+        if expected != ExpectedBytes::NOTHING {
             let (request, bytes) = (self.requests.at(slot), expected.bytes());
             self.replies.expected -= bytes;
             self.services.at_mut(request.service).replies.expected -= bytes;
@@ -162,8 +164,8 @@ impl Core {
     /// Whether enough is coming to a client of which nobody knows yet whether it confirms anything, where others don't: a little, or one
     /// reply.
     #[inline]
-    pub(super) fn has_enough_coming(&self, now: Millis, key: SessionKey, expected: Expected) -> bool {
-        if expected == Expected::NOTHING || self.replies.unconfirmed <= self.settings.bytes_max / 2 {
+    pub(super) fn expects_enough_replies(&self, now: Millis, key: SessionKey, expected: ExpectedBytes) -> bool {
+        if expected == ExpectedBytes::NOTHING || self.replies.unconfirmed <= self.settings.bytes_max / 2 {
             return false;
         }
         let session = &self.sessions[key as usize];
@@ -182,14 +184,14 @@ impl Core {
 
     /// An outcome of so many bytes is kept until it is confirmed.
     #[inline]
-    pub(super) fn keep_reply(&mut self, session: SessionKey, bytes: usize) {
+    pub(super) fn add_unconfirmed(&mut self, session: SessionKey, bytes: usize) {
         self.replies.unconfirmed += bytes;
         self.sessions[session as usize].reply_bytes += bytes;
     }
 
     /// It isn't any more.
     #[inline]
-    pub(super) fn keep_no_reply(&mut self, session: SessionKey, bytes: usize) {
+    pub(super) fn remove_unconfirmed(&mut self, session: SessionKey, bytes: usize) {
         self.replies.unconfirmed -= bytes;
         self.sessions[session as usize].reply_bytes -= bytes;
     }
@@ -217,12 +219,12 @@ impl Core {
 
     /// Whether there is room for a reply of so many bytes.
     #[inline]
-    pub(super) fn has_room_for_reply(&self, now: Millis, slot: u32, bytes: usize) -> bool {
+    pub(super) fn reply_fits(&self, now: Millis, slot: u32, bytes: usize) -> bool {
         let request = self.requests.at(slot);
-        bytes <= request.body.memory_bytes().max(REASON_BYTES) || self.has_room_for(now, request.session, bytes)
+        bytes <= request.body.memory_bytes().max(REASON_BYTES) || self.unconfirmed_fits(now, request.session, bytes)
     }
 
-    fn has_room_for(&self, now: Millis, key: SessionKey, bytes: usize) -> bool {
+    fn unconfirmed_fits(&self, now: Millis, key: SessionKey, bytes: usize) -> bool {
         let (session, most) = (&self.sessions[key as usize], self.settings.bytes_max);
         let all = self.replies.unconfirmed + bytes;
         if all <= most / 4 * 3 || !self.keeps_replies(key) {
@@ -237,7 +239,7 @@ impl Core {
 
     /// Ends a request that is in no list, and to which there was a reply.
     #[cold]
-    pub(super) fn lose_reply(&mut self, slot: u32, bytes: usize) {
+    pub(super) fn discard_reply(&mut self, slot: u32, bytes: usize) {
         let request = self.requests.at(slot);
         let (number, client) = (request.number, self.sessions[request.session as usize].client);
         let service = self.services.at(request.service).name.clone();
@@ -246,13 +248,13 @@ impl Core {
     }
 
     /// Bytes of memory that are left for what can't be refused as a request is: half as much again as requests may have.
-    pub(super) fn left_beyond_requests(&self) -> usize {
+    pub(super) fn bytes_left_beyond_requests(&self) -> usize {
         self.settings.bytes_max.saturating_add(self.settings.bytes_max / 2).saturating_sub(self.bytes)
     }
 
     /// Looks at all clients that are held back: there may be more left than when something of theirs last changed.
     pub(super) fn check_held_back(&mut self, now: Millis) {
-        let held_back = self.sessions.iter().filter(|(_, session)| session.parked.len > 0 && !session.is_aside);
+        let held_back = self.sessions.iter().filter(|(_, session)| session.parked.len > 0 && !session.is_dead_letter);
         let held_back: Vec<SessionKey> = held_back.map(|(key, _)| key as SessionKey).collect();
         held_back.into_iter().for_each(|key| self.unpark(now, key));
     }
@@ -274,7 +276,7 @@ impl Core {
         assert_eq!(of_sessions.values().map(|its| its.0).sum::<usize>(), self.replies.unconfirmed);
         for (key, service) in self.services.iter_by_key() {
             assert_eq!(of_services.get(&key).unwrap_or(&0), &service.replies.expected);
-            assert!(!service.replies.is_short || self.replies.short.contains(&key));
+            assert!(!service.replies.waits_for_memory || self.replies.short.contains(&key));
         }
         for (key, session) in &self.sessions {
             let its = of_sessions.get(&(key as SessionKey)).copied().unwrap_or_default();
@@ -284,8 +286,8 @@ impl Core {
 
     /// Whether requests of a service wait for room.
     #[cfg(test)]
-    pub(super) fn is_short(&self, key: ServiceKey) -> bool {
-        self.services.at(key).replies.is_short
+    pub(super) fn waits_for_memory(&self, key: ServiceKey) -> bool {
+        self.services.at(key).replies.waits_for_memory
     }
 }
 

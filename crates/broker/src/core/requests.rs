@@ -1,7 +1,7 @@
 //! The table of requests, and the lists that run through it.
 
 use super::StockEnvelope;
-use super::reply_budget::Expected;
+use super::reply_budget::ExpectedBytes;
 use super::settings::Millis;
 use super::{ServiceKey, SessionKey, WorkerKey};
 use bytes::Bytes;
@@ -30,9 +30,9 @@ pub(super) enum State {
     /// In its session's list: the session has to take replies first.
     Parked,
     /// In the list of the worker that has it; with what its reply is expected to need.
-    Held(WorkerKey, Expected),
+    Held(WorkerKey, ExpectedBytes),
     /// In no list: the broker itself answers it, or is about to end it.
-    BuiltIn,
+    Detached,
     /// It has an outcome, which is kept until the client confirms it.
     Settled,
 }
@@ -98,9 +98,9 @@ pub(super) struct Request {
     /// It is in the journal, and on the disk.
     pub is_durable: bool,
     /// The outcome may be told: it doesn't wait for the disk.
-    pub is_tellable: bool,
+    pub may_send_outcome: bool,
     /// It is in the list of those whose outcome waits to be told.
-    pub is_untold: bool,
+    pub outcome_pending: bool,
 }
 
 impl Request {
@@ -123,8 +123,8 @@ impl Request {
             parts_on: 0,
             has_parts: false,
             is_durable: false,
-            is_tellable: true,
-            is_untold: false,
+            may_send_outcome: true,
+            outcome_pending: false,
         }
     }
 
@@ -238,8 +238,8 @@ impl Requests {
         request.parts_on = 0;
         request.has_parts = false;
         request.is_durable = false;
-        request.is_tellable = true;
-        request.is_untold = false;
+        request.may_send_outcome = true;
+        request.outcome_pending = false;
         slot
     }
 

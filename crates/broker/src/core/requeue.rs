@@ -13,18 +13,18 @@ const DOUBLINGS_MAX: u8 = 4;
 
 impl Core {
     /// A worker gives back a request that it hasn't begun. That costs no attempt.
-    pub fn worker_gives_back(&mut self, now: Millis, peer: Peer, token: &Token, reason: Body) {
+    pub fn worker_returns_request(&mut self, now: Millis, peer: Peer, token: &Token, reason: Body) {
         let Role::Worker(key) = self.role(peer) else {
             return self.disconnect(now, peer, "a worker says that it is ready before it replies");
         };
-        let Some(slot) = self.held_by(key, token) else {
+        let Some(slot) = self.find_held(key, token) else {
             // It is over, or somebody else's already.
             self.counters.late_replies += 1;
             return;
         };
         // Parts of an earlier attempt are void, but for what nobody can call back.
-        let has_begun = !self.requests.at(slot).parts().is_empty() || self.was_begun_for_good(slot);
-        if has_begun || !self.others_may_have_a_place(key) {
+        let has_begun = !self.requests.at(slot).parts().is_empty() || self.has_sent_stock_parts(slot);
+        if has_begun || !self.another_worker_may_take_it(key) {
             return self.worker_reply(now, peer, token, Status::FAILED, None, reason);
         }
         let worker = &self.workers[key as usize];
@@ -38,7 +38,7 @@ impl Core {
             self.next_rest_end = self.next_rest_end.min(until);
         }
         let service = self.workers[key as usize].service;
-        self.take_from(key, slot);
+        self.release_from_worker(key, slot);
         self.counters.requeued += 1;
         let request = self.requests.at_mut(slot);
         request.attempt = request.attempt.saturating_sub(1);
@@ -48,7 +48,7 @@ impl Core {
     }
 
     /// Whether a worker isn't the only one of its service that may have a place. Those that rest had none a moment ago.
-    fn others_may_have_a_place(&self, key: WorkerKey) -> bool {
+    fn another_worker_may_take_it(&self, key: WorkerKey) -> bool {
         let worker = &self.workers[key as usize];
         let service = self.services.at(worker.service);
         service.workers > service.workers_out + usize::from(!worker.is_out())
@@ -77,7 +77,7 @@ impl Core {
         for key in rested {
             self.change_worker(key, |worker| worker.rests_until = None);
             let service = self.workers[key as usize].service;
-            self.offer(key);
+            self.mark_available(key);
             self.dispatch(now, service);
         }
     }

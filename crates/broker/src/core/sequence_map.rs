@@ -13,8 +13,8 @@ const SPARSE: usize = 4;
 const SPARSE_CONSTANT: usize = 1024;
 
 /// Places that may be looked at in vain, beside some for each number that comes, before the ring is given up.
-const VAIN_MAX: usize = 65_536;
-const VAIN_FOR_EACH: usize = 16;
+const MISSES_MAX: usize = 65_536;
+const MISSES_PER_INSERT: usize = 16;
 
 /// Finds a request by its number, and all whose numbers are in a range.
 ///
@@ -22,17 +22,17 @@ const VAIN_FOR_EACH: usize = 16;
 /// for each. What doesn't fit is in a tree, whose cost no choice of numbers can raise.
 ///
 /// A record of a few bytes can name four thousand million numbers, none of which is there: what it costs to take a range out must
-/// depend on what was in it, and on nothing else. So the places of the ring that are looked at in vain are counted, and whoever has
+/// depend on what was in it, and on nothing else. So the places of the ring that are looked at in misses are counted, and whoever has
 /// too many of them has its numbers in the tree.
 #[derive(Debug, Default)]
-pub(super) struct Numbers {
+pub(super) struct SequenceMap {
     /// The number of the ring's first place, which isn't vacant.
     base: u64,
     ring: VecDeque<u32>,
-    others: BTreeMap<u64, u32>,
+    tree: BTreeMap<u64, u32>,
     len: usize,
     /// Places of the ring that were looked at in vain, less what numbers that came allowed for.
-    vain: usize,
+    misses: usize,
     /// What was done, in looks at one number.
     #[cfg(test)]
     pub steps: usize,
@@ -40,19 +40,19 @@ pub(super) struct Numbers {
 
 /// A range that is being taken out.
 #[derive(Debug)]
-pub(super) struct Walk {
+pub(super) struct RangeCursor {
     next: u64,
     end: u64,
 }
 
-impl Walk {
+impl RangeCursor {
     /// From `first` to one below `end`.
-    pub fn new(first: u64, end: u64) -> Walk {
-        Walk { next: first, end }
+    pub fn new(first: u64, end: u64) -> RangeCursor {
+        RangeCursor { next: first, end }
     }
 }
 
-impl Numbers {
+impl SequenceMap {
     pub fn len(&self) -> usize {
         self.len
     }
@@ -65,8 +65,8 @@ impl Numbers {
     pub fn get(&self, number: u64) -> Option<u32> {
         match self.place(number).and_then(|place| self.ring.get(place)) {
             Some(&slot) if slot != VACANT => Some(slot),
-            _ if self.others.is_empty() => None,
-            _ => self.others.get(&number).copied(),
+            _ if self.tree.is_empty() => None,
+            _ => self.tree.get(&number).copied(),
         }
     }
 
@@ -79,7 +79,7 @@ impl Numbers {
             self.base = number;
         }
         let Some(beyond) = self.place(number) else {
-            self.others.insert(number, slot);
+            self.tree.insert(number, slot);
             return;
         };
         if let Some(place) = self.ring.get_mut(beyond) {
@@ -87,13 +87,13 @@ impl Numbers {
             return;
         }
         if (beyond - self.ring.len()) as u64 > GAP_MAX {
-            self.others.insert(number, slot);
+            self.tree.insert(number, slot);
             return;
         }
         self.ring.resize(beyond, VACANT);
         self.ring.push_back(slot);
-        self.vain = self.vain.saturating_sub(VAIN_FOR_EACH);
-        self.thin_out();
+        self.misses = self.misses.saturating_sub(MISSES_PER_INSERT);
+        self.limit_sparseness();
     }
 
     #[inline]
@@ -107,7 +107,7 @@ impl Numbers {
                 }
                 slot
             }
-            None => self.others.remove(&number)?,
+            None => self.tree.remove(&number)?,
         };
         self.len -= 1;
         Some(slot)
@@ -115,23 +115,23 @@ impl Numbers {
 
     /// The slots of all, in no order.
     pub fn slots(&self) -> impl Iterator<Item = u32> {
-        self.ring.iter().copied().filter(|&slot| slot != VACANT).chain(self.others.values().copied())
+        self.ring.iter().copied().filter(|&slot| slot != VACANT).chain(self.tree.values().copied())
     }
 
     /// Removes the next one in a range, from the lowest to the highest.
     #[inline]
-    pub fn take_next(&mut self, walk: &mut Walk) -> Option<u32> {
-        if walk.next >= walk.end {
+    pub fn remove_next(&mut self, cursor: &mut RangeCursor) -> Option<u32> {
+        if cursor.next >= cursor.end {
             return None;
         }
-        let before = if self.others.is_empty() {
-            walk.end
+        let before = if self.tree.is_empty() {
+            cursor.end
         } else {
-            self.others.range(walk.next..walk.end).next().map_or(walk.end, |(&number, _)| number)
+            self.tree.range(cursor.next..cursor.end).next().map_or(cursor.end, |(&number, _)| number)
         };
-        let found = self.first_in_ring(walk.next, before).unwrap_or(before);
-        walk.next = found.saturating_add(1);
-        if found < walk.end { self.remove(found) } else { None }
+        let found = self.first_in_ring(cursor.next, before).unwrap_or(before);
+        cursor.next = found.saturating_add(1);
+        if found < cursor.end { self.remove(found) } else { None }
     }
 
     /// The first number of the ring from `from` to one below `end`.
@@ -139,31 +139,31 @@ impl Numbers {
     fn first_in_ring(&mut self, from: u64, end: u64) -> Option<u64> {
         let from = from.max(self.base);
         let places = self.place(from).filter(|&place| place < self.ring.len() && from < end)?;
-        let vain = self.ring.range(places..).zip(from..end).take_while(|(slot, _)| **slot == VACANT).count();
+        let misses = self.ring.range(places..).zip(from..end).take_while(|(slot, _)| **slot == VACANT).count();
         #[cfg(test)]
         {
-            self.steps += vain + 1;
+            self.steps += misses + 1;
         }
-        if vain > 0 {
-            self.vain += vain;
-            if self.vain > VAIN_MAX {
-                self.give_up_the_ring();
-                return self.others.range(from..end).next().map(|(&number, _)| number);
+        if misses > 0 {
+            self.misses += misses;
+            if self.misses > MISSES_MAX {
+                self.move_ring_to_tree();
+                return self.tree.range(from..end).next().map(|(&number, _)| number);
             }
         }
-        let found = from + vain as u64;
-        (found < end && places + vain < self.ring.len()).then_some(found)
+        let found = from + misses as u64;
+        (found < end && places + misses < self.ring.len()).then_some(found)
     }
 
     #[cold]
-    fn give_up_the_ring(&mut self) {
+    fn move_ring_to_tree(&mut self) {
         #[cfg(test)]
         {
             self.steps += self.ring.len();
         }
         let ring = (self.base..).zip(self.ring.drain(..));
-        self.others.extend(ring.filter(|(_, slot)| *slot != VACANT));
-        self.vain = 0;
+        self.tree.extend(ring.filter(|(_, slot)| *slot != VACANT));
+        self.misses = 0;
     }
 
     #[inline]
@@ -171,14 +171,14 @@ impl Numbers {
         usize::try_from(number.checked_sub(self.base)?).ok()
     }
 
-    /// Numbers that stay long must not keep a place for each of those that came and went since.
-    fn thin_out(&mut self) {
-        let of_ring = self.len - self.others.len();
+    /// SequenceMap that stay long must not keep a place for each of those that came and went since.
+    fn limit_sparseness(&mut self) {
+        let of_ring = self.len - self.tree.len();
         if self.ring.len() <= SPARSE_CONSTANT + SPARSE * of_ring {
             return;
         }
         if let Some(first) = self.ring.pop_front() {
-            self.others.insert(self.base, first);
+            self.tree.insert(self.base, first);
             self.base += 1;
             self.trim();
         }
@@ -197,9 +197,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn take_all(numbers: &mut Numbers, first: u64, end: u64) -> Vec<u32> {
-        let mut walk = Walk::new(first, end);
-        std::iter::from_fn(|| numbers.take_next(&mut walk)).collect()
+    fn take_all(numbers: &mut SequenceMap, first: u64, end: u64) -> Vec<u32> {
+        let mut cursor = RangeCursor::new(first, end);
+        std::iter::from_fn(|| numbers.remove_next(&mut cursor)).collect()
     }
 
     #[derive(Debug, Clone)]
@@ -226,7 +226,7 @@ mod tests {
     proptest! {
         #[test]
         fn numbers_are_found_and_taken_as_in_a_plain_map(steps in prop::collection::vec(step(), 0..60)) {
-            let (mut numbers, mut model) = (Numbers::default(), BTreeMap::new());
+            let (mut numbers, mut model) = (SequenceMap::default(), BTreeMap::new());
             let mut slot = 0;
             for step in steps {
                 match step {
@@ -250,7 +250,7 @@ mod tests {
                         let slots: Vec<u32> = taken.iter().filter_map(|number| model.remove(number)).collect();
                         prop_assert_eq!(take_all(&mut numbers, first, end), slots);
                     }
-                    Step::GiveUp => numbers.give_up_the_ring(),
+                    Step::GiveUp => numbers.move_ring_to_tree(),
                 }
                 prop_assert_eq!((numbers.len(), numbers.is_empty()), (model.len(), model.is_empty()));
                 let mut slots: Vec<u32> = numbers.slots().collect();
@@ -267,7 +267,7 @@ mod tests {
         const HELD: u64 = 100_000;
         const RANGES: u64 = 1_000;
         for gap in [1, 5, GAP_MAX, 1_000] {
-            let mut numbers = Numbers::default();
+            let mut numbers = SequenceMap::default();
             // Much in between, in the ring or beyond it; and most of it goes again, which leaves long stretches of nothing.
             for index in 0..HELD {
                 numbers.insert(index * gap, index as u32);
@@ -287,14 +287,14 @@ mod tests {
                 // What else it does must not bring the ring back.
                 numbers.insert((1 << 50) + range, 0);
             }
-            let most = HELD as usize * 8 + 2 * VAIN_MAX + RANGES as usize * (10 + VAIN_FOR_EACH) + 3 * found;
+            let most = HELD as usize * 8 + 2 * MISSES_MAX + RANGES as usize * (10 + MISSES_PER_INSERT) + 3 * found;
             assert!(numbers.steps <= most, "{} steps, {most} at most, for {found}, gap {gap}", numbers.steps);
         }
     }
 
     #[test]
     fn a_number_that_stays_keeps_no_place_for_those_that_went() {
-        let mut numbers = Numbers::default();
+        let mut numbers = SequenceMap::default();
         numbers.insert(1, 1);
         for number in 2..100_000 {
             numbers.insert(number, 2);
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn gaps_cost_no_memory() {
-        let mut numbers = Numbers::default();
+        let mut numbers = SequenceMap::default();
         for number in (0..).step_by(GAP_MAX as usize + 2).take(10_000) {
             numbers.insert(number, 7);
         }

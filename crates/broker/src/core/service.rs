@@ -1,6 +1,6 @@
 //! Services: a queue of requests, and the workers that can take one.
 
-use super::reply_budget::OfService;
+use super::reply_budget::ServiceReplies;
 use super::requests::List;
 use super::{ServiceKey, WorkerKey};
 use bytes::Bytes;
@@ -22,7 +22,7 @@ pub(super) struct Service {
     pub workers: usize,
     /// Those of them that are given nothing, whatever they have: see [`Worker::is_out`](super::worker::Worker::is_out).
     pub workers_out: usize,
-    pub replies: OfService,
+    pub replies: ServiceReplies,
     /// Workers with credit to spare, the least recently used first.
     pub available: VecDeque<WorkerKey>,
 }
@@ -69,7 +69,7 @@ impl Services {
                 live: 0,
                 workers: 0,
                 workers_out: 0,
-                replies: OfService::default(),
+                replies: ServiceReplies::default(),
                 available: VecDeque::new(),
             }) as ServiceKey;
             self.by_name.insert(name, key);

@@ -1,9 +1,9 @@
 //! What the broker knows of a client: its requests by number, and the numbers that are settled.
 
 use super::Peer;
-use super::in_flight::Given;
+use super::in_flight::InFlightWindow;
 use super::requests::List;
-use super::sequence_map::Numbers;
+use super::sequence_map::SequenceMap;
 use super::settings::Millis;
 use std::collections::BTreeMap;
 use towpath_requests::numbered::ClientId;
@@ -23,11 +23,11 @@ pub(super) struct Session {
     /// Since when it has none.
     pub absent_since: Millis,
     /// Its requests that aren't settled, or are and not confirmed.
-    pub requests: Numbers,
+    pub requests: SequenceMap,
     /// No greater number was requested or confirmed.
     pub highest: u64,
-    /// Numbers that are confirmed.
-    pub confirmed: Confirmed,
+    /// SequenceMap that are confirmed.
+    pub confirmed: ConfirmedNumbers,
     /// The number for the next request of a stock client.
     pub next_number: u64,
     /// Bytes of its requests and unconfirmed replies.
@@ -43,9 +43,9 @@ pub(super) struct Session {
     /// Requests that no worker gets before it has taken replies.
     pub parked: List,
     /// What it was told.
-    pub given: Given,
+    pub window: InFlightWindow,
     /// Requests whose outcome waits until it takes more.
-    pub untold: List,
+    pub pending_outcomes: List,
     /// Its output is full.
     pub blocked: bool,
     /// No more is read from it.
@@ -57,7 +57,7 @@ pub(super) struct Session {
     /// It is sent away as soon as it has nothing here: the broker is stopping.
     pub is_leaving: bool,
     /// It is nobody: it has one request, which was given up and is kept aside.
-    pub is_aside: bool,
+    pub is_dead_letter: bool,
 }
 
 impl Session {
@@ -67,9 +67,9 @@ impl Session {
             peer,
             connections: 0,
             absent_since: 0,
-            requests: Numbers::default(),
+            requests: SequenceMap::default(),
             highest: 0,
-            confirmed: Confirmed::default(),
+            confirmed: ConfirmedNumbers::default(),
             next_number: 1,
             bytes: 0,
             reply_bytes: 0,
@@ -77,14 +77,14 @@ impl Session {
             takes_since: 0,
             has_confirmed: false,
             parked: List::default(),
-            given: Given::default(),
-            untold: List::default(),
+            window: InFlightWindow::default(),
+            pending_outcomes: List::default(),
             blocked: false,
             paused: false,
             one_reply: false,
             is_journalled: false,
             is_leaving: false,
-            is_aside: false,
+            is_dead_letter: false,
         }
     }
 
@@ -97,13 +97,13 @@ impl Session {
 
 /// A set of numbers that grows together: all below a mark, and ranges above it.
 #[derive(Debug, Default)]
-pub(super) struct Confirmed {
+pub(super) struct ConfirmedNumbers {
     below: u64,
     /// First to one past the last; they neither touch nor overlap.
     ranges: BTreeMap<u64, u64>,
 }
 
-impl Confirmed {
+impl ConfirmedNumbers {
     pub fn contains(&self, number: u64) -> bool {
         number < self.below || self.ranges.range(..=number).next_back().is_some_and(|(_, &end)| number < end)
     }
@@ -151,7 +151,7 @@ mod tests {
             inserts in prop::collection::vec((0_u64..60, 0_u64..8), 0..40),
             below in 0_u64..20,
         ) {
-            let mut confirmed = Confirmed::default();
+            let mut confirmed = ConfirmedNumbers::default();
             let mut model = BTreeSet::new();
             for (index, (first, count)) in inserts.into_iter().enumerate() {
                 if index == 10 {

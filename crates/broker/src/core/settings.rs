@@ -32,7 +32,7 @@ pub struct Settings {
     pub client_bytes_max: usize,
     /// Bytes that one peer is given before they are sent: after that, what follows from whether it takes more. Not an operator's
     /// business.
-    pub given_bytes_max: usize,
+    pub window_bytes_max: usize,
     /// Bytes that a reply is expected to need as long as its service has had none. Nor is that.
     pub reply_bytes_expected: usize,
     /// Services in all.
@@ -62,17 +62,17 @@ impl Settings {
     }
 
     /// Requests that are kept aside: what each costs is looked at every second.
-    pub fn aside_requests_max(&self) -> usize {
+    pub fn dead_letters_max(&self) -> usize {
         self.absent_clients_max
     }
 
     /// Bytes of them: a quarter of all memory.
-    pub fn aside_bytes_max(&self) -> usize {
+    pub fn dead_letter_bytes_max(&self) -> usize {
         self.bytes_max / 4
     }
 
     /// Bytes of messages that have begun and aren't whole, beside one message: a quarter of all memory.
-    pub fn unfinished_bytes_max(&self) -> usize {
+    pub fn reassembly_bytes_max(&self) -> usize {
         self.bytes_max / 4
     }
 
@@ -107,7 +107,7 @@ impl Default for Settings {
             large_bytes_max: u64::MAX,
             client_requests_max: 262_144,
             client_bytes_max: 128 << 20,
-            given_bytes_max: 4 << 20,
+            window_bytes_max: 4 << 20,
             reply_bytes_expected: 16 << 10,
             services_max: 100_000,
             absent_clients_max: 100_000,

@@ -21,7 +21,7 @@ pub struct Counters {
     pub replied: u64,
     /// Requests that ended otherwise.
     pub failed: u64,
-    /// Replies that came when the request was over.
+    /// ReplyBudget that came when the request was over.
     pub late_replies: u64,
     /// Parts of replies whose client wasn't there.
     pub lost_parts: u64,

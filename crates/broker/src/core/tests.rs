@@ -508,7 +508,7 @@ fn who_comes_by_the_name_of_what_can_not_be_kept_is_sent_away() {
     core.store(0, CLIENT, b"nobody", Body::from("too large"), Token([0; 16]), Body::default());
     core.client_hello(0, 1, CLIENT, 1);
     actions(&mut core);
-    core.not_kept(0);
+    core.entry_rejected(0);
     let done = actions(&mut core);
     assert!(matches!(done[..], [Action::Disconnect { peer: 1, .. }]), "{done:?}");
     assert_eq!((core.outstanding(1), core.load()), (0, (0, 0)));

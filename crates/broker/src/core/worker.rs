@@ -1,6 +1,6 @@
 //! What the broker knows of a worker.
 
-use super::in_flight::Given;
+use super::in_flight::InFlightWindow;
 use super::requests::List;
 use super::settings::Millis;
 use super::{Peer, ServiceKey};
@@ -29,10 +29,10 @@ pub(super) struct Worker {
     pub last_heard: Millis,
     pub leaving: bool,
     /// What it was given.
-    pub given: Given,
+    pub window: InFlightWindow,
     pub blocked: bool,
     /// It is in its service's list of available workers.
-    pub listed: bool,
+    pub in_available: bool,
     /// It is given nothing before: it had no place for a request.
     pub rests_until: Option<Millis>,
     pub rests_in_a_row: u8,
@@ -49,7 +49,7 @@ impl Worker {
     pub fn has_credit(&self) -> bool {
         !self.is_out()
             && !self.blocked
-            && !self.given.is_full()
+            && !self.window.is_full()
             && self.held.len + self.abandoned.len() < self.credit as usize
     }
 }

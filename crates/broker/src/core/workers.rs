@@ -1,7 +1,7 @@
 //! What workers say, and what they are given.
 
-use super::in_flight::Given;
-use super::reply_budget::Expected;
+use super::in_flight::InFlightWindow;
+use super::reply_budget::ExpectedBytes;
 use super::requests::{List, State};
 use super::settings::Millis;
 use super::token::Ticket;
@@ -42,9 +42,9 @@ impl Core {
             abandoned: SmallVec::new(),
             last_heard: now,
             leaving: false,
-            given: Given::default(),
+            window: InFlightWindow::default(),
             blocked: false,
-            listed: false,
+            in_available: false,
             rests_until: None,
             rests_in_a_row: 0,
         }) as WorkerKey;
@@ -52,7 +52,7 @@ impl Core {
         if self.stopping {
             self.actions.push(Action::Leave { peer });
         }
-        self.offer(worker);
+        self.mark_available(worker);
         self.dispatch(now, service);
     }
 
@@ -74,7 +74,7 @@ impl Core {
             return self.disconnect(now, peer, "a worker says that it is ready first");
         };
         self.workers[key as usize].credit = credit.min(CREDIT_MAX);
-        self.offer(key);
+        self.mark_available(key);
         self.dispatch(now, self.workers[key as usize].service);
     }
 
@@ -101,43 +101,43 @@ impl Core {
         let Role::Worker(key) = self.role(peer) else {
             return self.disconnect(now, peer, "a worker says that it is ready before it replies");
         };
-        let Some(slot) = self.held_by(key, token) else {
-            return self.odd_reply(now, key, token, status, part, body);
+        let Some(slot) = self.find_held(key, token) else {
+            return self.unexpected_reply(now, key, token, status, part, body);
         };
         if let Some(part) = part {
-            return self.part(now, slot, part, body.into_body());
+            return self.partial_reply(now, slot, part, body.into_body());
         }
         let worker = &mut self.workers[key as usize];
         if worker.rests_in_a_row > 0 && status.is_ok() && self.requests.at(slot).body.large_bytes() > 0 {
             worker.rests_in_a_row = 0;
         }
         let service = worker.service;
-        self.take_from(key, slot);
+        self.release_from_worker(key, slot);
         let bytes = body.memory_bytes();
-        self.services.at_mut(service).replies.learn(bytes);
+        self.services.at_mut(service).replies.observe(bytes);
         self.note_reply(now, self.requests.at(slot).session);
-        self.offer(key);
-        if bytes > 0 && !self.has_room_for_reply(now, slot, bytes) {
-            self.lose_reply(slot, bytes);
+        self.mark_available(key);
+        if bytes > 0 && !self.reply_fits(now, slot, bytes) {
+            self.discard_reply(slot, bytes);
         } else {
             self.settle(slot, status, body);
         }
         self.dispatch(now, service);
     }
 
-    /// Takes a request that a worker has from it. What it is then is still to be said; [`Core::offer`] and [`Core::dispatch`] should follow,
+    /// Takes a request that a worker has from it. What it is then is still to be said; [`Core::mark_available`] and [`Core::dispatch`] should follow,
     /// as the worker may get another one.
     #[inline]
-    pub(super) fn take_from(&mut self, key: WorkerKey, slot: u32) {
+    pub(super) fn release_from_worker(&mut self, key: WorkerKey, slot: u32) {
         self.requests.unlink(&mut self.workers[key as usize].held, slot);
         if let State::Held(_, expected) = self.requests.at(slot).state {
-            self.expect_no_more(slot, expected);
+            self.unexpect(slot, expected);
         }
     }
 
     /// The request that this token is of, if the worker has it.
     #[inline]
-    pub(super) fn held_by(&self, key: WorkerKey, token: &Token) -> Option<u32> {
+    pub(super) fn find_held(&self, key: WorkerKey, token: &Token) -> Option<u32> {
         let ticket = Ticket::read(token);
         let request = self.requests.find(ticket.slot, ticket.generation)?;
         let is_its_own =
@@ -147,7 +147,7 @@ impl Core {
     }
 
     /// A reply to what this worker doesn't have, as far as the broker knows.
-    fn odd_reply(
+    fn unexpected_reply(
         &mut self,
         now: Millis,
         key: WorkerKey,
@@ -163,7 +163,7 @@ impl Core {
             if part.is_none() {
                 worker.abandoned.swap_remove(index);
                 let service = worker.service;
-                self.offer(key);
+                self.mark_available(key);
                 self.dispatch(now, service);
             }
             return;
@@ -185,11 +185,11 @@ impl Core {
         let has_parts = found.is_some_and(|request| request.has_parts);
         match part {
             // Another worker may look after what one couldn't.
-            None if is_open && !has_parts && (status.is_ok() || !self.is_aside(slot)) => {
+            None if is_open && !has_parts && (status.is_ok() || !self.is_dead_letter(slot)) => {
                 self.withdraw(now, slot);
-                match self.has_room_for_reply(now, slot, body.memory_bytes()) {
+                match self.reply_fits(now, slot, body.memory_bytes()) {
                     true => self.settle(slot, status, body),
-                    false => self.lose_reply(slot, body.memory_bytes()),
+                    false => self.discard_reply(slot, body.memory_bytes()),
                 }
             }
             _ => {
@@ -202,7 +202,7 @@ impl Core {
         }
     }
 
-    fn part(&mut self, now: Millis, slot: u32, part: u32, body: Body) {
+    fn partial_reply(&mut self, now: Millis, slot: u32, part: u32, body: Body) {
         let request = self.requests.at_mut(slot);
         request.since = now;
         request.has_parts = true;
@@ -224,7 +224,7 @@ impl Core {
                 if was_on == 0 {
                     self.requests.at_mut(slot).parts_on = connection;
                 }
-                if self.sessions[key as usize].given.add(body.memory_bytes(), &mut self.given) {
+                if self.sessions[key as usize].window.add(body.memory_bytes(), &mut self.windows) {
                     self.full.push(peer);
                 }
                 self.actions.push(Action::Reply { peer, number, status, part: Some(part), body });
@@ -249,17 +249,17 @@ impl Core {
     pub fn built_in_reply(&mut self, token: &Token, status: Status, body: Body) {
         let ticket = Ticket::read(token);
         let found = self.requests.find(ticket.slot, ticket.generation);
-        if found.is_some_and(|request| request.state == State::BuiltIn) {
+        if found.is_some_and(|request| request.state == State::Detached) {
             self.settle(ticket.slot, status, body.into());
         }
     }
 
     /// Puts a worker into the list of available ones, if it is.
     #[inline]
-    pub(super) fn offer(&mut self, key: WorkerKey) {
+    pub(super) fn mark_available(&mut self, key: WorkerKey) {
         let worker = &mut self.workers[key as usize];
-        if !worker.listed && worker.has_credit() {
-            worker.listed = true;
+        if !worker.in_available && worker.has_credit() {
+            worker.in_available = true;
             self.services.at_mut(worker.service).available.push_back(key);
         }
     }
@@ -273,34 +273,34 @@ impl Core {
             let worker = &self.workers[first as usize];
             if !worker.has_credit() {
                 self.services.at_mut(key).available.pop_front();
-                self.workers[first as usize].listed = false;
+                self.workers[first as usize].in_available = false;
                 continue;
             }
             let session = self.requests.at(slot).session;
             let expected = self.expected_of(key, slot);
-            if self.is_held_back(now, session, 1) || self.has_enough_coming(now, session, expected) {
+            if self.is_held_back(now, session, 1) || self.expects_enough_replies(now, session, expected) {
                 self.dequeue(slot);
                 self.requests.push_back(&mut self.sessions[session as usize].parked, slot);
                 self.requests.at_mut(slot).state = State::Parked;
                 continue;
             }
-            if self.waits_for_room(key, expected) {
+            if self.must_wait_for_memory(key, expected) {
                 return;
             }
             self.dequeue(slot);
-            self.give(now, slot, first, expected);
+            self.dispatch_to(now, slot, first, expected);
             self.services.at_mut(key).available.pop_front();
-            self.workers[first as usize].listed = false;
-            self.offer(first);
+            self.workers[first as usize].in_available = false;
+            self.mark_available(first);
         }
     }
 
     #[inline]
-    fn give(&mut self, now: Millis, slot: u32, key: WorkerKey, expected: Expected) {
+    fn dispatch_to(&mut self, now: Millis, slot: u32, key: WorkerKey, expected: ExpectedBytes) {
         let worker = &mut self.workers[key as usize];
         self.requests.push_back(&mut worker.held, slot);
         let (peer, kind) = (worker.peer, worker.kind);
-        if worker.given.add(self.requests.at(slot).body.memory_bytes(), &mut self.given) {
+        if worker.window.add(self.requests.at(slot).body.memory_bytes(), &mut self.windows) {
             self.full.push(peer);
         }
         if let Some(busy) = self.settings.busy_timeout_ms {
@@ -318,7 +318,7 @@ impl Core {
         let token = Ticket { slot, generation: request.generation, attempt }.seal(self.settings.secret);
         self.counters.dispatched += 1;
         match kind {
-            Kind::Numbered => self.want_dispatched(peer, token, slot, attempt, ttl_ms),
+            Kind::Numbered => self.queue_dispatch(peer, token, slot, attempt, ttl_ms),
             // It can't be told that nobody wants the reply any more: it gets what it is counted to have.
             Kind::Stock => {
                 let body = request.body.clone();
@@ -328,7 +328,7 @@ impl Core {
     }
 
     /// Whether a client was told parts that it can't take for void when others come: a stock one has nothing to tell them apart by.
-    pub(super) fn was_begun_for_good(&self, slot: u32) -> bool {
+    pub(super) fn has_sent_stock_parts(&self, slot: u32) -> bool {
         let request = self.requests.at(slot);
         request.parts_on != 0 && self.sessions[request.session as usize].client.is_none()
     }
@@ -339,13 +339,13 @@ impl Core {
         self.services.at_mut(service).available.retain(|&available| available != key);
         let (mut given_up, mut cut_short) = (Vec::new(), Vec::new());
         while let Some(slot) = self.workers[key as usize].held.last() {
-            self.take_from(key, slot);
-            self.recharge(slot, |request| drop(request.take_parts()));
-            if self.was_begun_for_good(slot) {
-                self.requests.at_mut(slot).state = State::BuiltIn;
+            self.release_from_worker(key, slot);
+            self.update_request(slot, |request| drop(request.take_parts()));
+            if self.has_sent_stock_parts(slot) {
+                self.requests.at_mut(slot).state = State::Detached;
                 cut_short.push(slot);
             } else if self.requests.at(slot).attempt >= self.settings.attempts_max {
-                self.requests.at_mut(slot).state = State::BuiltIn;
+                self.requests.at_mut(slot).state = State::Detached;
                 given_up.push(slot);
             } else {
                 self.counters.requeued += 1;
@@ -368,16 +368,16 @@ impl Core {
         let worker = &mut self.workers[key as usize];
         worker.blocked = blocked;
         if !blocked {
-            self.worker_takes_more(now, key);
+            self.open_worker_window(now, key);
         }
     }
 
     /// A worker takes more requests.
-    pub(super) fn worker_takes_more(&mut self, now: Millis, key: WorkerKey) {
+    pub(super) fn open_worker_window(&mut self, now: Millis, key: WorkerKey) {
         let worker = &mut self.workers[key as usize];
-        worker.given.reset();
+        worker.window.reset();
         let service = worker.service;
-        self.offer(key);
+        self.mark_available(key);
         self.dispatch(now, service);
     }
 }

@@ -174,7 +174,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
             match record {
                 FromWorker::Reply { token, status, part, content } => match body_of(content, block, attached)? {
                     Ok(reason) if status == Status::NO_STORAGE && part.is_none() => {
-                        core.worker_gives_back(now, peer, &token, reason.into_body());
+                        core.worker_returns_request(now, peer, &token, reason.into_body());
                     }
                     Ok(body) => {
                         // Others mean something that only the broker can know.
@@ -203,7 +203,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         let (now, status) = (self.now(), lost.of_reply());
         match part {
             None => self.core.worker_reply(now, peer, token, status, None, Body::from(lost.reason())),
-            Some(_) => self.core.lose_part(now, peer, token, status, lost.reason()),
+            Some(_) => self.core.reject_part(now, peer, token, status, lost.reason()),
         }
     }
 

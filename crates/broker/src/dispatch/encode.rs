@@ -3,7 +3,7 @@
 use super::Dispatch;
 use super::connection::{Connection, PeerProtocol};
 use super::slow_consumers::push;
-use crate::core::{Action, Peer, Task};
+use crate::core::{Action, Peer, QueuedAction};
 use crate::services::Broker;
 use crate::store::Store;
 use crate::transport::Transport;
@@ -27,27 +27,27 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         }
         let mut tasks = std::mem::take(&mut self.tasks);
         loop {
-            self.core.take_tasks(&mut tasks);
+            self.core.take_queued_actions(&mut tasks);
             if tasks.is_empty() {
                 break;
             }
             for task in tasks.drain(..) {
                 match task {
-                    Task::Dispatch { peer, token, attempt, ttl_ms, about } => {
-                        if let Some(body) = self.core.body_for_worker(about, attempt)
+                    QueuedAction::Dispatch { peer, token, attempt, ttl_ms, body_ref } => {
+                        if let Some(body) = self.core.body_for_worker(body_ref, attempt)
                             && let Some(block) = self.connections.block(peer)
                         {
                             ToWorker::request(block, token, attempt, ttl_ms, body);
                         }
                     }
-                    Task::Reply { peer, number, status, about } => {
-                        if let Some(body) = self.core.body_for_client(about)
+                    QueuedAction::Reply { peer, number, status, body_ref } => {
+                        if let Some(body) = self.core.body_for_client(body_ref)
                             && let Some(block) = self.connections.block(peer)
                         {
                             ToClient::reply(block, number, status, None, body);
                         }
                     }
-                    Task::Action(action) => self.carry_out(action),
+                    QueuedAction::Other(action) => self.carry_out(action),
                 }
             }
         }

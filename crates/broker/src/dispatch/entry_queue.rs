@@ -74,7 +74,7 @@ impl EntryQueue {
                 "the journal's disk has no room for requests that were not acknowledged yet"
             );
         }
-        core.no_room(now, &ids);
+        core.journal_full(now, &ids);
         self.unknown.extend(ids);
     }
 
@@ -91,7 +91,7 @@ impl EntryQueue {
                 Some(_) => break,
                 None => {
                     core.persisted(self.done);
-                    core.not_kept(now);
+                    core.entry_rejected(now);
                     self.refused -= 1;
                 }
             }

@@ -14,7 +14,7 @@ mod read_budget;
 mod reply_batcher;
 mod slow_consumers;
 
-use crate::core::{Core, Millis, Settings, Task};
+use crate::core::{Core, Millis, QueuedAction, Settings};
 use crate::services::Services;
 use crate::store::{Recovered, Store};
 use crate::transport::Transport;
@@ -43,7 +43,7 @@ pub struct Dispatch<T, S: Store> {
     spooled_for: HashMap<u64, PeerId>,
     /// Stock clients that wait for room in the spool, in this order.
     spool_queue: VecDeque<PeerId>,
-    tasks: Vec<Task>,
+    tasks: Vec<QueuedAction>,
     /// They are being done.
     is_acting: bool,
     batcher: ReplyBatcher,
@@ -106,7 +106,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         let wait = self.core.next_deadline().saturating_sub(now).min(most);
         let extent = Extent::among(self.core.load().0);
         self.connections.extent = extent;
-        self.core.set_given_bytes_max(self.transport.queue_limit());
+        self.core.set_window_bytes_max(self.transport.queue_limit());
         self.transport.set_read_budget_bytes(self.read_budget.read_turn_bytes(extent));
         self.hold_back(now);
         Duration::from_millis(wait)
@@ -134,7 +134,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         self.release_gathered(false);
         self.flush();
         while self.core.flushed(now) {
-            self.core.set_given_bytes_max(self.transport.queue_limit());
+            self.core.set_window_bytes_max(self.transport.queue_limit());
             self.act();
             self.flush();
         }

@@ -3,7 +3,7 @@
 use super::Dispatch;
 use super::connection::{Backlog, Connection};
 use super::encode::set_reading;
-use crate::core::{Millis, Peer, Room};
+use crate::core::{MemoryPressure, Millis, Peer};
 use crate::store::Store;
 use crate::transport::Transport;
 use towpath_requests::assembler::BodySink;
@@ -65,11 +65,11 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
 
     /// Has those wait with large messages who can't act on a refusal, as long as there is little room.
     pub(super) fn hold_back(&mut self, now: Millis) {
-        let large = match self.core.room(self.transport.queued_bytes() + self.connections.pending_bytes()) {
-            Room::Ample => LargeMessages::Allow,
-            Room::Little => LargeMessages::AllowOne,
-            Room::Unread if now >= self.slow_consumers.next_begin => LargeMessages::AllowOne,
-            Room::Unread | Room::Nothing => LargeMessages::Defer,
+        let large = match self.core.memory_pressure(self.transport.queued_bytes() + self.connections.pending_bytes()) {
+            MemoryPressure::Low => LargeMessages::Allow,
+            MemoryPressure::High => LargeMessages::AllowOne,
+            MemoryPressure::Backlog if now >= self.slow_consumers.next_begin => LargeMessages::AllowOne,
+            MemoryPressure::Backlog | MemoryPressure::Full => LargeMessages::Defer,
         };
         if large != LargeMessages::Defer {
             self.slow_consumers.next_begin = now + BEGIN_GRAIN;

@@ -95,7 +95,7 @@ impl BrokerOptions {
         hub.stream_over_bytes = Some(STREAM_OVER_BYTES);
         hub.max_frame_bytes = towpath_requests::limits::LARGE_BODY_BYTES_MAX;
         hub.max_message_bytes = towpath_requests::limits::MESSAGE_BYTES_MAX as u64;
-        hub.reassembly_bytes_max = self.settings.unfinished_bytes_max();
+        hub.reassembly_bytes_max = self.settings.reassembly_bytes_max();
         hub.send_queue_bytes = 4 * 1024 * 1024;
         hub.queued_bytes_max = self.settings.queued_bytes_max();
         hub.busy_poll = self.busy_poll;

@@ -41,11 +41,11 @@ pub(super) fn request<T: Transport, S: Store>(broker: &mut Broker<'_, T, S>, tok
         let reason = "a service of 1 to 255 bytes that isn't the broker's own, and a body";
         return broker.core.built_in_reply(token, Status::OK, refusal(reason.into()));
     }
-    let numbered = broker.core.numbered_by(token);
+    let numbered = broker.core.numbered_request_of(token);
     let known = numbered.map(|(client, number)| name_for(client, number, body));
     let answer = |name: ClientId| coded("200", [Bytes::from(name.to_string())]);
     // The answer was lost with the process that gave it, and the request has come once more.
-    if let Some(name) = known.filter(|name| broker.core.was_stored_before(*name)) {
+    if let Some(name) = known.filter(|name| broker.core.was_restored(*name)) {
         return broker.core.built_in_reply(token, Status::OK, answer(name));
     }
     let name = match known.filter(|name| broker.core.stored(*name).is_none()) {
@@ -68,7 +68,7 @@ pub(super) fn reply<T: Transport, S: Store>(broker: &mut Broker<'_, T, S>, token
         Ok(reply) => broker.core.built_in_reply(token, Status::OK, reply),
         Err(NotNow::NoRoom) => answer_later(broker.core, token),
         Err(NotNow::OnDisk(body)) => {
-            let asker = broker.core.numbered_by(token).map(|(client, _)| asker(client));
+            let asker = broker.core.numbered_request_of(token).map(|(client, _)| asker(client));
             if !broker.store.load(asker.unwrap_or_default(), *token, body) {
                 answer_later(broker.core, token);
             }
@@ -94,7 +94,7 @@ fn answer_later(core: &mut Core, token: &Token) {
 pub(super) fn take_loaded(core: &mut Core, store: &mut impl Store) {
     while let Some((token, bytes)) = store.next_loaded() {
         match bytes {
-            Ok(bytes) if core.has_room_to_answer(&token, bytes.len()) => {
+            Ok(bytes) if core.reply_fits_in_memory(&token, bytes.len()) => {
                 core.built_in_reply(&token, Status::OK, coded(DONE, [bytes]));
             }
             Ok(_) => answer_later(core, &token),
@@ -112,8 +112,8 @@ fn stored(core: &Core, token: &Token, argument: &[u8]) -> Result<Body, NotNow> {
     Ok(match name_of(argument).and_then(|name| core.stored(name)) {
         None => coded("400", []),
         Some(StoredState::Pending) => coded("300", []),
-        Some(StoredState::Done(Status::OK, body)) if core.numbered_by(token).is_some() => {
-            in_memory(&body, |bytes| core.has_room_to_answer(token, bytes))?
+        Some(StoredState::Done(Status::OK, body)) if core.numbered_request_of(token).is_some() => {
+            in_memory(&body, |bytes| core.reply_fits_in_memory(token, bytes))?
         }
         Some(StoredState::Done(Status::OK, body)) => Body::joined([coded("200", []), body]),
         Some(StoredState::Done(_, reason)) => coded("500", reason.to_frames().unwrap_or_default()),

@@ -53,15 +53,15 @@ fn step() -> impl Strategy<Value = Step> {
 fn check_progress(core: &Core, now: Millis) {
     assert!(core.full.is_empty());
     for (key, session) in &core.sessions {
-        assert!(session.untold.len == 0 || session.blocked, "an outcome is never told");
+        assert!(session.pending_outcomes.len == 0 || session.blocked, "an outcome is never told");
         // What others have may become less, and that is looked at once a second.
         let is_held_back = core.is_held_back(now, key as SessionKey, 2) || core.settings.bytes_max < 1 << 20;
-        assert!(session.parked.len == 0 || session.is_aside || is_held_back, "requests are never executed");
+        assert!(session.parked.len == 0 || session.is_dead_letter || is_held_back, "requests are never executed");
     }
     for (key, service) in core.services.iter_by_key().filter(|(_, service)| service.waiting.len > 0) {
         let works = |worker: &Worker| core.services.at(worker.service).name == service.name && worker.has_credit();
         let is_idle = core.workers.iter().any(|(_, worker)| works(worker));
-        assert!(!is_idle || core.is_short(key), "a worker waits for what waits for it");
+        assert!(!is_idle || core.waits_for_memory(key), "a worker waits for what waits for it");
     }
 }
 
@@ -79,7 +79,7 @@ proptest! {
         let mut core = Core::new(Settings {
             journal,
             client_bytes_max: 12_000,
-            given_bytes_max: 3_000,
+            window_bytes_max: 3_000,
             reply_bytes_expected,
             bytes_max,
             service_requests_max: 8,
@@ -132,7 +132,7 @@ proptest! {
                 Step::LosePart(index, peer) if !given.is_empty() => {
                     let (to, token) = given[index % given.len()];
                     let peer = if index % 7 == 0 { peer } else { to };
-                    core.lose_part(now, peer, &token, Status::NO_STORAGE, "no room");
+                    core.reject_part(now, peer, &token, Status::NO_STORAGE, "no room");
                 }
                 Step::LosePart(..) => {}
                 Step::GiveBack(index, peer) if !given.is_empty() => {
@@ -141,7 +141,7 @@ proptest! {
                     if let Some(held) = held.get_mut(&peer) {
                         held.retain(|held| *held != token);
                     }
-                    core.worker_gives_back(now, peer, &token, Body::from("no place"));
+                    core.worker_returns_request(now, peer, &token, Body::from("no place"));
                 }
                 Step::GiveBack(..) => {}
                 Step::Store(name, size) if journal => {
@@ -162,7 +162,7 @@ proptest! {
                     let kept = entries.drain(..).count() as u64;
                     if kept > 0 {
                         core.persisted(written + kept - 1);
-                        core.not_kept(now);
+                        core.entry_rejected(now);
                         written += kept;
                     }
                 }
@@ -172,7 +172,7 @@ proptest! {
                         Entry::Accepted { id, .. } => Some(*id),
                         _ => None,
                     });
-                    core.no_room(now, &accepted.collect());
+                    core.journal_full(now, &accepted.collect());
                 }
                 Step::Time(passed) => {
                     now += passed;

@@ -3,7 +3,7 @@
 use super::*;
 use towpath_requests::is_built_in;
 
-/// Room for little; the rest of the bounds is never in the way.
+/// MemoryPressure for little; the rest of the bounds is never in the way.
 fn narrow(bytes_max: usize) -> Core {
     let settings = Settings { secret: [3, 4], bytes_max, service_bytes_max: bytes_max, ..Settings::default() };
     Core::new(Settings { client_bytes_max: bytes_max, ..settings })
@@ -61,21 +61,22 @@ fn a_stock_client_beyond_all_bounds_is_told_so_once_and_not_read_any_further() {
 fn how_much_room_there_is_counts_what_waits_to_be_read() {
     const MIB: usize = 1 << 20;
     let mut core = narrow(8 * MIB);
-    assert_eq!(core.room(0), Room::Ample);
+    assert_eq!(core.memory_pressure(0), MemoryPressure::Low);
     core.stock_request(0, 1, true, None, b"nobody", Body::from(Bytes::from(vec![0; 3 * MIB])));
-    assert_eq!(core.room(0), Room::Ample);
+    assert_eq!(core.memory_pressure(0), MemoryPressure::Low);
     // What is here may come to as many bytes of replies.
-    assert_eq!(core.room(MIB), Room::Little);
-    assert_eq!(core.room(5 * MIB), Room::Unread);
+    assert_eq!(core.memory_pressure(MIB), MemoryPressure::High);
+    assert_eq!(core.memory_pressure(5 * MIB), MemoryPressure::Backlog);
     core.stock_request(0, 2, true, None, b"nobody", Body::from(Bytes::from(vec![0; 5 * MIB])));
-    assert_eq!(core.room(0), Room::Nothing);
+    assert_eq!(core.memory_pressure(0), MemoryPressure::Full);
     core.peer_gone(1, 2);
-    assert_eq!(core.room(0), Room::Ample);
+    assert_eq!(core.memory_pressure(0), MemoryPressure::Low);
 
     let mut core = Core::new(Settings { requests_max: 4, ..Settings::default() });
-    let rooms = [Room::Ample, Room::Ample, Room::Little, Room::Little, Room::Nothing];
+    let rooms =
+        [MemoryPressure::Low, MemoryPressure::Low, MemoryPressure::High, MemoryPressure::High, MemoryPressure::Full];
     for (requests, room) in (0..).zip(rooms) {
-        assert_eq!(core.room(0), room, "{requests}");
+        assert_eq!(core.memory_pressure(0), room, "{requests}");
         core.stock_request(0, requests, true, None, b"nobody", Body::default());
     }
 }
@@ -231,7 +232,7 @@ fn a_part_for_which_there_is_no_room_ends_its_request_and_not_its_worker() {
         core.request(0, 1, 1, 0, false, b"work", Body::default());
         core.request(0, 1, 2, 0, false, b"work", Body::default());
         let [(2, token, 1)] = dispatched(&mut core)[..] else { panic!("not given") };
-        core.lose_part(1, 2, &token, Status::TOO_LARGE, "too large");
+        core.reject_part(1, 2, &token, Status::TOO_LARGE, "too large");
         let done = actions(&mut core);
         let told = |action: &Action| matches!(action, Action::Reply { number: 1, status: Status::TOO_LARGE, .. });
         assert!(done.iter().any(told), "{done:?}");
@@ -243,7 +244,7 @@ fn a_part_for_which_there_is_no_room_ends_its_request_and_not_its_worker() {
             // It can't be told, and goes on with what is late.
             Kind::Stock => assert_eq!((cancelled, given(&done)), (None, None), "{done:?}"),
         }
-        core.lose_part(2, 2, &token, Status::TOO_LARGE, "too large");
+        core.reject_part(2, 2, &token, Status::TOO_LARGE, "too large");
         core.worker_reply(2, 2, &token, Status::OK, None, Body::from("the end"));
         let later = actions(&mut core);
         assert_eq!(given(&later).is_some(), kind == Kind::Stock, "{later:?}");
@@ -273,7 +274,7 @@ fn what_finds_no_room_in_the_journal_is_refused_unless_a_worker_had_it() {
         Entry::Accepted { id, .. } => Some(*id),
         _ => None,
     });
-    core.no_room(1, &accepted.skip(1).collect());
+    core.journal_full(1, &accepted.skip(1).collect());
     let done = actions(&mut core);
     // Nobody can be told of one that was replied to that it isn't taken; what is with a worker still goes on.
     let replied = |action: &Action| matches!(action, Action::Reply { number: 2, status: Status::OK, .. });

@@ -3,7 +3,7 @@
 use super::*;
 
 fn no_place(core: &mut Core, peer: Peer, token: &Token) {
-    core.worker_gives_back(1, peer, token, Body::from("no place"));
+    core.worker_returns_request(1, peer, token, Body::from("no place"));
 }
 
 fn failed(action: &Action) -> bool {
@@ -59,7 +59,7 @@ fn who_gave_back_rests_longer_each_time_and_then_is_given_work_again() {
     let [(2, mut token, 1), (3, _, 1)] = dispatched(&mut core)[..] else { panic!("not given to both") };
     let mut now = 1;
     for seconds in [1, 2, 4, 8, 16, 16] {
-        core.worker_gives_back(now, 2, &token, Body::from("no place"));
+        core.worker_returns_request(now, 2, &token, Body::from("no place"));
         assert_eq!(dispatched(&mut core), []);
         now += seconds * 1000;
         core.tick(now - 1);

@@ -80,7 +80,7 @@ fn settings(plan: &Plan, rng: &mut Rng) -> Settings {
         bytes_max: 70_000,
         client_requests_max: 16,
         client_bytes_max: 16_000,
-        given_bytes_max: if plan.seed.is_multiple_of(2) { 500 } else { 4 << 20 },
+        window_bytes_max: if plan.seed.is_multiple_of(2) { 500 } else { 4 << 20 },
         reply_bytes_expected: if plan.seed.is_multiple_of(3) { 2_000 } else { 0 },
         services_max: 6,
         ttl_ms: [800, 3_000, 20_000][rng.index(3)],
