@@ -1,6 +1,6 @@
-//! Requests over ZeroMQ's wire protocol: asynchronous clients and workers that hold what is outstanding and resend it.
+//! Requests over ZeroMQ's wire protocol: asynchronous clients and workers that hold outstanding requests and resend them.
 //!
-//! `docs/protocol/requests.md` specifies what is spoken and what is promised.
+//! `docs/protocol/requests.md` specifies the protocol and its guarantees.
 
 #![warn(missing_debug_implementations)]
 

@@ -1,7 +1,7 @@
-//! The sessions of the client and the worker, without sockets: for tests that have a world of their own.
+//! Sessions of client and worker without sockets, for simulations.
 
 use crate::client::session::{Delivery, NewRequest, Session as ClientSession};
-use crate::worker::session::{Heard, Session as WorkerSession};
+use crate::worker::session::{Session as WorkerSession, WorkerEvent};
 use bytes::Bytes;
 use std::time::Duration;
 use towpath_requests::Millis;
@@ -10,19 +10,19 @@ use towpath_requests::numbered::{Block, ClientId, Status, Token, WireError};
 
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes that are sent at a time.
+/// Bytes encoded at a time.
 const PUMP_BYTES: usize = 8 * 1024;
 
 /// An outcome, or part of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// The request's number.
+    /// Number of the request.
     pub number: u64,
-    /// How it ended.
+    /// Status.
     pub status: Status,
-    /// A part, or the last.
+    /// Part number, unless it is the final part.
     pub part: Option<u32>,
-    /// The reply, or the reason.
+    /// Reply, or reason.
     pub body: Body,
 }
 
@@ -33,7 +33,7 @@ impl From<Delivery> for Outcome {
     }
 }
 
-/// The client's session.
+/// Session of a client.
 pub struct Client(ClientSession);
 
 impl std::fmt::Debug for Client {
@@ -43,12 +43,12 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// Nothing asked yet, not connected.
+    /// A session without requests or connection.
     pub fn new(client: ClientId, requests_max: usize) -> Client {
         Client(ClientSession::new(client, requests_max, usize::MAX, WELCOME_TIMEOUT))
     }
 
-    /// Asks, if there is room for it; gives the number.
+    /// Submits a request if there is room, and returns its number.
     pub fn submit(
         &mut self,
         now: Millis,
@@ -62,17 +62,17 @@ impl Client {
         room.then(|| self.0.submit(NewRequest { service, body, ttl, volatile, owner: 0 }, Duration::from_millis(now)))
     }
 
-    /// A connection is there. Appends what is said first.
+    /// A connection is ready. Appends the greeting.
     pub fn connected(&mut self, now: Millis, block: &mut Block) {
         self.0.connected(Duration::from_millis(now), block);
     }
 
-    /// It is gone.
+    /// The connection is lost.
     pub fn disconnected(&mut self) {
         self.0.disconnected();
     }
 
-    /// Whether the connection is to be replaced.
+    /// Whether the connection has to be replaced.
     pub fn is_spoiled(&self) -> bool {
         self.0.spoiled().is_some()
     }
@@ -89,12 +89,12 @@ impl Client {
         self.0.on_block(block, attached.map(Ok), Duration::from_millis(now), &mut sink)
     }
 
-    /// Ends a request from this side.
+    /// Cancels a request.
     pub fn cancel(&mut self, now: Millis, number: u64) -> Option<Outcome> {
         self.0.cancel(number, Duration::from_millis(now)).map(Outcome::from)
     }
 
-    /// Does what is due, and appends what may be sent; says when there is more to do.
+    /// Handles everything that is due, appends records that may be sent, and returns when there is more to do.
     pub fn pump(&mut self, now: Millis, block: &mut Block, mut sink: impl FnMut(Outcome)) -> Option<Millis> {
         self.0.on_time(Duration::from_millis(now), &mut |delivery: Delivery| sink(delivery.into()));
         if self.0.pump(Duration::from_millis(now), block, PUMP_BYTES) {
@@ -103,31 +103,31 @@ impl Client {
         self.0.deadline(true).map(|at| at.as_millis() as Millis)
     }
 
-    /// Whether it waits for nothing, and the broker has been told all.
+    /// Whether nothing is outstanding, and everything was sent.
     pub fn is_done(&self) -> bool {
         self.0.outstanding() == 0 && self.0.is_flushed()
     }
 }
 
-/// What a broker's message means for a worker.
+/// Work from a broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Work {
-    /// Something to do.
+    /// A request.
     Request(Token, Body),
-    /// Nobody wants the reply any more.
+    /// The reply isn't wanted any more.
     Cancelled(Token),
 }
 
-impl From<Heard> for Work {
-    fn from(heard: Heard) -> Work {
+impl From<WorkerEvent> for Work {
+    fn from(heard: WorkerEvent) -> Work {
         match heard {
-            Heard::Request(arrival) => Work::Request(arrival.token, arrival.body),
-            Heard::Cancelled(token) => Work::Cancelled(token),
+            WorkerEvent::Request(arrival) => Work::Request(arrival.token, arrival.body),
+            WorkerEvent::Cancelled(token) => Work::Cancelled(token),
         }
     }
 }
 
-/// The worker's session.
+/// Session of a worker.
 pub struct Worker(WorkerSession);
 
 impl std::fmt::Debug for Worker {
@@ -137,17 +137,17 @@ impl std::fmt::Debug for Worker {
 }
 
 impl Worker {
-    /// A worker that isn't connected.
+    /// A worker without a connection.
     pub fn new(service: &str, credit: u32) -> Worker {
         Worker(WorkerSession::new(service, credit))
     }
 
-    /// A connection is there. Appends what is said first.
+    /// A connection is ready. Appends the greeting.
     pub fn connected(&mut self, block: &mut Block) {
         self.0.connected(block);
     }
 
-    /// It is gone, and with it what can't be answered on another.
+    /// The connection is lost, and with it requests that can't be answered on another.
     pub fn disconnected(&mut self, mut sink: impl FnMut(Work)) {
         self.0.disconnected(&mut |heard| sink(heard.into()));
     }
@@ -163,7 +163,7 @@ impl Worker {
         self.0.on_block(block, attached.map(Ok), out, None, &mut |heard| sink(heard.into()))
     }
 
-    /// Gives a reply, or part of one. Says whether anybody wants it.
+    /// Sends a reply, or part of one. Returns whether it is still wanted.
     pub fn reply(&mut self, token: Token, status: Status, part: Option<u32>, body: &Body, out: &mut Block) -> bool {
         self.0.reply(token, status, part, body, out)
     }

@@ -31,7 +31,7 @@ const CRATES: &[Crate] = &[
         known: &[],
     },
     Crate { folder: "crates/files", layers: "path | root | digest | limits | protocol | client server", known: &[] },
-    Crate { folder: "crates/requests", layers: "limits | body | numbered | message | majordomo", known: &[] },
+    Crate { folder: "crates/requests", layers: "limits | body | assembler numbered | message | majordomo", known: &[] },
     Crate {
         folder: "crates/journal",
         layers: "block spool | storage | read | error | types | record | queue recover | segments | directory index \

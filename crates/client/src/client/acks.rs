@@ -1,23 +1,23 @@
-//! Numbers whose outcomes have arrived, until the broker is told.
+//! Acknowledgements of outcomes, until they are sent to the broker.
 
 use std::time::Duration;
 use towpath_requests::numbered::{Block, FromClient};
 
-/// The broker is told at the latest after so long.
+/// Longest delay of an acknowledgement.
 const DELAY: Duration = Duration::from_millis(50);
 
-/// The broker is told when there are so many, even if there is nothing else to tell it.
+/// Outcomes after which acknowledgements are sent even if there is nothing else to send.
 const MANY: u64 = 1024;
 
-/// Ranges of numbers to confirm.
+/// Ranges of numbers to acknowledge.
 #[derive(Debug, Default)]
-pub(super) struct Confirms {
+pub(super) struct Acks {
     ranges: Vec<(u64, u64)>,
     count: u64,
     since: Option<Duration>,
 }
 
-impl Confirms {
+impl Acks {
     #[inline]
     pub fn add(&mut self, number: u64, now: Duration) {
         self.add_range(number, 1, now);
@@ -41,12 +41,12 @@ impl Confirms {
         self.ranges.push((first, count));
     }
 
-    /// When the broker is to be told.
+    /// When they must be sent.
     pub fn due(&self) -> Option<Duration> {
         self.since.map(|since| if self.count >= MANY { since } else { since + DELAY })
     }
 
-    /// The broker is to be told now.
+    /// Sends them at the next opportunity.
     pub fn hurry(&mut self) {
         if let Some(since) = &mut self.since {
             *since = Duration::ZERO;
@@ -54,14 +54,14 @@ impl Confirms {
         }
     }
 
-    /// Nobody needs to be told any more.
+    /// Drops all.
     pub fn clear(&mut self) {
         self.ranges.clear();
         self.count = 0;
         self.since = None;
     }
 
-    /// Appends them, merged.
+    /// Appends all ranges, merged.
     pub fn put(&mut self, block: &mut Block) {
         self.ranges.sort_unstable();
         let mut merged: Option<(u64, u64)> = None;
@@ -76,7 +76,7 @@ impl Confirms {
         };
         for &(first, count) in &self.ranges {
             merged = match merged {
-                // A number can be there twice, if its reply came twice.
+                // A number is there twice if its reply came twice.
                 Some((start, length)) if first <= start + length => Some((start, length.max(first + count - start))),
                 before => {
                     before.into_iter().for_each(&mut put);
@@ -95,15 +95,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_merged_whatever_the_order() {
-        let mut confirms = Confirms::default();
+    fn ranges_are_merged_in_any_order() {
+        let mut acks = Acks::default();
         for number in [5, 6, 3, 4, 9, 6, 1, 10] {
-            confirms.add(number, Duration::ZERO);
+            acks.add(number, Duration::ZERO);
         }
-        assert_eq!(confirms.due(), Some(DELAY));
+        assert_eq!(acks.due(), Some(DELAY));
         let mut block = Block::default();
-        confirms.put(&mut block);
-        assert_eq!(confirms.due(), None);
+        acks.put(&mut block);
+        assert_eq!(acks.due(), None);
         let message = block.drain().next().unwrap();
         let mut rest = &message.block[..];
         let mut said = Vec::new();

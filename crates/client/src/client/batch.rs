@@ -6,8 +6,8 @@ use super::{CallOptions, Client, SubmitError};
 use crate::connection::driver::Guard;
 use towpath_requests::body::Body;
 
-/// Requests that are made one after the other without anything between them. The client does nothing else as long as this is
-/// there, so it isn't to be kept over anything that waits; nor for very many requests, none of which leaves before it is dropped.
+/// Requests that are submitted together. The client does nothing else while this exists, so don't hold it across an await,
+/// nor for very many requests: none is sent before it is dropped.
 pub struct Batch<'a> {
     client: &'a Client,
     state: Option<Guard<'a, State>>,
@@ -18,7 +18,7 @@ impl<'a> Batch<'a> {
         Batch { client, state: Some(client.shared().lock()) }
     }
 
-    /// Makes a request as [`Client::try_send`] does.
+    /// Submits a request like [`Client::try_send`].
     #[inline]
     pub fn try_send(&mut self, service: &str, body: impl Into<Body>, options: CallOptions) -> Result<u64, SubmitError> {
         match &mut self.state {
@@ -30,7 +30,7 @@ impl<'a> Batch<'a> {
 
 impl std::fmt::Debug for Batch<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The client's own would wait for the lock that this has.
+        // The client's own Debug would wait for the lock that this holds.
         f.debug_struct("Batch").finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! A call, and a reply in parts, while they are waited for.
+//! Pending calls, and replies in parts.
 
 use super::Client;
 use super::SubmitError;
@@ -12,9 +12,9 @@ use towpath_requests::numbered::Status;
 /// A worker's reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
-    /// The request's number.
+    /// Number of the request.
     pub number: u64,
-    /// The reply.
+    /// Body of the reply.
     pub body: Body,
 }
 
@@ -22,15 +22,15 @@ pub struct Reply {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// The request ended otherwise: at its worker, at the broker, or by this side's clock.
+    /// The request ended without a reply: at the worker, at the broker, or by this client's clock.
     #[error("{}", .status.describe(.reason))]
     Ended {
-        /// How.
+        /// Status of the outcome.
         status: Status,
-        /// Why, for people.
+        /// Reason for people.
         reason: String,
     },
-    /// It was never made.
+    /// The request was never submitted.
     #[error(transparent)]
     NotMade(#[from] SubmitError),
 }
@@ -42,7 +42,7 @@ impl CallError {
         CallError::Ended { status, reason: first.unwrap_or_default() }
     }
 
-    /// How it ended, if it was made.
+    /// Status of the outcome, if the request was submitted.
     pub fn status(&self) -> Option<Status> {
         match self {
             CallError::Ended { status, .. } => Some(*status),
@@ -51,7 +51,7 @@ impl CallError {
     }
 }
 
-/// The place that a call has at its client until it is over.
+/// Slot of a call at its client until it is over.
 struct Place {
     client: Client,
     number: u64,
@@ -94,7 +94,7 @@ impl Drop for Place {
     }
 }
 
-/// A call that was made: a future of its outcome. Dropping it cancels the request.
+/// A pending call: a future of its outcome. Dropping it cancels the request.
 #[derive(Debug)]
 pub struct Call(Place);
 
@@ -114,17 +114,17 @@ impl Future for Call {
     }
 }
 
-/// Something of a reply in parts.
+/// An item of a reply in parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StreamItem {
-    /// A part. They begin again at 0 when the request is executed again; what came before is void then.
+    /// A part. If the request is executed again, parts start over at 0 and earlier ones are void.
     Part {
-        /// Numbered from 0.
+        /// Part number, from 0.
         number: u32,
-        /// The part.
+        /// Body of the part.
         body: Body,
     },
-    /// The last part: nothing follows.
+    /// The final part.
     Final(Reply),
 }
 
@@ -137,12 +137,12 @@ impl Stream {
         Stream(Place { client, number, place, over: false })
     }
 
-    /// The request's number.
+    /// Number of the request.
     pub fn number(&self) -> u64 {
         self.0.number
     }
 
-    /// The next part, or the final one; `None` behind that, or behind an error. Cancel-safe.
+    /// The next part, or the final one. `None` after that, or after an error. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<StreamItem, CallError>> {
         if self.0.over {
             return None;

@@ -1,10 +1,10 @@
-//! Deadlines of requests. Most have the same time to live, so that they come in order: a queue holds these, a heap the others.
+//! Deadlines of requests. Most have the same time to live and so come in order: a queue holds these, a heap the others.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
-/// Deadlines with the number of their request, some of which may have its outcome already.
+/// Deadlines by request number. The request may have its outcome already.
 #[derive(Debug, Default)]
 pub(super) struct Deadlines {
     in_order: VecDeque<(Duration, u64)>,
@@ -37,7 +37,7 @@ impl Deadlines {
         }
     }
 
-    /// Forgets those that aren't wanted, when most aren't.
+    /// Drops deadlines that aren't wanted, if those are the majority.
     pub fn tidy(&mut self, outstanding: usize, mut wanted: impl FnMut(u64) -> bool) {
         if self.in_order.len() + self.others.len() > 1024 + 4 * outstanding {
             self.in_order.retain(|(_, number)| wanted(*number));

@@ -1,14 +1,14 @@
-//! Which endpoint to try next, and when: one after the other, and with growing waits once all of them have failed.
+//! Choice of the endpoint to try next, and when: each in turn, with growing delays once all have failed.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// The choice of an endpoint.
+/// The current endpoint, and failures so far.
 #[derive(Debug)]
 pub(super) struct Failover {
     endpoints: usize,
     current: usize,
-    /// Attempts, and connections that were soon gone, since the last one that worked.
+    /// Failed attempts and short-lived connections since the last success.
     failures: u32,
     first: Duration,
     most: Duration,
@@ -16,12 +16,12 @@ pub(super) struct Failover {
 }
 
 impl Failover {
-    /// Begins with the first of so many endpoints.
+    /// Starts with the first of several endpoints.
     pub fn new(endpoints: usize, first: Duration, most: Duration) -> Failover {
         Failover { endpoints: endpoints.max(1), current: 0, failures: 0, first, most, random: RandomState::new() }
     }
 
-    /// Which endpoint.
+    /// Index of the current endpoint.
     pub fn current(&self) -> usize {
         self.current
     }
@@ -31,7 +31,7 @@ impl Failover {
         self.failures = 0;
     }
 
-    /// The connection is lost or couldn't be made: it is the next endpoint's turn, after so long.
+    /// The connection failed: moves on to the next endpoint, and returns the delay before trying it.
     pub fn failed(&mut self) -> Duration {
         self.current = (self.current + 1) % self.endpoints;
         self.failures = self.failures.saturating_add(1);
@@ -41,7 +41,7 @@ impl Failover {
         }
         let doublings = (self.failures / all).saturating_sub(1).min(16);
         let wait = self.first.saturating_mul(1 << doublings).min(self.most);
-        // Half to the whole of it: many clients must not come back in step.
+        // Jitter from half to the whole delay, so that many clients don't reconnect in step.
         let random = self.random.hash_one(self.failures) % 1024;
         wait / 2 + wait.mul_f64(random as f64 / 2048.0)
     }
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_endpoint_at_once_and_then_with_growing_waits() {
+    fn all_endpoints_are_tried_before_delays_grow() {
         let (first, most) = (Duration::from_millis(20), Duration::from_secs(1));
         let mut failover = Failover::new(2, first, most);
         failover.succeeded();

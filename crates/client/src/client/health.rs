@@ -1,19 +1,19 @@
-//! What a client can tell people of its connection: whether it works, and what is wrong with it.
+//! Health of a client's connection, for people.
 
-use crate::connection::{NOT_TRIED, Speech};
+use crate::connection::{NOT_TRIED, PeerProtocol};
 use std::time::{Duration, Instant};
 use towpath_sockets::{Endpoint, STABLE_AFTER};
 
-/// A connection to a broker of numbered requests that ends earlier was of no use, though the broker had let this client in: another
-/// client of the same id may have taken it over, and takes over the next one as well. Who comes back at once each time would end that
-/// one's, and so on, a hundred times a second.
+/// Shortest useful connection to a broker of numbered requests. Another client with the same id may have taken over, and
+/// would take over the next connection as well. If both reconnected at once each time, they would disconnect each other a
+/// hundred times a second.
 const LASTS_AFTER: Duration = Duration::from_secs(1);
 
-/// How it stands with the connection that is there, or was last.
+/// State of the current or last connection.
 #[derive(Debug)]
-pub(super) struct Standing {
+pub(super) struct ConnectionHealth {
     failure: String,
-    /// What was wrong with each endpoint since there was a connection.
+    /// Errors by endpoint since the last connection.
     failures: Vec<(Endpoint, String)>,
     misheard: bool,
     refused: bool,
@@ -22,10 +22,10 @@ pub(super) struct Standing {
     ready_at: Option<Instant>,
 }
 
-impl Standing {
-    /// Of a client that hasn't tried yet.
-    pub fn new() -> Standing {
-        Standing {
+impl ConnectionHealth {
+    /// Before the first attempt.
+    pub fn new() -> ConnectionHealth {
+        ConnectionHealth {
             failure: NOT_TRIED.to_owned(),
             failures: Vec::new(),
             misheard: false,
@@ -36,23 +36,23 @@ impl Standing {
         }
     }
 
-    /// Why there is no connection, to any of the endpoints; why the last one was lost, or that the peer says what isn't of its dialect. Empty where the first
-    /// connection is there, and all is well.
+    /// Why no endpoint can be connected to, why the last connection was lost, or that the peer speaks another protocol.
+    /// Empty if nothing is wrong.
     pub fn failure(&self) -> &str {
         &self.failure
     }
 
-    /// Whether what came last isn't of the dialect that is spoken: the peer may be no broker.
-    pub fn is_misheard(&self) -> bool {
+    /// Whether the last message wasn't of the expected dialect: the peer may be no broker.
+    pub fn is_not_majordomo(&self) -> bool {
         self.misheard
     }
 
-    /// Whether the broker doesn't let this client in.
+    /// Whether the broker refuses this client.
     pub fn is_refused(&self) -> bool {
         self.refused
     }
 
-    /// The two sides are set up so that they never agree, or not.
+    /// Records whether the two sides are configured so that they can never agree.
     pub fn set_refused(&mut self, refused: bool) {
         self.refused = refused;
     }
@@ -62,25 +62,25 @@ impl Standing {
         self.stock
     }
 
-    /// Whether a stock broker has said nothing at all.
-    pub fn is_unheard(&self) -> bool {
+    /// Whether a stock broker has sent nothing at all.
+    pub fn is_silent(&self) -> bool {
         self.stock && self.unheard
     }
 
-    /// There is a connection.
-    pub fn connected(&mut self, speech: Speech, now: Instant) {
+    /// Records a new connection.
+    pub fn connected(&mut self, protocol: PeerProtocol, now: Instant) {
         if self.failure == NOT_TRIED {
             self.failure.clear();
         }
         self.failures.clear();
-        self.stock = speech != Speech::Numbered;
+        self.stock = protocol != PeerProtocol::Numbered;
         self.misheard &= self.stock;
         self.refused = false;
         self.unheard = true;
         self.ready_at = Some(now);
     }
 
-    /// A message of a stock broker was understood, or why it wasn't.
+    /// Records that a stock broker's message was understood, or why not.
     pub fn heard(&mut self, endpoint: Option<&Endpoint>, error: Option<&dyn std::fmt::Display>) {
         self.misheard = error.is_some();
         self.unheard = false;
@@ -89,15 +89,15 @@ impl Standing {
         }
     }
 
-    /// The connection is replaced. That the peer isn't understood says more.
+    /// Records that the connection is replaced. A peer that isn't understood is the better explanation.
     pub fn replaced(&mut self, endpoint: Option<&Endpoint>, reason: &str) {
         if !self.misheard {
             self.set(endpoint, reason);
         }
     }
 
-    /// The connection is lost, or couldn't be made. Tells whether it had worked: a broker of numbered requests had said so, if
-    /// `welcomed`, and it lasted; of one to a stock broker nothing else tells that.
+    /// Records a lost or failed connection, and returns whether it had worked: a broker of numbered requests must have sent
+    /// `WELCOME` (`welcomed`) and the connection must have lasted; for a stock broker there is no other sign.
     pub fn lost(&mut self, endpoint: Option<&Endpoint>, reason: &str, welcomed: bool, now: Instant) -> bool {
         self.replaced(endpoint, reason);
         self.misheard = false;

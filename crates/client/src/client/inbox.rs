@@ -1,4 +1,4 @@
-//! What has come for callers and isn't taken yet.
+//! Outcomes and parts that callers haven't taken yet.
 
 use super::Completed;
 use super::session::Delivery;
@@ -7,19 +7,21 @@ use std::task::Waker;
 use towpath_requests::body::Body;
 use towpath_requests::numbered::Status;
 
-/// Owner 0 is whoever receives; others are places in the table of calls, from 1.
+/// Owner of requests whose outcome goes to [`super::Client::receive`]. Other owners are slots in the table of calls, from
+/// 1.
 pub(super) const RECEIVER: u32 = 0;
 
-/// What something that waits costs beside its body: there may be very many small ones.
+/// Memory of a queued delivery beside its body: there may be very many small ones.
 const DELIVERY_BYTES: usize = size_of::<Delivery>();
 
-/// Bytes of memory that something with this body costs while it waits.
+/// Bytes of memory of a queued delivery with this body.
 #[inline]
 fn cost(body: &Body) -> usize {
     DELIVERY_BYTES + body.memory_bytes()
 }
 
-/// Turns the end of a reply into what its caller has: all of it, or not. `has_parts`: some came before, perhaps of another attempt.
+/// Converts the final part of a reply to what the caller gets: the whole reply, or an error. `has_parts`: parts came
+/// before, perhaps of another attempt.
 #[inline]
 fn take_for_whole(delivery: &mut Delivery, streams: bool, has_parts: bool) {
     if delivery.part.is_some() {
@@ -37,18 +39,18 @@ fn take_for_whole(delivery: &mut Delivery, streams: bool, has_parts: bool) {
     (delivery.status, delivery.body) = (Status::PARTS_LOST, Body::from(why));
 }
 
-/// A call or a stream whose caller waits.
+/// A call or a stream.
 #[derive(Debug, Default)]
 struct Call {
     waker: Option<Waker>,
-    /// What has come: for a call the outcome, for a stream its parts too.
+    /// The outcome of a call; the parts and outcome of a stream.
     arrived: VecDeque<Delivery>,
     streams: bool,
-    /// Parts have come for it.
+    /// Parts have come.
     has_parts: bool,
 }
 
-/// Outcomes for whoever receives, and for calls.
+/// Outcomes for [`super::Client::receive`], and for calls.
 #[derive(Debug)]
 pub(super) struct Inbox {
     completed: VecDeque<Completed>,
@@ -66,7 +68,7 @@ impl Inbox {
             completed: VecDeque::new(),
             completed_bytes: 0,
             bytes: 0,
-            // The place of whoever receives is never used.
+            // Slot 0 is the receiver's and unused here.
             calls: vec![Call::default()],
             free: Vec::new(),
             parts_dropped: 0,
@@ -74,18 +76,18 @@ impl Inbox {
         }
     }
 
-    /// Outcomes that wait for whoever receives.
+    /// Outcomes for the receiver.
     #[inline]
     pub fn completed(&self) -> usize {
         self.completed.len()
     }
 
-    /// Bytes of memory of all that waits.
+    /// Bytes of memory of everything queued.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Parts of replies that nobody had asked for.
+    /// Parts that were dropped because nobody streams that reply.
     pub fn parts_dropped(&self) -> u64 {
         self.parts_dropped
     }
@@ -95,7 +97,7 @@ impl Inbox {
         &mut self.wakers
     }
 
-    /// A place for a call.
+    /// Allocates a slot for a call.
     pub fn add_call(&mut self, streams: bool) -> u32 {
         let call = Call { streams, ..Call::default() };
         if let Some(place) = self.free.pop() {
@@ -106,21 +108,21 @@ impl Inbox {
         (self.calls.len() - 1) as u32
     }
 
-    /// The caller is gone, or has its outcome.
+    /// Frees the slot of a call.
     pub fn remove_call(&mut self, place: u32) {
         while self.take(place).is_some() {}
         self.calls[place as usize] = Call::default();
         self.free.push(place);
     }
 
-    /// What has come for a call.
+    /// Takes the next delivery of a call.
     pub fn take(&mut self, place: u32) -> Option<Delivery> {
         let delivery = self.calls[place as usize].arrived.pop_front()?;
         self.bytes -= cost(&delivery.body);
         Some(delivery)
     }
 
-    /// Whom to wake when something comes for a call.
+    /// Registers the waker of a call.
     pub fn wait(&mut self, place: u32, waker: &Waker) {
         match &mut self.calls[place as usize].waker {
             Some(known) => known.clone_from(waker),
@@ -128,7 +130,7 @@ impl Inbox {
         }
     }
 
-    /// Takes one outcome for whoever receives.
+    /// Takes one outcome for the receiver.
     pub fn take_completed(&mut self) -> Option<Completed> {
         let completed = self.completed.pop_front()?;
         let bytes = cost(&completed.body);
@@ -137,12 +139,12 @@ impl Inbox {
         Some(completed)
     }
 
-    /// Takes all outcomes for whoever receives; gives their number.
+    /// Takes all outcomes for the receiver and returns their count.
     pub fn take_all_completed(&mut self, out: &mut Vec<Completed>) -> usize {
         let count = self.completed.len();
         self.bytes -= std::mem::take(&mut self.completed_bytes);
         if out.is_empty() {
-            // Both keep their memory, and nothing is copied.
+            // Swaps the buffers: both keep their memory, and nothing is copied.
             let empty = VecDeque::from(std::mem::take(out));
             *out = std::mem::replace(&mut self.completed, empty).into();
         } else {
@@ -151,7 +153,7 @@ impl Inbox {
         count
     }
 
-    /// Puts an outcome, or a part, where it belongs.
+    /// Queues an outcome or a part for its owner.
     #[inline]
     pub fn deliver(&mut self, mut delivery: Delivery) {
         if delivery.owner == RECEIVER {
@@ -185,7 +187,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// How a call's outcome is told that ended so, behind so many parts.
+    /// Status that a caller gets for an outcome after this many parts.
     fn told(streams: bool, parts: u32, status: Status) -> Status {
         let mut inbox = Inbox::new();
         let owner = inbox.add_call(streams);
@@ -201,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_is_told_as_whole_where_it_is() {
+    fn callers_get_whole_replies_or_an_error() {
         for (streams, parts, status, expected) in [
             (true, 0, Status::OK, Status::OK),
             (true, 2, Status::IN_PARTS, Status::OK),

@@ -1,9 +1,9 @@
 //! The client: requests to services, and their outcomes.
 //!
-//! A [`Client`] holds every request until its outcome is here. A connection that is lost is replaced by one to the next of its
-//! endpoints, and everything without an outcome is sent again; a broker of numbered requests executes none of them twice
-//! because of that, and no outcome is delivered twice. A stock Majordomo broker has no numbers: it is asked one thing at a
-//! time, and may execute again what was under way when a connection was lost.
+//! A [`Client`] holds every request until it has the outcome. A lost connection is replaced by one to the next of its
+//! endpoints, and everything without an outcome is resent. A broker of numbered requests executes none of them twice
+//! because of that, and no outcome is delivered twice. A stock Majordomo broker has no numbers: it gets one request at a
+//! time, and may execute the outstanding one again when a connection was lost.
 //!
 //! ```no_run
 //! use towpath_client::client::{Client, ClientOptions};
@@ -46,19 +46,19 @@ use towpath_requests::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX, SERVICE_BYTES_MA
 use towpath_requests::numbered::{ClientId, Status};
 use towpath_sockets::{Endpoint, SocketError};
 
-/// How long closing waits for what is still to be sent.
+/// How long closing waits for queued messages.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// How a client behaves.
+/// Options of a client.
 #[derive(Debug, Clone)]
 pub struct ClientOptions {
-    /// Requests without an outcome, and outcomes not yet received, before [`Client::send`] waits.
+    /// Most requests without an outcome, and outcomes not yet received; beyond it [`Client::send`] waits.
     pub outstanding_max: usize,
-    /// Bytes of memory that requests without an outcome may take; one that is larger is taken alone.
+    /// Most bytes of memory of requests without an outcome. A larger request is taken alone.
     pub outstanding_bytes_max: usize,
-    /// Bytes of outcomes not yet received, before nothing more is read from the connection until half of them are.
+    /// Bytes of outcomes not yet received above which the connection isn't read, until half are.
     pub received_bytes_max: usize,
-    /// The connection.
+    /// Options of the connection.
     pub link: LinkOptions,
 }
 
@@ -73,39 +73,39 @@ impl Default for ClientOptions {
     }
 }
 
-/// How one request is made.
+/// Options of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CallOptions {
-    /// How long it may take; `None`: as the broker has it, without a limit on this side.
+    /// Time to live. `None`: the broker's default, and no limit on this side.
     pub ttl: Option<Duration>,
-    /// It needn't be journalled: it is lost if the broker and this client both die.
+    /// Not journalled: lost if the broker and this client both die.
     pub volatile: bool,
 }
 
 /// An outcome for [`Client::receive`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Completed {
-    /// The request's number.
+    /// Number of the request.
     pub number: u64,
-    /// How it ended.
+    /// Status of the outcome.
     pub status: Status,
-    /// The reply, or the reason.
+    /// Reply, or reason.
     pub body: Body,
 }
 
-/// What became of the wait for a request to be durable.
+/// Result of waiting for a request to be durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Accepted {
-    /// It is in the broker's journal, and on the disk.
+    /// Durable in the broker's journal.
     Durable,
-    /// Its outcome is here, so that nothing is left to be lost; or it never was.
+    /// The outcome has arrived, so nothing can be lost any more; or the request never existed.
     Over,
-    /// The broker keeps no journal.
+    /// The broker has no journal.
     NoJournal,
 }
 
-/// Where a client stands.
+/// State of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClientStatus {
@@ -113,50 +113,50 @@ pub struct ClientStatus {
     pub outstanding: usize,
     /// Bytes of memory that they take.
     pub outstanding_bytes: usize,
-    /// What has been counted.
+    /// Counters since the client was made.
     pub counters: Counters,
-    /// Parts of replies that nobody had asked for by [`Client::stream`].
+    /// Parts that were dropped because the request wasn't made by [`Client::stream`].
     pub parts_dropped: u64,
-    /// The endpoint that it is connected to.
+    /// Endpoint of the connection.
     pub connected: Option<Endpoint>,
-    /// Whether requests are numbered there.
+    /// Whether the broker takes numbered requests.
     pub numbered: bool,
-    /// Why there is no connection, why the last one was lost, or that the peer isn't understood; for people. Empty where nothing has
-    /// gone wrong.
+    /// Why there is no connection, why the last one was lost, or that the peer isn't understood. For people; empty if
+    /// nothing is wrong.
     pub failure: String,
-    /// The last refusal of a broker's, while requests wait to be sent again because of one.
+    /// The last refusal by a broker, while refused requests wait to be resent.
     pub refused: Option<Refused>,
-    /// Whether the connection that is there, or was last, is to a stock broker.
+    /// Whether the current or last connection is to a stock broker.
     pub is_stock: bool,
-    /// Whether what such a broker sent last isn't Majordomo: it may be no broker.
-    pub is_misheard: bool,
-    /// Whether nothing at all has come from such a broker: it may speak another dialect.
-    pub is_unheard: bool,
-    /// Whether the broker doesn't let this client in, such as for want of a password.
+    /// Whether a stock broker's last message isn't Majordomo: it may be no broker.
+    pub is_not_majordomo: bool,
+    /// Whether a stock broker has sent nothing: it may speak another dialect.
+    pub is_silent: bool,
+    /// Whether the broker refuses this client, for example for want of a password.
     pub is_refused: bool,
 }
 
-/// Why a request isn't taken.
+/// Why a request isn't accepted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubmitError {
-    /// As many requests or bytes are outstanding as may be; the body comes back. Not from methods that wait.
+    /// Too many requests or bytes are outstanding. Returns the body. Not from methods that wait.
     #[error("as many requests are outstanding as may be")]
     Full(Body),
-    /// The service's name.
+    /// The service name is empty or too long.
     #[error("a service's name has 1 to {SERVICE_BYTES_MAX} bytes, and this one {0}")]
     BadService(usize),
-    /// The body isn't in memory, and not in a file of this crate either.
+    /// The body is neither in memory nor in a file of this crate.
     #[error("a body of this kind can't be sent")]
     BadBody,
-    /// The body has several frames, which are in memory on their way, and is too large for that, or has too many.
+    /// A body of several frames, which is sent from memory, is too large or has too many frames.
     #[error(
         "a body of several frames has up to {BODY_FRAMES_MAX}, and {BODY_BYTES_MAX} bytes; this one {frames}, and {bytes}"
     )]
     TooLarge {
-        /// How many frames it has.
+        /// Frames of the body.
         frames: usize,
-        /// Bytes of all of them.
+        /// Bytes of the body.
         bytes: u64,
     },
     /// The client is closed.
@@ -164,8 +164,8 @@ pub enum SubmitError {
     Closed(String),
 }
 
-/// A client of one broker, or of several of which it uses one at a time. Cheap to clone; all clones are the same client. When
-/// the last one is dropped, requests without an outcome are given up.
+/// A client of one broker, or of several of which it uses one at a time. Cheap to clone; all clones are the same client.
+/// Dropping the last clone gives up all requests without an outcome.
 #[derive(Clone)]
 pub struct Client {
     owner: Arc<Owner>,
@@ -190,8 +190,8 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// A client with a name of its own, driven by a task on the current tokio runtime. It connects to the first endpoint, and to
-    /// the next one when that fails, for as long as it lives; requests may be made before it is connected.
+    /// Makes a client with a random id, driven by a task on the current tokio runtime. It connects to the first endpoint,
+    /// and to the next one when that fails, for as long as it lives. Requests may be submitted before it is connected.
     ///
     /// # Errors
     /// Without an endpoint, for options that can't work ([`SocketError::Option`]), outside of a runtime, or if the system has no event
@@ -205,20 +205,21 @@ impl Client {
         Client::start(ClientId(name), false, endpoints, options)
     }
 
-    /// The same with a given name, by which brokers know the client: for one that is to have the outcomes of requests that it made
-    /// before it was killed.
+    /// Makes a client with a given id, by which brokers know it: to get the outcomes of requests that it submitted before
+    /// it was killed.
     ///
-    /// Every client numbers its requests from 1, and a broker goes by name and number alone. To one that knows the name, the first
-    /// request is the former first one again, whatever it asks now:
-    /// - if that has an outcome that was never received, this is its outcome, and what is asked now is not executed;
-    /// - if it is still being executed, its outcome will be;
-    /// - if its outcome was received, the number is over: the request is ignored, and without [`CallOptions::ttl`] it waits for ever.
+    /// Every client numbers its requests from 1, and a broker matches by id and number alone. To a broker that knows the
+    /// id, the first request is the former first request again, whatever it asks now:
+    /// - if that has an outcome that was never received, that outcome is delivered, and the new request isn't executed;
+    /// - if it is still being executed, its outcome will be delivered;
+    /// - if its outcome was received, the number is over: the request is ignored, and without [`CallOptions::ttl`] it waits
+    ///   for ever.
     ///
-    /// So a name is given again only to who makes the same requests in the same order, and has received none of their outcomes;
-    /// anything else takes a new one, as [`Client::connect`] does. A broker forgets a name of which nothing is left when its connection
-    /// ends; other names five minutes later, or a week if they have requests in the journal, unless it is told otherwise.
+    /// So reuse an id only for the same requests in the same order, of which no outcome was received. Otherwise take a new
+    /// one, as [`Client::connect`] does. A broker forgets an id when its connection ends if nothing is left of it;
+    /// otherwise after five minutes, or after a week if it has requests in the journal, unless its options say otherwise.
     ///
-    /// Two clients must not have one name at a time: each connection ends the other's, again and again, and either gets the
+    /// Two clients must not use one id at a time: each connection ends the other's, again and again, and either may get the
     /// other's outcomes.
     pub fn connect_as(id: ClientId, endpoints: &[Endpoint], options: ClientOptions) -> Result<Client, SocketError> {
         Client::start(id, true, endpoints, options)
@@ -245,13 +246,13 @@ impl Client {
         &self.owner.shared
     }
 
-    /// Makes a request, and waits for its outcome. Dropping the future cancels the request. A reply in parts is for
+    /// Submits a request and waits for its outcome. Dropping the future cancels the request. A reply in parts needs
     /// [`Client::stream`]: here it ends with [`Status::PARTS_LOST`](towpath_requests::numbered::Status::PARTS_LOST).
     pub async fn call(&self, service: &str, body: impl Into<Body>) -> Result<Reply, CallError> {
         self.call_with(service, body, CallOptions::default()).await
     }
 
-    /// The same with options.
+    /// Like [`Client::call`], with options.
     pub async fn call_with(
         &self,
         service: &str,
@@ -262,9 +263,9 @@ impl Client {
         Call::new(self.clone(), number, place).await
     }
 
-    /// Makes a request of which the reply may come in parts. Dropping the stream cancels the request. Parts that aren't taken wait in
-    /// memory; beyond [`ClientOptions::received_bytes_max`] nothing more is read for any request of this client, and a broker that
-    /// can't get rid of what it has to say ends the connection. So who reads slowly has a client of its own.
+    /// Submits a request whose reply may come in parts. Dropping the stream cancels the request. Parts that aren't taken
+    /// are held in memory; beyond [`ClientOptions::received_bytes_max`] nothing more is read for any request of this
+    /// client, and a broker that can't send ends the connection. Use a client of its own for a slow reader.
     pub async fn stream(
         &self,
         service: &str,
@@ -307,7 +308,7 @@ impl Client {
             }
             let room = self.owner.notices.room.notified();
             let _wanted = RoomWanted::new(self);
-            // Room that came before anybody was known to wait for it wasn't told of.
+            // Room that became free before this waiter was registered wasn't announced to it.
             if !self.shared().lock().has_room(&body) {
                 room.await;
             }
@@ -328,31 +329,31 @@ impl Client {
         Ok(number)
     }
 
-    /// Makes a request of which the outcome comes by [`Client::receive`]; gives its number. Waits while too much is outstanding,
-    /// so somebody must receive. A number may be cancelled, and waited for by [`Client::accepted`].
+    /// Submits a request whose outcome is delivered by [`Client::receive`], and returns its number. Waits while too much is
+    /// outstanding, so outcomes must be received. The number serves to cancel, and for [`Client::accepted`].
     pub async fn send(&self, service: &str, body: impl Into<Body>, options: CallOptions) -> Result<u64, SubmitError> {
         self.submit(service, body.into(), options, |_| RECEIVER).await
     }
 
-    /// The same without waiting: [`SubmitError::Full`] gives the body back.
+    /// Like [`Client::send`] without waiting: [`SubmitError::Full`] returns the body.
     #[inline]
     pub fn try_send(&self, service: &str, body: impl Into<Body>, options: CallOptions) -> Result<u64, SubmitError> {
         self.submit_now(service, body.into(), options, |_| RECEIVER)
     }
 
-    /// Many requests like those of [`Client::try_send`] at less cost for each.
+    /// Submits many requests like [`Client::try_send`] at less cost each.
     pub fn batch(&self) -> Batch<'_> {
         Batch::new(self)
     }
 
-    /// The next outcome of a request made by [`Client::send`], in the order in which they come; `None`: the client is closed.
+    /// The next outcome of requests submitted by [`Client::send`], in the order of arrival. `None`: the client is closed.
     /// Cancel-safe.
     pub async fn receive(&self) -> Option<Completed> {
         self.receive_by(Inbox::take_completed).await
     }
 
-    /// Appends all outcomes that are here, at least one; gives their number, which is 0 only if the client is closed. An empty
-    /// vector is filled without copying anything. Cancel-safe.
+    /// Appends all available outcomes, waiting for at least one, and returns their count, which is 0 only if the client is
+    /// closed. An empty vector is filled without copying. Cancel-safe.
     pub async fn receive_many(&self, out: &mut Vec<Completed>) -> usize {
         let take = |inbox: &mut Inbox| Some(inbox.take_all_completed(out)).filter(|count| *count > 0);
         self.receive_by(take).await.unwrap_or(0)
@@ -378,7 +379,7 @@ impl Client {
         }
     }
 
-    /// Ends a request from this side, with [`Status::CANCELLED`]. Says whether it had no outcome yet.
+    /// Cancels a request, which ends with [`Status::CANCELLED`]. Returns whether it had no outcome yet.
     pub fn cancel(&self, number: u64) -> bool {
         let mut state = self.shared().lock();
         let cancelled = state.cancel(number);
@@ -386,7 +387,7 @@ impl Client {
         cancelled
     }
 
-    /// Waits until a request is durable, or it is clear that it won't be. Without a connection that may take long.
+    /// Waits until a request is durable, or never will be. Without a connection that may take long.
     pub async fn accepted(&self, number: u64) -> Accepted {
         loop {
             let news = self.owner.notices.accepted.notified();
@@ -403,7 +404,7 @@ impl Client {
         }
     }
 
-    /// Where it stands.
+    /// Current state.
     pub fn status(&self) -> ClientStatus {
         let state = self.shared().lock();
         let connected = state.connected();
@@ -414,17 +415,17 @@ impl Client {
             parts_dropped: state.inbox.parts_dropped(),
             numbered: connected.is_some_and(|(_, numbered)| numbered),
             connected: connected.map(|(endpoint, _)| endpoint.clone()),
-            failure: state.standing.failure().to_owned(),
+            failure: state.health.failure().to_owned(),
             refused: state.session.refused().cloned(),
-            is_stock: state.standing.is_stock(),
-            is_misheard: state.standing.is_misheard(),
-            is_unheard: state.standing.is_unheard(),
-            is_refused: state.standing.is_refused(),
+            is_stock: state.health.is_stock(),
+            is_not_majordomo: state.health.is_not_majordomo(),
+            is_silent: state.health.is_silent(),
+            is_refused: state.health.is_refused(),
         }
     }
 
-    /// Tells the broker what it may forget, and closes the connection. Requests without an outcome are given up; the broker keeps
-    /// only those of a client with a given name ([`Client::connect_as`]), which may come back for them.
+    /// Tells the broker what it may forget, and closes the connection. Requests without an outcome are given up; the broker
+    /// keeps only those of a client with a given id ([`Client::connect_as`]), which may come back for them.
     pub async fn close(&self) {
         let mut state = self.shared().lock();
         state.closing = true;
@@ -433,7 +434,7 @@ impl Client {
     }
 }
 
-/// Somebody waits for room.
+/// Registration of a caller that waits for room.
 struct RoomWanted<'a>(&'a Client);
 
 impl<'a> RoomWanted<'a> {

@@ -1,54 +1,54 @@
-//! Requests that have no outcome yet, by number.
+//! Outstanding requests by number.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use towpath_requests::body::Body;
 
-/// The ring may be so many times as long as there are requests in it, beside a constant, before one that others overtook is
-/// put aside.
+/// The ring may be this many times longer than its requests, plus a constant, before an overtaken request is moved out of
+/// it.
 const SPARSE: usize = 4;
 const SPARSE_CONSTANT: usize = 4096;
 
-/// Where a request stands on the present connection.
+/// State of a request on the current connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     /// To be sent.
     Waiting,
     /// Sent.
     Sent,
-    /// Refused; to be sent when its time has come.
+    /// Refused; resent at its time.
     Held,
-    /// It has its outcome.
+    /// Has its outcome.
     Done,
 }
 
-/// A request that is held until its outcome is here.
+/// An outstanding request.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub body: Body,
     pub deadline: Option<Duration>,
-    /// The number of its service's name.
+    /// Index of the service's name.
     pub service: u32,
-    /// Who is told.
+    /// Who gets the outcome.
     pub owner: u32,
-    /// The number that the next part of the reply has, unless they begin again; 0 where none came on the present connection.
+    /// Next part number, unless parts start over. 0 if none came on this connection.
     pub next_part: u32,
     pub state: State,
     pub volatile: bool,
-    /// It is in the broker's journal.
+    /// Durable in the broker's journal.
     pub accepted: bool,
-    /// It has been sent before.
+    /// Was sent before.
     pub sent_before: bool,
     /// The broker may have it.
     pub known: bool,
-    /// A broker may have had it on an earlier connection, whatever the present one says.
+    /// A broker may have had it on an earlier connection, whatever the current one says.
     pub elsewhere: bool,
 }
 
-/// A ring of requests in the order of their numbers, and those that fell behind.
+/// A ring of requests in order of number, and those that were overtaken.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// The number of the ring's first place.
+    /// Number of the ring's first slot.
     base: u64,
     ring: VecDeque<Entry>,
     stragglers: BTreeMap<u64, Entry>,
@@ -65,12 +65,12 @@ impl Table {
         self.outstanding
     }
 
-    /// The number that the next request will have.
+    /// Number of the next request.
     pub fn next_number(&self) -> u64 {
         self.base + self.ring.len() as u64
     }
 
-    /// The lowest number without an outcome, or the next one.
+    /// Lowest number without an outcome, or the next number.
     pub fn lowest(&self) -> u64 {
         self.stragglers.keys().next().copied().unwrap_or(self.base)
     }
@@ -85,7 +85,7 @@ impl Table {
         number
     }
 
-    /// The first in the ring is waited for while very many behind it are done: it makes room for them to be forgotten.
+    /// Moves the ring's first request aside if very many behind it are done, so that these can be dropped.
     fn put_aside(&mut self) {
         if let Some(first) = self.ring.pop_front() {
             self.stragglers.insert(self.base, first);
@@ -110,7 +110,7 @@ impl Table {
         (entry.state != State::Done).then_some(entry)
     }
 
-    /// Ends a request: its body and its place are given back. `look` sees it for the last time, and may take what it wants.
+    /// Ends a request and frees its slot. `look` sees the entry last and may take from it.
     #[inline]
     pub fn finish<T>(&mut self, number: u64, look: impl FnOnce(&mut Entry) -> T) -> Option<T> {
         let Some(place) = number.checked_sub(self.base) else {
@@ -132,7 +132,7 @@ impl Table {
         Some(seen)
     }
 
-    /// The first request from this number on that waits to be sent.
+    /// The first request from this number on that is to be sent.
     #[inline]
     pub fn next_waiting(&mut self, from: u64) -> Option<(u64, &mut Entry)> {
         if from < self.base {
@@ -149,7 +149,7 @@ impl Table {
         self.ring.get_mut(place).map(|entry| (base + place as u64, entry))
     }
 
-    /// All requests without an outcome, in the order of their numbers.
+    /// Requests without an outcome, in order of number.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut Entry)> {
         let base = self.base;
         let ring = self.ring.iter_mut().enumerate().map(move |(place, entry)| (base + place as u64, entry));
@@ -157,7 +157,7 @@ impl Table {
         all.filter(|(_, entry)| entry.state != State::Done)
     }
 
-    /// Requests without an outcome whose numbers are `first` and `count - 1` that follow.
+    /// Requests without an outcome among `count` numbers from `first`.
     pub fn range_mut(&mut self, first: u64, count: u64) -> impl Iterator<Item = &mut Entry> {
         let end = first.saturating_add(count);
         let length = self.ring.len() as u64;
@@ -167,7 +167,7 @@ impl Table {
         aside.chain(self.ring.range_mut(from..to.max(from))).filter(|entry| entry.state != State::Done)
     }
 
-    /// Numbers that have their outcome although lower ones don't, as ranges.
+    /// Ranges of numbers that have their outcome although lower ones don't.
     pub fn done_ranges(&self) -> Vec<(u64, u64)> {
         let mut ranges: Vec<(u64, u64)> = Vec::new();
         let mut add = |first: u64, count: u64| match ranges.last_mut() {

@@ -1,15 +1,15 @@
-//! Names of services, each kept once as long as requests refer to it: a request holds a small number instead.
+//! Interned names of services: each is stored once, and requests hold a small index.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The names, by number.
+/// The names by index, with reference counts.
 #[derive(Debug, Default)]
 pub(super) struct Services {
     names: Vec<Name>,
     numbers: HashMap<Arc<[u8]>, u32>,
     free: Vec<u32>,
-    /// The one that was asked for last, which most likely is the next one too: it stays.
+    /// The last one used, probably the next one too. It is never dropped.
     last: u32,
 }
 
@@ -20,7 +20,7 @@ struct Name {
 }
 
 impl Services {
-    /// The number of a service, which has one more reference then.
+    /// Index of a service, with one more reference.
     #[inline]
     pub fn refer(&mut self, service: &[u8]) -> u32 {
         if let Some(last) = self.names.get_mut(self.last as usize).filter(|last| *last.name == *service) {
@@ -53,13 +53,13 @@ impl Services {
         self.last
     }
 
-    /// The name.
+    /// Name of a service.
     #[inline]
     pub fn name(&self, number: u32) -> &[u8] {
         self.names.get(number as usize).map_or(&[], |name| &name.name)
     }
 
-    /// One reference less.
+    /// Releases a reference.
     #[inline]
     pub fn release(&mut self, number: u32) {
         if let Some(name) = self.names.get_mut(number as usize) {
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_kept_as_long_as_they_are_referred_to() {
+    fn names_live_as_long_as_their_references() {
         let mut services = Services::default();
         let numbers: Vec<u32> = (0..1000).map(|n| services.refer(format!("service {n}").as_bytes())).collect();
         assert_eq!(services.refer(b"service 7"), numbers[7]);

@@ -1,12 +1,12 @@
-//! What a client has asked for and not yet heard of: the protocol without a socket, a thread or a clock.
+//! Protocol state of a client: outstanding requests, without a socket, thread or clock.
 //!
-//! Every request is held here until its outcome is here, and is sent on every connection until then, in the order of the
-//! numbers. Each gets exactly one outcome; replies that come again are confirmed again, and dropped.
+//! Every request is held until its outcome has arrived, and is resent on every new connection in order of number. Each gets
+//! exactly one outcome; duplicate replies are acknowledged again and dropped.
 
 mod receive;
 mod send;
 
-use super::acks::Confirms;
+use super::acks::Acks;
 use super::deadlines::Deadlines;
 use super::outstanding::{Entry, State, Table};
 use super::services::Services;
@@ -17,65 +17,65 @@ use std::time::Duration;
 use towpath_requests::body::Body;
 use towpath_requests::numbered::{Block, ClientId, FromClient, Status};
 
-/// Refused requests that wait for their time; while there are so many, no new ones are sent.
+/// Most refused requests that wait for their retry. At this many, no new ones are sent.
 const HELD_MAX: usize = 1024;
 
-/// The longest that a refused request waits, whatever the broker says.
+/// Longest delay of a retry, whatever the broker says.
 const RETRY_MOST: Duration = Duration::from_secs(60);
 
-/// What an entry costs beside the memory of its body.
+/// Memory of an entry beside its body.
 const ENTRY_BYTES: usize = size_of::<Entry>();
 
-/// A request to be.
+/// A request to submit.
 #[derive(Debug, Clone)]
 pub(crate) struct NewRequest<'a> {
-    /// Which service.
+    /// Name of the service.
     pub service: &'a [u8],
-    /// The body.
+    /// Body.
     pub body: Body,
-    /// How long it may take.
+    /// Time to live.
     pub ttl: Option<Duration>,
-    /// It needn't be journalled.
+    /// Not journalled.
     pub volatile: bool,
-    /// Comes back with what is delivered.
+    /// Returned with each delivery.
     pub owner: u32,
 }
 
 /// An outcome, or part of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Delivery {
-    /// The request's number.
+    /// Number of the request.
     pub number: u64,
-    /// Whose request it was.
+    /// Owner of the request.
     pub owner: u32,
-    /// How it ended.
+    /// Status.
     pub status: Status,
-    /// A part, numbered from 0; the last one has no such number.
+    /// Part number, from 0; the final part has none.
     pub part: Option<u32>,
-    /// The reply, or the reason.
+    /// Reply, or reason.
     pub body: Body,
 }
 
-/// What has been counted since the beginning.
+/// Counters since the session was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
-    /// Requests that were sent once more because a connection was lost.
+    /// Requests resent because a connection was lost.
     pub resent: u64,
-    /// Requests that were sent once more because the broker had refused them for a while.
+    /// Requests resent because the broker had refused them temporarily.
     pub retried: u64,
-    /// Replies that came once more, and were dropped.
+    /// Duplicate replies, dropped.
     pub duplicates: u64,
-    /// Connections on which the broker was another one than before, or had been started again.
+    /// Connections to another broker than before, or to a restarted one.
     pub restarts: u64,
 }
 
-/// A broker has refused a request for a while, and it is sent again later.
+/// A temporary refusal by a broker. The request is resent later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
-    /// What for.
+    /// Status of the refusal.
     pub status: Status,
-    /// Why, for people.
+    /// Reason for people.
     pub reason: String,
 }
 
@@ -85,23 +85,23 @@ impl fmt::Display for Refused {
     }
 }
 
-/// What is known of the present connection.
+/// State of the current connection.
 enum Link {
     Down,
-    /// HELLO is out, WELCOME is awaited until then.
+    /// HELLO was sent; WELCOME must come until then.
     Greeting(Duration),
     Numbered {
         requests_max: usize,
         bytes_max: u64,
         journal: bool,
     },
-    /// One request at a time; which one is out.
+    /// To a stock broker: one request at a time, and the number of the outstanding one.
     Stock(Option<u64>),
-    /// A reply could still come for a request that nobody waits for: nothing more can be asked here.
+    /// A reply to a cancelled request might still come, so this connection can't be used for another.
     Spoiled(&'static str),
 }
 
-/// The client's side of numbered requests, and of stock Majordomo.
+/// Client session for numbered requests and stock Majordomo.
 pub(crate) struct Session {
     client: ClientId,
     requests_max: usize,
@@ -111,16 +111,15 @@ pub(crate) struct Session {
     services: Services,
     link: Link,
     epoch: Option<u64>,
-    /// The lowest number without an outcome when this connection began.
+    /// Lowest number without an outcome at the start of this connection.
     greeted_with: u64,
-    /// From here on, requests have not been looked at on this connection.
+    /// Requests from here on haven't been considered on this connection.
     cursor: u64,
     again: VecDeque<u64>,
     held: BinaryHeap<Reverse<(Duration, u64)>>,
     deadlines: Deadlines,
-    confirms: Confirms,
-    /// Requests whose outcome came from this side, until the broker's is here too, with the bytes of their bodies: they take
-    /// their place there until then.
+    acks: Acks,
+    /// Requests that were ended on this side and still count at the broker, with the bytes of their bodies.
     abandoned: BTreeMap<u64, u64>,
     cancels: Vec<u64>,
     bytes: usize,
@@ -129,14 +128,14 @@ pub(crate) struct Session {
     counters: Counters,
     /// The last refusal.
     refused: Option<Refused>,
-    /// The broker can't write what is asked of it, and nothing that was asked since has come to anything.
-    is_turned_away: bool,
+    /// The broker has no storage, and nothing has succeeded since it said so.
+    lacks_storage: bool,
     /// Brokers in a row that were left for that.
     left: usize,
 }
 
 impl Session {
-    /// Nothing asked yet, not connected. Bounds are on what has no outcome yet, in requests and bytes of memory.
+    /// A session without requests or connection. Limits are on requests without an outcome, in count and bytes of memory.
     pub fn new(client: ClientId, requests_max: usize, bytes_max: usize, welcome_timeout: Duration) -> Session {
         Session {
             client,
@@ -152,7 +151,7 @@ impl Session {
             again: VecDeque::new(),
             held: BinaryHeap::new(),
             deadlines: Deadlines::default(),
-            confirms: Confirms::default(),
+            acks: Acks::default(),
             abandoned: BTreeMap::new(),
             cancels: Vec::new(),
             bytes: 0,
@@ -160,7 +159,7 @@ impl Session {
             in_flight_bytes: 0,
             counters: Counters::default(),
             refused: None,
-            is_turned_away: false,
+            lacks_storage: false,
             left: 0,
         }
     }
@@ -179,12 +178,12 @@ impl Session {
         self.counters
     }
 
-    /// The last refusal, while requests wait to be sent again because of one.
+    /// The last refusal, while refused requests wait to be resent.
     pub fn refused(&self) -> Option<&Refused> {
         self.refused.as_ref().filter(|_| !self.held.is_empty())
     }
 
-    /// Whether one more request of so many bytes is taken, if `taken` places of the bound are taken by something else.
+    /// Whether a request with this body is accepted if `taken` slots are used by others.
     #[inline]
     pub fn has_room(&self, body: &Body, taken: usize) -> bool {
         let outstanding = self.table.outstanding();
@@ -192,7 +191,7 @@ impl Session {
             && (self.bytes + ENTRY_BYTES + body.memory_bytes() <= self.bytes_max || outstanding == 0)
     }
 
-    /// Takes a request, which must have been asked for room; gives its number.
+    /// Submits a request for which there is room, and returns its number.
     #[inline]
     pub fn submit(&mut self, request: NewRequest<'_>, now: Duration) -> u64 {
         self.bytes += ENTRY_BYTES + request.body.memory_bytes();
@@ -218,7 +217,7 @@ impl Session {
         number
     }
 
-    /// A connection to a broker of numbered requests is there. Appends what is said first.
+    /// A connection to a broker of numbered requests is ready. Appends the greeting.
     pub fn connected(&mut self, now: Duration, block: &mut Block) {
         self.begin();
         self.link = Link::Greeting(now.saturating_add(self.welcome_timeout));
@@ -226,7 +225,7 @@ impl Session {
         FromClient::hello(block, self.client, self.greeted_with);
     }
 
-    /// A connection to a stock broker is there.
+    /// A connection to a stock broker is ready.
     pub fn connected_to_stock(&mut self) {
         self.begin();
         self.link = Link::Stock(None);
@@ -243,41 +242,40 @@ impl Session {
         self.held.clear();
         self.cancels.clear();
         self.abandoned.clear();
-        self.confirms.clear();
-        self.is_turned_away = false;
+        self.acks.clear();
+        self.lacks_storage = false;
         (self.in_flight, self.in_flight_bytes) = (0, 0);
     }
 
-    /// The connection is gone.
+    /// The connection is lost.
     pub fn disconnected(&mut self) {
         self.link = Link::Down;
     }
 
-    /// Whether the broker hasn't said yet that it is one.
+    /// Whether WELCOME hasn't come yet.
     pub fn is_greeting(&self) -> bool {
         matches!(self.link, Link::Greeting(_))
     }
 
-    /// Why another broker should be tried, if there is one: this one takes nothing, for want of a disk that it could write to, and has
-    /// nothing of ours that it will still tell of, or that it has yet to hear.
-    pub fn turned_away(&self) -> Option<&Refused> {
+    /// Why another broker should be tried: this one has no storage, holds nothing of ours, and has been sent everything.
+    pub fn refuses_everything(&self) -> Option<&Refused> {
         let is_free = self.in_flight == 0 && !self.held.is_empty() && self.is_flushed();
-        self.refused.as_ref().filter(|_| self.is_turned_away && is_free)
+        self.refused.as_ref().filter(|_| self.lacks_storage && is_free)
     }
 
-    /// Whether to go on to the next of so many brokers, from one that turns this client away: not where all of them did.
+    /// Whether to move on from a broker that refuses everything to the next of this many: not if all of them did.
     pub fn goes_on(&mut self, brokers: usize) -> bool {
         self.left = (self.left + 1) % brokers.max(1);
         self.left > 0
     }
 
-    /// Something came to something.
+    /// A request succeeded.
     #[inline]
     fn is_served(&mut self) {
-        (self.is_turned_away, self.left) = (false, 0);
+        (self.lacks_storage, self.left) = (false, 0);
     }
 
-    /// Why the connection is to be replaced by another one, if it is.
+    /// Why the connection has to be replaced, if so.
     pub fn spoiled(&self) -> Option<&'static str> {
         match self.link {
             Link::Spoiled(why) => Some(why),
@@ -285,7 +283,7 @@ impl Session {
         }
     }
 
-    /// Whether the broker journals; `None`: not known, for want of a connection.
+    /// Whether the broker has a journal. `None`: unknown without a connection.
     pub fn journal(&self) -> Option<bool> {
         match self.link {
             Link::Numbered { journal, .. } => Some(journal),
@@ -294,18 +292,18 @@ impl Session {
         }
     }
 
-    /// Whether a request is in the broker's journal; `None`: it has its outcome, or never was.
+    /// Whether a request is in the broker's journal. `None`: it has its outcome, or never existed.
     pub fn is_accepted(&mut self, number: u64) -> Option<bool> {
         self.table.find(number).map(|entry| entry.accepted)
     }
 
-    /// Ends everything, because the connection is gone for good.
+    /// Ends all requests: there will be no more connections.
     pub fn end_all(&mut self, reason: &str, sink: &mut impl FnMut(Delivery)) {
         self.link = Link::Down;
         self.give_up_all(Duration::ZERO, reason, sink);
     }
 
-    /// Ends everything, and tells the broker that nobody wants it any more.
+    /// Ends all requests, and cancels them at the broker.
     pub fn give_up_all(&mut self, now: Duration, reason: &str, sink: &mut impl FnMut(Delivery)) {
         let all: Vec<u64> = self.table.iter_mut().map(|(number, _)| number).collect();
         for number in all {

@@ -1,15 +1,15 @@
-//! What a client's callers share with its task: the session, its connection, and what waits on either side of them.
+//! State shared by a client's callers and its task: the session, its connection, and queues on both sides.
 
 use super::failover::Failover;
-use super::health::Standing;
+use super::health::ConnectionHealth;
 use super::inbox::Inbox;
 use super::session::{NewRequest, Session};
 use super::{CallOptions, ClientOptions, SubmitError};
-use crate::connection::assembler::{FromBroker, Incoming};
-use crate::connection::dialect_detect::Guess;
-use crate::connection::driver::{Driven, Shared};
-use crate::connection::encoder::Unfit;
-use crate::connection::{LinkOptions, Speech, encoder};
+use crate::connection::assembler::{FromBroker, Inbound};
+use crate::connection::dialect_detect::DialectGuess;
+use crate::connection::driver::{Drive, Shared};
+use crate::connection::encoder::UnsendableBody;
+use crate::connection::{LinkOptions, PeerProtocol, encoder};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,34 +23,34 @@ use towpath_requests::message::has_whole_body;
 use towpath_requests::numbered::{Block, CLIENT_HEADER, ClientId, Extent, ToClient};
 use towpath_sockets::{Endpoint, Event, Hub, Message, PeerId, SendError, SocketError};
 
-/// Between attempts to connect, whatever the options say: a clock can count to it.
+/// Longest pause between attempts to connect, so that times don't overflow.
 const REST_MOST: Duration = Duration::from_secs(24 * 3600);
 
-/// Bytes that are encoded before the hub is asked whether it has room for more.
+/// Bytes encoded before asking the hub for room again.
 const PUMP_BYTES: usize = 60 * 1024;
 
-/// Where the connection stands.
+/// State of the connection.
 enum Connection {
-    /// Not before then.
+    /// No attempt before this time.
     Resting(Instant),
     Connecting,
-    Ready(PeerId, Speech),
+    Ready(PeerId, PeerProtocol),
 }
 
 impl Connection {
-    /// Whether these frames have all of a reply's body behind them.
+    /// Whether the next frame is the whole body of a reply.
     fn has_whole_reply(&self, head: &[Bytes]) -> bool {
         match self {
-            Connection::Ready(_, Speech::Numbered) => {
+            Connection::Ready(_, PeerProtocol::Numbered) => {
                 has_whole_body(head, CLIENT_HEADER, |block| ToClient::announces_list(block))
             }
-            Connection::Ready(_, Speech::Stock(_)) => head.len() == majordomo::Dialect::CLIENT_HEAD_FRAMES,
+            Connection::Ready(_, PeerProtocol::Stock(_)) => head.len() == majordomo::Dialect::CLIENT_HEAD_FRAMES,
             Connection::Resting(_) | Connection::Connecting => false,
         }
     }
 }
 
-/// The whole of it, behind the lock.
+/// Everything behind the lock.
 pub(super) struct State {
     pub session: Session,
     pub inbox: Inbox,
@@ -62,23 +62,23 @@ pub(super) struct State {
     connection: Connection,
     block: Block,
     pending: VecDeque<Message>,
-    /// The connection takes no more; the hub says when it does again.
+    /// The hub's queue is full.
     is_full: bool,
-    incoming: Incoming,
-    /// Why the connection is gone, and since when. What came before is still heard, and may wait for the disk for a while.
+    incoming: Inbound,
+    /// Why and when the connection was lost. Messages that came before are still taken, and may wait for the disk.
     gone: Option<(String, Instant)>,
     paused: bool,
     notices: Arc<Notices>,
     /// Callers that wait for room.
     pub room_wanted: usize,
-    /// Ends when all is said.
+    /// Close when everything is sent.
     pub closing: bool,
-    /// Somebody of the same name may come for the outcomes of what has none yet.
+    /// A client with the same id may come back for the outcomes.
     pub comes_back: bool,
-    /// Why nothing more will come.
+    /// Why the client has ended.
     pub ended: Option<String>,
-    pub standing: Standing,
-    /// The broker isn't left though it refuses everything: so did all others.
+    pub health: ConnectionHealth,
+    /// All brokers refuse everything, so there is no point in leaving this one.
     stays: bool,
 }
 
@@ -90,11 +90,11 @@ pub(super) struct Notices {
     pub accepted: Notify,
 }
 
-impl From<Unfit> for SubmitError {
-    fn from(unfit: Unfit) -> SubmitError {
+impl From<UnsendableBody> for SubmitError {
+    fn from(unfit: UnsendableBody) -> SubmitError {
         match unfit {
-            Unfit::Kind => SubmitError::BadBody,
-            Unfit::TooLarge { frames, bytes } => SubmitError::TooLarge { frames, bytes },
+            UnsendableBody::Kind => SubmitError::BadBody,
+            UnsendableBody::TooLarge { frames, bytes } => SubmitError::TooLarge { frames, bytes },
         }
     }
 }
@@ -114,7 +114,7 @@ impl State {
             block: Block::default(),
             pending: VecDeque::new(),
             is_full: false,
-            incoming: Incoming::new(link.spool_folder.clone()),
+            incoming: Inbound::new(link.spool_folder.clone()),
             link,
             gone: None,
             paused: false,
@@ -123,23 +123,23 @@ impl State {
             closing: false,
             comes_back: false,
             ended: None,
-            standing: Standing::new(),
+            health: ConnectionHealth::new(),
             stays: false,
         }
     }
 
-    /// Time since this client began.
+    /// Time since this client was made.
     pub fn now(&self) -> Duration {
         self.origin.elapsed()
     }
 
-    /// Whether a request may be added.
+    /// Whether a request may be submitted.
     #[inline]
     pub fn has_room(&self, body: &Body) -> bool {
         self.session.has_room(body, self.inbox.completed())
     }
 
-    /// Adds a request, if it can be taken.
+    /// Submits a request, if there is room.
     #[inline]
     pub fn submit(
         &mut self,
@@ -161,17 +161,17 @@ impl State {
         }
         let owner = owner(self);
         let CallOptions { ttl, volatile } = options;
-        // Without a deadline nobody asks what time it is.
+        // No clock is read unless there is a deadline.
         let now = if ttl.is_some() { self.now() } else { Duration::ZERO };
         Ok(self.session.submit(NewRequest { service, body, ttl, volatile, owner }, now))
     }
 
-    /// Whether the task has something to do because much has been taken.
+    /// Whether the task must resume reading because callers have taken enough.
     pub fn wants_resume(&self) -> bool {
         self.paused && self.inbox.bytes() <= self.received_bytes_max / 2
     }
 
-    /// Ends a request at its caller's wish.
+    /// Cancels a request.
     pub fn cancel(&mut self, number: u64) -> bool {
         let now = self.now();
         let Some(delivery) = self.session.cancel(number, now) else { return false };
@@ -180,7 +180,7 @@ impl State {
         true
     }
 
-    /// Tells callers that something has changed for them.
+    /// Notifies callers of changes.
     fn tell(&mut self) {
         if self.inbox.completed() > 0 {
             self.notices.arrived.notify_waiters();
@@ -189,18 +189,18 @@ impl State {
         self.notices.accepted.notify_waiters();
     }
 
-    /// Tells callers that there may be room.
+    /// Notifies callers that there may be room.
     pub fn tell_room(&self) {
         if self.room_wanted > 0 {
             self.notices.room.notify_waiters();
         }
     }
 
-    /// The endpoint that this client is connected to, and whether requests are numbered there.
+    /// The connected endpoint, and whether it takes numbered requests.
     pub fn connected(&self) -> Option<(&Endpoint, bool)> {
         match &self.connection {
-            Connection::Ready(_, speech) => {
-                Some((self.endpoints.get(self.failover.current())?, *speech == Speech::Numbered))
+            Connection::Ready(_, protocol) => {
+                Some((self.endpoints.get(self.failover.current())?, *protocol == PeerProtocol::Numbered))
             }
             _ => None,
         }
@@ -210,7 +210,7 @@ impl State {
         let endpoint = self.endpoints.get(self.failover.current());
         tracing::debug!(endpoint = endpoint.map(ToString::to_string), reason, "no connection to a broker");
         let welcomed = self.session.journal().is_some();
-        if self.standing.lost(endpoint, reason, welcomed, now) {
+        if self.health.lost(endpoint, reason, welcomed, now) {
             self.failover.succeeded();
         }
         self.forget_connection();
@@ -236,39 +236,39 @@ impl State {
     }
 
     fn on_ready(&mut self, hub: &mut Hub, peer: PeerId, now: Instant) {
-        // It may have come and gone in one turn, and nothing else would tell of that.
+        // Connected and lost within one turn: nothing else would tell.
         let Some(info) = hub.peer(peer) else { return self.lost("the broker went at once", now) };
-        let speech = self.link.speech(&info.metadata, Guess::first(self.link.dialect));
-        self.connection = Connection::Ready(peer, speech);
-        self.standing.connected(speech, now);
-        match speech {
-            Speech::Numbered => {
+        let protocol = self.link.protocol(&info.metadata, DialectGuess::first(self.link.dialect));
+        self.connection = Connection::Ready(peer, protocol);
+        self.health.connected(protocol, now);
+        match protocol {
+            PeerProtocol::Numbered => {
                 let now = self.now();
                 hub.detect_stalls(peer);
                 self.session.connected(now, &mut self.block);
             }
-            Speech::Stock(_) => self.session.connected_to_stock(),
+            PeerProtocol::Stock(_) => self.session.connected_to_stock(),
         }
     }
 
-    /// A message that is wrong beyond repair ends the connection.
+    /// A malformed message ends the connection.
     fn on_message(&mut self, message: FromBroker) -> Result<(), String> {
-        let Connection::Ready(_, speech) = self.connection else { return Ok(()) };
+        let Connection::Ready(_, protocol) = self.connection else { return Ok(()) };
         let now = self.now();
         let (session, inbox) = (&mut self.session, &mut self.inbox);
         let mut sink = |delivery| inbox.deliver(delivery);
-        match speech {
-            Speech::Numbered => session.on_message(message, now, &mut sink),
-            Speech::Stock(dialect) => {
+        match protocol {
+            PeerProtocol::Numbered => session.on_message(message, now, &mut sink),
+            PeerProtocol::Stock(dialect) => {
                 let endpoint = self.endpoints.get(self.failover.current());
                 match dialect.decode_for_client(message) {
                     Ok(heard) => {
                         session.on_stock(heard, &mut sink);
-                        self.standing.heard(endpoint, None);
+                        self.health.heard(endpoint, None);
                     }
                     Err(error) => {
                         tracing::warn!(%error, "a message of the broker is left out");
-                        self.standing.heard(endpoint, Some(&error));
+                        self.health.heard(endpoint, Some(&error));
                     }
                 }
                 Ok(())
@@ -276,9 +276,9 @@ impl State {
         }
     }
 
-    /// Encodes and hands over what the hub has room for.
+    /// Encodes and sends as much as the hub has room for.
     fn send(&mut self, hub: &mut Hub, now: Duration) {
-        let Connection::Ready(peer, speech) = self.connection else { return };
+        let Connection::Ready(peer, protocol) = self.connection else { return };
         self.is_full = false;
         loop {
             while let Some(message) = self.pending.pop_front() {
@@ -292,8 +292,8 @@ impl State {
                 self.is_full = true;
                 return;
             }
-            match speech {
-                Speech::Numbered => {
+            match protocol {
+                PeerProtocol::Numbered => {
                     self.block.set_extent(Extent::among(self.session.outstanding()));
                     self.session.pump(now, &mut self.block, PUMP_BYTES);
                     if self.block.is_empty() {
@@ -301,7 +301,7 @@ impl State {
                     }
                     self.pending.extend(self.block.drain().map(|message| encoder::numbered(CLIENT_HEADER, message)));
                 }
-                Speech::Stock(dialect) => {
+                PeerProtocol::Stock(dialect) => {
                     let Some((service, body)) = self.session.pump_stock() else { return };
                     self.pending.push_back(dialect.request(service, &body));
                 }
@@ -317,7 +317,7 @@ impl State {
         match event {
             Event::Ready { peer } if matches!(self.connection, Connection::Connecting) => self.on_ready(hub, peer, now),
             Event::Failed { reason, refused, .. } if matches!(self.connection, Connection::Connecting) => {
-                self.standing.set_refused(refused);
+                self.health.set_refused(refused);
                 self.lost(&reason, now);
             }
             Event::Gone { peer, reason } if Some(peer) == ours && self.incoming.has_backlog() => {
@@ -329,7 +329,7 @@ impl State {
                 match self.incoming.on_event(event, is_whole, &hub.waker()) {
                     Ok(Some(message)) => self.hear(hub, message),
                     Ok(None) => {}
-                    Err(reason) => self.misunderstood(hub, &reason),
+                    Err(reason) => self.on_malformed(hub, &reason),
                 }
             }
             _ => {}
@@ -338,30 +338,30 @@ impl State {
 
     fn hear(&mut self, hub: &mut Hub, message: FromBroker) {
         if let Err(reason) = self.on_message(message) {
-            self.misunderstood(hub, &reason);
+            self.on_malformed(hub, &reason);
         }
     }
 
-    fn misunderstood(&self, hub: &mut Hub, reason: &str) {
+    fn on_malformed(&self, hub: &mut Hub, reason: &str) {
         if let Connection::Ready(peer, _) = self.connection {
             tracing::warn!(reason, "the broker's message can't be understood");
-            // A broker that says this again and again is left for another one, and not asked too often.
+            // Disconnecting counts as a failure, so a broker that keeps doing this is left, and not retried too often.
             hub.disconnect(peer, reason);
         }
     }
 
-    /// Whether the broker is to be read no more until callers have taken some of what it said, or until that is on the disk.
+    /// Pauses reading until callers have taken messages, or until bodies are on the disk.
     fn set_reading(&self, hub: &mut Hub) {
         if let Connection::Ready(peer, _) = self.connection {
             hub.pause_reading(peer, self.paused || self.incoming.is_over_limit());
         }
     }
 
-    /// A broker that takes nothing, because its disk can't be written to, is left for the next one. When all of them have refused, one
-    /// after the other, the time to come again that the last one says is waited for before the next round.
-    fn leave_who_refuses(&mut self, hub: &mut Hub, now: Instant) {
+    /// Leaves a broker that has no storage for the next one. When all have refused in turn, waits as long as the last one
+    /// said before the next round.
+    fn leave_refusing_broker(&mut self, hub: &mut Hub, now: Instant) {
         let Connection::Ready(peer, _) = self.connection else { return };
-        if self.session.turned_away().is_none() {
+        if self.session.refuses_everything().is_none() {
             self.stays = false;
             return;
         }
@@ -370,20 +370,20 @@ impl State {
             return;
         }
         self.stays = !self.session.goes_on(self.endpoints.len());
-        if let (false, Some(why)) = (self.stays, self.session.turned_away().map(ToString::to_string)) {
+        if let (false, Some(why)) = (self.stays, self.session.refuses_everything().map(ToString::to_string)) {
             hub.disconnect(peer, &why);
             self.lost(&why, now);
         }
     }
 
-    /// A connection of which the replies can't be told apart any more is replaced by another one to the same broker.
+    /// Replaces a connection whose replies can't be matched to requests any more, by one to the same broker.
     fn replace_spoiled(&mut self, hub: &mut Hub, now: Instant) {
         let Some(why) = self.session.spoiled() else { return };
-        let Connection::Ready(peer, speech) = self.connection else { return };
-        match speech {
-            Speech::Numbered => self.lost(why, now),
-            Speech::Stock(_) => {
-                self.standing.replaced(self.endpoints.get(self.failover.current()), why);
+        let Connection::Ready(peer, protocol) = self.connection else { return };
+        match protocol {
+            PeerProtocol::Numbered => self.lost(why, now),
+            PeerProtocol::Stock(_) => {
+                self.health.replaced(self.endpoints.get(self.failover.current()), why);
                 self.forget_connection();
                 self.connection = Connection::Resting(now);
             }
@@ -392,7 +392,7 @@ impl State {
     }
 }
 
-impl Driven for State {
+impl Drive for State {
     fn turn(&mut self, hub: &mut Hub, now: Instant) -> Result<bool, SocketError> {
         self.connect(hub, now);
         if self.closing {
@@ -425,9 +425,9 @@ impl Driven for State {
         let inbox = &mut self.inbox;
         self.session.on_time(time, &mut |delivery| inbox.deliver(delivery));
         self.replace_spoiled(hub, now);
-        self.leave_who_refuses(hub, now);
+        self.leave_refusing_broker(hub, now);
         self.connect(hub, now);
-        // What a greeting waits for is the broker's first word, and not much.
+        // A greeting waits for the broker's first message, which is small.
         let is_full = !self.session.is_greeting() && self.inbox.bytes() > self.received_bytes_max;
         self.paused |= is_full && matches!(self.connection, Connection::Ready(..));
         self.set_reading(hub);

@@ -1,4 +1,4 @@
-//! The session in virtual time, against a broker that is a few lines long and a connection that loses what is on its way.
+//! The session in virtual time, against a broker of a few lines and a connection that loses messages.
 #![allow(clippy::unwrap_used)]
 
 use super::session::{Delivery, NewRequest, Session};
@@ -19,21 +19,21 @@ enum Step {
         ttl_ms: Option<u64>,
     },
     Cancel(usize),
-    /// Bytes leave the client, and so many messages reach the broker.
+    /// Records are sent, and this many messages reach the broker.
     Send(usize),
-    /// The broker ends so many requests, from the front or the back.
+    /// The broker ends this many requests, from the front or the back.
     Work {
         count: usize,
         from_back: bool,
         parts: u32,
     },
-    /// The broker refuses the next request, to be tried again after so long; 0: never.
+    /// The broker refuses the next request, to be retried after this time; 0: never.
     Refuse(u32),
-    /// So many messages reach the client.
+    /// This many messages reach the client.
     Receive(usize),
     Wait(u64),
     Disconnect,
-    /// The broker that is there then: the same, or another one that knows nothing.
+    /// Connects to the same broker, or to another one that knows nothing.
     Connect {
         amnesia: bool,
     },
@@ -267,7 +267,7 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Whatever the connection loses and the broker forgets, every request ends, once, with its own reply or a reason.
+    /// Whatever the connection loses and the broker forgets, every request ends once, with its own reply or a reason.
     #[test]
     fn every_request_has_exactly_one_outcome(steps in prop::collection::vec(step(), 1..120)) {
         let mut world = World::new();
@@ -282,9 +282,9 @@ proptest! {
         prop_assert!(world.session.is_flushed());
     }
 
-    /// One at a time, and never a late reply for another's.
+    /// One request at a time, and never a late reply for another's.
     #[test]
-    fn a_stock_broker_is_asked_one_thing_at_a_time(steps in prop::collection::vec(0_u8..6, 1..80)) {
+    fn a_stock_broker_gets_one_request_at_a_time(steps in prop::collection::vec(0_u8..6, 1..80)) {
         let mut session = Session::new(ClientId::default(), 100, 1 << 20, Duration::from_secs(3));
         let (mut now, mut asked) = (Duration::ZERO, 0_u64);
         let mut out: Option<Body> = None;
@@ -337,7 +337,7 @@ proptest! {
 }
 
 #[test]
-fn a_request_that_is_waited_for_long_does_not_keep_the_others() {
+fn a_long_request_does_not_hold_up_others() {
     let mut session = Session::new(ClientId::default(), 100, 1 << 20, Duration::from_secs(3));
     let mut block = Block::default();
     let mut delivered = 0;
@@ -358,7 +358,7 @@ fn a_request_that_is_waited_for_long_does_not_keep_the_others() {
     }
     assert_eq!(delivered, 99_999);
     assert_eq!(session.outstanding(), 1);
-    // It is the first that a new connection hears of.
+    // It is the first that a new connection sends.
     session.disconnected();
     session.connected(Duration::ZERO, &mut block);
     let message = block.drain().next().unwrap();
@@ -383,7 +383,7 @@ fn a_request_that_is_waited_for_long_does_not_keep_the_others() {
 }
 
 #[test]
-fn what_ends_while_the_broker_is_greeted_is_confirmed() {
+fn outcomes_during_the_greeting_are_acknowledged() {
     let at = Duration::from_millis;
     let mut session = Session::new(ClientId([7; 16]), 10, usize::MAX, at(5_000));
     let body = Body::default();
@@ -399,7 +399,7 @@ fn what_ends_while_the_broker_is_greeted_is_confirmed() {
     let welcome = say.drain().next().unwrap();
     session.on_block(&welcome.block, None, at(1_100), &mut |_| {}).unwrap();
     session.pump(at(1_200), &mut block, usize::MAX);
-    // HELLO has said that number 1 is open: the broker keeps what earlier connections left from there on.
+    // HELLO has named number 1 as outstanding: the broker keeps earlier requests from there on.
     let heard: Vec<Message> = block.drain().collect();
     let mut rest = &heard[0].block[..];
     assert!(matches!(FromClient::decode(&mut rest).unwrap(), FromClient::Hello { first: 1, .. }));
@@ -431,9 +431,9 @@ fn record() -> impl Strategy<Value = Block> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// A broker that says anything at all makes nothing happen twice, and nothing overflow.
+    /// Arbitrary records from a broker make nothing happen twice, and nothing overflow.
     #[test]
-    fn a_hostile_broker_is_no_danger(records in prop::collection::vec(record(), 0..60)) {
+    fn a_hostile_broker_causes_no_harm(records in prop::collection::vec(record(), 0..60)) {
         let mut session = Session::new(ClientId::default(), 100, 1 << 20, Duration::from_secs(3));
         let mut out = Block::default();
         let mut ended = BTreeSet::new();
@@ -462,7 +462,7 @@ proptest! {
 }
 
 #[test]
-fn what_expires_says_whether_it_may_have_been_executed() {
+fn expiry_says_whether_a_request_may_have_run() {
     let at = Duration::from_millis;
     let mut session = Session::new(ClientId([7; 16]), 10, usize::MAX, at(5_000));
     let submit = |session: &mut Session| {
@@ -488,7 +488,7 @@ fn what_expires_says_whether_it_may_have_been_executed() {
     connect(&mut session);
     send(&mut session);
     session.disconnected();
-    // Another broker, which refuses what the first one may have executed.
+    // Another broker, which refuses requests that the first may have executed.
     let [refused, sent] = [(); 2].map(|()| submit(&mut session));
     connect(&mut session);
     send(&mut session);

@@ -10,25 +10,24 @@ use towpath_requests::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX, MESSAGE_BYTES_MA
 use towpath_requests::message::too_large;
 use towpath_sockets::{Event, Frames, Waker};
 
-/// A message of the broker. A body that couldn't be kept says why.
+/// A message from the broker. If its body couldn't be kept, it says why.
 pub(crate) type FromBroker = Received<String>;
 
-/// Bytes of a streamed frame that is kept in memory: a body of several frames has no more, and in a list of them each has its length
-/// before it.
+/// Largest streamed frame in memory: the bytes of a body of several frames, which as a list has a length before each.
 const STREAMED_BYTES_MAX: usize = BODY_BYTES_MAX + 4 * BODY_FRAMES_MAX;
 
-/// Puts the messages of a connection together. A file is written by a thread of its own, which is started for the first one.
+/// Assembles the messages of a connection. Files are written by a thread, started for the first one.
 #[derive(Debug)]
-pub(crate) struct Incoming {
+pub(crate) struct Inbound {
     assembler: Assembler<UnderWay>,
     folder: PathBuf,
     writing: Option<Writing>,
 }
 
-impl Incoming {
+impl Inbound {
     /// Large bodies go to files in this folder.
-    pub fn new(folder: PathBuf) -> Incoming {
-        Incoming { assembler: Assembler::default(), folder, writing: None }
+    pub fn new(folder: PathBuf) -> Inbound {
+        Inbound { assembler: Assembler::default(), folder, writing: None }
     }
 
     /// Drops everything: the connection is gone.
@@ -46,12 +45,12 @@ impl Incoming {
         self.assembler.is_over_limit()
     }
 
-    /// Takes an event of the connection that brings a part of a message, and returns a message whose turn it is. `is_whole` tells of
-    /// the frames before a streamed one whether that is the whole body. The waker is told when a file is written.
+    /// Takes an event that brings a part of a message, and returns a message whose turn it is. `is_whole` decides from the
+    /// frames before a streamed one whether it is the whole body. The waker is called when a file is written.
     ///
     /// # Errors
     ///
-    /// A message is longer than any may be: why the connection has to end.
+    /// A message exceeds the limits, and the connection has to end.
     pub fn on_event(
         &mut self,
         event: Event,
@@ -85,7 +84,7 @@ impl Incoming {
         if before > MESSAGE_BYTES_MAX {
             return Err(format!("a message has over {MESSAGE_BYTES_MAX} bytes in memory"));
         }
-        let Incoming { assembler, folder, writing } = self;
+        let Inbound { assembler, folder, writing } = self;
         assembler.begin(head, |frames| {
             if is_whole(frames) {
                 let file = open_file(writing, folder, length, waker);
@@ -137,7 +136,7 @@ mod tests {
 
     /// A connection whose bodies go to a folder.
     struct Connection {
-        incoming: Incoming,
+        incoming: Inbound,
         hub: Hub,
     }
 
@@ -148,7 +147,7 @@ mod tests {
     impl Connection {
         fn to(folder: &Path) -> Connection {
             let hub = Hub::new(HubOptions::new(SocketType::Dealer)).unwrap();
-            Connection { incoming: Incoming::new(folder.to_owned()), hub }
+            Connection { incoming: Inbound::new(folder.to_owned()), hub }
         }
 
         fn on(&mut self, event: Event) -> Result<Option<FromBroker>, String> {

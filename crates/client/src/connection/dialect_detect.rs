@@ -1,37 +1,37 @@
-//! What a stock broker speaks, as long as it has said nothing.
+//! Guessing the dialect of a stock broker that has sent nothing yet.
 
 use super::Dialect;
 use towpath_requests::majordomo;
 
-/// What a broker without numbered requests is taken to speak. Majordomo has no way to ask: whoever isn't understood hears nothing.
+/// The dialect to try. Majordomo can't be asked for it: a worker that isn't understood gets no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Guess {
+pub(crate) struct DialectGuess {
     dialect: majordomo::Dialect,
     is_sure: bool,
 }
 
-impl Guess {
-    /// As it was told; or MDP/0.1, which most speak.
-    pub fn first(told: Dialect) -> Guess {
+impl DialectGuess {
+    /// The configured dialect, or MDP/0.1, which is the most common.
+    pub fn first(told: Dialect) -> DialectGuess {
         let dialect = match told {
             Dialect::Auto | Dialect::Mdp01 => majordomo::Dialect::Mdp01,
             Dialect::Mdp02 => majordomo::Dialect::Mdp02,
             Dialect::Majortomo => majordomo::Dialect::Majortomo,
         };
-        Guess { dialect, is_sure: told != Dialect::Auto }
+        DialectGuess { dialect, is_sure: told != Dialect::Auto }
     }
 
     pub fn dialect(self) -> majordomo::Dialect {
         self.dialect
     }
 
-    /// It said something in this dialect.
+    /// The broker sent a message in this dialect.
     pub fn heard(&mut self, dialect: majordomo::Dialect) {
         (self.dialect, self.is_sure) = (dialect, true);
     }
 
-    /// It hasn't been heard: the other one is as good. MDP/0.2 without an empty frame in front is never tried: there are brokers of 0.1
-    /// that end when that is missing.
+    /// Tries the other dialect after silence. MDP/0.2 without an empty frame in front is never tried: it crashes some
+    /// brokers of MDP/0.1.
     pub fn next(&mut self) {
         if !self.is_sure {
             self.dialect = match self.dialect {
@@ -47,8 +47,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_are_tried_until_one_is_heard_or_told() {
-        let mut guess = Guess::first(Dialect::Auto);
+    fn both_dialects_are_tried_until_one_is_understood() {
+        let mut guess = DialectGuess::first(Dialect::Auto);
         let mut tried = Vec::new();
         for _ in 0..3 {
             tried.push(guess.dialect());
@@ -58,7 +58,7 @@ mod tests {
         guess.heard(majordomo::Dialect::Majortomo);
         guess.next();
         assert_eq!(guess.dialect(), majordomo::Dialect::Majortomo);
-        let mut told = Guess::first(Dialect::Majortomo);
+        let mut told = DialectGuess::first(Dialect::Majortomo);
         told.next();
         assert_eq!(told.dialect(), majordomo::Dialect::Majortomo);
     }

@@ -1,7 +1,7 @@
-//! A hub and what belongs to it, behind a lock that callers share with the one task that drives it.
+//! Drives a hub and its state in one task, behind a lock shared with callers.
 //!
-//! The lock is never held while anything is waited for. Callers change the state and wake the task, unless it is on its way
-//! already: at full load nobody is woken, and what callers did meanwhile leaves together.
+//! The lock is never held across a wait. Callers change the state and wake the task, unless it is about to run anyway: at
+//! full load nobody is woken, and everything that callers did meanwhile is sent together.
 
 use rustix::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,42 +12,42 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use towpath_sockets::{Hub, HubOptions, SocketError};
 
-/// The longest wait of a hub that isn't told to wait for less.
+/// Longest wait without a deadline.
 const WAIT_MOST: Duration = Duration::from_secs(3600);
 
-/// What a task drives.
-pub(crate) trait Driven: Send + Sized + 'static {
-    /// Everything that there is to do now; says whether it wants to be called again at once.
+/// State that a task drives.
+pub(crate) trait Drive: Send + Sized + 'static {
+    /// Does everything that can be done now. Returns whether to call again at once.
     fn turn(&mut self, hub: &mut Hub, now: Instant) -> Result<bool, SocketError>;
 
-    /// When to be called even if nothing happens, the hub's own deadlines aside.
+    /// When to call again even if nothing happens, beside the hub's own deadlines.
     fn deadline(&self) -> Option<Instant>;
 
-    /// Whether all is said and done, so that the connection may be closed.
+    /// Whether the connection may be closed.
     fn is_over(&self) -> bool;
 
-    /// What to do after a turn, when the lock is free again.
+    /// Called after each turn without the lock.
     fn after_turn(shared: &Arc<Shared<Self>>);
 
-    /// Nothing will happen any more.
+    /// The task has ended.
     fn ended(&mut self, reason: String);
 
-    /// Tasks to wake, which is done when the lock is free again.
+    /// Tasks to wake once the lock is released.
     fn wakers(&mut self) -> &mut Vec<Waker>;
 }
 
-/// The state, and how its task is woken.
+/// The state, and its task.
 pub(crate) struct Shared<S> {
     inner: Mutex<Inner<S>>,
     work: Notify,
-    /// Told when the task has ended and the connection is closed.
+    /// Set when the task has ended and the connection is closed.
     closed: tokio::sync::watch::Sender<bool>,
 }
 
 struct Inner<S> {
     state: S,
     hub: Option<Hub>,
-    /// The task looks at the state again before it waits.
+    /// The task will look at the state before it waits.
     on_its_way: bool,
     hung_up: bool,
 }
@@ -69,8 +69,8 @@ impl<S> std::ops::DerefMut for Guard<'_, S> {
     }
 }
 
-impl<S: Driven> Shared<S> {
-    /// A hub with these options, driven by a task on the current tokio runtime; `prepare` is for connecting it.
+impl<S: Drive> Shared<S> {
+    /// Starts a task on the current tokio runtime that drives a hub with these options. `prepare` connects it.
     ///
     /// # Panics
     /// If that runtime does no I/O.
@@ -95,12 +95,12 @@ impl<S: Driven> Shared<S> {
         Ok(shared)
     }
 
-    /// The state. Whoever gives the task something to do calls [`Shared::wake`] with the guard.
+    /// Locks the state. To give the task something to do, pass the guard to [`Shared::wake`].
     pub fn lock(&self) -> Guard<'_, S> {
         Guard(self.inner.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Lets the task look at the state, if it isn't about to.
+    /// Makes the task look at the state, unless it is about to.
     pub fn wake(&self, mut guard: Guard<'_, S>) {
         if !std::mem::replace(&mut guard.0.on_its_way, true) {
             drop(guard);
@@ -108,7 +108,7 @@ impl<S: Driven> Shared<S> {
         }
     }
 
-    /// Lets the task end, sending what waits for a while.
+    /// Ends the task, after sending what is queued for a while.
     pub fn hang_up(&self) {
         let mut guard = self.lock();
         guard.0.hung_up = true;
@@ -143,7 +143,7 @@ impl<S: Driven> Shared<S> {
         drop(guard);
         wakers.drain(..).for_each(Waker::wake);
         if wakers.capacity() > 0 {
-            // Its capacity goes back, unless somebody has been quicker.
+            // Returns the capacity, unless another turn was quicker.
             let mut guard = self.lock();
             if guard.wakers().capacity() == 0 {
                 *guard.wakers() = wakers;
@@ -160,11 +160,11 @@ enum Turn {
     Over,
 }
 
-/// Ends what a task leaves behind that doesn't come to its end: it panicked, or its runtime is gone. Who waits would wait for ever.
-struct Ending<S: Driven>(Arc<Shared<S>>);
+/// Ends the state of a task that panicked, or whose runtime is gone: else callers would wait for ever.
+struct Ending<S: Drive>(Arc<Shared<S>>);
 
-impl<S: Driven> Ending<S> {
-    /// Nothing happens any more, for this reason. Gives what sends the rest.
+impl<S: Drive> Ending<S> {
+    /// Ends the state for this reason, and returns the hub to send the rest.
     fn end(&self, reason: &str) -> Option<Hub> {
         let (hub, wakers) = {
             let mut guard = self.0.lock();
@@ -178,14 +178,14 @@ impl<S: Driven> Ending<S> {
     }
 }
 
-impl<S: Driven> Drop for Ending<S> {
+impl<S: Drive> Drop for Ending<S> {
     fn drop(&mut self) {
         drop(self.end("its task has ended before it was closed"));
         self.0.closed.send_replace(true);
     }
 }
 
-async fn drive<S: Driven>(ending: Ending<S>, fd: AsyncFd<OwnedFd>, linger: Duration) {
+async fn drive<S: Drive>(ending: Ending<S>, fd: AsyncFd<OwnedFd>, linger: Duration) {
     let shared = Arc::clone(&ending.0);
     let mut sleep = std::pin::pin!(tokio::time::sleep(WAIT_MOST));
     loop {
@@ -197,13 +197,13 @@ async fn drive<S: Driven>(ending: Ending<S>, fd: AsyncFd<OwnedFd>, linger: Durat
             Turn::Wait(deadline) => deadline.unwrap_or_else(|| Instant::now() + WAIT_MOST).into(),
             Turn::Over => break,
         };
-        // A timer that is set wakes the runtime, which is another system call; one that is early costs a turn.
+        // Resetting the timer costs a system call to wake the runtime; a timer that fires early costs a turn.
         if deadline < sleep.deadline() || sleep.is_elapsed() {
             sleep.as_mut().reset(deadline);
         }
         tokio::select! {
             ready = fd.readable() => match ready {
-                // The turn takes all that there is, so an edge that comes from here on is a new one.
+                // A turn handles everything, so any edge from here on is a new one.
                 Ok(mut guard) => guard.clear_ready(),
                 Err(_) => break,
             },

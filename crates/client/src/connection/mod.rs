@@ -1,4 +1,4 @@
-//! What the client and the worker have in common: a hub that a task drives, messages put together, bodies on disk.
+//! Connections of clients and workers: a hub driven by a task, message assembly, and bodies on disk.
 
 pub(crate) mod assembler;
 pub(crate) mod dialect_detect;
@@ -9,63 +9,63 @@ use std::path::PathBuf;
 use std::time::Duration;
 use towpath_sockets::{Heartbeat, HubOptions, MechanismConfig, Metadata, SocketError, SocketType};
 
-use dialect_detect::Guess;
+use dialect_detect::DialectGuess;
 use towpath_journal::default_spool_folder;
 use towpath_requests::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX, LARGE_BODY_BYTES_MAX, MESSAGE_BYTES_MAX};
 use towpath_requests::{majordomo, numbered};
 
-/// Bytes that wait in a hub's queue before no more are encoded: what is behind can still be changed.
+/// Bytes in a hub's queue above which nothing more is encoded: later records can still be changed.
 const QUEUE_BYTES: usize = 1024 * 1024;
 
-/// A block of records is in memory, however few bytes of a body are: it is closed at 60 KiB, and the last of its records has up to
-/// 4 KiB of body beside what is said of it.
+/// A block of records is read into memory whatever its bodies are. It is closed at 60 KiB, and its last record has up to 4
+/// KiB of body.
 const SPOOL_OVER_BYTES_MIN: u64 = 128 * 1024;
 
-/// What is not spooled is a message that is taken whole.
+/// Bodies up to this size are received as whole messages.
 const SPOOL_OVER_BYTES_MAX: u64 = BODY_BYTES_MAX as u64;
 
-/// Why there is no connection, before the first attempt.
+/// Failure before the first attempt.
 pub(crate) const NOT_TRIED: &str = "no connection has been made yet";
 
-/// Frames of a message beside those of its body.
+/// Most frames of a message before its body.
 const ENVELOPE_FRAMES_MAX: usize = 16;
 
-/// What to speak with a broker.
+/// Dialect to speak with a broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Dialect {
-    /// Numbered requests with a broker that has them. With any other MDP/0.1; a worker that hears nothing
-    /// tries majortomo's shape of 0.2 too.
+    /// Numbered requests if the broker supports them, else MDP/0.1. A worker that gets no answer tries majortomo's variant
+    /// of 0.2 too.
     #[default]
     Auto,
-    /// MDP/0.1, as most Majordomo brokers do.
+    /// MDP/0.1, the most common among Majordomo brokers.
     Mdp01,
-    /// MDP/0.2 as in its specification.
+    /// MDP/0.2 as specified.
     Mdp02,
-    /// MDP/0.2 in the shape of majortomo.
+    /// MDP/0.2 as in majortomo.
     Majortomo,
 }
 
-/// How a connection to a broker behaves.
+/// Options of a connection to a broker.
 #[derive(Debug, Clone)]
 pub struct LinkOptions {
-    /// What to speak.
+    /// Dialect.
     pub dialect: Dialect,
-    /// As whom to connect: [`MechanismConfig::PlainClient`], with up to 255 bytes each, or nobody.
+    /// Credentials: [`MechanismConfig::PlainClient`] with up to 255 bytes each, or none.
     pub mechanism: MechanismConfig,
-    /// A PING goes out this often.
+    /// Interval between PINGs.
     pub heartbeat_interval: Duration,
-    /// A broker that says nothing for so long is given up. Not zero.
+    /// Silence after which a broker is given up. Not zero.
     pub heartbeat_timeout: Duration,
-    /// So is one that isn't connected, or hasn't said that it takes requests, so long after it was tried. Not zero.
+    /// Time for connecting and for the broker's greeting. Not zero.
     pub connect_timeout: Duration,
-    /// Wait before the second attempt to connect; it doubles. Not zero.
+    /// Delay before the second attempt to connect; doubled each time. Not zero.
     pub backoff_first: Duration,
-    /// The longest wait between attempts to connect. Not zero.
+    /// Longest delay between attempts to connect. Not zero.
     pub backoff_most: Duration,
-    /// Bodies over this are spooled to an unlinked temporary file instead of being kept in memory. From 128 KiB to 64 MiB.
+    /// Larger bodies are spooled to an unlinked temporary file. From 128 KiB to 64 MiB.
     pub spool_over_bytes: u64,
-    /// Where those files are. It is made when it is needed, and should be on a disk.
+    /// Folder of those files, made when needed. It should be on a disk.
     pub spool_folder: PathBuf,
 }
 
@@ -86,7 +86,7 @@ impl Default for LinkOptions {
 }
 
 impl LinkOptions {
-    /// Refuses what can't work.
+    /// Rejects options that can't work.
     fn check(&self) -> Result<(), SocketError> {
         let refuse = |option, why: String| Err(SocketError::Option { option, why });
         if !(SPOOL_OVER_BYTES_MIN..=SPOOL_OVER_BYTES_MAX).contains(&self.spool_over_bytes) {
@@ -109,7 +109,7 @@ impl LinkOptions {
         }
     }
 
-    /// The hub's part of them.
+    /// Options for the hub.
     pub(crate) fn hub_options(&self) -> Result<HubOptions, SocketError> {
         self.check()?;
         let mut options = HubOptions::new(SocketType::Dealer);
@@ -121,7 +121,7 @@ impl LinkOptions {
             Some(Heartbeat { interval: self.heartbeat_interval, timeout: self.heartbeat_timeout, ttl: Duration::ZERO });
         options.handshake_timeout = self.connect_timeout;
         options.send_queue_bytes = QUEUE_BYTES;
-        // A list of frames that is attached to a record may have more bytes than are streamed: it comes by way of a file then.
+        // An attached list of frames may exceed this; it is then received by way of a file.
         options.stream_over_bytes = Some(self.spool_over_bytes);
         options.max_frames = BODY_FRAMES_MAX + ENVELOPE_FRAMES_MAX;
         options.max_message_bytes = MESSAGE_BYTES_MAX as u64;
@@ -130,20 +130,20 @@ impl LinkOptions {
         Ok(options)
     }
 
-    /// What to speak to a broker that announces itself so.
-    pub(crate) fn speech(&self, metadata: &Metadata, guess: Guess) -> Speech {
+    /// Protocol for a broker with this metadata.
+    pub(crate) fn protocol(&self, metadata: &Metadata, guess: DialectGuess) -> PeerProtocol {
         match self.dialect {
-            Dialect::Auto if metadata.find(numbered::PROPERTY).is_some() => Speech::Numbered,
-            _ => Speech::Stock(guess.dialect()),
+            Dialect::Auto if metadata.find(numbered::PROPERTY).is_some() => PeerProtocol::Numbered,
+            _ => PeerProtocol::Stock(guess.dialect()),
         }
     }
 }
 
-/// What is spoken on a connection.
+/// Protocol of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Speech {
+pub(crate) enum PeerProtocol {
     /// Numbered requests.
     Numbered,
-    /// One of Majordomo's dialects.
+    /// A Majordomo dialect.
     Stock(majordomo::Dialect),
 }

@@ -1,12 +1,12 @@
-//! A worker's connection to one of its brokers: made again whenever it is lost, until the worker leaves.
+//! A worker's connection to one of its brokers, re-established until the worker leaves.
 
 use super::Inbox;
 use super::request::{Cancellation, Request};
-use super::session::{Arrival, AtOnce, Heard, Session};
-use crate::connection::assembler::{FromBroker, Incoming};
-use crate::connection::dialect_detect::Guess;
-use crate::connection::driver::{Driven, Shared};
-use crate::connection::{LinkOptions, NOT_TRIED, Speech, encoder};
+use super::session::{Arrival, AtOnce, Session, WorkerEvent};
+use crate::connection::assembler::{FromBroker, Inbound};
+use crate::connection::dialect_detect::DialectGuess;
+use crate::connection::driver::{Drive, Shared};
+use crate::connection::{LinkOptions, NOT_TRIED, PeerProtocol, encoder};
 use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -18,55 +18,55 @@ use towpath_requests::message::{block_of, has_whole_body};
 use towpath_requests::numbered::{Block, Extent, Status, ToWorker, Token, WORKER_HEADER};
 use towpath_sockets::{Endpoint, Event, Hub, Message, PeerId, SendError, SocketError};
 
-/// Bytes of replies that wait before [`Request::part`] does.
+/// Bytes of queued replies above which [`Request::part`] waits.
 const REPLY_BYTES_MAX: usize = 1024 * 1024;
 
-/// A worker that has said that it leaves waits for so long for requests that are on their way to it.
+/// How long a leaving worker waits for requests that are on their way to it.
 const LEAVE_QUIET: Duration = Duration::from_millis(50);
 
-/// And for so long for a connection, if it has replies for which there is none.
+/// How long a leaving worker with unsent replies waits for a connection.
 const LEAVE_CONNECTION: Duration = Duration::from_secs(5);
 
-/// What replies at once, in the task that drives the connection.
+/// Handler that replies at once, in the task that drives the connection.
 pub(super) type Handler = Arc<AtOnce>;
 
-pub(super) struct LinkState {
+pub(super) struct BrokerConnection {
     session: Session,
     endpoint: Endpoint,
     options: LinkOptions,
-    guess: Guess,
+    guess: DialectGuess,
     origin: Instant,
-    peer: Option<(PeerId, Speech)>,
+    peer: Option<(PeerId, PeerProtocol)>,
     block: Block,
     pending: VecDeque<Message>,
     pending_bytes: usize,
-    incoming: Incoming,
+    incoming: Inbound,
     handler: Option<Handler>,
     arrived: Vec<Arrival>,
     cancellations: HashMap<Token, Arc<Cancellation>>,
     inbox: Arc<Inbox>,
-    /// Tells whoever waits to give a part.
+    /// Notified when there is room for parts.
     pub room: Arc<Notify>,
-    /// Whoever runs it knows that there is no connection.
-    alone_told: bool,
-    /// Why there is none, or why the last one was lost.
+    /// The failure to connect was logged.
+    failure_logged: bool,
+    /// Why there is no connection, or why the last one was lost.
     failure: String,
-    /// Since when it leaves, and since when nothing is held.
+    /// When it began to leave, and since when it holds nothing.
     leaving: Option<Instant>,
     quiet: Option<Instant>,
     ended: bool,
     wakers: Vec<Waker>,
 }
 
-impl LinkState {
+impl BrokerConnection {
     pub fn new(
         endpoint: Endpoint,
         session: Session,
         options: LinkOptions,
         handler: Option<Handler>,
         inbox: Arc<Inbox>,
-    ) -> LinkState {
-        LinkState {
+    ) -> BrokerConnection {
+        BrokerConnection {
             session,
             endpoint,
             origin: Instant::now(),
@@ -74,15 +74,15 @@ impl LinkState {
             block: Block::default(),
             pending: VecDeque::new(),
             pending_bytes: 0,
-            incoming: Incoming::new(options.spool_folder.clone()),
-            guess: Guess::first(options.dialect),
+            incoming: Inbound::new(options.spool_folder.clone()),
+            guess: DialectGuess::first(options.dialect),
             options,
             handler,
             arrived: Vec::new(),
             cancellations: HashMap::new(),
             inbox,
             room: Arc::new(Notify::new()),
-            alone_told: false,
+            failure_logged: false,
             failure: NOT_TRIED.to_owned(),
             leaving: None,
             quiet: None,
@@ -91,8 +91,8 @@ impl LinkState {
         }
     }
 
-    /// The endpoint, and why there is no connection to it, if there is none.
-    pub fn standing(&self) -> (&Endpoint, Result<(), &str>) {
+    /// The endpoint, and why it isn't connected.
+    pub fn health(&self) -> (&Endpoint, Result<(), &str>) {
         (&self.endpoint, self.peer.map(|_| ()).ok_or(&self.failure))
     }
 
@@ -100,7 +100,7 @@ impl LinkState {
         &self.session
     }
 
-    /// Gives a reply, or part of one.
+    /// Sends a reply, or part of one.
     pub fn reply(&mut self, token: Token, status: Status, part: Option<u32>, body: &Body) -> bool {
         if part.is_none() {
             self.cancellations.remove(&token);
@@ -108,7 +108,7 @@ impl LinkState {
         self.session.reply(token, status, part, body, &mut self.block)
     }
 
-    /// Whether replies wait for the connection, so that there should be no more parts for now.
+    /// Whether too many replies wait for the connection to accept more parts.
     pub fn is_full(&self) -> bool {
         let bytes = self.pending_bytes + self.block.memory_bytes() + self.session.waiting_bytes();
         !self.ended && bytes > REPLY_BYTES_MAX
@@ -128,16 +128,16 @@ impl LinkState {
 
     fn on_ready(&mut self, hub: &mut Hub, peer: PeerId) {
         let Some(info) = hub.peer(peer) else { return };
-        let speech = self.options.speech(&info.metadata, self.guess);
+        let protocol = self.options.protocol(&info.metadata, self.guess);
         tracing::info!(endpoint = %self.endpoint, "connected to a broker");
-        self.alone_told = false;
-        self.peer = Some((peer, speech));
-        match speech {
-            Speech::Numbered => {
+        self.failure_logged = false;
+        self.peer = Some((peer, protocol));
+        match protocol {
+            PeerProtocol::Numbered => {
                 hub.detect_stalls(peer);
                 self.session.connected(&mut self.block);
             }
-            Speech::Stock(dialect) => self.session.connected_to_stock(dialect, self.now()),
+            PeerProtocol::Stock(dialect) => self.session.connected_to_stock(dialect, self.now()),
         }
     }
 
@@ -153,29 +153,29 @@ impl LinkState {
         self.incoming.reset();
     }
 
-    /// It is tried again and again, and said once.
+    /// Logged as a warning once; attempts go on.
     fn not_connected(&mut self, reason: &str) {
         reason.clone_into(&mut self.failure);
-        if std::mem::replace(&mut self.alone_told, true) {
+        if std::mem::replace(&mut self.failure_logged, true) {
             tracing::debug!(endpoint = %self.endpoint, reason, "no connection to a broker, still trying");
         } else {
             tracing::warn!(endpoint = %self.endpoint, reason, "no connection to a broker, still trying");
         }
     }
 
-    fn on_message(&mut self, speech: Speech, message: FromBroker) -> Result<(), String> {
+    fn on_message(&mut self, protocol: PeerProtocol, message: FromBroker) -> Result<(), String> {
         let (arrived, cancellations) = (&mut self.arrived, &mut self.cancellations);
         let mut sink = |heard| take(heard, arrived, cancellations);
         let handler = self.handler.as_deref();
-        match speech {
-            Speech::Numbered => {
+        match protocol {
+            PeerProtocol::Numbered => {
                 let (block, attached) = block_of(message, WORKER_HEADER)?;
                 let outcome = self.session.on_block(&block, attached, &mut self.block, handler, &mut sink);
-                // What came together goes back together, and isn't joined to what comes next.
+                // Replies to one message go back together, separate from later ones.
                 self.block.close_if_long(Extent::among(0));
                 outcome.map_err(|error| error.to_string())
             }
-            Speech::Stock(dialect) => {
+            PeerProtocol::Stock(dialect) => {
                 match dialect.decode_for_worker(message) {
                     Ok(heard) => {
                         self.guess.heard(dialect);
@@ -189,7 +189,7 @@ impl LinkState {
     }
 
     fn send(&mut self, hub: &mut Hub) {
-        let Some((peer, speech)) = self.peer else { return };
+        let Some((peer, protocol)) = self.peer else { return };
         loop {
             while let Some(message) = self.pending.pop_front() {
                 let bytes = message.memory_bytes();
@@ -199,13 +199,13 @@ impl LinkState {
                 }
                 self.pending_bytes -= bytes;
             }
-            match speech {
-                Speech::Numbered if !self.block.is_empty() => {
+            match protocol {
+                PeerProtocol::Numbered if !self.block.is_empty() => {
                     self.pending.extend(self.block.drain().map(|message| encoder::numbered(WORKER_HEADER, message)));
                     self.pending_bytes = self.pending.iter().map(Message::memory_bytes).sum();
                 }
-                Speech::Numbered => return,
-                Speech::Stock(_) => {
+                PeerProtocol::Numbered => return,
+                PeerProtocol::Stock(_) => {
                     let Some(message) = self.session.pump_stock() else { return };
                     self.pending_bytes += message.memory_bytes();
                     self.pending.push_back(message);
@@ -222,12 +222,12 @@ impl LinkState {
             Event::Failed { reason, .. } => self.not_connected(&reason),
             Event::Gone { peer, reason } if is_ours(peer) => self.lost(&reason),
             event if event.message_peer().is_some_and(is_ours) => {
-                // Before it is taken: that may wait for the disk.
+                // Before the message is taken, which may wait for the disk.
                 self.session.heard(self.now());
                 match self.incoming.on_event(event, |head| has_whole_request(ours, head), &hub.waker()) {
                     Ok(Some(message)) => self.hear(hub, message),
                     Ok(None) => {}
-                    Err(reason) => self.misunderstood(hub, &reason),
+                    Err(reason) => self.on_malformed(hub, &reason),
                 }
             }
             _ => {}
@@ -235,14 +235,14 @@ impl LinkState {
     }
 
     fn hear(&mut self, hub: &mut Hub, message: FromBroker) {
-        if let Some((_, speech)) = self.peer
-            && let Err(reason) = self.on_message(speech, message)
+        if let Some((_, protocol)) = self.peer
+            && let Err(reason) = self.on_message(protocol, message)
         {
-            self.misunderstood(hub, &reason);
+            self.on_malformed(hub, &reason);
         }
     }
 
-    fn misunderstood(&self, hub: &mut Hub, reason: &str) {
+    fn on_malformed(&self, hub: &mut Hub, reason: &str) {
         if let Some((peer, _)) = self.peer {
             tracing::warn!(reason, "the broker's message can't be understood");
             hub.disconnect(peer, reason);
@@ -250,11 +250,11 @@ impl LinkState {
     }
 }
 
-/// What the session has heard, for those who carry it out.
-fn take(heard: Heard, arrived: &mut Vec<Arrival>, cancellations: &mut HashMap<Token, Arc<Cancellation>>) {
+/// Applies events of the session.
+fn take(heard: WorkerEvent, arrived: &mut Vec<Arrival>, cancellations: &mut HashMap<Token, Arc<Cancellation>>) {
     match heard {
-        Heard::Request(arrival) => arrived.push(arrival),
-        Heard::Cancelled(token) => {
+        WorkerEvent::Request(arrival) => arrived.push(arrival),
+        WorkerEvent::Cancelled(token) => {
             arrived.retain(|arrival| arrival.token != token);
             if let Some(cancellation) = cancellations.remove(&token) {
                 cancellation.cancel();
@@ -263,16 +263,18 @@ fn take(heard: Heard, arrived: &mut Vec<Arrival>, cancellations: &mut HashMap<To
     }
 }
 
-/// Whether these frames have all of a request's body behind them.
-fn has_whole_request(ours: Option<(PeerId, Speech)>, head: &[Bytes]) -> bool {
+/// Whether the next frame is the whole body of a request.
+fn has_whole_request(ours: Option<(PeerId, PeerProtocol)>, head: &[Bytes]) -> bool {
     match ours {
-        Some((_, Speech::Numbered)) => has_whole_body(head, WORKER_HEADER, |block| ToWorker::announces_list(block)),
-        Some((_, Speech::Stock(dialect))) => head.len() == dialect.worker_head_frames(),
+        Some((_, PeerProtocol::Numbered)) => {
+            has_whole_body(head, WORKER_HEADER, |block| ToWorker::announces_list(block))
+        }
+        Some((_, PeerProtocol::Stock(dialect))) => head.len() == dialect.worker_head_frames(),
         None => false,
     }
 }
 
-impl Driven for LinkState {
+impl Drive for BrokerConnection {
     fn turn(&mut self, hub: &mut Hub, now: Instant) -> Result<bool, SocketError> {
         self.send(hub);
         hub.poll(Some(Duration::ZERO))?;
@@ -293,7 +295,7 @@ impl Driven for LinkState {
             self.lost(why);
         }
         self.send(hub);
-        // Nobody here has more to add to it, unlike a client's callers.
+        // Nothing more will be added by callers, unlike at a client.
         hub.flush();
         if !self.is_full() {
             self.room.notify_waiters();
@@ -318,7 +320,7 @@ impl Driven for LinkState {
         is_quiet || (self.peer.is_none() && self.leaving.is_some_and(|since| since.elapsed() >= LEAVE_CONNECTION))
     }
 
-    fn after_turn(shared: &Arc<Shared<LinkState>>) {
+    fn after_turn(shared: &Arc<Shared<BrokerConnection>>) {
         let mut state = shared.lock();
         if state.arrived.is_empty() {
             return;
@@ -363,16 +365,16 @@ mod tests {
     use towpath_requests::majordomo::peer::WorkerMessage;
 
     /// A connection to a stock broker, which has given it a request.
-    fn link(dialect: Dialect) -> (LinkState, Token) {
+    fn link(dialect: Dialect) -> (BrokerConnection, Token) {
         let waiting = Mutex::new(Waiting { requests: VecDeque::new(), links: 1 });
         let inbox = Arc::new(Inbox { waiting, arrived: Notify::new() });
         let endpoint = "tcp://127.0.0.1:1".parse().unwrap();
-        let mut link = LinkState::new(endpoint, Session::new("work", 1), LinkOptions::default(), None, inbox);
+        let mut link = BrokerConnection::new(endpoint, Session::new("work", 1), LinkOptions::default(), None, inbox);
         let (mut tokens, request) =
             (Vec::new(), WorkerMessage::Request { address: "addr".into(), body: Ok("x".into()) });
         link.session.connected_to_stock(dialect, Duration::ZERO);
         link.session.on_stock(request, None, &mut |heard| {
-            let Heard::Request(arrival) = heard else { return };
+            let WorkerEvent::Request(arrival) = heard else { return };
             tokens.push(arrival.token);
         });
         (link, tokens[0])
@@ -383,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_for_a_stock_broker_wait_for_those_before_them() {
+    fn parts_for_a_stock_broker_are_back_pressured() {
         for dialect in [Dialect::Mdp02, Dialect::Majortomo] {
             let (mut link, token) = link(dialect);
             for number in 0..2 {
@@ -406,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_become_frames_of_the_reply_do_not_wait_for_it() {
+    fn parts_that_become_frames_are_not_back_pressured() {
         let (mut link, token) = link(Dialect::Mdp01);
         for number in 0..10 {
             assert!(link.reply(token, Status::OK, Some(number), &part()));

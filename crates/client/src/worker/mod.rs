@@ -1,7 +1,8 @@
-//! The worker: takes requests of one service, and replies.
+//! The worker: takes requests for one service, and replies.
 //!
-//! A [`Worker`] is connected to all its brokers at the same time, so that clients find it wherever they turn. Each may give it
-//! as many requests at a time as its credit says. A reply that is ready while the connection is lost goes out on the next one.
+//! A [`Worker`] is connected to all its brokers at the same time, so that clients find it at any of them. Each broker may
+//! give it as many requests at a time as its credit. A reply that is ready while the connection is lost is sent on the next
+//! one.
 //!
 //! ```no_run
 //! use towpath_client::worker::{Worker, WorkerOptions};
@@ -24,7 +25,7 @@ pub use request::{NotWanted, Request};
 pub use session::WorkerCounters;
 
 use crate::connection::driver::Shared;
-use connection::{Handler, LinkState};
+use connection::{BrokerConnection, Handler};
 use session::Session;
 use std::collections::VecDeque;
 use std::future::Future;
@@ -38,18 +39,18 @@ use towpath_requests::is_built_in;
 use towpath_requests::limits::SERVICE_BYTES_MAX;
 use towpath_sockets::{Endpoint, SocketError};
 
-/// What a caller is told of a panic.
+/// Reason of a request whose handler panicked.
 const PANICKED: &str = "the worker panicked";
 
-/// How long closing waits for what is still to be sent.
+/// How long closing waits for queued messages.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// How a worker behaves.
+/// Options of a worker.
 #[derive(Debug, Clone)]
 pub struct WorkerOptions {
-    /// Requests that each broker may give it at a time; a stock broker gives one.
+    /// Requests that each broker may give it at a time. A stock broker gives one.
     pub credit: u32,
-    /// The connections.
+    /// Options of the connections.
     pub link: LinkOptions,
 }
 
@@ -59,34 +60,34 @@ impl Default for WorkerOptions {
     }
 }
 
-/// Why there is no worker.
+/// Why a worker can't be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkerError {
-    /// The service's name.
+    /// The service name is empty or too long.
     #[error("a service's name has 1 to {SERVICE_BYTES_MAX} bytes, and this one {0}")]
     BadService(usize),
-    /// Brokers answer these themselves, and end the connection of a worker for one.
+    /// A built-in service. Brokers answer these themselves, and disconnect a worker for one.
     #[error("{0}: names that begin with mmi. or titanic. are the broker's own services")]
     BuiltIn(String),
-    /// The system's reason.
+    /// Error of the system.
     #[error(transparent)]
     Socket(#[from] SocketError),
 }
 
-/// Where a worker stands.
+/// State of a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkerStatus {
-    /// The endpoints that it is connected to.
+    /// Connected endpoints.
     pub connected: Vec<Endpoint>,
-    /// Those that it isn't connected to, and why not or why the last connection was lost; for people.
+    /// Endpoints without a connection, and why. For people.
     pub failures: Vec<(Endpoint, String)>,
-    /// What has been counted, over all connections.
+    /// Counters over all connections.
     pub counters: WorkerCounters,
 }
 
-/// Requests that nobody has taken yet.
+/// Requests that haven't been taken yet.
 #[derive(Debug)]
 struct Inbox {
     waiting: Mutex<Waiting>,
@@ -121,17 +122,17 @@ impl Inbox {
         self.arrived.notify_waiters();
     }
 
-    /// Nobody will take what is here: the broker gives it to another worker when the connection closes. Requests refer to
-    /// their connections, which refer to this.
+    /// Drops all requests: the broker gives them to other workers when the connection closes. Breaks the cycle of
+    /// references between requests and connections.
     fn abandon(&self) {
         let requests = std::mem::take(&mut self.lock().requests);
         requests.into_iter().for_each(Request::abandon);
     }
 }
 
-/// A worker for one service. Dropping it ends its connections at once: what it holds goes to another worker.
+/// A worker for one service. Dropping it ends its connections at once, and its requests go to other workers.
 pub struct Worker {
-    links: Vec<Arc<Shared<LinkState>>>,
+    links: Vec<Arc<Shared<BrokerConnection>>>,
     inbox: Arc<Inbox>,
     credit: usize,
 }
@@ -150,8 +151,8 @@ impl Drop for Worker {
 }
 
 impl Worker {
-    /// A worker, driven by a task for each endpoint on the current tokio runtime. It connects to each again and again.
-    ///
+    /// Makes a worker, driven by a task for each endpoint on the current tokio runtime. Lost connections are
+    /// re-established.
     /// # Errors
     /// Without an endpoint, for a service that can't be or options that can't work, outside of a runtime, or if the system has no event
     /// queue for it.
@@ -162,14 +163,13 @@ impl Worker {
         Worker::start(endpoints, service, options, None)
     }
 
-    /// A worker of which all replies are made at once, by the tasks that drive the connections: for what takes less time than
-    /// giving it to another task. Its [`Worker::next`] gives nothing.
+    /// Makes a worker whose replies are computed in the tasks that drive the connections: for work that is cheaper than
+    /// handing it to another task. [`Worker::next`] returns nothing.
     ///
-    /// `reply` is called under the lock of its connection. It must not call methods of this worker, nor drop it: they wait for that
-    /// lock, and would for ever. While it takes its time, nothing else of the connection happens, and a broker that hears nothing for 10 s
-    /// (`Heartbeats` of its options, if they are not set otherwise) gives the worker up: the request is executed again, by
-    /// another worker or by this one when it has connected again. So what computes for long, waits, or reads bodies that are in files is
-    /// for [`Worker::run`].
+    /// `reply` is called under the lock of its connection. It must not call methods of this worker nor drop it, which would
+    /// deadlock. Nothing else happens on the connection meanwhile, and a broker that hears nothing for 10 s (unless its
+    /// heartbeat options differ) gives the worker up and executes the request again. Use [`Worker::run`] for long
+    /// computations, waiting, or bodies in files.
     pub fn at_once(
         endpoints: &[Endpoint],
         service: &str,
@@ -203,7 +203,7 @@ impl Worker {
         let inbox = Arc::new(Inbox { waiting: Mutex::new(waiting), arrived: Notify::new() });
         let mut worker = Worker { links: Vec::new(), inbox, credit: options.credit.max(1) as usize };
         for endpoint in endpoints {
-            let state = LinkState::new(
+            let state = BrokerConnection::new(
                 endpoint.clone(),
                 Session::new(service, options.credit),
                 options.link.clone(),
@@ -216,14 +216,14 @@ impl Worker {
         Ok(worker)
     }
 
-    /// The next request; `None` when the worker has left, and holds nothing any more. Cancel-safe.
+    /// The next request. `None` when the worker has left and holds nothing. Cancel-safe.
     pub async fn next(&self) -> Option<Request> {
         loop {
             let arrived = self.inbox.arrived.notified();
             loop {
                 let mut waiting = self.inbox.lock();
                 match waiting.requests.pop_front() {
-                    // Dropped without the lock, since it looks at its connection.
+                    // Dropped without the lock, since dropping looks at its connection.
                     Some(request) if request.is_cancelled() => drop(waiting),
                     Some(request) => return Some(request),
                     None if waiting.links == 0 => return None,
@@ -234,12 +234,12 @@ impl Worker {
         }
     }
 
-    /// Works on as many requests at a time as the credit says, each in a task, until the worker has left. A request that is
-    /// cancelled has its future dropped.
+    /// Works on as many requests at a time as the credit, each in a task, until the worker has left. Cancelling a request
+    /// drops its future.
     ///
-    /// The tasks are on the runtime that drives the connections, too. A future that blocks its thread holds up what else that thread has
-    /// to do; on a runtime of one thread that is all, and after 10 s without a word the broker takes the worker for dead and has the
-    /// request executed again ([`Request::attempt`] tells). What blocks goes to `tokio::task::spawn_blocking`.
+    /// The tasks share the runtime with the connections. A future that blocks its thread holds up everything else there; on
+    /// a single-threaded runtime that is everything, and after 10 s of silence the broker takes the worker for dead and has
+    /// the request executed again (see [`Request::attempt`]). Use `tokio::task::spawn_blocking` for blocking work.
     pub async fn run<F, W>(&self, work: F)
     where
         F: Fn(Request) -> W,
@@ -259,7 +259,7 @@ impl Worker {
                         let cancellation = Arc::clone(answer.cancellation());
                         tokio::select! {
                             outcome = work => {
-                                // Whether it is still wanted is nobody's business any more.
+                                // It no longer matters whether the reply is wanted.
                                 let _ = answer.end(outcome);
                             }
                             () = cancellation.cancelled() => {}
@@ -277,8 +277,8 @@ impl Worker {
         self.closed().await;
     }
 
-    /// Takes no more requests. What is held is finished, and the connections are closed when the last reply is out:
-    /// [`Worker::run`] returns then, and [`Worker::next`] gives `None`.
+    /// Takes no more requests. Held requests are finished, and the connections close after the last reply: then
+    /// [`Worker::run`] returns, and [`Worker::next`] returns `None`.
     pub fn leave(&self) {
         for link in &self.links {
             let mut state = link.lock();
@@ -294,7 +294,7 @@ impl Worker {
         }
     }
 
-    /// Where it stands.
+    /// Current state.
     pub fn status(&self) -> WorkerStatus {
         let counters = WorkerCounters::default();
         let mut status = WorkerStatus { connected: Vec::new(), failures: Vec::new(), counters };
@@ -304,7 +304,7 @@ impl Worker {
             status.counters.requests += requests;
             status.counters.cancelled += cancelled;
             status.counters.orphaned += orphaned;
-            match state.standing() {
+            match state.health() {
                 (endpoint, Ok(())) => status.connected.push(endpoint.clone()),
                 (endpoint, Err(why)) => status.failures.push((endpoint.clone(), why.to_owned())),
             }

@@ -1,9 +1,9 @@
-//! A request while a worker has it.
+//! A request in the hands of a worker.
 
-use super::connection::LinkState;
+use super::connection::BrokerConnection;
 use super::session::Arrival;
 use crate::connection::driver::Shared;
-use crate::connection::encoder::{self, Unfit};
+use crate::connection::encoder::{self, UnsendableBody};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,11 +11,11 @@ use tokio::sync::Notify;
 use towpath_requests::body::Body;
 use towpath_requests::numbered::{Status, Token};
 
-/// What a request is told when it is dropped without a reply.
+/// Reason of a request that was dropped without a reply.
 const DROPPED: &str = "the worker dropped the request without a reply";
 
-/// What a request is told whose reply can't be sent.
-pub(super) fn unfit(why: Unfit) -> Body {
+/// Reason of a request whose reply can't be sent.
+pub(super) fn unfit(why: UnsendableBody) -> Body {
     let why = format!("the worker's reply: {why}");
     tracing::error!(why, "a reply can't be sent");
     Body::from(why)
@@ -54,9 +54,9 @@ impl Cancellation {
 #[error("the reply isn't wanted any more")]
 pub struct NotWanted;
 
-/// What owes a reply: dropped without one, it says so to the broker.
+/// Obligation to reply. Dropped without a reply, it fails the request.
 pub(super) struct Answer {
-    link: Arc<Shared<LinkState>>,
+    link: Arc<Shared<BrokerConnection>>,
     token: Token,
     cancellation: Arc<Cancellation>,
     next_part: u32,
@@ -95,7 +95,7 @@ impl Drop for Answer {
     }
 }
 
-/// A request to work on. Dropped without a reply, it fails with that as its reason.
+/// A request to work on. Dropped without a reply, it fails.
 pub struct Request {
     body: Body,
     attempt: u16,
@@ -104,40 +104,43 @@ pub struct Request {
 }
 
 impl Request {
-    pub(super) fn new(link: Arc<Shared<LinkState>>, arrival: Arrival, cancellation: Arc<Cancellation>) -> Request {
+    pub(super) fn new(
+        link: Arc<Shared<BrokerConnection>>,
+        arrival: Arrival,
+        cancellation: Arc<Cancellation>,
+    ) -> Request {
         let Arrival { token, attempt, ttl_ms, body } = arrival;
         let expires = (ttl_ms > 0).then(|| Instant::now() + Duration::from_millis(u64::from(ttl_ms)));
         Request { body, attempt, expires, answer: Answer { link, token, cancellation, next_part: 0, owes: true } }
     }
 
-    /// What is asked.
+    /// Body of the request.
     pub fn body(&self) -> &Body {
         &self.body
     }
 
-    /// Which attempt this is, from 1: over 1, a worker may have died over it, or have executed it already.
+    /// Attempt, from 1. Over 1, an earlier worker may have died over it or executed it.
     pub fn attempt(&self) -> u16 {
         self.attempt
     }
 
-    /// When its time is over; `None`: there is no limit.
+    /// Deadline. `None`: no limit.
     pub fn expires(&self) -> Option<Instant> {
         self.expires
     }
 
-    /// Whether nobody wants the reply any more.
+    /// Whether the reply isn't wanted any more.
     pub fn is_cancelled(&self) -> bool {
         self.answer.cancellation.is_cancelled()
     }
 
-    /// Waits until nobody wants the reply any more.
+    /// Waits until the reply isn't wanted any more.
     pub async fn cancelled(&self) {
         self.answer.cancellation.cancelled().await;
     }
 
-    /// Gives a part of the reply, of which a last one must follow. Waits while too many bytes of replies wait for the
-    /// connection. A stock broker of MDP/0.1 has no parts: they become frames of the reply. A part that can't be sent lets the request
-    /// fail, and nothing more is wanted then.
+    /// Sends a part of the reply; a final one must follow. Waits while too many bytes are queued for the connection.
+    /// MDP/0.1 has no parts: they become frames of the reply. A part that can't be sent fails the request.
     pub async fn part(&mut self, body: impl Into<Body>) -> Result<(), NotWanted> {
         let body = body.into();
         if let Err(why) = encoder::check(&body) {
@@ -165,23 +168,23 @@ impl Request {
         outcome
     }
 
-    /// Gives the reply, or the last part of it. One that can't be sent, such as one of several frames and over
-    /// [`BODY_BYTES_MAX`](towpath_requests::limits::BODY_BYTES_MAX), lets the request fail.
+    /// Sends the reply, or its final part. One that can't be sent, such as several frames of over
+    /// [`BODY_BYTES_MAX`](towpath_requests::limits::BODY_BYTES_MAX), fails the request.
     pub fn reply(self, body: impl Into<Body>) -> Result<(), NotWanted> {
         self.answer.end(Ok(body.into()))
     }
 
-    /// Lets the request fail. A stock broker knows no failures: the reason is the reply there.
+    /// Fails the request. A stock broker has no failures: the reason is the reply.
     pub fn fail(self, reason: impl Into<String>) -> Result<(), NotWanted> {
         self.answer.end(Err(reason.into()))
     }
 
-    /// Drops it without a word, since the connection closes.
+    /// Drops the request silently, since the connection closes.
     pub(super) fn abandon(mut self) {
         self.answer.owes = false;
     }
 
-    /// Separates what owes the reply; what is left can still give parts.
+    /// Separates the obligation to reply from the request, which can still send parts.
     pub(super) fn split(self) -> (Request, Answer) {
         let mut request = self;
         let answer = Answer {

@@ -1,10 +1,10 @@
-//! What a worker holds on one connection: the protocol without a socket, a thread or a clock.
+//! Protocol state of a worker with one broker, without a socket, thread or clock.
 //!
-//! A request stays held over the loss of its connection, and its reply goes out on the next one: the token in it still means
-//! the same to the broker. Stock brokers have no tokens; what came on a connection of theirs ends with it.
+//! A request stays held when its connection is lost, and its reply is sent on the next one: its token remains valid at the
+//! broker. Stock brokers have no tokens; their requests end with the connection.
 
 use super::request::unfit;
-use crate::connection::encoder::{self, Unfit};
+use crate::connection::encoder::{self, UnsendableBody};
 use bytes::Bytes;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use towpath_requests::majordomo::peer::WorkerMessage;
 use towpath_requests::numbered::{Block, Content, FromWorker, Status, ToWorker, Token, WireError};
 use towpath_sockets::Message;
 
-/// How often a stock broker hears from a worker.
+/// Interval of heartbeats to a stock broker.
 const HEARTBEAT: Duration = Duration::from_millis(2500);
 
-/// A stock broker is gone when it has been silent for so many heartbeats.
+/// Heartbeats missed before a stock broker is taken for dead.
 const LIVENESS: u32 = 4;
 
-/// What replies at once, or says why it can't.
+/// Handler that replies at once, or says why it can't.
 pub(super) type AtOnce = dyn Fn(Body) -> Result<Body, String> + Send + Sync;
 
-/// A reply, or why it can't be sent.
+/// The reply, or why it can't be sent.
 fn fitting(reply: Body) -> Body {
     match encoder::check(&reply) {
         Ok(()) => reply,
@@ -33,52 +33,52 @@ fn fitting(reply: Body) -> Body {
     }
 }
 
-/// A request that came.
+/// A received request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Arrival {
-    /// What the reply must bring back.
+    /// Token that the reply must return.
     pub token: Token,
-    /// From 1: over 1, another worker may have executed it already.
+    /// Attempt, from 1. Over 1, another worker may have executed it.
     pub attempt: u16,
-    /// Milliseconds that are left of its time; 0: there is no limit.
+    /// Milliseconds left. 0: no limit.
     pub ttl_ms: u32,
-    /// The request.
+    /// Body.
     pub body: Body,
 }
 
-/// What a broker's message means for the worker.
+/// Event for the worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Heard {
-    /// Something to do.
+pub(crate) enum WorkerEvent {
+    /// A request.
     Request(Arrival),
-    /// Nobody wants the reply any more.
+    /// The reply isn't wanted any more.
     Cancelled(Token),
 }
 
-/// What has been counted since the beginning.
+/// Counters since the session was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkerCounters {
-    /// Requests that came.
+    /// Received requests.
     pub requests: u64,
-    /// Of these, requests that were cancelled before their reply.
+    /// Requests that were cancelled before their reply.
     pub cancelled: u64,
-    /// Replies that nobody takes, since the connection of their request is gone: to a stock broker, or in the middle of a reply in
-    /// parts.
+    /// Replies without a taker, since the connection of their request is gone: to a stock broker, or in the middle of a
+    /// reply in parts.
     pub orphaned: u64,
 }
 
 #[derive(Debug, Default)]
 struct Held {
-    /// A stock client's address; empty for numbered requests.
+    /// Address of a stock client; empty for numbered requests.
     address: Bytes,
-    /// MDP/0.1 has no parts: they go in front of the reply's frames.
+    /// MDP/0.1 has no parts: they become frames before the reply's.
     parts: Parts,
-    /// Parts of its reply were given.
+    /// Parts of the reply were sent.
     has_parts: bool,
-    /// It came on a connection that is gone.
+    /// Came on an earlier connection.
     orphan: bool,
-    /// When its time is over; `None`: there is no limit.
+    /// Deadline. `None`: no limit.
     expires: Option<Duration>,
 }
 
@@ -88,7 +88,7 @@ struct Parts {
     frames: Vec<Bytes>,
     bytes: u64,
     /// Why they can't be sent together.
-    unfit: Option<Unfit>,
+    unfit: Option<UnsendableBody>,
 }
 
 impl Parts {
@@ -96,18 +96,18 @@ impl Parts {
         self.bytes += body.length();
         match body.to_frames() {
             Some(frames) => self.frames.extend(frames),
-            None => self.unfit = Some(Unfit::Kind),
+            None => self.unfit = Some(UnsendableBody::Kind),
         }
         let frames = self.frames.len();
         if self.unfit.is_none() && (frames > BODY_FRAMES_MAX || self.bytes > BODY_BYTES_MAX as u64) {
-            self.unfit = Some(Unfit::TooLarge { frames, bytes: self.bytes });
+            self.unfit = Some(UnsendableBody::TooLarge { frames, bytes: self.bytes });
         }
         if self.unfit.is_some() {
             self.frames.clear();
         }
     }
 
-    /// All of them as one body.
+    /// All parts as one body.
     fn whole(self) -> Body {
         self.unfit.map_or_else(|| Body::of_frames(self.frames), unfit)
     }
@@ -129,22 +129,22 @@ enum Link {
         heard: Duration,
         beat: Duration,
     },
-    /// The connection is to be replaced.
+    /// The connection has to be replaced.
     Over(&'static str),
 }
 
-/// The worker's side of one connection after the other to the same broker.
+/// Worker session over consecutive connections to the same broker.
 pub(crate) struct Session {
     service: Arc<[u8]>,
     credit: u32,
     link: Link,
     held: HashMap<Token, Held>,
     orphans: u32,
-    /// When the first of those of former connections expires.
+    /// Earliest deadline among requests of earlier connections.
     orphan_expires: Option<Duration>,
-    /// As of what was heard last.
+    /// Time of the last event.
     now: Duration,
-    /// The memory of a reply that was made at once, for the next request.
+    /// Memory of the last immediate reply, reused for the next request.
     spare: Body,
     unsent: VecDeque<Unsent>,
     unsent_bytes: usize,
@@ -157,7 +157,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// A worker for that service that takes so many requests at a time.
+    /// A worker for a service that takes `credit` requests at a time.
     pub fn new(service: &str, credit: u32) -> Session {
         Session {
             service: Arc::from(service.as_bytes()),
@@ -182,12 +182,12 @@ impl Session {
         self.counters
     }
 
-    /// Whether no reply is owed, and none waits for a connection.
+    /// Whether no reply is owed or unsent.
     pub fn is_idle(&self) -> bool {
         self.held.is_empty() && self.unsent.is_empty()
     }
 
-    /// Bytes of replies that wait for a connection, and of messages that wait for [`Session::pump_stock`].
+    /// Bytes of unsent replies, and of messages for [`Session::pump_stock`].
     pub fn waiting_bytes(&self) -> usize {
         self.unsent_bytes + self.stock_bytes
     }
@@ -197,7 +197,7 @@ impl Session {
         self.stock.push_back(message);
     }
 
-    /// Why the connection is to be replaced, if it is.
+    /// Why the connection has to be replaced, if so.
     pub fn over(&self) -> Option<&'static str> {
         match self.link {
             Link::Over(why) => Some(why),
@@ -205,20 +205,21 @@ impl Session {
         }
     }
 
-    /// What is left of the credit beside requests of former connections.
+    /// Credit left beside requests of earlier connections.
     fn free_credit(&self) -> u32 {
         self.credit.saturating_sub(self.orphans)
     }
 
-    /// Whether the broker has given all that it may on this connection. A broker that gives more would fill this worker's memory.
+    /// Whether the broker has used up the credit on this connection. A broker that sends more would fill this worker's
+    /// memory.
     fn is_over_credit(&self) -> bool {
         self.held.len() >= self.orphans as usize + self.credit as usize
     }
 
-    /// A connection to a broker of numbered requests is there. Appends what is said first, and replies that waited for it.
+    /// A connection to a broker of numbered requests is ready. Appends the greeting and unsent replies.
     pub fn connected(&mut self, block: &mut Block) {
         self.link = Link::Numbered;
-        // The broker gives out requests as it reads: LEAVING behind this would be too late.
+        // The broker dispatches as it reads: LEAVING after READY would be too late.
         let credit = if self.leaving { 0 } else { self.free_credit() };
         FromWorker::ready(block, credit, &self.service);
         self.unsent_bytes = 0;
@@ -230,7 +231,7 @@ impl Session {
         }
     }
 
-    /// A connection to a stock broker is there.
+    /// A connection to a stock broker is ready.
     pub fn connected_to_stock(&mut self, dialect: Dialect, now: Duration) {
         self.link = Link::Stock { dialect, heard: now, beat: now + HEARTBEAT };
         self.push_stock(dialect.ready(&self.service));
@@ -239,19 +240,19 @@ impl Session {
         self.unsent_bytes = 0;
     }
 
-    /// The connection is gone, and with it what no other one can answer: nobody wants the reply any more.
-    pub fn disconnected(&mut self, sink: &mut impl FnMut(Heard)) {
+    /// The connection is lost, and with it requests that can't be answered on another.
+    pub fn disconnected(&mut self, sink: &mut impl FnMut(WorkerEvent)) {
         self.link = Link::Down;
         self.stock.clear();
         self.stock_bytes = 0;
         let counters = &mut self.counters;
         self.held.retain(|token, held| {
             held.orphan = true;
-            // What is lost of a reply in parts nobody can tell: the broker has it executed again, and takes no end of it.
+            // Parts may be lost: the broker executes such a request again, and refuses the end of this reply.
             let is_kept = held.address.is_empty() && !held.has_parts;
             if !is_kept {
                 counters.orphaned += 1;
-                sink(Heard::Cancelled(*token));
+                sink(WorkerEvent::Cancelled(*token));
             }
             is_kept
         });
@@ -263,8 +264,8 @@ impl Session {
         self.held.values().filter(|held| held.orphan).filter_map(|held| held.expires).min()
     }
 
-    /// Of what came on a former connection no broker can say that it isn't wanted any more. Its time does.
-    fn expire_orphans(&mut self, now: Duration, out: &mut Block, sink: &mut impl FnMut(Heard)) {
+    /// Ends requests of earlier connections at their deadline: the broker can't cancel them.
+    fn expire_orphans(&mut self, now: Duration, out: &mut Block, sink: &mut impl FnMut(WorkerEvent)) {
         if self.orphan_expires.is_none_or(|at| now < at) {
             return;
         }
@@ -273,20 +274,20 @@ impl Session {
         for (token, held) in over {
             self.counters.cancelled += 1;
             self.released(&held, out);
-            sink(Heard::Cancelled(token));
+            sink(WorkerEvent::Cancelled(token));
         }
         self.orphan_expires = self.first_orphan_expires();
     }
 
-    /// Takes a block of records, and the body behind it, or why that is lost. A request goes to the sink and is held, unless
-    /// `at_once` has a reply to it.
+    /// Takes a block of records, and the attached body or why it is lost. Requests are held and passed to the sink, unless
+    /// `at_once` replies to them.
     pub fn on_block(
         &mut self,
         block: &Bytes,
         attached: Option<Result<Body, String>>,
         out: &mut Block,
         at_once: Option<&AtOnce>,
-        sink: &mut impl FnMut(Heard),
+        sink: &mut impl FnMut(WorkerEvent),
     ) -> Result<(), WireError> {
         let mut attached = attached;
         let mut rest = &block[..];
@@ -304,7 +305,7 @@ impl Session {
                             Arriving::Bytes(bytes).replace(&mut body);
                             body
                         }
-                        // What has its reply at once keeps nothing alive for long.
+                        // An immediate reply keeps the block alive for a short time only.
                         (Content::One(bytes), _) if at_once.is_some() => Body::from(block.slice_ref(bytes)),
                         (_, attached) => content.to_body(block, attached.and_then(Result::ok))?,
                     };
@@ -328,23 +329,23 @@ impl Session {
                     }
                     let expires = (ttl_ms > 0).then(|| self.now + Duration::from_millis(u64::from(ttl_ms)));
                     self.held.insert(token, Held { expires, ..Held::default() });
-                    sink(Heard::Request(Arrival { token, attempt, ttl_ms, body }));
+                    sink(WorkerEvent::Request(Arrival { token, attempt, ttl_ms, body }));
                 }
                 ToWorker::Cancel { token } => {
                     if let Some(held) = self.held.remove(&token) {
                         self.counters.cancelled += 1;
                         self.released(&held, out);
-                        sink(Heard::Cancelled(token));
+                        sink(WorkerEvent::Cancelled(token));
                     }
                 }
-                // The epoch is the broker's own affair, and what is held is finished anyway.
+                // The epoch doesn't matter to a worker, and held requests are finished anyway.
                 ToWorker::Welcome { .. } | ToWorker::Leave => {}
             }
         }
         if attached.is_some() { Err(WireError::Attachment) } else { Ok(()) }
     }
 
-    /// The broker has said something, whatever and as far as it has come.
+    /// The broker has sent something, perhaps only part of a message.
     pub fn heard(&mut self, now: Duration) {
         self.now = now;
         if let Link::Stock { heard, .. } = &mut self.link {
@@ -352,8 +353,8 @@ impl Session {
         }
     }
 
-    /// Takes what a stock broker says.
-    pub fn on_stock(&mut self, message: WorkerMessage, at_once: Option<&AtOnce>, sink: &mut impl FnMut(Heard)) {
+    /// Takes a message of a stock broker.
+    pub fn on_stock(&mut self, message: WorkerMessage, at_once: Option<&AtOnce>, sink: &mut impl FnMut(WorkerEvent)) {
         let Link::Stock { dialect, .. } = self.link else { return };
         match message {
             WorkerMessage::Heartbeat => {}
@@ -375,14 +376,14 @@ impl Session {
                         token.0[8..].copy_from_slice(&self.next_token.to_be_bytes());
                         self.next_token += 1;
                         self.held.insert(token, Held { address, ..Held::default() });
-                        sink(Heard::Request(Arrival { token, attempt: 1, ttl_ms: 0, body }));
+                        sink(WorkerEvent::Request(Arrival { token, attempt: 1, ttl_ms: 0, body }));
                     }
                 }
             }
         }
     }
 
-    /// Gives a reply, or part of one. Says whether anybody wants it: not if the request was cancelled, or has its reply.
+    /// Sends a reply, or part of one. Returns whether it is still wanted: the request may be cancelled or have its reply.
     pub fn reply(&mut self, token: Token, status: Status, part: Option<u32>, body: &Body, out: &mut Block) -> bool {
         let Some(held) = self.held.get_mut(&token) else { return false };
         held.has_parts |= part.is_some();
@@ -435,7 +436,7 @@ impl Session {
         }
     }
 
-    /// A request is held no longer. Those of former connections kept credit from the broker, which is given now.
+    /// A request is no longer held. Those of earlier connections had reduced the broker's credit, which is restored now.
     fn released(&mut self, held: &Held, out: &mut Block) {
         if held.orphan {
             self.orphans = self.orphans.saturating_sub(1);
@@ -445,7 +446,7 @@ impl Session {
         }
     }
 
-    /// Takes no more requests from now on.
+    /// Takes no more requests.
     pub fn leave(&mut self, out: &mut Block) {
         if std::mem::replace(&mut self.leaving, true) {
             return;
@@ -472,8 +473,8 @@ impl Session {
         }
     }
 
-    /// Looks at what has come due.
-    pub fn on_time(&mut self, now: Duration, out: &mut Block, sink: &mut impl FnMut(Heard)) {
+    /// Handles everything that is due.
+    pub fn on_time(&mut self, now: Duration, out: &mut Block, sink: &mut impl FnMut(WorkerEvent)) {
         self.expire_orphans(now, out, sink);
         let Link::Stock { dialect, heard, beat } = &mut self.link else { return };
         if now >= *heard + HEARTBEAT * LIVENESS {

@@ -1,7 +1,7 @@
-//! The session in virtual time, against a broker that is a few lines long and a connection that loses what is on its way.
+//! The session in virtual time, against a broker of a few lines and a connection that loses messages.
 #![allow(clippy::unwrap_used)]
 
-use super::session::{Arrival, Heard, Session};
+use super::session::{Arrival, Session, WorkerEvent};
 use bytes::Bytes;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -55,11 +55,11 @@ struct World {
     to_broker: VecDeque<Message>,
     to_worker: VecDeque<Message>,
     out: Block,
-    /// What the broker thinks of the worker on this connection.
+    /// Credit of the worker on this connection, as the broker knows it.
     credit: u32,
     given: BTreeSet<u64>,
     next: u64,
-    /// What the worker holds, and how many parts the broker has heard of each.
+    /// Requests that the worker holds, and how many parts of each the broker has received.
     holds: Vec<u64>,
     heard_parts: BTreeMap<u64, u32>,
     /// Ended, and on its way or lost; arrived.
@@ -119,7 +119,7 @@ impl World {
                 FromWorker::Leaving => panic!("it was not told to leave"),
             }
         }
-        // All that it may have, beside what it holds from before.
+        // As much as the credit allows, beside requests of earlier connections.
         while self.connected && (self.given.len() as u32) < self.credit {
             ToWorker::request(&mut self.out, token(self.next), 1, 0, &Body::from(format!("{}", self.next)));
             self.given.insert(self.next);
@@ -137,12 +137,12 @@ impl World {
                     let attached = message.attached.clone().map(Ok);
                     let (holds, cancelled) = (&mut self.holds, &mut self.cancelled);
                     let mut sink = |heard| match heard {
-                        Heard::Request(Arrival { token, body, .. }) => {
+                        WorkerEvent::Request(Arrival { token, body, .. }) => {
                             let number = u64::from_be_bytes(token.0[..8].try_into().unwrap());
                             assert_eq!(body, Body::from(format!("{number}")));
                             holds.push(number);
                         }
-                        Heard::Cancelled(token) => {
+                        WorkerEvent::Cancelled(token) => {
                             let number = u64::from_be_bytes(token.0[..8].try_into().unwrap());
                             holds.retain(|held| *held != number);
                             cancelled.insert(number);
@@ -196,7 +196,7 @@ impl World {
                 self.heard_parts.clear();
             }
             Step::Connect => {
-                // What was kept for this connection is lost with it like everything else.
+                // Replies kept for this connection are lost with it like everything else.
                 let kept = std::mem::take(&mut self.kept);
                 if self.connected {
                     self.step(Step::Disconnect);
@@ -222,14 +222,15 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Whatever the connection loses: no reply twice, none for another, and those that waited for a connection arrive on it.
+    /// Whatever the connection loses: no reply twice, none for another request, and replies that waited for a connection
+    /// arrive.
     #[test]
     fn a_reply_finds_its_request(steps in prop::collection::vec(step(), 1..120)) {
         let mut world = World::new();
         for step in steps {
             world.step(step);
         }
-        // In the end everything that is held can be given back, and the whole credit with it.
+        // In the end all held requests can be finished, and the whole credit restored.
         world.step(Step::Connect);
         for _ in 0..20 {
             world.step(Step::Send(100));
@@ -246,7 +247,7 @@ proptest! {
 }
 
 #[test]
-fn a_stock_worker_keeps_its_heart_beating_and_notices_silence() {
+fn a_stock_worker_sends_heartbeats_and_detects_silence() {
     let mut session = Session::new("echo", 1);
     let at = Duration::from_millis;
     session.connected_to_stock(Dialect::Mdp01, at(0));
@@ -266,7 +267,7 @@ fn a_stock_worker_keeps_its_heart_beating_and_notices_silence() {
 }
 
 #[test]
-fn what_came_on_a_stock_connection_ends_with_it() {
+fn stock_requests_end_with_their_connection() {
     let mut session = Session::new("echo", 1);
     session.connected_to_stock(Dialect::Mdp01, Duration::ZERO);
     session.pump_stock();
@@ -278,7 +279,7 @@ fn what_came_on_a_stock_connection_ends_with_it() {
     session.connected_to_stock(Dialect::Mdp01, Duration::ZERO);
     session.pump_stock();
     session.on_stock(request("two"), None, &mut |heard| arrived.push(heard));
-    let [Heard::Request(one), Heard::Cancelled(ended), Heard::Request(two)] = &arrived[..] else {
+    let [WorkerEvent::Request(one), WorkerEvent::Cancelled(ended), WorkerEvent::Request(two)] = &arrived[..] else {
         panic!("{arrived:?}")
     };
     assert_eq!(*ended, one.token);
@@ -310,7 +311,7 @@ fn a_reply_in_parts_ends_with_its_connection() {
     assert!(session.reply(token(1), Status::OK, Some(0), &"part".into(), &mut block));
     let mut ended = Vec::new();
     session.disconnected(&mut |heard| ended.push(heard));
-    assert_eq!(ended, [Heard::Cancelled(token(1))]);
+    assert_eq!(ended, [WorkerEvent::Cancelled(token(1))]);
     block.clear();
     session.connected(&mut block);
     assert!(!session.reply(token(1), Status::OK, None, &"end".into(), &mut block));
@@ -319,7 +320,7 @@ fn a_reply_in_parts_ends_with_its_connection() {
 }
 
 #[test]
-fn what_hangs_from_a_former_connection_gives_its_place_back_when_its_time_is_over() {
+fn orphaned_requests_return_their_credit_at_the_deadline() {
     let (mut session, mut block) = (Session::new("echo", 2), Block::default());
     let at = Duration::from_millis;
     session.connected(&mut block);
@@ -340,7 +341,7 @@ fn what_hangs_from_a_former_connection_gives_its_place_back_when_its_time_is_ove
     block.clear();
     let mut ended = Vec::new();
     session.on_time(at(1_100), &mut block, &mut |heard| ended.push(heard));
-    assert_eq!(ended, [Heard::Cancelled(token(1))]);
+    assert_eq!(ended, [WorkerEvent::Cancelled(token(1))]);
     let said = block.drain().next().unwrap().block;
     assert_eq!(FromWorker::decode(&mut &said[..]), Ok(FromWorker::Credit { credit: 1 }));
     assert_eq!(session.deadline(), None);
@@ -348,7 +349,7 @@ fn what_hangs_from_a_former_connection_gives_its_place_back_when_its_time_is_ove
 }
 
 #[test]
-fn one_that_leaves_asks_for_nothing_on_its_next_connection() {
+fn a_leaving_worker_reconnects_without_credit() {
     let (mut session, mut block) = (Session::new("echo", 2), Block::default());
     session.connected(&mut block);
     session.leave(&mut block);
@@ -363,7 +364,7 @@ fn one_that_leaves_asks_for_nothing_on_its_next_connection() {
 }
 
 #[test]
-fn a_broker_that_gives_more_than_the_credit_is_left() {
+fn a_broker_that_exceeds_the_credit_is_disconnected() {
     let give = |session: &mut Session, numbers: std::ops::RangeInclusive<u64>| {
         let (mut requests, mut out) = (Block::default(), Block::default());
         numbers.for_each(|number| ToWorker::request(&mut requests, token(number), 1, 0, &"work".into()));
@@ -374,7 +375,7 @@ fn a_broker_that_gives_more_than_the_credit_is_left() {
     session.connected(&mut block);
     give(&mut session, 1..=3).unwrap();
     assert_eq!(give(&mut session, 4..=4), Err(WireError::OverCredit));
-    // What it still has of an earlier connection doesn't count against the new one.
+    // Requests of an earlier connection don't count against the new one.
     session.disconnected(&mut |_| ());
     session.connected(&mut block);
     give(&mut session, 5..=7).unwrap();
@@ -393,7 +394,7 @@ fn a_broker_that_gives_more_than_the_credit_is_left() {
 }
 
 #[test]
-fn a_large_body_belongs_to_the_last_record_of_its_block() {
+fn an_attached_body_belongs_to_the_last_record() {
     let (mut session, mut block) = (Session::new("echo", 2), Block::default());
     session.connected(&mut block);
     let (mut requests, mut arrived) = (Block::default(), Vec::new());
@@ -406,6 +407,6 @@ fn a_large_body_belongs_to_the_last_record_of_its_block() {
     }
     let expected = (1..)
         .zip(bodies)
-        .map(|(number, body)| Heard::Request(Arrival { token: token(number), attempt: 1, ttl_ms: 0, body }));
+        .map(|(number, body)| WorkerEvent::Request(Arrival { token: token(number), attempt: 1, ttl_ms: 0, body }));
     assert_eq!(arrived, expected.collect::<Vec<_>>());
 }

@@ -165,10 +165,10 @@ async fn one(arguments: Arguments) -> Result<ExitCode, Failure> {
     client.close().await;
     match outcome {
         Ok(_) => Ok(ExitCode::SUCCESS),
-        Err(Failure::Failed(failure)) if status.is_misheard => {
+        Err(Failure::Failed(failure)) if status.is_not_majordomo => {
             Err(Failure::failed(format!("{failure} ({})", status.failure)))
         }
-        Err(Failure::Failed(failure)) if status.is_unheard => {
+        Err(Failure::Failed(failure)) if status.is_silent => {
             Err(Failure::failed(format!("{failure} ({})", arguments.brokers.dialect_hint())))
         }
         Err(Failure::Failed(failure)) if status.connected.is_none() => {

@@ -1,4 +1,4 @@
-//! What the broker says, and what ends a request.
+//! Records from the broker, and the end of requests.
 
 use super::super::outstanding::State;
 use super::{Delivery, ENTRY_BYTES, Link, RETRY_MOST, Refused, Session};
@@ -11,28 +11,28 @@ use towpath_requests::majordomo::peer::ClientMessage;
 use towpath_requests::message::block_of;
 use towpath_requests::numbered::{CLIENT_HEADER, Content, Status, ToClient, WireError};
 
-/// Why a request ends of which the broker says that no worker had it, and can't know.
+/// Why a request may have been executed though the broker says that no worker had it.
 const MAYBE_ELSEWHERE: &str = "the broker that had it before may have given it to one";
 
-/// Why the end of a reply is of no use.
+/// Why the end of a reply is useless.
 const PARTS_ELSEWHERE: &str = "they came on an earlier connection, not all of them perhaps";
 
-/// What is left of a request that has its outcome.
+/// Remains of a request that has its outcome.
 struct Finished {
     owner: u32,
-    /// Another broker may have had it executed, or this one before it forgot it.
+    /// Another broker may have executed it, or this one before it forgot the request.
     elsewhere: bool,
     service: u32,
-    /// It takes a place at the broker.
+    /// Counts at the broker.
     was_sent: bool,
     length: u64,
     memory_bytes: usize,
-    /// The request's body: its memory may do for the reply.
+    /// Body of the request, whose memory may be reused for the reply.
     body: Body,
 }
 
 impl Session {
-    /// Takes a message of a broker of numbered requests. One that is wrong beyond repair is to end the connection.
+    /// Takes a message of numbered requests. An error means that the connection has to end.
     pub fn on_message(
         &mut self,
         message: Received<String>,
@@ -43,7 +43,7 @@ impl Session {
         self.on_block(&block, attached, now, sink).map_err(|error| error.to_string())
     }
 
-    /// Takes a block of records, and the body behind it, or why that is lost.
+    /// Takes a block of records, and the attached body or why it is lost.
     pub fn on_block(
         &mut self,
         block: &Bytes,
@@ -82,19 +82,19 @@ impl Session {
     fn on_welcome(&mut self, epoch: u64, requests_max: u32, bytes_max: u64, journal: bool, now: Duration) {
         let same = self.epoch.replace(epoch).is_none_or(|before| before == epoch);
         if matches!(self.link, Link::Greeting(_)) {
-            // The broker may have lost what was confirmed last, or be another one. What was given up is among these: it has
-            // its outcome, and confirming it ends it there.
+            // The broker may have lost the last acknowledgements, or be another one. Cancelled requests are among these
+            // numbers: an acknowledgement ends them there.
             for (first, count) in self.table.done_ranges() {
-                self.confirms.add_range(first, count, now);
+                self.acks.add_range(first, count, now);
             }
-            // HELLO has said that this was open, but it has ended meanwhile.
+            // HELLO named this number as outstanding, but it has ended meanwhile.
             if let Some(count) = self.table.lowest().checked_sub(self.greeted_with).filter(|count| *count > 0) {
-                self.confirms.add_range(self.greeted_with, count, now);
+                self.acks.add_range(self.greeted_with, count, now);
             }
         }
         if !same {
             self.counters.restarts += 1;
-            // What was durable there is known again when this broker says so.
+            // The broker will announce again what is durable.
             self.table.iter_mut().for_each(|(_, entry)| entry.accepted = false);
         }
         self.link = Link::Numbered { requests_max: requests_max.max(1) as usize, bytes_max, journal };
@@ -122,7 +122,7 @@ impl Session {
         self.is_served();
         let has_parts = self.table.find(number).is_some_and(|entry| entry.next_part > 0);
         if let Some(mut entry) = self.finish(number) {
-            self.confirms.add(number, now);
+            self.acks.add(number, now);
             if status == Status::IN_PARTS && !has_parts {
                 let (status, body) = (Status::PARTS_LOST, Body::from(PARTS_ELSEWHERE));
                 return sink(Delivery { number, owner: entry.owner, status, part: None, body });
@@ -135,7 +135,7 @@ impl Session {
             sink(Delivery { number, owner: entry.owner, status, part: None, body: entry.body });
         } else if number < self.table.next_number() {
             self.counters.duplicates += 1;
-            self.confirms.add(number, now);
+            self.acks.add(number, now);
             if let Some(length) = self.abandoned.remove(&number) {
                 self.in_flight = self.in_flight.saturating_sub(1);
                 self.in_flight_bytes = self.in_flight_bytes.saturating_sub(length);
@@ -164,14 +164,14 @@ impl Session {
         entry.known = false;
         if retry_ms == 0 {
             if let Some(entry) = self.finish(number) {
-                // The broker doesn't know it, and mustn't wait for its number either.
-                self.confirms.add(number, now);
+                // The broker doesn't know the number, and must not wait for it.
+                self.acks.add(number, now);
                 sink(Delivery { number, owner: entry.owner, status, part: None, body: Body::copied(reason) });
             }
             return;
         }
         entry.state = State::Held;
-        self.is_turned_away |= status == Status::NO_STORAGE;
+        self.lacks_storage |= status == Status::NO_STORAGE;
         self.refused = Some(Refused { status, reason: String::from_utf8_lossy(reason).into_owned() });
         self.in_flight = self.in_flight.saturating_sub(1);
         self.in_flight_bytes = self.in_flight_bytes.saturating_sub(entry.body.length());
@@ -179,7 +179,7 @@ impl Session {
         self.held.push(Reverse((now + wait, number)));
     }
 
-    /// Ends a request, which has its outcome now.
+    /// Ends a request that has its outcome.
     #[inline]
     fn finish(&mut self, number: u64) -> Option<Finished> {
         let finished = self.table.finish(number, |entry| Finished {
@@ -200,7 +200,7 @@ impl Session {
         Some(finished)
     }
 
-    /// Ends a request from this side: the broker is told that its outcome isn't wanted any more.
+    /// Ends a request on this side, and cancels it at the broker.
     pub fn cancel(&mut self, number: u64, now: Duration) -> Option<Delivery> {
         self.abandon(number, now, Status::CANCELLED, "cancelled")
     }
@@ -218,9 +218,9 @@ impl Session {
                 self.in_flight_bytes += length;
                 self.cancels.push(number);
             }
-            // The broker mustn't wait for a number that never comes.
-            Link::Numbered { .. } => self.confirms.add(number, now),
-            // It is confirmed, or its number is passed over, when the next connection begins.
+            // The broker must not wait for a number that never comes.
+            Link::Numbered { .. } => self.acks.add(number, now),
+            // Acknowledged or skipped when the next connection begins.
             _ => {}
         }
         Some(Delivery { number, owner: entry.owner, status, part: None, body: Body::from(reason) })

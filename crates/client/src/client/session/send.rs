@@ -1,4 +1,4 @@
-//! What is said to the broker, and when.
+//! Records to the broker, and when they are sent.
 
 use super::super::outstanding::State;
 use super::{Delivery, HELD_MAX, Link, Session};
@@ -7,14 +7,14 @@ use std::time::Duration;
 use towpath_requests::body::Body;
 use towpath_requests::numbered::{Block, FromClient, Status};
 
-/// So much of a request's time, at the most, is kept back for the broker's word that it is over.
+/// Longest margin between the broker's deadline and ours.
 const TIME_KEPT_BACK_MOST: Duration = Duration::from_millis(50);
 
-/// So much at the least, if it is no more than half: the broker looks at times every 20 ms.
+/// Shortest margin, unless that is over half of the time: the broker checks deadlines every 20 ms.
 const TIME_KEPT_BACK_LEAST: Duration = Duration::from_millis(25);
 
-/// The milliseconds that the broker is given of the time that a request has left: a little less, since the broker knows whether a
-/// worker had it, and its word is to be here before our own.
+/// Time to live for the broker, a little less than what is left: the broker knows whether a worker had the request, and its
+/// verdict should arrive before our own deadline.
 fn time_for_broker(left: Duration) -> u32 {
     let given = left - (left / 8).clamp(TIME_KEPT_BACK_LEAST, TIME_KEPT_BACK_MOST).min(left / 2);
     u32::try_from(given.as_millis()).unwrap_or(u32::MAX).max(1)
@@ -34,16 +34,16 @@ impl Session {
         Some((self.services.name(entry.service), entry.body.clone()))
     }
 
-    /// Appends what may be sent now, up to about so many bytes; says whether there is more.
+    /// Appends records that may be sent now, up to about `bytes`. Returns whether there are more.
     pub fn pump(&mut self, now: Duration, block: &mut Block, bytes: usize) -> bool {
         let Link::Numbered { requests_max, bytes_max, .. } = self.link else { return false };
         for number in self.cancels.drain(..) {
             FromClient::cancel(block, number);
         }
-        // Before requests: what is confirmed makes room for them there.
+        // Acknowledgements first: they make room for requests at the broker.
         let sends = !block.is_empty() || !self.again.is_empty() || self.cursor < self.table.next_number();
-        if self.confirms.due().is_some_and(|due| due <= now || sends) {
-            self.confirms.put(block);
+        if self.acks.due().is_some_and(|due| due <= now || sends) {
+            self.acks.put(block);
         }
         let mut more = false;
         loop {
@@ -90,37 +90,37 @@ impl Session {
         more
     }
 
-    /// Tells the broker at the next opportunity what it may forget, because this side ends: also what was given up here and has no
-    /// outcome there yet, or one that would come too late.
+    /// Tells the broker as soon as possible what it may forget, because this side ends: also requests that were cancelled
+    /// and have no outcome yet.
     pub fn hurry(&mut self, now: Duration) {
         if matches!(self.link, Link::Numbered { .. }) {
             for (number, length) in std::mem::take(&mut self.abandoned) {
                 self.in_flight = self.in_flight.saturating_sub(1);
                 self.in_flight_bytes = self.in_flight_bytes.saturating_sub(length);
-                self.confirms.add(number, now);
+                self.acks.add(number, now);
             }
         }
-        self.confirms.hurry();
+        self.acks.hurry();
     }
 
-    /// Whether the broker has been told all that there is to tell, or can't be told.
+    /// Whether everything for the broker was sent, or can't be.
     pub fn is_flushed(&self) -> bool {
-        !matches!(self.link, Link::Numbered { .. }) || (self.confirms.due().is_none() && self.cancels.is_empty())
+        !matches!(self.link, Link::Numbered { .. }) || (self.acks.due().is_none() && self.cancels.is_empty())
     }
 
-    /// When [`Session::on_time`], or else [`Session::pump`], if there is room for what it says, has something to do.
+    /// When [`Session::on_time`] has something to do, or [`Session::pump`] if there is room for its records.
     pub fn deadline(&self, has_room: bool) -> Option<Duration> {
-        let (welcome, confirms) = match self.link {
+        let (welcome, acks) = match self.link {
             Link::Greeting(until) => (Some(until), None),
-            Link::Numbered { .. } if has_room => (None, self.confirms.due()),
+            Link::Numbered { .. } if has_room => (None, self.acks.due()),
             _ => (None, None),
         };
         let held = self.held.peek().map(|Reverse((at, _))| *at);
         let deadline = self.deadlines.next().map(|(at, _)| at);
-        welcome.into_iter().chain(confirms).chain(held).chain(deadline).min()
+        welcome.into_iter().chain(acks).chain(held).chain(deadline).min()
     }
 
-    /// Looks at what has come due.
+    /// Handles everything that is due.
     pub fn on_time(&mut self, now: Duration, sink: &mut impl FnMut(Delivery)) {
         if matches!(self.link, Link::Greeting(until) if until <= now) {
             self.link = Link::Spoiled("the broker doesn't answer");
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_broker_has_less_time_than_the_client() {
+    fn the_broker_gets_a_shorter_deadline() {
         for (left, given) in [(10_000, 9_950), (400, 350), (240, 210), (160, 135), (60, 35), (40, 20), (1, 1), (0, 1)] {
             assert_eq!(time_for_broker(AT(left)), given, "{left} ms");
         }
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broker_does_not_know_what_another_one_did() {
+    fn expiry_after_failover_is_reported_as_uncertain() {
         let mut session = asking();
         let expired = |said: &mut Block, number| ToClient::reply(said, number, Status::EXPIRED, None, &Body::default());
         assert_eq!(hears(&mut session, |said| expired(said, 1)), [(1, Status::EXPIRED)]);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_reply_counts_where_its_parts_came() {
+    fn parts_on_another_connection_make_a_reply_incomplete() {
         let mut session = asking();
         let says =
             |said: &mut Block, number, status, part| ToClient::reply(said, number, status, part, &Body::default());
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_in_vain_is_told_of_the_last_refusal() {
+    fn expiry_names_the_last_refusal() {
         let mut session = asking();
         let refused = |said: &mut Block| ToClient::refused(said, 1, Status::UNAVAILABLE, 60_000, "the queue is full");
         assert_eq!(session.refused(), None);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_up_is_confirmed_when_the_client_ends() {
+    fn cancelled_requests_are_acknowledged_on_close() {
         let mut session = asking();
         assert!(session.cancel(2, AT(40)).is_some());
         session.hurry(AT(50));
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_overdue_waits_for_room() {
+    fn due_records_wait_for_room() {
         let mut session = asking();
         hears(&mut session, |said| ToClient::reply(said, 1, Status::OK, None, &Body::default()));
         // Request 2 has its time; request 1 is to be confirmed before.
