@@ -52,6 +52,7 @@ pub fn run() -> Result<Outcome, String> {
     problems.extend(documents::check(&tree));
     problems.extend(commits::check()?);
     problems.sort();
+    problems.dedup();
     for problem in &problems {
         println!("{problem}");
     }
