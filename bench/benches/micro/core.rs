@@ -45,7 +45,7 @@ fn round_trip(bencher: Bencher, in_flight: u64) {
                             divan::black_box(core.body_for_client(body_ref));
                             replies += 1;
                         }
-                        QueuedAction::Action(_) => {}
+                        QueuedAction::Other(_) => {}
                     }
                 }
                 core.flushed(0);
