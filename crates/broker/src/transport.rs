@@ -25,7 +25,7 @@ pub trait Transport {
     fn has_output(&self) -> bool;
 
     /// Answers [`Event::Authenticate`].
-    fn admit(&mut self, peer: PeerId, welcome: bool);
+    fn authenticate(&mut self, peer: PeerId, accept: bool);
 
     /// Ends a connection. [`Event::Gone`] follows.
     fn disconnect(&mut self, peer: PeerId, reason: &str);

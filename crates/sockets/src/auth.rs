@@ -1,46 +1,55 @@
-//! Who may connect by PLAIN: the question that servers put to whoever set them up.
+//! The decision about the credentials of clients.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use towpath_zmtp::Credentials;
 
-type Admits = dyn Fn(&[u8], &[u8]) -> bool + Send + Sync;
+type Allows = dyn Fn(&Credentials) -> bool + Send + Sync;
 
-/// Whether a user may connect with this password.
+/// Decides which clients may connect, by their credentials. Clones share the decision.
 #[derive(Clone)]
-pub struct Admit(Arc<Admits>);
+pub struct Authenticator(Arc<Allows>);
 
-impl Admit {
-    /// Asks this of the name and the password of each peer, on the thread that drives the hub. A panic refuses that peer.
-    pub fn by(admits: impl Fn(&[u8], &[u8]) -> bool + Send + Sync + 'static) -> Admit {
-        Admit(Arc::new(admits))
+impl Authenticator {
+    /// Decides by a function, which is called on the thread that drives the hub. If it panics, the client is refused.
+    pub fn new(allows: impl Fn(&Credentials) -> bool + Send + Sync + 'static) -> Authenticator {
+        Authenticator(Arc::new(allows))
     }
 
-    /// Whether it says so. A peer whose name it can't bear mustn't end the server of all others.
-    pub fn admits(&self, user: &[u8], password: &[u8]) -> bool {
-        let asked = catch_unwind(AssertUnwindSafe(|| (self.0)(user, password)));
-        asked.unwrap_or_else(|_| {
-            let user = String::from_utf8_lossy(user);
-            tracing::error!(%user, "who may connect can't be told, and this peer may not: the function that tells it panicked");
+    /// Whether a client with these credentials may connect.
+    pub fn allows(&self, credentials: &Credentials) -> bool {
+        // One client's strange name must not end the server of all others.
+        catch_unwind(AssertUnwindSafe(|| (self.0)(credentials))).unwrap_or_else(|_| {
+            let principal = credentials.principal();
+            tracing::error!(?principal, "a client is refused: the function that decides about it panicked");
             false
         })
     }
 }
 
-impl std::fmt::Debug for Admit {
+impl std::fmt::Debug for Authenticator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Admit")
+        f.write_str("Authenticator")
     }
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::panic)]
     use super::*;
 
     #[test]
-    fn who_makes_the_question_panic_may_not_connect() {
-        let admit = Admit::by(|user, password| user.len() == 3 && password[0] == b'x');
-        assert!(admit.admits(b"ann", b"x"));
-        assert!(!admit.admits(b"ann", b""));
-        assert!(!admit.admits(b"a", b"x") && admit.admits(b"ann", b"xyz"));
+    fn a_panic_refuses_the_client_and_no_other() {
+        let authenticator = Authenticator::new(|credentials| match credentials {
+            Credentials::Plain { user, password } => user.len() == 3 && password[0] == b'x',
+            _ => false,
+        });
+        let allows = |user: &'static str, password: &'static str| {
+            let (user, password) = (bytes::Bytes::from(user), bytes::Bytes::from(password).into());
+            authenticator.allows(&Credentials::Plain { user, password })
+        };
+        assert!(allows("ann", "x"));
+        assert!(!allows("ann", ""), "its password has no first byte: a panic");
+        assert!(!allows("a", "x") && allows("ann", "xyz"));
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::peer::PeerId;
 use bytes::Bytes;
-use towpath_zmtp::{Frames, Secret};
+use towpath_zmtp::{Credentials, Frames};
 
 /// What happened at a [`crate::Hub`].
 #[derive(Debug)]
@@ -13,14 +13,12 @@ pub enum Event {
         /// Which peer.
         peer: PeerId,
     },
-    /// PLAIN: is this user welcome? Answer with [`crate::Hub::admit`].
+    /// A peer's credentials, to be answered with [`crate::Hub::authenticate`].
     Authenticate {
-        /// Which peer.
+        /// The peer.
         peer: PeerId,
-        /// The user's name.
-        user: Bytes,
-        /// The password.
-        password: Secret,
+        /// Its credentials.
+        credentials: Credentials,
     },
     /// A message.
     Message {

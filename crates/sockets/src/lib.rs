@@ -66,7 +66,7 @@ mod socket;
 mod unsent;
 mod waker;
 
-pub use auth::Admit;
+pub use auth::Authenticator;
 pub use disk::page_cache;
 pub use error::{SendError, SocketError};
 pub use event::Event;
@@ -78,6 +78,9 @@ pub use options::{Backoff, Congestion, HubOptions, STABLE_AFTER};
 pub use peer::{PeerId, PeerInfo};
 pub use socket::{Received, Socket};
 pub use towpath_zmtp::limits::DEDICATED_BUFFER_BYTES;
-pub use towpath_zmtp::{Frames, Heartbeat, MechanismConfig, Metadata, ProtocolDeviations, Queued, Secret, SocketType};
+pub use towpath_zmtp::{
+    Credentials, Frames, Heartbeat, MechanismConfig, Metadata, Principal, ProtocolDeviations, Queued, Secret,
+    SocketType,
+};
 pub use unsent::Unsent;
 pub use waker::Waker;

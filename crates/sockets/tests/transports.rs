@@ -5,7 +5,7 @@ mod support;
 
 use bytes::Bytes;
 use support::*;
-use towpath_sockets::{Address, Endpoint, Event, Hub, MechanismConfig, Message, SocketType};
+use towpath_sockets::{Address, Credentials, Endpoint, Event, Hub, MechanismConfig, Message, Principal, SocketType};
 
 fn echo_over(endpoint: &str) -> Pair {
     let endpoint = endpoint.parse().unwrap();
@@ -102,7 +102,7 @@ fn the_client_comes_back_when_the_server_does() {
 }
 
 #[test]
-fn plain_lets_in_whom_the_application_admits() {
+fn plain_users_connect_if_the_application_accepts_them() {
     for password in ["right", "wrong"] {
         let mut server_options = options(SocketType::Router);
         server_options.mechanism = MechanismConfig::PlainServer;
@@ -113,11 +113,12 @@ fn plain_lets_in_whom_the_application_admits() {
         let endpoint = server.bind(&anywhere()).unwrap();
         client.connect(&endpoint).unwrap();
         let asking = until(&mut [&mut server, &mut client], |_, event| match event {
-            Event::Authenticate { peer, user, password } => Some((peer, user, password)),
+            Event::Authenticate { peer, credentials } => Some((peer, credentials)),
             _ => None,
         });
-        assert_eq!((&asking.1[..], &asking.2[..]), (&b"ann"[..], password.as_bytes()));
-        server.admit(asking.0, password == "right");
+        let shown = Credentials::Plain { user: "ann".into(), password: bytes::Bytes::from(password).into() };
+        assert_eq!(asking.1, shown);
+        server.authenticate(asking.0, password == "right");
         let outcome = until(&mut [&mut server, &mut client], |index, event| match (index, event) {
             (1, Event::Ready { .. }) => Some("in".to_owned()),
             (1, Event::Failed { reason, .. }) => Some(reason),
@@ -128,7 +129,7 @@ fn plain_lets_in_whom_the_application_admits() {
             _ => assert!(outcome.contains("400"), "{outcome}"),
         }
         if password == "right" {
-            assert_eq!(server.peer(asking.0).unwrap().user.unwrap(), "ann");
+            assert_eq!(server.peer(asking.0).unwrap().principal, Principal::User("ann".into()));
         }
     }
 }

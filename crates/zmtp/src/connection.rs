@@ -1,6 +1,7 @@
 //! One connection: greeting, handshake, messages, heartbeats.
 
 use crate::command::{self, Command};
+use crate::credentials::Credentials;
 use crate::error::{Error, printable};
 use crate::greeting::{self, GREETING_BYTES};
 use crate::inbox::{Frames, Inbox, InboxLimits, Item};
@@ -9,7 +10,7 @@ use crate::liveness::Patience;
 use crate::mechanism::{Mechanism, MechanismConfig, Step};
 use crate::metadata::Metadata;
 use crate::outbox::{Body, Outbox};
-use crate::secret::Secret;
+use crate::seal::FrameSeal;
 use crate::socket_type::SocketType;
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
@@ -89,13 +90,8 @@ pub struct PeerProperties {
 /// What happened.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
-    /// PLAIN: is this user welcome? Answer with [`Connection::accept`] or [`Connection::refuse`].
-    Authenticate {
-        /// The user's name.
-        user: Bytes,
-        /// The password.
-        password: Secret,
-    },
+    /// The peer's credentials, to be answered with [`Connection::accept`] or [`Connection::refuse`].
+    Authenticate(Credentials),
     /// The handshake is over.
     Ready(Box<PeerProperties>),
     /// A message; `continued`: its earlier frames ended in a streamed body.
@@ -225,7 +221,7 @@ impl<F> Connection<F> {
                 self.outbox.push_command(frame);
                 Ok(None)
             }
-            Step::Authenticate { user, password } => Ok(Some(Event::Authenticate { user, password })),
+            Step::Authenticate(credentials) => Ok(Some(Event::Authenticate(credentials))),
             Step::Done { send, metadata } => {
                 let properties = self.check(metadata, version).inspect_err(|error| {
                     self.outbox.push_command(command::error(&error.to_string()));
@@ -234,6 +230,10 @@ impl<F> Connection<F> {
                     self.outbox.push_command(frame);
                 }
                 self.phase = Phase::Traffic;
+                if let Some(FrameSeal { overhead, sealer, opener }) = self.mechanism.frame_seal() {
+                    self.outbox.seal_with(overhead, sealer);
+                    self.inbox.open_with(overhead, opener);
+                }
                 self.outbox.open();
                 // ZMTP 3.0 has no PING.
                 if version >= (3, 1) {
@@ -289,7 +289,7 @@ impl<F> Connection<F> {
     }
 
     /// Tells the peer why the connection is about to be closed.
-    pub fn say_why(&mut self, reason: &str) {
+    pub fn send_error(&mut self, reason: &str) {
         if !matches!(self.phase, Phase::Greeting) {
             self.outbox.push_command(command::error(reason));
         }
@@ -376,11 +376,6 @@ impl<F> Connection<F> {
     /// Whether the handshake is over.
     pub fn is_ready(&self) -> bool {
         matches!(self.phase, Phase::Traffic)
-    }
-
-    /// Whether message bodies must pass through memory, because the mechanism protects them.
-    pub fn protects_messages(&self) -> bool {
-        self.mechanism.protects_messages()
     }
 
     /// Appends a message to what waits for the peer.

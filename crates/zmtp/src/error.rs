@@ -64,6 +64,12 @@ pub enum Error {
         /// Our limit.
         limit: usize,
     },
+    /// A sealed frame that was changed, repeated or sealed with another key.
+    #[error("a sealed frame cannot be opened: it was changed on its way, or sealed with another key")]
+    SealBroken,
+    /// A frame with flags outside of its seal.
+    #[error("a frame is not sealed, though the mechanism seals all of them")]
+    NotSealed,
     /// Socket types that do not go together (RFC 23).
     #[error("a {theirs} socket cannot talk to this {ours} socket")]
     IncompatibleSockets {
@@ -119,6 +125,8 @@ impl Error {
                 | Error::FrameTooLarge { .. }
                 | Error::MessageTooLarge { .. }
                 | Error::TooManyFrames { .. }
+                | Error::SealBroken
+                | Error::NotSealed
         )
     }
 }

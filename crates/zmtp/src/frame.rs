@@ -45,6 +45,15 @@ impl Header {
     }
 }
 
+/// A frame's meaning beside its body.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FrameFlags {
+    /// More frames of the same message follow.
+    pub more: bool,
+    /// The body is a command.
+    pub command: bool,
+}
+
 /// Appends a header. Always the short form under 256 bytes: JeroMQ rejects an empty frame in the long form.
 #[inline]
 pub fn encode_header(out: &mut Vec<u8>, flags: u8, length: u64) {

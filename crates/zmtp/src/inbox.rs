@@ -1,9 +1,11 @@
 //! From bytes to frames to messages, under limits; a large body may leave as a stream.
 
 use crate::error::Error;
-use crate::frame::Header;
+use crate::frame::{FrameFlags, Header};
 use crate::limits::{COMMAND_BYTES_MAX, FRAME_BYTES_MAX, FRAME_OVERHEAD_BYTES, HANDSHAKE_COMMAND_BYTES_MAX};
 use crate::limits::{DEDICATED_BUFFER_BYTES, DEDICATED_BUFFER_FIRST_BYTES, DEDICATED_BUFFER_PART};
+use crate::limits::{OPENED_PIECE_BYTES, SEALED_FRAME_BYTES_MAX};
+use crate::seal::Opener;
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
@@ -57,6 +59,10 @@ pub(crate) struct Inbox {
     /// Of `frames`: so many keep no more alive than themselves.
     settled: usize,
     reserved_bits_seen: u64,
+    /// Opens all frames, which have so many bytes of overhead each.
+    opener: Option<(usize, Box<dyn Opener>)>,
+    /// The rest of an opened body that is delivered as a stream.
+    opened: Bytes,
 }
 
 impl Inbox {
@@ -73,7 +79,14 @@ impl Inbox {
             is_behind_own_buffer: false,
             settled: 0,
             reserved_bits_seen: 0,
+            opener: None,
+            opened: Bytes::new(),
         }
+    }
+
+    /// Opens every frame from now on.
+    pub(crate) fn open_with(&mut self, overhead: usize, opener: Box<dyn Opener>) {
+        self.opener = Some((overhead, opener));
     }
 
     /// Takes a command's body off the front of `input` during the handshake, or nothing if more bytes are needed.
@@ -123,29 +136,47 @@ impl Inbox {
                 }
                 return Ok(Some(Item::BodyEnd { more }));
             }
-            let now = streaming.remaining.min(input.len() as u64);
-            if now == 0 {
+            let data = if self.opener.is_some() {
+                self.opened.split_to(self.opened.len().min(OPENED_PIECE_BYTES))
+            } else {
+                let now = streaming.remaining.min(input.len() as u64);
+                input.split_to(now as usize).freeze()
+            };
+            if data.is_empty() {
                 return Ok(None);
             }
-            streaming.remaining -= now;
-            return Ok(Some(Item::BodyData(input.split_to(now as usize).freeze())));
+            streaming.remaining -= data.len() as u64;
+            return Ok(Some(Item::BodyData(data)));
         }
         loop {
-            let Some((header, header_bytes)) = Header::decode(input) else { return Ok(None) };
+            let Some((mut header, header_bytes)) = Header::decode(input) else { return Ok(None) };
+            let mut opened = None;
+            if self.opener.is_some() {
+                let Some((flags, body)) = self.open_frame(input, header, header_bytes)? else { return Ok(None) };
+                header = Header { more: flags.more, command: flags.command, length: body.len() as u64, ..header };
+                opened = Some(body);
+            }
             if header.command {
-                return Ok(self.whole(input, header, header_bytes, COMMAND_BYTES_MAX)?.map(Item::Command));
+                let body = self.body(input, header, header_bytes, COMMAND_BYTES_MAX, opened)?;
+                return Ok(body.map(Item::Command));
             }
             if self.frame_count >= self.limits.frames_max {
                 return Err(Error::TooManyFrames { limit: self.limits.frames_max });
             }
             if self.limits.stream_over_bytes.is_some_and(|over| header.length > over) {
-                return self.start_streaming(input, header, header_bytes).map(Some);
+                self.start_streaming(header)?;
+                match opened {
+                    Some(body) => self.opened = body,
+                    None => _ = input.split_to(header_bytes),
+                }
+                let head = std::mem::take(&mut self.frames);
+                return Ok(Some(Item::BodyStart { head, length: header.length, more: header.more }));
             }
             let limit = self.limits.message_bytes_max;
             if header.length <= limit && header.length > limit.saturating_sub(self.message_bytes) {
                 return Err(Error::MessageTooLarge { limit });
             }
-            let Some(body) = self.whole(input, header, header_bytes, limit)? else { return Ok(None) };
+            let Some(body) = self.body(input, header, header_bytes, limit, opened)? else { return Ok(None) };
             self.message_bytes += header.length;
             self.frame_count += 1;
             self.frames.push(body);
@@ -158,12 +189,11 @@ impl Inbox {
         }
     }
 
-    fn start_streaming(&mut self, input: &mut BytesMut, header: Header, header_bytes: usize) -> Result<Item, Error> {
+    fn start_streaming(&mut self, header: Header) -> Result<(), Error> {
         let limit = self.limits.streamed_frame_bytes_max.min(FRAME_BYTES_MAX);
         if header.length > limit {
             return Err(Error::FrameTooLarge { announced: header.length, limit });
         }
-        let _ = input.split_to(header_bytes);
         self.reserved_bits_seen += u64::from(header.reserved_bits);
         self.frame_count += 1;
         self.continued = true;
@@ -171,8 +201,43 @@ impl Inbox {
         self.message_bytes = 0;
         self.settled = 0;
         self.streaming = Some(Streaming { remaining: header.length, more: header.more });
-        let head = std::mem::take(&mut self.frames);
-        Ok(Item::BodyStart { head, length: header.length, more: header.more })
+        Ok(())
+    }
+
+    /// Takes a sealed frame off the front of `input` and opens it. Nothing of it is shown before it was found to be authentic.
+    fn open_frame(
+        &mut self,
+        input: &mut BytesMut,
+        header: Header,
+        header_bytes: usize,
+    ) -> Result<Option<(FrameFlags, Bytes)>, Error> {
+        if header.more || header.command {
+            return Err(Error::NotSealed);
+        }
+        let streamed = self.limits.stream_over_bytes.map_or(0, |_| self.limits.streamed_frame_bytes_max);
+        let plain = self.limits.message_bytes_max.max(streamed.min(SEALED_FRAME_BYTES_MAX)).max(COMMAND_BYTES_MAX);
+        let overhead = self.opener.as_ref().map_or(0, |(overhead, _)| *overhead);
+        let sealed = self.whole(input, header, header_bytes, plain.saturating_add(overhead as u64))?;
+        let (Some(sealed), Some((_, opener))) = (sealed, &mut self.opener) else { return Ok(None) };
+        let (flags, body) = opener.open(sealed)?;
+        Ok(Some((flags, self.detach(body))))
+    }
+
+    /// A frame's body, within a limit: opened already, or from the front of `input`.
+    #[inline]
+    fn body(
+        &mut self,
+        input: &mut BytesMut,
+        header: Header,
+        header_bytes: usize,
+        limit: u64,
+        opened: Option<Bytes>,
+    ) -> Result<Option<Bytes>, Error> {
+        match opened {
+            Some(_) if header.length > limit => Err(Error::FrameTooLarge { announced: header.length, limit }),
+            Some(body) => Ok(Some(body)),
+            None => Ok(self.whole(input, header, header_bytes, limit)?.map(|body| self.detach(body))),
+        }
     }
 
     fn whole(
@@ -181,7 +246,7 @@ impl Inbox {
         header: Header,
         header_bytes: usize,
         limit: u64,
-    ) -> Result<Option<Bytes>, Error> {
+    ) -> Result<Option<BytesMut>, Error> {
         let limit = limit.min(FRAME_BYTES_MAX);
         let too_large = || Error::FrameTooLarge { announced: header.length, limit };
         if header.length > limit {
@@ -206,22 +271,26 @@ impl Inbox {
         }
         self.wanted = 0;
         self.reserved_bits_seen += u64::from(header.reserved_bits);
-        if header.length == 0 {
+        let mut frame = input.split_to(whole);
+        Ok(Some(frame.split_off(header_bytes)))
+    }
+
+    /// A body that keeps no more memory alive than is accounted for it.
+    #[inline]
+    fn detach(&mut self, body: BytesMut) -> Bytes {
+        if body.is_empty() {
             // A slice, even an empty one, would keep the buffer alive that it was read into.
-            let _ = input.split_to(whole);
-            return Ok(Some(Bytes::new()));
+            return Bytes::new();
         }
-        let mut frame = input.split_to(whole).freeze();
-        let body = frame.split_off(header_bytes);
         if body.len() < DEDICATED_BUFFER_BYTES {
-            return Ok(Some(body));
+            return body.freeze();
         }
         if std::mem::take(&mut self.is_in_own_buffer) {
             self.is_behind_own_buffer = true;
-            return Ok(Some(body));
+            return body.freeze();
         }
         // Most of it was there at once.
-        Ok(Some(Bytes::copy_from_slice(&body)))
+        Bytes::copy_from_slice(&body)
     }
 
     fn finish_message(&mut self) {
@@ -240,7 +309,7 @@ impl Inbox {
 
     /// Bytes left of the body that is being streamed: the driver may take them past this decoder.
     pub(crate) fn body_remaining(&self) -> u64 {
-        self.streaming.as_ref().map_or(0, |streaming| streaming.remaining)
+        self.streaming.as_ref().filter(|_| self.opener.is_none()).map_or(0, |streaming| streaming.remaining)
     }
 
     /// The driver took so many bytes of the body itself.
@@ -253,7 +322,7 @@ impl Inbox {
 
     /// Whether a streamed body has come to its end and only [`Item::BodyEnd`] is due.
     pub(crate) fn body_end_is_due(&self) -> bool {
-        self.streaming.as_ref().is_some_and(|streaming| streaming.remaining == 0)
+        self.streaming.as_ref().is_some_and(|streaming| streaming.remaining == 0 || !self.opened.is_empty())
     }
 
     /// Bytes that are missing until the frame under way is whole, as far as its header is known.

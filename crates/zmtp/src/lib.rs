@@ -46,6 +46,7 @@
 
 mod command;
 mod connection;
+mod credentials;
 mod error;
 mod frame;
 mod greeting;
@@ -55,18 +56,21 @@ mod liveness;
 mod mechanism;
 mod metadata;
 mod outbox;
+mod seal;
 mod secret;
 mod socket_type;
 
 pub use command::Command;
 pub use connection::{Config, Connection, Event, Heartbeat, PeerProperties, ProtocolDeviations};
+pub use credentials::{Credentials, Principal};
 pub use error::Error;
-pub use frame::Header;
+pub use frame::{FrameFlags, Header};
 pub use greeting::{GREETING_BYTES, VERSION};
 pub use inbox::{Frames, InboxLimits};
 pub use mechanism::{Mechanism, MechanismConfig, Step};
 pub use metadata::Metadata;
 pub use outbox::{Body, Outbox, Queued, Transmit};
+pub use seal::{FrameSeal, Opener, Sealer};
 pub use secret::Secret;
 pub use socket_type::SocketType;
 

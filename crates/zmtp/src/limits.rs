@@ -34,6 +34,12 @@ pub(crate) const DEDICATED_BUFFER_FIRST_BYTES: usize = 1024 * 1024;
 /// No room is made on the word of a header: one part of so many must be there.
 pub(crate) const DEDICATED_BUFFER_PART: usize = 32;
 
+/// Plain bytes of a sealed frame that would otherwise be streamed: it must be in memory whole before it can be sealed or opened.
+pub const SEALED_FRAME_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// Bytes of one [`crate::Event::BodyData`] of a sealed frame.
+pub(crate) const OPENED_PIECE_BYTES: usize = 512 * 1024;
+
 /// A default for the bytes of one whole message, all frames together.
 pub const MESSAGE_BYTES_DEFAULT: u64 = 64 * 1024 * 1024;
 

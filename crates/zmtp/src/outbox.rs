@@ -5,8 +5,9 @@
 //! source and position, so that the driver can let the kernel move it. Commands go before the next frame, also in the
 //! middle of a message, so that a PONG never waits for more than one frame.
 
-use crate::frame;
+use crate::frame::{self, FrameFlags, Header};
 use crate::limits::{FRAME_OVERHEAD_BYTES, REPLIES_WAITING_MAX};
+use crate::seal::Sealer;
 use bytes::Bytes;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -66,6 +67,13 @@ pub enum Transmit<'a, F> {
         slices: [&'a [u8]; 2],
         /// More follows at once (MSG_MORE is worth it).
         more_follows: bool,
+    },
+    /// An outside body to be read into memory for [`Outbox::load`], because it is sealed before it leaves.
+    Load {
+        /// Its source.
+        source: &'a F,
+        /// Its bytes.
+        length: u64,
     },
     /// An outside body, now that all before it has been written.
     External {
@@ -151,6 +159,8 @@ pub struct Outbox<F> {
     messages_before: u64,
     bytes_written: u64,
     open: bool,
+    /// Seals all frames, with so many bytes of overhead each.
+    sealer: Option<(usize, Box<dyn Sealer>)>,
 }
 
 impl<F> Default for Outbox<F> {
@@ -170,6 +180,7 @@ impl<F> Default for Outbox<F> {
             messages_before: 0,
             bytes_written: 0,
             open: false,
+            sealer: None,
         }
     }
 }
@@ -178,6 +189,14 @@ impl<F> Outbox<F> {
     /// Lets messages out: the handshake is over. Until then only commands leave.
     pub fn open(&mut self) {
         self.open = true;
+    }
+
+    /// Seals every frame from now on. Commands that are queued already belong to the handshake and leave as they are.
+    pub fn seal_with(&mut self, overhead: usize, sealer: Box<dyn Sealer>) {
+        while let Some(command) = self.pop_command() {
+            self.gathered.extend_from_slice(&command);
+        }
+        self.sealer = Some((overhead, sealer));
     }
 
     /// Bytes outside of any frame (the greeting), or a whole command frame; sent before the next frame of a message.
@@ -319,7 +338,12 @@ impl<F> Outbox<F> {
             Some(External { source, position, length }) => {
                 Transmit::External { source, position: *position, remaining: length - position }
             }
-            None => Transmit::Idle,
+            None => match self.waiting.front() {
+                Some(Waiting { body: Body::External { source, length }, .. }) if self.open => {
+                    Transmit::Load { source, length: *length }
+                }
+                _ => Transmit::Idle,
+            },
         }
     }
 
@@ -329,24 +353,19 @@ impl<F> Outbox<F> {
         self.messages_before = self.messages_staged;
         while self.gathered.len() < GATHERED_BYTES {
             if let Some(command) = self.pop_command() {
-                self.gathered.extend_from_slice(&command);
+                self.stage_command(&command);
                 continue;
             }
-            let Some(frame) = (if self.open { self.waiting.pop_front() } else { None }) else { break };
-            self.sums.memory_bytes -= frame.memory_bytes();
-            self.sums.external_bytes -= frame.external_bytes();
-            if !frame.more {
-                self.sums.messages -= 1;
-                self.messages_staged += 1;
-            }
-            frame::encode_header(&mut self.gathered, if frame.more { frame::MORE } else { 0 }, frame.body.length());
+            let Some(frame) = self.next_frame() else { break };
             match frame.body {
-                Body::Bytes(bytes) if bytes.len() <= GATHER_BODY_BYTES_MAX => self.gathered.extend_from_slice(&bytes),
                 Body::Bytes(bytes) => {
-                    self.large = bytes;
-                    break;
+                    self.stage_bytes(frame.more, bytes);
+                    if !self.large.is_empty() {
+                        break;
+                    }
                 }
                 Body::External { source, length } => {
+                    frame::encode_header(&mut self.gathered, more_flag(frame.more), length);
                     self.external = Some(External { source, position: 0, length });
                     break;
                 }
@@ -355,6 +374,72 @@ impl<F> Outbox<F> {
         if self.gathered.is_empty() {
             self.gathered.shrink_to(GATHERED_KEPT_BYTES);
         }
+    }
+
+    /// The next frame of a message, unless its body has to be loaded first.
+    fn next_frame(&mut self) -> Option<Waiting<F>> {
+        let must_load = |frame: &Waiting<F>| matches!(frame.body, Body::External { .. });
+        if !self.open || (self.sealer.is_some() && self.waiting.front().is_some_and(must_load)) {
+            return None;
+        }
+        self.pop_frame()
+    }
+
+    fn pop_frame(&mut self) -> Option<Waiting<F>> {
+        let frame = self.waiting.pop_front()?;
+        self.sums.memory_bytes -= frame.memory_bytes();
+        self.sums.external_bytes -= frame.external_bytes();
+        if !frame.more {
+            self.sums.messages -= 1;
+            self.messages_staged += 1;
+        }
+        Some(frame)
+    }
+
+    fn stage_command(&mut self, wire: &[u8]) {
+        match (&mut self.sealer, Header::decode(wire)) {
+            (Some((overhead, sealer)), Some((_, header_bytes))) => {
+                let body = &wire[header_bytes..];
+                frame::encode_header(&mut self.gathered, 0, (*overhead + body.len()) as u64);
+                sealer.seal(FrameFlags { more: false, command: true }, body, &mut self.gathered);
+            }
+            _ => self.gathered.extend_from_slice(wire),
+        }
+    }
+
+    /// Stages a frame of a message: gathers it, or only its header if its body is large.
+    fn stage_bytes(&mut self, more: bool, bytes: Bytes) {
+        let is_small = bytes.len() <= GATHER_BODY_BYTES_MAX;
+        if let Some((overhead, sealer)) = &mut self.sealer {
+            let length = *overhead + bytes.len();
+            frame::encode_header(&mut self.gathered, 0, length as u64);
+            let flags = FrameFlags { more, command: false };
+            if is_small {
+                sealer.seal(flags, &bytes, &mut self.gathered);
+            } else {
+                let mut sealed = Vec::with_capacity(length);
+                sealer.seal(flags, &bytes, &mut sealed);
+                self.large = sealed.into();
+            }
+            return;
+        }
+        frame::encode_header(&mut self.gathered, more_flag(more), bytes.len() as u64);
+        if is_small {
+            self.gathered.extend_from_slice(&bytes);
+        } else {
+            self.large = bytes;
+        }
+    }
+
+    /// Stages the frame of [`Transmit::Load`] with the bytes of its body. Its source comes back behind them, from
+    /// [`Outbox::advance_external`] by 0.
+    pub fn load(&mut self, bytes: Bytes) {
+        let is_external = matches!(self.waiting.front(), Some(Waiting { body: Body::External { .. }, .. }));
+        let frame = if is_external { self.pop_frame() } else { None };
+        let Some(Waiting { body: Body::External { source, length }, more, .. }) = frame else { return };
+        debug_assert_eq!(bytes.len() as u64, length, "a frame's length is a promise");
+        self.stage_bytes(more, bytes);
+        self.external = Some(External { source, position: 0, length: 0 });
     }
 
     /// So many bytes of [`Transmit::Bytes`] have been written. More than there were is a bug of the driver's.
@@ -375,120 +460,11 @@ impl<F> Outbox<F> {
         self.bytes_written += bytes;
         if external.position == external.length { self.external.take().map(|external| external.source) } else { None }
     }
+}
 
-    /// Puts bytes in place of what is left of the outside body under way: where the kernel can't move it, or its source
-    /// has become shorter than promised. Gives the source back. `bytes` must be as many as remain.
-    pub fn replace_external(&mut self, bytes: Bytes) -> Option<F> {
-        let external = self.external.take()?;
-        debug_assert_eq!(bytes.len() as u64, external.length - external.position, "a frame's length is a promise");
-        self.large = bytes;
-        Some(external.source)
-    }
+fn more_flag(more: bool) -> u8 {
+    if more { frame::MORE } else { 0 }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use smallvec::smallvec;
-
-    type Frames = SmallVec<[Body<&'static [u8]>; 4]>;
-
-    /// Writes everything out, `step` bytes at a time, as a driver would.
-    fn drain(outbox: &mut Outbox<&'static [u8]>, step: usize) -> Vec<u8> {
-        let mut wire = Vec::new();
-        loop {
-            match outbox.transmit() {
-                Transmit::Idle => return wire,
-                Transmit::Bytes { slices, .. } => {
-                    let all = slices.concat();
-                    let now = step.min(all.len());
-                    wire.extend_from_slice(&all[..now]);
-                    outbox.advance(now);
-                }
-                Transmit::External { source, position, remaining } => {
-                    let now = (step as u64).min(remaining);
-                    wire.extend_from_slice(&source[position as usize..(position + now) as usize]);
-                    outbox.advance_external(now);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn an_external_body_follows_its_header_and_waits_for_nothing_else() {
-        let file: &'static [u8] = b"from a file";
-        for step in [1, 3, 1000] {
-            let mut outbox = Outbox::default();
-            outbox.open();
-            let frames: Frames = smallvec![
-                Body::Bytes(Bytes::from_static(b"head")),
-                Body::External { source: file, length: 11 },
-                Body::Bytes(Bytes::from(vec![b'x'; 9000])),
-            ];
-            outbox.push_message(frames, 0);
-            assert_eq!((outbox.queued().messages, outbox.messages_unwritten()), (1, 1));
-            assert_eq!(outbox.queued().external_bytes, 11);
-            let wire = drain(&mut outbox, step);
-            assert_eq!(outbox.messages_unwritten(), 0);
-            let mut expected = b"\x01\x04head\x01\x0bfrom a file\x02\x00\x00\x00\x00\x00\x00\x23\x28".to_vec();
-            expected.extend_from_slice(&[b'x'; 9000]);
-            assert_eq!(wire, expected);
-            assert!(outbox.is_idle());
-            assert_eq!(outbox.queued(), Queued::default());
-        }
-    }
-
-    #[test]
-    fn a_command_goes_between_the_frames_of_a_message() {
-        let mut outbox: Outbox<&'static [u8]> = Outbox::default();
-        outbox.open();
-        let frames: Frames =
-            smallvec![Body::External { source: &b"ab"[..], length: 2 }, Body::Bytes(Bytes::from_static(b"c")),];
-        outbox.push_message(frames, 0);
-        let Transmit::Bytes { slices, more_follows: true } = outbox.transmit() else { panic!("a header was due") };
-        let header = slices[0].len();
-        outbox.advance(header);
-        outbox.push_command(Bytes::from_static(b"\x04\x05\x04PONG"));
-        outbox.advance_external(2);
-        assert_eq!(drain(&mut outbox, 100), b"\x04\x05\x04PONG\x00\x01c");
-    }
-
-    #[test]
-    fn a_message_is_unwritten_until_its_last_byte_is_not() {
-        let mut outbox: Outbox<&'static [u8]> = Outbox::default();
-        outbox.open();
-        let bytes = |length: usize| Body::Bytes(Bytes::from(vec![b'x'; length]));
-        for frames in [vec![bytes(1)], vec![bytes(2), bytes(9000)], vec![bytes(3), bytes(4)]] {
-            outbox.push_message(frames.into_iter().collect::<Frames>(), 0);
-        }
-        let mut seen = vec![outbox.messages_unwritten()];
-        while let Transmit::Bytes { .. } = outbox.transmit() {
-            outbox.advance(1);
-            seen.push(outbox.messages_unwritten());
-        }
-        // The first two are written together.
-        seen.dedup();
-        assert_eq!(seen, [3, 1, 0]);
-        outbox.push_command(Bytes::from_static(b"\x04\x05\x04PONG"));
-        outbox.transmit();
-        assert_eq!(outbox.messages_unwritten(), 0, "a command is no message");
-    }
-
-    #[test]
-    fn only_what_has_not_begun_is_taken_back() {
-        let mut outbox: Outbox<&'static [u8]> = Outbox::default();
-        outbox.open();
-        for tag in [7, 7, 8, 7] {
-            let frames: Frames =
-                smallvec![Body::External { source: &b"ab"[..], length: 2 }, Body::Bytes(Bytes::from_static(b"c")),];
-            outbox.push_message(frames, tag);
-        }
-        let Transmit::Bytes { slices, .. } = outbox.transmit() else { panic!("a header was due") };
-        let header = slices[0].len();
-        outbox.advance(header);
-        assert_eq!(outbox.remove_queued(7), 2);
-        outbox.advance_external(2);
-        assert_eq!(drain(&mut outbox, 100), b"\x00\x01c\x01\x02ab\x00\x01c");
-        assert_eq!(outbox.queued(), Queued::default());
-    }
-}
+mod tests;

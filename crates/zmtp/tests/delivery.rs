@@ -3,6 +3,7 @@
 mod harness;
 
 use bytes::Bytes;
+use harness::toy_seal::toy_seal;
 use harness::{End, Part, at, command, config, converse, frame, messages};
 use proptest::prelude::*;
 use towpath_zmtp::limits::DEDICATED_BUFFER_BYTES;
@@ -49,14 +50,18 @@ proptest! {
         back in traffic(),
         pieces in pieces(),
         stream_over in prop::option::of(prop::sample::select(vec![0_u64, 1, 255, 256, 8192, 65_535])),
-        plain in any::<bool>(),
+        mechanism in 0..3,
     ) {
+        let plain = mechanism == 1;
         let mut server = config(SocketType::Router);
         let mut client = config(SocketType::Dealer);
         server.limits.stream_over_bytes = stream_over;
         if plain {
             server.mechanism = MechanismConfig::PlainServer;
             client.mechanism = MechanismConfig::PlainClient { user: "ada".into(), password: "pw".into() };
+        } else if mechanism == 2 {
+            server.mechanism = toy_seal();
+            client.mechanism = toy_seal();
         }
         let (mut server, mut client) = (End::new(server), End::new(client));
         // Half of it waits for the handshake, the rest comes when it is over.
@@ -64,7 +69,7 @@ proptest! {
         early.iter().for_each(|message| client.send(message));
         converse(&mut client, &mut server, &pieces, at(0)).unwrap();
         if plain {
-            prop_assert!(matches!(&server.events[..], [Event::Authenticate { .. }]), "{:?}", server.events);
+            prop_assert!(matches!(&server.events[..], [Event::Authenticate(_)]), "{:?}", server.events);
             prop_assert!(!client.connection.is_ready());
             server.connection.accept();
             converse(&mut client, &mut server, &pieces, at(1)).unwrap();

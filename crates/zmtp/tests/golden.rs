@@ -7,7 +7,7 @@ mod harness;
 use bytes::Bytes;
 use harness::{End, Part, at, config, messages};
 use std::path::Path;
-use towpath_zmtp::{Command, Config, Error, Event, Header, MechanismConfig, SocketType};
+use towpath_zmtp::{Command, Config, Credentials, Error, Event, Header, MechanismConfig, SocketType};
 
 /// A part of a recording: its label, such as `message 0 5`, and its bytes.
 struct Recorded {
@@ -55,7 +55,7 @@ fn hear(config: &Config, parts: &[Recorded], piece: usize) -> (End, Result<(), E
             if let Err(error) = end.hear(bytes, at(0)) {
                 return (end, Err(error));
             }
-            if matches!(end.events.last(), Some(Event::Authenticate { .. })) {
+            if matches!(end.events.last(), Some(Event::Authenticate(_))) {
                 end.connection.accept();
             }
         }
@@ -128,7 +128,9 @@ fn heartbeats_are_understood() {
 #[test]
 fn both_roles_of_plain_are_understood() {
     let told = understand(with(MechanismConfig::PlainServer, SocketType::Router), "plain_client.txt");
-    assert!(matches!(&told[0], Event::Authenticate { user, password } if user == "ada" && **password == *b"lovelace"));
+    assert!(
+        matches!(&told[0], Event::Authenticate(Credentials::Plain { user, password }) if user == "ada" && **password == *b"lovelace")
+    );
     assert_eq!(peer_of(&told).0, SocketType::Dealer);
     let told = understand(with(ada(), SocketType::Dealer), "plain_server.txt");
     assert_eq!(peer_of(&told).0, SocketType::Router);

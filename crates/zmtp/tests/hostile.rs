@@ -4,7 +4,9 @@ mod harness;
 
 use bytes::Bytes;
 use harness::{End, at, command, config, frame, greeting, long_header, properties, ready};
-use towpath_zmtp::{Config, Error, Event, InboxLimits, MechanismConfig, ProtocolDeviations, SocketType, limits};
+use towpath_zmtp::{
+    Config, Credentials, Error, Event, InboxLimits, MechanismConfig, ProtocolDeviations, SocketType, limits,
+};
 
 /// What a ROUTER makes of these bytes, fed at once; fed byte by byte it must make the same of them.
 fn error_of(config: impl Fn() -> Config, bytes: &[u8]) -> Error {
@@ -277,7 +279,9 @@ fn the_handshake_takes_commands_in_their_order_only() {
     // Credentials are asked about once; nothing more is taken before the answer.
     let mut end = End::new(plain_server());
     end.hear(&hello, at(0)).unwrap();
-    assert!(matches!(&end.events[..], [Event::Authenticate { user, password }] if user == "a" && **password == *b"b"));
+    assert!(
+        matches!(&end.events[..], [Event::Authenticate(Credentials::Plain { user, password })] if user == "a" && **password == *b"b")
+    );
     let error = end.hear(&command(b"HELLO", b"\x01a\x01c"), at(0)).unwrap_err();
     assert_eq!(error, unexpected("HELLO", "nothing before WELCOME"));
 }
@@ -392,7 +396,8 @@ fn a_password_does_not_show_in_debug_output() {
     assert!(!format!("{config:?}").contains("pw"));
     assert!(!format!("{:?}", End::new(config).connection).contains("pw"));
     // Nor one that a client has shown.
-    let shown = Event::Authenticate { user: "ada".into(), password: bytes::Bytes::from("pw").into() };
+    let shown =
+        Event::Authenticate(Credentials::Plain { user: "ada".into(), password: bytes::Bytes::from("pw").into() });
     assert!(!format!("{shown:?}").contains("pw"));
 }
 

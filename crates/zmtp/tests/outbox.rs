@@ -119,27 +119,12 @@ fn a_message_that_has_begun_is_finished() {
 }
 
 #[test]
-fn what_a_file_has_lost_is_replaced() {
-    let mut outbox = Outbox::default();
-    outbox.open();
-    push(&mut outbox, smallvec![outside(10), Body::Bytes("end".into())], 0);
-    write_bytes(&mut outbox);
-    outbox.advance_external(4);
-    assert_eq!(outbox.replace_external(Bytes::from_static(&[0; 6])), Some("file"));
-    assert_eq!(outbox.queued().external_bytes, 0);
-    assert_eq!(write_bytes(&mut outbox), (6, true));
-    assert_eq!(write_bytes(&mut outbox), (5, false));
-    assert!(outbox.is_idle());
-    assert_eq!(outbox.replace_external(Bytes::new()), None);
-    assert_eq!(outbox.advance_external(3), None);
-}
-
-#[test]
 fn a_message_of_no_frames_is_nothing() {
     let mut outbox: Outbox<&'static str> = Outbox::default();
     outbox.open();
     push(&mut outbox, smallvec![], 0);
     assert!(outbox.is_idle());
+    assert_eq!(outbox.advance_external(3), None);
     assert_eq!(outbox.queued(), Queued::default());
 }
 

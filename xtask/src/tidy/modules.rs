@@ -26,8 +26,8 @@ struct Known {
 const CRATES: &[Crate] = &[
     Crate {
         folder: "crates/zmtp",
-        layers: "error frame limits liveness secret socket_type | metadata greeting inbox outbox | command | mechanism \
-            | connection",
+        layers: "error frame limits liveness secret socket_type | credentials seal metadata greeting | command inbox outbox \
+            | mechanism | connection",
         known: &[],
     },
     Crate { folder: "crates/files", layers: "path | root | digest | limits | protocol | client server", known: &[] },

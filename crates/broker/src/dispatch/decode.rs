@@ -74,9 +74,10 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                     _ => self.forget(peer),
                 }
             }
-            Event::Authenticate { peer, user, password } => {
-                let welcome = self.admit.as_ref().is_some_and(|admit| admit.admits(&user, &password));
-                self.transport.admit(peer, welcome);
+            Event::Authenticate { peer, credentials } => {
+                let allowed =
+                    self.authenticator.as_ref().is_some_and(|authenticator| authenticator.allows(&credentials));
+                self.transport.authenticate(peer, allowed);
             }
             // No range that is sent has a tag, and the hub's log tells of peers that never were ready (`Failed`).
             _ => {}

@@ -27,7 +27,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::time::Duration;
 use towpath_requests::numbered::Extent;
-use towpath_sockets::{Admit, PeerId};
+use towpath_sockets::{Authenticator, PeerId};
 
 /// A broker, but for its sockets and its disk.
 pub struct Dispatch<T, S: Store> {
@@ -51,7 +51,7 @@ pub struct Dispatch<T, S: Store> {
     read_budget: ReadBudget,
     held_bytes_max: usize,
     slow_consumers: SlowConsumerMonitor,
-    admit: Option<Admit>,
+    authenticator: Option<Authenticator>,
 }
 
 impl<T: fmt::Debug, S: Store + fmt::Debug> fmt::Debug for Dispatch<T, S> {
@@ -62,8 +62,8 @@ impl<T: fmt::Debug, S: Store + fmt::Debug> fmt::Debug for Dispatch<T, S> {
 }
 
 impl<T: Transport, S: Store> Dispatch<T, S> {
-    /// A broker that goes on with what the store has. `admit` says who may connect.
-    pub fn new(transport: T, mut store: S, settings: Settings, admit: Option<Admit>) -> Dispatch<T, S> {
+    /// A broker that goes on with what the store has. `authenticator` says who may connect.
+    pub fn new(transport: T, mut store: S, settings: Settings, authenticator: Option<Authenticator>) -> Dispatch<T, S> {
         let held_bytes_max = settings.late_bytes_max();
         let has_journal = settings.journal;
         let mut core = Core::new(settings);
@@ -91,7 +91,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
             read_budget: ReadBudget::default(),
             held_bytes_max,
             slow_consumers: SlowConsumerMonitor::default(),
-            admit,
+            authenticator,
         }
     }
 

@@ -4,7 +4,7 @@ mod options;
 mod sockets;
 
 pub use options::{BrokerOptions, Heartbeats};
-pub use towpath_sockets::Admit;
+pub use towpath_sockets::Authenticator;
 
 use crate::core::Settings;
 use crate::dispatch::Dispatch;
@@ -111,7 +111,7 @@ impl Broker {
         };
         let (journal, spool) = (options.journal.as_deref(), options.spool.as_deref());
         let store = JournalStore::open(journal, spool, options.max_spool_bytes, hub.waker())?;
-        let mut dispatch = Dispatch::new(Sockets { hub, started }, store, settings, options.admit);
+        let mut dispatch = Dispatch::new(Sockets { hub, started }, store, settings, options.authenticator);
         let hub = &mut dispatch.transport.hub;
         let endpoints =
             options.endpoints.iter().map(|endpoint| hub.bind(endpoint)).collect::<Result<Vec<_>, SocketError>>()?;

@@ -5,7 +5,9 @@ use bytes::Bytes;
 use std::path::PathBuf;
 use std::time::Duration;
 use towpath_requests::numbered::{PROPERTY, PROPERTY_VALUE};
-use towpath_sockets::{Admit, Endpoint, Heartbeat, HubOptions, MechanismConfig, Metadata, SocketError, SocketType};
+use towpath_sockets::{
+    Authenticator, Endpoint, Heartbeat, HubOptions, MechanismConfig, Metadata, SocketError, SocketType,
+};
 
 /// Bytes of a frame above which it goes to disk instead of into memory.
 pub(crate) const STREAM_OVER_BYTES: u64 = 1024 * 1024;
@@ -49,7 +51,7 @@ pub struct BrokerOptions {
     /// Connections from one IP address.
     pub max_peers_per_address: usize,
     /// Asked for each peer, which must log in by PLAIN then; `None`: everybody may connect.
-    pub admit: Option<Admit>,
+    pub authenticator: Option<Authenticator>,
     /// How long the broker looks again before it sleeps, where the last waits were as short ([`HubOptions::busy_poll`]).
     pub busy_poll: Duration,
 }
@@ -67,7 +69,7 @@ impl BrokerOptions {
             grace: Duration::from_secs(10),
             max_peers: 16_384,
             max_peers_per_address: 12_288,
-            admit: None,
+            authenticator: None,
             busy_poll: Duration::from_micros(50),
         }
     }
@@ -101,7 +103,7 @@ impl BrokerOptions {
         hub.busy_poll = self.busy_poll;
         hub.max_peers = self.max_peers;
         hub.max_peers_per_address = self.max_peers_per_address;
-        if self.admit.is_some() {
+        if self.authenticator.is_some() {
             hub.mechanism = MechanismConfig::PlainServer;
         }
         // When a broker comes back, all its peers do so at once: none of them may push another out.

@@ -41,8 +41,8 @@ impl Transport for Sockets {
         self.hub.has_output()
     }
 
-    fn admit(&mut self, peer: PeerId, welcome: bool) {
-        self.hub.admit(peer, welcome);
+    fn authenticate(&mut self, peer: PeerId, accept: bool) {
+        self.hub.authenticate(peer, accept);
     }
 
     fn disconnect(&mut self, peer: PeerId, reason: &str) {

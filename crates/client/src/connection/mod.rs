@@ -94,7 +94,7 @@ impl LinkOptions {
             let why = format!("{over}, and it is from {SPOOL_OVER_BYTES_MIN} to {SPOOL_OVER_BYTES_MAX}");
             return refuse("spool_over_bytes", why);
         }
-        if self.mechanism == MechanismConfig::PlainServer {
+        if matches!(self.mechanism, MechanismConfig::PlainServer) {
             return refuse("mechanism", "clients and workers show who they are, and ask nobody".to_owned());
         }
         let times = [

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use towpath_sockets::{
-    Admit, Endpoint, Event, FileRange, Frame, Hub, HubOptions, Message, PeerId, SendError, SocketError,
+    Authenticator, Endpoint, Event, FileRange, Frame, Hub, HubOptions, Message, PeerId, SendError, SocketError,
 };
 use towpath_sockets::{SocketType, Waker};
 
@@ -44,7 +44,7 @@ pub struct ServerOptions {
     /// Of the socket: mechanism, heartbeats, limits on connections. Its type and the limits on messages are set by the server.
     pub hub: HubOptions,
     /// Asked for each client if the mechanism is PLAIN. None admits nobody.
-    pub admit: Option<Admit>,
+    pub authenticator: Option<Authenticator>,
     /// Memory for remembered digests, in bytes.
     pub digest_cache_bytes: usize,
     /// Where digests are remembered over restarts. None: only as long as the server runs.
@@ -67,7 +67,7 @@ impl ServerOptions {
             root: root.into(),
             endpoints: Vec::new(),
             hub,
-            admit: None,
+            authenticator: None,
             digest_cache_bytes: DIGEST_CACHE_BYTES,
             digest_file: None,
             open_files_max: half_of_descriptors(),
@@ -117,7 +117,7 @@ pub struct Server {
     endpoints: Vec<Endpoint>,
     clients: Clients,
     done: Receiver<Done>,
-    admit: Option<Admit>,
+    authenticator: Option<Authenticator>,
     shutdown: ShutdownHandle,
 }
 
@@ -147,7 +147,7 @@ impl Server {
     }
 
     pub(super) fn bind_with(options: ServerOptions, storage: Box<dyn Storage>) -> Result<Server, ServeError> {
-        let ServerOptions { root: path, endpoints, mut hub, admit, .. } = options;
+        let ServerOptions { root: path, endpoints, mut hub, authenticator, .. } = options;
         let current = Current::open(&path).map_err(|source| ServeError::Root { path, source })?;
         hub.socket_type = SocketType::Router;
         hub.max_message_bytes = MESSAGE_BYTES_MAX;
@@ -166,7 +166,7 @@ impl Server {
             Workers::new(current, cache, small_files, storage, waker.clone()).map_err(ServeError::Threads)?;
         let clients = Clients::new(workers, options.open_files_max);
         let shutdown = ShutdownHandle { requested: Arc::default(), waker };
-        Ok(Server { hub, endpoints, clients, done, admit, shutdown })
+        Ok(Server { hub, endpoints, clients, done, authenticator, shutdown })
     }
 
     /// Where it listens, with the real ports.
@@ -213,9 +213,10 @@ impl Server {
                 self.clients.connected(peer, address.unwrap_or_else(|| peer.to_string()));
                 None
             }
-            Event::Authenticate { peer, user, password } => {
-                let welcome = self.admit.as_ref().is_some_and(|admit| admit.admits(&user, &password));
-                self.hub.admit(peer, welcome);
+            Event::Authenticate { peer, credentials } => {
+                let allowed =
+                    self.authenticator.as_ref().is_some_and(|authenticator| authenticator.allows(&credentials));
+                self.hub.authenticate(peer, allowed);
                 None
             }
             Event::Message { peer, frames, .. } => {

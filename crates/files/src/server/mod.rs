@@ -22,7 +22,7 @@ mod storage;
 mod tests;
 
 pub use driver::{ServeError, Server, ServerOptions, ShutdownHandle};
-pub use towpath_sockets::Admit;
+pub use towpath_sockets::Authenticator;
 
 use crate::protocol::ErrorCode;
 

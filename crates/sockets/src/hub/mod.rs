@@ -298,10 +298,10 @@ impl Hub {
         }
     }
 
-    /// Answers [`Event::Authenticate`].
-    pub fn admit(&mut self, peer: PeerId, welcome: bool) {
+    /// Answers [`Event::Authenticate`]: the peer's handshake goes on, or the peer is told that it was refused.
+    pub fn authenticate(&mut self, peer: PeerId, accept: bool) {
         let Some(target) = self.peers.find_mut(peer) else { return };
-        if welcome {
+        if accept {
             target.connection.accept();
             schedule(&mut self.runnable, target);
         } else {
@@ -314,7 +314,7 @@ impl Hub {
     pub fn disconnect(&mut self, peer: PeerId, reason: &str) {
         if let Some(target) = self.peers.find_mut(peer) {
             target.connection.outbox().clear();
-            target.connection.say_why(reason);
+            target.connection.send_error(reason);
             self.end(peer, End::new(format!("disconnected by this side: {reason}")));
         }
     }

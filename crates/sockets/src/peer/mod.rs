@@ -16,7 +16,7 @@ use bytes::{Bytes, BytesMut};
 use rustix::fd::OwnedFd;
 use std::fmt;
 use std::time::Instant;
-use towpath_zmtp::{Connection, PeerProperties, ProtocolDeviations, Queued, SocketType};
+use towpath_zmtp::{Connection, PeerProperties, Principal, ProtocolDeviations, Queued, SocketType};
 
 /// Names a peer of one [`crate::Hub`] as long as it is connected; never used again for another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,8 +65,8 @@ pub struct PeerInfo {
     pub socket_type: SocketType,
     /// The security mechanism.
     pub mechanism: &'static str,
-    /// The user that it showed itself to be, if the mechanism has users.
-    pub user: Option<Bytes>,
+    /// Its identity, as far as the mechanism establishes one.
+    pub principal: Principal,
     /// All that it said of itself.
     pub metadata: towpath_zmtp::Metadata,
     /// Its ZMTP version.
@@ -140,7 +140,7 @@ pub(crate) struct Peer {
     pub(crate) connection: Connection<FileRange>,
     pub(crate) properties: Option<Box<PeerProperties>>,
     pub(crate) routing_id: Bytes,
-    pub(crate) user: Option<Bytes>,
+    pub(crate) principal: Principal,
     pub(crate) connected_at: Instant,
     /// When the handshake was done.
     pub(crate) ready_at: Option<Instant>,
@@ -209,7 +209,7 @@ impl Peer {
             connection,
             properties: None,
             routing_id: Bytes::new(),
-            user: None,
+            principal: Principal::Anonymous,
             connected_at: now,
             ready_at: None,
             input: BytesMut::new(),
@@ -270,7 +270,7 @@ impl Peer {
             address: self.address.clone(),
             socket_type: properties.socket_type,
             mechanism,
-            user: self.user.clone(),
+            principal: self.principal.clone(),
             metadata: properties.metadata.clone(),
             version: properties.version,
             bytes_in: self.bytes_in,

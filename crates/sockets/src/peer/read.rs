@@ -136,9 +136,9 @@ impl Peer {
         }
         while let Some(event) = self.connection.input(&mut self.input, now)? {
             let event = match event {
-                Wire::Authenticate { user, password } => {
-                    self.user = Some(user.clone());
-                    Event::Authenticate { peer, user, password }
+                Wire::Authenticate(credentials) => {
+                    self.principal = credentials.principal();
+                    Event::Authenticate { peer, credentials }
                 }
                 Wire::Ready(properties) => {
                     self.properties = Some(properties);

@@ -10,6 +10,7 @@ use rustix::net::{SendAncillaryBuffer, SendFlags};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use towpath_zmtp::Transmit;
+use towpath_zmtp::limits::SEALED_FRAME_BYTES_MAX;
 
 /// Bytes that one sendfile moves at most, and that are looked for in memory at a time: a call on a fast path must not take the thread for long.
 const CALL_BYTES_MAX: u64 = 1024 * 1024;
@@ -85,6 +86,23 @@ impl Peer {
                 outcome(sent, Sent::Bytes)
             }
             Transmit::External { remaining: 0, .. } => Ok(Sent::File(0)),
+            Transmit::Load { source, length } => {
+                if !source.assume_cached && self.resident_to < length {
+                    self.resident_to = 0;
+                    if page_cache::probe(&*source.file, source.offset, length) == Residency::Uncached {
+                        let (file, offset) = (source.file.clone(), source.offset);
+                        return Ok(Sent::Cold(ColdPiece { file, offset, length }));
+                    }
+                }
+                let mut bytes = Vec::new();
+                let is_short = read_whole(source, length, &mut bytes)?;
+                if is_short && source.if_short == IfShort::Close {
+                    return Ok(Sent::Short(IfShort::Close));
+                }
+                self.padding = is_short;
+                self.connection.outbox().load(bytes.into());
+                Ok(Sent::Bytes(0))
+            }
             Transmit::External { remaining, .. } if self.padding => {
                 let now = ZEROS.len().min(usize::try_from(remaining).unwrap_or(usize::MAX));
                 let sent = rustix::net::send(&self.fd, &ZEROS[..now], SendFlags::NOSIGNAL);
@@ -122,6 +140,27 @@ impl Peer {
             }
         }
     }
+}
+
+/// Reads a whole piece, up to the limit for sealed frames. If the file is shorter, the rest is zeros, and the result is true.
+fn read_whole(source: &FileRange, length: u64, bytes: &mut Vec<u8>) -> Result<bool, End> {
+    let length = usize::try_from(length.min(SEALED_FRAME_BYTES_MAX + 1)).unwrap_or(usize::MAX);
+    if length as u64 > SEALED_FRAME_BYTES_MAX {
+        return Err(End::new(
+            "a piece of a file is over 16 MiB, which is too much for a sealed frame; send smaller ones",
+        ));
+    }
+    bytes.resize(length, 0);
+    let mut filled = 0;
+    while filled < length {
+        match rustix::io::pread(&source.file, &mut bytes[filled..], source.offset + filled as u64) {
+            Ok(0) | Err(Errno::IO) => break,
+            Ok(read) => filled += read,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(End::system("reading the file failed", errno)),
+        }
+    }
+    Ok(filled < length)
 }
 
 /// The way for filesystems and sockets between which the kernel can't move data itself.

@@ -302,7 +302,7 @@ impl State {
             }
             Event::Authenticate { peer, .. } => {
                 if let Some(hub) = &mut self.hub {
-                    hub.admit(peer, false);
+                    hub.authenticate(peer, false);
                 }
             }
             // Its messages are still wanted, and come before its end.

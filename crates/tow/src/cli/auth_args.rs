@@ -4,7 +4,7 @@ use crate::cli::exit::Failure;
 use std::collections::HashMap;
 use std::path::Path;
 use subtle::ConstantTimeEq;
-use towpath_sockets::MechanismConfig;
+use towpath_sockets::{Credentials, MechanismConfig};
 
 /// Environment variable with the password: other users can read the command line.
 const PASSWORD: &str = "TOW_PASSWORD";
@@ -36,9 +36,10 @@ impl Passwords {
         Ok(Passwords(passwords))
     }
 
-    /// Compares in a time that doesn't tell where the difference is.
-    pub fn admit(&self, user: &[u8], password: &[u8]) -> bool {
-        self.0.get(user).is_some_and(|expected| expected.ct_eq(password).into())
+    /// Whether these credentials are a user with the right password. The time it takes doesn't tell where passwords differ.
+    pub fn allow(&self, credentials: &Credentials) -> bool {
+        let Credentials::Plain { user, password } = credentials else { return false };
+        self.0.get(&user[..]).is_some_and(|expected| expected.ct_eq(password).into())
     }
 }
 
@@ -68,7 +69,8 @@ mod tests {
             ("# users", "", false),
             ("eve", "", false),
         ] {
-            assert_eq!(passwords.admit(user.as_bytes(), password.as_bytes()), may, "{user} {password}");
+            let credentials = Credentials::Plain { user: user.into(), password: bytes::Bytes::from(password).into() };
+            assert_eq!(passwords.allow(&credentials), may, "{credentials:?}");
         }
         for (text, line) in [
             ("", "no USER:PASSWORD"),

@@ -6,7 +6,7 @@ use crate::cli::location::parse_bind_endpoint;
 use crate::cli::units::{duration, positive};
 use std::path::PathBuf;
 use std::time::Duration;
-use towpath_sockets::{Admit, Endpoint};
+use towpath_sockets::{Authenticator, Endpoint};
 
 /// Options of `tow serve` and `tow broker`. Each command sets its own defaults for those without one here.
 #[derive(clap::Args)]
@@ -30,10 +30,10 @@ pub struct ListenArgs {
 }
 
 impl ListenArgs {
-    /// Decides by `--plain-passwords` who is admitted; `None`: everyone.
-    pub fn admit(&self) -> Result<Option<Admit>, Failure> {
+    /// Decision by `--plain-passwords`; `None`: everyone is admitted.
+    pub fn authenticator(&self) -> Result<Option<Authenticator>, Failure> {
         let Some(path) = &self.plain_passwords else { return Ok(None) };
         let passwords = Passwords::read(path)?;
-        Ok(Some(Admit::by(move |user, password| passwords.admit(user, password))))
+        Ok(Some(Authenticator::new(move |credentials| passwords.allow(credentials))))
     }
 }

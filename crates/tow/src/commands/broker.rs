@@ -81,9 +81,9 @@ fn default_memory() -> usize {
 
 impl Arguments {
     fn options(self) -> Result<BrokerOptions, Failure> {
-        let admit = self.listen.admit()?;
+        let authenticator = self.listen.authenticator()?;
         let mut options = BrokerOptions::new(self.listen.endpoints);
-        options.admit = admit;
+        options.authenticator = authenticator;
         options.journal = self.journal;
         options.spool = self.spool;
         options.max_spool_bytes = self.max_spool;

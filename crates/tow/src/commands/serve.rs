@@ -45,8 +45,8 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.hub.congestion = arguments.congestion;
     options.hub.max_peers = arguments.listen.max_peers;
     options.hub.max_peers_per_address = arguments.listen.max_peers_per_address;
-    options.admit = arguments.listen.admit()?;
-    if options.admit.is_some() {
+    options.authenticator = arguments.listen.authenticator()?;
+    if options.authenticator.is_some() {
         options.hub.mechanism = MechanismConfig::PlainServer;
     }
     options.endpoints = arguments.listen.endpoints;

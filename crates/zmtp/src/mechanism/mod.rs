@@ -1,17 +1,16 @@
 //! Security mechanisms: what happens between the greeting and the first message (RFC 23, 24).
 //!
-//! A mechanism sees each handshake command's body and answers with a [`Step`]. NULL and PLAIN leave messages as they are.
-//! One that encrypts (CURVE) will join here: it takes part in the handshake in the same way, and says so by
-//! [`Mechanism::protects_messages`]. A driver then has to read file bodies into memory instead of handing them to the kernel; that of
-//! `towpath-sockets` doesn't ask yet, since no mechanism says so.
+//! A mechanism sees each handshake command's body and answers with a [`Step`]. NULL and PLAIN leave frames as they are. A mechanism that
+//! encrypts returns a [`FrameSeal`] when its handshake is over; file bodies are then read into memory instead of being moved by the kernel.
 
 mod null;
 mod plain;
 
 use crate::command::Command;
+use crate::credentials::Credentials;
 use crate::error::{Error, printable};
 use crate::metadata::Metadata;
-use crate::secret::Secret;
+use crate::seal::FrameSeal;
 use bytes::Bytes;
 use null::Null;
 use plain::{PlainClient, PlainServer};
@@ -25,12 +24,7 @@ pub enum Step {
     /// Send this frame and wait.
     Send(Bytes),
     /// Ask the application about these credentials; then [`Mechanism::accept`].
-    Authenticate {
-        /// The user's name.
-        user: Bytes,
-        /// The password.
-        password: Secret,
-    },
+    Authenticate(Credentials),
     /// The handshake is over; send this frame first, if any.
     Done {
         /// The last frame of this side.
@@ -60,14 +54,14 @@ pub trait Mechanism: Debug + Send {
     fn metadata_command(&self) -> &'static str {
         if self.as_server() { "INITIATE" } else { "READY" }
     }
-    /// Whether message frames must go through the mechanism (and so through memory).
-    fn protects_messages(&self) -> bool {
-        false
+    /// The seal for all frames behind [`Step::Done`]; `None`: they travel as they are. Called once.
+    fn frame_seal(&mut self) -> Option<FrameSeal> {
+        None
     }
 }
 
 /// Which mechanism a socket uses, in which role.
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum MechanismConfig {
     /// No authentication.
@@ -82,6 +76,13 @@ pub enum MechanismConfig {
     },
     /// PLAIN, in the role that checks credentials.
     PlainServer,
+    /// A mechanism of the application's.
+    Custom {
+        /// The name in the greeting, up to 20 bytes.
+        name: &'static str,
+        /// Begins a handshake.
+        begin: fn() -> Box<dyn Mechanism>,
+    },
 }
 
 /// Without the password, which must not end in a log.
@@ -93,6 +94,9 @@ impl Debug for MechanismConfig {
                 f.debug_struct("PlainClient").field("user", user).finish_non_exhaustive()
             }
             MechanismConfig::PlainServer => f.write_str("PlainServer"),
+            MechanismConfig::Custom { name, .. } => {
+                f.debug_struct("Custom").field("name", name).finish_non_exhaustive()
+            }
         }
     }
 }
@@ -106,6 +110,7 @@ impl MechanismConfig {
                 Box::new(PlainClient::new(user.clone(), password.clone()))
             }
             MechanismConfig::PlainServer => Box::new(PlainServer::new()),
+            MechanismConfig::Custom { begin, .. } => begin(),
         }
     }
 
@@ -114,6 +119,7 @@ impl MechanismConfig {
         match self {
             MechanismConfig::Null => "NULL",
             MechanismConfig::PlainClient { .. } | MechanismConfig::PlainServer => "PLAIN",
+            MechanismConfig::Custom { name, .. } => name,
         }
     }
 }

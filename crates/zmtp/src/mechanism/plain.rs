@@ -2,6 +2,7 @@
 
 use super::{Mechanism, Step, parse, unexpected};
 use crate::command::{self, Command};
+use crate::credentials::Credentials;
 use crate::error::Error;
 use crate::metadata::Metadata;
 use bytes::Bytes;
@@ -82,7 +83,7 @@ impl Mechanism for PlainServer {
         match (&self.awaits, parse(&body)?) {
             (PlainServerAwaits::Hello, Command::Hello { user, password }) => {
                 self.awaits = PlainServerAwaits::Verdict;
-                Ok(Step::Authenticate { user, password })
+                Ok(Step::Authenticate(Credentials::Plain { user, password }))
             }
             // READY only after the verdict: a peer that was not let in learns nothing of us.
             (PlainServerAwaits::Initiate, Command::Initiate(theirs)) => {

@@ -120,7 +120,7 @@ impl Heard {
 
     fn take_events(&mut self) -> Result<(), Error> {
         while let Some(event) = self.connection.input(&mut self.input, at(0))? {
-            if matches!(event, Event::Authenticate { .. }) {
+            if matches!(event, Event::Authenticate(_)) {
                 if self.unwelcome {
                     return Err(self.connection.refuse());
                 }

@@ -77,8 +77,7 @@ impl Play {
                 assert!(after.messages <= 1, "only a message that has begun is left");
                 self.removed += removed.messages;
             }
-            _ if step & 8 == 0 => self.outbox.open(),
-            _ => self.replace(),
+            _ => self.outbox.open(),
         }
         assert_eq!(self.outbox.is_idle(), self.outbox.queued() == Queued::default() && !self.outbox.has_output());
     }
@@ -97,6 +96,7 @@ impl Play {
                     self.outbox.advance(now);
                     left -= now;
                 }
+                Transmit::Load { .. } => panic!("nothing is sealed"),
                 Transmit::External { source, position, remaining } => {
                     let now = remaining.min(left as u64);
                     self.wire.extend_from_slice(&source[position as usize..(position + now) as usize]);
@@ -107,14 +107,6 @@ impl Play {
             if left == 0 {
                 return;
             }
-        }
-    }
-
-    /// The kernel can't move the outside body under way.
-    fn replace(&mut self) {
-        if let Transmit::External { source, position, .. } = self.outbox.transmit() {
-            let rest = source.slice(position as usize..);
-            assert!(self.outbox.replace_external(rest).is_some());
         }
     }
 

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "every test file uses some of it")]
 
+pub mod toy_seal;
+
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 use std::sync::{Arc, LazyLock};
@@ -82,6 +84,10 @@ impl End {
                 Transmit::Idle => return wire,
                 Transmit::External { remaining: 0, .. } => {
                     assert!(outbox.advance_external(0).is_some(), "an empty body gives its source back");
+                }
+                Transmit::Load { source, .. } => {
+                    let body = source.clone();
+                    outbox.load(body);
                 }
                 _ if left == 0 => return wire,
                 Transmit::Bytes { slices, .. } => {
@@ -193,7 +199,7 @@ pub fn messages(events: &[Event]) -> Vec<Vec<Bytes>> {
     let mut body: Option<(BytesMut, u64)> = None;
     for event in events {
         match event {
-            Event::Authenticate { .. } | Event::Ready(_) => {}
+            Event::Authenticate(_) | Event::Ready(_) => {}
             Event::Message { frames: rest, continued } => {
                 assert_eq!(*continued, !frames.is_empty(), "'continued' tells of earlier streamed bodies");
                 frames.extend(rest.iter().cloned());

@@ -3,15 +3,18 @@
 use super::*;
 use crate::client::{CancelHandle, ConnectOptions, GetError, ListOptions, list};
 use crate::protocol::control::ListTarget;
-use crate::server::Admit;
-use towpath_sockets::MechanismConfig;
+use crate::server::Authenticator;
+use towpath_sockets::{Credentials, MechanismConfig};
 
 #[test]
 fn who_makes_the_question_panic_is_refused_and_others_are_served() {
     let temp = root_with(&[("file", b"content")]);
     let mut options = ServerOptions::new(temp.path());
     options.hub.mechanism = MechanismConfig::PlainServer;
-    options.admit = Some(Admit::by(|user, password| password[user.len()] == b'!'));
+    options.authenticator = Some(Authenticator::new(|credentials| {
+        let Credentials::Plain { user, password } = credentials else { return false };
+        password[user.len()] == b'!'
+    }));
     let server = TestServer::start_as(options, Box::new(PageCache));
     let listed = |password: &str| {
         let mut connect = ConnectOptions::new(server.endpoint.clone());

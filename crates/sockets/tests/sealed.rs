@@ -1,0 +1,119 @@
+//! A mechanism that seals frames, on real sockets: messages, file bodies and heartbeats.
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping")]
+
+mod support;
+#[path = "../../zmtp/tests/harness/toy_seal.rs"]
+mod toy_seal;
+
+use bytes::Bytes;
+use std::time::{Duration, Instant};
+use support::*;
+use towpath_sockets::{Event, FileRange, Heartbeat, HubOptions, Message, SocketType};
+
+fn sealed(socket_type: SocketType) -> HubOptions {
+    HubOptions { mechanism: toy_seal::toy_seal(), ..options(socket_type) }
+}
+
+/// Sends a message to the client, and gives its frames as they arrive there, and what became of tagged file ranges.
+fn delivered(pair: &mut Pair, message: Message) -> (Vec<Bytes>, Vec<(u64, bool)>) {
+    pair.server.send(pair.at_server, message).unwrap();
+    let (mut frames, mut body, mut sent) = (Vec::new(), Vec::new(), Vec::new());
+    until(&mut [&mut pair.server, &mut pair.client], |_, event| {
+        let mut is_whole = false;
+        match event {
+            Event::FileSent { tag, whole, .. } => sent.push((tag, whole)),
+            Event::BodyStart { head, .. } => frames.extend(head),
+            Event::BodyData { data, .. } => {
+                assert!(data.len() <= 512 * 1024);
+                body.extend_from_slice(&data);
+            }
+            Event::BodyEnd { more, .. } => {
+                frames.push(std::mem::take(&mut body).into());
+                is_whole = !more;
+            }
+            Event::Message { frames: rest, .. } => {
+                frames.extend(rest);
+                is_whole = true;
+            }
+            Event::Gone { reason, .. } => panic!("{reason}"),
+            _ => {}
+        }
+        is_whole.then_some(())
+    });
+    // The sender may hear of the last range after the receiver has it.
+    while let Some(event) = pair.server.next_event() {
+        if let Event::FileSent { tag, whole, .. } = event {
+            sent.push((tag, whole));
+        }
+    }
+    (frames, sent)
+}
+
+#[test]
+fn file_bodies_are_read_sealed_and_streamed() {
+    let bytes = noise(3_000_000);
+    let file = file_of(&bytes);
+    for stream_over_bytes in [None, Some(1_000)] {
+        let client = HubOptions { stream_over_bytes, ..sealed(SocketType::Dealer) };
+        let mut pair = pair(sealed(SocketType::Router), client);
+        let message = Message::new()
+            .with(&b"head"[..])
+            .with(FileRange::new(file.clone(), 1, 2_000_000).tagged(7))
+            .with(FileRange::new(file.clone(), 0, 0).tagged(8))
+            .with(bytes[..100_000].to_vec())
+            .with(FileRange::new(file.clone(), 5, 50).tagged(9).assume_cached());
+        let (frames, sent) = delivered(&mut pair, message);
+        assert_eq!(frames[0], "head");
+        assert!(frames[1] == bytes[1..2_000_001] && frames[2].is_empty());
+        assert!(frames[3] == bytes[..100_000] && frames[4] == bytes[5..55] && frames.len() == 5);
+        assert!(sent.starts_with(&[(7, true), (8, true)]), "{sent:?}");
+        assert_eq!(pair.server.peer(pair.at_server).unwrap().sendfile_bytes, 0);
+    }
+}
+
+#[test]
+fn short_files_are_padded_with_zeros_or_end_the_connection() {
+    let file = file_of(&[1; 1_000]);
+    let mut pair = pair(sealed(SocketType::Router), sealed(SocketType::Dealer));
+    let message = Message::new().with(FileRange::new(file.clone(), 0, 2_000).tagged(3)).with(&b"end"[..]);
+    let (frames, sent) = delivered(&mut pair, message);
+    assert_eq!(sent, [(3, false)]);
+    assert_eq!(frames, [Bytes::from([[1; 1_000], [0; 1_000]].concat()), "end".into()]);
+    let message = Message::new().with(FileRange::new(file, 0, 2_000).close_if_short());
+    pair.server.send(pair.at_server, message).unwrap();
+    let reason = until(&mut [&mut pair.server, &mut pair.client], |hub, event| match event {
+        Event::Gone { reason, .. } if hub == 0 => Some(reason),
+        _ => None,
+    });
+    assert!(reason.contains("shorter"), "{reason}");
+}
+
+#[test]
+fn pieces_over_the_limit_for_sealed_frames_end_the_connection() {
+    let file = file_of(b"");
+    let mut pair = pair(sealed(SocketType::Router), sealed(SocketType::Dealer));
+    pair.server.send(pair.at_server, Message::new().with(FileRange::new(file, 0, (16 << 20) + 1))).unwrap();
+    let reason = until(&mut [&mut pair.server, &mut pair.client], |hub, event| match event {
+        Event::Gone { reason, .. } if hub == 0 => Some(reason),
+        _ => None,
+    });
+    assert!(reason.contains("16 MiB"), "{reason}");
+}
+
+#[test]
+fn heartbeats_keep_a_sealed_connection() {
+    let beat = Duration::from_millis(20);
+    let heartbeat = Some(Heartbeat { interval: beat, timeout: beat * 10, ttl: beat * 10 });
+    let server = HubOptions { heartbeat, ..sealed(SocketType::Router) };
+    let mut pair = pair(server, HubOptions { heartbeat, ..sealed(SocketType::Dealer) });
+    let begin = Instant::now();
+    let idle = pair.server.peer(pair.at_server).unwrap().bytes_in;
+    while begin.elapsed() < beat * 30 {
+        for hub in [&mut pair.server, &mut pair.client] {
+            hub.poll(Some(Duration::from_millis(1))).unwrap();
+            assert!(!matches!(hub.next_event(), Some(Event::Gone { .. })));
+        }
+    }
+    assert!(pair.server.peer(pair.at_server).unwrap().bytes_in > idle, "PINGs and PONGs come");
+    assert_eq!(delivered(&mut pair, text("still here")).0, ["still here"]);
+}

@@ -1,0 +1,84 @@
+//! A toy mechanism that seals frames: handshake as NULL, bodies XORed with a counter, a checksum as the tag. It protects nothing.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use towpath_zmtp::{Command, Error, FrameFlags, FrameSeal, Mechanism, MechanismConfig, Metadata, Opener, Sealer, Step};
+
+/// Flags, number and tag.
+pub const OVERHEAD: usize = 1 + 8 + 8;
+
+pub fn toy_seal() -> MechanismConfig {
+    MechanismConfig::Custom { name: "TOY", begin: || Box::new(Toy) }
+}
+
+#[derive(Debug)]
+struct Toy;
+
+impl Mechanism for Toy {
+    fn name(&self) -> &'static str {
+        "TOY"
+    }
+
+    fn start(&mut self, metadata: &Metadata) -> Option<Bytes> {
+        let mut body = b"\x05READY".to_vec();
+        for (name, value) in metadata.iter() {
+            body.put_u8(name.len() as u8);
+            body.put_slice(name.as_bytes());
+            body.put_u32(value.len() as u32);
+            body.put_slice(value);
+        }
+        Some([&[4, u8::try_from(body.len()).expect("little metadata")][..], &body].concat().into())
+    }
+
+    fn command(&mut self, body: Bytes, _: &Metadata) -> Result<Step, Error> {
+        match Command::decode(body)? {
+            Command::Ready(metadata) => Ok(Step::Done { send: None, metadata }),
+            _ => Err(Error::UnexpectedInHandshake { found: String::new(), wanted: "READY" }),
+        }
+    }
+
+    fn frame_seal(&mut self) -> Option<FrameSeal> {
+        Some(FrameSeal { overhead: OVERHEAD, sealer: Box::new(Direction(0)), opener: Box::new(Direction(0)) })
+    }
+}
+
+/// The number of the next frame.
+#[derive(Debug)]
+struct Direction(u64);
+
+impl Direction {
+    fn xor(&self, bytes: &mut [u8]) {
+        for (at, byte) in bytes.iter_mut().enumerate() {
+            *byte ^= (at as u64).wrapping_mul(31).wrapping_add(self.0).wrapping_add(165) as u8;
+        }
+    }
+}
+
+fn tag(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(14_695_981_039_346_656_037, |tag, byte| (tag ^ u64::from(*byte)).wrapping_mul(1_099_511_628_211))
+}
+
+impl Sealer for Direction {
+    fn seal(&mut self, flags: FrameFlags, body: &[u8], sealed: &mut Vec<u8>) {
+        let begin = sealed.len();
+        sealed.put_u64(0);
+        sealed.put_u64(self.0);
+        sealed.put_u8(u8::from(flags.more) | u8::from(flags.command) << 1);
+        sealed.extend_from_slice(body);
+        self.xor(&mut sealed[begin + 16..]);
+        let tag = tag(&sealed[begin + 8..]);
+        sealed[begin..begin + 8].copy_from_slice(&tag.to_be_bytes());
+        self.0 += 1;
+    }
+}
+
+impl Opener for Direction {
+    fn open(&mut self, mut sealed: BytesMut) -> Result<(FrameFlags, BytesMut), Error> {
+        if sealed.len() < OVERHEAD || sealed.get_u64() != tag(&sealed) || sealed.get_u64() != self.0 {
+            return Err(Error::SealBroken);
+        }
+        self.xor(&mut sealed);
+        self.0 += 1;
+        let flags = sealed.get_u8();
+        Ok((FrameFlags { more: flags & 1 != 0, command: flags & 2 != 0 }, sealed))
+    }
+}

@@ -1,0 +1,111 @@
+//! A mechanism that seals frames: nothing leaves unsealed, nothing is delivered that was not authentic.
+
+mod harness;
+
+use bytes::Bytes;
+use harness::toy_seal::{OVERHEAD, toy_seal};
+use harness::{End, Part, at, command, config, converse, frame, heartbeat, long_header, messages};
+use towpath_zmtp::limits::SEALED_FRAME_BYTES_MAX;
+use towpath_zmtp::{Config, Error, SocketType};
+
+fn sealed(socket_type: SocketType) -> Config {
+    Config { mechanism: toy_seal(), ..config(socket_type) }
+}
+
+/// A client and a server behind their handshake.
+fn pair(server: Config) -> (End, End) {
+    let (mut client, mut server) = (End::new(sealed(SocketType::Dealer)), End::new(server));
+    converse(&mut client, &mut server, &[usize::MAX], at(0)).expect("the handshake is right");
+    assert!(client.connection.is_ready() && server.connection.is_ready());
+    (client, server)
+}
+
+#[test]
+fn no_plaintext_is_written() {
+    let (mut client, mut server) = pair(sealed(SocketType::Router));
+    let secret = Bytes::from(b"attack at dawn, ".repeat(2_000));
+    for part in [Part::Inside(secret.slice(..40)), Part::Inside(secret.clone()), Part::Outside(secret.clone())] {
+        client.send(&[part.clone(), Part::Inside("end".into())]);
+        let wire = client.write_all();
+        assert!(!wire.windows(8).any(|window| window == b"k at daw"));
+        assert_eq!(wire.len(), part.bytes().len() + 3 + 2 * OVERHEAD + if part.bytes().len() > 200 { 11 } else { 4 });
+        server.hear(&wire, at(1)).unwrap();
+        assert_eq!(messages(&std::mem::take(&mut server.events)), [[part.bytes().clone(), "end".into()]]);
+    }
+}
+
+#[test]
+fn heartbeats_are_sealed() {
+    let config = Config { heartbeat: heartbeat(100, 50, 0), ..sealed(SocketType::Router) };
+    let (mut client, mut server) = pair(config);
+    server.connection.on_timeout(at(100)).unwrap();
+    let ping = server.write_all();
+    assert!(!ping.windows(4).any(|window| window == b"PING"), "{ping:?}");
+    client.hear(&ping, at(101)).unwrap();
+    let pong = client.write_all();
+    assert!(pong.len() > OVERHEAD && pong[0] == 0, "a command that looks like any other frame: {pong:?}");
+    server.hear(&pong, at(102)).unwrap();
+    server.connection.on_timeout(at(151)).unwrap();
+}
+
+#[test]
+fn a_reason_for_the_end_is_sealed_and_understood() {
+    let (mut client, mut server) = pair(sealed(SocketType::Router));
+    server.connection.send_error("enough");
+    let wire = server.write_all();
+    assert_eq!(client.hear(&wire, at(1)), Err(Error::RefusedByPeer { reason: "enough".into() }));
+}
+
+#[test]
+fn changed_frames_end_the_connection_before_anything_of_them_is_delivered() {
+    let mut config = sealed(SocketType::Router);
+    config.limits.stream_over_bytes = Some(100);
+    for at_byte in [9, 20, 5_000] {
+        let (mut client, mut server) = pair(config.clone());
+        server.events.clear();
+        client.send(&[Part::Outside(vec![7; 10_000].into())]);
+        let mut wire = client.write_all();
+        wire[at_byte] ^= 1;
+        assert_eq!(server.hear(&wire, at(1)), Err(Error::SealBroken));
+        assert!(server.events.is_empty(), "{:?}", server.events);
+    }
+}
+
+#[test]
+fn repeated_frames_end_the_connection() {
+    let (mut client, mut server) = pair(sealed(SocketType::Router));
+    client.send(&[Part::Inside("once".into())]);
+    let wire = client.write_all();
+    server.hear(&wire, at(1)).unwrap();
+    assert_eq!(server.hear(&wire, at(1)), Err(Error::SealBroken));
+}
+
+#[test]
+fn plain_frames_end_the_connection() {
+    for wire in [command(b"PING", b"\0\0"), frame(1, b"first of two")] {
+        let (_, mut server) = pair(sealed(SocketType::Router));
+        assert_eq!(server.hear(&wire, at(1)), Err(Error::NotSealed));
+    }
+    let (_, mut server) = pair(sealed(SocketType::Router));
+    assert_eq!(server.hear(&frame(0, b"a message"), at(1)), Err(Error::SealBroken));
+}
+
+#[test]
+fn limits_are_those_of_plain_bytes() {
+    let mut config = sealed(SocketType::Router);
+    (config.limits.message_bytes_max, config.limits.frames_max) = (100_000, 2);
+    let (mut client, mut server) = pair(config.clone());
+    client.send(&[Part::Inside(vec![1; 60_000].into()), Part::Inside(vec![2; 40_000].into())]);
+    server.hear(&client.write_all(), at(1)).unwrap();
+    client.send(&[Part::Inside(vec![1; 60_000].into()), Part::Inside(vec![2; 40_001].into())]);
+    assert_eq!(server.hear(&client.write_all(), at(1)), Err(Error::MessageTooLarge { limit: 100_000 }));
+    let (mut client, mut server) = pair(config.clone());
+    client.send(&[Part::Inside("1".into()), Part::Inside("2".into()), Part::Inside("3".into())]);
+    assert_eq!(server.hear(&client.write_all(), at(1)), Err(Error::TooManyFrames { limit: 2 }));
+    // A header alone is enough to refuse a frame, streamed ones too: they are opened whole.
+    config.limits.stream_over_bytes = Some(1_000);
+    let (_, mut server) = pair(config);
+    let limit = SEALED_FRAME_BYTES_MAX + OVERHEAD as u64;
+    let refused = Err(Error::FrameTooLarge { announced: limit + 1, limit });
+    assert_eq!(server.hear(&long_header(0, limit + 1), at(1)), refused);
+}
