@@ -23,7 +23,7 @@ impl Machine {
     pub fn look(programs: &Programs, folder: &std::path::Path) -> Self {
         let uname = rustix::system::uname();
         Self {
-            processor: value_of("/proc/cpuinfo", "model name").unwrap_or_default(),
+            processor: processor(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             memory_gib: value_of("/proc/meminfo", "MemTotal")
                 .and_then(|text| text.split(' ').next()?.parse::<u64>().ok())
@@ -50,6 +50,16 @@ pub fn load() -> f64 {
 pub fn now() -> String {
     let output = Command::new("date").args(["-u", "+%Y-%m-%d %H:%M UTC"]).output();
     output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
+}
+
+/// Its name, and its family and model: a hypervisor's name for it may be that of several kinds.
+fn processor() -> String {
+    let value = |name| value_of("/proc/cpuinfo", name);
+    let name = value("model name").unwrap_or_default();
+    match (value("cpu family"), value("model\t")) {
+        (Some(family), Some(model)) => format!("{name} (family {family}, model {model})"),
+        _ => name,
+    }
 }
 
 fn read(path: &str) -> String {

@@ -1,5 +1,6 @@
 //! The report: docs/benchmarks.md and its plots, from the results that are there, and what it says already of other tables.
 
+mod machines;
 mod previous;
 mod rates;
 
@@ -67,8 +68,7 @@ pub fn write(results: &Path, docs: &Path) -> Result<()> {
     for (index, entry) in entries.iter().enumerate() {
         match entry {
             Entry::Measured(table) => {
-                let elsewhere = !machine.contains(&system(&table.machine));
-                section(&mut text, index + 1, table, elsewhere, &plots)?;
+                section(&mut text, index + 1, table, previous.table(&table.id, 0).as_deref(), &plots)?;
             }
             Entry::Kept(id) => text.push_str(&previous.table(id.name(), index + 1).unwrap_or_default()),
         }
@@ -150,18 +150,22 @@ fn target_row(table: &Table, target: &Target) -> String {
     format!("| {} | {} | {bound} | {measured} | {met} |\n", table.id, target.text)
 }
 
-fn section(text: &mut String, number: usize, table: &Table, elsewhere: bool, plots: &Path) -> Result<()> {
+fn section(text: &mut String, number: usize, table: &Table, previous: Option<&str>, plots: &Path) -> Result<()> {
     let Table { content, .. } = table;
     let _ = write!(text, "\n## {number}. {}\n\n{}\n\n", content.title, content.about);
     let quick = if table.quick { " **A quick run, to see that it works: not a measurement.**" } else { "" };
     // Figures of a run that shared the cores are no use to anybody, but ratios may be.
     let is_busy = table.load > 1.5 * table.machine.cores as f64;
     let busy = if is_busy { " **The machine was busy with other work: to be measured again.**" } else { "" };
-    let elsewhere = if elsewhere { format!(" On another machine: {}.", table.machine.system()) } else { String::new() };
     let _ = write!(
         text,
-        "{} rounds on {}, in {:.0} s, with a load of {:.1} before it.{elsewhere}{busy}{quick} Compared with: *{}*.\n\n",
-        table.rounds, table.date, table.seconds, table.load, content.peer
+        "{} rounds on {}, in {:.0} s, with a load of {:.1} before it. Machine: {}.{busy}{quick} Compared with: *{}*.\n\n",
+        table.rounds,
+        table.date,
+        table.seconds,
+        table.load,
+        table.machine.system(),
+        content.peer
     );
     let plots_of_table = match &content.layout {
         Layout::Full => full(text, table),
@@ -169,6 +173,9 @@ fn section(text: &mut String, number: usize, table: &Table, elsewhere: bool, plo
         Layout::Pauses => rates::pauses(text, table),
         Layout::Grid { groups, figures, log_y } => grid(text, table, groups, figures, *log_y),
     };
+    if TableId::ON_EACH_MACHINE.iter().any(|id| id.name() == table.id) {
+        machines::beside(text, table, previous);
+    }
     text.push('\n');
     for (name, title, svg) in plots_of_table {
         fs::write(plots.join(format!("{name}.svg")), svg)?;

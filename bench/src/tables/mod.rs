@@ -83,6 +83,9 @@ impl TableId {
         Self::Failover,
     ];
 
+    /// Tables of which the report has the figures of several machines: how they compare depends on the processor.
+    pub const ON_EACH_MACHINE: [Self; 3] = [Self::Models, Self::ToFile, Self::Tree];
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Models => "models",

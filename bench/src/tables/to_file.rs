@@ -11,6 +11,8 @@ use crate::servers;
 use crate::transfer::Transfer;
 
 const CP: &str = "cp";
+const RAW_THREADS: &str = "raw sendfile to a reader and a writer thread";
+const RAW_SPLICE: &str = "raw sendfile to splice";
 const RAW_VERIFIED: &str = "raw sendfile, both sides hashing";
 const UNVERIFIED: &str = "tow get --no-verify";
 const VERIFIED: &str = "tow get, verified";
@@ -37,9 +39,7 @@ pub fn plan(bench: &Bench) -> Result<Plan<'_>> {
         })
         .to(to, source),
     )];
-    for (name, how) in
-        [("raw sendfile to a reader and a writer thread", "threads"), ("raw sendfile to splice", "splice")]
-    {
+    for (name, how) in [(RAW_THREADS, "threads"), (RAW_SPLICE, "splice")] {
         let transfer = Transfer::new(
             bench,
             size,
@@ -141,5 +141,19 @@ fn targets(rows: &Rows<'_>) -> Vec<Target> {
         targets
             .push(rows.compared(text, Bound::AtLeast(1.0), (VERIFIED, peer, ""), |row, peer| row.times_faster(peer)));
     }
+    for (text, name, most) in [("unverified", UNVERIFIED, 1.1), ("verified, the digest known", VERIFIED_KNOWN, 1.25)] {
+        let of_best = [RAW_THREADS, RAW_SPLICE]
+            .into_iter()
+            .filter_map(|raw| rows.find(raw, "")?.times_faster(rows.find(name, "")?))
+            .reduce(f64::max);
+        let text = format!("{text}, wall time of the best raw receiver's");
+        targets.push(Target { text, bound: Bound::AtMost(most), measured: of_best });
+    }
+    targets.push(rows.compared(
+        "verified, the server hashing meanwhile, wall time of the raw pair's that hashes",
+        Bound::AtMost(1.0),
+        (VERIFIED, RAW_VERIFIED, ""),
+        |row, raw| raw.times_faster(row),
+    ));
     targets
 }
