@@ -1,11 +1,11 @@
 //! All clients: their sessions, and the jobs that run for them.
 
 use super::jobs::load::Piece;
-use super::jobs::pool::{Asker, Done, ForListing, Outcome, Workers};
-use super::open_file::Source;
+use super::jobs::pool::{Done, ForListing, Outcome, Pool, Requester};
+use super::open_file::OpenFile;
 use super::quota::Quotas;
 use super::session::{Job, News, Outgoing, Session, Ticket};
-use super::snapshot::View;
+use super::snapshot::RootSnapshot;
 use super::{Failure, RECEIPTS};
 use crate::digest::FileKey;
 use crate::path::Escaped;
@@ -22,7 +22,7 @@ use towpath_sockets::PeerId;
 
 /// One connected client.
 struct Client {
-    session: Session<Source>,
+    session: Session<OpenFile>,
     address: String,
     /// Keeps its jobs' turns apart from those of others.
     key: u64,
@@ -32,7 +32,7 @@ struct Client {
     listings: HashMap<Ticket, Box<super::jobs::list::Listing>>,
     quotas: Quotas,
     /// What its requests see that are under way.
-    view: Arc<View>,
+    view: Arc<RootSnapshot>,
 }
 
 /// A file that is being hashed, and who waits for it.
@@ -42,13 +42,13 @@ struct Hashing {
     waiting: Vec<(PeerId, Ticket, u32)>,
     given_up: Arc<AtomicBool>,
     /// Open as long as the run has not begun and is wanted.
-    file: Arc<Mutex<Option<Source>>>,
+    file: Arc<Mutex<Option<OpenFile>>>,
 }
 
 /// All clients by peer.
 pub(super) struct Clients {
     clients: HashMap<PeerId, Client>,
-    workers: Workers,
+    pool: Pool,
     hashing: HashMap<FileKey, Hashing>,
     quotas: Quotas,
     /// Clients for which a file could not be opened, as too many are open.
@@ -59,10 +59,10 @@ pub(super) struct Clients {
 
 impl Clients {
     /// `open_files_max` as in [`ServerOptions`](super::ServerOptions).
-    pub(super) fn new(workers: Workers, open_files_max: usize) -> Clients {
+    pub(super) fn new(pool: Pool, open_files_max: usize) -> Clients {
         Clients {
             clients: HashMap::new(),
-            workers,
+            pool,
             hashing: HashMap::new(),
             quotas: Quotas::new(open_files_max),
             awaiting_files: FairQueue::default(),
@@ -100,7 +100,7 @@ impl Clients {
         client.given_up.values().for_each(|flag| flag.store(true, Ordering::Relaxed));
         self.awaiting_files.remove(peer);
         self.stop_waiting(|of, _| of == peer);
-        self.workers.forget(client.key, None);
+        self.pool.forget(client.key, None);
     }
 
     /// Takes a message of a client.
@@ -188,26 +188,26 @@ impl Clients {
         }
     }
 
-    fn start(&mut self, peer: PeerId, job: Job<Source>, take_back: &mut impl FnMut(Ticket) -> usize) {
+    fn start(&mut self, peer: PeerId, job: Job<OpenFile>, take_back: &mut impl FnMut(Ticket) -> usize) {
         let Some(client) = self.clients.get_mut(&peer) else { return };
-        let asker = |ticket| Asker { peer, ticket, key: client.key };
-        let workers = &mut self.workers;
+        let requester = |ticket| Requester { peer, ticket, key: client.key };
+        let pool = &mut self.pool;
         match job {
             Job::Prepare { ticket, request, from, open_max } => {
-                workers.prepare(asker(ticket), Arc::clone(&client.view), request, from, open_max);
+                pool.prepare(requester(ticket), Arc::clone(&client.view), request, from, open_max);
             }
             Job::Open { ticket, path } => {
-                if let Some(result) = workers.open(asker(ticket), path.as_deref()) {
+                if let Some(result) = pool.open(requester(ticket), path.as_deref()) {
                     client.session.opened(result);
                 }
             }
             Job::Load { ticket, slot, file, offset, length, how } => {
-                let piece = Piece { asker: asker(ticket), slot, source: file, offset, length, how };
-                if let Some(result) = workers.load(piece) {
+                let piece = Piece { requester: requester(ticket), slot, source: file, offset, length, how };
+                if let Some(result) = pool.load(piece) {
                     client.session.loaded(ticket, slot, result);
                 }
             }
-            Job::Look { ticket, n, file, from } => workers.look(asker(ticket), n, file, from),
+            Job::Look { ticket, n, file, from } => pool.look(requester(ticket), n, file, from),
             Job::Hash { ticket, n, file } => {
                 let waiter = (peer, ticket, n);
                 let key = FileKey::from(&file.stat);
@@ -220,21 +220,21 @@ impl Clients {
                 let run = self.next_run;
                 let device = file.stat.device;
                 let file = Arc::new(Mutex::new(Some(file)));
-                workers.hash(asker(ticket), key, device, run, Arc::clone(&file), Arc::clone(&given_up));
+                pool.hash(requester(ticket), key, device, run, Arc::clone(&file), Arc::clone(&given_up));
                 self.hashing.insert(key, Hashing { run, waiting: vec![waiter], given_up, file });
             }
             Job::List { ticket, request } => {
-                let asker = asker(ticket);
-                workers.list(asker, request, client.for_listing(ticket));
+                let requester = requester(ticket);
+                pool.list(requester, request, client.for_listing(ticket));
             }
             Job::ListMore { ticket } => {
                 if let Some(listing) = client.listings.remove(&ticket) {
-                    let asker = asker(ticket);
-                    workers.list_more(asker, listing, client.for_listing(ticket));
+                    let requester = requester(ticket);
+                    pool.list_more(requester, listing, client.for_listing(ticket));
                 }
             }
             Job::Leaves { ticket, request } => {
-                workers.leaves(asker(ticket), Arc::clone(&client.view), request, client.flag(ticket));
+                pool.leaves(requester(ticket), Arc::clone(&client.view), request, client.flag(ticket));
             }
             Job::Tell(news) => log_news(&client.address, &news),
             Job::Release { ticket, take_back: wants_back } => {
@@ -243,7 +243,7 @@ impl Clients {
                     flag.store(true, Ordering::Relaxed);
                 }
                 if wants_back {
-                    workers.forget(client.key, Some(ticket));
+                    pool.forget(client.key, Some(ticket));
                     client.session.taken_back(ticket, take_back(ticket));
                 }
                 self.stop_waiting(|of, waits| of == peer && waits == ticket);
@@ -251,9 +251,9 @@ impl Clients {
         }
     }
 
-    /// Goes on with what waited for memory. [`Workers::copy_on`] says when.
+    /// Goes on with what waited for memory. [`Pool::copy_on`] says when.
     pub(super) fn copy_on(&mut self) {
-        self.workers.copy_on();
+        self.pool.copy_on();
     }
 
     /// To be called when a client was served: remembers whether a file of it waits for others to be closed.
@@ -275,7 +275,7 @@ impl Clients {
     }
 
     /// What to send to a client next, if the socket has room.
-    pub(super) fn next_message(&mut self, peer: PeerId) -> Option<Outgoing<Source>> {
+    pub(super) fn next_message(&mut self, peer: PeerId) -> Option<Outgoing<OpenFile>> {
         self.clients.get_mut(&peer)?.session.next_message()
     }
 

@@ -11,10 +11,10 @@ const CLOSE_LANE: PoolLimits = PoolLimits { name: "tow-close", threads_max: 2, h
 static CLOSING: LazyLock<BlockingPool> = LazyLock::new(|| BlockingPool::new(CLOSE_LANE));
 
 /// An open file, closed elsewhere if closing it may block.
-pub(super) type Handle = DropOffload<File>;
+pub(super) type DeferredClose = DropOffload<File>;
 
 /// `far`: the device of a file that isn't on a local file system.
-pub(super) fn handle(file: File, far: Option<u64>) -> Handle {
+pub(super) fn handle(file: File, far: Option<u64>) -> DeferredClose {
     match far {
         Some(device) => DropOffload::new(file, &CLOSING, device),
         None => DropOffload::inline(file),

@@ -1,11 +1,11 @@
 //! The thread that owns the sockets.
 
 use super::clients::Clients;
-use super::jobs::pool::{Done, Workers};
-use super::open_file::Source;
+use super::jobs::pool::{Done, Pool};
+use super::open_file::OpenFile;
 use super::quota::small_files::SmallFiles;
 use super::session::{IfShort, Outgoing, Part, Ticket};
-use super::snapshot::Current;
+use super::snapshot::RootWatch;
 use super::storage::{PageCache, Storage};
 use crate::digest::DigestCache;
 use crate::limits::CONTROL_BYTES_MAX;
@@ -148,7 +148,7 @@ impl Server {
 
     pub(super) fn bind_with(options: ServerOptions, storage: Box<dyn Storage>) -> Result<Server, ServeError> {
         let ServerOptions { root: path, endpoints, mut hub, authenticator, .. } = options;
-        let current = Current::open(&path).map_err(|source| ServeError::Root { path, source })?;
+        let root = RootWatch::open(&path).map_err(|source| ServeError::Root { path, source })?;
         hub.socket_type = SocketType::Router;
         hub.max_message_bytes = MESSAGE_BYTES_MAX;
         hub.max_frames = MESSAGE_FRAMES_MAX;
@@ -162,9 +162,9 @@ impl Server {
                 .map_err(|source| ServeError::DigestFile { path: file.clone(), source })?,
         };
         let small_files = SmallFiles::new(options.small_files_bytes);
-        let (workers, done) =
-            Workers::new(current, cache, small_files, storage, waker.clone()).map_err(ServeError::Threads)?;
-        let clients = Clients::new(workers, options.open_files_max);
+        let (pool, done) =
+            Pool::new(root, cache, small_files, storage, waker.clone()).map_err(ServeError::Threads)?;
+        let clients = Clients::new(pool, options.open_files_max);
         let shutdown = ShutdownHandle { requested: Arc::default(), waker };
         Ok(Server { hub, endpoints, clients, done, authenticator, shutdown })
     }
@@ -282,9 +282,9 @@ fn half_of_descriptors() -> usize {
     most.and_then(|most| usize::try_from(most / 2).ok()).unwrap_or(usize::MAX)
 }
 
-fn message(outgoing: Outgoing<Source>) -> Message {
+fn message(outgoing: Outgoing<OpenFile>) -> Message {
     let Outgoing { ticket, parts } = outgoing;
-    let frame = |part: Part<Source>| match part {
+    let frame = |part: Part<OpenFile>| match part {
         Part::Bytes(bytes) => Frame::Bytes(bytes),
         Part::File { file, offset, length, slot, if_short } => {
             debug_assert!(file.is_local, "sendfile may wait for ever");

@@ -21,7 +21,7 @@ const STATES_BYTES: usize = 64 << 10;
 
 /// A glob.
 #[derive(Debug)]
-pub(super) struct Pattern {
+pub(super) struct Glob {
     matcher: GlobMatcher,
     prefixes: Prefixes,
 }
@@ -33,8 +33,8 @@ struct Prefixes {
     cache: Cache,
 }
 
-impl Pattern {
-    pub(super) fn new(glob: &str) -> Result<Pattern, Failure> {
+impl Glob {
+    pub(super) fn new(glob: &str) -> Result<Glob, Failure> {
         let refused = |why: &dyn std::fmt::Display| Failure::new(ErrorCode::BadRequest, format!("glob: {why}"));
         if braces_depth(glob) > GLOB_BRACES_MAX {
             return Err(refused(&format_args!("more than {GLOB_BRACES_MAX} braces in one another")));
@@ -42,7 +42,7 @@ impl Pattern {
         let built = GlobBuilder::new(glob).literal_separator(true).empty_alternates(true).build();
         let built = built.map_err(|error| refused(&error))?;
         let prefixes = Prefixes::new(built.regex()).map_err(|error| refused(&error))?;
-        Ok(Pattern { matcher: built.compile_matcher(), prefixes })
+        Ok(Glob { matcher: built.compile_matcher(), prefixes })
     }
 
     pub(super) fn matches(&self, path: &[u8]) -> bool {
@@ -151,7 +151,7 @@ mod tests {
             (r"a\*/b", &["a*"], &["a", "ab"]),
         ];
         for (glob, may, can_not) in cases {
-            let mut pattern = Pattern::new(glob).unwrap();
+            let mut pattern = Glob::new(glob).unwrap();
             for (paths, expected) in [(may, true), (can_not, false)] {
                 for path in paths {
                     assert_eq!(pattern.may_match_below(path.as_bytes()), expected, "{glob} below {path}");
@@ -162,14 +162,14 @@ mod tests {
 
     #[test]
     fn an_empty_alternative_is_one() {
-        let pattern = Pattern::new("f{,.gz}").unwrap();
+        let pattern = Glob::new("f{,.gz}").unwrap();
         assert!(pattern.matches(b"f") && pattern.matches(b"f.gz") && !pattern.matches(b"f."));
     }
 
     proptest! {
         #[test]
         fn no_match_is_below_what_is_not_looked_into(glob in "[ab*?/{},!\\[\\]]{1,12}", path in "[ab]{1,3}(/[ab]{1,3}){0,4}") {
-            let Ok(mut pattern) = Pattern::new(&glob) else { return Ok(()) };
+            let Ok(mut pattern) = Glob::new(&glob) else { return Ok(()) };
             if pattern.matches(path.as_bytes()) {
                 for (at, _) in path.match_indices('/') {
                     prop_assert!(pattern.may_match_below(&path.as_bytes()[..at]), "{} below {}", path, &path[..at]);

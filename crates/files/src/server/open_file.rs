@@ -1,7 +1,7 @@
 //! An open file of which a version is being sent: the stat at opening says which.
 
 use super::Failure;
-use super::deferred_close::{Handle, handle};
+use super::deferred_close::{DeferredClose, handle};
 use super::resource_errors::Shortage;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
@@ -12,34 +12,34 @@ use towpath_buffers::PageBuffer;
 
 /// An open regular file, and what it was when it was opened. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(super) struct Source {
-    pub(super) file: Arc<Handle>,
+pub(super) struct OpenFile {
+    pub(super) file: Arc<DeferredClose>,
     pub(super) stat: FileStat,
     /// Whether it is on a local file system. Elsewhere everything that isn't known to be in memory may block.
     pub(super) is_local: bool,
 }
 
-impl Source {
+impl OpenFile {
     /// Opens a file below the root. Blocks.
-    pub(super) fn open(root: &Root, path: &RelPath) -> Result<Source, Failure> {
-        Ok(Source::opened(root, root.open_file(path)?))
+    pub(super) fn open(root: &Root, path: &RelPath) -> Result<OpenFile, Failure> {
+        Ok(OpenFile::opened(root, root.open_file(path)?))
     }
 
     /// The same if nothing that is mounted below the root is on the way: [`Root::open_unmounted_file`].
-    pub(super) fn open_unmounted(root: &Root, path: &RelPath) -> Result<Option<Source>, Failure> {
-        Ok(root.open_unmounted_file(path)?.map(|opened| Source::opened(root, opened)))
+    pub(super) fn open_unmounted(root: &Root, path: &RelPath) -> Result<Option<OpenFile>, Failure> {
+        Ok(root.open_unmounted_file(path)?.map(|opened| OpenFile::opened(root, opened)))
     }
 
-    fn opened(root: &Root, (file, stat): (File, FileStat)) -> Source {
+    fn opened(root: &Root, (file, stat): (File, FileStat)) -> OpenFile {
         let is_local = root.is_local(&file, &stat);
         let far = (!is_local).then_some(stat.device);
-        Source { file: Arc::new(handle(file, far)), stat, is_local }
+        OpenFile { file: Arc::new(handle(file, far)), stat, is_local }
     }
 
     /// The same where it can't block; `None` where it may.
-    pub(super) fn open_cached(root: &Root, path: &RelPath) -> Result<Option<Source>, Failure> {
+    pub(super) fn open_cached(root: &Root, path: &RelPath) -> Result<Option<OpenFile>, Failure> {
         let opened = root.open_cached_file(path)?;
-        Ok(opened.map(|(file, stat)| Source { file: Arc::new(handle(file, None)), stat, is_local: true }))
+        Ok(opened.map(|(file, stat)| OpenFile { file: Arc::new(handle(file, None)), stat, is_local: true }))
     }
 
     /// Appends the file from its beginning, as far as this size or a little beyond; how many bytes that were. Blocks.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The path, and the root that it led to when somebody looked last.
-pub(super) struct Current {
+pub(super) struct RootWatch {
     path: PathBuf,
     root: Mutex<Arc<Root>>,
     /// Held by whoever opens another root: it is opened once, and told once.
@@ -22,24 +22,24 @@ pub(super) struct Current {
 
 /// The root of the requests of a client that are under way at the same time: they all see the same one.
 #[derive(Debug, Default)]
-pub(super) struct View(OnceLock<Arc<Root>>);
+pub(super) struct RootSnapshot(OnceLock<Arc<Root>>);
 
-impl View {
+impl RootSnapshot {
     /// The root, looked for by the first job that asks. Blocks.
-    pub(super) fn root(&self, current: &Current) -> Arc<Root> {
+    pub(super) fn root(&self, current: &RootWatch) -> Arc<Root> {
         Arc::clone(self.0.get_or_init(|| current.look()))
     }
 
     /// The same, or as long as nobody has asked, what was there when somebody looked last. Never blocks.
-    pub(super) fn likely(&self, current: &Current) -> Arc<Root> {
+    pub(super) fn likely(&self, current: &RootWatch) -> Arc<Root> {
         self.0.get().map_or_else(|| current.last(), Arc::clone)
     }
 }
 
-impl Current {
-    pub(super) fn open(path: &Path) -> Result<Current, RootError> {
+impl RootWatch {
+    pub(super) fn open(path: &Path) -> Result<RootWatch, RootError> {
         let root = Mutex::new(Arc::new(Root::serve(path)?));
-        Ok(Current { path: path.to_owned(), root, reopening: Mutex::default(), is_gone: AtomicBool::new(false) })
+        Ok(RootWatch { path: path.to_owned(), root, reopening: Mutex::default(), is_gone: AtomicBool::new(false) })
     }
 
     fn lock(&self) -> MutexGuard<'_, Arc<Root>> {

@@ -2,7 +2,7 @@
 
 use crate::server::Failure;
 use crate::server::chunks::{Extent, Layout};
-use crate::server::open_file::Source;
+use crate::server::open_file::OpenFile;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
@@ -12,7 +12,7 @@ const EXTENTS_MAX: usize = 128;
 /// Where a file has data and where holes, from an offset on; none if it has no holes (or the file system doesn't tell). Blocks.
 ///
 /// Moves the position of the open file, which nothing else uses.
-pub(crate) fn layout(source: &Source, from: u64) -> Result<Layout, Failure> {
+pub(crate) fn layout(source: &OpenFile, from: u64) -> Result<Layout, Failure> {
     let size = source.stat.size;
     let mut extents = Vec::new();
     let mut at = from;
@@ -57,7 +57,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     /// The whole layout, as it is looked for bit by bit.
-    fn whole(source: &Source) -> Vec<Extent> {
+    fn whole(source: &OpenFile) -> Vec<Extent> {
         let (mut extents, mut from) = (Vec::new(), 0);
         while from < source.stat.size {
             let next = layout(source, from).unwrap();
@@ -76,7 +76,7 @@ mod tests {
             file.write_all_at(&vec![1; length], offset).unwrap();
         }
         let root = Root::serve(temp.path()).unwrap();
-        let source = Source::open(&root, &RelPath::new("a").unwrap()).unwrap();
+        let source = OpenFile::open(&root, &RelPath::new("a").unwrap()).unwrap();
         // A file system without holes would give none, and then nothing is promised about them.
         if !source.stat.is_sparse() {
             return;

@@ -10,7 +10,7 @@ use crate::protocol::control::{
 };
 use crate::root::{Dir, DirEntry, FileKind, FileStat, Root, RootError};
 use crate::server::Failure;
-use crate::server::glob::{Pattern, literal_beginning};
+use crate::server::glob::{Glob, literal_beginning};
 use crate::server::resource_errors::Shortage;
 use crate::server::session::Page;
 use std::fs::File;
@@ -55,7 +55,7 @@ pub(crate) struct Listing {
     dir: Option<DirStat>,
     digest: bool,
     recursive: bool,
-    glob: Option<Pattern>,
+    glob: Option<Glob>,
     /// From the listed directory downwards.
     levels: Vec<Level>,
     /// Found, but the page was full.
@@ -134,7 +134,7 @@ impl Lister<'_> {
     }
 
     fn begin_glob(&self, listing: &mut Listing, glob: &str) -> Result<(), Failure> {
-        let pattern = Pattern::new(glob)?;
+        let pattern = Glob::new(glob)?;
         if let Some(only) = self.root.only_file() {
             if pattern.matches(only.as_bytes()) {
                 listing.held_back = Some(entry(only, &self.root.stat(only)?, None));

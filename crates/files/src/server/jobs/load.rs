@@ -1,10 +1,10 @@
 //! Making pieces of files ready where that takes reading: jobs for the pool.
 
-use super::pool::Asker;
+use super::pool::Requester;
 use super::prepare::ZSTD_LEVEL;
 use crate::protocol::ErrorCode;
 use crate::server::Failure;
-use crate::server::open_file::Source;
+use crate::server::open_file::OpenFile;
 use crate::server::quota::copies::Share;
 use crate::server::session::{LoadHow, Loaded, Slot};
 use rustix::fs::{Advice, fadvise};
@@ -12,9 +12,9 @@ use std::num::NonZeroU64;
 
 /// A piece of a file, and who wants it.
 pub(crate) struct Piece {
-    pub(crate) asker: Asker,
+    pub(crate) requester: Requester,
     pub(crate) slot: Slot,
-    pub(crate) source: Source,
+    pub(crate) source: OpenFile,
     pub(crate) offset: u64,
     pub(crate) length: u64,
     pub(crate) how: LoadHow,

@@ -12,11 +12,11 @@ use crate::protocol::ErrorCode;
 use crate::protocol::control::{FetchRequest, FileAnswer, LeavesReply, LeavesRequest, ListRequest};
 use crate::server::Failure;
 use crate::server::chunks::Layout;
-use crate::server::open_file::Source;
+use crate::server::open_file::OpenFile;
 use crate::server::quota::copies::{Copies, Cut, Wanted};
 use crate::server::quota::small_files::SmallFiles;
 use crate::server::session::{LeavesAnswer, LoadHow, Loaded, Page, Prepared, Slot, Ticket};
-use crate::server::snapshot::{Current, View};
+use crate::server::snapshot::{RootSnapshot, RootWatch};
 use crate::server::storage::Storage;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -46,14 +46,14 @@ pub(crate) struct Done {
 
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    Prepared(Vec<Prepared<Source>>),
+    Prepared(Vec<Prepared<OpenFile>>),
     Loaded(Slot, Result<Loaded, Failure>),
     /// The file is the one of this number in its fetch.
     LookedAt(u32, Result<Layout, Failure>),
     /// The listing comes back with its page, for the next one.
     Listed(Result<(Page, Box<Listing>), Failure>),
     Leaves(Result<LeavesAnswer, Failure>),
-    Opened(Result<(Source, u64), Failure>),
+    Opened(Result<(OpenFile, u64), Failure>),
     /// For all that waited for this file; the peer and ticket are those of the first.
     Hashed {
         key: FileKey,
@@ -64,17 +64,17 @@ pub(crate) enum Outcome {
 
 /// Who asked for a job.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Asker {
+pub(crate) struct Requester {
     pub(crate) peer: PeerId,
     pub(crate) ticket: Ticket,
     /// The client: its jobs take turns with those of others.
     pub(crate) key: u64,
 }
 
-impl Asker {
+impl Requester {
     /// Its own group, in lanes where other groups are devices: no device has so large a number.
     fn group(self) -> u64 {
-        Asker::group_of(self.key)
+        Requester::group_of(self.key)
     }
 
     fn group_of(key: u64) -> u64 {
@@ -83,7 +83,7 @@ impl Asker {
 }
 
 /// The lanes, and what jobs need.
-pub(crate) struct Workers {
+pub(crate) struct Pool {
     shared: Arc<Shared>,
     files: BlockingPool,
     list: BlockingPool,
@@ -98,13 +98,13 @@ pub(crate) struct Workers {
 
 /// What a listing needs of its client.
 pub(crate) struct ForListing {
-    pub(crate) view: Arc<View>,
+    pub(crate) view: Arc<RootSnapshot>,
     pub(crate) names: Arc<Quota>,
     pub(crate) given_up: Arc<AtomicBool>,
 }
 
 struct Shared {
-    current: Current,
+    current: RootWatch,
     hashing: Hashing,
     small_digests: SmallDigests,
     small_files: Arc<SmallFiles>,
@@ -112,14 +112,14 @@ struct Shared {
     waker: Waker,
 }
 
-impl Workers {
+impl Pool {
     pub(crate) fn new(
-        current: Current,
+        current: RootWatch,
         cache: DigestCache,
         small_files: Arc<SmallFiles>,
         storage: Box<dyn Storage>,
         waker: Waker,
-    ) -> std::io::Result<(Workers, Receiver<Done>)> {
+    ) -> std::io::Result<(Pool, Receiver<Done>)> {
         let (sender, receiver) = channel();
         let processors = std::thread::available_parallelism().map_or(2, usize::from);
         // A device that hangs must not keep files of others from being hashed.
@@ -140,7 +140,7 @@ impl Workers {
             per_group_max: compress_threads,
         };
         let copies_waker = waker.clone();
-        let workers = Workers {
+        let pool = Pool {
             shared: Arc::new(Shared {
                 current,
                 hashing: Hashing::new(cache),
@@ -159,33 +159,33 @@ impl Workers {
             mounts: BTreeSet::new(),
             sender,
         };
-        Ok((workers, receiver))
+        Ok((pool, receiver))
     }
 
     /// The mounted file system that a path leads to, and the group of a job that begins there: those of one that hangs have only its
     /// share of a lane, however many clients ask for them. Where there is none, or it can't be told, each client is a group.
-    fn group(&mut self, asker: Asker, view: &View, path: Option<&RelPath>) -> (Option<u64>, u64) {
+    fn group(&mut self, requester: Requester, view: &RootSnapshot, path: Option<&RelPath>) -> (Option<u64>, u64) {
         let mount = path.and_then(|path| view.likely(&self.shared.current).mounted_below(path));
         self.mounts.extend(mount);
-        (mount, mount.unwrap_or(asker.group()))
+        (mount, mount.unwrap_or(requester.group()))
     }
 
     pub(crate) fn prepare(
         &mut self,
-        asker: Asker,
-        view: Arc<View>,
+        requester: Requester,
+        view: Arc<RootSnapshot>,
         request: Arc<FetchRequest>,
         from: usize,
         open_max: usize,
     ) {
         let path = request.files.get(from).and_then(|file| file.path.to_rel_path().ok());
-        let (mount, group) = self.group(asker, &view, path.as_ref());
+        let (mount, group) = self.group(requester, &view, path.as_ref());
         // What is behind the first file is asked for again, in a job of its own.
         let failed = move |Failure { code, message }| {
             let answer = FileAnswer::Error { n: u32::try_from(from).unwrap_or(u32::MAX), code, message };
             Outcome::Prepared(vec![Prepared::Answer(answer)])
         };
-        self.run(&self.files, group, asker, failed, move |shared| {
+        self.run(&self.files, group, requester, failed, move |shared| {
             let (began, request) = (wall_clock(), &request);
             let Shared { current, hashing, small_digests, small_files, .. } = shared;
             let (root, cache) = (&view.root(current), &hashing.cache);
@@ -196,28 +196,32 @@ impl Workers {
 
     /// Opens a file: at once, if that can't block. Small files are asked for one by one in the plain
     /// dialect, and two changes of threads would take longer than all the rest.
-    pub(crate) fn open(&mut self, asker: Asker, path: Option<&[u8]>) -> Option<Result<(Source, u64), Failure>> {
-        let with_size = |source: Source| (source.clone(), source.stat.size);
+    pub(crate) fn open(
+        &mut self,
+        requester: Requester,
+        path: Option<&[u8]>,
+    ) -> Option<Result<(OpenFile, u64), Failure>> {
+        let with_size = |source: OpenFile| (source.clone(), source.stat.size);
         if let Some(root) = self.shared.current.look_in_memory() {
-            match plain_path(&root, path).and_then(|path| Source::open_cached(&root, &path)) {
+            match plain_path(&root, path).and_then(|path| OpenFile::open_cached(&root, &path)) {
                 Ok(None) => {}
                 opened => return opened.map(|source| source.map(with_size)).transpose(),
             }
         }
-        let view = View::default();
+        let view = RootSnapshot::default();
         let group = {
             let path = path.and_then(|path| RelPath::new(path).ok());
-            self.group(asker, &view, path.as_ref()).1
+            self.group(requester, &view, path.as_ref()).1
         };
         let path = path.map(<[u8]>::to_vec);
         self.run(
             &self.files,
             group,
-            asker,
+            requester,
             |failure| Outcome::Opened(Err(failure)),
             move |shared| {
                 let root = view.root(&shared.current);
-                let opened = plain_path(&root, path.as_deref()).and_then(|path| Source::open(&root, &path));
+                let opened = plain_path(&root, path.as_deref()).and_then(|path| OpenFile::open(&root, &path));
                 Outcome::Opened(opened.map(with_size))
             },
         );
@@ -226,7 +230,7 @@ impl Workers {
 
     /// Makes a piece ready: at once if it is in memory, of a file on a local disk, and needn't be compressed. Otherwise None.
     pub(crate) fn load(&mut self, piece: Piece) -> Option<Result<Loaded, Failure>> {
-        let Piece { asker, slot, ref source, offset, length, how } = piece;
+        let Piece { requester, slot, ref source, offset, length, how } = piece;
         if !source.is_local {
             // A piece of more bytes than memory can have waits for ever; there is none.
             let bytes = usize::try_from(length).unwrap_or(usize::MAX);
@@ -236,7 +240,7 @@ impl Workers {
                 LoadHow::Unchanged | LoadHow::Compressed => Cut::May,
                 LoadHow::Rest => Cut::Was,
             };
-            let Asker { key: client, ticket: Ticket(request), .. } = asker;
+            let Requester { key: client, ticket: Ticket(request), .. } = requester;
             let device = source.stat.device;
             self.copies.push(Wanted { client, request, device, bytes, cut, what: piece });
             self.copy_on();
@@ -245,7 +249,7 @@ impl Workers {
         let failed = move |failure| Outcome::Loaded(slot, Err(failure));
         let device = source.stat.device;
         if how == LoadHow::Compressed {
-            self.run(&self.compress, device, asker, failed, move |_| Outcome::Loaded(slot, piece.pack()));
+            self.run(&self.compress, device, requester, failed, move |_| Outcome::Loaded(slot, piece.pack()));
             return None;
         }
         if how != LoadHow::AsItIs
@@ -256,7 +260,7 @@ impl Workers {
         if self.shared.storage.probe(source, offset, length) == Residency::Cached {
             return Some(Ok(Loaded::InPlace));
         }
-        self.run(&self.warm, device, asker, failed, move |shared| {
+        self.run(&self.warm, device, requester, failed, move |shared| {
             let warmed = shared.storage.warm(&piece.source, offset, length);
             Outcome::Loaded(slot, warmed.map(|()| Loaded::InPlace))
         });
@@ -266,33 +270,35 @@ impl Workers {
     /// Has pieces read that waited for memory, as far as there is some. To be called after the waker was woken.
     pub(crate) fn copy_on(&mut self) {
         while let Some((piece, room)) = self.copies.next() {
-            let Piece { asker, slot, how, .. } = piece;
+            let Piece { requester, slot, how, .. } = piece;
             let lane = if how == LoadHow::Compressed { &self.compress } else { &self.warm };
             let failed = move |failure| Outcome::Loaded(slot, Err(failure));
             let device = piece.source.stat.device;
-            self.run(lane, device, asker, failed, move |_| Outcome::Loaded(slot, piece.copy(room)));
+            self.run(lane, device, requester, failed, move |_| Outcome::Loaded(slot, piece.copy(room)));
         }
     }
 
     /// Finds out where a file has data and where holes.
-    pub(crate) fn look(&self, asker: Asker, n: u32, source: Source, from: u64) {
+    pub(crate) fn look(&self, requester: Requester, n: u32, source: OpenFile, from: u64) {
         let failed = move |failure| Outcome::LookedAt(n, Err(failure));
-        self.run(&self.warm, source.stat.device, asker, failed, move |_| Outcome::LookedAt(n, layout(&source, from)));
+        self.run(&self.warm, source.stat.device, requester, failed, move |_| {
+            Outcome::LookedAt(n, layout(&source, from))
+        });
     }
 
     /// Hashes the file, unless it is taken away before it is its turn.
     pub(crate) fn hash(
         &self,
-        asker: Asker,
+        requester: Requester,
         key: FileKey,
         device: u64,
         run: u64,
-        file: Arc<Mutex<Option<Source>>>,
+        file: Arc<Mutex<Option<OpenFile>>>,
         given_up: Arc<AtomicBool>,
     ) {
         let failed = move |failure| Outcome::Hashed { key, run, result: Err(failure) };
         let mut progress = None;
-        self.run_in_slices(&self.hash, device, asker, failed, move |shared| {
+        self.run_in_slices(&self.hash, device, requester, failed, move |shared| {
             let lock = || file.lock().unwrap_or_else(PoisonError::into_inner);
             let source = lock().take();
             let result = match source {
@@ -319,29 +325,29 @@ impl Workers {
         });
     }
 
-    pub(crate) fn list(&mut self, asker: Asker, request: ListRequest, of: ForListing) {
-        let (_, group) = self.group(asker, &of.view, start_of(&request).as_ref());
+    pub(crate) fn list(&mut self, requester: Requester, request: ListRequest, of: ForListing) {
+        let (_, group) = self.group(requester, &of.view, start_of(&request).as_ref());
         let hashes = request.digest;
-        self.make_page(hashes, group, asker, of, move |lister| lister.begin(&request).map(Box::new));
+        self.make_page(hashes, group, requester, of, move |lister| lister.begin(&request).map(Box::new));
     }
 
-    pub(crate) fn list_more(&mut self, asker: Asker, listing: Box<Listing>, of: ForListing) {
-        let (_, group) = self.group(asker, &of.view, listing.place());
-        self.make_page(listing.hashes(), group, asker, of, move |_| Ok(listing));
+    pub(crate) fn list_more(&mut self, requester: Requester, listing: Box<Listing>, of: ForListing) {
+        let (_, group) = self.group(requester, &of.view, listing.place());
+        self.make_page(listing.hashes(), group, requester, of, move |_| Ok(listing));
     }
 
     fn make_page(
         &self,
         hashes: bool,
         group: u64,
-        asker: Asker,
+        requester: Requester,
         of: ForListing,
         begin: impl FnOnce(&Lister) -> Result<Box<Listing>, Failure> + Send + 'static,
     ) {
         let lane = if hashes { &self.hash } else { &self.list };
         let (mut begin, mut begun) = (Some(begin), None);
         let failed = |failure| Outcome::Listed(Err(failure));
-        self.run_in_slices(lane, group, asker, failed, move |shared| {
+        self.run_in_slices(lane, group, requester, failed, move |shared| {
             let ForListing { view, names, given_up } = &of;
             let root = &view.root(&shared.current);
             let lister = Lister { root, hashing: &shared.hashing, names, given_up };
@@ -363,13 +369,19 @@ impl Workers {
         });
     }
 
-    pub(crate) fn leaves(&mut self, asker: Asker, view: Arc<View>, request: LeavesRequest, given_up: Arc<AtomicBool>) {
-        let (_, group) = self.group(asker, &view, request.path.to_rel_path().ok().as_ref());
+    pub(crate) fn leaves(
+        &mut self,
+        requester: Requester,
+        view: Arc<RootSnapshot>,
+        request: LeavesRequest,
+        given_up: Arc<AtomicBool>,
+    ) {
+        let (_, group) = self.group(requester, &view, request.path.to_rel_path().ok().as_ref());
         let mut begun = None;
         self.run_in_slices(
             &self.hash,
             group,
-            asker,
+            requester,
             |failure| Outcome::Leaves(Err(failure)),
             move |shared| shared.leaves(&view, &request, &mut begun, &given_up).transpose().map(Outcome::Leaves),
         );
@@ -380,7 +392,7 @@ impl Workers {
     pub(crate) fn forget(&mut self, key: u64, ticket: Option<Ticket>) {
         let request = ticket.map(|Ticket(number)| number);
         self.copies.forget(key, request);
-        for group in self.mounts.iter().copied().chain([Asker::group_of(key)]) {
+        for group in self.mounts.iter().copied().chain([Requester::group_of(key)]) {
             self.files.cancel(key, request, Some(group));
             self.list.cancel(key, request, Some(group));
         }
@@ -394,13 +406,13 @@ impl Workers {
         &self,
         lane: &BlockingPool,
         group: u64,
-        asker: Asker,
+        requester: Requester,
         failed: impl FnOnce(Failure) -> Outcome + Send + Clone + 'static,
         job: impl FnOnce(&Shared) -> Outcome + Send + 'static,
     ) {
         let mut job = Some(job);
         // It is asked once, as it is through then.
-        self.run_in_slices(lane, group, asker, failed, move |shared| job.take().map(|job| job(shared)));
+        self.run_in_slices(lane, group, requester, failed, move |shared| job.take().map(|job| job(shared)));
     }
 
     /// The same for one that gives way to others, and goes on, as often as it returns None.
@@ -408,13 +420,13 @@ impl Workers {
         &self,
         lane: &BlockingPool,
         group: u64,
-        asker: Asker,
+        requester: Requester,
         failed: impl FnOnce(Failure) -> Outcome + Send + Clone + 'static,
         mut job: impl FnMut(&Shared) -> Option<Outcome> + Send + 'static,
     ) {
         let (shared, sender) = (Arc::clone(&self.shared), self.sender.clone());
         let if_refused = failed.clone();
-        let Asker { peer, ticket, key } = asker;
+        let Requester { peer, ticket, key } = requester;
         let submitted = lane.submit_steps(ticket.0, group, key, move || {
             let outcome = match catch_unwind(AssertUnwindSafe(|| job(&shared))) {
                 Ok(Some(outcome)) => outcome,
@@ -449,7 +461,7 @@ impl Shared {
     /// See [`Hashing::slice`].
     fn hash_on(
         &self,
-        source: &Source,
+        source: &OpenFile,
         progress: &mut Option<FileHasher>,
         given_up: &AtomicBool,
     ) -> Result<Option<Arc<Digested>>, Failure> {
@@ -460,9 +472,9 @@ impl Shared {
     /// None if the file isn't hashed yet: this is to be called again with the same `begun`, which was None before.
     fn leaves(
         &self,
-        view: &View,
+        view: &RootSnapshot,
         request: &LeavesRequest,
-        begun: &mut Option<(Source, Option<FileHasher>)>,
+        begun: &mut Option<(OpenFile, Option<FileHasher>)>,
         given_up: &AtomicBool,
     ) -> Result<Option<LeavesAnswer>, Failure> {
         let (source, progress) = match begun {
@@ -470,7 +482,7 @@ impl Shared {
             None => {
                 let path = request.path.to_rel_path();
                 let path = path.map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string()))?;
-                begun.insert((Source::open(&view.root(&self.current), &path)?, None))
+                begun.insert((OpenFile::open(&view.root(&self.current), &path)?, None))
             }
         };
         let Some(digested) = self.hash_on(source, progress, given_up)? else { return Ok(None) };

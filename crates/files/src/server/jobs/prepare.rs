@@ -10,7 +10,7 @@ use crate::root::{FileStat, Root, Timestamp};
 use crate::server::Failure;
 use crate::server::chunks::Layout;
 use crate::server::limits::{BATCH_BYTES_MAX, BATCH_FILES_MAX, SMALL_FILE_BYTES_MAX};
-use crate::server::open_file::Source;
+use crate::server::open_file::OpenFile;
 use crate::server::quota::small_files::SmallFiles;
 use crate::server::session::Prepared;
 use bytes::Bytes;
@@ -45,13 +45,13 @@ pub(crate) struct Preparing<'a> {
 
 /// A file whose bytes are still in the batch's buffer.
 enum Looked {
-    Done(Prepared<Source>),
+    Done(Prepared<OpenFile>),
     Small { metadata: FileMetadata, bytes: Range<usize> },
 }
 
 impl Preparing<'_> {
     /// Looks at files from an index on: as many as make a batch, at least one. Blocks.
-    pub(crate) fn batch(&self, from: usize) -> Vec<Prepared<Source>> {
+    pub(crate) fn batch(&self, from: usize) -> Vec<Prepared<OpenFile>> {
         // Without small_files nothing is read ahead: small files are then sent like large ones, out of the page cache.
         let mut buffer = self.small_files.has(BATCH_BYTES_MAX).then(|| self.small_files.buffer());
         let mut looked = Vec::new();
@@ -117,11 +117,11 @@ impl Preparing<'_> {
     }
 
     /// Opens a file. None if it is on another file system than the first of the batch.
-    fn open(&self, path: &RelPath, is_first: bool) -> Result<Option<Source>, Failure> {
+    fn open(&self, path: &RelPath, is_first: bool) -> Result<Option<OpenFile>, Failure> {
         if !is_first {
             // Most are where the root is, and need no second look.
             if self.mount.is_none()
-                && let Some(source) = Source::open_unmounted(self.root, path)?
+                && let Some(source) = OpenFile::open_unmounted(self.root, path)?
             {
                 return Ok(Some(source));
             }
@@ -129,7 +129,7 @@ impl Preparing<'_> {
                 return Ok(None);
             }
         }
-        Source::open(self.root, path).map(Some)
+        OpenFile::open(self.root, path).map(Some)
     }
 
     /// Whether a file is read here. One with holes worth keeping isn't: they would arrive as zeros.
@@ -154,7 +154,7 @@ impl Preparing<'_> {
         Looked::Small { metadata: metadata(n, stat, digest.filter(|_| wants), false), bytes }
     }
 
-    fn large(&self, n: u32, file: &FetchFile, source: Source) -> Result<Looked, Failure> {
+    fn large(&self, n: u32, file: &FetchFile, source: OpenFile) -> Result<Looked, Failure> {
         if is_unchanged(&source.stat, file.unless.as_ref()) {
             return Ok(Looked::Done(Prepared::Answer(FileAnswer::Same { n })));
         }
@@ -174,7 +174,7 @@ impl Preparing<'_> {
     }
 
     /// Hands out the batch's buffer in slices, which hold their share of the small_files until the last of them was sent.
-    fn finish(&self, looked: Vec<Looked>, buffer: PageBuffer) -> Vec<Prepared<Source>> {
+    fn finish(&self, looked: Vec<Looked>, buffer: PageBuffer) -> Vec<Prepared<OpenFile>> {
         let mut packer = self.request.compress.and_then(|_| zstd::bulk::Compressor::new(ZSTD_LEVEL).ok());
         let buffer = if buffer.is_empty() { Bytes::new() } else { self.small_files.hold_batch(buffer) };
         let finish = |one| match one {
@@ -195,7 +195,7 @@ impl Preparing<'_> {
 }
 
 /// Appends the whole file. False if it wasn't the same before and after.
-fn read_whole(source: &Source, buffer: &mut PageBuffer) -> Result<bool, Failure> {
+fn read_whole(source: &OpenFile, buffer: &mut PageBuffer) -> Result<bool, Failure> {
     // Small, so this fits.
     let size = usize::try_from(source.stat.size.min(CHUNK_BYTES_MAX)).unwrap_or(0);
     if source.append(buffer, size)? != size {
@@ -272,7 +272,7 @@ mod tests {
         };
         let bodies = |from| -> Vec<usize> {
             let batch = preparing.batch(from);
-            let body = |prepared: &Prepared<Source>| match prepared {
+            let body = |prepared: &Prepared<OpenFile>| match prepared {
                 Prepared::Small { body, .. } => body.len(),
                 _ => 0,
             };
@@ -307,7 +307,7 @@ mod tests {
         assert_eq!(told(), Some(Digest::of(b"content")));
         // Another one, to see that it isn't hashed.
         let (known, began) = (Digest::of(b"known"), Timestamp { seconds: i64::MAX, nanoseconds: 0 });
-        let stat = Source::open(&root, &"f".parse().unwrap()).unwrap().stat;
+        let stat = OpenFile::open(&root, &"f".parse().unwrap()).unwrap().stat;
         small_digests.remember(&stat, known, began);
         assert_eq!(told(), Some(known));
         std::fs::write(temp.path().join("f"), b"changed").unwrap();

@@ -19,9 +19,9 @@ pub(super) struct Plain<F> {
     /// The first of `waiting` waits for its file to be opened.
     is_opening: bool,
     /// The first of `waiting` is being sent, from this version of its file.
-    current: Option<Current<F>>,
+    sending: Option<Sending<F>>,
     /// Files kept open for requests that read on, the one used last at the end.
-    open: Vec<(Option<Bytes>, OpenFile<F>)>,
+    open: Vec<(Option<Bytes>, KeptFile<F>)>,
     pipeline: Pipeline<PlainPiece<F>>,
 }
 
@@ -32,14 +32,14 @@ struct Waiting {
 }
 
 #[derive(Clone, Debug)]
-struct OpenFile<F> {
+struct KeptFile<F> {
     file: F,
     size: u64,
 }
 
 #[derive(Debug)]
-struct Current<F> {
-    open: OpenFile<F>,
+struct Sending<F> {
+    open: KeptFile<F>,
     /// What is left of it to be begun.
     offset: u64,
     end: u64,
@@ -69,7 +69,7 @@ impl<F: Clone> Plain<F> {
             waiting: VecDeque::new(),
             request: 0,
             is_opening: false,
-            current: None,
+            sending: None,
             open: Vec::new(),
             pipeline: Pipeline::default(),
         }
@@ -104,8 +104,8 @@ impl<F: Clone> Plain<F> {
                 if self.open.len() >= PLAIN_OPEN_MAX {
                     self.open.remove(0);
                 }
-                let open = OpenFile { file, size };
-                self.current = Some(Current::new(open.clone(), request));
+                let open = KeptFile { file, size };
+                self.sending = Some(Sending::new(open.clone(), request));
                 self.open.push((path, open));
             }
             Err(failure) => {
@@ -127,7 +127,7 @@ impl<F: Clone> Plain<F> {
                     let failed = piece.request;
                     // The error is the last that comes for its request.
                     self.pipeline.drop_behind(slot, |piece| piece.request == failed);
-                    if self.request == failed && self.current.is_some() {
+                    if self.request == failed && self.sending.is_some() {
                         self.next_request();
                     }
                 }
@@ -158,12 +158,12 @@ impl<F: Clone> Plain<F> {
     fn progress(&mut self, shared: &mut Shared<F>) {
         while !self.is_opening && self.pipeline.has_room() {
             let Some(front) = self.waiting.front() else { return };
-            let Some(current) = &mut self.current else {
+            let Some(sending) = &mut self.sending else {
                 self.start(shared);
                 continue;
             };
             let slot = shared.slot();
-            let length = current.frame_bytes.min(current.end - current.offset);
+            let length = sending.frame_bytes.min(sending.end - sending.offset);
             let (request, envelope) = (self.request, front.envelope.clone());
             if length == 0 {
                 // The end of a whole file, or of a piece that is past the end: a frame without bytes.
@@ -173,9 +173,9 @@ impl<F: Clone> Plain<F> {
                 self.next_request();
                 continue;
             }
-            let (file, offset) = (current.open.file.clone(), current.offset);
-            current.offset += length;
-            let is_last = !current.is_terminated;
+            let (file, offset) = (sending.open.file.clone(), sending.offset);
+            sending.offset += length;
+            let is_last = !sending.is_terminated;
             let content = Content::File { file: file.clone(), offset };
             self.pipeline.begin(slot, length, PlainPiece { request, envelope, content });
             shared.jobs.push_back(Job::Load { ticket: self.ticket, slot, file, offset, length, how: LoadHow::AsItIs });
@@ -200,7 +200,7 @@ impl<F: Clone> Plain<F> {
         match known {
             Some(at) if reads_on => {
                 let entry = self.open.remove(at);
-                self.current = Some(Current::new(entry.1.clone(), request));
+                self.sending = Some(Sending::new(entry.1.clone(), request));
                 self.open.push(entry);
             }
             _ => {
@@ -222,22 +222,22 @@ impl<F: Clone> Plain<F> {
     }
 
     fn next_request(&mut self) {
-        self.current = None;
+        self.sending = None;
         self.waiting.pop_front();
         self.request += 1;
     }
 }
 
-impl<F> Current<F> {
-    fn new(open: OpenFile<F>, request: &PlainRequest) -> Current<F> {
+impl<F> Sending<F> {
+    fn new(open: KeptFile<F>, request: &PlainRequest) -> Sending<F> {
         let size = open.size;
         match request.range {
-            None => Current { open, offset: 0, end: size, frame_bytes: PLAIN_FRAME_BYTES, is_terminated: true },
+            None => Sending { open, offset: 0, end: size, frame_bytes: PLAIN_FRAME_BYTES, is_terminated: true },
             Some(range) => {
                 let offset = range.offset.min(size);
                 let end = offset + range.size.min(size - offset);
                 // A piece is one frame, whatever its size; without bytes it is the empty frame that ends it.
-                Current { open, offset, end, frame_bytes: range.size, is_terminated: offset == end }
+                Sending { open, offset, end, frame_bytes: range.size, is_terminated: offset == end }
             }
         }
     }

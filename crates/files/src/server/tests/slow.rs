@@ -3,7 +3,7 @@
 use super::*;
 use crate::protocol::control::{Cancelled, DigestWish, LeavesRequest, ListRequest, ListTarget};
 use crate::server::Failure;
-use crate::server::open_file::Source;
+use crate::server::open_file::OpenFile;
 use std::sync::{Arc, Condvar, Mutex};
 use towpath_sockets::page_cache::Residency;
 
@@ -40,11 +40,11 @@ impl Gate {
 }
 
 impl Storage for GatedStorage {
-    fn probe(&self, source: &Source, offset: u64, length: u64) -> Residency {
+    fn probe(&self, source: &OpenFile, offset: u64, length: u64) -> Residency {
         if source.stat.size == self.slow_size { Residency::Uncached } else { self.inner.probe(source, offset, length) }
     }
 
-    fn warm(&self, source: &Source, offset: u64, length: u64) -> Result<(), Failure> {
+    fn warm(&self, source: &OpenFile, offset: u64, length: u64) -> Result<(), Failure> {
         if source.stat.size == self.slow_size {
             self.gate.pass();
         }
@@ -124,11 +124,11 @@ fn what_is_cancelled_keeps_nothing_open_though_its_disk_hangs() {
 struct SilentStorage(PageCache);
 
 impl Storage for SilentStorage {
-    fn probe(&self, _: &Source, _: u64, _: u64) -> Residency {
+    fn probe(&self, _: &OpenFile, _: u64, _: u64) -> Residency {
         Residency::Uncached
     }
 
-    fn warm(&self, source: &Source, offset: u64, length: u64) -> Result<(), Failure> {
+    fn warm(&self, source: &OpenFile, offset: u64, length: u64) -> Result<(), Failure> {
         self.0.warm(source, offset, length)
     }
 }
@@ -156,11 +156,11 @@ fn without_probing_everything_is_warmed_and_arrives() {
 struct BrokenStorage(u64);
 
 impl Storage for BrokenStorage {
-    fn probe(&self, _: &Source, _: u64, _: u64) -> Residency {
+    fn probe(&self, _: &OpenFile, _: u64, _: u64) -> Residency {
         Residency::Uncached
     }
 
-    fn warm(&self, source: &Source, _: u64, _: u64) -> Result<(), Failure> {
+    fn warm(&self, source: &OpenFile, _: u64, _: u64) -> Result<(), Failure> {
         if source.stat.size == self.0 {
             // As a panic does, but for the message.
             std::panic::resume_unwind(Box::new(()));
