@@ -1,5 +1,6 @@
 //! Digests remembered, so that a file is hashed once and not for every client.
 
+use super::small::SmallDigests;
 use super::store::Store;
 use super::{Digest, Leaf, LeafSize};
 use crate::root::{FileStat, Timestamp};
@@ -56,6 +57,8 @@ pub struct DigestCache {
     state: Mutex<State>,
     /// Not among the state: who looks something up doesn't wait for the disk. Locked before the state, where both are.
     store: Mutex<Option<Store>>,
+    /// Apart from the others, which are dearer to make: many small files don't push them out.
+    small: SmallDigests,
 }
 
 #[derive(Debug)]
@@ -70,7 +73,12 @@ const ENTRY_BYTES: usize = 256;
 impl DigestCache {
     /// Takes up to about this much memory.
     pub fn new(bytes_max: usize) -> DigestCache {
-        DigestCache { bytes_max, state: Mutex::new(State::new()), store: Mutex::default() }
+        DigestCache {
+            bytes_max,
+            state: Mutex::new(State::new()),
+            store: Mutex::default(),
+            small: SmallDigests::default(),
+        }
     }
 
     /// The same, remembered over restarts in a file, which is made if it isn't there. Blocks.
@@ -80,7 +88,8 @@ impl DigestCache {
     pub fn with_file(bytes_max: usize, path: &Path) -> io::Result<DigestCache> {
         let mut state = State::new();
         let store = Store::open(path, |key, digested| state.insert(key, Arc::new(digested), bytes_max))?;
-        Ok(DigestCache { bytes_max, state: Mutex::new(state), store: Mutex::new(Some(store)) })
+        let (state, store, small) = (Mutex::new(state), Mutex::new(Some(store)), SmallDigests::default());
+        Ok(DigestCache { bytes_max, state, store, small })
     }
 
     /// The digest of a file that is (still) this.
@@ -99,6 +108,16 @@ impl DigestCache {
         self.lock().insert(key, Arc::clone(&value), self.bytes_max);
         self.save(&key, &value);
         true
+    }
+
+    /// The digest of a small file, of one leaf, that is (still) this.
+    pub fn lookup_small(&self, stat: &FileStat) -> Option<Digest> {
+        self.small.lookup(stat)
+    }
+
+    /// Remembers the digest of a small file as [`DigestCache::remember`] does, but in memory only.
+    pub fn remember_small(&self, stat: &FileStat, digest: Digest, hashing_began: Timestamp) {
+        self.small.remember(stat, digest, hashing_began);
     }
 
     /// Writes to the file, if there is one. If that fails, it is given up: remembering is a help, not a duty.

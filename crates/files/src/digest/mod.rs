@@ -9,7 +9,6 @@ mod store;
 pub use cache::{DigestCache, Digested, FileKey, SETTLED_AFTER_SECONDS, wall_clock};
 pub use hash::{FileHasher, HashError};
 pub use leaves::{LEAF_BYTES_MIN, LEAVES_MAX, Leaf, LeafError, LeafHasher, LeafSize, TreeHasher, merge_leaves};
-pub use small::SmallDigests;
 
 use cache::may_be_remembered;
 use std::fmt;

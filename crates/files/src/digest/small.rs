@@ -12,7 +12,7 @@ const HALF_FILES_MAX: usize = 28_672;
 /// Remembers digests of files that have one leaf only, in memory. What was used since the half before the last was filled is kept: to
 /// know more exactly what was used last would cost more than a digest.
 #[derive(Debug, Default)]
-pub struct SmallDigests {
+pub(super) struct SmallDigests {
     halves: Mutex<Halves>,
 }
 
@@ -24,7 +24,7 @@ struct Halves {
 
 impl SmallDigests {
     /// The digest of a file that is (still) this.
-    pub fn lookup(&self, stat: &FileStat) -> Option<Digest> {
+    pub(super) fn lookup(&self, stat: &FileStat) -> Option<Digest> {
         let key = FileKey::from(stat);
         let mut halves = self.halves.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = halves.young.get(&key) {
@@ -37,7 +37,7 @@ impl SmallDigests {
 
     /// Remembers the digest of a file that was this both before and after it was hashed, unless it had changed too shortly before
     /// `hashing_began` (see [`super::SETTLED_AFTER_SECONDS`]).
-    pub fn remember(&self, stat: &FileStat, digest: Digest, hashing_began: Timestamp) {
+    pub(super) fn remember(&self, stat: &FileStat, digest: Digest, hashing_began: Timestamp) {
         if may_be_remembered(stat, hashing_began) {
             self.halves.lock().unwrap_or_else(PoisonError::into_inner).insert(FileKey::from(stat), digest);
         }

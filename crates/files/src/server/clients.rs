@@ -1,13 +1,11 @@
 //! All clients: their sessions, and the jobs that run for them.
 
-use super::jobs::load::Piece;
-use super::jobs::pool::{Done, ForListing, Outcome, Pool, Requester};
+use super::jobs::{Done, Pool, RequestState, Requester};
 use super::open_file::OpenFile;
 use super::quota::Quotas;
-use super::session::{Job, News, Outgoing, Session, Ticket};
+use super::session::{Action, LogEvent, Outgoing, Session, Ticket};
 use super::snapshot::RootSnapshot;
 use super::{Failure, RECEIPTS};
-use crate::digest::FileKey;
 use crate::path::Escaped;
 use crate::protocol::control::{ConfirmedFile, Request};
 use crate::protocol::envelope::{Opening, opening};
@@ -15,8 +13,7 @@ use crate::protocol::plain::PlainRequest;
 use crate::protocol::{Dialect, ErrorCode, WireError};
 use bytes::Bytes;
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use towpath_quota::FairQueue;
 use towpath_sockets::PeerId;
 
@@ -26,35 +23,21 @@ struct Client {
     address: String,
     /// Keeps its jobs' turns apart from those of others.
     key: u64,
-    /// Jobs that stop when this is set, by their requests.
-    given_up: HashMap<Ticket, Arc<AtomicBool>>,
-    /// Listings between two pages.
-    listings: HashMap<Ticket, Box<super::jobs::list::Listing>>,
+    /// State of its requests that have started jobs.
+    requests: HashMap<Ticket, Arc<RequestState>>,
     quotas: Quotas,
-    /// What its requests see that are under way.
-    view: Arc<RootSnapshot>,
-}
-
-/// A file that is being hashed, and who waits for it.
-struct Hashing {
-    /// Which run this is: one that was given up may still report.
-    run: u64,
-    waiting: Vec<(PeerId, Ticket, u32)>,
-    given_up: Arc<AtomicBool>,
-    /// Open as long as the run has not begun and is wanted.
-    file: Arc<Mutex<Option<OpenFile>>>,
+    /// The root that its requests in progress see.
+    snapshot: Arc<RootSnapshot>,
 }
 
 /// All clients by peer.
 pub(super) struct Clients {
     clients: HashMap<PeerId, Client>,
     pool: Pool,
-    hashing: HashMap<FileKey, Hashing>,
     quotas: Quotas,
     /// Clients for which a file could not be opened, as too many are open.
     awaiting_files: FairQueue<PeerId, ()>,
     next_key: u64,
-    next_run: u64,
 }
 
 impl Clients {
@@ -63,11 +46,9 @@ impl Clients {
         Clients {
             clients: HashMap::new(),
             pool,
-            hashing: HashMap::new(),
             quotas: Quotas::new(open_files_max),
             awaiting_files: FairQueue::default(),
             next_key: 0,
-            next_run: 0,
         }
     }
 
@@ -79,10 +60,9 @@ impl Clients {
             session: Session::new(quotas.clone()),
             address,
             key: self.next_key,
-            given_up: HashMap::new(),
-            listings: HashMap::new(),
+            requests: HashMap::new(),
             quotas,
-            view: Arc::default(),
+            snapshot: Arc::default(),
         };
         self.clients.insert(peer, client);
     }
@@ -91,16 +71,15 @@ impl Clients {
     pub(super) fn gone(&mut self, peer: PeerId, reason: &str) {
         let Some(mut client) = self.clients.remove(&peer) else { return };
         // It may have said something just before, and is served only after all that was read.
-        while let Some(job) = client.session.next_job() {
-            if let Job::Tell(news) = job {
-                log_news(&client.address, &news);
+        while let Some(action) = client.session.next_action() {
+            if let Action::Log(event) = action {
+                log(&client.address, &event);
             }
         }
         tracing::info!(address = %client.address, %reason, "gone");
-        client.given_up.values().for_each(|flag| flag.store(true, Ordering::Relaxed));
+        client.requests.values().for_each(|request| request.cancel());
         self.awaiting_files.remove(peer);
-        self.stop_waiting(|of, _| of == peer);
-        self.pool.forget(client.key, None);
+        self.pool.cancel(client.key, None);
     }
 
     /// Takes a message of a client.
@@ -121,7 +100,7 @@ impl Clients {
                 let request = json.and_then(|json| Request::decode(json));
                 log_request(&client.address, &request);
                 if client.session.is_idle() {
-                    client.view = Arc::default();
+                    client.snapshot = Arc::default();
                 }
                 client.session.request(envelope, request);
             }
@@ -144,116 +123,51 @@ impl Clients {
         client.session.sent(slot, result);
     }
 
-    /// Takes what came of a job. The peers whose sessions may have something to send now.
-    pub(super) fn done(&mut self, done: Done) -> Vec<PeerId> {
-        let Done { peer, ticket, outcome } = done;
-        if let Outcome::Hashed { key, run, result } = outcome {
-            if self.hashing.get(&key).is_none_or(|hashing| hashing.run != run) {
-                return Vec::new();
+    /// Takes the result of a job, and adds the peers whose sessions may have something to send now.
+    pub(super) fn done(&mut self, done: Done, touched: &mut BTreeSet<PeerId>) {
+        let Clients { clients, pool, .. } = self;
+        pool.finish(done, |Requester { peer, ticket, .. }, answer| {
+            if let Some(client) = clients.get_mut(&peer) {
+                client.session.finish(ticket, answer);
+                touched.insert(peer);
             }
-            let waiting = self.hashing.remove(&key).map(|hashing| hashing.waiting).unwrap_or_default();
-            for (peer, ticket, n) in &waiting {
-                if let Some(client) = self.clients.get_mut(peer) {
-                    client.session.hashed(*ticket, *n, result.clone());
-                }
-            }
-            return waiting.into_iter().map(|(peer, ..)| peer).collect();
-        }
-        let Some(client) = self.clients.get_mut(&peer) else { return Vec::new() };
-        let session = &mut client.session;
-        match outcome {
-            Outcome::Prepared(files) => session.prepared(ticket, files),
-            Outcome::Loaded(slot, result) => session.loaded(ticket, slot, result),
-            Outcome::LookedAt(n, result) => session.looked_at(ticket, n, result),
-            Outcome::Leaves(result) => session.leaves(ticket, result),
-            Outcome::Opened(result) => session.opened(result),
-            Outcome::Listed(result) => {
-                let page = result.map(|(page, listing)| {
-                    if page.more && client.given_up.contains_key(&ticket) {
-                        client.listings.insert(ticket, listing);
+        });
+    }
+
+    /// Does what a session wants done, until it wants nothing more. `take_back` tells the socket to.
+    pub(super) fn act(&mut self, peer: PeerId, mut take_back: impl FnMut(Ticket) -> usize) {
+        let Clients { clients, pool, .. } = self;
+        let Some(client) = clients.get_mut(&peer) else { return };
+        while let Some(action) = client.session.next_action() {
+            match action {
+                Action::Start(ticket, job) => {
+                    let requester = Requester { peer, ticket, key: client.key };
+                    let (snapshot, list_names) = (&client.snapshot, &client.quotas.list_names);
+                    let request = client.requests.entry(ticket);
+                    let request = request.or_insert_with(|| Arc::new(RequestState::new(snapshot, list_names)));
+                    if let Some(answer) = job.start(pool, requester, request) {
+                        client.session.finish(ticket, answer);
                     }
-                    page
-                });
-                session.listed(ticket, page);
-            }
-            Outcome::Hashed { .. } => {}
-        }
-        vec![peer]
-    }
-
-    /// Starts what a session wants done, until it wants nothing more. `take_back` tells the socket to.
-    pub(super) fn start_jobs(&mut self, peer: PeerId, mut take_back: impl FnMut(Ticket) -> usize) {
-        while let Some(job) = self.clients.get_mut(&peer).and_then(|client| client.session.next_job()) {
-            self.start(peer, job, &mut take_back);
-        }
-    }
-
-    fn start(&mut self, peer: PeerId, job: Job<OpenFile>, take_back: &mut impl FnMut(Ticket) -> usize) {
-        let Some(client) = self.clients.get_mut(&peer) else { return };
-        let requester = |ticket| Requester { peer, ticket, key: client.key };
-        let pool = &mut self.pool;
-        match job {
-            Job::Prepare { ticket, request, from, open_max } => {
-                pool.prepare(requester(ticket), Arc::clone(&client.view), request, from, open_max);
-            }
-            Job::Open { ticket, path } => {
-                if let Some(result) = pool.open(requester(ticket), path.as_deref()) {
-                    client.session.opened(result);
                 }
-            }
-            Job::Load { ticket, slot, file, offset, length, how } => {
-                let piece = Piece { requester: requester(ticket), slot, source: file, offset, length, how };
-                if let Some(result) = pool.load(piece) {
-                    client.session.loaded(ticket, slot, result);
+                Action::Log(event) => log(&client.address, &event),
+                Action::Release { ticket, take_back: wants_back } => {
+                    if let Some(request) = client.requests.remove(&ticket) {
+                        request.cancel();
+                    }
+                    if wants_back {
+                        pool.cancel(client.key, Some(ticket));
+                        client.session.taken_back(ticket, take_back(ticket));
+                    } else {
+                        pool.cancel_hashing(client.key, Some(ticket));
+                    }
                 }
-            }
-            Job::Look { ticket, n, file, from } => pool.look(requester(ticket), n, file, from),
-            Job::Hash { ticket, n, file } => {
-                let waiter = (peer, ticket, n);
-                let key = FileKey::from(&file.stat);
-                if let Some(hashing) = self.hashing.get_mut(&key) {
-                    hashing.waiting.push(waiter);
-                    return;
-                }
-                let given_up = Arc::new(AtomicBool::new(false));
-                self.next_run += 1;
-                let run = self.next_run;
-                let device = file.stat.device;
-                let file = Arc::new(Mutex::new(Some(file)));
-                pool.hash(requester(ticket), key, device, run, Arc::clone(&file), Arc::clone(&given_up));
-                self.hashing.insert(key, Hashing { run, waiting: vec![waiter], given_up, file });
-            }
-            Job::List { ticket, request } => {
-                let requester = requester(ticket);
-                pool.list(requester, request, client.for_listing(ticket));
-            }
-            Job::ListMore { ticket } => {
-                if let Some(listing) = client.listings.remove(&ticket) {
-                    let requester = requester(ticket);
-                    pool.list_more(requester, listing, client.for_listing(ticket));
-                }
-            }
-            Job::Leaves { ticket, request } => {
-                pool.leaves(requester(ticket), Arc::clone(&client.view), request, client.flag(ticket));
-            }
-            Job::Tell(news) => log_news(&client.address, &news),
-            Job::Release { ticket, take_back: wants_back } => {
-                client.listings.remove(&ticket);
-                if let Some(flag) = client.given_up.remove(&ticket) {
-                    flag.store(true, Ordering::Relaxed);
-                }
-                if wants_back {
-                    pool.forget(client.key, Some(ticket));
-                    client.session.taken_back(ticket, take_back(ticket));
-                }
-                self.stop_waiting(|of, waits| of == peer && waits == ticket);
             }
         }
     }
 
-    /// Goes on with what waited for memory. [`Pool::copy_on`] says when.
-    pub(super) fn copy_on(&mut self) {
-        self.pool.copy_on();
+    /// See [`Pool::start_copies`].
+    pub(super) fn start_copies(&mut self) {
+        self.pool.start_copies();
     }
 
     /// To be called when a client was served: remembers whether a file of it waits for others to be closed.
@@ -280,8 +194,8 @@ impl Clients {
     }
 
     /// Whether a session wants something done.
-    pub(super) fn has_jobs(&self, peer: PeerId) -> bool {
-        self.clients.get(&peer).is_some_and(|client| client.session.has_jobs())
+    pub(super) fn has_actions(&self, peer: PeerId) -> bool {
+        self.clients.get(&peer).is_some_and(|client| client.session.has_actions())
     }
 
     /// See [`Session::still_queued`].
@@ -294,30 +208,6 @@ impl Clients {
     /// See [`Session::is_congested`].
     pub(super) fn is_congested(&self, peer: PeerId) -> bool {
         self.clients.get(&peer).is_some_and(|client| client.session.is_congested())
-    }
-
-    /// Nobody is hashed for in vain.
-    fn stop_waiting(&mut self, stops: impl Fn(PeerId, Ticket) -> bool) {
-        self.hashing.retain(|_, hashing| {
-            hashing.waiting.retain(|(peer, ticket, _)| !stops(*peer, *ticket));
-            let goes_on = !hashing.waiting.is_empty();
-            if !goes_on {
-                hashing.given_up.store(true, Ordering::Relaxed);
-                hashing.file.lock().unwrap_or_else(PoisonError::into_inner).take();
-            }
-            goes_on
-        });
-    }
-}
-
-impl Client {
-    fn flag(&mut self, ticket: Ticket) -> Arc<AtomicBool> {
-        Arc::clone(self.given_up.entry(ticket).or_default())
-    }
-
-    fn for_listing(&mut self, ticket: Ticket) -> ForListing {
-        let given_up = self.flag(ticket);
-        ForListing { view: Arc::clone(&self.view), names: Arc::clone(&self.quotas.list_names), given_up }
     }
 }
 
@@ -368,19 +258,19 @@ fn log_confirmed(address: &str, files: &[ConfirmedFile]) {
     }
 }
 
-fn log_news(address: &str, news: &News) {
-    match news {
-        News::Confirmed(confirm) => log_confirmed(address, &confirm.files),
-        News::Void { path, failure } => {
+fn log(address: &str, event: &LogEvent) {
+    match event {
+        LogEvent::Confirmed(confirm) => log_confirmed(address, &confirm.files),
+        LogEvent::Void { path, failure } => {
             let path = Escaped(path.as_bytes());
             tracing::warn!(%address, %path, code = %failure.code, reason = %failure.message, "void");
         }
         // The limit that is reached is told once for all of them.
-        News::Refused { count, path, failure } if failure.code == ErrorCode::Busy => {
+        LogEvent::Refused { count, path, failure } if failure.code == ErrorCode::Busy => {
             let path = Escaped(path.as_bytes());
             tracing::debug!(%address, files = count, %path, reason = %failure.message, "busy");
         }
-        News::Refused { count, path, failure } => {
+        LogEvent::Refused { count, path, failure } => {
             let path = Escaped(path.as_bytes());
             tracing::info!(%address, files = count, %path, code = %failure.code, reason = %failure.message, "refused");
         }

@@ -1,7 +1,7 @@
 //! The thread that owns the sockets.
 
 use super::clients::Clients;
-use super::jobs::pool::{Done, Pool};
+use super::jobs::{Done, Pool};
 use super::open_file::OpenFile;
 use super::quota::small_files::SmallFiles;
 use super::session::{IfShort, Outgoing, Part, Ticket};
@@ -189,9 +189,9 @@ impl Server {
                 touched.extend(self.take(event));
             }
             while let Ok(done) = self.done.try_recv() {
-                touched.extend(self.clients.done(done));
+                self.clients.done(done, &mut touched);
             }
-            self.clients.copy_on();
+            self.clients.start_copies();
             loop {
                 touched.append(&mut self.clients.may_open());
                 if touched.is_empty() {
@@ -250,13 +250,13 @@ impl Server {
         let Server { hub, clients, .. } = self;
         clients.still_queued(peer, hub.queued(peer).messages);
         loop {
-            clients.start_jobs(peer, |ticket| hub.remove_queued(peer, ticket.0));
+            clients.act(peer, |ticket| hub.remove_queued(peer, ticket.0));
             if !hub.is_writable(peer) {
                 break;
             }
             let Some(outgoing) = clients.next_message(peer) else {
                 // With nothing to send yet, new credit may have given something to do.
-                if clients.has_jobs(peer) {
+                if clients.has_actions(peer) {
                     continue;
                 }
                 break;

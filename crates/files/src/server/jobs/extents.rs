@@ -1,5 +1,7 @@
-//! Where a sparse file has data and where holes.
+//! Finding data and holes of a sparse file.
 
+use super::Answer;
+use super::pool::{Pool, Requester};
 use crate::server::Failure;
 use crate::server::chunks::{Extent, Layout};
 use crate::server::open_file::OpenFile;
@@ -9,7 +11,23 @@ use rustix::io::Errno;
 /// Extents of a file that are looked for at a time: they are in memory for each fetch of it.
 const EXTENTS_MAX: usize = 128;
 
-/// Where a file has data and where holes, from an offset on; none if it has no holes (or the file system doesn't tell). Blocks.
+/// Finds data and holes of a file, which has this number in its fetch, from an offset on.
+#[derive(Debug)]
+pub(crate) struct FindExtents<F> {
+    pub(crate) n: u32,
+    pub(crate) file: F,
+    pub(crate) from: u64,
+}
+
+impl FindExtents<OpenFile> {
+    pub(super) fn start(self, pool: &mut Pool, requester: Requester) {
+        let FindExtents { n, file, from } = self;
+        let failed = move |failure| Answer::FindExtents(n, Err(failure));
+        pool.run(&pool.warm, file.stat.device, requester, failed, move |_| Answer::FindExtents(n, layout(&file, from)));
+    }
+}
+
+/// Data and holes of a file from an offset on; none if it has no holes (or the file system doesn't tell). Blocks.
 ///
 /// Moves the position of the open file, which nothing else uses.
 pub(crate) fn layout(source: &OpenFile, from: u64) -> Result<Layout, Failure> {

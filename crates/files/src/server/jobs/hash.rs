@@ -1,169 +1,136 @@
-//! Hashing files, slice by slice, so that a large one doesn't keep small ones waiting; what was given up half-way is kept for a while, so
-//! that a file that takes longer than clients wait is hashed in the end all the same.
+//! Finding the digest of a large file. Requests for the same version of a file share a run.
 
-use crate::digest::{DigestCache, Digested, FileHasher, FileKey, HashError};
-use crate::root::FileStat;
-use std::collections::VecDeque;
-use std::fs::File;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use super::Answer;
+use super::pool::{Context, Done, Pool, Requester};
+use crate::digest::{Digest, Digested, FileHasher, FileKey, HashError};
+use crate::protocol::ErrorCode;
+use crate::server::Failure;
+use crate::server::open_file::OpenFile;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// Bytes that are hashed before others have their turn: a part of a second, unless the disk is slow.
-pub(crate) const SLICE_BYTES: u64 = 256 << 20;
-/// What was given up before so many bytes were hashed is begun anew.
-const KEPT_FROM_BYTES: u64 = 16 << 20;
-/// Files whose hashing was given up and is kept.
-const KEPT_MAX: usize = 64;
-/// Bytes of memory that these take: that of a file of 1 TiB may take half of it.
-const KEPT_BYTES_MAX: usize = 64 << 20;
-
-/// Digests that are known, and those that were given up half-way.
+/// Finds the digest of a file, which has this number in its fetch.
 #[derive(Debug)]
-pub(crate) struct Hashing {
-    pub(crate) cache: DigestCache,
-    /// The one that was given up last at the end.
-    given_up: Mutex<VecDeque<FileHasher>>,
+pub(crate) struct Hash<F> {
+    pub(crate) n: u32,
+    pub(crate) file: F,
 }
 
-impl Hashing {
-    pub(crate) fn new(cache: DigestCache) -> Hashing {
-        Hashing { cache, given_up: Mutex::default() }
-    }
+/// The result of a run.
+#[derive(Debug)]
+pub(crate) struct Hashed {
+    key: FileKey,
+    run: u64,
+    result: Result<Digest, Failure>,
+}
 
-    /// The digest of a file if it is remembered, or was made by this slice. Otherwise None: this is to be called again, with the same
-    /// `progress`, which was None before. Blocks.
-    pub(crate) fn slice(
-        &self,
-        file: &File,
-        stat: &FileStat,
-        progress: &mut Option<FileHasher>,
-        given_up: impl Fn() -> bool,
-    ) -> Result<Option<Arc<Digested>>, HashError> {
-        if let Some(known) = self.cache.lookup(stat) {
-            return Ok(Some(known));
+/// Files that are being hashed.
+#[derive(Debug, Default)]
+pub(crate) struct HashRuns {
+    runs: HashMap<FileKey, Run>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Run {
+    /// One that was cancelled may still report.
+    number: u64,
+    waiting: Vec<(Requester, u32)>,
+    is_cancelled: Arc<AtomicBool>,
+    /// Open as long as the run has not begun and is wanted.
+    file: Arc<Mutex<Option<OpenFile>>>,
+}
+
+impl Hash<OpenFile> {
+    pub(super) fn start(self, pool: &mut Pool, requester: Requester) {
+        let Hash { n, file } = self;
+        let key = FileKey::from(&file.stat);
+        let HashRuns { runs, next } = &mut pool.hash_runs;
+        if let Some(run) = runs.get_mut(&key) {
+            return run.waiting.push((requester, n));
         }
-        let mut hasher = self.farthest(&FileKey::from(stat), progress.take()).unwrap_or_else(|| FileHasher::new(stat));
-        match hasher.advance(file, SLICE_BYTES, given_up) {
-            Ok(true) => {
-                let began = hasher.began();
-                let digested = Arc::new(hasher.finish(file)?);
-                self.cache.remember(stat, Arc::clone(&digested), began);
-                Ok(Some(digested))
-            }
-            Ok(false) => {
-                *progress = Some(hasher);
-                Ok(None)
-            }
-            Err(error) => {
-                if matches!(error, HashError::GivenUp) {
-                    self.keep(hasher);
+        *next += 1;
+        let (run, device) = (*next, file.stat.device);
+        let is_cancelled = Arc::new(AtomicBool::new(false));
+        let file = Arc::new(Mutex::new(Some(file)));
+        let waiting = vec![(requester, n)];
+        runs.insert(
+            key,
+            Run { number: run, waiting, is_cancelled: Arc::clone(&is_cancelled), file: Arc::clone(&file) },
+        );
+
+        let done = move |result| Done::Hashed(Hashed { key, run, result });
+        let mut progress = None;
+        let slice = move |context: &Context| {
+            let lock = || file.lock().unwrap_or_else(PoisonError::into_inner);
+            let taken = lock().take();
+            let Some(source) = taken else {
+                if let Some(progress) = progress.take() {
+                    context.hasher.keep(progress);
                 }
-                Err(error)
+                return Some(done(Err(failure(&HashError::GivenUp))));
+            };
+            match context.hash(&source, &mut progress, &is_cancelled) {
+                Ok(None) => {
+                    let mut file = lock();
+                    // A run is marked as cancelled before its file is taken away.
+                    if !is_cancelled.load(Ordering::Relaxed) {
+                        *file = Some(source);
+                    }
+                    None
+                }
+                Ok(Some(digested)) => Some(done(Ok(digested.digest))),
+                Err(failure) => Some(done(Err(failure))),
             }
-        }
+        };
+        pool.submit(&pool.hash, device, requester, move |failure| done(Err(failure)), slice);
     }
+}
 
-    /// Nobody waits for it any more: whoever asks next for the same version of the file goes on with it.
-    pub(crate) fn keep(&self, hasher: FileHasher) {
-        if hasher.hashed_bytes() < KEPT_FROM_BYTES || !hasher.is_of_settled_file() {
+impl HashRuns {
+    /// Hands a run's result to those who wait for it.
+    pub(super) fn finish(&mut self, hashed: Hashed, mut deliver: impl FnMut(Requester, Answer<OpenFile>)) {
+        let Hashed { key, run, result } = hashed;
+        if self.runs.get(&key).is_none_or(|of_key| of_key.number != run) {
             return;
         }
-        // Another one may have been given up for the same file, and have come farther.
-        let Some(hasher) = self.farthest(&hasher.key(), Some(hasher)) else { return };
-        let mut given_up = self.lock();
-        given_up.push_back(hasher);
-        let mut bytes: usize = given_up.iter().map(FileHasher::memory_bytes).sum();
-        while given_up.len() > KEPT_MAX || bytes > KEPT_BYTES_MAX {
-            let Some(oldest) = given_up.pop_front() else { return };
-            bytes -= oldest.memory_bytes();
+        for (requester, n) in self.runs.remove(&key).map(|run| run.waiting).unwrap_or_default() {
+            deliver(requester, Answer::Hash(n, result.clone()));
         }
     }
 
-    /// Of what was given up and what goes on, that which has come farther.
-    fn farthest(&self, key: &FileKey, going_on: Option<FileHasher>) -> Option<FileHasher> {
-        let mut given_up = self.lock();
-        let at = given_up.iter().position(|hasher| hasher.key() == *key);
-        let kept = at.and_then(|at| given_up.remove(at));
-        kept.into_iter().chain(going_on).max_by_key(FileHasher::hashed_bytes)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<FileHasher>> {
-        self.given_up.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Ends the waiting of some, and cancels runs that nobody waits for any more.
+    pub(super) fn cancel(&mut self, stops: impl Fn(&Requester) -> bool) {
+        self.runs.retain(|_, run| {
+            run.waiting.retain(|(requester, _)| !stops(requester));
+            let goes_on = !run.waiting.is_empty();
+            if !goes_on {
+                run.is_cancelled.store(true, Ordering::Relaxed);
+                run.file.lock().unwrap_or_else(PoisonError::into_inner).take();
+            }
+            goes_on
+        });
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::cell::Cell;
-    use std::time::{Duration, SystemTime};
-
-    /// A file with holes, that was last changed when it can be told from what it is later.
-    fn settled(size: u64) -> (File, FileStat) {
-        let file = tempfile::tempfile().unwrap();
-        file.set_len(size).unwrap();
-        file.set_modified(SystemTime::now() - Duration::from_secs(100)).unwrap();
-        let mut stat = FileStat::try_from(&file).unwrap();
-        // The time of the last change of the inode can't be set.
-        stat.changed = stat.modified;
-        (file, stat)
+impl Context {
+    /// Hashes the next slice of a file: see [`Hasher::slice`](super::hasher::Hasher::slice).
+    pub(super) fn hash(
+        &self,
+        file: &OpenFile,
+        progress: &mut Option<FileHasher>,
+        is_cancelled: &AtomicBool,
+    ) -> Result<Option<Arc<Digested>>, Failure> {
+        let slice = self.hasher.slice(&file.file, &file.stat, progress, || is_cancelled.load(Ordering::Relaxed));
+        slice.map_err(|error| failure(&error))
     }
+}
 
-    #[test]
-    fn what_was_given_up_goes_on_where_it_was() {
-        let hashing = Hashing::new(DigestCache::new(1 << 20));
-        let size = 3 * KEPT_FROM_BYTES;
-        let (file, stat) = settled(size);
-        // How often it asks whether it is given up tells how much it hashes.
-        let asked = Cell::new(0);
-        let until = |most| {
-            asked.set(0);
-            let asked = &asked;
-            move || {
-                asked.set(asked.get() + 1);
-                asked.get() > most
-            }
-        };
-        let hash = |given_up: &dyn Fn() -> bool| hashing.slice(&file, &stat, &mut None, given_up);
-        let whole = {
-            let mut alone = FileHasher::new(&stat);
-            alone.advance(&file, u64::MAX, until(u64::MAX)).unwrap();
-            asked.get()
-        };
-        for _ in 0..2 {
-            assert!(matches!(hash(&until(whole * 2 / 5)), Err(HashError::GivenUp)));
-        }
-        // One that was given up before it came so far doesn't take its place.
-        let mut short = FileHasher::new(&stat);
-        short.advance(&file, KEPT_FROM_BYTES, || false).unwrap();
-        hashing.keep(short);
-        let kept: Vec<_> = hashing.lock().iter().map(|kept| kept.hashed_bytes() / KEPT_FROM_BYTES).collect();
-        assert_eq!(kept, [2]);
-        // Changed since it was opened, so there is no digest, but it got to the end.
-        let _ = hash(&until(u64::MAX));
-        assert_eq!(asked.get(), whole - 2 * (whole * 2 / 5));
-        assert!(hashing.lock().is_empty());
-    }
-
-    #[test]
-    fn what_is_kept_is_bounded_and_of_settled_files() {
-        let hashing = Hashing::new(DigestCache::new(1 << 20));
-        let (file, stat) = settled(2 * KEPT_FROM_BYTES);
-        let begun = |inode, changed_seconds, bytes| {
-            let mut stat = stat;
-            stat.inode = inode;
-            stat.changed.seconds += changed_seconds;
-            let mut hasher = FileHasher::new(&stat);
-            hasher.advance(&file, bytes, || false).unwrap();
-            hasher
-        };
-        hashing.keep(begun(0, 0, 1));
-        hashing.keep(begun(0, 1000, KEPT_FROM_BYTES));
-        assert!(hashing.lock().is_empty());
-        for inode in 0..KEPT_MAX as u64 + 2 {
-            hashing.keep(begun(inode, 0, KEPT_FROM_BYTES));
-        }
-        let kept: Vec<_> = hashing.lock().iter().map(FileHasher::key).collect();
-        let expected: Vec<_> = (2..KEPT_MAX as u64 + 2).map(|inode| begun(inode, 0, 1).key()).collect();
-        assert_eq!(kept, expected);
+fn failure(error: &HashError) -> Failure {
+    match error {
+        HashError::Changed => Failure::changed(error.to_string()),
+        HashError::Io(error) => Failure::io(error),
+        HashError::GivenUp => Failure::new(ErrorCode::Other, error.to_string()),
     }
 }

@@ -1,6 +1,8 @@
-//! Listings, page by page: a walk that can stop anywhere and go on. A job for the pool.
+//! Listings, page by page: a walk that can stop anywhere and go on.
 
-use super::hash::{Hashing, SLICE_BYTES};
+use super::hasher::{Hasher, SLICE_BYTES};
+use super::pool::{Pool, Requester};
+use super::{Answer, RequestState};
 use crate::digest::FileHasher;
 use crate::limits::LIST_PAGE_ENTRIES_MAX;
 use crate::path::{PATH_BYTES_MAX, RelPath};
@@ -12,7 +14,7 @@ use crate::root::{Dir, DirEntry, FileKind, FileStat, Root, RootError};
 use crate::server::Failure;
 use crate::server::glob::{Glob, literal_beginning};
 use crate::server::resource_errors::Shortage;
-use crate::server::session::Page;
+use bytes::Bytes;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,14 +38,74 @@ const _: () = assert!(PAGE_ENTRIES_MAX <= LIST_PAGE_ENTRIES_MAX);
 /// A page that hashes is ended when so many bytes were hashed for it, so that the client sees how it goes.
 const PAGE_HASHED_BYTES: u64 = 1 << 30;
 
+/// Makes the next page of a listing, or the first one of a new listing.
+#[derive(Debug)]
+pub(crate) struct List {
+    pub(crate) begin: Option<ListRequest>,
+}
+
+/// A page of a listing: the JSON of the reply.
+#[derive(Debug)]
+pub(crate) struct Page {
+    pub(crate) json: Bytes,
+    pub(crate) more: bool,
+}
+
+/// Where a listing is before its next page.
+enum Walk {
+    New(ListRequest),
+    Begun(Box<Listing>),
+}
+
+impl List {
+    pub(super) fn start(self, pool: &mut Pool, requester: Requester, request: &Arc<RequestState>) {
+        let (walk, path, hashes) = match self.begin {
+            Some(begin) => {
+                let (path, hashes) = (start_of(&begin), begin.digest);
+                (Walk::New(begin), path, hashes)
+            }
+            None => {
+                let Some(listing) = request.listing().take() else { return };
+                let (path, hashes) = (listing.levels.last().map(|level| level.path.clone()), listing.digest);
+                (Walk::Begun(listing), path, hashes)
+            }
+        };
+        let (_, group) = pool.group(requester, &request.snapshot, path.as_ref());
+        let threads = if hashes { &pool.hash } else { &pool.list };
+        let failed = |failure| Answer::List(Err(failure));
+        let (request, mut walk) = (Arc::clone(request), Some(walk));
+        pool.run_steps(threads, group, requester, failed, move |context| {
+            let root = &request.snapshot.root(&context.root);
+            let (hasher, names, is_cancelled) = (&context.hasher, &request.list_names, &request.is_cancelled);
+            let lister = Lister { root, hasher, names, is_cancelled };
+            let listing = match walk.take()? {
+                Walk::New(begin) => lister.begin(&begin).map(Box::new),
+                Walk::Begun(listing) => Ok(listing),
+            };
+            let page = listing.and_then(|mut listing| Ok((lister.page(&mut listing)?, listing)));
+            let page = match page {
+                Ok((None, listing)) => {
+                    walk = Some(Walk::Begun(listing));
+                    return None;
+                }
+                Ok((Some(page), listing)) => {
+                    *request.listing() = Some(listing).filter(|_| page.more);
+                    Ok(page)
+                }
+                Err(failure) => Err(failure),
+            };
+            Some(Answer::List(page))
+        });
+    }
+}
+
 /// What listings need from the server.
 pub(crate) struct Lister<'a> {
     pub(crate) root: &'a Root,
-    pub(crate) hashing: &'a Hashing,
+    pub(crate) hasher: &'a Hasher,
     /// The client's share of [`Quotas::list_names`](crate::server::quota::Quotas::list_names).
     pub(crate) names: &'a Arc<Quota>,
-    /// Nobody waits any more.
-    pub(crate) given_up: &'a AtomicBool,
+    pub(crate) is_cancelled: &'a AtomicBool,
 }
 
 /// A listing between two pages: where the walk is. Holds no descriptors.
@@ -179,11 +241,11 @@ impl Lister<'_> {
         let entries_max = listing.page_entries;
         let slice_end = listing.hashed.saturating_add(SLICE_BYTES);
         while page.entries() < entries_max && listing.hashed < PAGE_HASHED_BYTES {
-            if self.given_up.load(Ordering::Relaxed) {
+            if self.is_cancelled.load(Ordering::Relaxed) {
                 if let Some((_, _, Some(hasher))) = listing.hashing.take() {
-                    self.hashing.keep(hasher);
+                    self.hasher.keep(hasher);
                 }
-                return Err(Failure::new(ErrorCode::Other, "given up"));
+                return Err(Failure::new(ErrorCode::Other, "cancelled"));
             }
             let Some(mut entry) = self.held_back_or_next(listing)? else { break };
             if listing.hashed >= slice_end || !self.add_digest(listing, &mut entry)? {
@@ -216,7 +278,7 @@ impl Lister<'_> {
     /// Walks on to the next entry. Fails if the listing can't go on.
     fn next(&self, listing: &mut Listing) -> Result<Option<ListEntry>, Failure> {
         while let Some(level) = listing.levels.last_mut() {
-            if self.given_up.load(Ordering::Relaxed) {
+            if self.is_cancelled.load(Ordering::Relaxed) {
                 return Ok(None);
             }
             let Some(DirEntry { name }) = level.names.pop() else {
@@ -306,11 +368,11 @@ impl Lister<'_> {
                 return Ok(true);
             }
         };
-        if let Some(known) = self.hashing.cache.lookup(&stat) {
+        if let Some(known) = self.hasher.cache.lookup(&stat) {
             entry.digest = Some(known.digest);
             return Ok(true);
         }
-        match self.hashing.slice(&file, &stat, &mut hasher, || self.given_up.load(Ordering::Relaxed)) {
+        match self.hasher.slice(&file, &stat, &mut hasher, || self.is_cancelled.load(Ordering::Relaxed)) {
             Ok(Some(digested)) => {
                 entry.digest = Some(digested.digest);
                 // The entry's size and time are those of the version that was hashed.
@@ -352,16 +414,6 @@ impl From<LevelError> for Failure {
 }
 
 impl Listing {
-    /// Whether its pages take hashing.
-    pub(crate) fn hashes(&self) -> bool {
-        self.digest
-    }
-
-    /// The directory that the walk is in.
-    pub(crate) fn place(&self) -> Option<&RelPath> {
-        self.levels.last().map(|level| &level.path)
-    }
-
     fn is_through(&self) -> bool {
         self.levels.iter().all(|level| level.names.is_empty())
     }
@@ -437,3 +489,6 @@ pub(crate) fn start_of(request: &ListRequest) -> Option<RelPath> {
         ListTarget::Path(path) => path.to_rel_path().ok(),
     }
 }
+
+#[cfg(test)]
+mod tests;

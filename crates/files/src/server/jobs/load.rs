@@ -1,32 +1,99 @@
-//! Making pieces of files ready where that takes reading: jobs for the pool.
+//! Making a piece of a file ready to be sent.
 
-use super::pool::Requester;
+use super::Answer;
+use super::pool::{Pool, Requester};
 use super::prepare::ZSTD_LEVEL;
 use crate::protocol::ErrorCode;
 use crate::server::Failure;
 use crate::server::open_file::OpenFile;
-use crate::server::quota::copies::Share;
-use crate::server::session::{LoadHow, Loaded, Slot};
+use crate::server::quota::copies::{Cut, Share, Wanted};
+use crate::server::session::{Slot, Ticket};
+use bytes::Bytes;
 use rustix::fs::{Advice, fadvise};
 use std::num::NonZeroU64;
+use towpath_sockets::page_cache::Residency;
 
-/// A piece of a file, and who wants it.
-pub(crate) struct Piece {
-    pub(crate) requester: Requester,
+/// Makes a piece of a file ready to be sent.
+#[derive(Debug)]
+pub(crate) struct Load<F> {
     pub(crate) slot: Slot,
-    pub(crate) source: OpenFile,
+    pub(crate) file: F,
     pub(crate) offset: u64,
     pub(crate) length: u64,
     pub(crate) how: LoadHow,
 }
 
-impl Piece {
+/// How a piece is made ready.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LoadHow {
+    /// Brought into memory as one piece, whatever version of the file it is now.
+    AsItIs,
+    /// Brought into memory, if the file still is the version that is being sent.
+    Unchanged,
+    /// That, and compressed.
+    Compressed,
+    /// As [`LoadHow::Unchanged`]: the rest of a piece of which only the beginning could be copied.
+    Rest,
+}
+
+/// A piece that is ready to be sent.
+#[derive(Debug)]
+pub(crate) enum Loaded {
+    /// From the file itself.
+    InPlace,
+    /// Compressed, smaller than it was.
+    Packed(Bytes),
+    /// From memory, as the file can't be left to the page cache: all of the piece or, where memory is short and the piece isn't of the
+    /// plain dialect, its beginning.
+    Copied(Bytes),
+}
+
+impl Load<OpenFile> {
+    /// Makes a piece ready at once if it is in memory, of a file on a local disk, and needn't be compressed.
+    pub(super) fn start(self, pool: &mut Pool, requester: Requester) -> Option<(Slot, Result<Loaded, Failure>)> {
+        let Load { slot, ref file, offset, length, how } = self;
+        if !file.is_local {
+            // A piece of more bytes than memory can have waits for ever; there is none.
+            let bytes = usize::try_from(length).unwrap_or(usize::MAX);
+            let cut = match how {
+                // The plain dialect has asked for one frame, of all of it.
+                LoadHow::AsItIs => Cut::Never,
+                LoadHow::Unchanged | LoadHow::Compressed => Cut::May,
+                LoadHow::Rest => Cut::Was,
+            };
+            let Requester { key: client, ticket: Ticket(request), .. } = requester;
+            let device = file.stat.device;
+            pool.copies.push(Wanted { client, request, device, bytes, cut, what: (requester, self) });
+            pool.start_copies();
+            return None;
+        }
+        let failed = move |failure| Answer::Load(slot, Err(failure));
+        let device = file.stat.device;
+        if how == LoadHow::Compressed {
+            pool.run(&pool.compress, device, requester, failed, move |_| Answer::Load(slot, self.pack()));
+            return None;
+        }
+        if how != LoadHow::AsItIs
+            && let Err(failure) = file.check()
+        {
+            return Some((slot, Err(failure)));
+        }
+        if pool.context.storage.probe(file, offset, length) == Residency::Cached {
+            return Some((slot, Ok(Loaded::InPlace)));
+        }
+        pool.run(&pool.warm, device, requester, failed, move |context| {
+            let warmed = context.storage.warm(&self.file, offset, length);
+            Answer::Load(slot, warmed.map(|()| Loaded::InPlace))
+        });
+        None
+    }
+
     /// Reads and compresses it. If it doesn't shrink it is sent as it is; having been read, it is in memory.
     pub(crate) fn pack(&self) -> Result<Loaded, Failure> {
         let length = usize::try_from(self.length).map_err(|_| Failure::new(ErrorCode::Io, "piece too large"))?;
-        let bytes = self.source.read(self.offset, length)?;
+        let bytes = self.file.read(self.offset, length)?;
         // Compressed bytes are sent later than they are read, so what was read is checked now.
-        self.source.check()?;
+        self.file.check()?;
         Ok(packed(&bytes).unwrap_or(Loaded::InPlace))
     }
 
@@ -34,11 +101,11 @@ impl Piece {
     pub(crate) fn copy(&self, room: Share) -> Result<Loaded, Failure> {
         // While this piece travels, the disk may read the next. If it can't be told to, it is read when its turn comes.
         if let Some(ahead) = NonZeroU64::new(self.length.saturating_mul(2)) {
-            let _ = fadvise(&*self.source.file, self.offset, Some(ahead), Advice::WillNeed);
+            let _ = fadvise(&*self.file.file, self.offset, Some(ahead), Advice::WillNeed);
         }
-        let bytes = self.source.read(self.offset, room.bytes())?;
+        let bytes = self.file.read(self.offset, room.bytes())?;
         if self.how != LoadHow::AsItIs {
-            self.source.check()?;
+            self.file.check()?;
         }
         let packs = self.how == LoadHow::Compressed && bytes.len() as u64 == self.length;
         let packed = if packs { packed(&bytes) } else { None };
@@ -49,4 +116,17 @@ impl Piece {
 fn packed(bytes: &[u8]) -> Option<Loaded> {
     let packed = zstd::bulk::compress(bytes, ZSTD_LEVEL).ok()?;
     (packed.len() < bytes.len()).then(|| Loaded::Packed(packed.into()))
+}
+
+impl Pool {
+    /// Reads pieces that waited for memory, as far as there is some. Called after the waker was woken.
+    pub(crate) fn start_copies(&mut self) {
+        while let Some(((requester, load), room)) = self.copies.next() {
+            let Load { slot, how, .. } = load;
+            let threads = if how == LoadHow::Compressed { &self.compress } else { &self.warm };
+            let failed = move |failure| Answer::Load(slot, Err(failure));
+            let device = load.file.stat.device;
+            self.run(threads, device, requester, failed, move |_| Answer::Load(slot, load.copy(room)));
+        }
+    }
 }

@@ -1,8 +1,114 @@
-//! What runs in the pool of threads, since it may block.
+//! Operations that run in the pool of threads, since they may block.
+//!
+//! Each has a module with its job, the answer, and what happens between them. A new one is such a module and a line in each of [`Job`],
+//! [`Answer`] and [`Job::start`]; [`Session::finish`](super::session::Session::finish) takes the answer.
 
-pub(super) mod extents;
-pub(super) mod hash;
+mod extents;
+mod hash;
+mod hasher;
+mod leaves;
 pub(super) mod list;
-pub(super) mod load;
-pub(super) mod pool;
-pub(super) mod prepare;
+mod load;
+mod open;
+mod pool;
+mod prepare;
+
+pub(super) use extents::FindExtents;
+pub(super) use hash::Hash;
+pub(super) use leaves::{Leaves, LeavesAnswer};
+pub(super) use list::{List, Page};
+pub(super) use load::{Load, LoadHow, Loaded};
+pub(super) use open::Open;
+pub(super) use pool::{Done, Pool, Requester};
+pub(super) use prepare::{Prepare, Prepared};
+
+use super::Failure;
+use super::chunks::Layout;
+use super::open_file::OpenFile;
+use super::session::Slot;
+use super::snapshot::RootSnapshot;
+use crate::digest::Digest;
+use list::Listing;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use towpath_quota::Quota;
+
+/// A job that a session asks for. `F` is an open file.
+#[derive(Debug)]
+pub(super) enum Job<F> {
+    Prepare(Prepare),
+    Hash(Hash<F>),
+    FindExtents(FindExtents<F>),
+    Load(Load<F>),
+    List(List),
+    Leaves(Leaves),
+    Open(Open),
+}
+
+/// The answer to a job.
+#[derive(Debug)]
+pub(super) enum Answer<F> {
+    /// At least one file, from the first of the job on.
+    Prepare(Vec<Prepared<F>>),
+    /// For the file of this number in its fetch.
+    Hash(u32, Result<Digest, Failure>),
+    /// For the file of this number in its fetch.
+    FindExtents(u32, Result<Layout, Failure>),
+    Load(Slot, Result<Loaded, Failure>),
+    List(Result<Page, Failure>),
+    Leaves(Result<LeavesAnswer, Failure>),
+    /// The file and its size.
+    Open(Result<(F, u64), Failure>),
+}
+
+/// State that the jobs of one request share.
+#[derive(Debug)]
+pub(super) struct RequestState {
+    is_cancelled: AtomicBool,
+    snapshot: Arc<RootSnapshot>,
+    /// The client's share of [`Quotas::list_names`](super::quota::Quotas::list_names).
+    list_names: Arc<Quota>,
+    /// A listing between two pages.
+    listing: Mutex<Option<Box<Listing>>>,
+}
+
+impl RequestState {
+    pub(super) fn new(snapshot: &Arc<RootSnapshot>, list_names: &Arc<Quota>) -> RequestState {
+        RequestState {
+            is_cancelled: AtomicBool::new(false),
+            snapshot: Arc::clone(snapshot),
+            list_names: Arc::clone(list_names),
+            listing: Mutex::default(),
+        }
+    }
+
+    /// Stops jobs of the request that run.
+    pub(super) fn cancel(&self) {
+        self.is_cancelled.store(true, Ordering::Relaxed);
+    }
+
+    fn listing(&self) -> MutexGuard<'_, Option<Box<Listing>>> {
+        self.listing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Job<OpenFile> {
+    /// Starts a job; its answer if it needs no thread.
+    pub(super) fn start(
+        self,
+        pool: &mut Pool,
+        requester: Requester,
+        request: &Arc<RequestState>,
+    ) -> Option<Answer<OpenFile>> {
+        match self {
+            Job::Prepare(job) => job.start(pool, requester, request),
+            Job::Hash(job) => job.start(pool, requester),
+            Job::FindExtents(job) => job.start(pool, requester),
+            Job::Load(job) => return job.start(pool, requester).map(|(slot, loaded)| Answer::Load(slot, loaded)),
+            Job::List(job) => job.start(pool, requester, request),
+            Job::Leaves(job) => job.start(pool, requester, request),
+            Job::Open(job) => return job.start(pool, requester).map(Answer::Open),
+        }
+        None
+    }
+}

@@ -1,7 +1,9 @@
-//! Looking at files of a fetch before they are sent: a job for the pool. Small ones are read here.
+//! Looking at files of a fetch before they are sent. Small ones are read here.
 
 use super::extents::layout;
-use crate::digest::{Digest, DigestCache, LeafSize, SmallDigests};
+use super::pool::{Pool, Requester};
+use super::{Answer, RequestState};
+use crate::digest::{Digest, DigestCache, LeafSize, wall_clock};
 use crate::limits::CHUNK_BYTES_MAX;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
@@ -12,7 +14,6 @@ use crate::server::chunks::Layout;
 use crate::server::limits::{BATCH_BYTES_MAX, BATCH_FILES_MAX, SMALL_FILE_BYTES_MAX};
 use crate::server::open_file::OpenFile;
 use crate::server::quota::small_files::SmallFiles;
-use crate::server::session::Prepared;
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,20 +28,58 @@ const HOLES_FROM_BYTES: u64 = 64 << 10;
 /// Fast enough not to be what a transfer waits for.
 pub(crate) const ZSTD_LEVEL: i32 = 3;
 
+/// Looks at files of a fetch from an index on, as many as make a batch; reads the small ones, leaves as many of the others open.
+#[derive(Debug)]
+pub(crate) struct Prepare {
+    pub(crate) request: Arc<FetchRequest>,
+    pub(crate) from: usize,
+    pub(crate) open_max: usize,
+}
+
+/// A file of a fetch, looked at.
+#[derive(Debug)]
+pub(crate) enum Prepared<F> {
+    /// The answer is all: the file is the same, or there is an error.
+    Answer(FileAnswer),
+    /// A small file, read whole between two looks at its times.
+    Small { metadata: FileMetadata, body: Bytes, packed: Option<Bytes> },
+    /// A file to be sent in pieces.
+    Large { metadata: FileMetadata, file: F, layout: Layout, unless: Option<Digest> },
+}
+
+impl Prepare {
+    pub(super) fn start(self, pool: &mut Pool, requester: Requester, state: &Arc<RequestState>) {
+        let Prepare { request, from, open_max } = self;
+        let path = request.files.get(from).and_then(|file| file.path.to_rel_path().ok());
+        let (mount, group) = pool.group(requester, &state.snapshot, path.as_ref());
+        // The files behind the first are asked for again, in a job of their own.
+        let failed = move |Failure { code, message }| {
+            let answer = FileAnswer::Error { n: u32::try_from(from).unwrap_or(u32::MAX), code, message };
+            Answer::Prepare(vec![Prepared::Answer(answer)])
+        };
+        let snapshot = Arc::clone(&state.snapshot);
+        pool.run(&pool.files, group, requester, failed, move |context| {
+            let (began, request, small_files) = (wall_clock(), &request, &context.small_files);
+            let (root, cache) = (&snapshot.root(&context.root), &context.hasher.cache);
+            let batch = Batch { root, cache, began, small_files, request, mount, open_max };
+            Answer::Prepare(batch.prepare(from))
+        });
+    }
+}
+
 /// What looking at files needs.
-pub(crate) struct Preparing<'a> {
-    pub(crate) root: &'a Root,
-    pub(crate) cache: &'a DigestCache,
-    pub(crate) small_digests: &'a SmallDigests,
+struct Batch<'a> {
+    root: &'a Root,
+    cache: &'a DigestCache,
     /// When this begins.
-    pub(crate) began: Timestamp,
-    pub(crate) small_files: &'a Arc<SmallFiles>,
-    pub(crate) request: &'a FetchRequest,
+    began: Timestamp,
+    small_files: &'a Arc<SmallFiles>,
+    request: &'a FetchRequest,
     /// The mounted file system that the first file leads to: [`Root::mounted_below`]. Those of a batch all lead to the same one, so
     /// that one that hangs keeps waiting only what is asked of it.
-    pub(crate) mount: Option<u64>,
+    mount: Option<u64>,
     /// Files to be left open.
-    pub(crate) open_max: usize,
+    open_max: usize,
 }
 
 /// A file whose bytes are still in the batch's buffer.
@@ -49,10 +88,10 @@ enum Looked {
     Small { metadata: FileMetadata, bytes: Range<usize> },
 }
 
-impl Preparing<'_> {
+impl Batch<'_> {
     /// Looks at files from an index on: as many as make a batch, at least one. Blocks.
-    pub(crate) fn batch(&self, from: usize) -> Vec<Prepared<OpenFile>> {
-        // Without small_files nothing is read ahead: small files are then sent like large ones, out of the page cache.
+    fn prepare(&self, from: usize) -> Vec<Prepared<OpenFile>> {
+        // Without memory nothing is read ahead: small files are then sent like large ones, out of the page cache.
         let mut buffer = self.small_files.has(BATCH_BYTES_MAX).then(|| self.small_files.buffer());
         let mut looked = Vec::new();
         let mut open = 0;
@@ -142,9 +181,9 @@ impl Preparing<'_> {
         let wants = self.request.digest != DigestWish::None;
         let unless = unless_digest(file);
         let digest = (wants || unless.is_some()).then(|| {
-            self.small_digests.lookup(stat).unwrap_or_else(|| {
+            self.cache.lookup_small(stat).unwrap_or_else(|| {
                 let digest = Digest::of(buffer.get(bytes.clone()).unwrap_or_default());
-                self.small_digests.remember(stat, digest, self.began);
+                self.cache.remember_small(stat, digest, self.began);
                 digest
             })
         });
@@ -230,19 +269,9 @@ fn unless_digest(file: &FetchFile) -> Option<Digest> {
     }
 }
 
-/// The file of a request in the plain dialect: the one that there is, or the one that is named.
-pub(crate) fn plain_path(root: &Root, path: Option<&[u8]>) -> Result<RelPath, Failure> {
-    match (path, root.only_file()) {
-        (Some(path), _) => RelPath::new(path).map_err(|error| Failure::new(ErrorCode::NotFound, error.to_string())),
-        (None, Some(only)) => Ok(only.clone()),
-        (None, None) => Err(Failure::new(ErrorCode::BadRequest, "a directory is served: name a file in it")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::digest::wall_clock;
     use crate::limits::CHUNK_BYTES_DEFAULT;
     use crate::root::Links;
 
@@ -259,11 +288,10 @@ mod tests {
         let request = FetchRequest { id: 1, chunk_bytes, compress: None, digest, credit_bytes: 0, files };
         let (root, cache) = (Root::directory(temp.path(), Links::Never).unwrap(), DigestCache::new(0));
         let small_files = SmallFiles::new(8 * BATCH_BYTES_MAX);
-        let (small_digests, began) = (&SmallDigests::default(), wall_clock());
-        let preparing = Preparing {
+        let began = wall_clock();
+        let preparing = Batch {
             root: &root,
             cache: &cache,
-            small_digests,
             began,
             small_files: &small_files,
             request: &request,
@@ -271,7 +299,7 @@ mod tests {
             open_max: 1,
         };
         let bodies = |from| -> Vec<usize> {
-            let batch = preparing.batch(from);
+            let batch = preparing.prepare(from);
             let body = |prepared: &Prepared<OpenFile>| match prepared {
                 Prepared::Small { body, .. } => body.len(),
                 _ => 0,
@@ -294,12 +322,11 @@ mod tests {
         let (chunk_bytes, digest) = (CHUNK_BYTES_DEFAULT, DigestWish::Now);
         let request = FetchRequest { id: 1, chunk_bytes, compress: None, digest, credit_bytes: 0, files };
         let (root, cache) = (Root::directory(temp.path(), Links::Never).unwrap(), DigestCache::new(0));
-        let (small_files, small_digests) = (&SmallFiles::new(8 * BATCH_BYTES_MAX), &SmallDigests::default());
+        let small_files = &SmallFiles::new(8 * BATCH_BYTES_MAX);
         let told = || {
             let (root, cache, request, began) = (&root, &cache, &request, wall_clock());
-            let preparing =
-                Preparing { root, cache, small_digests, began, small_files, request, mount: None, open_max: 1 };
-            match preparing.batch(0).as_slice() {
+            let preparing = Batch { root, cache, began, small_files, request, mount: None, open_max: 1 };
+            match preparing.prepare(0).as_slice() {
                 [Prepared::Small { metadata, .. }] => metadata.digest,
                 other => panic!("{other:?}"),
             }
@@ -308,7 +335,7 @@ mod tests {
         // Another one, to see that it isn't hashed.
         let (known, began) = (Digest::of(b"known"), Timestamp { seconds: i64::MAX, nanoseconds: 0 });
         let stat = OpenFile::open(&root, &"f".parse().unwrap()).unwrap().stat;
-        small_digests.remember(&stat, known, began);
+        cache.remember_small(&stat, known, began);
         assert_eq!(told(), Some(known));
         std::fs::write(temp.path().join("f"), b"changed").unwrap();
         std::fs::File::open(temp.path().join("f")).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();

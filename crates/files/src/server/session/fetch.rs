@@ -2,7 +2,7 @@
 
 use super::large::{DataPiece, DigestState, Large};
 use super::pipeline::Pipeline;
-use super::{Envelope, IfShort, Job, LoadHow, Loaded, News, Outgoing, Part, Prepared, Shared, Slot, Ticket};
+use super::{Action, Envelope, IfShort, LogEvent, Outgoing, Part, Shared, Slot, Ticket};
 use crate::digest::Digest;
 use crate::limits::{CHUNK_BYTES_MAX, DATA_ENTRIES_MAX, PIECE_COST_MIN};
 use crate::protocol::control::{
@@ -10,7 +10,8 @@ use crate::protocol::control::{
 };
 use crate::protocol::data::{Body, DataEntry, DataHeader};
 use crate::server::Failure;
-use crate::server::chunks::{Layout, PieceCursor};
+use crate::server::chunks::{Layout, Piece, PieceCursor};
+use crate::server::jobs::{FindExtents, Hash, Job, Load, LoadHow, Loaded, Prepare, Prepared};
 use crate::server::limits::{
     BATCH_OPEN_MAX, CLIENT_OPEN_FILES_MAX, DATA_MESSAGE_BYTES_MAX, DATA_MESSAGE_BYTES_MIN, HASH_AHEAD_MAX,
     OPEN_FILES_MAX, PIPELINE_BYTES_MAX, READY_BYTES_MAX,
@@ -148,8 +149,7 @@ impl<F: Clone> Fetch<F> {
         }
     }
 
-    /// Somebody has looked where a file has data and where holes.
-    pub(super) fn looked_at(&mut self, n: u32, result: Result<Layout, Failure>) {
+    pub(super) fn found_extents(&mut self, n: u32, result: Result<Layout, Failure>) {
         // It may have been declared void meanwhile.
         let Some(FileState::Large(large)) = self.files.front_mut() else { return };
         if large.metadata.n == n {
@@ -197,7 +197,7 @@ impl<F: Clone> Fetch<F> {
         if !self.is_over && self.files.is_empty() && self.preparing.is_none() && self.next >= self.request.files.len() {
             self.is_over = true;
             shared.reply(&self.envelope, &Reply::Done { id: self.id() });
-            shared.jobs.push_back(Job::Release { ticket: self.ticket, take_back: false });
+            shared.actions.push_back(Action::Release { ticket: self.ticket, take_back: false });
         }
     }
 
@@ -230,7 +230,7 @@ impl<F: Clone> Fetch<F> {
             let open_max = permit.units() as usize;
             self.preparing = Some(permit);
             let request = Arc::clone(&self.request);
-            shared.jobs.push_back(Job::Prepare { ticket: self.ticket, request, from: self.next, open_max });
+            shared.start(self.ticket, Job::Prepare(Prepare { request, from: self.next, open_max }));
         }
     }
 
@@ -259,7 +259,7 @@ impl<F: Clone> Fetch<F> {
         });
         if let Some((n, failure)) = errors.next() {
             let count = 1 + errors.count();
-            shared.jobs.push_back(Job::Tell(News::Refused { count, path: self.path(n), failure }));
+            shared.actions.push_back(Action::Log(LogEvent::Refused { count, path: self.path(n), failure }));
         }
     }
 
@@ -280,7 +280,7 @@ impl<F: Clone> Fetch<F> {
                 continue;
             }
             large.digest = DigestState::Hashing;
-            shared.jobs.push_back(Job::Hash { ticket: self.ticket, n: large.metadata.n, file: large.file.clone() });
+            shared.start(self.ticket, Job::Hash(Hash { n: large.metadata.n, file: large.file.clone() }));
         }
     }
 
@@ -295,7 +295,7 @@ impl<F: Clone> Fetch<F> {
         {
             large.is_looked_at = true;
             let (n, file) = (large.metadata.n, large.file.clone());
-            shared.jobs.push_back(Job::Look { ticket: self.ticket, n, file, from });
+            shared.start(self.ticket, Job::FindExtents(FindExtents { n, file, from }));
         }
         while large.failed.is_none() && large.pipeline.has_room() {
             let Some(mut piece) = large.cursor.peek() else { break };
@@ -322,14 +322,8 @@ impl<F: Clone> Fetch<F> {
             if piece.hole {
                 large.pipeline.ready(slot);
             } else {
-                shared.jobs.push_back(Job::Load {
-                    ticket: self.ticket,
-                    slot,
-                    file: large.file.clone(),
-                    offset: piece.offset,
-                    length: piece.length,
-                    how,
-                });
+                let (file, Piece { offset, length, .. }) = (large.file.clone(), piece);
+                shared.start(self.ticket, Job::Load(Load { slot, file, offset, length, how }));
             }
         }
     }
@@ -345,7 +339,7 @@ impl<F: Clone> Fetch<F> {
                     if let Some(failure) = large.failed.take() {
                         large.refund(shared);
                         let path = self.path(n);
-                        shared.jobs.push_back(Job::Tell(News::Void { path, failure: failure.clone() }));
+                        shared.actions.push_back(Action::Log(LogEvent::Void { path, failure: failure.clone() }));
                         let Failure { code, message } = failure;
                         shared.reply(&self.envelope, &Reply::Void(VoidReply { id, n, code, message }));
                     } else if large.is_through() {

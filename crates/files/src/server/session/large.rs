@@ -1,13 +1,14 @@
 //! A file of a fetch that is sent in pieces.
 
 use super::pipeline::Pipeline;
-use super::{Job, LoadHow, Loaded, Shared, Slot, Ticket};
+use super::{Shared, Slot, Ticket};
 use crate::digest::Digest;
 use crate::limits::PIECE_COST_MIN;
 use crate::protocol::control::{DigestWish, FileMetadata};
 use crate::protocol::data::Body;
 use crate::server::Failure;
 use crate::server::chunks::{Piece, PieceCursor};
+use crate::server::jobs::{Job, Load, LoadHow, Loaded};
 use bytes::Bytes;
 use towpath_quota::Permit;
 
@@ -83,7 +84,7 @@ impl<F: Clone> Large<F> {
                         let (file, Piece { offset, length: left, .. }, how) = (self.file.clone(), rest.piece, rest.how);
                         let next = shared.slot();
                         self.pipeline.split(slot, length, next, rest);
-                        shared.jobs.push_back(Job::Load { ticket, slot: next, file, offset, length: left, how });
+                        shared.start(ticket, Job::Load(Load { slot: next, file, offset, length: left, how }));
                     }
                 }
             }

@@ -1,6 +1,6 @@
 //! What one client wants and may have: a pure state machine, without socket, file, thread or clock.
 //!
-//! Requests, credit and what came of jobs go in. [`Session::next_job`] says what is to be done elsewhere, and
+//! Requests, credit and what came of jobs go in. [`Session::next_action`] says what is to be done elsewhere, and
 //! [`Session::next_message`] what to send next; both are asked until they have nothing more. All memory that a client can make
 //! this hold is bounded by [`limits`](super::limits) and by the number of its requests.
 
@@ -13,17 +13,14 @@ mod plain;
 mod tests;
 mod types;
 
-pub(super) use types::{
-    Envelope, IfShort, Job, LeavesAnswer, LoadHow, Loaded, News, Outgoing, Page, Part, Prepared, Slot, Ticket,
-};
+pub(super) use types::{Action, Envelope, IfShort, LogEvent, Outgoing, Part, Slot, Ticket};
 
 use super::Failure;
-use super::chunks::Layout;
+use super::jobs::{Answer, Job, Leaves, LeavesAnswer, List, Page};
 use super::limits::{
     PAGE_BYTES_EXPECTED, PAGES_AHEAD_MAX, PLAIN_WAITING_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX,
 };
 use super::quota::Quotas;
-use crate::digest::Digest;
 use crate::limits::{CHUNK_BYTES_MAX, FETCH_FILES_MAX, REQUESTS_MAX};
 use crate::protocol::control::{Cancelled, ErrorReply, FetchRequest, HelloReply, ListRequest, Reply, Request};
 use crate::protocol::plain::PlainRequest;
@@ -50,7 +47,7 @@ pub(super) struct Session<F> {
 #[derive(Debug)]
 struct Shared<F> {
     credit: Credit,
-    jobs: VecDeque<Job<F>>,
+    actions: VecDeque<Action<F>>,
     replies: VecDeque<Outgoing<F>>,
     reply_bytes: usize,
     /// Pieces of files that the socket has and hasn't told to be sent, and their bytes.
@@ -98,7 +95,7 @@ impl<F: Clone> Session<F> {
     pub(super) fn new(quotas: Quotas) -> Session<F> {
         let mut shared = Shared {
             credit: Credit::default(),
-            jobs: VecDeque::new(),
+            actions: VecDeque::new(),
             replies: VecDeque::new(),
             reply_bytes: 0,
             in_socket: HashMap::new(),
@@ -127,7 +124,7 @@ impl<F: Clone> Session<F> {
                 self.shared.credit.add(bytes);
             }
             Request::Cancel { id } => self.cancel(&envelope, id),
-            Request::Confirm(confirm) => self.shared.jobs.push_back(Job::Tell(News::Confirmed(confirm))),
+            Request::Confirm(confirm) => self.shared.actions.push_back(Action::Log(LogEvent::Confirmed(confirm))),
             Request::More { id } => self.more(&envelope, id),
             Request::List(list) => {
                 if let Some(ticket) = self.admit(&envelope, list.id) {
@@ -141,7 +138,7 @@ impl<F: Clone> Session<F> {
             Request::Leaves(leaves) => {
                 if let Some(ticket) = self.admit(&envelope, leaves.id) {
                     self.queries.push(Query { id: leaves.id, ticket, envelope, pages: None });
-                    self.shared.jobs.push_back(Job::Leaves { ticket, request: leaves });
+                    self.shared.start(ticket, Job::Leaves(Leaves { request: leaves }));
                 }
             }
             Request::Fetch(request) => self.fetch(envelope, request),
@@ -167,27 +164,21 @@ impl<F: Clone> Session<F> {
         self.plain.request(envelope, request, &mut self.shared);
     }
 
-    /// Files of a fetch were looked at, from the first one of the job on; at least one.
-    pub(super) fn prepared(&mut self, ticket: Ticket, files: Vec<Prepared<F>>) {
-        self.with_fetch(ticket, |fetch, shared| fetch.prepared(files, shared));
-    }
-
-    /// The digest of a file was found, or not.
-    pub(super) fn hashed(&mut self, ticket: Ticket, n: u32, result: Result<Digest, Failure>) {
-        self.with_fetch(ticket, |fetch, _| fetch.hashed(n, result));
-    }
-
-    /// Somebody has looked where a file has data and where holes.
-    pub(super) fn looked_at(&mut self, ticket: Ticket, n: u32, result: Result<Layout, Failure>) {
-        self.with_fetch(ticket, |fetch, _| fetch.looked_at(n, result));
-    }
-
-    /// A piece is ready, or its file can't be sent.
-    pub(super) fn loaded(&mut self, ticket: Ticket, slot: Slot, result: Result<Loaded, Failure>) {
-        if ticket == self.plain.ticket() {
-            self.plain.loaded(slot, result, &mut self.shared);
-        } else {
-            self.with_fetch(ticket, |fetch, shared| fetch.loaded(slot, result, shared));
+    /// Takes the answer to a job. One of a request that is over finds nothing.
+    pub(super) fn finish(&mut self, ticket: Ticket, answer: Answer<F>) {
+        match answer {
+            Answer::Prepare(files) => self.with_fetch(ticket, |fetch, shared| fetch.prepared(files, shared)),
+            Answer::Hash(n, result) => self.with_fetch(ticket, |fetch, _| fetch.hashed(n, result)),
+            Answer::FindExtents(n, result) => self.with_fetch(ticket, |fetch, _| fetch.found_extents(n, result)),
+            Answer::Load(slot, result) if ticket == self.plain.ticket() => {
+                self.plain.loaded(slot, result, &mut self.shared);
+            }
+            Answer::Load(slot, result) => {
+                self.with_fetch(ticket, |fetch, shared| fetch.loaded(slot, result, shared));
+            }
+            Answer::List(result) => self.listed(ticket, result),
+            Answer::Leaves(result) => self.found_leaves(ticket, result),
+            Answer::Open(result) => self.plain.opened(result, &mut self.shared),
         }
     }
 
@@ -203,8 +194,7 @@ impl<F: Clone> Session<F> {
         self.with_fetch(piece.ticket, |fetch, _| fetch.sent(slot, result));
     }
 
-    /// A page of a listing was made.
-    pub(super) fn listed(&mut self, ticket: Ticket, result: Result<Page, Failure>) {
+    fn listed(&mut self, ticket: Ticket, result: Result<Page, Failure>) {
         let Some(at) = self.queries.iter().position(|query| query.ticket == ticket) else { return };
         let Some(query) = self.queries.get_mut(at) else { return };
         match result {
@@ -224,7 +214,7 @@ impl<F: Clone> Session<F> {
             Err(failure) => self.shared.error(&query.envelope, Some(query.id), failure),
         }
         self.queries.swap_remove(at);
-        self.shared.jobs.push_back(Job::Release { ticket, take_back: false });
+        self.shared.actions.push_back(Action::Release { ticket, take_back: false });
         self.make_pages();
     }
 
@@ -244,15 +234,12 @@ impl<F: Clone> Session<F> {
             let Some(pages) = query.and_then(|query| query.pages.as_mut()) else { continue };
             pages.is_making = true;
             making += 1;
-            self.shared.jobs.push_back(match pages.request.take() {
-                Some(request) => Job::List { ticket, request },
-                None => Job::ListMore { ticket },
-            });
+            let begin = pages.request.take();
+            self.shared.start(ticket, Job::List(List { begin }));
         }
     }
 
-    /// Leaves were found.
-    pub(super) fn leaves(&mut self, ticket: Ticket, result: Result<LeavesAnswer, Failure>) {
+    fn found_leaves(&mut self, ticket: Ticket, result: Result<LeavesAnswer, Failure>) {
         let Some(at) = self.queries.iter().position(|query| query.ticket == ticket) else { return };
         let query = self.queries.swap_remove(at);
         match result {
@@ -262,12 +249,7 @@ impl<F: Clone> Session<F> {
             }
             Err(failure) => self.shared.error(&query.envelope, Some(query.id), failure),
         }
-        self.shared.jobs.push_back(Job::Release { ticket, take_back: false });
-    }
-
-    /// A file was opened for the plain dialect; its size as well.
-    pub(super) fn opened(&mut self, result: Result<(F, u64), Failure>) {
-        self.plain.opened(result, &mut self.shared);
+        self.shared.actions.push_back(Action::Release { ticket, take_back: false });
     }
 
     /// The socket took back this many data messages of a request that is over: the client never gets them, so they cost nothing.
@@ -284,14 +266,14 @@ impl<F: Clone> Session<F> {
         self.shared.costs.drain(..gone);
     }
 
-    /// What is to be done next.
-    pub(super) fn next_job(&mut self) -> Option<Job<F>> {
-        self.shared.jobs.pop_front()
+    /// The next thing to be done outside of the session.
+    pub(super) fn next_action(&mut self) -> Option<Action<F>> {
+        self.shared.actions.pop_front()
     }
 
-    /// Whether [`Session::next_job`] has something.
-    pub(super) fn has_jobs(&self) -> bool {
-        !self.shared.jobs.is_empty()
+    /// Whether [`Session::next_action`] has something.
+    pub(super) fn has_actions(&self) -> bool {
+        !self.shared.actions.is_empty()
     }
 
     /// What to send next: to be asked only when the socket has room.
@@ -398,7 +380,7 @@ impl<F: Clone> Session<F> {
                 }
                 keep
             });
-            shared.jobs.push_back(Job::Release { ticket, take_back: true });
+            shared.actions.push_back(Action::Release { ticket, take_back: true });
         }
         self.shared.reply(envelope, &Reply::Cancelled(Cancelled { id }));
     }
@@ -418,6 +400,10 @@ impl<F> Shared<F> {
     fn ticket(&mut self) -> Ticket {
         self.next_ticket += 1;
         Ticket(self.next_ticket)
+    }
+
+    fn start(&mut self, ticket: Ticket, job: Job<F>) {
+        self.actions.push_back(Action::Start(ticket, job));
     }
 
     fn slot(&mut self) -> Slot {

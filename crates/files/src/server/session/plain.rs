@@ -1,11 +1,12 @@
 //! The plain dialect: requests in their order, one frame a message, no credit.
 
 use super::pipeline::Pipeline;
-use super::{Envelope, IfShort, Job, LoadHow, Loaded, Outgoing, Part, Shared, Slot, Ticket};
+use super::{Envelope, IfShort, Outgoing, Part, Shared, Slot, Ticket};
 use crate::limits::PLAIN_FRAME_BYTES;
 use crate::protocol::WireError;
 use crate::protocol::plain::{PlainRequest, error_frames};
 use crate::server::Failure;
+use crate::server::jobs::{Job, Load, LoadHow, Loaded, Open};
 use crate::server::limits::{PIPELINE_BYTES_MAX, PLAIN_OPEN_MAX};
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -178,7 +179,8 @@ impl<F: Clone> Plain<F> {
             let is_last = !sending.is_terminated;
             let content = Content::File { file: file.clone(), offset };
             self.pipeline.begin(slot, length, PlainPiece { request, envelope, content });
-            shared.jobs.push_back(Job::Load { ticket: self.ticket, slot, file, offset, length, how: LoadHow::AsItIs });
+            let load = Load { slot, file, offset, length, how: LoadHow::AsItIs };
+            shared.start(self.ticket, Job::Load(load));
             if is_last {
                 self.next_request();
             }
@@ -205,7 +207,8 @@ impl<F: Clone> Plain<F> {
             }
             _ => {
                 self.is_opening = true;
-                shared.jobs.push_back(Job::Open { ticket: self.ticket, path: request.path.clone() });
+                let path = request.path.clone();
+                shared.start(self.ticket, Job::Open(Open { path }));
             }
         }
     }

@@ -3,7 +3,7 @@
 mod single;
 
 use super::*;
-use crate::digest::LeafSize;
+use crate::digest::{Digest, LeafSize};
 use crate::limits::{CREDIT_BYTES_MAX, PIECE_COST_MIN};
 use crate::protocol::control::{
     Compression, DigestWish, FetchFile, FetchRequest, FileAnswer, FileMetadata, LeavesReply, LeavesRequest,
@@ -11,7 +11,8 @@ use crate::protocol::control::{
 };
 use crate::protocol::data::{Body, DataHeader};
 use crate::protocol::plain::PlainRange;
-use crate::server::chunks::Extent;
+use crate::server::chunks::{Extent, Layout};
+use crate::server::jobs::{FindExtents, Hash, Load, LoadHow, Loaded, Prepare, Prepared};
 use crate::server::limits::PIPELINE_BYTES_MAX;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -67,7 +68,7 @@ struct Simulation {
     open_files_max: usize,
     chance: Chance,
     /// Jobs that were asked for and are not done.
-    jobs: Vec<Job<FakeFile>>,
+    jobs: Vec<(Ticket, Job<FakeFile>)>,
     /// What the socket has and hasn't sent, oldest first.
     socket: VecDeque<Outgoing<FakeFile>>,
     fetches: BTreeMap<u32, FetchModel>,
@@ -154,7 +155,7 @@ impl Simulation {
         self.fetches.insert(id, model);
         let ended = self.ended.len();
         self.session.request(Vec::new(), Ok(Request::Fetch(request)));
-        self.take_jobs();
+        self.take_actions();
         // A refused request (too many) gives its credit all the same; it shows as an error later.
         assert_eq!(self.ended.len(), ended);
         self.given += credit_bytes;
@@ -192,13 +193,13 @@ impl Simulation {
         let id = self.chance.below(self.next_id as usize) as u32;
         self.cancelled.insert(id);
         self.session.request(Vec::new(), Ok(Request::Cancel { id }));
-        self.take_jobs();
+        self.take_actions();
     }
 
-    fn take_jobs(&mut self) {
-        while let Some(job) = self.session.next_job() {
-            match job {
-                Job::Release { ticket, take_back } => {
+    fn take_actions(&mut self) {
+        while let Some(action) = self.session.next_action() {
+            match action {
+                Action::Release { ticket, take_back } => {
                     if take_back {
                         // As the socket does: all that hasn't begun. The first message may have.
                         let begun = self.socket.pop_front();
@@ -218,12 +219,12 @@ impl Simulation {
                         self.session.taken_back(ticket, taken);
                     }
                 }
-                Job::Tell(_) => {}
-                job => {
-                    if let Job::Prepare { ticket, request, .. } = &job {
-                        self.tickets.insert(*ticket, request.id);
+                Action::Log(_) => {}
+                Action::Start(ticket, job) => {
+                    if let Job::Prepare(Prepare { request, .. }) = &job {
+                        self.tickets.insert(ticket, request.id);
                     }
-                    self.jobs.push(job);
+                    self.jobs.push((ticket, job));
                 }
             }
         }
@@ -234,8 +235,9 @@ impl Simulation {
             return;
         }
         let at = self.chance.below(self.jobs.len());
-        match self.jobs.swap_remove(at) {
-            Job::Prepare { ticket, request, from, open_max } => {
+        let (ticket, job) = self.jobs.swap_remove(at);
+        let answer = match job {
+            Job::Prepare(Prepare { request, from, open_max }) => {
                 let most = request.files.len() - from;
                 let count = 1 + self.chance.below(most);
                 let mut open = 0;
@@ -247,23 +249,23 @@ impl Simulation {
                         break;
                     }
                 }
-                self.session.prepared(ticket, files);
+                Answer::Prepare(files)
             }
-            Job::Hash { ticket, n, file } => {
+            Job::Hash(Hash { n, file }) => {
                 let result = match file.kind {
                     Kind::Changing if self.chance.one_in(2) => Err(Failure::changed("hashing")),
                     _ => Ok(Digest([n as u8; 32])),
                 };
-                self.session.hashed(ticket, n, result);
+                Answer::Hash(n, result)
             }
-            Job::Look { ticket, n, file, from } => {
+            Job::FindExtents(FindExtents { n, file, from }) => {
                 let result = match file.kind {
                     Kind::Changing if self.chance.one_in(3) => Err(Failure::changed("looking")),
                     _ => Ok(self.layout(file.size, from)),
                 };
-                self.session.looked_at(ticket, n, result);
+                Answer::FindExtents(n, result)
             }
-            Job::Load { ticket, slot, file, length, how, .. } => {
+            Job::Load(Load { slot, file, length, how, .. }) => {
                 let result = match (file.kind, how) {
                     (Kind::Changing, _) if self.chance.one_in(3) => Err(Failure::changed("loading")),
                     (_, LoadHow::Compressed) if length > 1 && self.chance.one_in(2) => {
@@ -279,23 +281,21 @@ impl Simulation {
                     }
                     _ => Ok(Loaded::InPlace),
                 };
-                self.session.loaded(ticket, slot, result);
+                Answer::Load(slot, result)
             }
-            Job::List { ticket, request } => {
-                self.tickets.insert(ticket, request.id);
-                self.page(ticket);
+            Job::List(List { begin }) => {
+                if let Some(request) = begin {
+                    self.tickets.insert(ticket, request.id);
+                }
+                Answer::List(Ok(self.page(ticket)))
             }
-            Job::ListMore { ticket } => self.page(ticket),
-            Job::Leaves { ticket, request } => {
+            Job::Leaves(Leaves { request }) => {
                 let reply = LeavesReply { id: request.id, from: 0, count: 0, total: 0 };
-                self.session.leaves(ticket, Ok(LeavesAnswer { reply, attachment: Bytes::new() }));
+                Answer::Leaves(Ok(LeavesAnswer { reply, attachment: Bytes::new() }))
             }
-            Job::Open { .. } => {
-                let file = FakeFile { kind: Kind::Large, size: 1000 };
-                self.session.opened(Ok((file, 1000)));
-            }
-            Job::Release { .. } | Job::Tell(_) => unreachable!("done when they were asked for"),
-        }
+            Job::Open(_) => Answer::Open(Ok((FakeFile { kind: Kind::Large, size: 1000 }, 1000))),
+        };
+        self.session.finish(ticket, answer);
     }
 
     /// Data and a hole behind it, some of which somebody has found by now.
@@ -311,7 +311,7 @@ impl Simulation {
         Layout { extents: vec![data, hole], until }
     }
 
-    fn page(&mut self, ticket: Ticket) {
+    fn page(&mut self, ticket: Ticket) -> Page {
         let left = self.listings.get_mut(&self.tickets[&ticket]).unwrap();
         let more = *left > 0;
         *left = left.saturating_sub(1);
@@ -322,7 +322,7 @@ impl Simulation {
             entries: Vec::new(),
             more,
         };
-        self.session.listed(ticket, Ok(Page { json: Reply::List(page).encode().into(), more }));
+        Page { json: Reply::List(page).encode().into(), more }
     }
 
     fn prepare(&mut self, id: u32, n: u32) -> Prepared<FakeFile> {
@@ -363,7 +363,7 @@ impl Simulation {
     /// Hands messages to the socket, and checks each of them.
     fn pull(&mut self, most: usize) {
         for _ in 0..most {
-            self.take_jobs();
+            self.take_actions();
             let Some(message) = self.session.next_message() else { break };
             self.spent += cost(&message);
             assert!(self.spent <= self.given, "credit");
@@ -372,7 +372,7 @@ impl Simulation {
             self.socket.push_back(message);
             assert!(self.session.shared.in_socket_bytes <= PIPELINE_BYTES_MAX);
         }
-        self.take_jobs();
+        self.take_actions();
         self.session.still_queued(self.socket.len());
     }
 
@@ -530,7 +530,7 @@ impl Simulation {
                 self.pull(most);
             }
         }
-        self.take_jobs();
+        self.take_actions();
     }
 
     /// With credit, time and a client that reads, everything ends.
@@ -541,7 +541,7 @@ impl Simulation {
             let is_idle = self.jobs.is_empty() && self.socket.is_empty();
             self.finish_job();
             self.socket_sends();
-            self.take_jobs();
+            self.take_actions();
             if is_idle && self.jobs.is_empty() && self.session.next_message().is_none() {
                 return;
             }

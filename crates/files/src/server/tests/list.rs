@@ -1,21 +1,14 @@
 //! Listings.
 
 use super::*;
-use crate::digest::DigestCache;
 use crate::limits::LIST_PAGE_ENTRIES_MAX;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{Base, EntryKind, ListEntry, ListRequest, ListTarget};
-use crate::root::Root;
-use crate::server::Failure;
 use crate::server::glob::GLOB_BRACES_MAX;
-use crate::server::jobs::hash::Hashing;
-use crate::server::jobs::list::{FIRST_PAGE_ENTRIES, Lister, PAGE_ENTRIES_MAX};
-use crate::server::limits::CLIENT_LIST_NAMES_BYTES_MAX;
-use crate::server::quota::Quotas;
+use crate::server::jobs::list::{FIRST_PAGE_ENTRIES, PAGE_ENTRIES_MAX};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
-use std::sync::atomic::AtomicBool;
 
 fn list_of(id: u32, path: &str) -> ListRequest {
     let target = ListTarget::Path(WirePath::from(path.as_bytes().to_vec()));
@@ -268,29 +261,6 @@ fn a_root_of_one_file_lists_as_that_file() {
     assert!(client.names(glob_of(1, "b/**")).is_empty());
     assert_eq!(client.list(list_of(1, "z.rs")).unwrap_err(), ErrorCode::NotFound);
     assert_eq!(client.fetch(fetch_of(1, &["a.txt"])).bodies[&0], b"a");
-}
-
-#[test]
-fn a_listing_without_room_for_its_names_is_refused_and_another_client_is_not() {
-    let temp = tree();
-    let root = Root::serve(temp.path()).unwrap();
-    let (hashing, all) = (Hashing::new(DigestCache::new(0)), Quotas::new(0));
-    let (names, given_up) = (&all.client().list_names, &AtomicBool::new(false));
-    let lister = Lister { root: &root, hashing: &hashing, names, given_up };
-    let list = |lister: &Lister, request| lister.begin(&request).and_then(|mut listing| lister.page(&mut listing));
-    let recursive = || ListRequest { recursive: true, ..list_of(1, "") };
-    let busy = |listed: Result<_, Failure>| listed.unwrap_err().code == ErrorCode::Busy;
-    let reserve = |bytes| names.try_acquire(bytes).unwrap();
-    let held = reserve(CLIENT_LIST_NAMES_BYTES_MAX - 64);
-    assert!(busy(list(&lister, list_of(1, ""))) && busy(list(&lister, glob_of(1, "**/*.rs"))));
-    drop(held);
-    // Enough for the names at the top, and not for those below them.
-    let held = reserve(CLIENT_LIST_NAMES_BYTES_MAX - 400);
-    assert!(list(&lister, list_of(1, "")).is_ok() && busy(list(&lister, recursive())));
-    assert!(list(&Lister { names: &all.client().list_names, ..lister }, recursive()).is_ok());
-    drop(held);
-    assert!(list(&lister, recursive()).is_ok());
-    assert_eq!(all.list_names.used(), 0);
 }
 
 #[test]

@@ -63,15 +63,13 @@ fn compression_is_given_up_where_nothing_shrinks() {
     session.request(Vec::new(), Ok(Request::Fetch(request)));
     let (mut compressed, mut pieces) = (0, 0);
     loop {
-        if let Some(job) = session.next_job() {
+        if let Some(Action::Start(ticket, job)) = session.next_action() {
             match job {
-                Job::Prepare { ticket, .. } => {
-                    session.prepared(ticket, vec![large(&file)]);
-                }
-                Job::Load { ticket, slot, how, .. } => {
+                Job::Prepare(_) => session.finish(ticket, Answer::Prepare(vec![large(&file)])),
+                Job::Load(Load { slot, how, .. }) => {
                     pieces += 1;
                     compressed += usize::from(how == LoadHow::Compressed);
-                    session.loaded(ticket, slot, Ok(Loaded::InPlace));
+                    session.finish(ticket, Answer::Load(slot, Ok(Loaded::InPlace)));
                 }
                 _ => {}
             }
@@ -141,9 +139,9 @@ fn pages_are_made_only_as_a_client_reads_them() {
     // All that is begun is made, and nothing is read. The pages begun: all of them, and those of each listing.
     let make = |session: &mut Session<FakeFile>, left: &mut HashMap<Ticket, u32>, most_begun: usize| {
         loop {
-            let jobs: Vec<_> = std::iter::from_fn(|| session.next_job()).collect();
-            let tickets = jobs.iter().filter_map(|job| match job {
-                Job::List { ticket, .. } | Job::ListMore { ticket } => Some(*ticket),
+            let actions: Vec<_> = std::iter::from_fn(|| session.next_action()).collect();
+            let tickets = actions.iter().filter_map(|action| match action {
+                Action::Start(ticket, Job::List(_)) => Some(*ticket),
                 _ => None,
             });
             let tickets: Vec<_> = tickets.collect();
@@ -154,7 +152,8 @@ fn pages_are_made_only_as_a_client_reads_them() {
             for ticket in tickets {
                 let left = left.entry(ticket).or_insert(3);
                 *left -= 1;
-                session.listed(ticket, Ok(Page { json: Bytes::from(vec![b' '; page_bytes]), more: *left > 0 }));
+                let page = Page { json: Bytes::from(vec![b' '; page_bytes]), more: *left > 0 };
+                session.finish(ticket, Answer::List(Ok(page)));
             }
         }
     };
@@ -192,21 +191,22 @@ fn what_is_kept_for_a_request_is_released_when_it_is_answered() {
     ];
     for (n, request) in requests.into_iter().enumerate() {
         session.request(Vec::new(), Ok(request));
-        let asked = match session.next_job() {
-            Some(Job::List { ticket, .. }) => {
-                session.listed(ticket, Ok(Page { json: Bytes::new(), more: false }));
+        let asked = match session.next_action() {
+            Some(Action::Start(ticket, Job::List(_))) => {
+                session.finish(ticket, Answer::List(Ok(Page { json: Bytes::new(), more: false })));
                 ticket
             }
-            Some(Job::Leaves { ticket, .. }) => {
+            Some(Action::Start(ticket, Job::Leaves(_))) => {
                 let reply = LeavesReply { id: 1, from: 0, count: 0, total: 0 };
                 let found = LeavesAnswer { reply, attachment: Bytes::new() };
-                session.leaves(ticket, if n == 1 { Ok(found) } else { Err(Failure::changed("another")) });
+                let result = if n == 1 { Ok(found) } else { Err(Failure::changed("another")) };
+                session.finish(ticket, Answer::Leaves(result));
                 ticket
             }
             other => panic!("{other:?}"),
         };
         assert!(
-            matches!(session.next_job(), Some(Job::Release { ticket, take_back: false }) if ticket == asked),
+            matches!(session.next_action(), Some(Action::Release { ticket, take_back: false }) if ticket == asked),
             "{n}"
         );
         assert!(session.next_message().is_some());
@@ -231,11 +231,11 @@ fn a_file_that_gets_no_credit_is_hashed_only_if_it_waits_for_that() {
         let mut is_hashed = false;
         let has_been = expected.map(|_| {
             loop {
-                match session.next_job() {
-                    Some(Job::Prepare { ticket, .. }) => {
-                        session.prepared(ticket, vec![large(&file)]);
+                match session.next_action() {
+                    Some(Action::Start(ticket, Job::Prepare(_))) => {
+                        session.finish(ticket, Answer::Prepare(vec![large(&file)]));
                     }
-                    Some(Job::Hash { .. }) => is_hashed = true,
+                    Some(Action::Start(_, Job::Hash(_))) => is_hashed = true,
                     Some(_) => {}
                     None if session.next_message().is_some() => {}
                     None => break,
@@ -263,14 +263,14 @@ fn an_error_is_the_last_that_a_plain_request_is_answered() {
         loop {
             // Later ones first.
             let mut loads = Vec::new();
-            while let Some(job) = session.next_job() {
-                match job {
-                    Job::Open { .. } => {
+            while let Some(action) = session.next_action() {
+                match action {
+                    Action::Start(ticket, Job::Open(_)) => {
                         opened += 1;
                         let kind = if opened == 1 { Kind::Changing } else { Kind::Large };
-                        session.opened(Ok((FakeFile { kind, size }, size)));
+                        session.finish(ticket, Answer::Open(Ok((FakeFile { kind, size }, size))));
                     }
-                    Job::Load { ticket, slot, file, offset, .. } => {
+                    Action::Start(ticket, Job::Load(Load { slot, file, offset, .. })) => {
                         let fails = file.kind == Kind::Changing && offset == bad * PLAIN_FRAME_BYTES;
                         loads.push((ticket, slot, fails));
                     }
@@ -278,10 +278,11 @@ fn an_error_is_the_last_that_a_plain_request_is_answered() {
                 }
             }
             for (ticket, slot, fails) in loads.into_iter().rev() {
-                session.loaded(ticket, slot, if fails { Err(Failure::changed("bad")) } else { Ok(Loaded::InPlace) });
+                let result = if fails { Err(Failure::changed("bad")) } else { Ok(Loaded::InPlace) };
+                session.finish(ticket, Answer::Load(slot, result));
             }
             let Some(message) = session.next_message() else {
-                if session.has_jobs() {
+                if session.has_actions() {
                     continue;
                 }
                 break;

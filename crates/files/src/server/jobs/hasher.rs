@@ -1,0 +1,169 @@
+//! Hasher in slices, so that a large file doesn't keep small ones waiting.
+//!
+//! The state of a cancelled hash is kept for a while: a file that takes longer than clients wait is hashed in the end all the same.
+
+use crate::digest::{DigestCache, Digested, FileHasher, FileKey, HashError};
+use crate::root::FileStat;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Bytes hashed in a slice: a part of a second, unless the disk is slow.
+pub(crate) const SLICE_BYTES: u64 = 256 << 20;
+/// Bytes from which on the state of a cancelled hash is kept.
+const KEPT_FROM_BYTES: u64 = 16 << 20;
+/// Cancelled hashes that are kept.
+const KEPT_MAX: usize = 64;
+/// Their memory, in bytes: that of a file of 1 TiB may take half of it.
+const KEPT_BYTES_MAX: usize = 64 << 20;
+
+/// Remembered digests, and hashes that were cancelled half-way.
+#[derive(Debug)]
+pub(crate) struct Hasher {
+    pub(crate) cache: DigestCache,
+    /// The one that was cancelled last at the end.
+    cancelled: Mutex<VecDeque<FileHasher>>,
+}
+
+impl Hasher {
+    pub(crate) fn new(cache: DigestCache) -> Hasher {
+        Hasher { cache, cancelled: Mutex::default() }
+    }
+
+    /// Hashes the next slice of a file. None: call this again with the same `progress`, which is None at first. Blocks.
+    pub(crate) fn slice(
+        &self,
+        file: &File,
+        stat: &FileStat,
+        progress: &mut Option<FileHasher>,
+        is_cancelled: impl Fn() -> bool,
+    ) -> Result<Option<Arc<Digested>>, HashError> {
+        if let Some(known) = self.cache.lookup(stat) {
+            return Ok(Some(known));
+        }
+        let mut hasher = self.farthest(&FileKey::from(stat), progress.take()).unwrap_or_else(|| FileHasher::new(stat));
+        match hasher.advance(file, SLICE_BYTES, is_cancelled) {
+            Ok(true) => {
+                let began = hasher.began();
+                let digested = Arc::new(hasher.finish(file)?);
+                self.cache.remember(stat, Arc::clone(&digested), began);
+                Ok(Some(digested))
+            }
+            Ok(false) => {
+                *progress = Some(hasher);
+                Ok(None)
+            }
+            Err(error) => {
+                if matches!(error, HashError::GivenUp) {
+                    self.keep(hasher);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Keeps the state of a cancelled hash, for the next request for the same version of the file.
+    pub(crate) fn keep(&self, hasher: FileHasher) {
+        if hasher.hashed_bytes() < KEPT_FROM_BYTES || !hasher.is_of_settled_file() {
+            return;
+        }
+        // Another one of the same file may have come farther.
+        let Some(hasher) = self.farthest(&hasher.key(), Some(hasher)) else { return };
+        let mut cancelled = self.lock();
+        cancelled.push_back(hasher);
+        let mut bytes: usize = cancelled.iter().map(FileHasher::memory_bytes).sum();
+        while cancelled.len() > KEPT_MAX || bytes > KEPT_BYTES_MAX {
+            let Some(oldest) = cancelled.pop_front() else { return };
+            bytes -= oldest.memory_bytes();
+        }
+    }
+
+    /// The one that has come farther: of those kept for a file, and one in progress.
+    fn farthest(&self, key: &FileKey, going_on: Option<FileHasher>) -> Option<FileHasher> {
+        let mut cancelled = self.lock();
+        let at = cancelled.iter().position(|hasher| hasher.key() == *key);
+        let kept = at.and_then(|at| cancelled.remove(at));
+        kept.into_iter().chain(going_on).max_by_key(FileHasher::hashed_bytes)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<FileHasher>> {
+        self.cancelled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::time::{Duration, SystemTime};
+
+    /// A file with holes, that was last changed when it can be told from what it is later.
+    fn settled(size: u64) -> (File, FileStat) {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(size).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(100)).unwrap();
+        let mut stat = FileStat::try_from(&file).unwrap();
+        // The time of the last change of the inode can't be set.
+        stat.changed = stat.modified;
+        (file, stat)
+    }
+
+    #[test]
+    fn a_cancelled_hash_goes_on_where_it_was() {
+        let hashing = Hasher::new(DigestCache::new(1 << 20));
+        let size = 3 * KEPT_FROM_BYTES;
+        let (file, stat) = settled(size);
+        // How often it asks whether it is given up tells how much it hashes.
+        let asked = Cell::new(0);
+        let until = |most| {
+            asked.set(0);
+            let asked = &asked;
+            move || {
+                asked.set(asked.get() + 1);
+                asked.get() > most
+            }
+        };
+        let hash = |given_up: &dyn Fn() -> bool| hashing.slice(&file, &stat, &mut None, given_up);
+        let whole = {
+            let mut alone = FileHasher::new(&stat);
+            alone.advance(&file, u64::MAX, until(u64::MAX)).unwrap();
+            asked.get()
+        };
+        for _ in 0..2 {
+            assert!(matches!(hash(&until(whole * 2 / 5)), Err(HashError::GivenUp)));
+        }
+        // One that was given up before it came so far doesn't take its place.
+        let mut short = FileHasher::new(&stat);
+        short.advance(&file, KEPT_FROM_BYTES, || false).unwrap();
+        hashing.keep(short);
+        let kept: Vec<_> = hashing.lock().iter().map(|kept| kept.hashed_bytes() / KEPT_FROM_BYTES).collect();
+        assert_eq!(kept, [2]);
+        // Changed since it was opened, so there is no digest, but it got to the end.
+        let _ = hash(&until(u64::MAX));
+        assert_eq!(asked.get(), whole - 2 * (whole * 2 / 5));
+        assert!(hashing.lock().is_empty());
+    }
+
+    #[test]
+    fn kept_hashes_are_bounded_and_of_settled_files() {
+        let hashing = Hasher::new(DigestCache::new(1 << 20));
+        let (file, stat) = settled(2 * KEPT_FROM_BYTES);
+        let begun = |inode, changed_seconds, bytes| {
+            let mut stat = stat;
+            stat.inode = inode;
+            stat.changed.seconds += changed_seconds;
+            let mut hasher = FileHasher::new(&stat);
+            hasher.advance(&file, bytes, || false).unwrap();
+            hasher
+        };
+        hashing.keep(begun(0, 0, 1));
+        hashing.keep(begun(0, 1000, KEPT_FROM_BYTES));
+        assert!(hashing.lock().is_empty());
+        for inode in 0..KEPT_MAX as u64 + 2 {
+            hashing.keep(begun(inode, 0, KEPT_FROM_BYTES));
+        }
+        let kept: Vec<_> = hashing.lock().iter().map(FileHasher::key).collect();
+        let expected: Vec<_> = (2..KEPT_MAX as u64 + 2).map(|inode| begun(inode, 0, 1).key()).collect();
+        assert_eq!(kept, expected);
+    }
+}
