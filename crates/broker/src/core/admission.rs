@@ -5,6 +5,7 @@ use super::service::Service;
 use super::settings::{Millis, Settings};
 use super::{Action, Core, Peer, Role, SessionKey, StockEnvelope};
 use bytes::Bytes;
+use std::collections::VecDeque;
 use towpath_requests::body::Body;
 use towpath_requests::is_built_in;
 use towpath_requests::numbered::{Status, Token};
@@ -47,6 +48,35 @@ fn below(length: usize, most: usize, divisor: usize) -> bool {
     length < (most / divisor).max(1)
 }
 
+/// Stock clients that aren't read, because they can't act on a refusal.
+#[derive(Debug, Default)]
+pub(super) struct PausedClients {
+    /// In the order of their turns, with the service whose queue each waits for. By name, since keys are reused.
+    queue: VecDeque<(SessionKey, Bytes)>,
+    /// Memory was freed since the queue was last looked at.
+    pub memory_freed: bool,
+    /// Clients looked at.
+    #[cfg(test)]
+    pub looks: usize,
+}
+
+impl PausedClients {
+    /// Whether something was freed that a paused client may have.
+    #[inline]
+    fn may_resume(&self) -> bool {
+        self.memory_freed && !self.queue.is_empty()
+    }
+
+    pub fn remove(&mut self, key: SessionKey) {
+        self.queue.retain(|(paused, _)| *paused != key);
+    }
+
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+}
+
 impl Core {
     /// Whether a request of so many bytes is taken; `None`: of a client that isn't there yet.
     pub(super) fn admit(
@@ -61,14 +91,14 @@ impl Core {
             let reason = "larger than all that the broker holds for a client or a service";
             return Err(Refusal { status: Status::TOO_LARGE, retry_ms: 0, reason });
         }
-        if self.stopping {
+        if self.drain.is_stopping() {
             return retry_in(1_000, STOPPING);
         }
         // What needs no journal is as well off as without one.
         if self.storage_failed && journalled {
             return Err(NO_JOURNAL);
         }
-        if let Some(session) = key.map(|key| &self.sessions[key as usize])
+        if let Some(session) = key.map(|key| &self.sessions[key])
             && (session.requests.len() >= settings.client_requests_max
                 || session.bytes + bytes > settings.client_bytes_max)
         {
@@ -86,8 +116,8 @@ impl Core {
         let Some(service) = self.services.find(service).map(|key| self.services.at(key)) else {
             return if self.exceeds_services(service) { retry_in(1_000, TOO_MANY_SERVICES) } else { Ok(()) };
         };
-        if service.waiting.len >= settings.service_requests_max
-            || service.waiting_bytes + bytes > settings.service_bytes_max
+        if service.waiting.len() >= settings.service_requests_max
+            || service.waiting.bytes() + bytes > settings.service_bytes_max
         {
             return retry_in(200, "the service's queue is full");
         }
@@ -111,13 +141,13 @@ impl Core {
         shared: usize,
     ) -> bool {
         let settings = &self.settings;
-        let session = &self.sessions[key as usize];
+        let session = &self.sessions[key];
         below(session.requests.len(), settings.client_requests_max, own)
             && below(session.bytes, settings.client_bytes_max, own)
             && self.is_below_shared_limits(shared)
             && service.is_none_or(|service| {
-                below(service.waiting.len, settings.service_requests_max, shared)
-                    && below(service.waiting_bytes, settings.service_bytes_max, shared)
+                below(service.waiting.len(), settings.service_requests_max, shared)
+                    && below(service.waiting.bytes(), settings.service_bytes_max, shared)
             })
     }
 
@@ -145,10 +175,10 @@ impl Core {
 
     /// Has a stock client not read until there is room in what is its own, everybody's, and the service's of that name.
     pub(super) fn pause_client(&mut self, key: SessionKey, service: Bytes) {
-        let session = &mut self.sessions[key as usize];
+        let session = &mut self.sessions[key];
         if let (false, Some(peer)) = (session.paused, session.peer) {
             session.paused = true;
-            self.paused.push_back((key, service));
+            self.paused.queue.push_back((key, service));
             self.actions.push(Action::Pause { peer, paused: true });
         }
     }
@@ -156,7 +186,7 @@ impl Core {
     /// Whether something was freed that paused clients may have, and nobody has looked since.
     #[inline]
     pub(super) fn may_resume(&self) -> bool {
-        self.freed && !self.paused.is_empty() && !self.stopping
+        self.paused.may_resume() && !self.drain.is_stopping()
     }
 
     /// Lets stock clients go on whose own queues have become half as long, those first that have waited longest: all of them if
@@ -164,32 +194,32 @@ impl Core {
     /// clients that are away from their outcomes, may keep more than half of it for hours.
     pub(super) fn resume_clients(&mut self) {
         let (mut resumed, mut stay) = (0, 0);
-        for _ in 0..self.paused.len() {
+        for _ in 0..self.paused.queue.len() {
             let shared = if resumed == 0 { 1 } else { 2 };
             // None of the others is looked at then: there may be thousands.
             if !self.is_below_shared_limits(shared) {
-                self.paused.rotate_right(stay);
+                self.paused.queue.rotate_right(stay);
                 break;
             }
             #[cfg(test)]
             {
-                self.looks += 1;
+                self.paused.looks += 1;
             }
-            let Some((key, service)) = self.paused.pop_front() else { break };
-            let Some(peer) = self.sessions.get(key as usize).filter(|s| s.paused).and_then(|s| s.peer) else {
+            let Some((key, service)) = self.paused.queue.pop_front() else { break };
+            let Some(peer) = self.sessions.get(key).filter(|s| s.paused).and_then(|s| s.peer) else {
                 continue;
             };
             if self.is_below_limits(key, self.services.by_name(&service), 2, shared) {
                 resumed += 1;
-                self.sessions[key as usize].paused = false;
+                self.sessions[key].paused = false;
                 self.actions.push(Action::Pause { peer, paused: false });
             } else {
                 stay += 1;
-                self.paused.push_back((key, service));
+                self.paused.queue.push_back((key, service));
             }
         }
         // The one may have nothing more to ask, and leave the room to the next.
-        self.freed = resumed > 0 && !self.paused.is_empty();
+        self.paused.memory_freed = resumed > 0 && !self.paused.queue.is_empty();
     }
 
     /// A numbered client's request couldn't be taken in. `retry_ms` of 0: nor can it be later.
@@ -215,7 +245,7 @@ impl Core {
 
     /// A part of a worker's reply couldn't be taken in: its request has ended then, and what else comes of the reply is late.
     pub fn reject_part(&mut self, now: Millis, peer: Peer, token: &Token, status: Status, reason: &'static str) {
-        let held = match self.role(peer) {
+        let held = match self.roles.get(peer) {
             Role::Worker(key) => self.find_held(key, token),
             Role::None | Role::Client(_) => None,
         };

@@ -23,36 +23,31 @@ const BUILT_IN: &[u8] = b"mmi.";
 impl Core {
     /// A numbered client says who it is, and which of its numbers are settled.
     pub fn client_hello(&mut self, now: Millis, peer: Peer, client: ClientId, first: u64) {
-        match self.role(peer) {
+        match self.roles.get(peer) {
             Role::None => {}
             Role::Client(_) => return self.disconnect(now, peer, "a client says who it is once a connection"),
             Role::Worker(_) => return self.disconnect(now, peer, "a worker can't be a client too"),
         }
-        let key = match self.session_by_client.get(&client) {
-            Some(&key) => key,
-            None => {
-                let session = Session::new(Some(client), None);
-                let key = self.sessions.insert(session) as SessionKey;
-                self.session_by_client.insert(client, key);
-                key
-            }
+        let key = match self.sessions.find(client) {
+            Some(key) => key,
+            None => self.sessions.insert(Session::new(Some(client), None)),
         };
-        let session = &mut self.sessions[key as usize];
+        let session = &mut self.sessions[key];
         let former = session.peer.replace(peer);
         session.connections = session.connections.wrapping_add(1).max(1);
         session.blocked = false;
         session.one_reply = false;
         session.is_leaving = false;
         if let Some(former) = former {
-            self.set_role(former, Role::None);
+            self.roles.set(former, Role::None);
             self.forget_pending_outcomes(key);
             self.actions
                 .push(Action::Disconnect { peer: former, reason: "a new connection of the same client took over" });
         }
-        self.set_role(peer, Role::Client(key));
+        self.roles.set(peer, Role::Client(key));
         self.actions.push(Action::Welcome { peer });
         self.forget_range(now, key, 0, first);
-        let session = &mut self.sessions[key as usize];
+        let session = &mut self.sessions[key];
         let gaps = session.confirmed.gaps();
         session.confirmed.insert_below(first);
         session.highest = session.highest.max(first.saturating_sub(1));
@@ -96,7 +91,7 @@ impl Core {
     /// Whether a number has been taken or confirmed before. If so, its client is told what becomes of it.
     #[inline]
     pub(super) fn is_duplicate(&mut self, key: SessionKey, number: u64, peer: Peer) -> bool {
-        let session = &self.sessions[key as usize];
+        let session = &self.sessions[key];
         if number > session.highest {
             return false;
         }
@@ -112,11 +107,11 @@ impl Core {
 
     /// A stock client's session, as long as it keeps to its role.
     pub(super) fn stock_session(&mut self, now: Millis, peer: Peer) -> Option<SessionKey> {
-        let why = match self.role(peer) {
-            Role::Client(key) if self.sessions[key as usize].client.is_none() => return Some(key),
+        let why = match self.roles.get(peer) {
+            Role::Client(key) if self.sessions[key].client.is_none() => return Some(key),
             Role::None => {
-                let key = self.sessions.insert(Session::new(None, Some(peer))) as SessionKey;
-                self.set_role(peer, Role::Client(key));
+                let key = self.sessions.insert(Session::new(None, Some(peer)));
+                self.roles.set(peer, Role::Client(key));
                 return Some(key);
             }
             Role::Client(_) => "a numbered client can't be a stock one too",
@@ -141,17 +136,17 @@ impl Core {
             let (status, reason) = (Status::UNAVAILABLE, "the broker has all that it can hold");
             self.stock_refuse(now, peer, envelope, service, status, reason);
             // The next one would be refused as well, and so on through all that it sends.
-            if let Role::Client(key) = self.role(peer) {
+            if let Role::Client(key) = self.roles.get(peer) {
                 self.pause_client(key, Bytes::copy_from_slice(service));
             }
             return;
         }
         // Those that were there before aren't read any more.
-        if self.stopping {
+        if self.drain.is_stopping() {
             return self.stock_refuse(now, peer, envelope, service, Status::UNAVAILABLE, STOPPING);
         }
         let Some(key) = self.stock_session(now, peer) else { return };
-        let session = &mut self.sessions[key as usize];
+        let session = &mut self.sessions[key];
         session.one_reply = one_reply;
         if session.blocked && is_built_in(service) {
             // These are answered at once, and would pile up.
@@ -161,7 +156,7 @@ impl Core {
         if self.exceeds_services(service) {
             return self.stock_refuse(now, peer, envelope, service, Status::UNAVAILABLE, TOO_MANY_SERVICES);
         }
-        let session = &mut self.sessions[key as usize];
+        let session = &mut self.sessions[key];
         let number = session.next_number;
         session.next_number += 1;
         let ttl_ms = self.settings.ttl_ms;
@@ -176,8 +171,8 @@ impl Core {
 
     #[inline]
     pub(super) fn numbered_session(&self, peer: Peer) -> Option<SessionKey> {
-        match self.role(peer) {
-            Role::Client(key) if self.sessions[key as usize].client.is_some() => Some(key),
+        match self.roles.get(peer) {
+            Role::Client(key) if self.sessions[key].client.is_some() => Some(key),
             _ => None,
         }
     }
@@ -199,19 +194,19 @@ impl Core {
         let is_built_in = is_built_in(asked);
         let service = self.services.find_or_add(if is_built_in { BUILT_IN } else { asked });
         let expires = now.checked_add(ttl_ms).unwrap_or(NEVER);
-        self.next_expiry = self.next_expiry.min(expires);
+        self.deadlines.expires_at(expires);
         let slot = self.requests.insert(session, number, service, expires, body);
         let request = self.requests.at_mut(slot);
         if envelope.is_some() {
             request.extra_mut().envelope = envelope;
         }
-        let is_stock = self.sessions[session as usize].client.is_none();
+        let is_stock = self.sessions[session].client.is_none();
         if is_built_in && is_stock {
             request.extra_mut().built_in = Some(Bytes::copy_from_slice(asked));
         }
         let bytes = request.bytes();
         self.bytes += bytes;
-        let state = &mut self.sessions[session as usize];
+        let state = &mut self.sessions[session];
         state.bytes += bytes;
         state.requests.insert(number, slot);
         state.highest = state.highest.max(number);
@@ -241,7 +236,7 @@ impl Core {
         let end = first.saturating_add(u64::from(count));
         let before = self.bytes;
         self.forget_range(now, key, first, end);
-        let session = &mut self.sessions[key as usize];
+        let session = &mut self.sessions[key];
         let gaps = session.confirmed.gaps();
         session.confirmed.insert(first, end);
         session.highest = session.highest.max(end.saturating_sub(1));
@@ -250,7 +245,7 @@ impl Core {
         if self.bytes > before && self.bytes_left_beyond_requests() == 0 {
             return self.disconnect(now, peer, "the broker can't remember more numbers that were never asked for");
         }
-        let session = &self.sessions[key as usize];
+        let session = &self.sessions[key];
         if session.confirmed.gaps() > self.settings.client_requests_max.max(GAPS_MAX) {
             return self.disconnect(now, peer, "a client numbers its requests without gaps");
         }
@@ -259,22 +254,21 @@ impl Core {
 
     /// The gaps between a client's confirmed numbers cost memory too: keeps the sums true, given how many there were.
     fn update_gap_bytes(&mut self, key: SessionKey, before: usize) {
-        let session = &mut self.sessions[key as usize];
+        let session = &mut self.sessions[key];
         let (before, after) = (before * GAP_BYTES, session.confirmed.gaps() * GAP_BYTES);
         session.bytes = session.bytes + after - before;
         self.bytes = self.bytes + after - before;
-        self.freed |= after < before;
+        self.paused.memory_freed |= after < before;
     }
 
     /// A client doesn't want some outcomes any more, or has them.
     #[inline]
     fn forget_range(&mut self, now: Millis, key: SessionKey, first: u64, end: u64) {
         let mut cursor = RangeCursor::new(first, end);
-        while let Some(slot) = self.sessions[key as usize].requests.remove_next(&mut cursor) {
+        while let Some(slot) = self.sessions[key].requests.remove_next(&mut cursor) {
             match self.requests.at(slot).state {
                 State::Settled => {
-                    let session = &mut self.sessions[key as usize];
-                    (session.takes_since, session.has_confirmed) = (now, true);
+                    self.sessions[key].replies.confirmed(now);
                 }
                 // A worker that had it is given another one, which may be this client's.
                 _ => self.withdraw(now, slot),
@@ -288,7 +282,7 @@ impl Core {
         let Some(key) = self.numbered_session(peer) else {
             return self.disconnect(now, peer, "a client says who it is before it cancels anything");
         };
-        let Some(slot) = self.sessions[key as usize].requests.get(number) else { return };
+        let Some(slot) = self.sessions[key].requests.get(number) else { return };
         if self.requests.at(slot).state != State::Settled {
             self.withdraw(now, slot);
             self.settle(slot, Status::CANCELLED, Body::from("cancelled by its client").into());
@@ -297,7 +291,7 @@ impl Core {
 
     /// A client's connection is gone.
     pub(super) fn client_gone(&mut self, now: Millis, key: SessionKey) {
-        let session = &mut self.sessions[key as usize];
+        let session = &mut self.sessions[key];
         session.peer = None;
         session.absent_since = now;
         session.blocked = false;
@@ -315,7 +309,7 @@ impl Core {
 
     /// Forgets a client. What stock workers have of its requests they finish, and nobody hears of it.
     pub(super) fn remove_session(&mut self, now: Millis, key: SessionKey) {
-        let mut slots: Vec<u32> = self.sessions[key as usize].requests.slots().collect();
+        let mut slots: Vec<u32> = self.sessions[key].requests.slots().collect();
         // First what waits: a worker that becomes free must not be given more of this client's.
         slots.sort_unstable_by_key(|&slot| {
             let request = self.requests.at(slot);
@@ -328,20 +322,17 @@ impl Core {
             }
             self.forget(slot);
         }
-        let session = self.sessions.remove(key as usize);
+        let session = self.sessions.remove(key);
         if session.paused {
-            self.paused.retain(|(paused, _)| *paused != key);
+            self.paused.remove(key);
         }
         // Somebody has come by the name of what was stored, and couldn't be kept.
         if let Some(peer) = session.peer {
-            self.set_role(peer, Role::None);
+            self.roles.set(peer, Role::None);
             self.actions.push(Action::Disconnect { peer, reason: "what was stored under this name could not be kept" });
         }
         let gaps = session.confirmed.gaps();
         self.bytes -= gaps * GAP_BYTES;
-        self.freed |= gaps > 0;
-        if let Some(client) = session.client {
-            self.session_by_client.remove(&client);
-        }
+        self.paused.memory_freed |= gaps > 0;
     }
 }

@@ -53,7 +53,7 @@ impl Core {
             kept_for.as_ref().map_or(String::new(), |aside| format!("; kept for {}", String::from_utf8_lossy(aside)));
         let reason = format!("given up: {attempts} workers went while they had it{kept}");
         let request = self.requests.at(slot);
-        let (number, client) = (request.number, self.sessions[request.session as usize].client);
+        let (number, client) = (request.number, self.sessions[request.session].client);
         let service = self.services.at(request.service).name.clone();
         self.actions.push(Action::GaveUp { client, number, service, attempts, kept_for });
         self.settle(slot, Status::ATTEMPTS_USED_UP, Body::from(reason.as_str()).into());
@@ -75,7 +75,7 @@ impl Core {
             && aside.bytes + REQUEST_BYTES + bytes <= settings.dead_letter_bytes_max()
             && aside.large_bytes.saturating_add(body.large_bytes()) <= settings.large_bytes_max / 4
             && self.admit_shared(&service, bytes).is_ok();
-        if !has_room || self.session_by_client.contains_key(&client) {
+        if !has_room || self.sessions.find(client).is_some() {
             return None;
         }
         let session = self.absent_session(now, client);
@@ -101,7 +101,7 @@ impl Core {
         self.dead_letters.requests += 1;
         self.dead_letters.bytes += bytes;
         self.dead_letters.large_bytes += large_bytes;
-        let session = &mut self.sessions[session as usize];
+        let session = &mut self.sessions[session];
         session.is_dead_letter = true;
         // Nobody waits for a reply.
         session.one_reply = false;
@@ -123,9 +123,9 @@ impl Core {
         let kept = self.settings.journal_retention_ms;
         let aside = || self.sessions.iter().filter(|(_, session)| session.is_dead_letter);
         let over = aside().filter(|(_, session)| now.saturating_sub(session.absent_since) > kept);
-        let over: Vec<SessionKey> = over.map(|(key, _)| key as SessionKey).collect();
+        let over: Vec<SessionKey> = over.map(|(key, _)| key).collect();
         let next = self.dead_letters.next;
-        let postpone = aside().map(|(key, session)| (key as SessionKey, session.parked.len > 0));
+        let postpone = aside().map(|(key, session)| (key, session.parked.len > 0));
         let again = postpone.filter(|&(key, is_put_off)| is_put_off && key >= next).map(|(key, _)| key);
         let again: Vec<SessionKey> = again.take(RETRIES_PER_SECOND).collect();
         // The others have their turn a second later.
@@ -133,7 +133,7 @@ impl Core {
         over.into_iter().for_each(|key| self.remove_session(now, key));
         for key in again {
             // Its time may be over.
-            if self.sessions.contains(key as usize) {
+            if self.sessions.contains(key) {
                 self.unpark_all(now, key);
             }
         }
@@ -141,7 +141,7 @@ impl Core {
 
     #[inline]
     pub(super) fn is_dead_letter(&self, slot: u32) -> bool {
-        self.sessions[self.requests.at(slot).session as usize].is_dead_letter
+        self.sessions[self.requests.at(slot).session].is_dead_letter
     }
 
     /// A worker that was to look after a request couldn't. It stays, and is given to one again, but not at once: whoever can't now
@@ -150,7 +150,7 @@ impl Core {
     pub(super) fn postpone(&mut self, slot: u32) {
         let request = self.requests.at_mut(slot);
         request.state = State::Parked;
-        let session = &mut self.sessions[request.session as usize];
+        let session = &mut self.sessions[request.session];
         self.requests.push_back(&mut session.parked, slot);
     }
 }

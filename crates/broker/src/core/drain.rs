@@ -1,25 +1,44 @@
-//! The end of a broker that is told to: no more requests are taken, what has been taken still goes to workers, and clients are sent to
-//! another broker, if they have one.
+//! Drain: a stopping broker takes no more requests, still gives workers what it has, and sends numbered clients to another broker.
 
 use super::requests::State;
 use super::settings::Millis;
-use super::{Action, Core, Peer};
+use super::{Action, Core, Peer, SessionKey};
 use towpath_requests::body::Body;
 use towpath_requests::numbered::Status;
 
 pub(super) const STOPPING: &str = "the broker is stopping";
 
-/// Why a request ends that a worker has, or had, when the broker ends.
-const ENDED: &str = "the broker ended before its worker";
+/// Reason for a stock client whose request was dispatched when the broker ended.
+const ENDED: &str = "the broker ended before its worker replied";
+
+/// Whether the broker is stopping, and which clients leave.
+#[derive(Debug, Default)]
+pub(super) struct Drain {
+    is_stopping: bool,
+    /// Numbered clients that were refused because of that. Each leaves when it has nothing left here.
+    leaving: Vec<SessionKey>,
+}
+
+impl Drain {
+    #[inline]
+    pub fn is_stopping(&self) -> bool {
+        self.is_stopping
+    }
+
+    #[inline]
+    pub fn is_any_leaving(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+}
 
 impl Core {
-    /// Stops taking requests. What has been taken still goes to workers.
+    /// Stops taking requests. Those already taken still go to workers.
     pub fn stop(&mut self) {
-        self.stopping = true;
-        for (_, worker) in &self.workers {
+        self.drain.is_stopping = true;
+        for (_, worker) in self.workers.iter() {
             self.actions.push(Action::Leave { peer: worker.peer });
         }
-        for (_, session) in &mut self.sessions {
+        for (_, session) in self.sessions.iter_mut() {
             if let (None, Some(peer), false) = (session.client, session.peer, session.paused) {
                 session.paused = true;
                 self.actions.push(Action::Pause { peer, paused: true });
@@ -27,26 +46,25 @@ impl Core {
         }
     }
 
-    /// Whether no worker holds anything and nothing that waits could be given to one.
+    /// Whether no worker has a request and every entry is on the disk.
     pub fn is_idle(&self) -> bool {
         self.workers.iter().all(|(_, worker)| worker.held.len == 0) && self.durability.is_settled()
     }
 
-    /// A numbered client was refused because the broker is stopping. Its other requests come to their end here, and then it has no
-    /// reason to stay, and may have another broker to go to.
+    /// A numbered client was refused. If the broker is stopping, the client leaves when its other requests have ended.
     pub(super) fn leave_when_done(&mut self, peer: Peer) {
-        if let (true, Some(key)) = (self.stopping, self.numbered_session(peer))
-            && !std::mem::replace(&mut self.sessions[key as usize].is_leaving, true)
+        if let (true, Some(key)) = (self.drain.is_stopping, self.numbered_session(peer))
+            && !std::mem::replace(&mut self.sessions[key].is_leaving, true)
         {
-            self.leaving.push(key);
+            self.drain.leaving.push(key);
         }
     }
 
-    /// Sends away those that were refused, and have nothing left here.
+    /// Sends away the leaving clients that have nothing left here.
     pub(super) fn send_away(&mut self, now: Millis) {
-        let mut leaving = std::mem::take(&mut self.leaving);
+        let mut leaving = std::mem::take(&mut self.drain.leaving);
         leaving.retain(|&key| {
-            let Some(session) = self.sessions.get_mut(key as usize).filter(|session| session.is_leaving) else {
+            let Some(session) = self.sessions.get_mut(key).filter(|session| session.is_leaving) else {
                 return false;
             };
             let Some(peer) = session.peer else {
@@ -60,16 +78,16 @@ impl Core {
             self.actions.push(Action::SendAway { peer, reason: STOPPING });
             false
         });
-        self.leaving = leaving;
+        self.drain.leaving = leaving;
     }
 
-    /// The broker ends now: stock clients, which can't ask again for what has no outcome, are told that it has none.
+    /// The broker ends now. Ends the requests of stock clients, which can't ask again.
     pub fn end_stock_requests(&mut self, now: Millis) {
         let stock = self.sessions.iter().filter(|(_, session)| session.client.is_none());
         let slots: Vec<u32> = stock.flat_map(|(_, session)| session.requests.slots()).collect();
         for slot in slots {
             match self.requests.at(slot).state {
-                // Its worker is given nothing else in the place of it: there is no time left for that.
+                // Its worker gets no other request: there is no time left for one.
                 State::Held(worker, _) => {
                     self.release_from_worker(worker, slot);
                     self.requests.at_mut(slot).state = State::Detached;

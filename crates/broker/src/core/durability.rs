@@ -130,7 +130,7 @@ impl Core {
         let id = self.durability.last_id;
         let request = self.requests.at_mut(slot);
         request.journal_id = id;
-        let session = &mut self.sessions[request.session as usize];
+        let session = &mut self.sessions[request.session];
         session.is_journalled = true;
         let entry = Entry::Accepted {
             id,
@@ -257,7 +257,7 @@ impl Core {
     fn refuse_taken(&mut self, now: Millis, slot: u32) {
         self.withdraw(now, slot);
         let request = self.requests.at(slot);
-        if let Some(peer) = self.sessions[request.session as usize].peer {
+        if let Some(peer) = self.sessions[request.session].peer {
             let Refusal { status, retry_ms, reason } = NO_JOURNAL;
             self.counters.refused += 1;
             self.actions.push(Action::Refused { peer, number: request.number, status, retry_ms, reason });
@@ -272,7 +272,7 @@ impl Core {
         request.may_send_outcome = true;
         let session = request.session;
         let answer = self.durability.answers.remove(&id);
-        if answer.is_none() && !self.sessions[session as usize].is_dead_letter {
+        if answer.is_none() && !self.sessions[session].is_dead_letter {
             return false;
         }
         if let Some((token, _)) = answer {
@@ -289,8 +289,8 @@ impl Core {
         self.update_request(slot, |request| (request.status, request.body) = (Status::TOO_LARGE, Body::from(NOT_KEPT)));
         let request = self.requests.at(slot);
         let (session, after) = (request.session, request.bytes());
-        self.remove_unconfirmed(session, before);
-        self.add_unconfirmed(session, after);
+        self.replies.remove_unconfirmed(&mut self.sessions[session].replies, before);
+        self.replies.add_unconfirmed(&mut self.sessions[session].replies, after);
         let request = self.requests.at(slot);
         if request.journal_id != 0 {
             self.journal_finished(slot);
@@ -301,7 +301,7 @@ impl Core {
 
     fn send_accepted(&mut self, run: Option<(SessionKey, u64, u32)>) {
         if let Some((session, first, count)) = run
-            && let Some(peer) = self.sessions.get(session as usize).and_then(|session| session.peer)
+            && let Some(peer) = self.sessions.get(session).and_then(|session| session.peer)
         {
             self.actions.push(Action::Accepted { peer, first, count });
         }
@@ -325,9 +325,9 @@ impl Core {
             (request.state, request.status, request.body, request.expires) = (State::Settled, status, reply, NEVER);
         }
         let (bytes, large_bytes) = (request.bytes(), request.body.large_bytes());
-        self.next_expiry = self.next_expiry.min(request.expires);
+        self.deadlines.expires_at(request.expires);
         self.bytes += bytes;
-        let state = &mut self.sessions[session as usize];
+        let state = &mut self.sessions[session];
         state.is_journalled = true;
         state.bytes += bytes;
         state.requests.insert(number, slot);
@@ -336,7 +336,7 @@ impl Core {
             self.mark_dead_letter(session, bytes, large_bytes);
         }
         if is_settled {
-            self.add_unconfirmed(session, bytes);
+            self.replies.add_unconfirmed(&mut self.sessions[session].replies, bytes);
         } else {
             self.enqueue(slot, false);
         }
@@ -349,16 +349,14 @@ impl Core {
     }
 
     pub(super) fn absent_session(&mut self, now: Millis, client: ClientId) -> SessionKey {
-        if let Some(&key) = self.session_by_client.get(&client) {
+        if let Some(key) = self.sessions.find(client) {
             return key;
         }
         let mut session = Session::new(Some(client), None);
         session.absent_since = now;
         // Until it comes by itself, if it ever does, there is nobody to take parts.
         session.one_reply = true;
-        let key = self.sessions.insert(session) as SessionKey;
-        self.session_by_client.insert(client, key);
-        key
+        self.sessions.insert(session)
     }
 
     /// Keeps a request, and later its reply, under a name that nobody can guess. When it is on the disk, the broker's own
@@ -366,7 +364,7 @@ impl Core {
     pub fn store(&mut self, now: Millis, name: ClientId, service: &[u8], body: Body, token: Token, answer: Body) {
         // It is bounded as what clients hold themselves, since nobody may ever ask for it.
         let refusal = self.admit(None, service, body.memory_bytes(), true).err().map(|refusal| refusal.reason);
-        let is_taken = self.session_by_client.contains_key(&name);
+        let is_taken = self.sessions.find(name).is_some();
         if let Some(reason) = refusal.or(is_taken.then_some("the name is taken; ask again for another")) {
             return self.built_in_reply(&token, Status::OK, failed(reason));
         }
@@ -377,8 +375,8 @@ impl Core {
 
     /// Where a stored request is; `None`: there is none of that name.
     pub fn stored(&self, name: ClientId) -> Option<StoredState> {
-        let &key = self.session_by_client.get(&name)?;
-        let slot = self.sessions[key as usize].requests.get(STORED_NUMBER)?;
+        let key = self.sessions.find(name)?;
+        let slot = self.sessions[key].requests.get(STORED_NUMBER)?;
         let request = self.requests.at(slot);
         Some(match request.state {
             State::Settled if request.may_send_outcome => StoredState::Done(request.status, request.body.clone()),
@@ -388,7 +386,7 @@ impl Core {
 
     /// Whether an earlier process has kept a request under this name.
     pub fn was_restored(&self, name: ClientId) -> bool {
-        let session = self.session_by_client.get(&name).map(|&key| &self.sessions[key as usize]);
+        let session = self.sessions.find(name).map(|key| &self.sessions[key]);
         let slot = session.and_then(|session| session.requests.get(STORED_NUMBER));
         slot.is_some_and(|slot| (1..=self.durability.restored_id).contains(&self.requests.at(slot).journal_id))
     }
@@ -397,7 +395,7 @@ impl Core {
     pub fn numbered_request_of(&self, token: &Token) -> Option<(ClientId, u64)> {
         let ticket = Ticket::read(token);
         let request = self.requests.find(ticket.slot, ticket.generation)?;
-        Some((self.sessions[request.session as usize].client?, request.number))
+        Some((self.sessions[request.session].client?, request.number))
     }
 
     /// Whether an answer of so many bytes, which isn't in memory yet, may be brought there for a numbered client's request: beside
@@ -406,7 +404,7 @@ impl Core {
         let ticket = Ticket::read(token);
         let settings = &self.settings;
         self.requests.find(ticket.slot, ticket.generation).is_some_and(|request| {
-            let unconfirmed = self.sessions[request.session as usize].reply_bytes;
+            let unconfirmed = self.sessions[request.session].replies.unconfirmed();
             (unconfirmed == 0 || unconfirmed + bytes <= settings.client_bytes_max)
                 // Who asks and goes away leaves them here for a while. That must not keep others from being served.
                 && self.bytes + bytes <= (settings.bytes_max / 2).max(BODY_BYTES_MAX)
@@ -421,9 +419,9 @@ impl Core {
     /// Forgets a stored request, if there is one of that name. The broker's own request `token` is answered when a crash can't bring
     /// it back: neither this time's nor an earlier time's forgetting of the name may be on its way to the disk then.
     pub fn close_stored(&mut self, now: Millis, name: ClientId, token: Token, answer: Body) {
-        if let Some(&key) = self.session_by_client.get(&name)
-            && self.sessions[key as usize].requests.get(STORED_NUMBER).is_some()
-            && self.sessions[key as usize].peer.is_none()
+        if let Some(key) = self.sessions.find(name)
+            && self.sessions[key].requests.get(STORED_NUMBER).is_some()
+            && self.sessions[key].peer.is_none()
         {
             self.remove_session(now, key);
         }

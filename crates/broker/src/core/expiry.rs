@@ -15,6 +15,40 @@ const ABSENCE_GRAIN: Millis = 1_000;
 
 const TOO_SLOW: &str = "a worker took longer for a request than it may";
 
+/// When [`Core::tick`] next has something to do for requests, heartbeats and absent clients.
+#[derive(Debug)]
+pub(super) struct Deadlines {
+    /// No request expires before this, and no worker exceeds the busy timeout.
+    expiry: Millis,
+    last_sweep: Millis,
+    heartbeat: Millis,
+    absence_check: Millis,
+}
+
+impl Default for Deadlines {
+    fn default() -> Deadlines {
+        Deadlines { expiry: NEVER, last_sweep: 0, heartbeat: 0, absence_check: 0 }
+    }
+}
+
+impl Deadlines {
+    /// A request expires, or its worker has to reply, at this time.
+    #[inline]
+    pub fn expires_at(&mut self, at: Millis) {
+        self.expiry = self.expiry.min(at);
+    }
+
+    /// The earliest time for a sweep over so many requests.
+    fn next_sweep(&self, requests: usize) -> Millis {
+        self.last_sweep + SWEEP_GRAIN.max((requests / SWEPT_PER_MILLISECOND) as Millis)
+    }
+
+    fn next(&self, requests: usize) -> Millis {
+        let sweep = if self.expiry == NEVER { NEVER } else { self.expiry.max(self.next_sweep(requests)) };
+        sweep.min(self.heartbeat).min(self.absence_check)
+    }
+}
+
 impl Core {
     /// Does what is due. To be called after every batch of events: it costs next to nothing when nothing is due.
     #[inline]
@@ -22,24 +56,24 @@ impl Core {
         if self.may_resume() {
             self.resume_clients();
         } else {
-            self.freed = false;
+            self.paused.memory_freed = false;
         }
-        if !self.leaving.is_empty() {
+        if self.drain.is_any_leaving() {
             self.send_away(now);
         }
         self.retry_waiting_services(now);
-        if now >= self.next_expiry && now >= self.next_sweep() {
+        if now >= self.deadlines.expiry && now >= self.deadlines.next_sweep(self.requests.len()) {
             self.sweep(now);
         }
-        if now >= self.next_heartbeat {
-            self.next_heartbeat = now.saturating_add(self.settings.heartbeat_ms);
+        if now >= self.deadlines.heartbeat {
+            self.deadlines.heartbeat = now.saturating_add(self.settings.heartbeat_ms);
             self.heartbeats(now);
         }
-        if now >= self.next_rest_end {
+        if now >= self.workers.next_rest_end {
             self.end_rests(now);
         }
-        if now >= self.next_absence_check {
-            self.next_absence_check = now + ABSENCE_GRAIN;
+        if now >= self.deadlines.absence_check {
+            self.deadlines.absence_check = now + ABSENCE_GRAIN;
             self.check_absent(now);
             self.check_held_back(now);
             self.retry_dead_letters(now);
@@ -51,17 +85,12 @@ impl Core {
         if self.may_resume() {
             return 0;
         }
-        let sweep = if self.next_expiry == NEVER { NEVER } else { self.next_expiry.max(self.next_sweep()) };
-        sweep.min(self.next_heartbeat).min(self.next_absence_check).min(self.next_rest_end)
-    }
-
-    fn next_sweep(&self) -> Millis {
-        self.last_sweep + SWEEP_GRAIN.max((self.requests.len() / SWEPT_PER_MILLISECOND) as Millis)
+        self.deadlines.next(self.requests.len()).min(self.workers.next_rest_end)
     }
 
     /// One look at all requests instead of a timer each: the earliest deadline tells when it is worth it.
     fn sweep(&mut self, now: Millis) {
-        self.last_sweep = now;
+        self.deadlines.last_sweep = now;
         let busy = self.settings.busy_timeout_ms;
         let (mut expired, mut too_slow, mut next) = (Vec::new(), Vec::new(), NEVER);
         for (slot, request) in self.requests.iter() {
@@ -70,7 +99,7 @@ impl Core {
                 (State::Held(worker, _), Some(busy)) => {
                     let until = request.since.saturating_add(busy);
                     if until <= now {
-                        too_slow.push((self.workers[worker as usize].peer, worker, slot, request.generation));
+                        too_slow.push((self.workers[worker].peer, worker, slot, request.generation));
                     }
                     if until <= now { NEVER } else { until }
                 }
@@ -82,7 +111,7 @@ impl Core {
                 next = next.min(request.expires).min(busy_until);
             }
         }
-        self.next_expiry = next;
+        self.deadlines.expiry = next;
         too_slow.sort_unstable();
         for &(_, worker, ..) in &too_slow {
             // Nor are they given what others of them had, or what takes the place of an expired one.
@@ -106,7 +135,7 @@ impl Core {
         }
         for its in too_slow.chunk_by(|(one, ..), (other, ..)| one == other) {
             let &[(peer, worker, ..), ..] = its else { continue };
-            if self.workers.get(worker as usize).is_some_and(|worker| worker.kind == Kind::Numbered) {
+            if self.workers.get(worker).is_some_and(|worker| worker.kind == Kind::Numbered) {
                 // What hangs there would otherwise keep its place on the worker's next connection too.
                 for &(.., slot, generation) in its {
                     let request = self.requests.find(slot, generation);
@@ -119,7 +148,7 @@ impl Core {
         }
         if let Some(busy) = busy {
             // What went to other workers has a new deadline.
-            self.next_expiry = self.next_expiry.min(now.saturating_add(busy));
+            self.deadlines.expires_at(now.saturating_add(busy));
         }
     }
 
@@ -128,7 +157,7 @@ impl Core {
         let timeout = self.settings.heartbeat_ms.saturating_mul(Millis::from(self.settings.liveness));
         let busy = self.settings.busy_timeout_ms;
         let mut gone = Vec::new();
-        for (_, worker) in &self.workers {
+        for (_, worker) in self.workers.iter() {
             if worker.kind != Kind::Stock {
                 continue;
             }
@@ -160,14 +189,14 @@ impl Core {
                     self.settings.absent_client_ms
                 };
                 let gone = session.requests.is_empty() || now.saturating_sub(session.absent_since) > kept;
-                (session.absent_since, key as SessionKey, gone)
+                (session.absent_since, key, gone)
             })
             .collect();
         let too_many = absent.len().saturating_sub(self.settings.absent_clients_max);
         absent.sort_unstable();
         for (index, (_, key, gone)) in absent.into_iter().enumerate() {
             // What is in the journal was promised: only its time ends it.
-            if gone || (index < too_many && !self.sessions[key as usize].is_journalled) {
+            if gone || (index < too_many && !self.sessions[key].is_journalled) {
                 self.remove_session(now, key);
             }
         }

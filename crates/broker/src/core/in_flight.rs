@@ -1,16 +1,17 @@
-//! How much peers are given at a time: what there is may be more than a connection should have waiting for it.
+//! In-flight windows: how many bytes a peer is sent before it has taken some.
 //!
-//! A worker may have credit for thousands of requests, and a client may come back to thousands of outcomes. What they can't be given
-//! yet waits here, where it is anyway, and not in their connections: there it would be a copy, and nobody could tell any more who
-//! doesn't read from who had no time to.
+//! A worker may have credit for thousands of requests, and a client may reconnect to thousands of outcomes. Beyond the window they stay
+//! here, where they are anyway: queued in the connection they would be a copy, and a slow consumer would look like one that had no time
+//! to read yet.
 
+use super::roles::Role;
 use super::settings::{Millis, Settings};
-use super::{Core, Role, SessionKey};
+use super::{Core, Peer, SessionKey};
 
-/// What a record costs beside its body.
+/// Bytes that a record counts beside its body.
 const RECORD_BYTES: usize = 64;
 
-/// What a peer was given since it was last known to take more.
+/// Bytes sent to one peer since its window last opened.
 #[derive(Debug, Default)]
 pub(super) struct InFlightWindow {
     bytes: usize,
@@ -18,58 +19,75 @@ pub(super) struct InFlightWindow {
 }
 
 impl InFlightWindow {
-    /// It gets nothing more for now.
+    /// Whether the peer is sent nothing more for now.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.is_full
     }
 
-    /// Counts a record with a body of so many bytes; tells whether it was the one that was enough.
-    #[inline]
-    pub fn add(&mut self, body_bytes: usize, all: &mut InFlightWindows) -> bool {
-        let bytes = body_bytes + RECORD_BYTES;
-        self.bytes += bytes;
-        all.bytes += bytes;
-        (self.bytes > all.most_of_one || all.bytes > all.most) && !std::mem::replace(&mut self.is_full, true)
-    }
-
-    /// It takes more.
+    /// Opens the window: the peer takes more.
     pub fn reset(&mut self) {
         *self = InFlightWindow::default();
     }
 }
 
-/// What all peers were given since it was last sent, and how much they are to be.
+/// The limits of the windows, the bytes sent to all peers since the last flush, and the peers whose windows are full.
 #[derive(Debug)]
 pub(super) struct InFlightWindows {
     bytes: usize,
-    most: usize,
-    most_of_one: usize,
+    bytes_max: usize,
+    peer_bytes_max: usize,
+    full: Vec<Peer>,
 }
 
 impl InFlightWindows {
-    /// A quarter of all memory for all, but at least as much as for one.
+    /// All peers together get a quarter of the memory, but at least one window.
     pub fn new(settings: &Settings) -> InFlightWindows {
-        let most_of_one = settings.window_bytes_max;
-        InFlightWindows { bytes: 0, most: most_of_one.max(settings.bytes_max / 4), most_of_one }
+        let peer_bytes_max = settings.window_bytes_max;
+        let bytes_max = peer_bytes_max.max(settings.bytes_max / 4);
+        InFlightWindows { bytes: 0, bytes_max, peer_bytes_max, full: Vec::new() }
+    }
+
+    /// Counts a record for `peer`. The one that fills the window is sent too.
+    #[inline]
+    pub fn add(&mut self, peer: Peer, window: &mut InFlightWindow, body_bytes: usize) {
+        let bytes = body_bytes + RECORD_BYTES;
+        window.bytes += bytes;
+        self.bytes += bytes;
+        if (window.bytes > self.peer_bytes_max || self.bytes > self.bytes_max)
+            && !std::mem::replace(&mut window.is_full, true)
+        {
+            self.full.push(peer);
+        }
+    }
+
+    /// Peers whose windows may be opened now that everything is sent. Some may have gone since.
+    fn take_full(&mut self) -> Vec<Peer> {
+        self.bytes = 0;
+        std::mem::take(&mut self.full)
+    }
+
+    /// Whether no window waits for a flush.
+    #[cfg(test)]
+    pub fn none_is_full(&self) -> bool {
+        self.full.is_empty()
     }
 }
 
 impl Core {
-    /// So many bytes are as much as one peer is to be given at a time: what a connection takes. It is less where much waits for all.
+    /// Sets the window of a peer: as much as a connection queues. It shrinks while much is queued for all.
     pub fn set_window_bytes_max(&mut self, bytes: usize) {
-        self.windows.most_of_one = bytes.min(self.settings.window_bytes_max);
+        self.windows.peer_bytes_max = bytes.min(self.settings.window_bytes_max);
     }
 
-    /// What has been given so far is sent, or [`Core::peer_blocked`] was called. Those that had enough for one time get more, unless
-    /// they are blocked. Tells whether that was so for any: then there is more to do and to send.
+    /// Everything so far has been sent, or [`Core::peer_blocked`] was called. Opens full windows of peers that aren't blocked. Returns
+    /// whether there were any: then there are new actions.
     pub fn flushed(&mut self, now: Millis) -> bool {
         let mut any = false;
-        self.windows.bytes = 0;
-        for peer in std::mem::take(&mut self.full) {
-            match self.role(peer) {
-                Role::Client(key) if !self.sessions[key as usize].blocked => self.open_client_window(key),
-                Role::Worker(key) if !self.workers[key as usize].blocked => self.open_worker_window(now, key),
+        for peer in self.windows.take_full() {
+            match self.roles.get(peer) {
+                Role::Client(key) if !self.sessions[key].blocked => self.open_client_window(key),
+                Role::Worker(key) if !self.workers[key].blocked => self.open_worker_window(now, key),
                 _ => continue,
             }
             any = true;
@@ -77,59 +95,81 @@ impl Core {
         any
     }
 
-    /// Tells a numbered client an outcome, if it is there, as soon as it takes it.
+    /// Sends a numbered client an outcome, or notes it as pending until the window opens. Does nothing if the client is absent.
     #[inline]
     pub(super) fn send_outcome(&mut self, slot: u32) {
         let request = self.requests.at(slot);
-        let session = &mut self.sessions[request.session as usize];
+        let session = &mut self.sessions[request.session];
         let Some(peer) = session.peer else { return };
         if session.window.is_full() {
-            // Once is enough, however often it asks.
+            // Listed once, however often the client asks.
             if !request.outcome_pending {
                 self.requests.push_back(&mut session.pending_outcomes, slot);
                 self.requests.at_mut(slot).outcome_pending = true;
             }
             return;
         }
-        if session.window.add(request.body.memory_bytes(), &mut self.windows) {
-            self.full.push(peer);
-        }
+        self.windows.add(peer, &mut session.window, request.body.memory_bytes());
         self.queue_reply(peer, slot);
     }
 
-    /// A client takes more outcomes.
+    /// Opens a client's window and sends pending outcomes until it is full.
     pub(super) fn open_client_window(&mut self, key: SessionKey) {
-        self.sessions[key as usize].window.reset();
-        while !self.sessions[key as usize].window.is_full()
-            && let Some(slot) = self.sessions[key as usize].pending_outcomes.first()
+        self.sessions[key].window.reset();
+        while !self.sessions[key].window.is_full()
+            && let Some(slot) = self.sessions[key].pending_outcomes.first()
         {
             self.clear_pending_outcome(key, slot);
             self.send_outcome(slot);
         }
     }
 
-    /// A client's connection is gone: on the next one it asks again for what it doesn't have.
+    /// Forgets which outcomes are pending: the connection is gone, and on the next one the client asks again.
     pub(super) fn forget_pending_outcomes(&mut self, key: SessionKey) {
-        while let Some(slot) = self.sessions[key as usize].pending_outcomes.first() {
+        while let Some(slot) = self.sessions[key].pending_outcomes.first() {
             self.clear_pending_outcome(key, slot);
         }
-        self.sessions[key as usize].window.reset();
+        self.sessions[key].window.reset();
     }
 
-    /// Takes a request out of those whose outcome waits to be told, if it is there.
+    /// Removes a request from the pending outcomes, if it is one of them.
     #[inline]
     pub(super) fn clear_pending_outcome(&mut self, key: SessionKey, slot: u32) {
         if std::mem::take(&mut self.requests.at_mut(slot).outcome_pending) {
-            self.requests.unlink(&mut self.sessions[key as usize].pending_outcomes, slot);
+            self.requests.unlink(&mut self.sessions[key].pending_outcomes, slot);
         }
     }
 
-    /// Panics if a list isn't what it should be: for [`Core::check`].
+    /// Part of [`Core::check`].
     pub(super) fn check_windows(&self) {
         let listed: usize = self.sessions.iter().map(|(_, session)| session.pending_outcomes.len).sum();
         assert_eq!(listed, self.requests.iter().filter(|(_, request)| request.outcome_pending).count());
-        for (_, session) in &self.sessions {
+        for (_, session) in self.sessions.iter() {
             assert!(session.pending_outcomes.len == 0 || (session.window.is_full() && session.peer.is_some()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_fills_by_its_own_bytes_or_those_of_all() {
+        let settings = Settings { window_bytes_max: 1_000, bytes_max: 8_000, ..Settings::default() };
+        let mut windows = InFlightWindows::new(&settings);
+        let (mut one, mut other) = (InFlightWindow::default(), InFlightWindow::default());
+        windows.add(1, &mut one, 900);
+        assert!(!one.is_full());
+        // The one that fills it is sent too; the peer is listed once.
+        windows.add(1, &mut one, 900);
+        windows.add(1, &mut one, 0);
+        assert!(one.is_full());
+        windows.add(2, &mut other, 0);
+        assert!(other.is_full(), "a quarter of the memory is in flight");
+        assert_eq!(windows.take_full(), [1, 2]);
+        other.reset();
+        windows.add(2, &mut other, 900);
+        assert!(!other.is_full() && windows.none_is_full());
     }
 }

@@ -21,6 +21,7 @@ mod outcome;
 mod reply_budget;
 mod requests;
 mod requeue;
+mod roles;
 mod sequence_map;
 mod service;
 mod session;
@@ -41,20 +42,18 @@ pub use stats::{Counters, ServiceInfo, WorkerInfo};
 pub use worker::Kind;
 
 use bytes::Bytes;
-use foldhash::fast::FixedState;
 use in_flight::InFlightWindows;
 use reply_budget::ReplyBudget;
 use requests::Requests;
 use requests::State;
+use roles::{Role, Roles};
 use service::Services;
-use session::{GAP_BYTES, Session};
-use settings::NEVER;
-use slab::Slab;
-use std::collections::{HashMap, VecDeque};
+use session::Sessions;
 use std::sync::Arc;
+use token::TokenMaker;
 use towpath_requests::body::Body;
 use towpath_requests::numbered::{ClientId, Status, Token};
-use worker::Worker;
+use worker::Workers;
 
 /// A connection, as the driver counts them: a small number, used again after [`Core::peer_gone`].
 pub type Peer = u32;
@@ -211,50 +210,26 @@ pub enum Action {
     },
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Role {
-    None,
-    Client(SessionKey),
-    Worker(WorkerKey),
-}
-
 /// The broker's state.
 #[derive(Debug)]
 pub struct Core {
     settings: Settings,
     requests: Requests,
-    sessions: Slab<Session>,
-    session_by_client: HashMap<ClientId, SessionKey, FixedState>,
+    sessions: Sessions,
     services: Services,
-    workers: Slab<Worker>,
-    roles: Vec<Role>,
+    workers: Workers,
+    roles: Roles,
+    tokens: TokenMaker,
     actions: actions::ActionQueue,
     durability: durability::Durability,
     dead_letters: dead_letter::DeadLetters,
     /// Bytes of memory of all requests and replies.
     bytes: usize,
     replies: ReplyBudget,
-    /// No request expires before this.
-    next_expiry: Millis,
-    last_sweep: Millis,
-    next_heartbeat: Millis,
-    next_absence_check: Millis,
-    /// When the first of the workers that rest has rested.
-    next_rest_end: Millis,
-    /// Stock clients that aren't read, in the order of their turns, and the service of whose queue each has to wait for: by name, since keys
-    /// are given again.
-    paused: VecDeque<(SessionKey, Bytes)>,
-    /// How often one of them was looked at.
-    #[cfg(test)]
-    looks: usize,
-    /// Peers that were given as much as they get at a time.
-    full: Vec<Peer>,
+    deadlines: expiry::Deadlines,
+    paused: admission::PausedClients,
     windows: InFlightWindows,
-    /// Something was freed since paused clients were last looked at.
-    freed: bool,
-    stopping: bool,
-    /// Clients that were refused because of that, and go when nothing of theirs is here.
-    leaving: Vec<SessionKey>,
+    drain: drain::Drain,
     storage_failed: bool,
     counters: Counters,
 }
@@ -265,29 +240,20 @@ impl Core {
         let seed = settings.secret[0];
         Core {
             requests: Requests::default(),
-            sessions: Slab::new(),
-            session_by_client: HashMap::with_hasher(FixedState::with_seed(seed)),
+            sessions: Sessions::new(seed),
             services: Services::new(seed),
-            workers: Slab::new(),
-            roles: Vec::new(),
+            workers: Workers::default(),
+            roles: Roles::default(),
+            tokens: TokenMaker::new(settings.secret),
             actions: actions::ActionQueue::default(),
             durability: durability::Durability::default(),
             dead_letters: dead_letter::DeadLetters::default(),
             bytes: 0,
-            replies: ReplyBudget::default(),
-            next_expiry: settings::NEVER,
-            last_sweep: 0,
-            next_heartbeat: 0,
-            next_absence_check: 0,
-            next_rest_end: NEVER,
-            paused: VecDeque::new(),
-            #[cfg(test)]
-            looks: 0,
-            full: Vec::new(),
+            replies: ReplyBudget::new(&settings),
+            deadlines: expiry::Deadlines::default(),
+            paused: admission::PausedClients::default(),
             windows: InFlightWindows::new(&settings),
-            freed: false,
-            stopping: false,
-            leaving: Vec::new(),
+            drain: drain::Drain::default(),
             storage_failed: false,
             counters: Counters::default(),
             settings,
@@ -302,14 +268,14 @@ impl Core {
     /// A connection is gone: what a worker held goes to others, what a stock client waited for is given up, what a numbered
     /// client has here waits for it.
     pub fn peer_gone(&mut self, now: Millis, peer: Peer) {
-        match self.role(peer) {
+        match self.roles.get(peer) {
             Role::None => {}
             Role::Client(session) => {
-                self.set_role(peer, Role::None);
+                self.roles.set(peer, Role::None);
                 self.client_gone(now, session);
             }
             Role::Worker(worker) => {
-                self.set_role(peer, Role::None);
+                self.roles.set(peer, Role::None);
                 self.worker_gone(now, worker);
             }
         }
@@ -317,10 +283,10 @@ impl Core {
 
     /// The driver can't take more output for a connection, or can again.
     pub fn peer_blocked(&mut self, now: Millis, peer: Peer, blocked: bool) {
-        match self.role(peer) {
+        match self.roles.get(peer) {
             Role::None => {}
             Role::Client(session) => {
-                if let Some(state) = self.sessions.get_mut(session as usize) {
+                if let Some(state) = self.sessions.get_mut(session) {
                     state.blocked = blocked;
                     if !blocked {
                         self.open_client_window(session);
@@ -345,27 +311,15 @@ impl Core {
     /// Requests of a client that have no outcome, or one that isn't confirmed.
     #[inline]
     pub fn outstanding(&self, peer: Peer) -> usize {
-        match self.role(peer) {
-            Role::Client(key) => self.sessions[key as usize].requests.len(),
+        match self.roles.get(peer) {
+            Role::Client(key) => self.sessions[key].requests.len(),
             Role::None | Role::Worker(_) => 0,
         }
     }
 
     /// Whether a connection is a client's or a worker's.
     pub fn has_role(&self, peer: Peer) -> bool {
-        self.role(peer) != Role::None
-    }
-
-    fn role(&self, peer: Peer) -> Role {
-        self.roles.get(peer as usize).copied().unwrap_or(Role::None)
-    }
-
-    fn set_role(&mut self, peer: Peer, role: Role) {
-        let index = peer as usize;
-        if index >= self.roles.len() {
-            self.roles.resize(index + 1, Role::None);
-        }
-        self.roles[index] = role;
+        self.roles.get(peer) != Role::None
     }
 
     /// Ends a connection that broke the rules, or isn't wanted any more.
@@ -382,8 +336,8 @@ impl Core {
         let after = request.bytes();
         let session = request.session;
         self.bytes = self.bytes + after - before;
-        self.freed |= after < before;
-        if let Some(session) = self.sessions.get_mut(session as usize) {
+        self.paused.memory_freed |= after < before;
+        if let Some(session) = self.sessions.get_mut(session) {
             session.bytes = session.bytes + after - before;
         }
     }
@@ -394,15 +348,15 @@ impl Core {
         let mut bytes = 0;
         for (slot, request) in self.requests.iter() {
             bytes += request.bytes();
-            let session = &self.sessions[request.session as usize];
+            let session = &self.sessions[request.session];
             assert_eq!(session.requests.get(request.number), Some(slot));
             match request.state {
-                State::Held(worker, _) => assert!(self.workers[worker as usize].held.len > 0),
+                State::Held(worker, _) => assert!(self.workers[worker].held.len > 0),
                 State::Free => panic!("a free slot is listed"),
                 State::Waiting | State::Parked | State::Detached | State::Settled => {}
             }
         }
-        bytes += self.sessions.iter().map(|(_, session)| session.confirmed.gaps() * GAP_BYTES).sum::<usize>();
+        bytes += self.sessions.iter().map(|(_, session)| session.confirmed.gaps() * session::GAP_BYTES).sum::<usize>();
         assert_eq!(bytes, self.bytes, "the sum of all bytes");
         self.check_replies();
         let aside = self.sessions.iter().filter(|(_, session)| session.is_dead_letter && !session.requests.is_empty());
@@ -413,11 +367,13 @@ impl Core {
         let states = |wanted: fn(State) -> bool| self.requests.iter().filter(|(_, r)| wanted(r.state)).count();
         let held: usize = self.workers.iter().map(|(_, worker)| worker.held.len).sum();
         assert_eq!(held, states(|state| matches!(state, State::Held(..))));
-        assert_eq!(self.services.iter().map(|s| s.waiting.len).sum::<usize>(), states(|s| s == State::Waiting));
+        assert_eq!(self.services.iter().map(|(_, s)| s.waiting.len()).sum::<usize>(), states(|s| s == State::Waiting));
         let out = self.workers.iter().filter(|(_, worker)| worker.is_out()).count();
-        assert_eq!(out, self.services.iter().map(|service| service.workers_out).sum::<usize>());
+        assert_eq!(out, self.services.iter().map(|(_, service)| service.workers_out).sum::<usize>());
         let parked: usize = self.sessions.iter().map(|(_, session)| session.parked.len).sum();
         assert_eq!(parked, states(|state| state == State::Parked));
         self.check_windows();
+        self.sessions.check();
+        self.services.check(&self.requests);
     }
 }

@@ -20,7 +20,7 @@ const PARTS_LOST: &str = "the connection was lost in the middle of it";
 impl Core {
     pub(super) fn token_of(&self, slot: u32) -> Token {
         let request = self.requests.at(slot);
-        Ticket { slot, generation: request.generation, attempt: request.attempt }.seal(self.settings.secret)
+        self.tokens.seal(Ticket { slot, generation: request.generation, attempt: request.attempt })
     }
 
     /// The tokens of all requests.
@@ -32,28 +32,19 @@ impl Core {
     /// Puts a request that is in no list into its service's queue.
     #[inline]
     pub(super) fn enqueue(&mut self, slot: u32, at_the_front: bool) {
-        let request = self.requests.at_mut(slot);
-        request.state = State::Waiting;
-        let (bytes, large_bytes) = (request.body.memory_bytes(), request.body.large_bytes());
-        let service = self.services.at_mut(request.service);
-        service.waiting_bytes += bytes;
-        service.waiting_large_bytes += large_bytes;
+        let queue = &mut self.services.at_mut(self.requests.at(slot).service).waiting;
         if at_the_front {
-            self.requests.push_front(&mut service.waiting, slot);
+            queue.push_front(&mut self.requests, slot);
         } else {
-            self.requests.push_back(&mut service.waiting, slot);
+            queue.push_back(&mut self.requests, slot);
         }
     }
 
+    /// Takes a request out of its service's queue.
     #[inline]
     pub(super) fn dequeue(&mut self, slot: u32) {
-        let request = self.requests.at(slot);
-        let (bytes, large_bytes) = (request.body.memory_bytes(), request.body.large_bytes());
-        let service = self.services.at_mut(request.service);
-        service.waiting_bytes -= bytes;
-        service.waiting_large_bytes -= large_bytes;
-        self.requests.unlink(&mut service.waiting, slot);
-        self.freed = true;
+        self.services.at_mut(self.requests.at(slot).service).waiting.remove(&mut self.requests, slot);
+        self.paused.memory_freed = true;
     }
 
     /// Takes a request that isn't settled out of wherever it is. A worker that has it is told, or, if it can't be told, stays busy
@@ -62,14 +53,14 @@ impl Core {
         match self.requests.at(slot).state {
             State::Waiting => self.dequeue(slot),
             State::Parked => {
-                let session = &mut self.sessions[self.requests.at(slot).session as usize];
+                let session = &mut self.sessions[self.requests.at(slot).session];
                 self.requests.unlink(&mut session.parked, slot);
             }
             State::Held(key, _) => {
                 let (token, since) = (self.token_of(slot), self.requests.at(slot).since);
                 self.release_from_worker(key, slot);
                 self.requests.at_mut(slot).state = State::Detached;
-                let worker = &mut self.workers[key as usize];
+                let worker = &mut self.workers[key];
                 match worker.kind {
                     Kind::Numbered => self.actions.push(Action::CancelWork { peer: worker.peer, token }),
                     Kind::Stock => worker.abandoned.push((token, since)),
@@ -102,7 +93,7 @@ impl Core {
             return self.forget(slot);
         }
         let request = self.requests.at_mut(slot);
-        let session = &self.sessions[request.session as usize];
+        let session = &self.sessions[request.session];
         if session.client.is_none() {
             if let Some(peer) = session.peer {
                 let (envelope, body) = (request.envelope(), body.into_body());
@@ -120,7 +111,7 @@ impl Core {
         });
         let request = self.requests.at(slot);
         let (session, bytes) = (request.session, request.bytes());
-        self.add_unconfirmed(session, bytes);
+        self.replies.add_unconfirmed(&mut self.sessions[session].replies, bytes);
         if self.requests.at(slot).journal_id != 0 {
             self.journal_finished(slot);
         } else {
@@ -133,7 +124,7 @@ impl Core {
     #[inline]
     fn status_after_parts<'a>(&self, slot: u32, status: Status, body: Arriving<'a>) -> (Status, Arriving<'a>) {
         let request = self.requests.at(slot);
-        let session = &self.sessions[request.session as usize];
+        let session = &self.sessions[request.session];
         match request.parts_on {
             on if on == 0 || !status.is_ok() || session.client.is_none() => (status, body),
             on if session.is_on(on) => (Status::IN_PARTS, body),
@@ -155,7 +146,7 @@ impl Core {
     #[inline]
     pub(super) fn forget(&mut self, slot: u32) {
         let request = self.requests.at(slot);
-        self.sessions[request.session as usize].requests.remove(request.number);
+        self.sessions[request.session].requests.remove(request.number);
         self.free_request(slot);
     }
 
@@ -168,9 +159,9 @@ impl Core {
         self.bytes -= bytes;
         let key = request.session;
         if request.state == State::Settled {
-            self.remove_unconfirmed(key, bytes);
+            self.replies.remove_unconfirmed(&mut self.sessions[key].replies, bytes);
         }
-        let session = &mut self.sessions[key as usize];
+        let session = &mut self.sessions[key];
         session.bytes -= bytes;
         let request = self.requests.at(slot);
         let (service, is_dead_letter, large_bytes) =
@@ -184,16 +175,16 @@ impl Core {
         self.services.at_mut(service).live -= 1;
         self.services.remove_if_unused(service);
         self.requests.remove(slot);
-        self.freed = true;
+        self.paused.memory_freed = true;
     }
 
     /// Gives what may be executed now of what a client's unconfirmed replies held back.
     pub(super) fn unpark(&mut self, now: Millis, key: SessionKey) {
         // Half, so that it isn't parked again at once.
-        let session = &self.sessions[key as usize];
+        let session = &self.sessions[key];
         let Some(first) = session.parked.first().filter(|_| !session.is_dead_letter) else { return };
-        let expected = self.expected_of(self.requests.at(first).service, first);
-        if !self.is_held_back(now, key, 2) && !self.expects_enough_replies(now, key, expected) {
+        let expected = self.expected_reply(self.requests.at(first).service, first);
+        if !self.is_held_back(now, key, 2) && !self.replies.expects_enough(now, &self.sessions[key].replies, expected) {
             self.unpark_all(now, key);
         }
     }
@@ -201,8 +192,8 @@ impl Core {
     /// The same whatever held it back.
     pub(super) fn unpark_all(&mut self, now: Millis, key: SessionKey) {
         let mut services = Vec::new();
-        while let Some(slot) = self.sessions[key as usize].parked.first() {
-            self.requests.unlink(&mut self.sessions[key as usize].parked, slot);
+        while let Some(slot) = self.sessions[key].parked.first() {
+            self.requests.unlink(&mut self.sessions[key].parked, slot);
             self.enqueue(slot, false);
             let service = self.requests.at(slot).service;
             if services.last() != Some(&service) {
@@ -248,6 +239,6 @@ impl Core {
 
     /// Whether the outcome is kept until its client confirms it: it is one body then, in memory or in one file.
     fn keeps_outcome(&self, slot: u32) -> bool {
-        self.sessions[self.requests.at(slot).session as usize].client.is_some()
+        self.sessions[self.requests.at(slot).session].client.is_some()
     }
 }

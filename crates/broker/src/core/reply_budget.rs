@@ -1,41 +1,40 @@
-//! How much of the memory replies may take.
+//! The memory that replies may take.
 //!
-//! A request for which there is no room is refused. A reply can't be: by then the work is done, and numbered clients are promised that it
-//! is kept until they confirm it. So there are three bounds, each for when the one before it wasn't enough:
+//! A request that doesn't fit is refused. A reply can't be: the work is done, and numbered clients are promised that it is kept until
+//! they confirm it. So there are three limits, each for when the one before it wasn't enough:
 //!
-//! 1. Requests wait in their queue while replies to what workers have may need all that there is for them. Each is expected to need as
-//!    much beyond its request as those of its service needed lately.
-//! 2. A client's requests are held back while it has much here that it doesn't confirm.
-//! 3. A reply for which there is no room all the same isn't kept, and the request ends so. A quarter of the memory is for clients that
-//!    confirm what they have.
+//! 1. Requests wait in their queue while the replies to dispatched requests may need all the memory that is left. Each reply is expected
+//!    to need as much beyond its request as recent ones of its service did.
+//! 2. A client's requests are parked while it has many unconfirmed replies here.
+//! 3. A reply that doesn't fit all the same is discarded, and its request ends with a status that says so. A quarter of the memory is
+//!    reserved for clients that confirm.
 
 use super::requests::State;
-use super::session::Session;
-use super::settings::Millis;
+use super::settings::{Millis, Settings};
 use super::{Action, Core, ServiceKey, SessionKey};
 use std::collections::{HashMap, VecDeque};
 use towpath_requests::body::Body;
 use towpath_requests::numbered::Status;
 
-/// Memory that every outcome has: reasons of the broker's own that are longer than a few words.
+/// Memory that every outcome may have: the broker's own reasons are longer than a few words.
 const REASON_BYTES: usize = 64;
 
-/// Why a reply isn't kept. Short enough to take no memory beside the request's.
+/// Reason for a discarded reply. Short enough to need no memory beside the request's.
 const NO_ROOM: &str = "executed, but no room for the reply";
 
-/// By how much of the difference to what comes less is expected next time.
-const FORGETTING: usize = 64;
+/// The fraction (1/64) by which the expected size approaches a smaller reply.
+const DECAY: usize = 64;
 
-/// Who confirms none of the replies that are here for so long doesn't take them.
-const TAKES_MS: Millis = 10_000;
+/// A client that has confirmed nothing for so long, although it could, doesn't take its replies.
+const CONFIRMS_WITHIN_MS: Millis = 10_000;
 
-/// The same of a client that has never confirmed any.
-const BEGINS_MS: Millis = 1_000;
+/// The same for a client that has never confirmed anything.
+const FIRST_CONFIRM_WITHIN_MS: Millis = 1_000;
 
-/// Services that wait for room are looked at so many at a time, in turn: there may be very many.
-const SERVICES_PER_RETRY: usize = 16;
+/// Services that are looked at in one tick when they wait for memory. There may be very many.
+const SERVICES_PER_TICK: usize = 16;
 
-/// Memory that a reply is expected to need beyond its request's, in whole kibibytes: so it has its place in the request's state.
+/// Memory that a reply is expected to need beyond its request's. Whole kibibytes, so that it fits into the request's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ExpectedBytes(u16);
 
@@ -52,41 +51,209 @@ impl ExpectedBytes {
     }
 }
 
-/// The replies of a service.
+/// Replies of one service.
 #[derive(Debug, Default)]
 pub(super) struct ServiceReplies {
-    /// What they needed lately: the largest of them, fading; `None`: there was none.
-    size: Option<usize>,
-    /// Bytes that those to what workers have are expected to need beyond their requests.
+    /// Bytes that recent ones needed: the largest, decaying. `None`: there was none.
+    recent: Option<usize>,
+    /// Bytes expected for its dispatched requests.
     expected: usize,
-    /// Its requests wait until there is room for their replies.
+    /// Its requests wait for memory: it is in [`ReplyBudget::waiting`].
     waits_for_memory: bool,
 }
 
 impl ServiceReplies {
+    /// Learns from a reply of so many bytes.
     #[inline]
     pub fn observe(&mut self, bytes: usize) {
-        let expected = self.size.unwrap_or(0);
-        self.size = Some(if bytes >= expected { bytes } else { expected - (expected - bytes).div_ceil(FORGETTING) });
+        let recent = self.recent.unwrap_or(0);
+        self.recent = Some(if bytes >= recent { bytes } else { recent - (recent - bytes).div_ceil(DECAY) });
+    }
+
+    #[cfg(test)]
+    pub fn waits_for_memory(&self) -> bool {
+        self.waits_for_memory
     }
 }
 
-/// Those of all services and clients.
+/// Replies to one client.
 #[derive(Debug, Default)]
+pub(super) struct ClientReplies {
+    /// Bytes of its unconfirmed outcomes, with what their requests cost.
+    unconfirmed: usize,
+    /// Bytes expected for its dispatched requests.
+    expected: usize,
+    /// When it last confirmed something, or last had nothing to confirm.
+    idle_since: Millis,
+    has_confirmed: bool,
+}
+
+impl ClientReplies {
+    #[inline]
+    pub fn unconfirmed(&self) -> usize {
+        self.unconfirmed
+    }
+
+    /// A worker replied to one of its requests.
+    #[inline]
+    pub fn arrived(&mut self, now: Millis) {
+        if self.unconfirmed == 0 {
+            self.idle_since = now;
+        }
+    }
+
+    /// It has confirmed a reply.
+    #[inline]
+    pub fn confirmed(&mut self, now: Millis) {
+        (self.idle_since, self.has_confirmed) = (now, true);
+    }
+
+    /// Whether it confirms its replies: it has done so, and not only long ago.
+    fn is_confirming(&self, now: Millis) -> bool {
+        self.has_confirmed && self.idle_ms(now) <= CONFIRMS_WITHIN_MS
+    }
+
+    /// Whether it hasn't had the time to confirm anything yet.
+    fn is_new(&self, now: Millis) -> bool {
+        !self.has_confirmed && self.idle_ms(now) <= FIRST_CONFIRM_WITHIN_MS
+    }
+
+    /// For how long it could have confirmed something and hasn't.
+    fn idle_ms(&self, now: Millis) -> Millis {
+        if self.unconfirmed == 0 { 0 } else { now.saturating_sub(self.idle_since) }
+    }
+}
+
+/// Replies of all services to all clients, and what they may take.
+#[derive(Debug)]
 pub(super) struct ReplyBudget {
-    /// Bytes of those that are here, with what their requests cost, and that their clients haven't confirmed.
     unconfirmed: usize,
     expected: usize,
-    /// Services whose requests wait until there is room; they are looked at in turn.
-    short: VecDeque<ServiceKey>,
+    /// Services whose requests wait for memory, in the order of their turns.
+    waiting: VecDeque<ServiceKey>,
+    /// Bytes of memory of all requests and replies.
+    bytes_max: usize,
+    /// Bytes of replies to one client that confirms them.
+    client_bytes_max: usize,
+    /// Bytes of replies that every client may have, however much there is for others.
+    client_bytes_min: usize,
+    /// Size of the first reply of a service.
+    first_reply_bytes: usize,
+}
+
+impl ReplyBudget {
+    pub fn new(settings: &Settings) -> ReplyBudget {
+        ReplyBudget {
+            unconfirmed: 0,
+            expected: 0,
+            waiting: VecDeque::new(),
+            bytes_max: settings.bytes_max,
+            client_bytes_max: settings.client_bytes_max,
+            client_bytes_min: settings.bytes_max / 2048,
+            first_reply_bytes: settings.reply_bytes_expected,
+        }
+    }
+
+    /// Bytes of the next reply of a service.
+    #[inline]
+    fn expected_size(&self, service: &ServiceReplies) -> usize {
+        service.recent.unwrap_or(self.first_reply_bytes)
+    }
+
+    /// Whether a request must wait because there may be no memory for its reply. A service without dispatched requests may always have
+    /// one. If so, the service gets a turn when there is some.
+    #[inline]
+    pub fn must_wait(&mut self, key: ServiceKey, service: &mut ServiceReplies, expected: ExpectedBytes) -> bool {
+        if expected == ExpectedBytes::NOTHING {
+            return false;
+        }
+        let left = self.bytes_max.saturating_sub(self.unconfirmed);
+        let most = (self.bytes_max / 4 * 3).saturating_sub(self.unconfirmed).max(self.bytes_max / 4).min(left);
+        if service.expected == 0 || self.expected + expected.bytes() <= most {
+            return false;
+        }
+        if !std::mem::replace(&mut service.waits_for_memory, true) {
+            self.waiting.push_back(key);
+        }
+        true
+    }
+
+    /// A request is dispatched.
+    #[inline]
+    fn expect(&mut self, service: &mut ServiceReplies, client: &mut ClientReplies, expected: ExpectedBytes) {
+        self.expected += expected.bytes();
+        service.expected += expected.bytes();
+        client.expected += expected.bytes();
+    }
+
+    /// No worker has it any more.
+    #[inline]
+    fn unexpect(&mut self, service: &mut ServiceReplies, client: &mut ClientReplies, expected: ExpectedBytes) {
+        self.expected -= expected.bytes();
+        service.expected -= expected.bytes();
+        client.expected -= expected.bytes();
+    }
+
+    /// Whether enough is expected for a client that may not confirm, while memory is scarce because others don't: a little, or one reply.
+    #[inline]
+    pub fn expects_enough(&self, now: Millis, client: &ClientReplies, expected: ExpectedBytes) -> bool {
+        if expected == ExpectedBytes::NOTHING || self.unconfirmed <= self.bytes_max / 2 {
+            return false;
+        }
+        let bytes = client.unconfirmed + client.expected;
+        bytes > 0 && bytes + expected.bytes() > self.client_bytes_min && !client.is_confirming(now)
+    }
+
+    /// An outcome of so many bytes is kept until it is confirmed.
+    #[inline]
+    pub fn add_unconfirmed(&mut self, client: &mut ClientReplies, bytes: usize) {
+        self.unconfirmed += bytes;
+        client.unconfirmed += bytes;
+    }
+
+    #[inline]
+    pub fn remove_unconfirmed(&mut self, client: &mut ClientReplies, bytes: usize) {
+        self.unconfirmed -= bytes;
+        client.unconfirmed -= bytes;
+    }
+
+    /// Whether a client must confirm replies before more of its requests are dispatched. `divisor`: whether it still has more than that
+    /// fraction of the limit.
+    #[inline]
+    pub fn is_held_back(&self, now: Millis, client: &ClientReplies, divisor: usize) -> bool {
+        if client.unconfirmed <= self.client_bytes_min / divisor {
+            return false;
+        }
+        let most = match client.is_confirming(now) {
+            true => self.client_bytes_max,
+            false => {
+                let left = (self.bytes_max / 2).saturating_sub(self.unconfirmed);
+                left.max(self.client_bytes_min).min(self.client_bytes_max)
+            }
+        };
+        client.unconfirmed > most / divisor
+    }
+
+    /// Whether a reply of so many bytes fits, if it is kept until it is confirmed.
+    fn fits(&self, now: Millis, client: &ClientReplies, bytes: usize) -> bool {
+        let (all, most) = (self.unconfirmed + bytes, self.bytes_max);
+        if all <= most / 4 * 3 {
+            return true;
+        }
+        // The rest is for clients that confirm, or have nothing here to confirm. Some of it is for requests of others, as long as it isn't
+        // known who confirms.
+        let is_little = || client.unconfirmed + bytes <= 2 * self.client_bytes_min;
+        let is_new = || client.is_new(now) && all <= most / 8 * 7;
+        all <= most && (client.is_confirming(now) || client.unconfirmed == 0 || is_little() || is_new())
+    }
 }
 
 impl Core {
     /// What the reply to a request is expected to need, if it is kept.
     #[inline]
-    pub(super) fn expected_of(&self, service: ServiceKey, slot: u32) -> ExpectedBytes {
-        let size = self.services.at(service).replies.size.unwrap_or(self.settings.reply_bytes_expected);
-        // Mostly it is nothing, and the request needn't be looked at.
+    pub(super) fn expected_reply(&self, service: ServiceKey, slot: u32) -> ExpectedBytes {
+        let size = self.replies.expected_size(&self.services.at(service).replies);
+        // Mostly nothing, and the request needn't be looked at.
         if size < ExpectedBytes::UNIT {
             return ExpectedBytes::NOTHING;
         }
@@ -95,38 +262,45 @@ impl Core {
         if self.keeps_replies(request.session) { ExpectedBytes::of(bytes) } else { ExpectedBytes::NOTHING }
     }
 
-    /// Whether the outcome of a client's requests is kept until it confirms it.
+    /// Whether outcomes are kept until the client confirms them.
     fn keeps_replies(&self, key: SessionKey) -> bool {
-        let session = &self.sessions[key as usize];
+        let session = &self.sessions[key];
         session.client.is_some() && !session.is_dead_letter
     }
 
-    /// Whether a request has to wait until there is room for its reply; if so, [`Core::retry_waiting_services`] gives it to a worker then. A service
-    /// of which no worker has anything may always have one.
+    /// A request is dispatched to whose reply so many bytes are expected.
     #[inline]
-    pub(super) fn must_wait_for_memory(&mut self, key: ServiceKey, expected: ExpectedBytes) -> bool {
-        if expected == ExpectedBytes::NOTHING {
-            return false;
+    pub(super) fn expect_reply(&mut self, slot: u32, expected: ExpectedBytes) {
+        if expected != ExpectedBytes::NOTHING {
+            let request = self.requests.at(slot);
+            let service = &mut self.services.at_mut(request.service).replies;
+            self.replies.expect(service, &mut self.sessions[request.session].replies, expected);
         }
-        let most = self.settings.bytes_max;
-        let here = self.replies.unconfirmed;
-        let room = (most / 4 * 3).saturating_sub(here).max(most / 4).min(most.saturating_sub(here));
-        let service = &mut self.services.at_mut(key).replies;
-        if service.expected == 0 || self.replies.expected + expected.bytes() <= room {
-            return false;
-        }
-        if !std::mem::replace(&mut service.waits_for_memory, true) {
-            self.replies.short.push_back(key);
-        }
-        true
     }
 
-    /// Gives to workers what has waited for room, as far as there is some now.
+    /// No worker has it any more.
+    #[inline]
+    pub(super) fn unexpect_reply(&mut self, slot: u32, expected: ExpectedBytes) {
+        if expected != ExpectedBytes::NOTHING {
+            let request = self.requests.at(slot);
+            let service = &mut self.services.at_mut(request.service).replies;
+            self.replies.unexpect(service, &mut self.sessions[request.session].replies, expected);
+        }
+    }
+
+    /// Whether no more of a client's requests are dispatched: it is blocked, or has to confirm replies first.
+    #[inline]
+    pub(super) fn is_held_back(&self, now: Millis, key: SessionKey, divisor: usize) -> bool {
+        let session = &self.sessions[key];
+        session.blocked || self.replies.is_held_back(now, &session.replies, divisor)
+    }
+
+    /// Dispatches requests that have waited for memory, as far as there is some now.
     pub(super) fn retry_waiting_services(&mut self, now: Millis) {
-        let mut looks = SERVICES_PER_RETRY;
-        for _ in 0..self.replies.short.len() {
-            let Some(key) = self.replies.short.pop_front() else { return };
-            // It may be gone, or another one now.
+        let mut looks = SERVICES_PER_TICK;
+        for _ in 0..self.replies.waiting.len() {
+            let Some(key) = self.replies.waiting.pop_front() else { return };
+            // It may be gone, or its key another service's.
             let Some(service) = self.services.get_mut(key).filter(|service| service.replies.waits_for_memory) else {
                 continue;
             };
@@ -139,127 +313,38 @@ impl Core {
         }
     }
 
-    /// A worker has a request to which such a reply is expected.
-    #[inline]
-    pub(super) fn expect(&mut self, slot: u32, expected: ExpectedBytes) {
-        if expected != ExpectedBytes::NOTHING {
-            let (request, bytes) = (self.requests.at(slot), expected.bytes());
-            self.replies.expected += bytes;
-            self.services.at_mut(request.service).replies.expected += bytes;
-            self.sessions[request.session as usize].reply_bytes_expected += bytes;
-        }
+    /// Unparks requests of clients that are held back no longer: there may be more memory left than when something of theirs last changed.
+    pub(super) fn check_held_back(&mut self, now: Millis) {
+        let parked = self.sessions.iter().filter(|(_, session)| session.parked.len > 0 && !session.is_dead_letter);
+        let parked: Vec<SessionKey> = parked.map(|(key, _)| key).collect();
+        parked.into_iter().for_each(|key| self.unpark(now, key));
     }
 
-    /// No worker has it any more.
-    #[inline]
-    pub(super) fn unexpect(&mut self, slot: u32, expected: ExpectedBytes) {
-        if expected != ExpectedBytes::NOTHING {
-            let (request, bytes) = (self.requests.at(slot), expected.bytes());
-            self.replies.expected -= bytes;
-            self.services.at_mut(request.service).replies.expected -= bytes;
-            self.sessions[request.session as usize].reply_bytes_expected -= bytes;
-        }
-    }
-
-    /// Whether enough is coming to a client of which nobody knows yet whether it confirms anything, where others don't: a little, or one
-    /// reply.
-    #[inline]
-    pub(super) fn expects_enough_replies(&self, now: Millis, key: SessionKey, expected: ExpectedBytes) -> bool {
-        if expected == ExpectedBytes::NOTHING || self.replies.unconfirmed <= self.settings.bytes_max / 2 {
-            return false;
-        }
-        let session = &self.sessions[key as usize];
-        let its = session.reply_bytes + session.reply_bytes_expected;
-        its > 0 && its + expected.bytes() > self.settings.share_of_replies_min() && !session.takes_replies(now)
-    }
-
-    /// A worker replies to a request of a client's.
-    #[inline]
-    pub(super) fn note_reply(&mut self, now: Millis, session: SessionKey) {
-        let session = &mut self.sessions[session as usize];
-        if session.reply_bytes == 0 {
-            session.takes_since = now;
-        }
-    }
-
-    /// An outcome of so many bytes is kept until it is confirmed.
-    #[inline]
-    pub(super) fn add_unconfirmed(&mut self, session: SessionKey, bytes: usize) {
-        self.replies.unconfirmed += bytes;
-        self.sessions[session as usize].reply_bytes += bytes;
-    }
-
-    /// It isn't any more.
-    #[inline]
-    pub(super) fn remove_unconfirmed(&mut self, session: SessionKey, bytes: usize) {
-        self.replies.unconfirmed -= bytes;
-        self.sessions[session as usize].reply_bytes -= bytes;
-    }
-
-    /// Whether a client must confirm replies before workers are given more of its requests; with a divisor over 1, whether it must confirm
-    /// more still until they are given some again.
-    #[inline]
-    pub(super) fn is_held_back(&self, now: Millis, key: SessionKey, divisor: usize) -> bool {
-        let (session, settings) = (&self.sessions[key as usize], &self.settings);
-        if session.blocked {
-            return true;
-        }
-        if session.reply_bytes <= settings.share_of_replies_min() / divisor {
-            return false;
-        }
-        let most = match session.takes_replies(now) {
-            true => settings.client_bytes_max,
-            false => {
-                let left = (settings.bytes_max / 2).saturating_sub(self.replies.unconfirmed);
-                left.max(settings.share_of_replies_min()).min(settings.client_bytes_max)
-            }
-        };
-        session.reply_bytes > most / divisor
-    }
-
-    /// Whether there is room for a reply of so many bytes.
+    /// Whether a reply of so many bytes fits.
     #[inline]
     pub(super) fn reply_fits(&self, now: Millis, slot: u32, bytes: usize) -> bool {
         let request = self.requests.at(slot);
-        bytes <= request.body.memory_bytes().max(REASON_BYTES) || self.unconfirmed_fits(now, request.session, bytes)
+        bytes <= request.body.memory_bytes().max(REASON_BYTES)
+            || !self.keeps_replies(request.session)
+            || self.replies.fits(now, &self.sessions[request.session].replies, bytes)
     }
 
-    fn unconfirmed_fits(&self, now: Millis, key: SessionKey, bytes: usize) -> bool {
-        let (session, most) = (&self.sessions[key as usize], self.settings.bytes_max);
-        let all = self.replies.unconfirmed + bytes;
-        if all <= most / 4 * 3 || !self.keeps_replies(key) {
-            return true;
-        }
-        // What is left is for those who confirm, or have nothing here that they could confirm; and there is always some for requests of
-        // others, as long as it isn't known who confirms.
-        let is_little = || session.reply_bytes + bytes <= 2 * self.settings.share_of_replies_min();
-        let begins = || session.begins(now) && all <= most / 8 * 7;
-        all <= most && (session.takes_replies(now) || session.reply_bytes == 0 || is_little() || begins())
-    }
-
-    /// Ends a request that is in no list, and to which there was a reply.
+    /// Ends a request that is in no list, and whose reply doesn't fit.
     #[cold]
     pub(super) fn discard_reply(&mut self, slot: u32, bytes: usize) {
         let request = self.requests.at(slot);
-        let (number, client) = (request.number, self.sessions[request.session as usize].client);
+        let (number, client) = (request.number, self.sessions[request.session].client);
         let service = self.services.at(request.service).name.clone();
         self.actions.push(Action::ReplyLost { client, number, service, bytes });
         self.settle(slot, Status::NO_STORAGE, Body::from(NO_ROOM).into());
     }
 
-    /// Bytes of memory that are left for what can't be refused as a request is: half as much again as requests may have.
+    /// Bytes of memory left for what can't be refused as a request is: half as much again as requests may have.
     pub(super) fn bytes_left_beyond_requests(&self) -> usize {
         self.settings.bytes_max.saturating_add(self.settings.bytes_max / 2).saturating_sub(self.bytes)
     }
 
-    /// Looks at all clients that are held back: there may be more left than when something of theirs last changed.
-    pub(super) fn check_held_back(&mut self, now: Millis) {
-        let held_back = self.sessions.iter().filter(|(_, session)| session.parked.len > 0 && !session.is_dead_letter);
-        let held_back: Vec<SessionKey> = held_back.map(|(key, _)| key as SessionKey).collect();
-        held_back.into_iter().for_each(|key| self.unpark(now, key));
-    }
-
-    /// Panics if the sums aren't those of what is there: for [`Core::check`].
+    /// Part of [`Core::check`].
     pub(super) fn check_replies(&self) {
         let (mut of_services, mut of_sessions) = (HashMap::new(), HashMap::<_, (usize, usize)>::new());
         for (_, request) in self.requests.iter() {
@@ -273,37 +358,70 @@ impl Core {
             }
         }
         assert_eq!(of_services.values().sum::<usize>(), self.replies.expected);
-        assert_eq!(of_sessions.values().map(|its| its.0).sum::<usize>(), self.replies.unconfirmed);
-        for (key, service) in self.services.iter_by_key() {
+        assert_eq!(of_sessions.values().map(|bytes| bytes.0).sum::<usize>(), self.replies.unconfirmed);
+        for (key, service) in self.services.iter() {
             assert_eq!(of_services.get(&key).unwrap_or(&0), &service.replies.expected);
-            assert!(!service.replies.waits_for_memory || self.replies.short.contains(&key));
+            assert!(!service.replies.waits_for_memory || self.replies.waiting.contains(&key));
         }
-        for (key, session) in &self.sessions {
-            let its = of_sessions.get(&(key as SessionKey)).copied().unwrap_or_default();
-            assert_eq!(its, (session.reply_bytes, session.reply_bytes_expected));
+        for (key, session) in self.sessions.iter() {
+            let bytes = of_sessions.get(&key).copied().unwrap_or_default();
+            assert_eq!(bytes, (session.replies.unconfirmed, session.replies.expected));
         }
-    }
-
-    /// Whether requests of a service wait for room.
-    #[cfg(test)]
-    pub(super) fn waits_for_memory(&self, key: ServiceKey) -> bool {
-        self.services.at(key).replies.waits_for_memory
     }
 }
 
-impl Session {
-    /// Whether it confirms what is here for it: it has done so before, and not only long ago.
-    fn takes_replies(&self, now: Millis) -> bool {
-        self.has_confirmed && self.has_had_time(now) <= TAKES_MS
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    fn budget() -> ReplyBudget {
+        let settings = Settings { bytes_max: 64 * MIB, client_bytes_max: 32 * MIB, ..Settings::default() };
+        ReplyBudget::new(&settings)
     }
 
-    /// Whether it hasn't had the time to confirm anything yet.
-    fn begins(&self, now: Millis) -> bool {
-        !self.has_confirmed && self.has_had_time(now) <= BEGINS_MS
+    #[test]
+    fn expected_size_grows_at_once_and_decays() {
+        let (budget, mut service) = (budget(), ServiceReplies::default());
+        assert_eq!(budget.expected_size(&service), Settings::default().reply_bytes_expected);
+        service.observe(64_000);
+        assert_eq!(budget.expected_size(&service), 64_000);
+        service.observe(0);
+        assert_eq!(budget.expected_size(&service), 63_000);
+        (0..2_000).for_each(|_| service.observe(10));
+        assert_eq!(budget.expected_size(&service), 10);
     }
 
-    /// Since when it could have confirmed something, and hasn't.
-    fn has_had_time(&self, now: Millis) -> Millis {
-        if self.reply_bytes == 0 { 0 } else { now.saturating_sub(self.takes_since) }
+    #[test]
+    fn a_service_without_dispatched_requests_never_waits() {
+        let (mut budget, mut client) = (budget(), ClientReplies::default());
+        let (mut busy, mut idle) = (ServiceReplies::default(), ServiceReplies::default());
+        let expected = ExpectedBytes::of(MIB);
+        while !budget.must_wait(0, &mut busy, expected) {
+            budget.expect(&mut busy, &mut client, expected);
+        }
+        assert_eq!((budget.expected, &budget.waiting), (48 * MIB, &VecDeque::from([0])));
+        assert!(budget.must_wait(0, &mut busy, expected) && budget.waiting.len() == 1);
+        assert!(!budget.must_wait(1, &mut idle, expected));
+        budget.unexpect(&mut busy, &mut client, expected);
+        assert!(!budget.must_wait(0, &mut busy, expected));
+    }
+
+    #[test]
+    fn the_last_quarter_is_for_clients_that_confirm() {
+        let (mut budget, mut hoarder, mut other) = (budget(), ClientReplies::default(), ClientReplies::default());
+        hoarder.arrived(0);
+        budget.add_unconfirmed(&mut hoarder, 47 * MIB);
+        assert!(budget.fits(2_000, &hoarder, MIB) && !budget.fits(2_000, &hoarder, 2 * MIB));
+        assert!(budget.is_held_back(2_000, &hoarder, 1));
+        // One that has nothing yet, is new, or confirms.
+        assert!(budget.fits(2_000, &other, 17 * MIB) && !budget.fits(2_000, &other, 18 * MIB));
+        other.arrived(2_000);
+        budget.add_unconfirmed(&mut other, MIB);
+        assert!(budget.fits(3_000, &other, 7 * MIB) && !budget.fits(3_001, &other, 7 * MIB));
+        other.confirmed(4_000);
+        assert!(budget.fits(14_000, &other, 7 * MIB) && !budget.fits(14_001, &other, 7 * MIB));
+        assert!(!budget.is_held_back(14_000, &other, 1) && budget.is_held_back(14_001, &other, 1));
     }
 }

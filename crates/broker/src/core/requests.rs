@@ -297,6 +297,11 @@ impl Requests {
         (0..).zip(self.blocks.iter().flatten()).filter(|(_, request)| request.state != State::Free)
     }
 
+    /// The slots of a list, in its order.
+    pub fn listed(&self, list: &List) -> impl Iterator<Item = u32> {
+        std::iter::successors(list.first(), |&slot| Some(self.at(slot).next).filter(|&next| next != NONE))
+    }
+
     #[inline]
     pub fn push_back(&mut self, list: &mut List, slot: u32) {
         let tail = list.tail;
@@ -346,12 +351,7 @@ mod tests {
     use super::*;
 
     fn listed(requests: &Requests, list: &List) -> Vec<u32> {
-        let mut slots = Vec::new();
-        let mut slot = list.head;
-        while slot != NONE {
-            slots.push(slot);
-            slot = requests.at(slot).next;
-        }
+        let slots: Vec<u32> = requests.listed(list).collect();
         assert_eq!(slots.len(), list.len);
         assert_eq!(slots.last().copied(), list.last());
         slots

@@ -1,22 +1,86 @@
 //! Services: a queue of requests, and the workers that can take one.
 
 use super::reply_budget::ServiceReplies;
-use super::requests::List;
+use super::requests::{List, Request, Requests, State};
 use super::{ServiceKey, WorkerKey};
 use bytes::Bytes;
 use foldhash::fast::FixedState;
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
 
+/// Requests that wait for a worker of one service, first in, first out.
+#[derive(Debug, Default)]
+pub(super) struct WaitingQueue {
+    list: List,
+    bytes: usize,
+    large_bytes: u64,
+}
+
+impl WaitingQueue {
+    pub fn len(&self) -> usize {
+        self.list.len
+    }
+
+    #[inline]
+    pub fn first(&self) -> Option<u32> {
+        self.list.first()
+    }
+
+    /// Bytes of memory of their bodies.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Bytes of their bodies that aren't in memory.
+    pub fn large_bytes(&self) -> u64 {
+        self.large_bytes
+    }
+
+    #[inline]
+    pub fn push_back(&mut self, requests: &mut Requests, slot: u32) {
+        self.count(requests.at_mut(slot));
+        requests.push_back(&mut self.list, slot);
+    }
+
+    #[inline]
+    pub fn push_front(&mut self, requests: &mut Requests, slot: u32) {
+        self.count(requests.at_mut(slot));
+        requests.push_front(&mut self.list, slot);
+    }
+
+    /// Removes a request from anywhere in the queue. Its state is left to the caller.
+    #[inline]
+    pub fn remove(&mut self, requests: &mut Requests, slot: u32) {
+        let body = &requests.at(slot).body;
+        self.bytes -= body.memory_bytes();
+        self.large_bytes -= body.large_bytes();
+        requests.unlink(&mut self.list, slot);
+    }
+
+    fn check(&self, requests: &Requests) {
+        let (mut len, mut bytes, mut large_bytes) = (0, 0, 0);
+        for slot in requests.listed(&self.list) {
+            let request = requests.at(slot);
+            assert_eq!(request.state, State::Waiting);
+            (len, bytes) = (len + 1, bytes + request.body.memory_bytes());
+            large_bytes += request.body.large_bytes();
+        }
+        assert_eq!((len, bytes, large_bytes), (self.list.len, self.bytes, self.large_bytes), "a service's queue");
+    }
+
+    #[inline]
+    fn count(&mut self, request: &mut Request) {
+        request.state = State::Waiting;
+        self.bytes += request.body.memory_bytes();
+        self.large_bytes += request.body.large_bytes();
+    }
+}
+
 /// A named service.
 #[derive(Debug)]
 pub(super) struct Service {
     pub name: Bytes,
-    pub waiting: List,
-    /// Bytes of what waits.
-    pub waiting_bytes: usize,
-    /// Bytes of it that aren't in memory.
-    pub waiting_large_bytes: u64,
+    pub waiting: WaitingQueue,
     /// Requests that name it, in whatever state.
     pub live: usize,
     pub workers: usize,
@@ -63,9 +127,7 @@ impl Services {
             let name = Bytes::copy_from_slice(name);
             let key = self.slab.insert(Service {
                 name: name.clone(),
-                waiting: List::default(),
-                waiting_bytes: 0,
-                waiting_large_bytes: 0,
+                waiting: WaitingQueue::default(),
                 live: 0,
                 workers: 0,
                 workers_out: 0,
@@ -96,11 +158,7 @@ impl Services {
         &mut self.slab[key as usize]
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Service> {
-        self.slab.iter().map(|(_, service)| service)
-    }
-
-    pub fn iter_by_key(&self) -> impl Iterator<Item = (ServiceKey, &Service)> {
+    pub fn iter(&self) -> impl Iterator<Item = (ServiceKey, &Service)> {
         self.slab.iter().map(|(key, service)| (key as ServiceKey, service))
     }
 
@@ -110,6 +168,15 @@ impl Services {
 
     pub fn get_mut(&mut self, key: ServiceKey) -> Option<&mut Service> {
         self.slab.get_mut(key as usize)
+    }
+
+    /// Panics if a queue's sums aren't those of its requests, or a name leads to another service.
+    pub fn check(&self, requests: &Requests) {
+        assert_eq!(self.slab.len(), self.by_name.len());
+        for (key, service) in self.iter() {
+            assert_eq!(self.by_name.get(&service.name), Some(&key));
+            service.waiting.check(requests);
+        }
     }
 
     pub fn get(&self, key: ServiceKey) -> Option<&Service> {

@@ -1,11 +1,15 @@
 //! What the broker knows of a client: its requests by number, and the numbers that are settled.
 
-use super::Peer;
 use super::in_flight::InFlightWindow;
+use super::reply_budget::ClientReplies;
 use super::requests::List;
 use super::sequence_map::SequenceMap;
 use super::settings::Millis;
-use std::collections::BTreeMap;
+use super::{Peer, SessionKey};
+use foldhash::fast::FixedState;
+use slab::Slab;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::{Index, IndexMut};
 use towpath_requests::numbered::ClientId;
 
 /// What a gap between confirmed numbers costs.
@@ -32,14 +36,7 @@ pub(super) struct Session {
     pub next_number: u64,
     /// Bytes of its requests and unconfirmed replies.
     pub bytes: usize,
-    /// Of these, bytes of replies.
-    pub reply_bytes: usize,
-    /// Bytes that replies to what workers have of it are expected to need beyond their requests.
-    pub reply_bytes_expected: usize,
-    /// When there was nothing for it to confirm, or it last confirmed something.
-    pub takes_since: Millis,
-    /// It has confirmed a reply.
-    pub has_confirmed: bool,
+    pub replies: ClientReplies,
     /// Requests that no worker gets before it has taken replies.
     pub parked: List,
     /// What it was told.
@@ -72,10 +69,7 @@ impl Session {
             confirmed: ConfirmedNumbers::default(),
             next_number: 1,
             bytes: 0,
-            reply_bytes: 0,
-            reply_bytes_expected: 0,
-            takes_since: 0,
-            has_confirmed: false,
+            replies: ClientReplies::default(),
             parked: List::default(),
             window: InFlightWindow::default(),
             pending_outcomes: List::default(),
@@ -92,6 +86,87 @@ impl Session {
     #[inline]
     pub fn is_on(&self, connection: u32) -> bool {
         self.peer.is_some() && self.connections == connection
+    }
+}
+
+/// All sessions, and who of them says which name.
+#[derive(Debug)]
+pub(super) struct Sessions {
+    slab: Slab<Session>,
+    by_client: HashMap<ClientId, SessionKey, FixedState>,
+}
+
+impl Sessions {
+    pub fn new(seed: u64) -> Sessions {
+        Sessions { slab: Slab::new(), by_client: HashMap::with_hasher(FixedState::with_seed(seed)) }
+    }
+
+    /// The session of a numbered client.
+    pub fn find(&self, client: ClientId) -> Option<SessionKey> {
+        self.by_client.get(&client).copied()
+    }
+
+    /// Adds a session, under its client's name if it has one. No other session has that name.
+    pub fn insert(&mut self, session: Session) -> SessionKey {
+        let client = session.client;
+        let key = self.slab.insert(session) as SessionKey;
+        if let Some(client) = client {
+            let former = self.by_client.insert(client, key);
+            debug_assert!(former.is_none(), "two sessions of one client");
+        }
+        key
+    }
+
+    pub fn remove(&mut self, key: SessionKey) -> Session {
+        let session = self.slab.remove(key as usize);
+        if let Some(client) = session.client {
+            self.by_client.remove(&client);
+        }
+        session
+    }
+
+    pub fn contains(&self, key: SessionKey) -> bool {
+        self.slab.contains(key as usize)
+    }
+
+    pub fn get(&self, key: SessionKey) -> Option<&Session> {
+        self.slab.get(key as usize)
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, key: SessionKey) -> Option<&mut Session> {
+        self.slab.get_mut(key as usize)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (SessionKey, &Session)> {
+        self.slab.iter().map(|(key, session)| (key as SessionKey, session))
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (SessionKey, &mut Session)> {
+        self.slab.iter_mut().map(|(key, session)| (key as SessionKey, session))
+    }
+
+    /// Panics if a name leads to another session than its own.
+    pub fn check(&self) {
+        let named = self.iter().filter_map(|(key, session)| Some((session.client?, key)));
+        let count = named.inspect(|&(client, key)| assert_eq!(self.find(client), Some(key))).count();
+        assert_eq!(count, self.by_client.len());
+    }
+}
+
+impl Index<SessionKey> for Sessions {
+    type Output = Session;
+
+    #[inline]
+    fn index(&self, key: SessionKey) -> &Session {
+        &self.slab[key as usize]
+    }
+}
+
+impl IndexMut<SessionKey> for Sessions {
+    #[inline]
+    fn index_mut(&mut self, key: SessionKey) -> &mut Session {
+        &mut self.slab[key as usize]
     }
 }
 

@@ -82,11 +82,6 @@ impl Settings {
         (self.bytes_max / 8 * 3).max(MESSAGE_BYTES_MAX)
     }
 
-    /// Bytes of replies that a client may have here, and workers be given more of its requests, however much is here for others.
-    pub fn share_of_replies_min(&self) -> usize {
-        self.bytes_max / 2048
-    }
-
     /// Bytes that sockets are to hold of what waits for peers: a quarter of all memory. What they don't take waits here, and follows
     /// from that: no more of a client's requests are given to workers.
     pub fn queued_bytes_max(&self) -> usize {

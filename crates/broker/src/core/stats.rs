@@ -67,9 +67,9 @@ impl Service {
     fn info(&self) -> ServiceInfo {
         ServiceInfo {
             name: self.name.clone(),
-            waiting: self.waiting.len,
-            waiting_bytes: self.waiting_bytes,
-            waiting_large_bytes: self.waiting_large_bytes,
+            waiting: self.waiting.len(),
+            waiting_bytes: self.waiting.bytes(),
+            waiting_large_bytes: self.waiting.large_bytes(),
             live: self.live,
             workers: self.workers,
         }
@@ -84,7 +84,7 @@ impl Core {
 
     /// All services.
     pub fn services(&self) -> impl Iterator<Item = ServiceInfo> + '_ {
-        self.services.iter().map(Service::info)
+        self.services.iter().map(|(_, service)| service.info())
     }
 
     /// One service.

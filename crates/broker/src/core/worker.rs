@@ -2,9 +2,11 @@
 
 use super::in_flight::InFlightWindow;
 use super::requests::List;
-use super::settings::Millis;
-use super::{Peer, ServiceKey};
+use super::settings::{Millis, NEVER};
+use super::{Peer, ServiceKey, WorkerKey};
+use slab::Slab;
 use smallvec::SmallVec;
+use std::ops::{Index, IndexMut};
 use towpath_requests::numbered::Token;
 
 /// What a worker can be told.
@@ -51,5 +53,67 @@ impl Worker {
             && !self.blocked
             && !self.window.is_full()
             && self.held.len + self.abandoned.len() < self.credit as usize
+    }
+}
+
+/// All workers.
+#[derive(Debug)]
+pub(super) struct Workers {
+    slab: Slab<Worker>,
+    /// When the first rest of a worker ends.
+    pub next_rest_end: Millis,
+}
+
+impl Default for Workers {
+    fn default() -> Workers {
+        Workers { slab: Slab::new(), next_rest_end: NEVER }
+    }
+}
+
+impl Workers {
+    pub fn insert(&mut self, worker: Worker) -> WorkerKey {
+        self.slab.insert(worker) as WorkerKey
+    }
+
+    pub fn remove(&mut self, key: WorkerKey) -> Worker {
+        self.slab.remove(key as usize)
+    }
+
+    pub fn get(&self, key: WorkerKey) -> Option<&Worker> {
+        self.slab.get(key as usize)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (WorkerKey, &Worker)> {
+        self.slab.iter().map(|(key, worker)| (key as WorkerKey, worker))
+    }
+
+    /// The workers whose rest has ended.
+    pub fn take_rested(&mut self, now: Millis) -> Vec<WorkerKey> {
+        let mut rested = Vec::new();
+        self.next_rest_end = NEVER;
+        for (key, worker) in &self.slab {
+            match worker.rests_until {
+                Some(until) if until <= now => rested.push(key as WorkerKey),
+                Some(until) => self.next_rest_end = self.next_rest_end.min(until),
+                None => {}
+            }
+        }
+        rested
+    }
+}
+
+impl Index<WorkerKey> for Workers {
+    type Output = Worker;
+
+    #[inline]
+    fn index(&self, key: WorkerKey) -> &Worker {
+        &self.slab[key as usize]
+    }
+}
+
+impl IndexMut<WorkerKey> for Workers {
+    #[inline]
+    fn index_mut(&mut self, key: WorkerKey) -> &mut Worker {
+        &mut self.slab[key as usize]
     }
 }

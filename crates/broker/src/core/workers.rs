@@ -20,7 +20,7 @@ const CREDIT_MAX: u32 = 65_536;
 impl Core {
     /// A worker is there, for one service.
     pub fn worker_ready(&mut self, now: Millis, peer: Peer, kind: Kind, service: &[u8], credit: u32) {
-        match self.role(peer) {
+        match self.roles.get(peer) {
             Role::None => {}
             Role::Client(_) => return self.disconnect(now, peer, "a client can't be a worker too"),
             Role::Worker(_) => return self.disconnect(now, peer, "a worker says that it is ready once a connection"),
@@ -47,9 +47,9 @@ impl Core {
             in_available: false,
             rests_until: None,
             rests_in_a_row: 0,
-        }) as WorkerKey;
-        self.set_role(peer, Role::Worker(worker));
-        if self.stopping {
+        });
+        self.roles.set(peer, Role::Worker(worker));
+        if self.drain.is_stopping() {
             self.actions.push(Action::Leave { peer });
         }
         self.mark_available(worker);
@@ -58,29 +58,29 @@ impl Core {
 
     /// Anything came from a worker.
     pub fn worker_heard(&mut self, now: Millis, peer: Peer) {
-        if let Role::Worker(key) = self.role(peer) {
-            self.workers[key as usize].last_heard = now;
+        if let Role::Worker(key) = self.roles.get(peer) {
+            self.workers[key].last_heard = now;
         }
     }
 
     /// Whether a connection is a worker's.
     pub fn is_worker(&self, peer: Peer) -> bool {
-        matches!(self.role(peer), Role::Worker(_))
+        matches!(self.roles.get(peer), Role::Worker(_))
     }
 
     /// How many requests a worker takes at a time from now on.
     pub fn worker_credit(&mut self, now: Millis, peer: Peer, credit: u32) {
-        let Role::Worker(key) = self.role(peer) else {
+        let Role::Worker(key) = self.roles.get(peer) else {
             return self.disconnect(now, peer, "a worker says that it is ready first");
         };
-        self.workers[key as usize].credit = credit.min(CREDIT_MAX);
+        self.workers[key].credit = credit.min(CREDIT_MAX);
         self.mark_available(key);
-        self.dispatch(now, self.workers[key as usize].service);
+        self.dispatch(now, self.workers[key].service);
     }
 
     /// A worker takes no more requests.
     pub fn worker_leaving(&mut self, now: Millis, peer: Peer) {
-        let Role::Worker(key) = self.role(peer) else {
+        let Role::Worker(key) = self.roles.get(peer) else {
             return self.disconnect(now, peer, "a worker says that it is ready first");
         };
         self.change_worker(key, |worker| worker.leaving = true);
@@ -98,7 +98,7 @@ impl Core {
         body: impl Into<Arriving<'a>>,
     ) {
         let body = body.into();
-        let Role::Worker(key) = self.role(peer) else {
+        let Role::Worker(key) = self.roles.get(peer) else {
             return self.disconnect(now, peer, "a worker says that it is ready before it replies");
         };
         let Some(slot) = self.find_held(key, token) else {
@@ -107,7 +107,7 @@ impl Core {
         if let Some(part) = part {
             return self.partial_reply(now, slot, part, body.into_body());
         }
-        let worker = &mut self.workers[key as usize];
+        let worker = &mut self.workers[key];
         if worker.rests_in_a_row > 0 && status.is_ok() && self.requests.at(slot).body.large_bytes() > 0 {
             worker.rests_in_a_row = 0;
         }
@@ -115,7 +115,7 @@ impl Core {
         self.release_from_worker(key, slot);
         let bytes = body.memory_bytes();
         self.services.at_mut(service).replies.observe(bytes);
-        self.note_reply(now, self.requests.at(slot).session);
+        self.sessions[self.requests.at(slot).session].replies.arrived(now);
         self.mark_available(key);
         if bytes > 0 && !self.reply_fits(now, slot, bytes) {
             self.discard_reply(slot, bytes);
@@ -129,9 +129,9 @@ impl Core {
     /// as the worker may get another one.
     #[inline]
     pub(super) fn release_from_worker(&mut self, key: WorkerKey, slot: u32) {
-        self.requests.unlink(&mut self.workers[key as usize].held, slot);
+        self.requests.unlink(&mut self.workers[key].held, slot);
         if let State::Held(_, expected) = self.requests.at(slot).state {
-            self.unexpect(slot, expected);
+            self.unexpect_reply(slot, expected);
         }
     }
 
@@ -143,7 +143,7 @@ impl Core {
         let is_its_own =
             matches!(request.state, State::Held(worker, _) if worker == key) && request.attempt == ticket.attempt;
         // An earlier broker may have used the same slot: its tokens have another tag.
-        (is_its_own && ticket.is_genuine(token, self.settings.secret)).then_some(ticket.slot)
+        (is_its_own && self.tokens.is_genuine(ticket, token)).then_some(ticket.slot)
     }
 
     /// A reply to what this worker doesn't have, as far as the broker knows.
@@ -156,7 +156,7 @@ impl Core {
         part: Option<u32>,
         body: Arriving<'_>,
     ) {
-        let worker = &mut self.workers[key as usize];
+        let worker = &mut self.workers[key];
         let ticket = Ticket::read(token);
         if let Some(index) = worker.abandoned.iter().position(|(abandoned, _)| abandoned == token) {
             self.counters.late_replies += 1;
@@ -171,7 +171,7 @@ impl Core {
         let slot = ticket.slot;
         let found = self.requests.find(slot, ticket.generation);
         let is_of_its_service = found.is_none_or(|request| request.service == worker.service);
-        if !is_of_its_service || !ticket.is_genuine(token, self.settings.secret) {
+        if !is_of_its_service || !self.tokens.is_genuine(ticket, token) {
             let (peer, is_numbered) = (worker.peer, worker.kind == Kind::Numbered);
             // After a restart of the broker, workers finish what an earlier one gave them.
             if is_numbered {
@@ -207,7 +207,7 @@ impl Core {
         request.since = now;
         request.has_parts = true;
         let key = request.session;
-        let session = &self.sessions[key as usize];
+        let session = &self.sessions[key];
         let (number, status, connection) = (request.number, Status::OK, session.connections);
         let was_on = request.parts_on;
         match (session.peer, session.client) {
@@ -224,9 +224,7 @@ impl Core {
                 if was_on == 0 {
                     self.requests.at_mut(slot).parts_on = connection;
                 }
-                if self.sessions[key as usize].window.add(body.memory_bytes(), &mut self.windows) {
-                    self.full.push(peer);
-                }
+                self.windows.add(peer, &mut self.sessions[key].window, body.memory_bytes());
                 self.actions.push(Action::Reply { peer, number, status, part: Some(part), body });
             }
             (Some(peer), None) => {
@@ -257,7 +255,7 @@ impl Core {
     /// Puts a worker into the list of available ones, if it is.
     #[inline]
     pub(super) fn mark_available(&mut self, key: WorkerKey) {
-        let worker = &mut self.workers[key as usize];
+        let worker = &mut self.workers[key];
         if !worker.in_available && worker.has_credit() {
             worker.in_available = true;
             self.services.at_mut(worker.service).available.push_back(key);
@@ -270,43 +268,43 @@ impl Core {
         loop {
             let Some(service) = self.services.get(key) else { return };
             let (Some(slot), Some(&first)) = (service.waiting.first(), service.available.front()) else { return };
-            let worker = &self.workers[first as usize];
+            let worker = &self.workers[first];
             if !worker.has_credit() {
                 self.services.at_mut(key).available.pop_front();
-                self.workers[first as usize].in_available = false;
+                self.workers[first].in_available = false;
                 continue;
             }
             let session = self.requests.at(slot).session;
-            let expected = self.expected_of(key, slot);
-            if self.is_held_back(now, session, 1) || self.expects_enough_replies(now, session, expected) {
+            let expected = self.expected_reply(key, slot);
+            if self.is_held_back(now, session, 1)
+                || self.replies.expects_enough(now, &self.sessions[session].replies, expected)
+            {
                 self.dequeue(slot);
-                self.requests.push_back(&mut self.sessions[session as usize].parked, slot);
+                self.requests.push_back(&mut self.sessions[session].parked, slot);
                 self.requests.at_mut(slot).state = State::Parked;
                 continue;
             }
-            if self.must_wait_for_memory(key, expected) {
+            if self.replies.must_wait(key, &mut self.services.at_mut(key).replies, expected) {
                 return;
             }
             self.dequeue(slot);
             self.dispatch_to(now, slot, first, expected);
             self.services.at_mut(key).available.pop_front();
-            self.workers[first as usize].in_available = false;
+            self.workers[first].in_available = false;
             self.mark_available(first);
         }
     }
 
     #[inline]
     fn dispatch_to(&mut self, now: Millis, slot: u32, key: WorkerKey, expected: ExpectedBytes) {
-        let worker = &mut self.workers[key as usize];
+        let worker = &mut self.workers[key];
         self.requests.push_back(&mut worker.held, slot);
         let (peer, kind) = (worker.peer, worker.kind);
-        if worker.window.add(self.requests.at(slot).body.memory_bytes(), &mut self.windows) {
-            self.full.push(peer);
-        }
+        self.windows.add(peer, &mut worker.window, self.requests.at(slot).body.memory_bytes());
         if let Some(busy) = self.settings.busy_timeout_ms {
-            self.next_expiry = self.next_expiry.min(now.saturating_add(busy));
+            self.deadlines.expires_at(now.saturating_add(busy));
         }
-        self.expect(slot, expected);
+        self.expect_reply(slot, expected);
         let request = self.requests.at_mut(slot);
         request.state = State::Held(key, expected);
         request.attempt = request.attempt.saturating_add(1);
@@ -315,7 +313,7 @@ impl Core {
         let left = request.expires.saturating_sub(now).max(1);
         let ttl_ms = u32::try_from(left).unwrap_or(0);
         let attempt = request.attempt;
-        let token = Ticket { slot, generation: request.generation, attempt }.seal(self.settings.secret);
+        let token = self.tokens.seal(Ticket { slot, generation: request.generation, attempt });
         self.counters.dispatched += 1;
         match kind {
             Kind::Numbered => self.queue_dispatch(peer, token, slot, attempt, ttl_ms),
@@ -330,15 +328,15 @@ impl Core {
     /// Whether a client was told parts that it can't take for void when others come: a stock one has nothing to tell them apart by.
     pub(super) fn has_sent_stock_parts(&self, slot: u32) -> bool {
         let request = self.requests.at(slot);
-        request.parts_on != 0 && self.sessions[request.session as usize].client.is_none()
+        request.parts_on != 0 && self.sessions[request.session].client.is_none()
     }
 
     /// A worker's connection is gone: what it held goes back to the front of the queue, in the order in which it was given.
     pub(super) fn worker_gone(&mut self, now: Millis, key: WorkerKey) {
-        let service = self.workers[key as usize].service;
+        let service = self.workers[key].service;
         self.services.at_mut(service).available.retain(|&available| available != key);
         let (mut given_up, mut cut_short) = (Vec::new(), Vec::new());
-        while let Some(slot) = self.workers[key as usize].held.last() {
+        while let Some(slot) = self.workers[key].held.last() {
             self.release_from_worker(key, slot);
             self.update_request(slot, |request| drop(request.take_parts()));
             if self.has_sent_stock_parts(slot) {
@@ -356,7 +354,7 @@ impl Core {
         for slot in cut_short.into_iter().rev() {
             self.settle(slot, Status::PARTS_LOST, Body::from(CUT_SHORT).into());
         }
-        let is_out = self.workers.remove(key as usize).is_out();
+        let is_out = self.workers.remove(key).is_out();
         let its = self.services.at_mut(service);
         its.workers -= 1;
         its.workers_out -= usize::from(is_out);
@@ -365,7 +363,7 @@ impl Core {
     }
 
     pub(super) fn worker_blocked(&mut self, now: Millis, key: WorkerKey, blocked: bool) {
-        let worker = &mut self.workers[key as usize];
+        let worker = &mut self.workers[key];
         worker.blocked = blocked;
         if !blocked {
             self.open_worker_window(now, key);
@@ -374,7 +372,7 @@ impl Core {
 
     /// A worker takes more requests.
     pub(super) fn open_worker_window(&mut self, now: Millis, key: WorkerKey) {
-        let worker = &mut self.workers[key as usize];
+        let worker = &mut self.workers[key];
         worker.window.reset();
         let service = worker.service;
         self.mark_available(key);

@@ -1,7 +1,9 @@
 //! Any events in any order.
 
 use super::*;
+use crate::core::worker::Worker;
 use proptest::prelude::*;
+use std::collections::HashMap;
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -51,17 +53,17 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// Whoever takes more has been given what there is: nobody waits for something that doesn't come.
 fn check_progress(core: &Core, now: Millis) {
-    assert!(core.full.is_empty());
-    for (key, session) in &core.sessions {
+    assert!(core.windows.none_is_full());
+    for (key, session) in core.sessions.iter() {
         assert!(session.pending_outcomes.len == 0 || session.blocked, "an outcome is never told");
         // What others have may become less, and that is looked at once a second.
-        let is_held_back = core.is_held_back(now, key as SessionKey, 2) || core.settings.bytes_max < 1 << 20;
+        let is_held_back = core.is_held_back(now, key, 2) || core.settings.bytes_max < 1 << 20;
         assert!(session.parked.len == 0 || session.is_dead_letter || is_held_back, "requests are never executed");
     }
-    for (key, service) in core.services.iter_by_key().filter(|(_, service)| service.waiting.len > 0) {
+    for (_, service) in core.services.iter().filter(|(_, service)| service.waiting.len() > 0) {
         let works = |worker: &Worker| core.services.at(worker.service).name == service.name && worker.has_credit();
         let is_idle = core.workers.iter().any(|(_, worker)| works(worker));
-        assert!(!is_idle || core.waits_for_memory(key), "a worker waits for what waits for it");
+        assert!(!is_idle || service.replies.waits_for_memory(), "a worker waits for what waits for it");
     }
 }
 
@@ -98,7 +100,7 @@ proptest! {
                 Step::Hello(peer, client) => core.client_hello(now, peer, ClientId([client; 16]), 1),
                 Step::Ready(peer, stock, credit) => {
                     let (kind, credit) = if stock { (Kind::Stock, 1) } else { (Kind::Numbered, credit) };
-                    if core.role(peer) == Role::None {
+                    if core.roles.get(peer) == Role::None {
                         held.remove(&peer);
                         credits.insert(peer, credit as usize);
                     }

@@ -102,7 +102,7 @@ fn clients_that_go_on_one_by_one_are_not_all_looked_at_each_time() {
         core.peer_gone(0, STOPPED);
         core.tick(0);
     }
-    assert_eq!((core.paused.len(), core.looks), (STOPPED as usize, 0));
+    assert_eq!((core.paused.len(), core.paused.looks), (STOPPED as usize, 0));
     core.cancel(0, 999, KEPT + 1);
     core.confirm(0, 999, KEPT + 1, 1);
     actions(&mut core);
@@ -115,7 +115,7 @@ fn clients_that_go_on_one_by_one_are_not_all_looked_at_each_time() {
         }));
     }
     assert_eq!(resumed, (0..STOPPED).collect::<Vec<_>>());
-    assert!(core.looks <= 2 * STOPPED as usize, "{} looks", core.looks);
+    assert!(core.paused.looks <= 2 * STOPPED as usize, "{} looks", core.paused.looks);
 }
 
 #[test]
