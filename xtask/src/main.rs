@@ -23,7 +23,12 @@ Options:
   --only STEP           run this step alone; may be repeated
   --keep-going          go on after a step that failed
   --jobs N              test binaries that run at a time [default: 2]
-  --long                more cases and seeds of the tests that search at random; tests read it as TOWPATH_LONG=1
+  --long                about ten times as many random cases and seeds: sets PROPTEST_CASES, TOWPATH_MODEL_CASES
+                        and TOWPATH_SIM_SEEDS, which may also be set by hand
+
+Environment:
+  CI=true               Cargo.lock is used as it is, and the Python step may not be skipped
+  TOWPATH_SIM_SEED      runs one seed of the broker's simulation, as its failure names it
 
 Steps, in order:";
 

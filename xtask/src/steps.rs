@@ -32,6 +32,13 @@ pub enum Step {
     Python,
 }
 
+/// Few cases, for a step that runs before each commit.
+const QUICK: &[(&str, &str)] = &[("PROPTEST_CASES", "32")];
+
+/// Ten times as many cases and seeds as by default.
+const LONG: &[(&str, &str)] =
+    &[("PROPTEST_CASES", "2560"), ("TOWPATH_MODEL_CASES", "30000"), ("TOWPATH_SIM_SEEDS", "3000")];
+
 /// How to run the steps.
 pub struct Options {
     /// Go on after a step that failed.
@@ -110,7 +117,7 @@ impl Step {
     }
 
     fn run(self, options: &Options) -> Result<Outcome, String> {
-        let long: &[(&str, &str)] = if options.long { &[("TOWPATH_LONG", "1")] } else { &[] };
+        let long = if options.long { LONG } else { &[] };
         match self {
             Self::Tidy => return tidy::run(),
             Self::Deny => return deny(),
@@ -126,7 +133,7 @@ impl Step {
                 let doc = ["doc", "--workspace", "--no-deps"];
                 check(cargo().args(doc).args(locked()).env("RUSTDOCFLAGS", "-D warnings"))
             }
-            Self::Quick => tests::run(Selection::Quick, options.jobs, &[("PROPTEST_CASES", "32")]),
+            Self::Quick => tests::run(Selection::Quick, options.jobs, QUICK),
             Self::Unit => {
                 tests::run(Selection::Unit, options.jobs, long)?;
                 check(cargo().args(["test", "--workspace", "--doc"]).args(locked()))
