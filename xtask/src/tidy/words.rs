@@ -11,7 +11,19 @@ const BANNED: &[Word] =
     &[Word { word: "octet", instead: "byte", allowed: &["conformance/python/", "docs/glossary.md"] }];
 
 /// Identifiers of Rust code that have got another name.
-const RENAMED: &[(&str, &str)] = &[];
+const RENAMED: &[(&str, &str)] = &[
+    ("Oddities", "ProtocolDeviations"),
+    ("Lanes", "BlockingPool"),
+    ("Keeping", "JournalStore"),
+    ("Speech", "PeerProtocol"),
+    ("Gathering", "ReplyBatcher"),
+    ("Behind", "Backlog"),
+    ("Aside", "DeadLetters"),
+    ("Room", "MemoryPressure"),
+    ("Numbers", "SequenceMap"),
+    ("Naming", "Permit"),
+    ("Crowd", "ReadBudget"),
+];
 
 /// Words that no doc comment begins with.
 const BEGINNINGS: &[&str] = &[];
