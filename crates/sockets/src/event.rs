@@ -40,7 +40,7 @@ pub enum Event {
         /// Whether more frames of the message will follow it.
         more: bool,
     },
-    /// Bytes of it, at most 512 KiB. Drop them when done: they hold a buffer of a bounded pool, and reading waits for one.
+    /// Bytes of it, at most [`towpath_buffers::buffer_bytes`]. Drop them when done: they hold a buffer of a bounded pool, and reading waits for one.
     BodyData {
         /// From whom.
         peer: PeerId,

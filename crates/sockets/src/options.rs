@@ -88,9 +88,9 @@ pub struct HubOptions {
     pub stream_over_bytes: Option<u64>,
     /// Bytes of a streamed frame.
     pub max_frame_bytes: u64,
-    /// Buffers of 512 KiB for streamed bodies, over all peers: the memory that slow consumers can tie up. At least 1 where bodies are
-    /// streamed.
-    pub body_buffers: usize,
+    /// Bytes of all buffers for streamed bodies, over all peers: the memory that slow consumers can tie up. At least 1 where bodies are
+    /// streamed; there is one buffer in any case.
+    pub body_buffer_bytes: usize,
     /// Connections in all.
     pub max_peers: usize,
     /// Connections from one IP address.
@@ -126,7 +126,7 @@ impl HubOptions {
             reassembly_bytes_max: 4 * towpath_zmtp::limits::MESSAGE_BYTES_DEFAULT as usize,
             stream_over_bytes: None,
             max_frame_bytes: towpath_zmtp::limits::STREAMED_FRAME_BYTES_DEFAULT,
-            body_buffers: 16,
+            body_buffer_bytes: 8 * 1024 * 1024,
             max_peers: 16_384,
             max_peers_per_address: 8_192,
             max_handshakes: 2_048,

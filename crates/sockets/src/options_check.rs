@@ -40,7 +40,7 @@ impl HubOptions {
             ("send_queue_bytes", self.send_queue_bytes),
             ("read_budget_bytes", self.read_budget_bytes),
             ("max_frames", self.max_frames),
-            ("body_buffers", if self.stream_over_bytes.is_some() { self.body_buffers } else { 1 }),
+            ("body_buffer_bytes", if self.stream_over_bytes.is_some() { self.body_buffer_bytes } else { 1 }),
         ];
         if let Some((option, _)) = counts.iter().find(|(_, count)| *count == 0) {
             return refuse(option, "it is at least 1");
@@ -91,7 +91,7 @@ mod tests {
             ("send_queue_bytes", "at least 1", &|o| o.send_queue_bytes = 0),
             ("read_budget_bytes", "at least 1", &|o| o.read_budget_bytes = 0),
             ("max_frames", "at least 1", &|o| o.max_frames = 0),
-            ("body_buffers", "at least 1", &|o| (o.body_buffers, o.stream_over_bytes) = (0, Some(1))),
+            ("body_buffer_bytes", "at least 1", &|o| (o.body_buffer_bytes, o.stream_over_bytes) = (0, Some(1))),
             ("handshake_timeout", "longer than zero", &|o| o.handshake_timeout = zero),
             ("reconnect.first", "longer than zero", &|o| o.reconnect = Backoff { first: zero, most: short }),
             ("reconnect.most", "longer than zero", &|o| o.reconnect = Backoff { first: short, most: zero }),
@@ -113,7 +113,7 @@ mod tests {
             send_queue_bytes: 1,
             read_budget_bytes: 1,
             max_frames: 1,
-            body_buffers: 0,
+            body_buffer_bytes: 0,
             heartbeat: beat(short),
             ..HubOptions::new(SocketType::Dealer)
         };

@@ -121,7 +121,7 @@ fn or_the_connection_is_closed_where_nothing_can_be_declared() {
 fn reading_waits_for_whoever_holds_the_buffers() {
     let bytes = noise(3_000_000);
     let file = file_of(&bytes);
-    let client = HubOptions { body_buffers: 2, ..streaming() };
+    let client = HubOptions { body_buffer_bytes: 1024 * 1024, ..streaming() };
     let mut pair = pair(options(SocketType::Router), client);
     pair.server.send(pair.at_server, Message::new().with(FileRange::new(file, 0, 3_000_000))).unwrap();
     let mut held = std::collections::VecDeque::new();
@@ -153,7 +153,8 @@ fn reading_waits_for_whoever_holds_the_buffers() {
 #[test]
 fn buffers_go_around_among_those_who_wait_for_one() {
     let body = bytes::Bytes::from(vec![7; 64 * 1024 * 1024]);
-    let server = HubOptions { body_buffers: 2, stream_over_bytes: Some(1000), ..options(SocketType::Router) };
+    let server =
+        HubOptions { body_buffer_bytes: 1024 * 1024, stream_over_bytes: Some(1000), ..options(SocketType::Router) };
     let mut server = Hub::new(server).unwrap();
     let endpoint = server.bind(&anywhere()).unwrap();
     let mut clients = (0..4).map(|_| Hub::new(options(SocketType::Dealer)).unwrap()).collect::<Vec<_>>();

@@ -119,7 +119,7 @@ impl Hub {
         let now = Instant::now();
         Ok(Hub {
             config: Arc::new(options.connection_config()),
-            pool: Pool::new(options.body_buffers, waker.clone()),
+            pool: Pool::new(options.body_buffer_bytes, waker.clone()),
             resolver: Resolver::new(waker.clone()),
             warmer: Warmer::new(waker.clone()),
             epoll,

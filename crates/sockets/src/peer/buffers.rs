@@ -4,11 +4,7 @@
 use crate::waker::Waker;
 use bytes::Bytes;
 use std::sync::{Arc, Mutex, PoisonError};
-use towpath_buffers::PageBuffer;
-
-/// Bytes of a buffer: half of the usual second-level cache, so that whoever hashes or writes it finds the data still there. With
-/// half as much a receiver is 4 % slower, with twice as much no faster.
-pub(crate) const BUFFER_BYTES: usize = 512 * 1024;
+use towpath_buffers::{PageBuffer, buffer_bytes};
 
 struct Shared {
     free: Vec<PageBuffer>,
@@ -20,13 +16,23 @@ struct Shared {
 #[derive(Clone)]
 pub(crate) struct Pool {
     shared: Arc<Mutex<Shared>>,
+    buffer_bytes: usize,
     waker: Waker,
 }
 
 impl Pool {
-    pub(crate) fn new(most: usize, waker: Waker) -> Pool {
-        let shared = Shared { free: Vec::new(), unmade: most.max(1), starving: false };
-        Pool { shared: Arc::new(Mutex::new(shared)), waker }
+    /// A pool of buffers of the size that suits the processor, together at most this large: at least one.
+    pub(crate) fn new(bytes_max: usize, waker: Waker) -> Pool {
+        let buffer_bytes = buffer_bytes();
+        let unmade = (bytes_max / buffer_bytes).max(1);
+        tracing::debug!(buffers = unmade, buffer_bytes, "buffers for bodies: half of the second-level cache each");
+        let shared = Shared { free: Vec::new(), unmade, starving: false };
+        Pool { shared: Arc::new(Mutex::new(shared)), buffer_bytes, waker }
+    }
+
+    /// Bytes of a full buffer.
+    pub(crate) fn buffer_bytes(&self) -> usize {
+        self.buffer_bytes
     }
 
     /// A buffer, or `None` if all are in use: then the hub is woken when one comes back.
@@ -40,7 +46,7 @@ impl Pool {
             return None;
         }
         shared.unmade -= 1;
-        Some(PageBuffer::zeroed(BUFFER_BYTES))
+        Some(PageBuffer::zeroed(self.buffer_bytes))
     }
 
     /// Gives one back.

@@ -2,7 +2,7 @@
 
 use crate::event::Event;
 use crate::hub::EVENTS_MAX;
-use crate::peer::buffers::{BUFFER_BYTES, Pool};
+use crate::peer::buffers::Pool;
 use crate::peer::{End, Peer};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -51,7 +51,8 @@ impl Peer {
                     self.starved = true;
                     break;
                 };
-                filled = matches!(events.back(), Some(Event::BodyData { data, .. }) if data.len() == BUFFER_BYTES);
+                filled =
+                    matches!(events.back(), Some(Event::BodyData { data, .. }) if data.len() == pool.buffer_bytes());
                 bytes
             } else {
                 let left = budget.small.saturating_sub(small).max(self.connection.wanted());

@@ -2,7 +2,7 @@
 
 use super::read::READ_AHEAD_BYTES_MIN;
 use crate::event::Event;
-use crate::peer::buffers::{BUFFER_BYTES, Pool};
+use crate::peer::buffers::Pool;
 use crate::peer::{End, Peer};
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -52,7 +52,7 @@ impl Peer {
         self.partial = Some(Partial { buffer, filled: filled + bytes, begun });
         self.connection.body_advance(bytes as u64);
         self.read_ahead = READ_AHEAD_BYTES_MIN;
-        let is_due = filled + bytes == BUFFER_BYTES || now.saturating_duration_since(begun) >= FILLING_MAX;
+        let is_due = filled + bytes == pool.buffer_bytes() || now.saturating_duration_since(begun) >= FILLING_MAX;
         if received.is_err() || is_due || bytes as u64 == remaining {
             self.hand_over(pool, events);
         }
