@@ -159,7 +159,7 @@ def test_an_interruption_leaves_its_line_alone(slowly, tmp_path):
     wait_until(lambda: any(re.search(r"\b[1-9]\d* of 40 files", shown) for shown in get.shown), "some of it is here")
     get.process.send_signal(signal.SIGINT)
     assert get.finish() == 1
-    assert re.fullmatch(r"tow: \S+: .*interrupted.*\n  What has arrived is kept, .*", get.screen.text()), get.screen.text()
+    assert re.fullmatch(r"tow: \S+: .*interrupted.*\n  What has arrived is kept; .*", get.screen.text()), get.screen.text()
 
 
 def test_what_was_here_before_is_not_taken_for_speed(slowly, tmp_path):

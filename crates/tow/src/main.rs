@@ -7,9 +7,9 @@ mod cli;
 mod commands;
 mod runtime;
 
-use crate::cli::escape::Shown;
+use crate::cli::escape::Printable;
 use crate::cli::exit::Failure;
-use crate::cli::output::say;
+use crate::cli::output::eprint_line;
 use crate::commands::{broker, call, demo, get, ls, serve, work};
 use crate::runtime::{log, rlimits, signals};
 use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -81,7 +81,7 @@ fn main() -> ExitCode {
     if let Err(failure) = rlimits::check_descriptors() {
         return report(failure);
     }
-    signals::let_writes_fail();
+    signals::handle_file_size_limit();
     if matches!(arguments.command, Command::Broker(_) | Command::Call(_) | Command::Work(_)) {
         rlimits::keep_freed_memory();
     }
@@ -98,6 +98,6 @@ fn main() -> ExitCode {
 }
 
 fn report(failure: Failure) -> ExitCode {
-    say(format_args!("tow: {}", Shown(&failure.to_string())));
+    eprint_line(format_args!("tow: {}", Printable(&failure.to_string())));
     failure.into()
 }

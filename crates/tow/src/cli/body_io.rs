@@ -1,4 +1,4 @@
-//! Bodies that come from streams and go to them: in memory as long as they are small, in a file otherwise.
+//! Reads bodies from streams and writes them to streams. Small ones are in memory, large ones in the spool.
 
 use std::any::Any;
 use std::fmt;
@@ -10,71 +10,71 @@ use towpath_buffers::PageBuffer;
 use towpath_journal::{Spool, SpoolWriter, SpooledBody};
 use towpath_requests::Body;
 
-/// Bytes that are kept in memory.
+/// Largest body in memory.
 const MEMORY_BYTES_MAX: usize = 1024 * 1024;
 
 /// Bytes read at a time.
 pub const PIECE_BYTES: usize = 256 * 1024;
 
-/// Why a body that is coming in isn't kept: the place for large ones.
+/// Failure to spool a large body.
 #[derive(Debug)]
-pub struct NoPlace {
+pub struct SpoolError {
     folder: PathBuf,
     reason: io::Error,
 }
 
-impl fmt::Display for NoPlace {
+impl fmt::Display for SpoolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no place for a large body: {}: {}", self.folder.display(), self.reason)
+        write!(f, "cannot spool a large body in {}: {}; set --spool", self.folder.display(), self.reason)
     }
 }
 
-/// Why there is no body.
+/// Failure to read a body.
 #[derive(Debug)]
-pub enum Unread {
-    /// The stream.
+pub enum ReadBodyError {
+    /// The stream can't be read.
     Stream(io::Error),
-    /// It was read, and not kept.
-    NoPlace(NoPlace),
+    /// The body can't be spooled.
+    Spool(SpoolError),
 }
 
-impl fmt::Display for Unread {
+impl fmt::Display for ReadBodyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unread::Stream(error) => error.fmt(f),
-            Unread::NoPlace(error) => error.fmt(f),
+            ReadBodyError::Stream(error) => error.fmt(f),
+            ReadBodyError::Spool(error) => error.fmt(f),
         }
     }
 }
 
-impl From<io::Error> for Unread {
-    fn from(error: io::Error) -> Unread {
-        Unread::Stream(error)
+impl From<io::Error> for ReadBodyError {
+    fn from(error: io::Error) -> ReadBodyError {
+        ReadBodyError::Stream(error)
     }
 }
 
-impl From<NoPlace> for Unread {
-    fn from(error: NoPlace) -> Unread {
-        Unread::NoPlace(error)
+impl From<SpoolError> for ReadBodyError {
+    fn from(error: SpoolError) -> ReadBodyError {
+        ReadBodyError::Spool(error)
     }
 }
 
-/// A body that is coming in.
-pub struct Collector {
+/// Body that is being received.
+pub struct BodyBuilder {
     memory: Vec<u8>,
     file: Option<SpoolWriter>,
     folder: PathBuf,
 }
 
-impl Collector {
-    /// Nothing yet; what is large goes to a file in this folder.
-    pub fn new(folder: PathBuf) -> Collector {
-        Collector { memory: Vec::new(), file: None, folder }
+impl BodyBuilder {
+    /// An empty body; a large one goes to a file in this folder.
+    pub fn new(folder: PathBuf) -> BodyBuilder {
+        BodyBuilder { memory: Vec::new(), file: None, folder }
     }
 
     /// Appends bytes.
-    pub fn push(&mut self, bytes: &[u8]) -> Result<(), NoPlace> {
-        self.keep(bytes).map_err(|reason| NoPlace { folder: self.folder.clone(), reason })
+    pub fn push(&mut self, bytes: &[u8]) -> Result<(), SpoolError> {
+        self.keep(bytes).map_err(|reason| SpoolError { folder: self.folder.clone(), reason })
     }
 
     fn keep(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -92,12 +92,12 @@ impl Collector {
         }
     }
 
-    /// Whether so many more bytes would go to the disk, which may take its time.
+    /// True if pushing this many bytes writes to the disk, which may block.
     pub fn needs_disk(&self, more: usize) -> bool {
         self.file.is_some() || self.memory.len() + more > MEMORY_BYTES_MAX
     }
 
-    /// The body.
+    /// The complete body.
     pub fn finish(self) -> Body {
         match self.file {
             Some(file) => Body::large(file.finish()),
@@ -106,9 +106,9 @@ impl Collector {
     }
 }
 
-/// All that a stream has.
-pub fn read_body(mut from: impl Read, folder: PathBuf) -> Result<Body, Unread> {
-    let mut collector = Collector::new(folder);
+/// Reads a stream to its end.
+pub fn read_body(mut from: impl Read, folder: PathBuf) -> Result<Body, ReadBodyError> {
+    let mut collector = BodyBuilder::new(folder);
     let mut piece = PageBuffer::zeroed(PIECE_BYTES);
     loop {
         match from.read(&mut piece) {
@@ -120,20 +120,20 @@ pub fn read_body(mut from: impl Read, folder: PathBuf) -> Result<Body, Unread> {
     }
 }
 
-/// A large body's file, opened anew: with a position of its own.
+/// Opens a spooled body's file with a position of its own; `None` for a body in memory.
 pub fn open_large(body: &Body) -> Option<io::Result<File>> {
     let large: &dyn Any = &**body.as_large()?;
     let spooled: &SpooledBody = large.downcast_ref()?;
-    let anew = File::open(format!("/proc/self/fd/{}", spooled.file().as_raw_fd()));
-    // Without /proc they share a position, which nothing else uses: one command has a request at a time.
-    Some(anew.or_else(|_| {
+    let reopened = File::open(format!("/proc/self/fd/{}", spooled.file().as_raw_fd()));
+    // Without /proc the position is shared, but nothing else uses it: a command has one request at a time.
+    Some(reopened.or_else(|_| {
         let mut same = spooled.file().try_clone()?;
         same.rewind()?;
         Ok(same)
     }))
 }
 
-/// Writes the frames of a body one behind the other.
+/// Writes the frames of a body, one after another.
 pub fn write_body(body: &Body, mut to: impl Write) -> io::Result<()> {
     match open_large(body) {
         Some(file) => io::copy(&mut file?, &mut to).map(drop)?,

@@ -94,12 +94,8 @@ impl BrokerArgs {
     /// Advice for a stock broker that doesn't answer.
     pub fn dialect_hint(&self) -> &'static str {
         match self.dialect {
-            DialectName::Auto => {
-                "nothing has come from the broker, which was asked in MDP/0.1: if it speaks another one, say so by --dialect"
-            }
-            _ => {
-                "nothing has come from the broker: does it speak this --dialect, and does anybody work for the service?"
-            }
+            DialectName::Auto => "no answer from the broker in MDP/0.1; if it speaks another dialect, set --dialect",
+            _ => "no answer from the broker: does it speak this --dialect, and does the service have a worker?",
         }
     }
 
@@ -108,8 +104,8 @@ impl BrokerArgs {
         for endpoint in &self.endpoints {
             let wrong = |why: &str| Err(Failure::usage(format!("{endpoint}: {why}")));
             match endpoint {
-                Endpoint::Tcp { port: 0, .. } => return wrong("port 0 can be listened on but not connected to"),
-                Endpoint::Inproc(_) => return wrong("inproc does not leave a process; use tcp or ipc"),
+                Endpoint::Tcp { port: 0, .. } => return wrong("cannot connect to port 0; use the broker's port"),
+                Endpoint::Inproc(_) => return wrong("inproc works only within a process; use tcp or ipc"),
                 _ => {}
             }
         }

@@ -1,5 +1,4 @@
-//! Text that somebody else may have made up, on its way to a terminal or a log: what a peer says must neither move the cursor nor
-//! look like a line of ours.
+//! Escapes text for a terminal or a log. Text from a peer must neither move the cursor nor look like a line of ours.
 
 use std::fmt::{self, Debug, Write};
 use tracing::field::Field;
@@ -7,10 +6,10 @@ use tracing_subscriber::field::MakeExt;
 use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
-/// What can't be seen is shown by its number. The complaint of a command may have several lines: all but the first are indented.
-pub struct Shown<'a>(pub &'a str);
+/// Text with invisible characters escaped. Lines after the first are indented.
+pub struct Printable<'a>(pub &'a str);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for Printable<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.chars().try_for_each(|one| match one {
             '\n' => f.write_str("\n  "),
@@ -20,7 +19,7 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// How fields of log lines are written: each event stays on its line.
+/// Formats the fields of log lines, each event on one line.
 pub fn log_fields() -> impl for<'writer> FormatFields<'writer> + 'static {
     let field = |writer: &mut Writer<'_>, field: &Field, value: &dyn Debug| {
         if field.name() != "message" {
@@ -31,7 +30,7 @@ pub fn log_fields() -> impl for<'writer> FormatFields<'writer> + 'static {
     debug_fn(field).delimited(" ")
 }
 
-/// Passes on what can be seen, and escapes the rest.
+/// Writer that escapes invisible characters and line feeds.
 struct OneLine<'a, W>(&'a mut W);
 
 impl<W: Write> Write for OneLine<'_, W> {
@@ -42,7 +41,7 @@ impl<W: Write> Write for OneLine<'_, W> {
 
 fn write_visible(to: &mut impl Write, one: char) -> fmt::Result {
     match one {
-        // These would be escaped for a string literal, which this isn't.
+        // escape_debug would escape these as in a string literal.
         '\'' | '"' | '\\' => to.write_char(one),
         _ => write!(to, "{}", one.escape_debug()),
     }
@@ -53,9 +52,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_seen_is_escaped() {
+    fn invisible_characters_are_escaped() {
         let text = "a\u{1b}[31m\u{9b}\r\u{7}\u{202e}\n\t'\"\\ ü";
-        assert_eq!(Shown(text).to_string(), "a\\u{1b}[31m\\u{9b}\\r\\u{7}\\u{202e}\n  \t'\"\\ ü");
+        assert_eq!(Printable(text).to_string(), "a\\u{1b}[31m\\u{9b}\\r\\u{7}\\u{202e}\n  \t'\"\\ ü");
         let mut line = String::new();
         OneLine(&mut line).write_str("one\nline\u{1b}").unwrap();
         assert_eq!(line, "one\\nline\\u{1b}");

@@ -3,22 +3,22 @@
 use std::fmt;
 use std::process::ExitCode;
 
-/// Why a subcommand did not succeed.
+/// Why a command did not succeed.
 #[derive(Debug)]
 pub enum Failure {
-    /// It failed, or is incomplete.
+    /// The command failed, or its result is incomplete.
     Failed(String),
-    /// It was asked for something that makes no sense.
+    /// Its arguments make no sense.
     Usage(String),
 }
 
 impl Failure {
-    /// A failure of this kind, from any error.
+    /// A failure from any error.
     pub fn failed(error: impl fmt::Display) -> Failure {
         Failure::Failed(error.to_string())
     }
 
-    /// A usage error.
+    /// A usage error from any error.
     pub fn usage(error: impl fmt::Display) -> Failure {
         Failure::Usage(error.to_string())
     }

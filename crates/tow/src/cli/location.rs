@@ -1,32 +1,31 @@
-//! Where something is: an endpoint and a path at it.
+//! Locations: `tcp://HOST:PORT/PATH` or `ipc://SOCKET:/PATH`.
 //!
-//! `tcp://HOST:PORT/PATH`, or `ipc://SOCKET:/PATH`. The path is taken as it is, byte by byte, unless it has wildcards: then a `\` takes
-//! what is behind it as it is.
+//! The path is taken byte by byte. In a path with wildcards, `\` takes the next byte literally.
 
 use crate::cli::exit::Failure;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use towpath_sockets::Endpoint;
 
-/// What makes a pattern of a path.
+/// Bytes that make a path a glob.
 const WILDCARDS: &[u8] = b"*?[{";
 
-/// A place at a server.
+/// Path on a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
-    /// The server.
+    /// Server.
     pub endpoint: Endpoint,
-    /// The path below its root, without slashes at either end; empty: the root.
+    /// Path below the root, without slashes at either end; empty for the root.
     pub path: Vec<u8>,
 }
 
 impl Location {
-    /// Reads a location from the command line.
+    /// Parses an argument of the command line.
     pub fn parse(text: &OsStr) -> Result<Location, Failure> {
         let bytes = text.as_bytes();
         let wrong = |why: &str| Failure::usage(format!("{}: {why}", text.display()));
         let (endpoint, path) = if bytes.starts_with(b"ipc://") {
-            // The colon of the scheme itself is followed by a slash, too.
+            // Skip the scheme, whose colon is followed by a slash too.
             let scheme = b"ipc://".len();
             match bytes[scheme..].windows(2).position(|pair| pair == b":/") {
                 Some(at) => (&bytes[..scheme + at], &bytes[scheme + at + 2..]),
@@ -42,22 +41,22 @@ impl Location {
         let endpoint = std::str::from_utf8(endpoint).map_err(|_| wrong("the endpoint is not UTF-8"))?;
         let endpoint = endpoint.parse::<Endpoint>().map_err(Failure::usage)?;
         if matches!(endpoint, Endpoint::Tcp { port: 0, .. }) {
-            return Err(wrong("port 0 can be listened on but not connected to"));
+            return Err(wrong("cannot connect to port 0; use the server's port"));
         }
         if matches!(endpoint, Endpoint::Inproc(_)) {
-            return Err(wrong("inproc does not leave a process; use tcp or ipc"));
+            return Err(wrong("inproc works only within a process; use tcp or ipc"));
         }
         let start = path.iter().position(|byte| *byte != b'/').unwrap_or(path.len());
         let end = path.iter().rposition(|byte| *byte != b'/').map_or(start, |at| at + 1);
         Ok(Location { endpoint, path: path[start..end].to_vec() })
     }
 
-    /// Whether the path is a glob.
+    /// True if the path is a glob.
     pub fn is_glob(&self) -> bool {
         self.literal().is_none()
     }
 
-    /// The path, unless it is a glob: it has no wildcards, or a `\` before each, which is left out here.
+    /// The path without its escapes; `None` for a glob, which has a wildcard without a `\` before it.
     pub fn literal(&self) -> Option<Vec<u8>> {
         if !self.path.iter().any(|byte| WILDCARDS.contains(byte)) {
             return Some(self.path.clone());
@@ -77,7 +76,7 @@ impl Location {
 /// Endpoint that other processes can connect to.
 pub fn parse_bind_endpoint(text: &str) -> Result<Endpoint, String> {
     match text.parse::<Endpoint>() {
-        Ok(Endpoint::Inproc(_)) => Err("inproc does not leave a process; use tcp or ipc".to_owned()),
+        Ok(Endpoint::Inproc(_)) => Err("inproc works only within a process; use tcp or ipc".to_owned()),
         parsed => parsed.map_err(|error| error.to_string()),
     }
 }
@@ -87,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_backslash_takes_a_wildcard_as_it_is() {
+    fn backslash_escapes_wildcards() {
         for (path, literal) in [
             ("a/b c", Some("a/b c")),
             (r"a\b", Some(r"a\b")),
@@ -105,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn locations() {
+    fn locations_are_split_into_endpoint_and_path() {
         for (text, endpoint, path) in [
             ("tcp://127.0.0.1:5571", "tcp://127.0.0.1:5571", ""),
             ("tcp://127.0.0.1:5571/", "tcp://127.0.0.1:5571", ""),

@@ -5,25 +5,25 @@ use std::fmt::Display;
 use std::io::{self, Write};
 
 /// Writes a line to standard error, if that can be written.
-pub fn say(line: impl Display) {
+pub fn eprint_line(line: impl Display) {
     // In one call, so that lines of several threads stay whole.
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
 /// Writes a line to standard output.
-pub fn put_out(line: impl Display) -> Result<(), Failure> {
+pub fn print_line(line: impl Display) -> Result<(), Failure> {
     let mut output = io::stdout().lock();
-    output.write_all(format!("{line}\n").as_bytes()).and_then(|()| output.flush()).map_err(no_output)
+    output.write_all(format!("{line}\n").as_bytes()).and_then(|()| output.flush()).map_err(stdout_failure)
 }
 
 /// Says where a server listens, on standard output. A closed one doesn't keep it from serving.
 pub fn announce(lines: impl IntoIterator<Item: Display>) {
     for line in lines {
-        let _ = put_out(line);
+        let _ = print_line(line);
     }
 }
 
 /// Failure to write to standard output.
-pub fn no_output(error: io::Error) -> Failure {
+pub fn stdout_failure(error: io::Error) -> Failure {
     Failure::failed(format!("standard output: {error}"))
 }

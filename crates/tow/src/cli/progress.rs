@@ -1,23 +1,23 @@
-//! The progress bar: on a terminal only, on standard error, so that output can be piped.
+//! Progress bar on standard error, if that is a terminal.
 
 use indicatif::{HumanCount, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use std::fmt;
 use std::io::IsTerminal;
 
-/// Redraws a second.
+/// Redraws per second.
 const REDRAWS_PER_SECOND: u8 = 10;
 
-/// Before anything has come. The bar takes what the rest of the line leaves of the terminal's width.
+/// Style before anything has arrived.
 const WITHOUT_RATE: &str = "{wide_bar} {binary_bytes}/{binary_total_bytes}  {msg}";
 
-/// A bar for bytes and files, or another handle on it; invisible when standard error is not a terminal.
+/// Handle on a bar for bytes and files; invisible if standard error is not a terminal.
 #[derive(Clone)]
 pub struct Bar {
     bar: ProgressBar,
 }
 
 impl Bar {
-    /// A bar of which the length is not known yet.
+    /// A bar of bytes, of unknown length.
     pub fn new(quiet: bool) -> Bar {
         Bar::with_style(
             quiet,
@@ -25,7 +25,7 @@ impl Bar {
         )
     }
 
-    /// A bar that counts something other tha bytes.
+    /// A bar of something other than bytes.
     pub fn counting(quiet: bool) -> Bar {
         Bar::with_style(quiet, "{wide_bar} {human_pos}/{human_len}  {rate}  ETA {left}  {msg}")
     }
@@ -41,18 +41,17 @@ impl Bar {
         Bar { bar }
     }
 
-    /// Bytes done, bytes in all, and what else to say.
+    /// Sets the amounts done and in all, and a message.
     pub fn set(&self, done: u64, total: u64, message: String) {
         self.bar.set_length(total);
         self.bar.set_position(done);
         self.bar.set_message(message);
     }
 
-    /// What was there when this began doesn't count for the rate.
+    /// Sets the amount that was done before the transfer began, and leaves it out of the rate.
     pub fn start_at(&self, done: u64, total: u64) {
         self.bar.set_length(total);
-        // The bar takes note of a position now and then only: this notes it before it begins to count anew. That draws it too, and
-        // the rate would be of what was there.
+        // `update` records the position at once, before the rate is reset. It draws too, which would show a wrong rate.
         let style = self.bar.style();
         if let Ok(without_rate) = ProgressStyle::with_template(WITHOUT_RATE) {
             self.bar.set_style(without_rate);
@@ -62,7 +61,7 @@ impl Bar {
         self.bar.reset_eta();
     }
 
-    /// Whether anybody sees it.
+    /// True if the bar is shown.
     pub fn is_visible(&self) -> bool {
         !self.bar.is_hidden()
     }
@@ -73,7 +72,7 @@ impl Bar {
     }
 }
 
-/// The time that is left. While nothing comes nobody knows it.
+/// Remaining time; unknown while nothing arrives.
 fn left(state: &ProgressState, to: &mut dyn fmt::Write) {
     let _ = match state.per_sec() > 0.0 {
         true => write!(to, "{:#}", HumanDuration(state.eta())),
@@ -81,21 +80,21 @@ fn left(state: &ProgressState, to: &mut dyn fmt::Write) {
     };
 }
 
-/// What is done in a second.
+/// Amount per second.
 fn rate(state: &ProgressState, to: &mut dyn fmt::Write) {
     let _ = write!(to, "{}/s", per_second(state.per_sec()));
 }
 
-/// Whole numbers, as digits behind the point of ever new ones can't be read; small ones with one digit.
+/// Rate as a whole number, or with one decimal below 10.
 fn per_second(rate: f64) -> String {
     match rate {
-        // `as` ends at the largest number there is.
+        // `as` saturates.
         10.0.. => HumanCount(rate.round() as u64).to_string(),
         _ => format!("{rate:.1}"),
     }
 }
 
-/// Bytes for people, such as `1.5 GiB`.
+/// Size in binary units, such as `1.5 GiB`.
 pub fn human_bytes(bytes: u64) -> String {
     indicatif::BinaryBytes(bytes).to_string()
 }
@@ -105,7 +104,7 @@ mod tests {
     use super::per_second;
 
     #[test]
-    fn a_rate_can_be_read() {
+    fn rates_are_rounded() {
         let rates = [0.0, 0.26, 9.94, 10.4, 1_082.579_6, 1e9].map(per_second);
         assert_eq!(rates, ["0.0", "0.3", "9.9", "10", "1,083", "1,000,000,000"]);
     }

@@ -5,8 +5,8 @@ use crate::cli::listen_args::ListenArgs;
 use crate::cli::output::announce;
 use crate::cli::units::{duration, duration_or_zero, mebibytes, memory, positive};
 use crate::runtime::rlimits;
-use crate::runtime::signals::on_end;
-use crate::runtime::watchdog::{Attended, end_anyway};
+use crate::runtime::signals::on_stop_signal;
+use crate::runtime::watchdog::{Watchdog, exit_now};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use towpath_broker::server::{Broker, BrokerOptions, Heartbeats};
 
 /// How long the broker may take to end after its grace time: replies leave, and entries go to the journal. Those that don't get there
 /// were never acknowledged.
-const ENDING: Duration = Duration::from_secs(5);
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Arguments of `tow broker`.
 #[derive(clap::Args)]
@@ -65,16 +65,15 @@ pub struct Arguments {
     listen: ListenArgs,
 }
 
-/// Bytes for requests and replies, if nobody says how many. Messages that aren't whole, what peers haven't read yet, connections and
-/// the allocator need some beside.
+/// Default of `--max-memory`, in bytes. Incomplete messages, backlogs of peers, connections and the allocator take more beside it.
 fn default_memory() -> usize {
     const MOST: usize = 1 << 30;
     const LEAST: usize = 1 << 20;
-    let quarter = rlimits::memory_bytes().map_or(MOST, |all| usize::try_from(all / 4).unwrap_or(MOST));
+    let quarter = rlimits::memory_limit().map_or(MOST, |all| usize::try_from(all / 4).unwrap_or(MOST));
     let bytes = quarter.clamp(LEAST, MOST);
     if bytes < MOST {
         let mib = bytes >> 20;
-        tracing::info!(mib, "memory for requests and replies: a quarter of what there is for this process");
+        tracing::info!(mib, "memory for requests and replies is limited to a quarter of what this process may have");
     }
     bytes
 }
@@ -114,25 +113,26 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let disks: Vec<_> =
         arguments.journal.iter().chain(&arguments.spool).map(|path| path.display().to_string()).collect();
     let options = arguments.options()?;
-    let ending = options.grace + ENDING;
+    let end_timeout = options.grace + END_TIMEOUT;
     let broker = Broker::bind(options).map_err(Failure::failed)?;
-    let (handle, attended) = (broker.stop_handle(), Attended::new());
-    let pulse = attended.pulse();
-    let before = AtomicBool::new(false);
-    on_end(move || {
-        // The second one is for who doesn't want to wait for workers.
-        match before.swap(true, Ordering::Relaxed) {
+    let (handle, watchdog) = (broker.stop_handle(), Watchdog::new());
+    let heartbeat = watchdog.heartbeat();
+    let is_stopping = AtomicBool::new(false);
+    on_stop_signal(move || {
+        // The second signal doesn't wait for workers.
+        match is_stopping.swap(true, Ordering::Relaxed) {
             false => handle.stop(),
             true => handle.stop_at_once(),
         }
-        pulse.interrupted();
+        heartbeat.interrupted();
     })?;
     announce(broker.endpoints().iter().map(|endpoint| format!("broker on {endpoint}")));
-    let ended = attended.run(None, ending, move || broker.run())?;
+    let ended = watchdog.run(None, end_timeout, move || broker.run())?;
     let ended = ended.unwrap_or_else(|_| {
         let place = if disks.is_empty() { String::new() } else { format!(" ({})", disks.join(", ")) };
-        let why = "it doesn't end: the disk hangs";
-        end_anyway(&Failure::failed(format!("{why}{place}; what isn't on it was never acknowledged")), || {})
+        let why =
+            format!("cannot end in good order, the disk hangs{place}; entries not written were never acknowledged");
+        exit_now(&Failure::failed(why), || {})
     });
     ended.map_err(Failure::failed)?;
     Ok(ExitCode::SUCCESS)

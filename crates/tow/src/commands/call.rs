@@ -1,10 +1,10 @@
-//! `tow call`: one request and its reply, or a load of them.
+//! `tow call`: one request and its reply, or a load test.
 
-use crate::cli::body_io::{Unread, read_body, write_body};
+use crate::cli::body_io::{ReadBodyError, read_body, write_body};
 use crate::cli::connect_args::BrokerArgs;
-use crate::cli::escape::Shown;
+use crate::cli::escape::Printable;
 use crate::cli::exit::Failure;
-use crate::cli::output::{no_output, say};
+use crate::cli::output::{eprint_line, stdout_failure};
 use crate::cli::units::{body_size, clients, duration, positive, rate};
 use crate::commands::call_load::Load;
 use crate::runtime::rlimits::own_usage;
@@ -80,26 +80,26 @@ struct LoadArgs {
     clients: usize,
 }
 
-/// Told by the first signal to end; the second one ends at once.
-pub fn interrupted() -> Result<Arc<Notify>, Failure> {
+/// Notified by the first signal. The second one ends the process.
+pub fn notify_on_signal() -> Result<Arc<Notify>, Failure> {
     let notify = Arc::new(Notify::new());
-    let told = Arc::clone(&notify);
-    let before = std::sync::atomic::AtomicBool::new(false);
-    crate::runtime::signals::on_end(move || {
-        if before.swap(true, std::sync::atomic::Ordering::Relaxed) {
+    let notified = Arc::clone(&notify);
+    let is_interrupted = std::sync::atomic::AtomicBool::new(false);
+    crate::runtime::signals::on_stop_signal(move || {
+        if is_interrupted.swap(true, std::sync::atomic::Ordering::Relaxed) {
             std::process::exit(1);
         }
-        told.notify_one();
+        notified.notify_one();
     })?;
     Ok(notify)
 }
 
-/// Calls.
+/// Makes one request or runs a load test.
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
     if let Some(count) = arguments.load.count {
         if !arguments.body.is_empty() {
-            return Err(Failure::usage("a load makes its own bodies"));
+            return Err(Failure::usage("--count makes its own bodies; leave the request out"));
         }
         if !(1..=SERVICE_BYTES_MAX).contains(&arguments.service.len()) {
             return Err(Failure::usage(SubmitError::BadService(arguments.service.len())));
@@ -119,14 +119,14 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         return runtime.block_on(load.run(arguments.json, arguments.quiet));
     }
     let outcome = runtime.block_on(one(arguments));
-    // Who was interrupted doesn't wait for standard input or output, which may hang for ever.
+    // Don't wait for standard input or output, which may block for ever.
     runtime.shutdown_background();
     outcome
 }
 
 /// Makes one request.
 async fn one(arguments: Arguments) -> Result<ExitCode, Failure> {
-    let interrupted = interrupted()?;
+    let interrupted = notify_on_signal()?;
     let mut link = arguments.brokers.link()?;
     let read = request_body(arguments.body, arguments.frames, link.spool_folder.clone());
     let body = tokio::select! {
@@ -137,14 +137,14 @@ async fn one(arguments: Arguments) -> Result<ExitCode, Failure> {
         Ok(body) => body,
         Err(failure) => {
             if arguments.json {
-                say(summary(Err(&failure), 0, Duration::ZERO));
+                eprint_line(summary(Err(&failure), 0, Duration::ZERO));
             }
             return Err(failure);
         }
     };
     let ttl = arguments.timeout.unwrap_or(TIMEOUT);
     if arguments.brokers.endpoints.len() > 1 {
-        // Where the first one hangs, there is still time to ask the second.
+        // Leave time for the second broker if the first one hangs.
         link.connect_timeout = link.connect_timeout.min(ttl / 2);
     }
     let ttl = Some(ttl);
@@ -155,13 +155,13 @@ async fn one(arguments: Arguments) -> Result<ExitCode, Failure> {
     let outcome = tokio::select! {
         outcome = call(&client, &arguments.service, body, options) => outcome,
         () = interrupted.notified() => Err(Failure::failed(INTERRUPTED)),
-        never = say_what_is_waited_for(&client) => match never {},
+        never = report_waiting(&client) => match never {},
     };
     let status = client.status();
     if arguments.json {
-        say(summary(outcome.as_ref().copied(), status.counters.resent, started.elapsed()));
+        eprint_line(summary(outcome.as_ref().copied(), status.counters.resent, started.elapsed()));
     }
-    // The broker may forget the reply now.
+    // Confirm the reply, so that the broker can forget it.
     client.close().await;
     match outcome {
         Ok(_) => Ok(ExitCode::SUCCESS),
@@ -179,7 +179,7 @@ async fn one(arguments: Arguments) -> Result<ExitCode, Failure> {
     }
 }
 
-/// What `--json` prints.
+/// JSON object of one request.
 fn summary(outcome: Result<u64, &Failure>, resent: u64, taken: Duration) -> serde_json::Value {
     json!({
         "replies": u64::from(outcome.is_ok()),
@@ -191,7 +191,7 @@ fn summary(outcome: Result<u64, &Failure>, resent: u64, taken: Duration) -> serd
     })
 }
 
-/// The request: the words, or else standard input.
+/// Body from the command line, or else from standard input.
 async fn request_body(words: Vec<OsString>, as_frames: bool, spool_folder: PathBuf) -> Result<Body, Failure> {
     if !words.is_empty() {
         let words: Vec<Vec<u8>> = words.into_iter().map(OsString::into_vec).collect();
@@ -201,36 +201,36 @@ async fn request_body(words: Vec<OsString>, as_frames: bool, spool_folder: PathB
             Body::from(words.join(&b' '))
         });
     }
-    let body = aside(move || read_body(std::io::stdin().lock(), spool_folder)).await?;
+    let body = run_blocking(move || read_body(std::io::stdin().lock(), spool_folder)).await?;
     body.map_err(|error| match error {
-        Unread::Stream(error) => Failure::failed(format!("standard input: {error}")),
-        Unread::NoPlace(error) => Failure::failed(error),
+        ReadBodyError::Stream(error) => Failure::failed(format!("standard input: {error}")),
+        ReadBodyError::Spool(error) => Failure::failed(error),
     })
 }
 
-/// Does what may wait for somebody else on a thread of its own: the connection has this one.
-async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
+/// Runs blocking work on another thread; this one drives the connection.
+async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
     tokio::task::spawn_blocking(work).await.map_err(Failure::failed)
 }
 
-/// Writes a reply, or a part of one, to standard output.
+/// Writes a body to standard output.
 async fn to_output(body: Body) -> Result<(), Failure> {
-    aside(move || write_body(&body, std::io::stdout().lock())).await?.map_err(no_output)
+    run_blocking(move || write_body(&body, std::io::stdout().lock())).await?.map_err(stdout_failure)
 }
 
-/// Says once each, if it is so after a moment, that there is no broker to talk to, and that the broker refuses requests for a while: they
-/// go on waiting. Never ends.
-pub async fn say_what_is_waited_for(client: &Client) -> Infallible {
+/// Says on standard error, after a moment and once each, that there is no connection and that the broker refuses requests for now. Never
+/// returns.
+pub async fn report_waiting(client: &Client) -> Infallible {
     tokio::time::sleep(WAIT_SHOWN_AFTER).await;
     let status = client.status();
     if status.connected.is_none() {
-        say(format_args!("tow: no connection to a broker, still trying: {}", Shown(&status.failure)));
+        eprint_line(format_args!("tow: no connection to a broker, still trying: {}", Printable(&status.failure)));
     }
     loop {
         if let Some(refused) = client.status().refused {
-            say(format_args!(
+            eprint_line(format_args!(
                 "tow: the broker refuses requests for now, still trying: {}",
-                Shown(&refused.to_string())
+                Printable(&refused.to_string())
             ));
             return std::future::pending().await;
         }
@@ -238,21 +238,20 @@ pub async fn say_what_is_waited_for(client: &Client) -> Infallible {
     }
 }
 
-/// Takes the code off a reply of the broker's own services, if it is the code of success and more follows.
+/// Body behind the status of a reply of a built-in service; `None` if nothing follows status 200.
 fn without_code(body: &Body) -> Result<Option<Body>, Failure> {
     let frames = body.to_frames().unwrap_or_default();
     match frames.split_first() {
         Some((code, [])) if code == "200" => Ok(None),
         Some((code, more)) if code == "200" => Ok(Some(Body::of_frames(more.iter().cloned()))),
         _ => {
-            let said: Vec<_> = frames.iter().map(|frame| String::from_utf8_lossy(frame)).collect();
-            Err(Failure::failed(said.join(" ")))
+            let reasons: Vec<_> = frames.iter().map(|frame| String::from_utf8_lossy(frame)).collect();
+            Err(Failure::failed(reasons.join(" ")))
         }
     }
 }
 
-/// The failure that a reply of a stock broker is, if it is one: Majordomo has no failures, and so our broker tells of them by a reply of
-/// two frames, a status and a reason.
+/// Failure in a reply to a stock client. Majordomo has no failures, so our broker sends two frames, a status and a reason.
 fn failure_of_stock(body: &Body) -> Option<Failure> {
     let mut frames = body.frames()?;
     let (Some(status), Some(reason), None) = (frames.next(), frames.next(), frames.next()) else { return None };
@@ -261,7 +260,7 @@ fn failure_of_stock(body: &Body) -> Option<Failure> {
         .then(|| Failure::failed(format!("{}: {}", String::from_utf8_lossy(status), String::from_utf8_lossy(reason))))
 }
 
-/// One request, of which the reply is written to standard output as it comes; gives its bytes.
+/// Makes one request and writes its reply to standard output as it arrives; returns its length.
 async fn call(client: &Client, service: &str, body: Body, options: CallOptions) -> Result<u64, Failure> {
     let mut stream = client.stream(service, body, options).await.map_err(Failure::usage)?;
     let (mut parts, mut bytes) = (0, 0);
@@ -270,7 +269,7 @@ async fn call(client: &Client, service: &str, body: Body, options: CallOptions) 
             StreamItem::Part { number, body } => {
                 if number != parts {
                     return Err(Failure::failed(
-                        "the request was executed again after part of its reply had been written: what was written is void",
+                        "the request was run again after part of its reply was written; discard the output",
                     ));
                 }
                 parts += 1;
@@ -282,7 +281,7 @@ async fn call(client: &Client, service: &str, body: Body, options: CallOptions) 
                 if let Some(body) = without_code(&reply.body)? {
                     to_output(body).await?;
                 }
-                // Of Majordomo's it is a line of text; of Titanic's what a worker replied.
+                // A reply of MMI is a line of text, one of Titanic is a worker's reply.
                 if service.starts_with("mmi.") && reply.body.frames().is_some_and(|frames| frames.len() > 1) {
                     to_output(Body::copied(b"\n")).await?;
                 }

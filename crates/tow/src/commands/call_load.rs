@@ -1,10 +1,10 @@
-//! The load of `tow call`: many requests ahead of their replies, each of which is checked.
+//! Load test of `tow call`: many requests in flight, each reply checked.
 
-use crate::cli::escape::Shown;
+use crate::cli::escape::Printable;
 use crate::cli::exit::Failure;
-use crate::cli::output::{put_out, say};
+use crate::cli::output::{eprint_line, print_line};
 use crate::cli::progress::Bar;
-use crate::commands::call::{interrupted, say_what_is_waited_for};
+use crate::commands::call::{notify_on_signal, report_waiting};
 use crate::runtime::rlimits::own_usage;
 use hdrhistogram::Histogram;
 use serde_json::json;
@@ -18,49 +18,51 @@ use towpath_client::client::{CallOptions, Client, ClientOptions, Completed, Link
 use towpath_requests::Body;
 use towpath_sockets::Endpoint;
 
-/// Bytes of the number that each body begins with, if it has so many.
+/// Bytes of the number at the start of each body, if it is long enough.
 const NUMBER_BYTES: usize = 8;
 
-/// Reasons of failures that are printed.
+/// Failures that are printed.
 const FAILURES_SHOWN_MAX: u64 = 5;
 
-/// Requests that are made before those made so far may leave.
+/// Requests submitted before the client may send them.
 const BATCH_MAX: u64 = 1024;
 
-/// A load whose requests have a limit is given up when no client had a connection for so many times that limit, and at least for so long:
-/// without an end it would go on through all of its requests, each of which expires.
-const GONE_LIMITS: u32 = 5;
-const GONE_LEAST: Duration = Duration::from_secs(5);
+/// Time without any connection after which a load test with a timeout is given up, in timeouts: otherwise it would wait for each of
+/// its requests to expire.
+const OFFLINE_TIMEOUTS: u32 = 5;
 
-/// Between two looks at the bar.
+/// Shortest time without any connection after which a load test is given up.
+const OFFLINE_MIN: Duration = Duration::from_secs(5);
+
+/// Between two updates of the bar.
 const BAR_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The longest latency that is told apart from longer ones, in microseconds.
-const LATENCY_MOST_US: u64 = 3_600_000_000;
+/// Longest latency in the histogram, in microseconds.
+const LATENCY_MAX_US: u64 = 3_600_000_000;
 
-/// What is to be done.
+/// Parameters of a load test.
 pub struct Load {
-    /// Which service; it must echo.
+    /// Service that echoes.
     pub service: String,
-    /// The brokers.
+    /// Brokers.
     pub endpoints: Vec<Endpoint>,
-    /// The connections.
+    /// Options of each connection.
     pub link: LinkOptions,
-    /// Each request.
+    /// Options of each request.
     pub options: CallOptions,
     /// Requests in all.
     pub count: u64,
-    /// Without a reply at a time, on each connection.
+    /// Requests in flight per client.
     pub ahead: usize,
-    /// Bytes of each body, at least one.
+    /// Bytes of each body, at least 1.
     pub size: usize,
-    /// Requests a second in all.
+    /// Requests per second in all.
     pub rate: Option<f64>,
-    /// Connections.
+    /// Clients, each with a connection.
     pub clients: usize,
 }
 
-/// What came of it, over all clients.
+/// Results of all clients.
 struct Tally {
     requests: u64,
     replies: u64,
@@ -69,44 +71,44 @@ struct Tally {
     latency: Histogram<u64>,
 }
 
-/// How a load ended.
+/// How a load test ended.
 enum End {
     /// All requests have an outcome, or can't get one.
-    Whole,
+    Complete,
     Interrupted,
-    /// There was no connection for so long, and why.
-    Gone(Duration, String),
+    /// No connection for this long, and why.
+    Offline(Duration, String),
 }
 
 impl Tally {
-    fn complain(&mut self, reason: impl FnOnce() -> String) {
+    fn record_failure(&mut self, reason: impl FnOnce() -> String) {
         self.failed += 1;
         if self.failed <= FAILURES_SHOWN_MAX {
-            say(format_args!("tow: {}", Shown(&reason())));
+            eprint_line(format_args!("tow: {}", Printable(&reason())));
         }
     }
 }
 
 impl Load {
-    /// Refuses a load whose bodies are too short to tell those requests apart that are under way at the same time.
+    /// Refuses bodies too short to have distinct numbers for all requests in flight.
     pub fn check(&self) -> Result<(), Failure> {
         let (ahead, bits) = (self.ahead as u128, client_bits(self.clients));
-        let told_apart = |size: usize| size >= NUMBER_BYTES || ahead << bits <= 1 << (8 * size);
-        if told_apart(self.size) {
+        let is_distinct = |size: usize| size >= NUMBER_BYTES || ahead << bits <= 1 << (8 * size);
+        if is_distinct(self.size) {
             return Ok(());
         }
-        let enough = (self.size..).find(|size| told_apart(*size)).unwrap_or(NUMBER_BYTES);
+        let enough = (self.size..).find(|size| is_distinct(*size)).unwrap_or(NUMBER_BYTES);
         Err(Failure::usage(format!(
-            "bodies of {} can't tell apart {} requests at a time of each of {} clients: --size {enough} is enough",
+            "bodies of {} bytes can't number {} requests in flight of each of {} clients; use --size {enough}",
             self.size, self.ahead, self.clients
         )))
     }
 
-    /// Makes the requests, and prints what came of it.
+    /// Makes the requests and prints the results.
     pub async fn run(self, as_json: bool, quiet: bool) -> Result<ExitCode, Failure> {
-        let latency = Histogram::new_with_bounds(1, LATENCY_MOST_US, 3).map_err(Failure::failed)?;
+        let latency = Histogram::new_with_bounds(1, LATENCY_MAX_US, 3).map_err(Failure::failed)?;
         let tally = Rc::new(RefCell::new(Tally { requests: 0, replies: 0, failed: 0, wrong: 0, latency }));
-        let interrupted = interrupted()?;
+        let interrupted = notify_on_signal()?;
         let outstanding_max = self.ahead.saturating_add(1);
         let outstanding_bytes_max = outstanding_max.saturating_mul(self.size + 1024);
         let options = ClientOptions {
@@ -124,35 +126,35 @@ impl Load {
         let tasks = tokio::task::LocalSet::new();
         let mut running = tokio::task::JoinSet::new();
         for (index, client) in clients.iter().enumerate() {
-            let task = ask(Rc::clone(&load), index as u64, client.clone(), Rc::clone(&tally), started);
+            let task = run_client(Rc::clone(&load), index as u64, client.clone(), Rc::clone(&tally), started);
             running.spawn_local_on(task, &tasks);
         }
         let first = clients.first().cloned();
-        let mut telling = Box::pin(async move {
+        let mut reporting = Box::pin(async move {
             match first {
-                Some(client) => say_what_is_waited_for(&client).await,
+                Some(client) => report_waiting(&client).await,
                 None => std::future::pending().await,
             }
         });
-        let mut seen = Instant::now();
+        let mut online = Instant::now();
         let end = tasks
             .run_until(async {
-                let mut look = tokio::time::interval(BAR_INTERVAL);
+                let mut tick = tokio::time::interval(BAR_INTERVAL);
                 loop {
                     tokio::select! {
                         ended = running.join_next() => match ended {
                             Some(Err(error)) => return Err(Failure::failed(error)),
                             Some(Ok(())) => {}
-                            None => return Ok(End::Whole),
+                            None => return Ok(End::Complete),
                         },
-                        _ = look.tick() => {
+                        _ = tick.tick() => {
                             bar.set(tally.borrow().replies, load.count, String::new());
-                            if let Some(gone) = load.is_gone(&clients, &mut seen) {
-                                return Ok(gone);
+                            if let Some(offline) = load.is_offline(&clients, &mut online) {
+                                return Ok(offline);
                             }
                         }
                         () = interrupted.notified() => return Ok(End::Interrupted),
-                        never = &mut telling => match never {},
+                        never = &mut reporting => match never {},
                     }
                 }
             })
@@ -160,7 +162,7 @@ impl Load {
         let seconds = started.elapsed().as_secs_f64();
         bar.finish();
         drop(running);
-        if let End::Gone(..) = end {
+        if let End::Offline(..) = end {
             let mut tally = tally.borrow_mut();
             tally.failed = load.count - tally.replies;
         }
@@ -169,28 +171,29 @@ impl Load {
             client.close().await;
         }
         match &end {
-            End::Whole => {}
-            End::Interrupted => say("tow: interrupted"),
-            End::Gone(time, why) => {
-                say(format_args!("tow: given up: no connection to a broker for {} s: {}", time.as_secs(), Shown(why)))
-            }
+            End::Complete => {}
+            End::Interrupted => eprint_line("tow: interrupted"),
+            End::Offline(time, why) => eprint_line(format_args!(
+                "tow: gave up after {} s without a connection to a broker: {}",
+                time.as_secs(),
+                Printable(why)
+            )),
         }
         summarized?;
-        let good = matches!(end, End::Whole) && tally.borrow().replies == load.count;
+        let good = matches!(end, End::Complete) && tally.borrow().replies == load.count;
         Ok(ExitCode::from(u8::from(!good)))
     }
 
-    /// Whether there has been no connection for too long; `seen`: when there was one last.
-    fn is_gone(&self, clients: &[Client], seen: &mut Instant) -> Option<End> {
-        let most = self.options.ttl?.saturating_mul(GONE_LIMITS).max(GONE_LEAST);
-        // One look where all is well.
+    /// End of a test without a connection for too long. `online`: when there was one last.
+    fn is_offline(&self, clients: &[Client], online: &mut Instant) -> Option<End> {
+        let timeout = self.options.ttl?.saturating_mul(OFFLINE_TIMEOUTS).max(OFFLINE_MIN);
         if clients.iter().any(|client| client.status().connected.is_some()) {
-            *seen = Instant::now();
+            *online = Instant::now();
             return None;
         }
-        let gone = seen.elapsed();
-        (gone >= most)
-            .then(|| End::Gone(gone, clients.first().map_or_else(String::new, |client| client.status().failure)))
+        let offline = online.elapsed();
+        (offline >= timeout)
+            .then(|| End::Offline(offline, clients.first().map_or_else(String::new, |client| client.status().failure)))
     }
 
     fn summarize(&self, clients: &[Client], tally: &Tally, seconds: f64, as_json: bool) -> Result<(), Failure> {
@@ -223,9 +226,9 @@ impl Load {
                 "cpu_seconds": usage.cpu_seconds,
                 "peak_memory_bytes": usage.peak_memory_bytes,
             });
-            put_out(object)
+            print_line(object)
         } else {
-            put_out(format_args!(
+            print_line(format_args!(
                 "{} of {} replies in {seconds:.2} s: {per_second:.0}/s; {} failed, {resent} sent again; \
                  p50 {} us, p99 {} us, at most {} us",
                 tally.replies,
@@ -239,15 +242,15 @@ impl Load {
     }
 }
 
-/// When requests were made, by their number.
+/// Start times of requests in flight, by number.
 #[derive(Default)]
-struct Times {
+struct StartTimes {
     first: u64,
     at: VecDeque<Duration>,
 }
 
-impl Times {
-    /// Forgets the time of a request, and gives it.
+impl StartTimes {
+    /// Removes and returns the time of a request.
     fn take(&mut self, number: u64) -> Option<Duration> {
         let place = usize::try_from(number.checked_sub(self.first)?).ok()?;
         let at = std::mem::replace(self.at.get_mut(place)?, Duration::MAX);
@@ -259,16 +262,16 @@ impl Times {
     }
 }
 
-/// One client's share.
-async fn ask(load: Rc<Load>, index: u64, client: Client, tally: Rc<RefCell<Tally>>, started: Instant) {
+/// Makes one client's share of the requests.
+async fn run_client(load: Rc<Load>, index: u64, client: Client, tally: Rc<RefCell<Tally>>, started: Instant) {
     let clients = load.clients as u64;
     let share = load.count / clients + u64::from(index < load.count % clients);
-    // A reply to the wrong client is seen too.
-    let named = |number: u64| number << client_bits(load.clients) | index;
+    // The client's index is in the number, so that a reply to the wrong client is found.
+    let global = |number: u64| number << client_bits(load.clients) | index;
     let interval = load.rate.map(|rate| Duration::from_secs_f64(clients as f64 / rate.max(1e-3)));
     let filler: Vec<u8> = (0..load.size).map(|place| b'a' + (place % 26) as u8).collect();
     let mut body = filler.clone();
-    let mut times = Times { first: 1, at: VecDeque::new() };
+    let mut times = StartTimes { first: 1, at: VecDeque::new() };
     let (mut sent, mut done) = (0, 0);
     let mut batch: Vec<Completed> = Vec::new();
     while done < share {
@@ -278,7 +281,7 @@ async fn ask(load: Rc<Load>, index: u64, client: Client, tally: Rc<RefCell<Tally
         let mut requests = client.batch();
         let batch_end = sent + BATCH_MAX;
         while sent < share && sent - done < load.ahead as u64 && sent < batch_end {
-            // Latency counts from when a request should have been made: a broker that stalls must not hide it.
+            // Latency counts from when a request was due, so that a stalled broker can't hide it.
             let mut due = now;
             if let Some(interval) = interval {
                 due = interval.mul_f64(sent as f64);
@@ -287,7 +290,7 @@ async fn ask(load: Rc<Load>, index: u64, client: Client, tally: Rc<RefCell<Tally
                     break;
                 }
             }
-            put_number(&mut body, named(sent + 1));
+            put_number(&mut body, global(sent + 1));
             match requests.try_send(&load.service, &body[..], load.options) {
                 Ok(number) => {
                     debug_assert_eq!(number, sent + 1);
@@ -303,7 +306,7 @@ async fn ask(load: Rc<Load>, index: u64, client: Client, tally: Rc<RefCell<Tally
         }
         drop(requests);
         if let Some(error) = lost {
-            return tally.borrow_mut().complain(|| error.to_string());
+            return tally.borrow_mut().record_failure(|| error.to_string());
         }
         let goes_on = sent == batch_end;
         let wait = async {
@@ -328,33 +331,35 @@ async fn ask(load: Rc<Load>, index: u64, client: Client, tally: Rc<RefCell<Tally
             tally.requests += 1;
             let at = times.take(number).unwrap_or(now);
             let bytes = body.single().unwrap_or_default();
-            let is_right = |bytes: &[u8]| is_body(bytes, named(number), &filler);
-            if status.is_ok() && (is_right(bytes) || file_of(&body).is_some_and(|bytes| is_right(&bytes))) {
+            let is_right = |bytes: &[u8]| is_body(bytes, global(number), &filler);
+            if status.is_ok() && (is_right(bytes) || read_spooled(&body).is_some_and(|bytes| is_right(&bytes))) {
                 tally.replies += 1;
-                let us = now.saturating_sub(at).as_micros().clamp(1, u128::from(LATENCY_MOST_US));
+                let us = now.saturating_sub(at).as_micros().clamp(1, u128::from(LATENCY_MAX_US));
                 tally.latency.saturating_record(us as u64);
             } else if status.is_ok() {
                 tally.wrong += 1;
-                tally.complain(|| format!("request {number} got another reply than its own body"));
+                tally.record_failure(|| format!("request {number}: the reply differs from the request"));
             } else {
-                tally.complain(|| format!("request {number}: {}", status.describe(&String::from_utf8_lossy(bytes))));
+                tally.record_failure(|| {
+                    format!("request {number}: {}", status.describe(&String::from_utf8_lossy(bytes)))
+                });
             }
         }
     }
 }
 
-/// The last bits of a request's number say which client's it is.
+/// Low bits of a request's number that hold the client's index.
 fn client_bits(clients: usize) -> u32 {
     clients.next_power_of_two().trailing_zeros()
 }
 
-/// Puts the number at the front: its last bytes, where there is no room for all.
+/// Writes the number at the front; only its last bytes if the body is short.
 fn put_number(body: &mut [u8], number: u64) {
     let bytes = NUMBER_BYTES.min(body.len());
     body[..bytes].copy_from_slice(&number.to_be_bytes()[NUMBER_BYTES - bytes..]);
 }
 
-/// Whether this is the body that was sent with a number, made of this filler.
+/// True if this is the body of request `number`, made of this filler.
 fn is_body(bytes: &[u8], number: u64, filler: &[u8]) -> bool {
     let (head, tail) = bytes.split_at(NUMBER_BYTES.min(bytes.len()));
     bytes.len() == filler.len()
@@ -362,8 +367,8 @@ fn is_body(bytes: &[u8], number: u64, filler: &[u8]) -> bool {
         && *tail == filler[head.len()..]
 }
 
-/// The bytes of a body that came as a file.
-fn file_of(body: &Body) -> Option<Vec<u8>> {
+/// Reads a spooled body.
+fn read_spooled(body: &Body) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     crate::cli::body_io::open_large(body)?.ok()?.read_to_end(&mut bytes).ok()?;
     Some(bytes)
@@ -374,7 +379,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bodies_tell_all_apart_that_are_under_way() {
+    fn bodies_too_short_to_number_requests_in_flight_are_refused() {
         let check = |ahead, clients, size| {
             let (service, endpoints, link) = (String::new(), Vec::new(), LinkOptions::default());
             let load = Load {
@@ -396,12 +401,12 @@ mod tests {
         }
         for (ahead, clients, size, enough) in [(257, 1, 1, 2), (65, 3, 1, 2), (1, 257, 1, 2), (usize::MAX, 2, 7, 8)] {
             let why = check(ahead, clients, size).unwrap_err();
-            assert!(why.ends_with(&format!("--size {enough} is enough")), "{why}");
+            assert!(why.ends_with(&format!("use --size {enough}")), "{why}");
         }
     }
 
     #[test]
-    fn a_body_is_known_by_its_number_and_all_the_rest() {
+    fn wrong_number_length_or_content_is_noticed() {
         for size in [1, 5, 8, 9, 32] {
             let filler = vec![b'x'; size];
             let mut body = filler.clone();

@@ -1,14 +1,14 @@
-//! `tow get`: a file, a directory or a glob from a server.
+//! `tow get`: fetches a file, a directory or a glob.
 
 use crate::cli::connect_args::FileServerArgs;
-use crate::cli::escape::Shown;
+use crate::cli::escape::Printable;
 use crate::cli::exit::Failure;
 use crate::cli::location::Location;
-use crate::cli::output::{put_out, say};
+use crate::cli::output::{eprint_line, print_line};
 use crate::cli::progress::{Bar, human_bytes};
 use crate::cli::units::size;
 use crate::runtime::rlimits::own_usage;
-use crate::runtime::watchdog::{Attended, ENDING, Hangs, Pulse, end_anyway};
+use crate::runtime::watchdog::{END_TIMEOUT, Hang, Heartbeat, Watchdog, exit_now};
 use serde_json::json;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -23,14 +23,14 @@ use towpath_files::path::RelPath;
 use towpath_files::protocol::ErrorCode;
 use towpath_files::protocol::control::Compression;
 
-/// Failures of single files that are printed, and warnings.
+/// Failures of single files, and warnings, that are printed.
 const LINES_SHOWN_MAX: usize = 20;
 
-/// The transfer gives up by itself when nothing happens, and says more than who attends to it can.
-const SILENCE_BEYOND: Duration = Duration::from_secs(1);
+/// Silence of the watchdog beyond the idle timeout, after which the transfer itself fails with a better message.
+const EXTRA_SILENCE: Duration = Duration::from_secs(1);
 
-/// What is good about a transfer that ended early.
-const KEPT: &str = "What has arrived is kept, and the same command goes on with it.";
+/// Advice after a transfer that ended early.
+const RESUME_HINT: &str = "What has arrived is kept; run the same command again to resume.";
 
 /// Explains why a transfer failed, and what to do. Errors of connecting and of the destination name their place themselves.
 pub fn failure_at(location: &OsStr, error: &GetError, server: &FileServerArgs) -> Failure {
@@ -84,38 +84,37 @@ pub struct Arguments {
     server: FileServerArgs,
 }
 
-/// Of a compressed piece nothing can be kept before it is whole, and it comes over a slow link.
+/// Default chunk size with compression. An incomplete piece is lost with the connection, and compression is for slow links.
 const COMPRESSED_CHUNK_BYTES: u64 = 256 << 10;
 
-/// What a location names: a path, or a pattern.
+/// Path or glob of a location.
 pub fn source_of(location: &Location) -> Result<Source, Failure> {
     let wrong = |why: String| Failure::usage(format!("{}: {why}", String::from_utf8_lossy(&location.path)));
     match location.literal() {
         Some(path) => RelPath::new(path).map(Source::Path).map_err(|error| wrong(error.to_string())),
         None => {
-            let glob =
-                String::from_utf8(location.path.clone()).map_err(|_| wrong("a glob must be UTF-8".to_owned()))?;
+            let glob = String::from_utf8(location.path.clone())
+                .map_err(|_| wrong("a glob must be UTF-8; escape * ? [ { by \\ to name one file".to_owned()))?;
             Ok(Source::Glob(glob))
         }
     }
 }
 
-/// A handle that Ctrl-C and SIGTERM use, so that what has arrived is kept in order; whoever attends to the work hears of it. A second
-/// signal ends at once.
-pub fn end_on_interrupt(pulse: Pulse) -> Result<CancelHandle, Failure> {
+/// Cancels the transfer at the first signal, so that what has arrived is kept in order. The second signal ends the process.
+pub fn cancel_on_signal(heartbeat: Heartbeat) -> Result<CancelHandle, Failure> {
     let cancel = CancelHandle::new();
     let handle = cancel.clone();
-    crate::runtime::signals::on_end(move || {
+    crate::runtime::signals::on_stop_signal(move || {
         if handle.is_cancelled() {
             std::process::exit(1);
         }
         handle.cancel();
-        pulse.interrupted();
+        heartbeat.interrupted();
     })?;
     Ok(cancel)
 }
 
-/// Gets.
+/// Fetches, shows progress, and prints the summary.
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let location = Location::parse(&arguments.location)?;
     let mut options = GetOptions::new(location.endpoint.clone(), source_of(&location)?);
@@ -126,13 +125,13 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.chunk_bytes = arguments.chunk.unwrap_or(chunk_bytes.min(arguments.window));
     options.window_bytes = arguments.window;
     if !(CHUNK_BYTES_MIN..=CREDIT_BYTES_MAX).contains(&arguments.window) {
-        return Err(Failure::usage("--window is from 4K to 8388608G"));
+        return Err(Failure::usage("--window: use a size from 4K to 8388608G"));
     }
     if !(CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&options.chunk_bytes) {
-        return Err(Failure::usage("--chunk is from 4K to 4M"));
+        return Err(Failure::usage("--chunk: use a size from 4K to 4M"));
     }
     if options.chunk_bytes > options.window_bytes {
-        return Err(Failure::usage("--chunk is not over --window"));
+        return Err(Failure::usage("--chunk: use a size of at most --window"));
     }
     options.durable = arguments.fsync;
     let to_output = arguments.destination.as_deref().is_some_and(|path| path.as_os_str() == "-");
@@ -143,82 +142,83 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         _ if to_output => Destination::Writer(Box::new(std::io::stdout())),
         path => Destination::Path(path),
     };
-    let attended = Attended::new();
-    let cancel = end_on_interrupt(attended.pulse())?;
+    let watchdog = Watchdog::new();
+    let cancel = cancel_on_signal(watchdog.heartbeat())?;
     let bar = Bar::new(arguments.quiet);
     let (last, begun) = (Arc::new(Mutex::new(Progress::default())), Instant::now());
-    // A disk that does nothing for so long hangs. The other end of a pipe may take all the time that it likes.
-    let silence = is_path.then_some(options.connect.idle_timeout.saturating_add(SILENCE_BEYOND));
-    let mut follow = Following { bar: bar.clone(), last: Arc::clone(&last), pulse: attended.pulse(), started: false };
+    // A disk without progress for so long hangs. The reader of a pipe may take its time.
+    let silence = is_path.then_some(options.connect.idle_timeout.saturating_add(EXTRA_SILENCE));
+    let mut follow =
+        ProgressFollower { bar: bar.clone(), last: Arc::clone(&last), heartbeat: watchdog.heartbeat(), started: false };
     let outcome =
-        attended.run(silence, ENDING, move || get(options, &mut |progress| follow.progress(progress), &cancel))?;
+        watchdog.run(silence, END_TIMEOUT, move || get(options, &mut |progress| follow.progress(progress), &cancel))?;
     bar.finish();
     let last = *last.lock().unwrap_or_else(PoisonError::into_inner);
     let as_json = arguments.json;
     let show = move |object: serde_json::Value| match as_json {
-        // With the file itself on standard output, the summary would be part of it.
+        // Standard output has the file itself.
         true if to_output => {
-            say(object);
+            eprint_line(object);
             Ok(())
         }
-        true => put_out(object),
+        true => print_line(object),
         false => Ok(()),
     };
-    let outcome = outcome.unwrap_or_else(|hangs| {
-        let why = match hangs {
-            Hangs::Interrupted => TransferError::Cancelled.to_string(),
-            Hangs::Silent(silence) => {
-                format!("the disk hangs: nothing came of {place} for {} s", silence.as_secs())
+    let outcome = outcome.unwrap_or_else(|hang| {
+        let why = match hang {
+            Hang::Interrupted => TransferError::Cancelled.to_string(),
+            Hang::Silent(silence) => {
+                format!("the disk hangs: no progress at {place} for {} s", silence.as_secs())
             }
         };
         let object = failure_object(&last, &why, begun.elapsed());
-        let kept = if is_path { format!("\n{KEPT}") } else { String::new() };
+        let kept = if is_path { format!("\n{RESUME_HINT}") } else { String::new() };
         let failure = Failure::failed(format!("{}: {why}{kept}", arguments.location.display()));
-        end_anyway(&failure, move || drop(show(object)))
+        exit_now(&failure, move || drop(show(object)))
     });
     let summary = match outcome {
         Ok(summary) => summary,
         Err(error) => {
-            // What the transfer failed of is what the person wants to know.
+            // The failure of the transfer is more important than one of the output.
             let _ = show(failure_object(&last, &error.to_string(), begun.elapsed()));
             let failure = failure_at(&arguments.location, &error, &arguments.server);
             let is_kept =
                 is_path && last.received_bytes > 0 && matches!(error, GetError::Transfer(_) | GetError::Hangs { .. });
-            return Err(if is_kept { Failure::failed(format!("{failure}\n{KEPT}")) } else { failure });
+            return Err(if is_kept { Failure::failed(format!("{failure}\n{RESUME_HINT}")) } else { failure });
         }
     };
     let and_more = |count: u64| match count.checked_sub(LINES_SHOWN_MAX as u64) {
         None | Some(0) => {}
-        Some(more) => say(format_args!("tow: and {more} more")),
+        Some(more) => eprint_line(format_args!("tow: and {more} more")),
     };
     for warning in summary.warnings.iter().take(LINES_SHOWN_MAX) {
-        say(format_args!("tow: {}", Shown(warning)));
+        eprint_line(format_args!("tow: {}", Printable(warning)));
     }
     and_more(summary.warned);
     for failure in summary.failures.iter().take(LINES_SHOWN_MAX) {
-        say(format_args!("tow: {}: {}", Shown(&failure.path), Shown(&failure.reason)));
+        eprint_line(format_args!("tow: {}: {}", Printable(&failure.path), Printable(&failure.reason)));
     }
     and_more(summary.failed);
     if bar.is_visible() && summary.failed == 0 {
-        say(format_args!("tow: {}", told(&summary)));
+        eprint_line(format_args!("tow: {}", describe(&summary)));
     }
     show(summary_object(&summary))?;
     Ok(ExitCode::from(u8::from(summary.failed > 0)))
 }
 
-/// What is done with the progress of a transfer, on its thread.
-struct Following {
+/// Follows the progress of a transfer, on its thread.
+struct ProgressFollower {
     bar: Bar,
     last: Arc<Mutex<Progress>>,
-    pulse: Pulse,
+    heartbeat: Heartbeat,
     started: bool,
 }
 
-impl Following {
+impl ProgressFollower {
     fn progress(&mut self, progress: Progress) {
-        self.pulse.beat();
+        self.heartbeat.beat();
         if !self.started && progress.bytes_total > 0 {
-            // What was here before must not look like speed. It is known before anything comes.
+            // Bytes of an earlier transfer don't count for the speed. They are known before anything arrives.
             self.bar.start_at(progress.bytes_done, progress.bytes_total);
             self.started = progress.received_bytes > 0;
         }
@@ -231,13 +231,13 @@ impl Following {
     }
 }
 
-/// For a person: what came, and how fast.
-fn told(summary: &Summary) -> String {
+/// Summary in one line.
+fn describe(summary: &Summary) -> String {
     let count = |count: u64, of: &str| format!("{count} {of}{}", if count == 1 { "" } else { "s" });
     let per_second = (summary.received_bytes as f64 / summary.seconds.max(1e-3)) as u64;
     let mut line = format!("{}, {}", count(summary.files, "file"), human_bytes(summary.bytes));
     if summary.received_bytes > 0 {
-        // Some was here, or is holes, or came compressed: the speed is that of what came.
+        // Resumed, sparse and compressed files receive fewer bytes than they have; the speed is of those received.
         if summary.received_bytes != summary.bytes {
             line += &format!("; {} received", human_bytes(summary.received_bytes));
         }
@@ -246,19 +246,15 @@ fn told(summary: &Summary) -> String {
         line += &format!(" in {:.1} s, {speed}/s, {how}", summary.seconds);
     }
     if summary.resumed_bytes > 0 {
-        line += &format!("; {} had come before", human_bytes(summary.resumed_bytes));
+        line += &format!("; {} resumed", human_bytes(summary.resumed_bytes));
     }
     if summary.skipped > 0 {
-        line += &format!(
-            "; {} {} here already",
-            count(summary.skipped, "file"),
-            if summary.skipped == 1 { "was" } else { "were" }
-        );
+        line += &format!("; {} already there", count(summary.skipped, "file"));
     }
     line
 }
 
-/// Of a transfer that ended early: how far it came, and why it ended.
+/// JSON object of a transfer that ended early.
 fn failure_object(progress: &Progress, error: &str, taken: Duration) -> serde_json::Value {
     let usage = own_usage();
     json!({
@@ -268,7 +264,7 @@ fn failure_object(progress: &Progress, error: &str, taken: Duration) -> serde_js
         "received_bytes": progress.received_bytes,
         "resumed_bytes": progress.resumed_bytes,
         "skipped": progress.skipped,
-        // Something did, even if it was no single file.
+        // The transfer failed, even if no single file did.
         "failed": progress.failed.max(1),
         "seconds": taken.as_secs_f64(),
         "verified": false,
@@ -279,6 +275,7 @@ fn failure_object(progress: &Progress, error: &str, taken: Duration) -> serde_js
     })
 }
 
+/// JSON object of a complete transfer.
 fn summary_object(summary: &Summary) -> serde_json::Value {
     let usage = own_usage();
     json!({
@@ -303,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_speed_is_that_of_what_is_named_before_it() {
+    fn speed_is_of_received_bytes() {
         let whole = Summary {
             files: 2,
             bytes: 3 << 30,
@@ -312,11 +309,11 @@ mod tests {
             verified: true,
             ..Summary::default()
         };
-        assert_eq!(told(&whole), "2 files, 3.00 GiB in 2.0 s, 1.50 GiB/s, verified");
+        assert_eq!(describe(&whole), "2 files, 3.00 GiB in 2.0 s, 1.50 GiB/s, verified");
         let part = Summary { received_bytes: 1 << 30, skipped: 1, ..whole.clone() };
-        let line = "2 files, 3.00 GiB; 1.00 GiB received in 2.0 s, 512.00 MiB/s, verified; 1 file was here already";
-        assert_eq!(told(&part), line);
+        let line = "2 files, 3.00 GiB; 1.00 GiB received in 2.0 s, 512.00 MiB/s, verified; 1 file already there";
+        assert_eq!(describe(&part), line);
         let none = Summary { received_bytes: 0, skipped: 2, ..whole };
-        assert_eq!(told(&none), "2 files, 3.00 GiB; 2 files were here already");
+        assert_eq!(describe(&none), "2 files, 3.00 GiB; 2 files already there");
     }
 }

@@ -1,11 +1,11 @@
-//! `tow ls`: what a server has.
+//! `tow ls`: lists files on a server.
 
 use crate::cli::connect_args::FileServerArgs;
 use crate::cli::exit::Failure;
 use crate::cli::location::Location;
 use crate::cli::progress::human_bytes;
-use crate::commands::get::{end_on_interrupt, failure_at, source_of};
-use crate::runtime::watchdog::{Attended, ENDING, end_anyway};
+use crate::commands::get::{cancel_on_signal, failure_at, source_of};
+use crate::runtime::watchdog::{END_TIMEOUT, Watchdog, exit_now};
 use std::ffi::OsString;
 use std::io::{BufWriter, Write};
 use std::process::ExitCode;
@@ -31,7 +31,7 @@ pub struct Arguments {
     server: FileServerArgs,
 }
 
-/// Lists.
+/// Lists, and prints each entry as it arrives.
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let location = Location::parse(&arguments.location)?;
     let target = match source_of(&location)? {
@@ -44,20 +44,20 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         recursive: arguments.recursive,
         digest: arguments.digest,
     };
-    let attended = Attended::new();
-    let cancel = end_on_interrupt(attended.pulse())?;
+    let watchdog = Watchdog::new();
+    let cancel = cancel_on_signal(watchdog.heartbeat())?;
     let as_json = arguments.json;
-    // Whoever reads the output may take all the time that they like, unless we are told to end.
-    let listed = attended.run(None, ENDING, move || print(&options, as_json, &cancel))?;
+    // The reader of the output may take its time, except after an interruption.
+    let listed = watchdog.run(None, END_TIMEOUT, move || print(&options, as_json, &cancel))?;
     let listed = listed.unwrap_or_else(|_| {
         let interrupted = GetError::Transfer(TransferError::Cancelled);
-        end_anyway(&failure_at(&arguments.location, &interrupted, &arguments.server), || {})
+        exit_now(&failure_at(&arguments.location, &interrupted, &arguments.server), || {})
     });
     let unreadable = listed.map_err(|error| failure_at(&arguments.location, &error, &arguments.server))?;
     Ok(ExitCode::from(u8::from(unreadable > 0)))
 }
 
-/// Puts out what is there, and gives how much of it can't be read.
+/// Prints the entries; returns how many couldn't be read.
 fn print(options: &ListOptions, as_json: bool, cancel: &CancelHandle) -> Result<u64, GetError> {
     let mut output = BufWriter::new(std::io::stdout().lock());
     let mut unreadable = 0;
@@ -78,7 +78,7 @@ fn print(options: &ListOptions, as_json: bool, cancel: &CancelHandle) -> Result<
     Ok(unreadable)
 }
 
-/// An entry for people: mode, size, time, digest if there is one, name.
+/// Entry as a line: mode, size, time, digest if any, name.
 fn line(entry: &ListEntry) -> String {
     let kind = match entry.kind {
         EntryKind::File => '-',
@@ -100,10 +100,10 @@ fn line(entry: &ListEntry) -> String {
     )
 }
 
-/// `YYYY-MM-DD hh:mm` in UTC, after the civil-from-days arithmetic of the proleptic Gregorian calendar.
+/// Formats a Unix time as `YYYY-MM-DD hh:mm` in UTC.
 fn date(seconds: i64) -> String {
     let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // Days are counted from 1 March of the year 0, so that a leap day is the last of its year.
+    // Count days from 1 March of year 0, which puts the leap day at the end of a year.
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);
     let day_of_era = shifted.rem_euclid(146_097);
@@ -122,7 +122,7 @@ mod tests {
     use std::time::{SystemTime, UNIX_EPOCH};
 
     #[test]
-    fn dates() {
+    fn dates_are_in_utc() {
         assert_eq!(date(0), "1970-01-01 00:00");
         assert_eq!(date(951_827_696), "2000-02-29 12:34");
         assert_eq!(date(1_795_270_859), "2026-11-21 14:20");

@@ -3,7 +3,7 @@
 use crate::cli::exit::Failure;
 use crate::cli::listen_args::ListenArgs;
 use crate::cli::output::announce;
-use crate::runtime::signals::on_end;
+use crate::runtime::signals::on_stop_signal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use towpath_files::server::{Server, ServerOptions};
@@ -52,7 +52,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     options.endpoints = arguments.listen.endpoints;
     let server = Server::bind(options).map_err(Failure::failed)?;
     let handle = server.shutdown_handle();
-    on_end(move || handle.shut_down())?;
+    on_stop_signal(move || handle.shut_down())?;
     announce(server.endpoints().iter().map(|endpoint| format!("serving {} on {endpoint}", arguments.path.display())));
     server.run().map_err(Failure::failed)?;
     tracing::info!("ended");

@@ -1,11 +1,11 @@
-//! `tow work`: a worker that gives each request to a command, or echoes it.
+//! `tow work`: a worker that runs a command for each request, or echoes it.
 
-use crate::cli::body_io::{Collector, NoPlace, PIECE_BYTES, Unread, open_large};
+use crate::cli::body_io::{BodyBuilder, PIECE_BYTES, ReadBodyError, SpoolError, open_large};
 use crate::cli::connect_args::BrokerArgs;
 use crate::cli::exit::Failure;
 use crate::cli::output::announce;
 use crate::cli::units::positive;
-use crate::runtime::which::executable;
+use crate::runtime::which::check_executable;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::collections::HashSet;
@@ -23,11 +23,11 @@ use towpath_buffers::PageBuffer;
 use towpath_client::worker::{Request, Worker, WorkerOptions};
 use towpath_requests::Body;
 
-/// Requests at a time for an echo, if nothing else is said.
+/// Default of `--jobs` with `--echo`.
 const ECHO_JOBS: u32 = 4096;
 
-/// Bytes of a command's complaints that go into the reason of a failure: their end.
-const COMPLAINT_BYTES: usize = 2048;
+/// Bytes at the end of a command's standard error that go into the reason of a failure.
+const STDERR_BYTES: usize = 2048;
 
 /// Arguments of `tow work`.
 #[derive(clap::Args)]
@@ -54,8 +54,8 @@ pub struct Arguments {
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let jobs = arguments.jobs.unwrap_or(if arguments.echo { ECHO_JOBS } else { 1 });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
-    // Otherwise it would take request after request, and fail each.
-    arguments.command.first().map(|program| executable(program)).transpose()?;
+    // A missing command would take request after request and fail each.
+    arguments.command.first().map(|program| check_executable(program)).transpose()?;
     let outcome = runtime.block_on(async {
         let link = arguments.brokers.link()?;
         let spool = link.spool_folder.clone();
@@ -69,7 +69,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         };
         let worker = Arc::new(worker.map_err(Failure::usage)?);
         let commands = Arc::new(Running::default());
-        end_on_signal(&worker, &commands)?;
+        drain_on_signal(&worker, &commands)?;
         announce([format!("working on {service}")]);
         if let Some(ms) = arguments.work_ms {
             let work = Duration::from_millis(ms);
@@ -92,32 +92,32 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
         }
         Ok(ExitCode::SUCCESS)
     });
-    // Whoever waits for a disk writes a reply that nobody takes any more.
+    // Don't wait for threads that write to a disk: no broker takes their replies any more.
     runtime.shutdown_background();
     outcome
 }
 
-/// The first signal lets the worker leave, the second one ends it with its commands.
-fn end_on_signal(worker: &Arc<Worker>, commands: &Arc<Running>) -> Result<(), Failure> {
+/// Drains the worker at the first signal, ends it and its commands at the second.
+fn drain_on_signal(worker: &Arc<Worker>, commands: &Arc<Running>) -> Result<(), Failure> {
     let (worker, commands) = (Arc::downgrade(worker), Arc::clone(commands));
-    let before = AtomicBool::new(false);
-    crate::runtime::signals::on_end(move || {
-        if before.swap(true, Ordering::Relaxed) {
+    let is_draining = AtomicBool::new(false);
+    crate::runtime::signals::on_stop_signal(move || {
+        if is_draining.swap(true, Ordering::Relaxed) {
             commands.kill_all();
             std::process::exit(1);
         }
-        tracing::info!("leaving: what is held is finished; a second signal ends at once");
+        tracing::info!("draining: running requests are finished, no new ones taken; a second signal ends at once");
         if let Some(worker) = worker.upgrade() {
             worker.leave();
         }
     })
 }
 
-/// Process groups of the commands under way.
+/// Process groups of running commands.
 #[derive(Default)]
 struct Running {
     groups: Mutex<HashSet<Pid>>,
-    /// They are being killed, and the worker ends: how they end says nothing about their requests.
+    /// All are being killed with the worker; how they end says nothing about their requests.
     is_ending: AtomicBool,
 }
 
@@ -137,7 +137,7 @@ impl Running {
     }
 }
 
-/// A command's process group. It is killed if the command hasn't ended when this is dropped: nobody wants its reply.
+/// Process group of a command. Killed on drop if the command still runs: its reply isn't wanted any more.
 struct Group<'a> {
     running: &'a Running,
     group: Option<Pid>,
@@ -150,7 +150,7 @@ impl<'a> Group<'a> {
         Group { running, group }
     }
 
-    /// The command has ended, and its number may be another's from now on.
+    /// Forgets the group: the command has ended, and its id may be reused.
     fn ended(&mut self) {
         if let Some(group) = self.group.take() {
             self.running.change(|groups| {
@@ -169,24 +169,24 @@ impl Drop for Group<'_> {
     }
 }
 
-/// Until a command is tried again for which there were no descriptors, processes or memory.
-const SHORTAGE_WAIT: Duration = Duration::from_millis(100);
+/// Pause before a command is started again after a shortage of descriptors, processes or memory.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Whether this machine has too little of something for now.
+/// True for a shortage of descriptors, processes or memory.
 fn is_shortage(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE | Errno::AGAIN | Errno::NOMEM))
 }
 
-/// How long a command that was there when the worker started is waited for: it may be being replaced. Who takes request after request and
-/// fails each would have all that wait for the service.
-const MISSING_WAIT: Duration = Duration::from_secs(10);
+/// How long to wait for a command that has gone since the start: it may be being replaced. Failing at once would fail all queued
+/// requests.
+const MISSING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Whether a program isn't there, or isn't whole yet.
+/// True if a program is missing or being written.
 fn is_missing(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NOENT | Errno::TXTBSY | Errno::ACCESS))
 }
 
-/// What is done for each request.
+/// Command to run for each request.
 struct Job {
     command: Vec<OsString>,
     service: String,
@@ -204,27 +204,27 @@ impl Job {
             .stdin(large.map_or_else(Stdio::piped, Stdio::from))
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // A group of its own: signals from a terminal are for the worker, and all of it can be ended.
+            // A group of its own can be killed as a whole, and gets no signals from the terminal.
             .process_group(0)
             .spawn()
     }
 
     async fn run(&self, request: Request) -> Result<Body, String> {
-        let Some((program, rest)) = self.command.split_first() else { return Err("no command".to_owned()) };
+        let Some((program, rest)) = self.command.split_first() else { return Err("no command is given".to_owned()) };
         let name = program.display();
-        let (mut is_told, began) = (false, Instant::now());
+        let (mut is_logged, began) = (false, Instant::now());
         let mut child = loop {
             match self.start(program, rest, &request) {
                 Ok(child) => break child,
-                // It says nothing about the request: what other commands have comes back when they end, and a program that is replaced too.
-                Err(error) if is_shortage(&error) || (is_missing(&error) && began.elapsed() < MISSING_WAIT) => {
-                    if !std::mem::replace(&mut is_told, true) {
-                        tracing::warn!(command = %name, %error, "the command can't be started now, and is tried again");
+                // Not the request's fault: a shortage ends with other commands, and a replaced program comes back.
+                Err(error) if is_shortage(&error) || (is_missing(&error) && began.elapsed() < MISSING_TIMEOUT) => {
+                    if !std::mem::replace(&mut is_logged, true) {
+                        tracing::warn!(command = %name, %error, "cannot start the command now, retrying");
                     }
-                    tokio::time::sleep(SHORTAGE_WAIT).await;
+                    tokio::time::sleep(RETRY_PAUSE).await;
                 }
                 Err(error) => {
-                    tracing::warn!(command = %name, %error, "the command can't be started");
+                    tracing::warn!(command = %name, %error, "cannot start the command");
                     return Err(format!("{name}: {error}"));
                 }
             }
@@ -233,7 +233,7 @@ impl Job {
         let mut group = Group::new(&self.commands, &child);
         let input = child.stdin.take();
         let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
-            return Err(format!("{name}: it has no output"));
+            return Err(format!("{name}: no output pipe"));
         };
         let feeding = async {
             if !is_large && let Some(input) = input {
@@ -243,37 +243,37 @@ impl Job {
         };
         let reading = async {
             let reply = read_reply(stdout, self.spool.clone());
-            let (reply, complaint) = tokio::join!(reply, read_end(stderr));
+            let (reply, errors) = tokio::join!(reply, read_end(stderr));
             let status = child.wait().await;
-            (reply, complaint, status)
+            (reply, errors, status)
         };
-        // A command that doesn't read what it is given ends all the same.
-        let (reply, complaint, status) = tokio::select! {
+        // A command may end without having read its input.
+        let (reply, errors, status) = tokio::select! {
             ended = reading => ended,
             never = feeding => match never {},
         };
         group.ended();
         if self.commands.is_ending.load(Ordering::SeqCst) {
-            // Another worker gets the request, as if this one had been killed.
+            // Reply nothing, so that another worker gets the request.
             std::future::pending::<Infallible>().await;
         }
-        // It may have been ended by that: nobody read the rest of its output.
+        // Failed output may have ended the command, so it comes before the exit status.
         let reply = reply.map_err(|error| {
-            tracing::warn!(command = %name, %error, "what the command replied isn't here");
+            tracing::warn!(command = %name, %error, "cannot read the output of the command");
             format!("{name}: its output: {error}")
         })?;
         let status = status.map_err(|error| format!("{name}: {error}"))?;
         if !status.success() {
-            let complaint = String::from_utf8_lossy(&complaint);
-            let complaint = complaint.trim();
-            tracing::info!(command = %name, %status, complaint, "a request failed");
-            return Err(format!("{name}: {status}{}{complaint}", if complaint.is_empty() { "" } else { ": " }));
+            let errors = String::from_utf8_lossy(&errors);
+            let errors = errors.trim();
+            tracing::info!(command = %name, %status, stderr = errors, "the command failed");
+            return Err(format!("{name}: {status}{}{errors}", if errors.is_empty() { "" } else { ": " }));
         }
         Ok(reply)
     }
 }
 
-/// Writes as much of the request as the command takes.
+/// Writes the request to the command, as much as it reads.
 async fn feed(mut input: ChildStdin, body: &Body) {
     for frame in body.frames().into_iter().flatten() {
         if input.write_all(frame).await.is_err() {
@@ -282,9 +282,9 @@ async fn feed(mut input: ChildStdin, body: &Body) {
     }
 }
 
-/// What goes to the disk does so on threads that may wait for it: this one has heartbeats to answer, and other requests to take.
-async fn read_reply(mut from: impl AsyncReadExt + Unpin, folder: PathBuf) -> Result<Body, Unread> {
-    let mut collector = Collector::new(folder);
+/// Reads a reply. Large ones are written to the spool by other threads: this one has heartbeats and other requests to answer.
+async fn read_reply(mut from: impl AsyncReadExt + Unpin, folder: PathBuf) -> Result<Body, ReadBodyError> {
+    let mut collector = BodyBuilder::new(folder);
     let mut piece = PageBuffer::zeroed(PIECE_BYTES);
     loop {
         match from.read(&mut piece).await? {
@@ -293,7 +293,7 @@ async fn read_reply(mut from: impl AsyncReadExt + Unpin, folder: PathBuf) -> Res
             bytes => {
                 let pushed = tokio::task::spawn_blocking(move || {
                     collector.push(&piece[..bytes])?;
-                    Ok::<_, NoPlace>((collector, piece))
+                    Ok::<_, SpoolError>((collector, piece))
                 });
                 (collector, piece) = pushed.await.map_err(std::io::Error::other)??;
             }
@@ -301,12 +301,12 @@ async fn read_reply(mut from: impl AsyncReadExt + Unpin, folder: PathBuf) -> Res
     }
 }
 
-/// Reads everything, and gives the end of it.
+/// Reads to the end; returns the last bytes.
 async fn read_end(mut from: impl AsyncReadExt + Unpin) -> Vec<u8> {
-    let (mut end, mut piece) = (Vec::new(), vec![0; COMPLAINT_BYTES]);
+    let (mut end, mut piece) = (Vec::new(), vec![0; STDERR_BYTES]);
     while let Ok(bytes @ 1..) = from.read(&mut piece).await {
         end.extend_from_slice(&piece[..bytes]);
-        end.drain(..end.len().saturating_sub(COMPLAINT_BYTES));
+        end.drain(..end.len().saturating_sub(STDERR_BYTES));
     }
     end
 }

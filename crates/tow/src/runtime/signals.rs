@@ -1,4 +1,4 @@
-//! Ending cleanly on SIGINT and SIGTERM, and on SIGHUP: what commands of a worker do when its terminal is closed nobody sees any more.
+//! Clean shutdown on SIGINT, SIGTERM and SIGHUP.
 
 use crate::cli::exit::Failure;
 use rustix::process::Signal;
@@ -7,45 +7,45 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Signals that come within this after another one are the same wish: timeout(1) and some supervisors send one to the process and
-/// one to its group, and the second must not cut short what the first has begun.
-const SAME_WISH: Duration = Duration::from_millis(100);
+/// Signals within this time count as one. timeout(1) and some supervisors signal the process and its group, and the second signal must
+/// not cut short the shutdown that the first one began.
+const SAME_SIGNAL: Duration = Duration::from_millis(100);
 
-/// Calls `end` when one of these signals comes, and again for each later wish, on a thread of its own.
-pub fn on_end(end: impl Fn() + Send + 'static) -> Result<(), Failure> {
-    let (told, listens) = channel();
+/// Calls `stop` on a thread of its own for each of these signals, after it has begun to listen for them.
+pub fn on_stop_signal(stop: impl Fn() + Send + 'static) -> Result<(), Failure> {
+    let (started, has_started) = channel();
     let wait = move || {
         let signals = Signals::new();
         let (signals, outcome) = match signals {
             Ok(signals) => (Some(signals), Ok(())),
             Err(error) => (None, Err(error)),
         };
-        let _ = told.send(outcome);
+        let _ = started.send(outcome);
         if let Some(signals) = signals {
-            signals.wait(&end);
+            signals.wait(&stop);
         }
     };
-    let started = std::thread::Builder::new().name("signals".to_owned()).spawn(wait);
-    started.map_err(|error| Failure::failed(format!("cannot start a thread: {error} (ulimit -u, pids.max?)")))?;
-    match listens.recv() {
+    let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(wait);
+    thread
+        .map_err(|error| Failure::failed(format!("cannot start a thread: {error} (check ulimit -u and pids.max)")))?;
+    match has_started.recv() {
         Ok(outcome) => outcome.map_err(|error| Failure::failed(format!("cannot listen for signals: {error}"))),
         Err(_) => Err(Failure::failed("cannot listen for signals")),
     }
 }
 
-/// A file that grows beyond what the system lets this process write: with a handler, the write fails and says so. To be called first,
-/// outside of a runtime.
-pub fn let_writes_fail() {
-    let heard = tokio::runtime::Builder::new_current_thread().enable_all().build().and_then(|runtime| {
+/// Handles SIGXFSZ, so that a write beyond the file size limit fails instead of ending the process. Call it outside of a runtime.
+pub fn handle_file_size_limit() {
+    let handler = tokio::runtime::Builder::new_current_thread().enable_all().build().and_then(|runtime| {
         let _context = runtime.enter();
         signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).map(drop)
     });
-    if let Err(error) = heard {
-        tracing::debug!(%error, "no handler for SIGXFSZ");
+    if let Err(error) = handler {
+        tracing::debug!(%error, "cannot handle SIGXFSZ");
     }
 }
 
-/// What is listened for, and the runtime that does.
+/// Signal streams and the runtime that polls them.
 struct Signals {
     runtime: tokio::runtime::Runtime,
     interrupt: tokio::signal::unix::Signal,
@@ -64,7 +64,7 @@ impl Signals {
         Ok(Signals { runtime, interrupt, terminate, hang_up })
     }
 
-    fn wait(self, end: &impl Fn()) {
+    fn wait(self, stop: &impl Fn()) {
         let Signals { runtime, mut interrupt, mut terminate, mut hang_up } = self;
         runtime.block_on(async {
             let mut last: Option<Instant> = None;
@@ -74,9 +74,9 @@ impl Signals {
                     _ = terminate.recv() => {}
                     _ = recv(hang_up.as_mut()) => {}
                 }
-                if last.is_none_or(|last| last.elapsed() >= SAME_WISH) {
+                if last.is_none_or(|last| last.elapsed() >= SAME_SIGNAL) {
                     last = Some(Instant::now());
-                    end();
+                    stop();
                 }
             }
         });
@@ -90,12 +90,12 @@ async fn recv(signal: Option<&mut tokio::signal::unix::Signal>) -> Option<()> {
     }
 }
 
-/// Whether whoever started this program wants it to outlive the signal, as nohup(1) does.
+/// True if the parent process ignores the signal, as nohup(1) does for SIGHUP.
 fn is_ignored(signal: Signal) -> bool {
     std::fs::read_to_string("/proc/self/status").is_ok_and(|status| ignores(&status, signal))
 }
 
-/// Whether a process of this status (proc(5)) ignores a signal.
+/// True if a process with this /proc/PID/status ignores a signal.
 fn ignores(status: &str, signal: Signal) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_ignored_is_read_from_the_mask() {
+    fn ignored_signals_are_read_from_proc_status() {
         let status = "SigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000004002\n";
         assert!(ignores(status, Signal::HUP) && ignores(status, Signal::PIPE));
         assert!(!ignores(status, Signal::INT) && !ignores("", Signal::HUP));

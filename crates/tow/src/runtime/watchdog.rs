@@ -1,143 +1,138 @@
-//! Work that may come to hang in a system call: on a disk of somebody else's (FUSE, the network), or on a pipe that nobody reads.
-//! Nothing in this process can end such a call, so the work has a thread of its own, and this one can still end the process.
+//! Watches a thread that may hang in a system call, on a FUSE or network disk or on a pipe that isn't read. No such call can be ended
+//! from within the process, so the work has a thread of its own and the main thread can still end the process.
 
-use crate::cli::escape::Shown;
+use crate::cli::escape::Printable;
 use crate::cli::exit::Failure;
-use crate::cli::output::say;
+use crate::cli::output::eprint_line;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// What getting files may take to end after it was told to. It keeps in order what is there already; what it hasn't written by then
-/// comes again.
-pub const ENDING: Duration = Duration::from_secs(1);
+/// How long a client may take to end after an interruption. It keeps what has arrived in order; what isn't written by then is fetched
+/// again.
+pub const END_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What saying something may take. Standard error may be what hangs.
-const SAYING: Duration = Duration::from_millis(200);
+/// How long a last message may take: standard error may be what hangs.
+const PRINT_TIMEOUT: Duration = Duration::from_millis(200);
 
-enum News {
-    /// The work gets on.
-    Pulse,
-    /// It was told to end.
+enum WatchdogEvent {
+    Progress,
     Interrupted,
-    /// Its thread ends.
     Ended,
 }
 
-/// Tells how the work is. Cheap, and it may be called from any thread.
+/// Reports progress and interruptions to a [`Watchdog`]. Cheap, from any thread.
 #[derive(Clone)]
-pub struct Pulse(Sender<News>);
+pub struct Heartbeat(Sender<WatchdogEvent>);
 
-impl Pulse {
-    /// The work gets on.
+impl Heartbeat {
+    /// The work has made progress.
     pub fn beat(&self) {
-        let _ = self.0.send(News::Pulse);
+        let _ = self.0.send(WatchdogEvent::Progress);
     }
 
-    /// The work was told to end.
+    /// The work was asked to end.
     pub fn interrupted(&self) {
-        let _ = self.0.send(News::Interrupted);
+        let _ = self.0.send(WatchdogEvent::Interrupted);
     }
 }
 
-/// However the thread ends, that is told.
-struct TellsEnd(Pulse);
+/// Reports the end of a thread, also by a panic.
+struct EndGuard(Heartbeat);
 
-impl Drop for TellsEnd {
+impl Drop for EndGuard {
     fn drop(&mut self) {
-        let _ = self.0.0.send(News::Ended);
+        let _ = self.0.0.send(WatchdogEvent::Ended);
     }
 }
 
-/// Why work is not waited for any longer.
+/// Why a thread is taken to hang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hangs {
-    /// It was told to end, and doesn't.
+pub enum Hang {
+    /// It didn't end after an interruption.
     Interrupted,
-    /// Nothing was heard of it for so long.
+    /// It made no progress for this long.
     Silent(Duration),
 }
 
-/// Where the work is heard of.
-pub struct Attended {
-    pulse: Pulse,
-    news: Receiver<News>,
+/// Runs work on a thread of its own and notices when it hangs.
+pub struct Watchdog {
+    heartbeat: Heartbeat,
+    events: Receiver<WatchdogEvent>,
 }
 
-impl Attended {
-    /// Nothing yet.
-    pub fn new() -> Attended {
-        let (sender, news) = channel();
-        Attended { pulse: Pulse(sender), news }
+impl Watchdog {
+    /// A watchdog for one piece of work.
+    pub fn new() -> Watchdog {
+        let (sender, events) = channel();
+        Watchdog { heartbeat: Heartbeat(sender), events }
     }
 
-    /// What the work and whoever interrupts it tell by.
-    pub fn pulse(&self) -> Pulse {
-        self.pulse.clone()
+    /// A handle for the work, and for whoever interrupts it.
+    pub fn heartbeat(&self) -> Heartbeat {
+        self.heartbeat.clone()
     }
 
-    /// Does it on a thread of its own, and waits until it is done, or hangs: then the thread is left alone. `silence`: how long it may
-    /// go on without a pulse. `ending`: what it may take to end after it was told to.
+    /// Runs `work` until it ends or hangs; a thread that hangs is left behind. `silence`: longest time without progress. `end_timeout`:
+    /// longest time from an interruption to the end.
     pub fn run<T: Send + 'static>(
         self,
         silence: Option<Duration>,
-        ending: Duration,
+        end_timeout: Duration,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<Result<T, Hangs>, Failure> {
-        let tells = TellsEnd(self.pulse.clone());
+    ) -> Result<Result<T, Hang>, Failure> {
+        let guard = EndGuard(self.heartbeat.clone());
         let thread = std::thread::Builder::new().name("work".to_owned());
         let thread = thread.spawn(move || {
-            let _tells = tells;
+            let _guard = guard;
             work()
         });
         let thread = thread.map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))?;
-        if let Err(hangs) = wait(&self.news, silence, ending) {
-            return Ok(Err(hangs));
+        if let Err(hang) = wait(&self.events, silence, end_timeout) {
+            return Ok(Err(hang));
         }
-        // It has ended, but for giving what it came to.
         Ok(Ok(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))))
     }
 }
 
-/// Until the work has ended.
-fn wait(news: &Receiver<News>, silence: Option<Duration>, ending: Duration) -> Result<(), Hangs> {
-    let mut heard = Instant::now();
+/// Waits until the work ends or hangs.
+fn wait(events: &Receiver<WatchdogEvent>, silence: Option<Duration>, end_timeout: Duration) -> Result<(), Hang> {
+    let mut progress = Instant::now();
     let mut interrupted: Option<Instant> = None;
     loop {
-        let end = interrupted.map(|at| (at + ending, Hangs::Interrupted));
-        let silent = silence.map(|silence| (heard + silence, Hangs::Silent(silence)));
+        let end = interrupted.map(|at| (at + end_timeout, Hang::Interrupted));
+        let silent = silence.map(|silence| (progress + silence, Hang::Silent(silence)));
         let next = end.into_iter().chain(silent).min_by_key(|(at, _)| *at);
-        let told = match next {
-            Some((at, _)) => news.recv_timeout(at.saturating_duration_since(Instant::now())),
-            None => news.recv().map_err(RecvTimeoutError::from),
+        let event = match next {
+            Some((at, _)) => events.recv_timeout(at.saturating_duration_since(Instant::now())),
+            None => events.recv().map_err(RecvTimeoutError::from),
         };
-        match (told, next) {
-            (Ok(News::Ended) | Err(RecvTimeoutError::Disconnected), _) => return Ok(()),
-            (Ok(News::Pulse), _) => heard = Instant::now(),
-            (Ok(News::Interrupted), _) => interrupted = interrupted.or_else(|| Some(Instant::now())),
-            (Err(RecvTimeoutError::Timeout), Some((_, hangs))) => return Err(hangs),
+        match (event, next) {
+            (Ok(WatchdogEvent::Ended) | Err(RecvTimeoutError::Disconnected), _) => return Ok(()),
+            (Ok(WatchdogEvent::Progress), _) => progress = Instant::now(),
+            (Ok(WatchdogEvent::Interrupted), _) => interrupted = interrupted.or_else(|| Some(Instant::now())),
+            (Err(RecvTimeoutError::Timeout), Some((_, hang))) => return Err(hang),
             (Err(RecvTimeoutError::Timeout), None) => {}
         }
     }
 }
 
-/// Ends the process, whatever its threads are doing, after saying why. What else there is to be said may hang too, and is given up
-/// then.
-pub fn end_anyway(failure: &Failure, also: impl FnOnce() + Send + 'static) -> ! {
-    let why = format!("tow: {}", Shown(&failure.to_string()));
-    within(SAYING, move || say(why));
-    within(SAYING, also);
+/// Ends the process whatever its threads are doing, after it has printed why and called `report`. Either is given up if it hangs.
+pub fn exit_now(failure: &Failure, report: impl FnOnce() + Send + 'static) -> ! {
+    let why = format!("tow: {}", Printable(&failure.to_string()));
+    run_within(PRINT_TIMEOUT, move || eprint_line(why));
+    run_within(PRINT_TIMEOUT, report);
     std::process::exit(1)
 }
 
-/// Does something, and waits so long for its end.
-fn within(most: Duration, something: impl FnOnce() + Send + 'static) {
+/// Runs something on another thread and waits at most `timeout` for its end.
+fn run_within(timeout: Duration, something: impl FnOnce() + Send + 'static) {
     let (done, ended) = channel();
     let thread = std::thread::Builder::new().spawn(move || {
         something();
         let _ = done.send(());
     });
     if thread.is_ok() {
-        let _ = ended.recv_timeout(most);
+        let _ = ended.recv_timeout(timeout);
     }
 }
 
@@ -148,38 +143,38 @@ mod tests {
     const LONG: Duration = Duration::from_secs(3600);
 
     #[test]
-    fn what_the_work_comes_to_is_given() {
-        let attended = Attended::new();
-        let pulse = attended.pulse();
-        let came_to = attended.run(Some(LONG), LONG, move || {
-            pulse.beat();
+    fn result_of_the_work_is_returned() {
+        let watchdog = Watchdog::new();
+        let heartbeat = watchdog.heartbeat();
+        let result = watchdog.run(Some(LONG), LONG, move || {
+            heartbeat.beat();
             7
         });
-        assert_eq!(came_to.unwrap(), Ok(7));
+        assert_eq!(result.unwrap(), Ok(7));
     }
 
     #[test]
-    fn work_that_is_told_to_end_and_does_not_is_left_alone() {
-        let attended = Attended::new();
-        let (pulse, (go_on, waits)) = (attended.pulse(), channel::<()>());
-        pulse.interrupted();
-        let hangs = attended.run(Some(LONG), ENDING, move || {
-            // As a system call: it doesn't end before we let it.
-            let _ = waits.recv();
+    fn interrupted_work_that_does_not_end_is_left_behind() {
+        let watchdog = Watchdog::new();
+        let (heartbeat, (release, blocked)) = (watchdog.heartbeat(), channel::<()>());
+        heartbeat.interrupted();
+        let result = watchdog.run(Some(LONG), END_TIMEOUT, move || {
+            // Like a system call that doesn't return.
+            let _ = blocked.recv();
         });
-        assert_eq!(hangs.unwrap(), Err(Hangs::Interrupted));
-        drop(go_on);
+        assert_eq!(result.unwrap(), Err(Hang::Interrupted));
+        drop(release);
     }
 
     #[test]
-    fn work_of_which_nothing_is_heard_is_left_alone() {
+    fn work_without_progress_is_left_behind() {
         let silence = Duration::from_millis(20);
-        let (pulse, news) = channel();
-        assert_eq!(wait(&news, Some(silence), LONG), Err(Hangs::Silent(silence)));
-        // A pulse that came counts, and without a limit it may be silent for as long as it likes.
-        pulse.send(News::Pulse).unwrap();
-        assert_eq!(wait(&news, Some(silence), LONG), Err(Hangs::Silent(silence)));
-        drop(pulse);
-        assert_eq!(wait(&news, None, LONG), Ok(()));
+        let (heartbeat, events) = channel();
+        assert_eq!(wait(&events, Some(silence), LONG), Err(Hang::Silent(silence)));
+        // A heartbeat counts, and without a limit there may be none for ever.
+        heartbeat.send(WatchdogEvent::Progress).unwrap();
+        assert_eq!(wait(&events, Some(silence), LONG), Err(Hang::Silent(silence)));
+        drop(heartbeat);
+        assert_eq!(wait(&events, None, LONG), Ok(()));
     }
 }

@@ -1,15 +1,15 @@
-//! Whether a command can be executed, found out before it is needed.
+//! Lookup of a command, to refuse a missing one at the start.
 
 use crate::cli::exit::Failure;
 use std::ffi::OsStr;
 
-/// Where commands are looked for if there is no PATH, as execvp(3) does.
+/// Search path without a PATH, as in execvp(3).
 const PATH_BY_DEFAULT: &str = "/bin:/usr/bin";
 
-/// Refuses what can't be executed: a path that is no executable file, or a name that no folder of PATH has.
-pub fn executable(program: &OsStr) -> Result<(), Failure> {
+/// Refuses a path that is no executable file, or a name that isn't in PATH.
+pub fn check_executable(program: &OsStr) -> Result<(), Failure> {
     let is_path = program.as_encoded_bytes().contains(&b'/');
-    let why = if is_path { "it is not a file that can be executed" } else { "there is no such command in PATH" };
+    let why = if is_path { "not an executable file" } else { "no such command in PATH" };
     let path = std::env::var_os("PATH").unwrap_or_else(|| PATH_BY_DEFAULT.into());
     let folder = std::env::current_dir().unwrap_or_default();
     which::which_in(program, Some(path), folder)
@@ -23,7 +23,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn what_can_be_executed_is_found_by_path_and_by_name() {
+    fn executables_are_found_by_path_and_by_name() {
         let folder = tempfile::tempdir().unwrap();
         let (tool, text) = (folder.path().join("tool"), folder.path().join("text"));
         for (file, mode) in [(&tool, 0o755), (&text, 0o644)] {
@@ -31,15 +31,15 @@ mod tests {
             std::fs::set_permissions(file, PermissionsExt::from_mode(mode)).unwrap();
         }
         for good in [OsStr::new("sh"), tool.as_os_str()] {
-            assert!(executable(good).is_ok(), "{good:?}");
+            assert!(check_executable(good).is_ok(), "{good:?}");
         }
         for (wrong, why) in [
-            (text.as_os_str(), "not a file that can be executed"),
-            (folder.path().as_os_str(), "not a file that can be executed"),
+            (text.as_os_str(), "not an executable file"),
+            (folder.path().as_os_str(), "not an executable file"),
             (OsStr::new("no such command"), "in PATH"),
             (OsStr::new(""), "in PATH"),
         ] {
-            let failure = executable(wrong).unwrap_err().to_string();
+            let failure = check_executable(wrong).unwrap_err().to_string();
             assert!(failure.contains(why), "{wrong:?}: {failure}");
         }
     }

@@ -60,25 +60,25 @@ fn failures_say_why() {
 #[test]
 fn what_cannot_work_is_refused_at_once() {
     for (arguments, reason) in [
-        (&["missing", "--", "/nowhere/at/all"][..], "tow: /nowhere/at/all: it is not a file that can be executed"),
+        (&["missing", "--", "/nowhere/at/all"][..], "tow: /nowhere/at/all: not an executable file"),
         (&["missing", "--", "no-such-command-at-all"], "no such command in PATH"),
         (&["mmi.foo", "--echo"], "the broker's own services"),
         (&["titanic.request", "--", "cat"], "the broker's own services"),
         (&["echo", "--echo", "--jobs", "0"], "--jobs"),
         (&["echo", "--work-ms", "5", "--", "cat"], "--work-ms"),
         (&["echo", "--work-ms", "5"], "--echo"),
-        (&["echo", "--echo", "--connect", "tcp://127.0.0.1:0"], "port 0 can be listened on but not connected to"),
-        (&["echo", "--echo", "--connect", "inproc://here"], "inproc does not leave a process"),
+        (&["echo", "--echo", "--connect", "tcp://127.0.0.1:0"], "cannot connect to port 0"),
+        (&["echo", "--echo", "--connect", "inproc://here"], "inproc works only within a process"),
     ] {
         let outcome = run(tow(["work"]).args(arguments)).expect_code(2);
         assert!(outcome.stderr.contains(reason), "{}", outcome.stderr);
     }
     for more in [&["x"][..], &["--count", "3"]] {
         let outcome = run(tow(["call", "echo", "--connect", "tcp://127.0.0.1:0"]).args(more)).expect_code(2);
-        assert!(outcome.stderr.contains("tcp://127.0.0.1:0: port 0"), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("tcp://127.0.0.1:0: cannot connect to port 0"), "{}", outcome.stderr);
     }
     let outcome = run(tow(["work", "echo", "--echo"]).env("TOW_LOG", "foo")).expect_code(2);
-    assert_eq!(outcome.stderr, "tow: TOW_LOG=foo: it is error, warn, info, debug or trace\n");
+    assert_eq!(outcome.stderr, "tow: TOW_LOG=foo: use error, warn, info, debug or trace\n");
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn a_place_that_is_no_directory_is_named() {
     let broker = Broker::start();
     let _large = work(&[&broker], &["large", "--spool", place, "--", "head", "-c", "9000000", "/dev/zero"]);
     let outcome = run(&mut call(&[&broker], &["large", "x"])).expect_code(1);
-    let no_place = format!("no place for a large body: {place}: Not a directory");
+    let no_place = format!("cannot spool a large body in {place}: Not a directory");
     assert!(outcome.stderr.contains(&format!("head: its output: {no_place}")), "{}", outcome.stderr);
     let mut large = call(&[&broker], &["large", "--spool", place]);
     let outcome = run(large.stdin(File::open(&file).expect("open"))).expect_code(1);
@@ -231,7 +231,7 @@ fn without_a_broker_the_person_is_told_while_it_is_waited_for() {
 fn a_load_is_given_up_when_its_broker_is_gone_for_good() {
     let mut load = tow(["call", "echo", "--connect", "ipc:///nowhere/at/all", "--timeout", "0.2", "--json"]);
     let outcome = run(load.args(["--count", "1000000", "--ahead", "8"])).expect_code(1);
-    assert!(outcome.stderr.contains("tow: given up: no connection to a broker for "), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("without a connection to a broker: "), "{}", outcome.stderr);
     assert_eq!((outcome.number("replies"), outcome.number("failed")), (0, 1_000_000));
     assert!((8..1_000_000).contains(&outcome.number("requests")), "{}", outcome.number("requests"));
 }
@@ -471,7 +471,7 @@ fn a_command_that_is_being_replaced_is_waited_for() {
     let worker = work(&[&broker], &["replaced", "--", program.to_str().expect("UTF-8")]);
     std::fs::remove_file(&program).expect("remove");
     let caller = Process::start(&mut call(&[&broker], &["replaced", "hello"]));
-    wait_until("the worker misses it", || worker.log().contains("tried again"));
+    wait_until("the worker misses it", || worker.log().contains("cannot start the command now, retrying"));
     install();
     assert_eq!(caller.finish().expect_code(0).stdout, b"hello");
 }

@@ -356,7 +356,7 @@ fn the_log_cannot_be_filled() {
         drop(Wire::connect(fixture.server.port()));
     }
     // For whoever reads the log while it goes on: nothing more happens, and still it is said.
-    let told = "WARN and 280 more in the last 10 s: a bad handshake is refused";
+    let told = "WARN 280 more like this in the last 10 s: a bad handshake is refused";
     wait_until("what was held back is told", || log().contains(told));
     assert_eq!(log().matches("WARN a bad handshake is refused").count(), 20);
     wait_until("that of clients that say nothing too", || {

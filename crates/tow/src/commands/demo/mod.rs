@@ -1,11 +1,11 @@
-//! `tow demo`: the whole thing on this machine, in one command.
+//! `tow demo`: files and requests on this machine, in one command.
 
 mod files;
 mod requests;
 mod running;
 
 use crate::cli::exit::Failure;
-use crate::cli::output::put_out;
+use crate::cli::output::print_line;
 use crate::cli::units::size;
 use running::Processes;
 use std::path::{Path, PathBuf};
@@ -29,26 +29,28 @@ fn this_program() -> Result<Command, Failure> {
     Ok(Command::new(std::env::current_exe().map_err(Failure::failed)?))
 }
 
-/// Runs the demo. However it ends, unless by SIGKILL, it leaves no process and no file.
+/// Runs the demo. Unless killed by SIGKILL, it leaves no process and no file.
 pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
-    // Before there is anything that an interruption would leave behind.
-    let processes = Processes::until_interrupted()?;
+    // Before there is anything to clean up.
+    let processes = Processes::until_signal()?;
     let folder = match &arguments.folder {
         Some(folder) => tempfile::tempdir_in(folder),
         None => tempfile::tempdir(),
     };
-    let folder = folder.map_err(|error| Failure::failed(format!("no temporary folder: {error}")))?;
+    let folder =
+        folder.map_err(|error| Failure::failed(format!("cannot make a temporary directory: {error}; set --folder")))?;
     let outcome = both_halves(&processes, folder.path(), &arguments);
-    // What an interruption made fail isn't what the person wants to know.
-    let outcome = processes.go_on().and(outcome);
-    let removed = folder.close().map_err(|error| Failure::failed(format!("the temporary folder stays: {error}")));
+    // After an interruption, errors are its consequence.
+    let outcome = processes.check().and(outcome);
+    let removed =
+        folder.close().map_err(|error| Failure::failed(format!("cannot remove the temporary directory: {error}")));
     outcome.and_then(|code| removed.map(|()| code))
 }
 
 fn both_halves(processes: &Processes, folder: &Path, arguments: &Arguments) -> Result<ExitCode, Failure> {
-    put_out(format_args!("Files\n"))?;
+    print_line(format_args!("Files\n"))?;
     files::run(processes, folder, arguments.size)?;
-    put_out(format_args!("\nRequests\n"))?;
+    print_line(format_args!("\nRequests\n"))?;
     requests::run(processes, folder, arguments.requests)?;
     Ok(ExitCode::SUCCESS)
 }

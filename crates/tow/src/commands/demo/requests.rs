@@ -1,9 +1,9 @@
-//! The second half: requests through a broker and four workers, while one of them and the broker are killed.
+//! Second half of the demo: requests through a broker and four workers, while a worker and the broker are killed.
 
 use super::running::{Processes, Running};
 use super::this_program;
 use crate::cli::exit::Failure;
-use crate::cli::output::put_out;
+use crate::cli::output::print_line;
 use crate::cli::progress::human_bytes;
 use crate::runtime::rlimits::usage_of;
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
@@ -16,21 +16,21 @@ use towpath_requests::numbered::Status;
 const SERVICE: &str = "echo";
 const WORKERS: usize = 4;
 
-/// Requests without an outcome.
+/// Requests in flight.
 const AHEAD: u64 = 1_000;
 
-/// All of it is given up when no reply came for so long.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time without a reply after which the demo fails.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Sends so many requests, and accounts for every reply.
+/// Sends the requests and accounts for every reply.
 pub fn run(processes: &Processes, folder: &Path, requests: u64) -> Result<(), Failure> {
     let journal = folder.join("journal");
-    put_out(format_args!("1. tow broker --journal {}", journal.display()))?;
+    print_line(format_args!("1. tow broker --journal {}", journal.display()))?;
     let (broker, endpoint) = start_broker(processes, &journal, "tcp://127.0.0.1:0")?;
-    put_out(format_args!("   broker on {endpoint}"))?;
-    put_out(format_args!("2. {WORKERS} times tow work {SERVICE} --echo --connect {endpoint}"))?;
+    print_line(format_args!("   broker on {endpoint}"))?;
+    print_line(format_args!("2. {WORKERS} times tow work {SERVICE} --echo --connect {endpoint}"))?;
     let workers = (0..WORKERS).map(|_| start_worker(processes, &endpoint)).collect::<Result<Vec<_>, _>>()?;
-    put_out(format_args!(
+    print_line(format_args!(
         "3. {requests} requests, {AHEAD} ahead; a worker is killed after a third of them, the broker after a half"
     ))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::failed)?;
@@ -42,7 +42,7 @@ pub fn run(processes: &Processes, folder: &Path, requests: u64) -> Result<(), Fa
         endpoint: &endpoint,
         broker,
         workers,
-        gone: None,
+        restart: None,
     };
     let outcome = runtime.block_on(async {
         tokio::select! {
@@ -73,8 +73,8 @@ struct Load<'a> {
     endpoint: &'a str,
     broker: Running,
     workers: Vec<Running>,
-    /// When the broker was killed, and how long no reply came after that.
-    gone: Option<(Instant, Option<Duration>)>,
+    /// When the broker was restarted, and how long the first reply took from then.
+    restart: Option<(Instant, Option<Duration>)>,
 }
 
 struct Outcome {
@@ -97,17 +97,19 @@ impl Load<'_> {
                 client.send(SERVICE, sent.to_string(), CallOptions::default()).await.map_err(Failure::failed)?;
                 sent += 1;
             }
-            match tokio::time::timeout(PATIENCE, client.receive_many(&mut completed)).await {
+            match tokio::time::timeout(REPLY_TIMEOUT, client.receive_many(&mut completed)).await {
                 Ok(received) if received > 0 => {}
-                _ => return Err(Failure::failed(format!("no reply for {PATIENCE:?}: {}", client.status().failure))),
+                _ => {
+                    return Err(Failure::failed(format!("no reply for {REPLY_TIMEOUT:?}: {}", client.status().failure)));
+                }
             }
-            if let Some((since, None)) = self.gone {
-                self.gone = Some((since, Some(since.elapsed())));
+            if let Some((since, None)) = self.restart {
+                self.restart = Some((since, Some(since.elapsed())));
             }
             for Completed { status, body, .. } in completed.drain(..) {
                 self.account(status, body.single().unwrap_or_default())?;
                 done += 1;
-                self.harm(&bar, done)?;
+                self.inject_crashes(&bar, done)?;
             }
             bar.set_position(done);
         }
@@ -118,26 +120,26 @@ impl Load<'_> {
         Ok(Outcome { seconds, resent })
     }
 
-    /// Each request has a reply of its own, and one only.
+    /// Checks that each request has exactly one reply, its own.
     fn account(&mut self, status: Status, body: &[u8]) -> Result<(), Failure> {
         if !status.is_ok() {
             return Err(Failure::failed(format!("a request failed: {status}: {}", String::from_utf8_lossy(body))));
         }
         let number = std::str::from_utf8(body).ok().and_then(|text| text.parse::<usize>().ok());
         let Some(replied) = number.and_then(|number| self.replied.get_mut(number)) else {
-            return Err(Failure::failed("a reply that is nobody's"));
+            return Err(Failure::failed("a reply belongs to no request"));
         };
         if std::mem::replace(replied, true) {
-            return Err(Failure::failed("a request was replied to twice"));
+            return Err(Failure::failed("a request got two replies"));
         }
         Ok(())
     }
 
-    /// What is killed after so many replies.
-    fn harm(&mut self, bar: &ProgressBar, done: u64) -> Result<(), Failure> {
+    /// Kills a worker or the broker after certain numbers of replies.
+    fn inject_crashes(&mut self, bar: &ProgressBar, done: u64) -> Result<(), Failure> {
         if done == self.requests / 3 {
             bar.suspend(|| {
-                put_out(format_args!("   after {done} replies a worker is killed, and another one started"))
+                print_line(format_args!("   after {done} replies a worker is killed, and another one started"))
             })?;
             if let Some(worker) = self.workers.first_mut() {
                 worker.crash();
@@ -146,11 +148,13 @@ impl Load<'_> {
         }
         if done == self.requests / 2 {
             bar.suspend(|| {
-                put_out(format_args!("   after {done} replies the broker is killed, and started again on its journal"))
+                print_line(format_args!(
+                    "   after {done} replies the broker is killed, and started again on its journal"
+                ))
             })?;
             self.broker.crash();
             (self.broker, _) = start_broker(self.processes, self.journal, self.endpoint)?;
-            self.gone = Some((Instant::now(), None));
+            self.restart = Some((Instant::now(), None));
         }
         Ok(())
     }
@@ -159,21 +163,21 @@ impl Load<'_> {
 fn report(load: &Load<'_>, outcome: &Outcome) -> Result<(), Failure> {
     let broker = usage_of(load.broker.child.id());
     let accounted = load.replied.iter().filter(|replied| **replied).count();
-    put_out("")?;
-    put_out(format_args!("{accounted} of {} requests have their reply, each exactly one", load.requests))?;
-    put_out(format_args!(
+    print_line("")?;
+    print_line(format_args!("{accounted} of {} requests have their reply, each exactly one", load.requests))?;
+    print_line(format_args!(
         "{:.0} a second, each in the journal before it was replied to; {} were sent again",
         load.requests as f64 / outcome.seconds,
         outcome.resent
     ))?;
-    if let Some((_, Some(silence))) = load.gone {
-        put_out(format_args!(
-            "the first reply came {:.0} ms after the new broker was there",
+    if let Some((_, Some(silence))) = load.restart {
+        print_line(format_args!(
+            "the first reply came {:.0} ms after the new broker listened",
             silence.as_secs_f64() * 1e3
         ))?;
     }
-    put_out(format_args!(
-        "the new broker took {:.2} s of CPU and at most {} of memory",
+    print_line(format_args!(
+        "the new broker used {:.2} s of CPU and at most {} of memory",
         broker.cpu_seconds,
         human_bytes(broker.peak_memory_bytes)
     ))
