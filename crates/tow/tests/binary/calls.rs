@@ -403,7 +403,7 @@ fn a_worker_finishes_what_it_holds_and_a_second_signal_ends_it() {
     let caller = Process::start(&mut call(&[&broker], &["slow", "finish this"]));
     wait_until("the command runs", || is_running(&pid_file).is_some());
     slow.signal(Signal::TERM);
-    wait_until("the worker leaves", || slow.log().contains("leaving"));
+    wait_until("the worker drains", || slow.log().contains("draining"));
     std::fs::write(&flag, "").expect("write");
     assert_eq!(caller.finish().expect_code(0).stdout, b"finish this");
     slow.finish().expect_code(0);
@@ -413,8 +413,8 @@ fn a_worker_finishes_what_it_holds_and_a_second_signal_ends_it() {
     let _caller = Process::start(&mut call(&[&broker], &["slow", "never"]));
     wait_until("the command runs", || is_running(&pid_file).is_some());
     slow.signal(Signal::TERM);
-    wait_until("the worker leaves", || slow.log().contains("leaving"));
-    // Two signals within a moment would be one wish: this time is what a person leaves between them, and stands for no condition.
+    wait_until("the worker drains", || slow.log().contains("draining"));
+    // Signals within 100 ms count as one.
     std::thread::sleep(Duration::from_millis(200));
     slow.signal(Signal::TERM);
     slow.finish().expect_code(1);

@@ -37,7 +37,7 @@ fn interrupted_by_ctrl_c_then_resumed() {
     assert!((1..SIZE).contains(&outcome.number("bytes")), "{}", outcome.summary());
     assert!(outcome.number("received_bytes") >= outcome.number("bytes"), "{}", outcome.summary());
     assert!(!copy.exists());
-    assert!(outcome.stderr.contains("the same command goes on with it"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("run the same command again to resume"), "{}", outcome.stderr);
     assert_eq!(outcome.summary()["failures"], serde_json::json!([]));
 
     proxy.release();

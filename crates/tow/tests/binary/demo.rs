@@ -25,7 +25,7 @@ fn the_demo_runs_and_cleans_up() {
         "after 10000 replies a worker is killed",
         "after 15000 replies the broker is killed, and started again on its journal",
         "30000 of 30000 requests have their reply, each exactly one",
-        "ms after the new broker was there",
+        "ms after the new broker listened",
     ] {
         assert!(text.contains(line), "no {line:?} in: {text}");
     }

@@ -492,8 +492,8 @@ fn what_the_client_found_out_is_its_own_word() {
     };
     let ls = |flag: &[&str]| run(tow(["ls", &server.url("**/*.gz")]).args(flag)).expect_code(1);
     for (told, why) in [
-        (get("**/*.gz", &copy), "nothing matches; a \\ before"),
-        (ls(&[]).stderr, "nothing matches; a \\ before"),
+        (get("**/*.gz", &copy), "nothing matches; to take * ? [ or { literally, put a \\ before it"),
+        (ls(&[]).stderr, "nothing matches; to take * ? [ or { literally, put a \\ before it"),
         (ls(&["--json"]).stderr, "nothing matches"),
         (get("sub", Path::new("-")), "not a single file"),
         (get("sub/*", Path::new("-")), "a single file is needed"),

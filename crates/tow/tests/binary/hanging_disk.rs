@@ -72,7 +72,7 @@ fn a_get_onto_a_disk_that_hangs_for_too_long_says_so() {
         let outcome = client.finish().expect_code(1);
         assert!(outcome.stderr.contains("the disk hangs"), "{}", outcome.stderr);
         assert!(outcome.stderr.contains(mount.to_str().expect("UTF-8")), "{}", outcome.stderr);
-        assert!(outcome.stderr.contains("the same command goes on with it"), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("run the same command again to resume"), "{}", outcome.stderr);
         let error = outcome.summary()["error"].as_str().expect("an error").to_owned();
         assert!(error.contains("the disk hangs"), "{error}");
     }
