@@ -36,7 +36,7 @@ impl Passwords {
         Ok(Passwords(passwords))
     }
 
-    /// Whether these credentials are a user with the right password. The time it takes doesn't tell where passwords differ.
+    /// Checks a user's password, in a time that does not tell where passwords differ.
     pub fn allow(&self, credentials: &Credentials) -> bool {
         let Credentials::Plain { user, password } = credentials else { return false };
         self.0.get(&user[..]).is_some_and(|expected| expected.ct_eq(password).into())

@@ -100,7 +100,10 @@ impl Load<'_> {
             match tokio::time::timeout(REPLY_TIMEOUT, client.receive_many(&mut completed)).await {
                 Ok(received) if received > 0 => {}
                 _ => {
-                    return Err(Failure::failed(format!("no reply for {REPLY_TIMEOUT:?}: {}", client.status().failure)));
+                    return Err(Failure::failed(format!(
+                        "no reply for {REPLY_TIMEOUT:?}: {}",
+                        client.status().failure
+                    )));
                 }
             }
             if let Some((since, None)) = self.restart {
