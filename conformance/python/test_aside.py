@@ -31,9 +31,9 @@ def test_it_waits_for_a_worker_of_another_service_over_crashes(again, end, conne
     # Each kills the worker that started it.
     workers = [end("work", "deadly", [server], "--", "sh", "-c", "kill -9 $PPID") for _ in range(2)]
     asked = call(server, "deadly", body)
-    assert asked.returncode == 1 and b"502" in asked.stderr and b"aside.deadly" in asked.stderr, asked.stderr
+    assert asked.returncode == 1 and b"502" in asked.stderr and b"dlq.deadly" in asked.stderr, asked.stderr
     assert [worker.wait(DEADLINE_SECONDS) for worker in workers] == [-9, -9]
-    assert "aside.deadly" in server.server.log()
+    assert "dlq.deadly" in server.server.log()
     server.kill()
     server.come_again()
     assert waiting(connected, server, b"aside.deadly") == 1
@@ -41,7 +41,7 @@ def test_it_waits_for_a_worker_of_another_service_over_crashes(again, end, conne
     failing = end("work", "aside.deadly", [server], "--", "sh", "-c", f"echo >> {tmp_path}/tried; exit 1")
     wait_until((tmp_path / "tried").exists, "it was tried")
     failing.kill()
-    end("work", "aside.deadly", [server], "--", "sh", "-c", f"cat > {tmp_path}/copy && mv {tmp_path}/copy {tmp_path}/kept")
+    end("work", "dlq.deadly", [server], "--", "sh", "-c", f"cat > {tmp_path}/copy && mv {tmp_path}/copy {tmp_path}/kept")
     wait_until((tmp_path / "kept").exists, "it is looked at")
     assert (tmp_path / "kept").read_bytes() == body
     wait_until(lambda: waiting(connected, server, b"aside.deadly") == 0, "it is no longer kept")
@@ -59,14 +59,14 @@ def test_what_is_kept_may_be_asked_for_again_by_a_pipe(again, end, connected, jo
     dying.socket.close(linger=0)
     assert [client.reply().status for _ in range(100)] == [502] * 100
     mended = numbered.Worker(connected(server), b"deadly", credit=100)
-    end("work", "aside.deadly", [server], "--", TOW, "call", "--volatile", "deadly", "--connect", server.endpoint)
+    end("work", "dlq.deadly", [server], "--", TOW, "call", "--volatile", "deadly", "--connect", server.endpoint)
     got = []
     for _ in range(100):
         request = mended.request()
         got.append(request.body)
         mended.send(numbered.reply(request.token, b"done"))
     assert sorted(got) == sorted(b"%d" % number for number in range(1, 101))
-    wait_until(lambda: waiting(connected, server, b"aside.deadly") == 0, "none is kept any longer")
+    wait_until(lambda: waiting(connected, server, b"dlq.deadly") == 0, "none is kept any longer")
 
 
 def test_without_a_journal_nothing_is_kept(broker, connected):
@@ -77,6 +77,6 @@ def test_without_a_journal_nothing_is_kept(broker, connected):
     dying.request()
     dying.socket.close(linger=0)
     reply = client.reply()
-    assert reply.status == 502 and b"aside" not in reply.body
+    assert reply.status == 502 and b"dlq" not in reply.body
     assert waiting(connected, server, b"aside.deadly") == 0
     wait_until(lambda: "given up" in server.log(), "the operator is told")

@@ -49,7 +49,7 @@ impl Stats {
             late_replies,
             lost_parts,
             given_up,
-            kept_aside,
+            dead_letters,
         } = self.counters;
         json!({
             "requests": self.requests,
@@ -66,7 +66,7 @@ impl Stats {
                 "late_replies": late_replies,
                 "lost_parts": lost_parts,
                 "given_up": given_up,
-                "dead_letters": kept_aside,
+                "dead_letters": dead_letters,
             },
             "spool": spool_json(&self.spool),
             "services": self.services.iter().map(queue_json).collect::<Vec<_>>(),

@@ -201,8 +201,9 @@ impl Core {
             request.extra_mut().envelope = envelope;
         }
         let is_stock = self.sessions[session].client.is_none();
-        if is_built_in && is_stock {
-            request.extra_mut().built_in = Some(Bytes::copy_from_slice(asked));
+        // Its reply names what it asked for: a built-in service, or an alias.
+        if is_stock && self.services.at(service).name != asked {
+            request.extra_mut().asked_service = Some(Bytes::copy_from_slice(asked));
         }
         let bytes = request.bytes();
         self.bytes += bytes;

@@ -1,39 +1,86 @@
-//! Requests that were given up, because every worker that had one went: what is in the journal is kept aside, as a request for a
-//! service of its own, so that somebody who works for that service can look at them, and do something about them.
+//! Dead letters: requests that used up their attempts. Those in the journal are kept as requests for the dead-letter queue of their
+//! service, whose workers can inspect and repair them.
 
 use super::requests::{REQUEST_BYTES, State};
-use super::settings::{Millis, NEVER};
+use super::settings::{Millis, NEVER, Settings};
 use super::{Action, Core, SessionKey};
 use bytes::Bytes;
 use siphasher::sip128::{Hasher128, SipHasher13};
+use std::borrow::Cow;
 use std::hash::Hasher;
 use towpath_requests::body::Body;
 use towpath_requests::limits::SERVICE_BYTES_MAX;
 use towpath_requests::numbered::{ClientId, Status};
 
-/// What the names of such services begin with.
-const PREFIX: &[u8] = b"aside.";
+/// How the name of a dead-letter queue begins.
+const PREFIX: &[u8] = b"dlq.";
 
-/// The number of such a request. Those of clients begin with 1.
+/// How it began in older versions, whose journals may have such names. An alias everywhere.
+const ALIAS: &[u8] = b"aside.";
+
+/// The number of a dead letter in its session. Those of clients begin with 1.
 pub(super) const NUMBER: u64 = 0;
 
-/// Requests that are put off no longer, each second: a worker that fails them all must not keep the broker busy with them.
+/// Dead letters that are dispatched again in a second: a worker that fails them all must not keep the broker busy.
 const RETRIES_PER_SECOND: usize = 1_000;
 
-/// What is kept aside, in all.
+/// The dead letters of all services.
 #[derive(Debug, Default)]
 pub(super) struct DeadLetters {
-    pub requests: usize,
-    /// As they count in memory.
-    pub bytes: usize,
-    /// Of their bodies that aren't in memory.
-    pub large_bytes: u64,
-    /// The next of them that is put off no longer.
+    count: usize,
+    /// Bytes of memory, with the requests' own.
+    bytes: usize,
+    /// Bytes of their bodies that aren't in memory.
+    large_bytes: u64,
+    /// Where the next retry begins.
     next: SessionKey,
 }
 
-/// For which service a request is kept whose workers all went; `None`: such a name would be too long.
-fn service_for(service: &[u8]) -> Option<Bytes> {
+impl DeadLetters {
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Whether another one fits. They may stay for long, and new requests must fit beside them.
+    fn has_room(&self, settings: &Settings, bytes: usize, large_bytes: u64) -> bool {
+        self.count < settings.dead_letters_max()
+            && self.bytes + bytes <= settings.dead_letter_bytes_max()
+            && self.large_bytes.saturating_add(large_bytes) <= settings.large_bytes_max / 4
+    }
+
+    fn add(&mut self, bytes: usize, large_bytes: u64) {
+        self.count += 1;
+        self.bytes += bytes;
+        self.large_bytes += large_bytes;
+    }
+
+    #[cold]
+    pub fn remove(&mut self, bytes: usize, large_bytes: u64) {
+        self.count -= 1;
+        self.bytes -= bytes;
+        self.large_bytes -= large_bytes;
+    }
+
+    /// Those of the postponed ones that are dispatched again now. The others have their turn a second later.
+    fn take_turn(&mut self, postponed: impl Iterator<Item = SessionKey>) -> Vec<SessionKey> {
+        let next = self.next;
+        let turn: Vec<SessionKey> = postponed.filter(|&key| key >= next).take(RETRIES_PER_SECOND).collect();
+        self.next = turn.get(RETRIES_PER_SECOND - 1).map_or(0, |last| last + 1);
+        turn
+    }
+}
+
+/// The name of a service, which may be asked for by an alias.
+pub(super) fn canonical_name(service: &[u8]) -> Cow<'_, [u8]> {
+    match service.strip_prefix(ALIAS) {
+        Some(rest) => Cow::Owned([PREFIX, rest].concat()),
+        None => Cow::Borrowed(service),
+    }
+}
+
+/// The dead-letter queue of a service. `None`: its name would be too long.
+fn queue_of(service: &[u8]) -> Option<Bytes> {
     if service.starts_with(PREFIX) {
         return Some(Bytes::copy_from_slice(service));
     }
@@ -41,7 +88,7 @@ fn service_for(service: &[u8]) -> Option<Bytes> {
 }
 
 impl Core {
-    /// A request that is in no list has been given to as many workers as it may be, and all of them went.
+    /// Ends a request that is in no list and has used up its attempts.
     #[cold]
     pub(super) fn give_up(&mut self, now: Millis, slot: u32) {
         if self.is_dead_letter(slot) {
@@ -50,7 +97,7 @@ impl Core {
         let kept_for = self.keep_dead_letter(now, slot);
         let attempts = self.settings.attempts_max;
         let kept =
-            kept_for.as_ref().map_or(String::new(), |aside| format!("; kept for {}", String::from_utf8_lossy(aside)));
+            kept_for.as_ref().map_or(String::new(), |queue| format!("; kept for {}", String::from_utf8_lossy(queue)));
         let reason = format!("given up: {attempts} workers went while they had it{kept}");
         let request = self.requests.at(slot);
         let (number, client) = (request.number, self.sessions[request.session].client);
@@ -59,35 +106,32 @@ impl Core {
         self.settle(slot, Status::ATTEMPTS_USED_UP, Body::from(reason.as_str()).into());
     }
 
-    /// Keeps a request that is in the journal. It goes there before the outcome of the one that it was: after a crash in between
-    /// there are both.
+    /// Keeps a journalled request as a dead letter. Its entry precedes the outcome of the request: after a crash in between there are
+    /// both. Returns the queue.
     fn keep_dead_letter(&mut self, now: Millis, slot: u32) -> Option<Bytes> {
         let request = self.requests.at(slot);
         if request.journal_id == 0 {
             return None;
         }
         let (body, id) = (request.body.clone(), request.journal_id);
-        let service = service_for(&self.services.at(request.service).name)?;
-        let (client, bytes) = (self.dead_letter_client(id), body.memory_bytes());
-        // They may stay for long, and what is new must find room beside them. A broker that is stopping keeps them all the same.
-        let (aside, settings) = (&self.dead_letters, &self.settings);
-        let has_room = aside.requests < settings.dead_letters_max()
-            && aside.bytes + REQUEST_BYTES + bytes <= settings.dead_letter_bytes_max()
-            && aside.large_bytes.saturating_add(body.large_bytes()) <= settings.large_bytes_max / 4
-            && self.admit_shared(&service, bytes).is_ok();
+        let queue = queue_of(&self.services.at(request.service).name)?;
+        let (client, bytes, large_bytes) = (self.dead_letter_client(id), body.memory_bytes(), body.large_bytes());
+        // A stopping broker keeps them all the same.
+        let has_room = self.dead_letters.has_room(&self.settings, REQUEST_BYTES + bytes, large_bytes)
+            && self.admit_shared(&queue, bytes).is_ok();
         if !has_room || self.sessions.find(client).is_some() {
             return None;
         }
         let session = self.absent_session(now, client);
-        self.mark_dead_letter(session, REQUEST_BYTES + bytes, body.large_bytes());
-        self.counters.kept_aside += 1;
-        self.accept(now, session, NUMBER, NEVER, true, &service, body.into(), None);
+        self.mark_dead_letter(session, REQUEST_BYTES + bytes, large_bytes);
+        self.counters.dead_letters += 1;
+        self.accept(now, session, NUMBER, NEVER, true, &queue, body.into(), None);
         // No client's: it was counted when it came.
         self.counters.accepted -= 1;
-        Some(service)
+        Some(queue)
     }
 
-    /// Whose it is: nobody's who could know it. The number in the journal is used once.
+    /// The client of a dead letter: one that nobody can claim to be. A journal id is used once.
     fn dead_letter_client(&self, journal_id: u64) -> ClientId {
         let [first, second] = self.settings.secret;
         let mut hasher = SipHasher13::new_with_keys(first, second);
@@ -96,43 +140,29 @@ impl Core {
         ClientId(hasher.finish128().as_bytes())
     }
 
-    /// A session is that of a request which is kept aside, and has so many bytes.
+    /// Marks a session as that of a dead letter of so many bytes.
     pub(super) fn mark_dead_letter(&mut self, session: SessionKey, bytes: usize, large_bytes: u64) {
-        self.dead_letters.requests += 1;
-        self.dead_letters.bytes += bytes;
-        self.dead_letters.large_bytes += large_bytes;
+        self.dead_letters.add(bytes, large_bytes);
         let session = &mut self.sessions[session];
         session.is_dead_letter = true;
         // Nobody waits for a reply.
         session.one_reply = false;
     }
 
-    /// Such a request is forgotten.
-    #[cold]
-    pub(super) fn remove_dead_letter(&mut self, bytes: usize, large_bytes: u64) {
-        self.dead_letters.requests -= 1;
-        self.dead_letters.bytes -= bytes;
-        self.dead_letters.large_bytes -= large_bytes;
-    }
-
-    /// Looks at all that are kept: those whose time is over go, and what was put off is given to a worker again.
+    /// Removes dead letters after their retention, and dispatches postponed ones again.
     pub(super) fn retry_dead_letters(&mut self, now: Millis) {
-        if self.dead_letters.requests == 0 {
+        if self.dead_letters.is_empty() {
             return;
         }
-        let kept = self.settings.journal_retention_ms;
-        let aside = || self.sessions.iter().filter(|(_, session)| session.is_dead_letter);
-        let over = aside().filter(|(_, session)| now.saturating_sub(session.absent_since) > kept);
-        let over: Vec<SessionKey> = over.map(|(key, _)| key).collect();
-        let next = self.dead_letters.next;
-        let postpone = aside().map(|(key, session)| (key, session.parked.len > 0));
-        let again = postpone.filter(|&(key, is_put_off)| is_put_off && key >= next).map(|(key, _)| key);
-        let again: Vec<SessionKey> = again.take(RETRIES_PER_SECOND).collect();
-        // The others have their turn a second later.
-        self.dead_letters.next = again.get(RETRIES_PER_SECOND - 1).map_or(0, |last| last + 1);
-        over.into_iter().for_each(|key| self.remove_session(now, key));
-        for key in again {
-            // Its time may be over.
+        let retention = self.settings.journal_retention_ms;
+        let letters = || self.sessions.iter().filter(|(_, session)| session.is_dead_letter);
+        let expired = letters().filter(|(_, session)| now.saturating_sub(session.absent_since) > retention);
+        let expired: Vec<SessionKey> = expired.map(|(key, _)| key).collect();
+        let postponed = letters().filter(|(_, session)| session.parked.len > 0);
+        let turn = self.dead_letters.take_turn(postponed.map(|(key, _)| key));
+        expired.into_iter().for_each(|key| self.remove_session(now, key));
+        for key in turn {
+            // It may have expired.
             if self.sessions.contains(key) {
                 self.unpark_all(now, key);
             }
@@ -144,14 +174,26 @@ impl Core {
         self.sessions[self.requests.at(slot).session].is_dead_letter
     }
 
-    /// A worker that was to look after a request couldn't. It stays, and is given to one again, but not at once: whoever can't now
-    /// probably can't the next moment either.
+    /// Parks a dead letter that its worker failed. It is dispatched again, but not at once: a worker that fails it now would probably
+    /// fail it the next moment.
     #[cold]
     pub(super) fn postpone(&mut self, slot: u32) {
         let request = self.requests.at_mut(slot);
         request.state = State::Parked;
         let session = &mut self.sessions[request.session];
         self.requests.push_back(&mut session.parked, slot);
+    }
+
+    /// Part of [`Core::check`].
+    pub(super) fn check_dead_letters(&self) {
+        let (mut count, mut bytes, mut large_bytes) = (0, 0, 0);
+        for (slot, request) in self.requests.iter().filter(|(slot, _)| self.is_dead_letter(*slot)) {
+            assert_eq!(self.sessions[request.session].requests.get(NUMBER), Some(slot));
+            (count, bytes) = (count + 1, bytes + request.bytes());
+            large_bytes += request.body.large_bytes();
+        }
+        let DeadLetters { count: letters, bytes: their_bytes, large_bytes: their_large_bytes, .. } = self.dead_letters;
+        assert_eq!((count, bytes, large_bytes), (letters, their_bytes, their_large_bytes), "the sums of dead letters");
     }
 }
 
@@ -160,10 +202,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_service_says_whose_requests_are_kept() {
-        assert_eq!(service_for(b"echo").as_deref(), Some(&b"aside.echo"[..]));
-        assert_eq!(service_for(b"aside.echo").as_deref(), Some(&b"aside.echo"[..]));
-        assert_eq!(service_for(&[b'x'; SERVICE_BYTES_MAX - 6]).map(|name| name.len()), Some(SERVICE_BYTES_MAX));
-        assert_eq!(service_for(&[b'x'; SERVICE_BYTES_MAX - 5]), None);
+    fn the_queue_is_named_after_the_service() {
+        assert_eq!(queue_of(b"echo").as_deref(), Some(&b"dlq.echo"[..]));
+        assert_eq!(queue_of(b"dlq.echo").as_deref(), Some(&b"dlq.echo"[..]));
+        assert_eq!(queue_of(&[b'x'; SERVICE_BYTES_MAX - 4]).map(|name| name.len()), Some(SERVICE_BYTES_MAX));
+        assert_eq!(queue_of(&[b'x'; SERVICE_BYTES_MAX - 3]), None);
+    }
+
+    #[test]
+    fn the_older_name_is_an_alias() {
+        assert_eq!(canonical_name(b"aside.echo"), &b"dlq.echo"[..]);
+        assert_eq!(canonical_name(b"dlq.echo"), &b"dlq.echo"[..]);
+        assert_eq!(canonical_name(b"echo"), &b"echo"[..]);
+    }
+
+    #[test]
+    fn every_postponed_one_has_its_turn() {
+        let mut letters = DeadLetters::default();
+        let all = || (0..2 * RETRIES_PER_SECOND as SessionKey + 1).filter(|key| key % 2 == 0);
+        let first = letters.take_turn(all());
+        assert_eq!(first.len(), RETRIES_PER_SECOND);
+        assert_eq!(letters.take_turn(all()), [2 * RETRIES_PER_SECOND as SessionKey]);
+        assert_eq!(letters.take_turn(all()), first);
     }
 }

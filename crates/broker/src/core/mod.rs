@@ -27,6 +27,7 @@ mod service;
 mod session;
 mod settings;
 mod stats;
+mod stored;
 mod token;
 mod worker;
 mod workers;
@@ -36,9 +37,10 @@ mod tests;
 
 pub use actions::{BodyRef, QueuedAction};
 pub use admission::MemoryPressure;
-pub use durability::{Entry, Restored, StoredState};
+pub use durability::{Entry, Restored};
 pub use settings::{Millis, Settings};
 pub use stats::{Counters, ServiceInfo, WorkerInfo};
+pub use stored::StoredState;
 pub use worker::Kind;
 
 use bytes::Bytes;
@@ -222,6 +224,7 @@ pub struct Core {
     tokens: TokenMaker,
     actions: actions::ActionQueue,
     durability: durability::Durability,
+    stored: stored::Stored,
     dead_letters: dead_letter::DeadLetters,
     /// Bytes of memory of all requests and replies.
     bytes: usize,
@@ -247,6 +250,7 @@ impl Core {
             tokens: TokenMaker::new(settings.secret),
             actions: actions::ActionQueue::default(),
             durability: durability::Durability::default(),
+            stored: stored::Stored::default(),
             dead_letters: dead_letter::DeadLetters::default(),
             bytes: 0,
             replies: ReplyBudget::new(&settings),
@@ -359,9 +363,7 @@ impl Core {
         bytes += self.sessions.iter().map(|(_, session)| session.confirmed.gaps() * session::GAP_BYTES).sum::<usize>();
         assert_eq!(bytes, self.bytes, "the sum of all bytes");
         self.check_replies();
-        let aside = self.sessions.iter().filter(|(_, session)| session.is_dead_letter && !session.requests.is_empty());
-        let (requests, bytes) = aside.fold((0, 0), |(requests, bytes), (_, one)| (requests + 1, bytes + one.bytes));
-        assert_eq!((requests, bytes), (self.dead_letters.requests, self.dead_letters.bytes), "what is kept aside");
+        self.check_dead_letters();
         let of_sessions: usize = self.sessions.iter().map(|(_, session)| session.requests.len()).sum();
         assert_eq!(of_sessions, self.requests.len());
         let states = |wanted: fn(State) -> bool| self.requests.iter().filter(|(_, r)| wanted(r.state)).count();

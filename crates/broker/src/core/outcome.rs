@@ -97,7 +97,7 @@ impl Core {
         if session.client.is_none() {
             if let Some(peer) = session.peer {
                 let (envelope, body) = (request.envelope(), body.into_body());
-                let service = request.built_in().unwrap_or_else(|| self.services.at(request.service).name.clone());
+                let service = request.asked_service().unwrap_or_else(|| self.services.at(request.service).name.clone());
                 self.actions.push(Action::StockReply { peer, envelope, service, status, partial: false, body });
             }
             return self.forget(slot);
@@ -170,7 +170,7 @@ impl Core {
             self.journal_forgotten(slot);
         }
         if is_dead_letter {
-            self.remove_dead_letter(bytes, large_bytes);
+            self.dead_letters.remove(bytes, large_bytes);
         }
         self.services.at_mut(service).live -= 1;
         self.services.remove_if_unused(service);

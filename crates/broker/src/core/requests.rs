@@ -42,8 +42,8 @@ pub(super) enum State {
 pub(super) struct Extra {
     /// What came with a stock client's request.
     pub envelope: StockEnvelope,
-    /// Which of the broker's own services a stock client asked for.
-    pub built_in: Option<Bytes>,
+    /// The service that a stock client asked for, if it has another name here.
+    pub asked_service: Option<Bytes>,
     /// Parts that wait for the last one, because this client knows no parts.
     parts: Vec<Body>,
     /// Bytes of memory that they take. There may be very many.
@@ -55,7 +55,7 @@ impl Extra {
         size_of::<Extra>()
             + envelope_bytes(&self.envelope)
             + self.parts_bytes
-            + self.built_in.as_ref().map_or(0, Bytes::len)
+            + self.asked_service.as_ref().map_or(0, Bytes::len)
     }
 
     /// Keeps a part until the last one.
@@ -138,9 +138,9 @@ impl Request {
         self.extra.as_ref().and_then(|extra| extra.envelope.clone())
     }
 
-    /// Which of the broker's own services a stock client asked for, if it was one.
-    pub fn built_in(&self) -> Option<Bytes> {
-        self.extra.as_ref().and_then(|extra| extra.built_in.clone())
+    /// The service that a stock client asked for, if it has another name here.
+    pub fn asked_service(&self) -> Option<Bytes> {
+        self.extra.as_ref().and_then(|extra| extra.asked_service.clone())
     }
 
     /// Parts that wait for the last one.

@@ -1,5 +1,6 @@
 //! Services: a queue of requests, and the workers that can take one.
 
+use super::dead_letter::canonical_name;
 use super::reply_budget::ServiceReplies;
 use super::requests::{List, Request, Requests, State};
 use super::{ServiceKey, WorkerKey};
@@ -117,14 +118,14 @@ impl Services {
         {
             return Some(*key);
         }
-        let (name, &key) = self.by_name.get_key_value(name)?;
+        let (name, &key) = self.by_name.get_key_value(&*canonical_name(name))?;
         self.last = Some((name.clone(), key));
         Some(key)
     }
 
     pub fn find_or_add(&mut self, name: &[u8]) -> ServiceKey {
         self.find(name).unwrap_or_else(|| {
-            let name = Bytes::copy_from_slice(name);
+            let name = Bytes::copy_from_slice(&canonical_name(name));
             let key = self.slab.insert(Service {
                 name: name.clone(),
                 waiting: WaitingQueue::default(),
@@ -163,7 +164,7 @@ impl Services {
     }
 
     pub fn by_name(&self, name: &[u8]) -> Option<&Service> {
-        self.by_name.get(name).map(|&key| self.at(key))
+        self.by_name.get(&*canonical_name(name)).map(|&key| self.at(key))
     }
 
     pub fn get_mut(&mut self, key: ServiceKey) -> Option<&mut Service> {

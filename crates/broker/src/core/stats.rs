@@ -27,8 +27,8 @@ pub struct Counters {
     pub lost_parts: u64,
     /// Requests that were given up because their client was gone.
     pub given_up: u64,
-    /// Requests that are kept aside because all workers that had them went.
-    pub kept_aside: u64,
+    /// Requests that were kept as dead letters.
+    pub dead_letters: u64,
 }
 
 /// A service and its queue.

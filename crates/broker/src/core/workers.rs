@@ -230,7 +230,8 @@ impl Core {
             (Some(peer), None) => {
                 request.parts_on = connection.max(1);
                 let envelope = request.envelope();
-                let service = self.services.at(request.service).name.clone();
+                let asked = request.asked_service();
+                let service = asked.unwrap_or_else(|| self.services.at(request.service).name.clone());
                 self.actions.push(Action::StockReply { peer, envelope, service, status, partial: true, body });
             }
             (None, _) => {

@@ -135,7 +135,7 @@ impl Real {
 }
 
 /// Clients ask for the first two; workers work for all.
-const SERVICES: [&[u8]; 4] = [b"one", b"two", b"aside.one", b"aside.two"];
+const SERVICES: [&[u8]; 4] = [b"one", b"two", b"dlq.one", b"aside.two"];
 
 fn run(steps: Vec<Step>, journal: bool, reply_bytes_expected: usize) -> Result<(), TestCaseError> {
     let settings = Settings {

@@ -162,8 +162,7 @@ impl Server {
                 .map_err(|source| ServeError::DigestFile { path: file.clone(), source })?,
         };
         let small_files = SmallFiles::new(options.small_files_bytes);
-        let (pool, done) =
-            Pool::new(root, cache, small_files, storage, waker.clone()).map_err(ServeError::Threads)?;
+        let (pool, done) = Pool::new(root, cache, small_files, storage, waker.clone()).map_err(ServeError::Threads)?;
         let clients = Clients::new(pool, options.open_files_max);
         let shutdown = ShutdownHandle { requested: Arc::default(), waker };
         Ok(Server { hub, endpoints, clients, done, authenticator, shutdown })

@@ -30,26 +30,26 @@ fn entries(core: &mut Core) -> Vec<Entry> {
 fn a_worker_of_its_service_gets_what_was_given_up_until_it_can_look_after_it() {
     let mut core = journalled();
     let told = give_up(&mut core, 1, Body::from("poison"));
-    let [Action::GaveUp { number: 1, attempts: 1, kept_for: Some(aside), .. }] = &told[..] else { panic!("{told:?}") };
-    assert_eq!(aside[..], *b"aside.echo");
+    let [Action::GaveUp { number: 1, attempts: 1, kept_for: Some(queue), .. }] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(queue[..], *b"dlq.echo");
     core.persisted(3);
     let [Action::Accepted { .. }, Action::Reply { status: Status::ATTEMPTS_USED_UP, body, .. }] =
         &actions(&mut core)[..]
     else {
         panic!("not told")
     };
-    assert_eq!(body.single(), Some(&b"given up: 1 workers went while they had it; kept for aside.echo"[..]));
+    assert_eq!(body.single(), Some(&b"given up: 1 workers went while they had it; kept for dlq.echo"[..]));
     core.confirm(2, 1, 1, 1);
-    assert_eq!((core.counters().kept_aside, core.load().0), (1, 1));
+    assert_eq!((core.counters().dead_letters, core.load().0), (1, 1));
     // Its worker fails, and the next one goes as the others did: it is given again, but not at once.
-    core.worker_ready(3, 4, Kind::Numbered, b"aside.echo", 1);
+    core.worker_ready(3, 4, Kind::Numbered, b"dlq.echo", 1);
     let [(4, token, 1)] = dispatched(&mut core)[..] else { panic!("not given") };
     core.worker_reply(4, 4, &token, Status::FAILED, None, Body::from("no"));
     assert_eq!(dispatched(&mut core), []);
     core.tick(2_000);
     let [(4, _, 2)] = dispatched(&mut core)[..] else { panic!("not given again") };
     core.peer_gone(2_001, 4);
-    core.worker_ready(2_002, 5, Kind::Stock, b"aside.echo", 1);
+    core.worker_ready(2_002, 5, Kind::Stock, b"dlq.echo", 1);
     assert_eq!(dispatched(&mut core), []);
     core.tick(4_000);
     let given = actions(&mut core);
@@ -73,13 +73,13 @@ fn it_is_in_the_journal_before_the_outcome_is_and_comes_back_from_there() {
         panic!("{entries:?}")
     };
     let Entry::Accepted { id: 2, client, number, service, expires, body } = kept.clone() else { panic!("{kept:?}") };
-    assert_eq!((number, &service[..], expires), (NUMBER, &b"aside.echo"[..], Millis::MAX));
+    assert_eq!((number, &service[..], expires), (NUMBER, &b"dlq.echo"[..], Millis::MAX));
     let mut core = journalled();
     core.restore(0, Restored { id: 2, client, number, service, expires, body, outcome: None });
-    core.worker_ready(1, 3, Kind::Numbered, b"aside.echo", 1);
+    core.worker_ready(1, 3, Kind::Numbered, b"dlq.echo", 1);
     let [(3, token, 2)] = dispatched(&mut core)[..] else { panic!("not given") };
     core.worker_reply(2, 3, &token, Status::FAILED, None, Body::default());
-    assert_eq!(core.service(b"aside.echo").map(|service| service.live), Some(1));
+    assert_eq!(core.service(b"dlq.echo").map(|service| service.live), Some(1));
     // It is kept as long as any other: then it goes.
     core.tick(core.settings().journal_retention_ms + 3);
     assert_eq!(core.load(), (0, 0));
@@ -92,11 +92,11 @@ fn it_can_neither_be_closed_nor_fill_the_broker() {
     let Some(Entry::Accepted { client, .. }) = entries(&mut core).into_iter().nth(1) else { panic!("not kept") };
     assert_eq!(core.stored(client), None);
     core.close_stored(1, client, Token::default(), Body::default());
-    assert_eq!(core.service(b"aside.echo").map(|service| service.waiting), Some(1));
+    assert_eq!(core.service(b"dlq.echo").map(|service| service.waiting), Some(1));
     // They have a quarter of the memory.
     let told = give_up(&mut core, 2, Body::from(vec![0; 400]));
     assert!(matches!(told[..], [Action::GaveUp { number: 2, kept_for: None, .. }]), "{told:?}");
-    assert_eq!((core.counters().kept_aside, core.counters().failed), (1, 2));
+    assert_eq!((core.counters().dead_letters, core.counters().failed), (1, 2));
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn what_is_not_in_the_journal_is_not_kept() {
     core.peer_gone(1, 2);
     let given_up = |action: &Action| matches!(action, Action::GaveUp { kept_for: None, .. });
     assert_eq!(actions(&mut core).iter().filter(|action| given_up(action)).count(), 2);
-    assert_eq!(core.counters().kept_aside, 0);
+    assert_eq!(core.counters().dead_letters, 0);
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn they_keep_their_order_also_while_the_broker_stops() {
         _ => None,
     });
     assert_eq!(told.collect::<Vec<_>>(), [(1, true), (2, true), (3, true)]);
-    core.worker_ready(2, 3, Kind::Numbered, b"aside.echo", 3);
+    core.worker_ready(2, 3, Kind::Numbered, b"dlq.echo", 3);
     let given = actions(&mut core).into_iter().filter_map(|action| match action {
         Action::Dispatch { body, .. } => body.single().map(|bytes| bytes[0]),
         _ => None,
@@ -137,15 +137,37 @@ fn they_keep_their_order_also_while_the_broker_stops() {
 fn a_late_failure_leaves_it_to_the_worker_that_has_it() {
     let mut core = journalled();
     give_up(&mut core, 1, Body::from("poison"));
-    core.worker_ready(2, 3, Kind::Numbered, b"aside.echo", 1);
+    core.worker_ready(2, 3, Kind::Numbered, b"dlq.echo", 1);
     let [(3, first, 1)] = dispatched(&mut core)[..] else { panic!("not given") };
     core.peer_gone(3, 3);
     core.tick(2_000);
-    core.worker_ready(2_001, 4, Kind::Numbered, b"aside.echo", 1);
+    core.worker_ready(2_001, 4, Kind::Numbered, b"dlq.echo", 1);
     let [(4, second, 2)] = dispatched(&mut core)[..] else { panic!("not given again") };
     core.worker_ready(2_002, 5, Kind::Numbered, b"other", 1);
     core.worker_reply(2_003, 5, &first, Status::FAILED, None, Body::from("no"));
     assert_eq!((actions(&mut core), core.counters().late_replies), (vec![], 1));
     core.worker_reply(2_004, 4, &second, Status::OK, None, Body::default());
-    assert_eq!(core.service(b"aside.echo").map(|service| service.live), Some(0));
+    assert_eq!(core.service(b"dlq.echo").map(|service| service.live), Some(0));
+}
+
+#[test]
+fn both_names_lead_to_the_same_queue() {
+    let mut core = journalled();
+    // From the journal of an older version.
+    let (service, body) = (Bytes::from_static(b"aside.echo"), Body::from("poison"));
+    let client = ClientId([9; 16]);
+    core.restore(0, Restored { id: 1, client, number: NUMBER, service, expires: Millis::MAX, body, outcome: None });
+    core.stock_request(0, 5, true, None, b"aside.echo", Body::from("asked"));
+    assert_eq!(core.services().map(|service| service.name).collect::<Vec<_>>(), ["dlq.echo"]);
+    for name in [&b"dlq.echo"[..], b"aside.echo"] {
+        assert_eq!(core.service(name).map(|service| service.waiting), Some(2));
+    }
+    core.worker_ready(1, 3, Kind::Numbered, b"aside.echo", 1);
+    core.worker_ready(1, 4, Kind::Numbered, b"dlq.echo", 1);
+    for (peer, token, _) in dispatched(&mut core) {
+        core.worker_reply(2, peer, &token, Status::OK, None, Body::default());
+    }
+    // The reply names the service that its client asked for.
+    let Some(Action::StockReply { service, .. }) = actions(&mut core).pop() else { panic!("no reply") };
+    assert_eq!((service, core.load()), (Bytes::from_static(b"aside.echo"), (0, 0)));
 }

@@ -304,7 +304,7 @@ impl Model {
         let has_room = aside + REQUEST_BYTES + length <= self.settings.bytes_max / 4;
         let kept = is_journalled && has_room && self.has_room_for(None, service, length);
         if kept {
-            self.counters.kept_aside += 1;
+            self.counters.dead_letters += 1;
             let session = self.add_session(Some(u8::MAX), None);
             let aside = self.sessions.at(session);
             (aside.is_aside, aside.absent_since) = (true, now);
