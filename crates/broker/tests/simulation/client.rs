@@ -66,7 +66,7 @@ impl Client {
         let number = self.next;
         self.next += 1;
         self.left -= 1;
-        let body = request_body(io.rng, "request", self.index, number);
+        let body = request_body(io, "request", self.index, number);
         let volatile = io.rng.percent(20);
         let service = match io.rng.below(12) {
             0 => "mmi.echo",

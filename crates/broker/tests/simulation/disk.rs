@@ -1,4 +1,4 @@
-//! The journal as the broker sees it: what is written becomes durable late and in order, and a crash loses the rest.
+//! The journal's disk: what is written becomes durable late and in order, and a crash loses the rest.
 
 use crate::rng::Rng;
 use std::collections::{BTreeMap, VecDeque};
@@ -8,55 +8,51 @@ use towpath_broker::core::{Entry, Millis, Restored};
 pub struct Disk {
     durable: Vec<Entry>,
     pending: VecDeque<(Millis, Entry)>,
-    /// What isn't even taken, because writing fails.
-    refused: VecDeque<Entry>,
     last: Millis,
-    /// Entries that became durable in this life of the broker.
+    /// Entries that were appended in this life of the broker, and how many of these became durable.
+    appended: u64,
     count: u64,
+    /// It takes nothing, and what it has taken doesn't become durable.
     pub failing: bool,
-    was_failing: bool,
 }
 
 impl Disk {
-    pub fn write(&mut self, now: Millis, entries: impl IntoIterator<Item = Entry>, rng: &mut Rng) {
-        self.refused.extend(entries);
-        while !self.failing
-            && let Some(entry) = self.refused.pop_front()
-        {
-            let delay = if rng.percent(5) { rng.between(20, 300) } else { rng.below(12) };
-            self.last = self.last.max(now + delay);
-            self.pending.push_back((self.last, entry));
+    /// The entry's position, unless the disk fails.
+    pub fn append(&mut self, now: Millis, entry: Entry, rng: &mut Rng) -> Option<u64> {
+        if self.failing {
+            return None;
         }
+        let delay = if rng.percent(5) { rng.between(20, 300) } else { rng.below(12) };
+        self.last = self.last.max(now + delay);
+        self.pending.push_back((self.last, entry));
+        self.appended += 1;
+        Some(self.appended - 1)
     }
 
-    /// How many entries are durable, and whether the journal fails if that is news.
-    pub fn take_durable(&mut self, now: Millis, rng: &mut Rng) -> (u64, Option<bool>) {
-        while !self.failing
-            && self.due().is_some_and(|at| at <= now)
+    pub fn poll(&mut self, now: Millis) {
+        while self.due().is_some_and(|at| at <= now)
             && let Some((_, entry)) = self.pending.pop_front()
         {
             self.durable.push(entry);
             self.count += 1;
         }
-        self.write(now, [], rng);
-        let failing = self.failing || !self.refused.is_empty();
-        let news = (failing != self.was_failing).then_some(failing);
-        self.was_failing = failing;
-        (self.count, news)
+    }
+
+    pub fn durable_count(&self) -> u64 {
+        self.count
     }
 
     pub fn due(&self) -> Option<Millis> {
         self.pending.front().filter(|_| !self.failing).map(|(at, _)| *at)
     }
 
-    /// Brings everything to the disk, but for what it doesn't take.
+    /// Brings everything to the disk, unless it fails.
     pub fn close(&mut self) {
         if self.failing {
             self.pending.clear();
         }
         self.durable.extend(self.pending.drain(..).map(|(_, entry)| entry));
-        self.refused.clear();
-        (self.count, self.last, self.was_failing) = (0, 0, false);
+        self.restart();
     }
 
     /// What has not become durable is lost, but for a beginning that was on the disk before anybody was told.
@@ -64,8 +60,11 @@ impl Disk {
         let survives = if rng.percent(50) { rng.index(self.pending.len() + 1) } else { 0 };
         let survivors: Vec<Entry> = self.pending.drain(..).take(survives).map(|(_, entry)| entry).collect();
         self.durable.extend(survivors);
-        self.refused.clear();
-        (self.count, self.last, self.was_failing) = (0, 0, false);
+        self.restart();
+    }
+
+    fn restart(&mut self) {
+        (self.appended, self.count, self.last) = (0, 0, 0);
     }
 
     /// What a broker finds when it starts, and the last name that was given.

@@ -17,6 +17,8 @@ pub struct Io<'a> {
     pub history: &'a mut History,
     /// The bad time is over: nothing new is asked, and what is held is finished.
     pub calm: bool,
+    /// How many of a hundred bodies are large.
+    pub large_percent: u64,
     /// Its connection takes more.
     pub has_room: bool,
     pub out: Vec<Frames>,
@@ -54,11 +56,16 @@ pub fn attached(frames: &[Bytes]) -> Option<Body> {
 }
 
 /// A body that names its request, of any size and number of frames.
-pub fn request_body(rng: &mut Rng, of: &str, client: usize, number: u64) -> Body {
-    let name = Bytes::from(format!("{of} {client} {number}"));
-    let length = if rng.percent(8) { rng.between(3_000, 6_000) } else { rng.below(120) };
-    let padding = Bytes::from(vec![b'.'; length as usize]);
-    if rng.percent(60) { Body::of_frames([name]) } else { Body::of_frames([name, padding]) }
+pub fn request_body(io: &mut Io, of: &str, client: usize, number: u64) -> Body {
+    let (rng, name) = (&mut *io.rng, format!("{of} {client} {number}"));
+    let is_large = rng.percent(io.large_percent);
+    let padding = ".".repeat(if is_large { rng.between(3_000, 6_000) } else { rng.below(120) } as usize);
+    match rng.below(10) {
+        // What is one large frame goes to the disk.
+        _ if is_large && rng.percent(60) => Body::from(Bytes::from(format!("{name} {padding}"))),
+        0..6 if !is_large => Body::from(name.as_str()),
+        _ => Body::of_frames([Bytes::from(name), Bytes::from(padding)]),
+    }
 }
 
 /// Which request of a numbered client a body names.

@@ -2,7 +2,7 @@
 //!
 //! The promises: (1) every request ends in exactly one outcome; (2) a reply is that of its request, whole; (3) a number never
 //! has two different replies, on the wire of a broker with a journal not even across its deaths; (4) what was acknowledged by
-//! ACCEPTED is never lost.
+//! ACCEPTED is never lost; (5) a request isn't given to another worker once the broker has got the reply of the one that has it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use towpath_broker::core::Millis;
@@ -23,7 +23,11 @@ pub enum Event {
     /// A broker says how a request ended.
     Told { node: usize, life: u64, key: Key, status: Status, body: Body },
     /// A broker has given a request to a worker.
-    Given { key: Key },
+    Given { node: usize, life: u64, key: Key },
+    /// A broker has got the whole reply of the worker that has a request.
+    Replied { node: usize, life: u64, key: Key },
+    /// It has ended the worker's connection since, and may not have taken that reply.
+    ReplyDropped { node: usize, life: u64, key: Key },
     /// A client takes an outcome, or makes one because it waits no longer.
     Outcome { key: Key, status: Status, body: Body, own: bool },
     /// A stock client asks, over a connection.
@@ -39,6 +43,8 @@ pub struct History {
     pub events: Vec<(Millis, Event)>,
     /// Whether the brokers have journals.
     pub journal: bool,
+    /// Whether workers lose requests for which they take too long.
+    pub may_be_slow: bool,
     /// Clients whose word is to be believed, when they say that no worker had a request.
     pub believed: BTreeSet<usize>,
 }
@@ -46,6 +52,14 @@ pub struct History {
 /// The frame that a worker puts before what it was asked: the execution, and how many parts came before.
 pub fn reply_frame(execution: u64, parts: u32) -> String {
     format!("reply {execution} after {parts}")
+}
+
+/// Between the two in a reply that is one frame.
+pub const JOIN: &str = " of ";
+
+/// Whether a reply in one frame had parts before it.
+fn with_parts_of(head: &str) -> bool {
+    head.split(' ').nth(3) != Some("0")
 }
 
 /// One part of a reply.
@@ -58,6 +72,10 @@ fn answers(reply: &Body, request: &Body, with_parts: bool) -> bool {
     let frames: Vec<&[u8]> = reply.frames().into_iter().flatten().collect();
     let Some(at) = frames.iter().position(|frame| frame.starts_with(b"reply ")) else { return false };
     let head = String::from_utf8_lossy(frames[at]).into_owned();
+    if let Some((_, rest)) = head.split_once(JOIN) {
+        // All in one frame.
+        return at == 0 && !with_parts_of(&head) && frames.len() == 1 && request.single() == Some(rest.as_bytes());
+    }
     let mut words = head.split(' ').filter_map(|word| word.parse::<u64>().ok());
     let (Some(execution), Some(parts)) = (words.next(), words.next()) else { return false };
     let told: Vec<Vec<u8>> = frames[..at].iter().map(|frame| frame.to_vec()).collect();
@@ -92,10 +110,11 @@ impl History {
     fn check_numbered(&self) -> Result<(), String> {
         let mut requests: BTreeMap<Key, Known> = BTreeMap::new();
         let given = |(_, event): &(Millis, Event)| match event {
-            Event::Given { key } => Some(*key),
+            Event::Given { key, .. } => Some(*key),
             _ => None,
         };
         let given: BTreeSet<Key> = self.events.iter().filter_map(given).collect();
+        let mut replied = BTreeSet::new();
         for (now, event) in &self.events {
             let wrong = |what: &str| Err(format!("at {now}: {what}: {event:?}"));
             match event {
@@ -151,8 +170,16 @@ impl History {
                         return wrong("(1) a second outcome");
                     }
                 }
-                Event::Given { .. } | Event::StockAsked { .. } | Event::StockGot { .. } | Event::StockGaveUp { .. } => {
+                Event::Given { node, life, key } if replied.contains(&(*node, *life, *key)) => {
+                    return wrong("(5) a worker is given a request that another one has replied to");
                 }
+                Event::Replied { node, life, key } if !self.may_be_slow => _ = replied.insert((*node, *life, *key)),
+                Event::ReplyDropped { node, life, key } => _ = replied.remove(&(*node, *life, *key)),
+                Event::Given { .. }
+                | Event::Replied { .. }
+                | Event::StockAsked { .. }
+                | Event::StockGot { .. }
+                | Event::StockGaveUp { .. } => {}
             }
         }
         match requests.iter().find(|(_, known)| known.body.is_some() && known.outcomes.is_empty()) {
@@ -225,7 +252,9 @@ impl History {
             | Event::Acknowledged { key, .. }
             | Event::Told { key, .. }
             | Event::Outcome { key, .. }
-            | Event::Given { key }
+            | Event::Given { key, .. }
+            | Event::Replied { key, .. }
+            | Event::ReplyDropped { key, .. }
             | Event::StockAsked { key, .. }
             | Event::StockGot { key, .. }
             | Event::StockGaveUp { key } => *key == wanted,

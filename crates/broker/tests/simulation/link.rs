@@ -11,18 +11,60 @@ pub type LinkId = u64;
 /// Bytes that the network holds in each direction before the sender notices.
 pub const LANE_BYTES: usize = 12_000;
 
+/// Bytes of a frame above which it arrives in pieces, and of each piece.
+const STREAM_OVER_BYTES: usize = 2_500;
+const PIECE_BYTES: usize = 1_500;
+
 #[derive(Debug, Clone)]
 pub enum Packet {
     Open,
     Frames(Frames),
+    /// A large frame, behind these of the same message.
+    BodyStart {
+        head: Frames,
+        length: u64,
+        more: bool,
+    },
+    BodyData(Bytes),
+    BodyEnd {
+        more: bool,
+    },
+    /// The frames behind the last large one.
+    Rest(Frames),
     Close,
 }
 
+/// A message as it arrives.
+fn packets(frames: Frames) -> Vec<Packet> {
+    let count = frames.len();
+    let (mut packets, mut head) = (Vec::new(), Frames::new());
+    for (index, frame) in frames.into_iter().enumerate() {
+        if frame.len() <= STREAM_OVER_BYTES {
+            head.push(frame);
+            continue;
+        }
+        let more = index + 1 < count;
+        packets.push(Packet::BodyStart { head: std::mem::take(&mut head), length: frame.len() as u64, more });
+        let pieces = (0..frame.len()).step_by(PIECE_BYTES);
+        packets.extend(pieces.map(|at| Packet::BodyData(frame.slice(at..frame.len().min(at + PIECE_BYTES)))));
+        packets.push(Packet::BodyEnd { more });
+    }
+    match (packets.is_empty(), head.is_empty()) {
+        (true, _) => packets.push(Packet::Frames(head)),
+        (false, false) => packets.push(Packet::Rest(head)),
+        (false, true) => {}
+    }
+    packets
+}
+
 impl Packet {
-    fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         match self {
-            Packet::Frames(frames) => frames.iter().map(Bytes::len).sum(),
-            Packet::Open | Packet::Close => 0,
+            Packet::Frames(frames) | Packet::Rest(frames) | Packet::BodyStart { head: frames, .. } => {
+                frames.iter().map(Bytes::len).sum()
+            }
+            Packet::BodyData(bytes) => bytes.len(),
+            Packet::Open | Packet::BodyEnd { .. } | Packet::Close => 0,
         }
     }
 }
@@ -60,9 +102,8 @@ impl Lane {
         self.queue.back().filter(|(_, packet)| matches!(packet, Packet::Close)).map(|(at, _)| *at)
     }
 
-    pub fn lose_all_but_the_end(&mut self) {
-        self.queue.drain(..self.queue.len().saturating_sub(1));
-        self.bytes = self.queue.iter().map(|(_, packet)| packet.bytes()).sum();
+    pub fn next(&self) -> Option<&Packet> {
+        self.queue.front().map(|(_, packet)| packet)
     }
 
     pub fn lose(&mut self, keep: usize) {
@@ -87,18 +128,12 @@ pub struct Link {
     pub node_open: bool,
     /// The broker doesn't read from it.
     pub paused: bool,
-    /// And hears of its end all the same, without what came before.
-    pub gives_up: bool,
 }
 
 impl Link {
-    /// When the broker hears of it next.
+    /// When the broker hears of it next. One that isn't read from is looked at now and then all the same, for its end.
     pub fn heard_at(&self) -> Option<Millis> {
-        match (self.paused, self.gives_up) {
-            (false, _) => self.up.due(),
-            (true, true) => self.up.close_due(),
-            (true, false) => None,
-        }
+        if self.paused { None } else { self.up.due() }
     }
 }
 
@@ -113,14 +148,14 @@ pub struct Net {
 
 impl Net {
     pub fn new(rng: Rng) -> Net {
-        Net { links: BTreeMap::new(), next: 1, rng, trace: std::env::var_os("TOWPATH_SIM_TRACE").is_some() }
+        Net { links: BTreeMap::new(), next: 1, rng, trace: std::env::var_os("TOWPATH_TRACE").is_some() }
     }
 
     pub fn connect(&mut self, now: Millis, node: usize, end: usize) -> LinkId {
         let id = self.next;
         self.next += 1;
         let (up, down) = (Lane::default(), Lane::default());
-        let mut link = Link { node, end, up, down, end_open: true, node_open: true, paused: false, gives_up: false };
+        let mut link = Link { node, end, up, down, end_open: true, node_open: true, paused: false };
         link.up.push(now, Packet::Open, &mut self.rng);
         self.links.insert(id, link);
         id
@@ -128,7 +163,9 @@ impl Net {
 
     pub fn send_up(&mut self, now: Millis, id: LinkId, frames: Frames) {
         if let Some(link) = self.links.get_mut(&id).filter(|link| link.end_open && link.node_open) {
-            link.up.push(now, Packet::Frames(frames), &mut self.rng);
+            for packet in packets(frames) {
+                link.up.push(now, packet, &mut self.rng);
+            }
         }
     }
 

@@ -40,7 +40,7 @@ impl RealClient {
             0 => "mmi.echo",
             one => SERVICES[one as usize % 2],
         };
-        let body = request_body(io.rng, "request", self.index, self.next);
+        let body = request_body(io, "request", self.index, self.next);
         let ttl = io.rng.percent(30).then(|| io.rng.between(5, 1_500));
         let volatile = io.rng.percent(20);
         if let Some(number) = self.session.submit(io.now, service, body.clone(), ttl, volatile) {

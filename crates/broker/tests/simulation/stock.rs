@@ -34,7 +34,7 @@ impl StockClient {
         let number = self.next;
         self.next += 1;
         self.left -= 1;
-        let body = request_body(io.rng, "stock", self.index, number);
+        let body = request_body(io, "stock", self.index, number);
         io.history.add(io.now, Event::StockAsked { key: (self.index, number), body: body.clone() });
         self.waiting.insert(number, Vec::new());
         let service = match io.rng.below(10) {

@@ -1,7 +1,7 @@
 //! A numbered worker: echoes what it gets, in any order, at any time, over any of its connections, and more than once.
 
 use crate::ends::{End, Io, attached};
-use crate::history::{part_frame, reply_frame};
+use crate::history::{JOIN, part_frame, reply_frame};
 use crate::node::frames_of;
 use bytes::Bytes;
 use towpath_broker::core::Millis;
@@ -29,8 +29,11 @@ pub struct Worker {
     is_leaving: bool,
 }
 
-/// The reply to a request.
+/// The reply to a request: in one frame if the request is one, and large.
 pub fn reply_to(execution: u64, parts: u32, request: &Body) -> Body {
+    if let Some(frame) = request.single().filter(|frame| frame.len() > 1_000 && parts == 0) {
+        return Body::from([reply_frame(execution, 0).as_bytes(), JOIN.as_bytes(), frame].concat());
+    }
     Body::of_frames([Bytes::from(reply_frame(execution, parts))].into_iter().chain(frames_of(request)))
 }
 
@@ -71,6 +74,7 @@ impl Worker {
                 continue;
             }
             let job = self.jobs.swap_remove(index);
+            let ends = !io.calm && job.parts == 0 && job.body.length() > 1_000 && io.rng.percent(30);
             if io.rng.percent(4) {
                 FromWorker::reply(block, job.token, Status::FAILED, None, &Body::from("it didn't work"));
             } else {
@@ -80,6 +84,12 @@ impl Worker {
                 // Once more, as if it had been executed by another process with the same name.
                 let again = reply_to(job.execution + (1 << 31), 0, &job.body);
                 FromWorker::reply(block, job.token, Status::OK, None, &again);
+            }
+            if ends && !self.is_leaving {
+                // It ends behind a reply that goes to the broker's disk.
+                self.is_leaving = true;
+                FromWorker::leaving(block);
+                io.close = true;
             }
             if job.orphan && !self.is_leaving {
                 FromWorker::credit(block, self.credit - self.orphans().min(self.credit));

@@ -15,7 +15,7 @@ impl Sim {
         self.turn(index);
         let node = &mut self.nodes[index];
         let now = self.now + node.ahead;
-        let core = node.core.as_mut().expect("it is alive");
+        let core = &mut node.broker.as_mut().expect("it is alive").core;
         let mut kept: Vec<Body> = Vec::new();
         for (peer, service) in (COLLECTOR..).zip(SERVICES) {
             let mut actions = Vec::new();

@@ -68,6 +68,7 @@ pub struct Sim {
     /// How likely each kind of trouble is in this world.
     weights: [u64; 9],
     pace: Millis,
+    large_percent: u64,
     pub tally: Tally,
 }
 
@@ -99,7 +100,8 @@ impl Sim {
     pub fn new(plan: Plan) -> Sim {
         let mut rng = Rng::new(plan.seed);
         let settings = settings(&plan, &mut rng);
-        let nodes = (0..plan.nodes).map(|index| Node::new(index, settings.clone(), plan.fault)).collect();
+        let nodes =
+            (0..plan.nodes).map(|index| Node::new(index, settings.clone(), plan.fault, Rng::new(rng.next()))).collect();
         let all: Vec<usize> = (0..plan.nodes).collect();
         let mut seats = Vec::new();
         let mut sit = |end: Box<dyn End>, nodes: &[usize]| {
@@ -131,16 +133,18 @@ impl Sim {
         sit(Box::new(Worker::new(15, SERVICES[0], 2)), &[0]);
         let weights = [25, 15, 12, 8, 6, 5, 8, 8, 6].map(|weight| if rng.percent(70) { weight } else { 0 });
         let pace = [15, 60, 250][rng.index(3)];
-        let history = History { journal: plan.journal, ..History::default() };
+        let large_percent = [4, 10, 40][rng.index(3)];
+        let may_be_slow = settings.busy_timeout_ms.is_some();
+        let history = History { journal: plan.journal, may_be_slow, ..History::default() };
         let net = Net::new(Rng::new(rng.next()));
         let tally = Tally::default();
-        Sim { plan, rng, net, nodes, seats, history, now: 0, chaos_at: 0, weights, pace, tally }
+        Sim { plan, rng, net, nodes, seats, history, now: 0, chaos_at: 0, weights, pace, large_percent, tally }
     }
 
     /// Runs it to its end; the error says which promise was broken.
     pub fn run(&mut self) -> Result<(), String> {
         for node in &mut self.nodes {
-            node.start(0);
+            node.start(0, self.net.trace);
         }
         while self.now < self.plan.length {
             self.step(false)?;
@@ -181,10 +185,8 @@ impl Sim {
         for index in 0..self.nodes.len() {
             // A client leaves what it has asked of one broker to its time, once it has the outcome from another.
             if self.nodes.len() > 1 {
-                for link in self.net.links.keys().copied().collect::<Vec<_>>() {
-                    let mut world = World { now: self.now, net: &mut self.net, history: &mut self.history };
-                    self.nodes[index].on_close(&mut world, link);
-                }
+                let (node, mut world) = self.world(index);
+                node.lose_links(&mut world);
                 self.now += 700_000;
                 for _ in 0..3 {
                     self.now += 1_000;
@@ -192,13 +194,13 @@ impl Sim {
                 }
             }
             let node = &mut self.nodes[index];
-            let core = node.core.as_mut().expect("it is alive");
+            let core = node.core().expect("it is alive");
             core.check();
             // What is counted without a request are gaps between numbers that clients which are still there have confirmed.
             if core.load().0 != 0 {
                 return Err(format!("something is left in the broker: {:?} {core:#?}", core.load()));
             }
-            let (left, _) = node.disk.restore();
+            let (left, _) = node.disk().restore();
             if !left.is_empty() && self.nodes.len() == 1 {
                 return Err(format!("something is left in the journal: {left:?}"));
             }
@@ -209,9 +211,9 @@ impl Sim {
     fn heal(&mut self) {
         for index in 0..self.nodes.len() {
             self.nodes[index].away_until = self.now;
-            self.nodes[index].disk.failing = false;
-            if self.nodes[index].core.is_none() {
-                self.nodes[index].start(self.now);
+            self.nodes[index].disk().failing = false;
+            if self.nodes[index].broker.is_none() {
+                self.nodes[index].start(self.now, self.net.trace);
             }
         }
         for seat in &mut self.seats {
@@ -224,10 +226,7 @@ impl Sim {
         self.tally.steps += 1;
         let mut next = if calm { self.now + 500 } else { self.chaos_at };
         for node in self.nodes.iter() {
-            let deadline = node.core.as_ref().map_or(0, |core| core.next_deadline().saturating_sub(node.ahead));
-            let soon = if node.core.is_none() { node.away_until } else { deadline };
-            let soon = if node.has_more() { self.now + 1 } else { soon.min(node.ends_at()) };
-            next = next.min(soon.min(node.disk.due().unwrap_or(Millis::MAX)).max(node.away_until));
+            next = next.min(node.due(&self.net, self.now));
         }
         for link in self.net.links.values() {
             if link.node_open {
@@ -252,11 +251,10 @@ impl Sim {
         self.chaos_at = self.chaos_at.max(self.now + 1);
         for index in 0..self.nodes.len() {
             if self.nodes[index].away_until <= self.now {
-                if self.nodes[index].core.is_none() {
-                    self.nodes[index].start(self.now);
+                if self.nodes[index].broker.is_none() {
+                    self.nodes[index].start(self.now, self.net.trace);
                 }
-                self.deliver_up(index);
-                self.turn(index);
+                self.round(index);
             }
         }
         for index in 0..self.seats.len() {
@@ -272,6 +270,16 @@ impl Sim {
     }
 
     fn turn(&mut self, index: usize) {
+        let (node, mut world) = self.world(index);
+        node.begin(&mut world);
+        node.turn(&mut world);
+    }
+
+    /// A round of a node, with all that has come.
+    fn round(&mut self, index: usize) {
+        let (node, mut world) = self.world(index);
+        node.begin(&mut world);
+        self.deliver_up(index);
         let (node, mut world) = self.world(index);
         node.turn(&mut world);
     }
@@ -291,21 +299,18 @@ impl Sim {
                 if link.heard_at().is_none_or(|at| at > now) {
                     break;
                 }
-                if link.paused {
-                    link.up.lose_all_but_the_end();
+                if link.up.next().is_some_and(|next| self.nodes[index].defers(id, next)) {
+                    break;
                 }
                 let Some(packet) = link.up.pop(now) else { break };
+                let is_close = matches!(packet, Packet::Close);
                 let (node, mut world) = self.world(index);
-                match packet {
-                    Packet::Open => node.on_open(id),
-                    Packet::Frames(frames) => node.on_frames(&mut world, id, &frames),
-                    Packet::Close => {
-                        node.on_close(&mut world, id);
-                        if let Some(link) = self.net.links.get_mut(&id) {
-                            link.node_open = false;
-                        }
-                        self.net.tidy(id);
+                node.receive(&mut world, id, packet);
+                if is_close {
+                    if let Some(link) = self.net.links.get_mut(&id) {
+                        link.node_open = false;
                     }
+                    self.net.tidy(id);
                 }
             }
         }
@@ -317,7 +322,7 @@ impl Sim {
         if self.seats[index].link.is_none() && self.seats[index].connect_at <= now {
             let choices = &self.seats[index].nodes;
             let node = choices[self.rng.index(choices.len())];
-            if self.nodes[node].core.is_some() {
+            if self.nodes[node].broker.is_some() {
                 self.seats[index].link = Some(self.net.connect(now, node, index));
                 self.with(index, calm, |end, io| end.connected(io));
                 self.seats[index].wake_at = now;
@@ -329,9 +334,9 @@ impl Sim {
             let Some(packet) = self.net.links.get_mut(&id).and_then(|link| link.down.pop(now)) else { break };
             self.seats[index].wake_at = now;
             match packet {
-                Packet::Open => {}
                 Packet::Frames(frames) => self.with(index, calm, |end, io| end.receive(io, &frames)),
                 Packet::Close => self.let_go(index, calm),
+                _ => {}
             }
         }
         if self.seats[index].wake_at <= now {
@@ -347,7 +352,8 @@ impl Sim {
         let open = seat.link.and_then(|id| self.net.links.get(&id)).filter(|link| link.end_open);
         let has_room = open.is_some_and(|link| link.up.bytes < LANE_BYTES);
         let (now, rng, history) = (self.now, &mut self.rng, &mut self.history);
-        let mut io = Io { now, rng, history, calm, has_room, out: Vec::new(), close: false };
+        let large_percent = self.large_percent;
+        let mut io = Io { now, rng, history, calm, large_percent, has_room, out: Vec::new(), close: false };
         call(&mut *seat.end, &mut io);
         let Io { out, close, .. } = io;
         if let Some(id) = seat.link {
@@ -370,7 +376,7 @@ impl Sim {
     }
 
     fn count(&mut self, node: usize) {
-        if let Some(core) = &self.nodes[node].core {
+        if let Some(core) = self.nodes[node].core() {
             let counters = core.counters();
             self.tally.accepted += counters.accepted;
             self.tally.refused += counters.refused;

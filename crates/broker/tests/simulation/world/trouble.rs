@@ -31,19 +31,19 @@ impl Sim {
                     self.rng.between(1, 400)
                 }
             }
-            Some(5) if self.nodes[node].core.is_some() => {
+            Some(5) if self.nodes[node].broker.is_some() => {
                 self.tally.crashes += 1;
                 self.count(node);
                 let (dying, mut world) = self.world(node);
                 dying.crash(&mut world);
                 self.nodes[node].away_until = self.now + self.rng.between(10, 600);
             }
-            Some(6) => self.nodes[node].disk.failing ^= true,
+            Some(6) => self.nodes[node].disk().failing ^= true,
             Some(7) => {
                 self.let_go(seat, false);
                 self.with(seat, false, |end, io| end.restart(io));
             }
-            Some(8) if self.nodes[node].core.is_some() => {
+            Some(8) if self.nodes[node].broker.is_some() => {
                 self.tally.stops += 1;
                 let until = self.now + self.rng.below(1_500);
                 let (ending, mut world) = self.world(node);
@@ -56,7 +56,7 @@ impl Sim {
     /// Bounds hold at every moment, each with what may come on top of it.
     pub(super) fn check_bounds(&self) -> Result<(), String> {
         for node in &self.nodes {
-            let Some(core) = &node.core else { continue };
+            let Some(core) = node.core() else { continue };
             core.check();
             let settings = core.settings();
             // A stock client can't be refused: it stops being read after the request that was one too many.

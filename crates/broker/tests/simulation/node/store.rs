@@ -1,0 +1,153 @@
+//! The store of a node: a disk that outlives it, and a spool that doesn't.
+
+use super::Fault;
+use crate::disk::Disk;
+use crate::rng::Rng;
+use bytes::{Bytes, BytesMut};
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use towpath_broker::core::{Entry, Millis};
+use towpath_broker::store::{AppendError, LostBody, Position, Recovered, SpoolUsage, Store};
+use towpath_journal::spool::{BodyOf, NoRoom, SpooledBody};
+use towpath_requests::Body;
+use towpath_requests::assembler::BodySink;
+use towpath_requests::numbered::Token;
+
+/// Bodies of requests that may be written at a time.
+const SPOOLING_MAX: usize = 3;
+
+#[derive(Debug)]
+pub struct SimStore {
+    pub disk: Disk,
+    pub now: Millis,
+    fault: Fault,
+    rng: Rng,
+    next: u64,
+    /// Bodies that have all come, and aren't known to have.
+    finished: Rc<RefCell<Vec<(u64, Bytes)>>>,
+    /// One for each body that is being written.
+    writing: Rc<()>,
+    /// When each is on the disk, in order.
+    spooling: Vec<(Millis, u64, Bytes)>,
+}
+
+/// A body that is being written.
+#[derive(Debug)]
+pub struct SimWriter {
+    number: u64,
+    bytes: BytesMut,
+    finished: Rc<RefCell<Vec<(u64, Bytes)>>>,
+    _writing: Rc<()>,
+}
+
+impl BodySink for SimWriter {
+    type Lost = LostBody;
+
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn write(&mut self, bytes: Bytes) -> Result<(), LostBody> {
+        self.bytes.extend_from_slice(&bytes);
+        Ok(())
+    }
+
+    fn finish(self) {
+        self.finished.borrow_mut().push((self.number, self.bytes.freeze()));
+    }
+}
+
+impl SimStore {
+    pub fn new(disk: Disk, fault: Fault, rng: Rng) -> SimStore {
+        SimStore {
+            disk,
+            now: 0,
+            fault,
+            rng,
+            next: 0,
+            finished: Rc::default(),
+            writing: Rc::new(()),
+            spooling: Vec::new(),
+        }
+    }
+
+    /// Time has passed: what is written by now is on the disk.
+    pub fn poll(&mut self, now: Millis) {
+        self.now = now;
+        self.disk.poll(now);
+        for (number, bytes) in self.finished.take() {
+            let delay = if self.rng.percent(50) { self.rng.between(50, 500) } else { self.rng.below(12) };
+            self.spooling.push((now + delay, number, bytes));
+        }
+        self.spooling.sort_unstable_by_key(|(at, number, _)| (*at, *number));
+    }
+
+    /// When something is on the disk next.
+    pub fn due(&self) -> Option<Millis> {
+        let spooled = self.spooling.first().map(|(at, ..)| *at);
+        self.disk.due().into_iter().chain(spooled).min()
+    }
+}
+
+impl Store for SimStore {
+    type Writer = SimWriter;
+
+    fn recover(&mut self, _: Millis) -> Recovered {
+        let (requests, last_id) = self.disk.restore();
+        Recovered { requests, last_id }
+    }
+
+    fn append(&mut self, _: Millis, entry: &Entry) -> Result<Position, AppendError> {
+        let mut entry = entry.clone();
+        if let Entry::Accepted { id, .. } = entry
+            && self.fault == Fault::LoseEntries
+            && id % 3 == 0
+        {
+            entry = Entry::Forgotten { id };
+        }
+        self.disk.append(self.now, entry, &mut self.rng).map(towpath_journal::Lsn).ok_or(AppendError::Later)
+    }
+
+    fn durable(&self) -> Position {
+        towpath_journal::Lsn(self.disk.durable_count())
+    }
+
+    fn take_given_up(&mut self) -> Option<Vec<u64>> {
+        None
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.disk.failing.then(|| "the disk fails".to_owned())
+    }
+
+    fn spool(&mut self, kind: BodyOf, _: u64) -> Result<SimWriter, NoRoom> {
+        let is_full = kind == BodyOf::Request && Rc::strong_count(&self.writing) > SPOOLING_MAX;
+        if is_full || self.rng.percent(3) {
+            return Err(NoRoom::Now);
+        }
+        self.next += 1;
+        let (finished, _writing) = (self.finished.clone(), self.writing.clone());
+        Ok(SimWriter { number: self.next, bytes: BytesMut::new(), finished, _writing })
+    }
+
+    fn next_spooled(&mut self) -> Option<(u64, io::Result<Body>)> {
+        self.spooling.first().filter(|(at, ..)| *at <= self.now)?;
+        let (_, number, bytes) = self.spooling.remove(0);
+        let fails = self.rng.percent(2);
+        Some((number, if fails { Err(io::Error::other("the disk fails")) } else { Ok(Body::from(bytes)) }))
+    }
+
+    fn spool_usage(&self) -> SpoolUsage {
+        SpoolUsage { bytes_max: u64::MAX, request_bytes_max: u64::MAX, ..SpoolUsage::default() }
+    }
+
+    fn load(&mut self, _: u64, _: Token, _: Arc<SpooledBody>) -> bool {
+        false
+    }
+
+    fn next_loaded(&mut self) -> Option<(Token, io::Result<Bytes>)> {
+        None
+    }
+}
