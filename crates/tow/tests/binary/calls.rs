@@ -16,7 +16,7 @@ use crate::support::tree::{digest, random_file};
 use crate::support::wait_until;
 
 #[test]
-fn a_command_works_on_each_request() {
+fn command_runs_for_each_request() {
     let broker = Broker::start();
     let _upper = work(&[&broker], &["upper", "--jobs", "2", "--", "tr", "a-z", "A-Z"]);
     let outcome = run(&mut call(&[&broker], &["upper", "how", "far?"])).expect_code(0);
@@ -31,7 +31,7 @@ fn a_command_works_on_each_request() {
 }
 
 #[test]
-fn failures_say_why() {
+fn failures_state_their_reason() {
     let broker = Broker::start();
     let _bad = work(&[&broker], &["bad", "--", "sh", "-c", "echo oops >&2; exit 3"]);
     let outcome = run(&mut call(&[&broker], &["bad", "x"])).expect_code(1);
@@ -47,7 +47,7 @@ fn failures_say_why() {
     assert!(outcome.stderr.contains("tool: No such file"), "{}", outcome.stderr);
 
     let outcome = run(&mut call(&[&broker], &["nobody", "x", "--timeout", "0.3"])).expect_code(1);
-    // The broker's word, which knows that no worker had it; the client's own comes later.
+    // From the broker, which knows that no worker had it. The client's own timeout comes later.
     assert!(outcome.stderr.contains("408"), "{}", outcome.stderr);
 
     let nobody = ["call", "echo", "x", "--connect", "ipc:///nowhere/at/all", "--timeout", "0.3"];
@@ -58,7 +58,7 @@ fn failures_say_why() {
 }
 
 #[test]
-fn what_cannot_work_is_refused_at_once() {
+fn bad_arguments_are_refused_at_the_start() {
     for (arguments, reason) in [
         (&["missing", "--", "/nowhere/at/all"][..], "tow: /nowhere/at/all: not an executable file"),
         (&["missing", "--", "no-such-command-at-all"], "no such command in PATH"),
@@ -82,7 +82,7 @@ fn what_cannot_work_is_refused_at_once() {
 }
 
 #[test]
-fn a_place_that_is_no_directory_is_named() {
+fn error_names_a_spool_or_journal_that_is_no_directory() {
     let folder = tempdir().expect("a folder");
     let file = folder.path().join("file");
     std::fs::write(&file, vec![b'x'; 2 << 20]).expect("write");
@@ -91,7 +91,7 @@ fn a_place_that_is_no_directory_is_named() {
         let outcome = run(&mut tow(["broker", "--bind", "tcp://127.0.0.1:0", option, place])).expect_code(1);
         assert!(outcome.stderr.contains(place) && outcome.stderr.contains("Not a directory"), "{}", outcome.stderr);
     }
-    // Of a large body, too, whichever side has no place for it.
+    // The same for the spool of a worker and of a client.
     let broker = Broker::start();
     let _large = work(&[&broker], &["large", "--spool", place, "--", "head", "-c", "9000000", "/dev/zero"]);
     let outcome = run(&mut call(&[&broker], &["large", "x"])).expect_code(1);
@@ -103,8 +103,8 @@ fn a_place_that_is_no_directory_is_named() {
 }
 
 #[test]
-fn a_broker_whose_folder_for_large_bodies_can_not_be_written_to_does_not_start() {
-    // Nobody, whatever their rights, makes a file there.
+fn broker_with_an_unwritable_spool_does_not_start() {
+    // Not even root can make a file there.
     let place = "/proc/self";
     let outcome = run(&mut tow(["broker", "--bind", "tcp://127.0.0.1:0", "--spool", place])).expect_code(1);
     let named = outcome.stderr.contains(&format!("no place for large bodies: {place}: "));
@@ -112,7 +112,7 @@ fn a_broker_whose_folder_for_large_bodies_can_not_be_written_to_does_not_start()
 }
 
 #[test]
-fn without_descriptors_no_command_panics() {
+fn commands_without_descriptors_fail_without_panic() {
     for command in [&["broker", "--bind", "tcp://127.0.0.1:0"][..], &["call", "x", "x"], &["work", "x", "--echo"]] {
         for most in 6..20 {
             let mut short = Command::new("sh");
@@ -125,7 +125,7 @@ fn without_descriptors_no_command_panics() {
 }
 
 #[test]
-fn clients_of_majordomo_see_a_failure_of_our_broker_as_one() {
+fn stock_client_fails_on_an_error_reply_of_our_broker() {
     let broker = Broker::start();
     let _bad = work(&[&broker], &["bad", "--", "sh", "-c", "echo oops >&2; exit 3"]);
     let _number = work(&[&broker], &["number", "--", "echo", "404"]);
@@ -140,7 +140,7 @@ fn clients_of_majordomo_see_a_failure_of_our_broker_as_one() {
 }
 
 #[test]
-fn a_peer_that_is_no_broker_is_told_from_one_that_is_silent() {
+fn error_tells_a_wrong_peer_from_a_silent_one() {
     let folder = tempdir().expect("a folder");
     let server = Server::start(folder.path());
     let arguments = ["call", "echo", "x", "--timeout", "1", "--connect", server.endpoint()];
@@ -150,7 +150,7 @@ fn a_peer_that_is_no_broker_is_told_from_one_that_is_silent() {
 }
 
 #[test]
-fn a_worker_says_once_that_there_is_no_broker() {
+fn worker_logs_a_missing_broker_once() {
     let mut command = tow(["work", "echo", "--echo", "--connect", "ipc:///nowhere/at/all"]);
     let worker = Process::start(command.env("TOW_LOG", "debug"));
     let told = || worker.log().matches("no connection to a broker, still trying").count();
@@ -160,7 +160,7 @@ fn a_worker_says_once_that_there_is_no_broker() {
 }
 
 #[test]
-fn what_the_broker_says_of_itself_can_be_piped_to_a_parser_of_json() {
+fn mmi_replies_are_json_lines() {
     let broker = Broker::start();
     let _echo = work(&[&broker], &["echo", "--echo"]);
     let outcome = run(&mut call(&[&broker], &["mmi.services"])).expect_code(0);
@@ -174,7 +174,7 @@ fn what_the_broker_says_of_itself_can_be_piped_to_a_parser_of_json() {
 }
 
 #[test]
-fn a_journal_that_was_removed_is_not_taken_for_one() {
+fn requests_fail_after_the_journal_was_removed() {
     let folder = tempdir().expect("a folder");
     let journal = folder.path().join("journal");
     let broker =
@@ -187,10 +187,10 @@ fn a_journal_that_was_removed_is_not_taken_for_one() {
 }
 
 #[test]
-fn a_worker_without_descriptors_waits_for_some() {
+fn worker_short_of_descriptors_retries() {
     let broker = Broker::start();
     let mut short = Command::new("sh");
-    // Each command takes three, and there are never enough for all.
+    // Each command takes three descriptors; there are too few for all.
     short.args(["-c", "ulimit -n 48; exec \"$@\"", "sh"]);
     let work = tow(["work", "many", "--jobs", "40", "--connect", broker.endpoint()]);
     short.arg(work.get_program()).args(work.get_args()).args(["--", "sh", "-c", "cat; sleep 0.05"]);
@@ -201,7 +201,7 @@ fn a_worker_without_descriptors_waits_for_some() {
 }
 
 #[test]
-fn what_peers_say_does_not_reach_the_terminal_as_it_is() {
+fn text_from_peers_is_escaped() {
     let broker = Broker::start();
     let service = "evil\u{1b}[2J\n2026-01-01 INFO all is well";
     let _evil = work(&[&broker], &[service, "--", "sh", "-c", "printf 'no\\033[2J\\nway' >&2; exit 1"]);
@@ -213,7 +213,7 @@ fn what_peers_say_does_not_reach_the_terminal_as_it_is() {
 }
 
 #[test]
-fn without_a_broker_the_person_is_told_while_it_is_waited_for() {
+fn call_says_that_it_waits_for_a_broker() {
     for load in [&[][..], &["--count", "3"]] {
         let mut command = tow(["call", "echo", "--connect", "ipc:///nowhere/at/all", "--timeout", "60"]);
         let caller = Process::start(command.args(load));
@@ -228,7 +228,7 @@ fn without_a_broker_the_person_is_told_while_it_is_waited_for() {
 }
 
 #[test]
-fn a_load_is_given_up_when_its_broker_is_gone_for_good() {
+fn load_test_gives_up_without_a_broker() {
     let mut load = tow(["call", "echo", "--connect", "ipc:///nowhere/at/all", "--timeout", "0.2", "--json"]);
     let outcome = run(load.args(["--count", "1000000", "--ahead", "8"])).expect_code(1);
     assert!(outcome.stderr.contains("without a connection to a broker: "), "{}", outcome.stderr);
@@ -237,7 +237,7 @@ fn a_load_is_given_up_when_its_broker_is_gone_for_good() {
 }
 
 #[test]
-fn each_broker_that_can_not_be_reached_is_named() {
+fn error_names_every_unreachable_broker() {
     let mut command = tow(["call", "echo", "x", "--timeout", "2"]);
     let brokers = ["ipc:///nowhere/one", "ipc:///nowhere/two"];
     let outcome = run(command.args(brokers.iter().flat_map(|broker| ["--connect", broker]))).expect_code(1);
@@ -246,7 +246,7 @@ fn each_broker_that_can_not_be_reached_is_named() {
 }
 
 #[test]
-fn words_may_be_frames_in_every_dialect() {
+fn words_are_frames_in_every_dialect() {
     let folder = tempdir().expect("a folder");
     let journal = folder.path().to_str().expect("letters");
     let broker = Broker::with(&["--bind", "tcp://127.0.0.1:0", "--journal", journal]);
@@ -264,7 +264,7 @@ fn words_may_be_frames_in_every_dialect() {
 }
 
 #[test]
-fn who_waits_for_a_full_queue_is_told_so() {
+fn call_says_that_it_waits_for_a_full_queue() {
     let broker = Broker::with(&["--bind", "tcp://127.0.0.1:0", "--max-waiting", "1"]);
     let _first = Process::start(&mut call(&[&broker], &["full", "first", "--timeout", "600"]));
     let waiting = || run(&mut call(&[&broker], &["mmi.queue", "full"])).stdout;
@@ -275,7 +275,7 @@ fn who_waits_for_a_full_queue_is_told_so() {
         caller.signal(Signal::INT);
         caller.finish().expect_code(1);
     }
-    // What is wrong is told once. (That it expires at the broker first isn't certain.)
+    // The reason is printed once. The broker's timeout may come first or second.
     let outcome = run(&mut call(&[&broker], &["mmi.nothing", "x"])).expect_code(1);
     assert_eq!(outcome.stderr, "tow: 501 no such built-in service\n");
     let outcome = run(&mut call(&[&broker], &["full", "second", "--timeout", "0.5"])).expect_code(1);
@@ -284,7 +284,7 @@ fn who_waits_for_a_full_queue_is_told_so() {
 }
 
 #[test]
-fn a_command_that_does_not_read_still_replies() {
+fn command_that_does_not_read_its_input_replies() {
     let broker = Broker::start();
     let _lazy = work(&[&broker], &["lazy", "--", "echo", "done"]);
     let folder = tempdir().expect("a folder");
@@ -298,7 +298,7 @@ fn a_command_that_does_not_read_still_replies() {
 }
 
 #[test]
-fn large_bodies_in_flat_memory() {
+fn large_bodies_take_constant_memory() {
     const SIZE: usize = 192 << 20;
     let broker = Broker::start();
     let cat = work(&[&broker], &["cat", "--", "cat"]);
@@ -324,7 +324,7 @@ fn large_bodies_in_flat_memory() {
 }
 
 #[test]
-fn a_load_checks_every_reply() {
+fn load_test_checks_every_reply() {
     let broker = Broker::start();
     let _echo = work(&[&broker], &["echo", "--echo"]);
     let arguments = ["echo", "--count", "20000", "--ahead", "200", "--clients", "3", "--json"];
@@ -333,7 +333,7 @@ fn a_load_checks_every_reply() {
         assert_eq!(outcome.number(member), value, "{member}");
     }
     assert!(outcome.number("p50_us") <= outcome.number("p99_us"));
-    // Bodies without room for a whole number, that are attached, and that become files.
+    // Bodies shorter than a number, attached ones, and spooled ones.
     for size in ["1", "5", "10K", "2M"] {
         run(&mut call(&[&broker], &["echo", "--count", "20", "--ahead", "5", "--size", size])).expect_code(0);
     }
@@ -347,7 +347,7 @@ fn a_load_checks_every_reply() {
 }
 
 #[test]
-fn a_load_goes_as_far_ahead_as_it_may_without_a_reply() {
+fn load_test_keeps_ahead_requests_in_flight() {
     let broker = Broker::start();
     let load = Process::start(&mut call(&[&broker], &["echo", "--count", "6000", "--ahead", "5000", "--json"]));
     wait_until("5000 requests wait for a worker", || {
@@ -361,7 +361,7 @@ fn a_load_goes_as_far_ahead_as_it_may_without_a_reply() {
 }
 
 #[test]
-fn work_of_a_killed_worker_is_done_by_another() {
+fn requests_of_a_killed_worker_go_to_another() {
     let broker = Broker::start();
     let one = work(&[&broker], &["echo", "--echo", "--work-ms", "20", "--jobs", "10"]);
     let _two = work(&[&broker], &["echo", "--echo", "--work-ms", "20", "--jobs", "10"]);
@@ -378,7 +378,7 @@ fn is_running(pid_file: &Path) -> Option<Pid> {
 }
 
 #[test]
-fn a_cancelled_request_ends_its_command_and_all_that_it_started() {
+fn cancelled_request_kills_the_process_group_of_its_command() {
     let broker = Broker::start();
     let folder = tempdir().expect("a folder");
     let pid_file = folder.path().join("pid");
@@ -393,7 +393,7 @@ fn a_cancelled_request_ends_its_command_and_all_that_it_started() {
 }
 
 #[test]
-fn a_worker_finishes_what_it_holds_and_a_second_signal_ends_it() {
+fn worker_drains_on_the_first_signal_and_ends_on_the_second() {
     let broker = Broker::start();
     let folder = tempdir().expect("a folder");
     let (flag, pid_file) = (folder.path().join("flag"), folder.path().join("pid"));
@@ -422,7 +422,7 @@ fn a_worker_finishes_what_it_holds_and_a_second_signal_ends_it() {
 }
 
 #[test]
-fn an_interrupted_load_says_how_far_it_came() {
+fn interrupted_load_test_prints_its_results() {
     let broker = Broker::start();
     let _echo = work(&[&broker], &["echo", "--echo", "--work-ms", "10", "--jobs", "5"]);
     let load = Process::start(&mut call(&[&broker], &["echo", "--count", "1000000", "--ahead", "10", "--json"]));
@@ -431,7 +431,7 @@ fn an_interrupted_load_says_how_far_it_came() {
     let outcome = load.finish().expect_code(1);
     assert!((1..1_000_000).contains(&outcome.number("replies")), "{}", outcome.summary());
     assert_eq!(outcome.number("failed"), 0);
-    // Nobody will come for the rest.
+    // No worker takes the rest.
     wait_until("the broker has nothing of it", || {
         let queue = run(&mut call(&[&broker], &["mmi.queue", "echo"])).expect_code(0).stdout;
         let queue: serde_json::Value = serde_json::from_slice(&queue).expect("JSON");
@@ -440,8 +440,8 @@ fn an_interrupted_load_says_how_far_it_came() {
 }
 
 #[test]
-fn a_worker_whose_terminal_is_closed_leaves() {
-    // Under nohup(1) the tests ignore the signal, and so would the worker, as it should. What is handled isn't ignored by children.
+fn worker_drains_on_sighup() {
+    // Under nohup(1) the tests and so the worker would ignore the signal. A handled signal isn't ignored by children.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let _handled = runtime.block_on(async { signal(SignalKind::hangup()) }).expect("a handler");
     let broker = Broker::start();
@@ -457,7 +457,7 @@ fn a_worker_whose_terminal_is_closed_leaves() {
 }
 
 #[test]
-fn a_command_that_is_being_replaced_is_waited_for() {
+fn command_that_is_being_replaced_is_retried() {
     let broker = Broker::start();
     let folder = tempdir().expect("a folder");
     let program = folder.path().join("program");
@@ -491,7 +491,7 @@ fn stock_dialects_work_on_both_sides() {
 }
 
 #[test]
-fn a_command_that_hangs_is_ended_at_the_busy_timeout_and_another_takes_its_place() {
+fn hanging_command_is_killed_at_the_busy_timeout_and_its_request_requeued() {
     let folder = tempdir().expect("a folder");
     let broker = Broker::with(&["--busy-timeout", "1"]);
     for dialect in ["auto", "mdp01"] {

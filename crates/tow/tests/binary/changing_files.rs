@@ -1,5 +1,5 @@
-//! Files that change while they are sent. Whatever happens, the client never installs a mixture: what is under the
-//! final name is one version, whole.
+//! Files that change while they are sent. The client never installs a mixture: under the final name is one complete
+//! version.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -16,7 +16,7 @@ use crate::support::wire::Wire;
 
 const SIZE: usize = 64 << 20;
 
-/// A transfer of one large file, held when a few MiB have come.
+/// Transfer of one large file, held after a few MiB.
 struct Held {
     folder: TempDir,
     source: PathBuf,
@@ -43,7 +43,7 @@ impl Held {
         Self { folder, source, copy, old, server, proxy, client }
     }
 
-    /// Lets the transfer go on to its end, and checks what must hold after any change: the copy, if there is one, is one
+    /// Lets the transfer end, and checks what holds after any change: the copy, if there is one, is one
     /// of the versions; success means that there is one; a failure is explained. The server lives.
     #[track_caller]
     fn end(mut self, versions: &[blake3::Hash]) -> Outcome {
@@ -70,7 +70,7 @@ fn says_changed(outcome: &Outcome) -> bool {
 }
 
 #[test]
-fn a_file_that_shrinks_while_sent() {
+fn file_that_shrinks_while_sent() {
     let held = Held::new();
     File::options().write(true).open(&held.source).and_then(|file| file.set_len(1 << 20)).expect("truncate");
     let new = digest(&held.source);
@@ -79,7 +79,7 @@ fn a_file_that_shrinks_while_sent() {
 }
 
 #[test]
-fn a_file_that_is_emptied_while_sent() {
+fn file_emptied_while_sent() {
     let held = Held::new();
     File::create(&held.source).expect("truncate");
     let new = digest(&held.source);
@@ -88,7 +88,7 @@ fn a_file_that_is_emptied_while_sent() {
 }
 
 #[test]
-fn a_file_that_grows_while_sent() {
+fn file_that_grows_while_sent() {
     let held = Held::new();
     let mut file = File::options().append(true).open(&held.source).expect("open");
     file.write_all(&[7; 1 << 20]).expect("append");
@@ -98,10 +98,10 @@ fn a_file_that_grows_while_sent() {
 }
 
 #[test]
-fn a_file_that_is_overwritten_in_place_while_sent() {
+fn file_overwritten_in_place_while_sent() {
     let held = Held::new();
     let file = File::options().write(true).open(&held.source).expect("open");
-    // Before and behind what has been sent.
+    // Before and after the bytes already sent.
     for offset in [1 << 20, (SIZE - (1 << 20)) as u64] {
         file.write_all_at(&[7; 4096], offset).expect("write");
     }
@@ -111,19 +111,19 @@ fn a_file_that_is_overwritten_in_place_while_sent() {
 }
 
 #[test]
-fn a_file_that_is_replaced_while_sent() {
+fn file_replaced_while_sent() {
     let held = Held::new();
     let other = held.folder.path().join("other");
     random_file(&other, SIZE / 2, 9);
     let new = digest(&other);
     fs::rename(&other, &held.source).expect("rename");
-    // The old version is still open at the server: either is right.
+    // The server still has the old version open: either is right.
     let old = held.old;
     held.end(&[old, new]);
 }
 
 #[test]
-fn a_file_that_is_deleted_while_sent() {
+fn file_deleted_while_sent() {
     let held = Held::new();
     fs::remove_file(&held.source).expect("remove");
     let old = held.old;
@@ -131,7 +131,7 @@ fn a_file_that_is_deleted_while_sent() {
 }
 
 #[test]
-fn a_file_that_becomes_a_directory_while_sent() {
+fn file_that_becomes_a_directory_while_sent() {
     let held = Held::new();
     fs::remove_file(&held.source).expect("remove");
     fs::create_dir(&held.source).expect("mkdir");
@@ -139,9 +139,9 @@ fn a_file_that_becomes_a_directory_while_sent() {
     held.end(&[old]);
 }
 
-/// It changes all the time: the client may give up, but not with a mixture.
+/// The client may give up, but never installs a mixture.
 #[test]
-fn a_file_that_never_rests_is_given_up_or_got_whole() {
+fn file_that_always_changes_is_complete_or_given_up() {
     let folder = tempdir().expect("a folder");
     let source = folder.path().join("restless");
     random_file(&source, 16 << 20, 1);
@@ -171,10 +171,10 @@ fn a_file_that_never_rests_is_given_up_or_got_whole() {
     server.expect_alive();
 }
 
-/// The plain dialect has no word for it: the connection ends before a frame with wrong bytes is complete, or the whole
-/// old content comes.
+/// The plain dialect can't report a change: the connection ends before a frame with wrong bytes is complete, or the whole
+/// old content arrives.
 #[test]
-fn the_plain_dialect_does_not_pass_off_a_shrunken_file() {
+fn plain_dialect_does_not_send_a_shrunken_file_as_complete() {
     const NEW_SIZE: u64 = 1 << 20;
     let folder = tempdir().expect("a folder");
     let source = folder.path().join("shrinking");
@@ -193,7 +193,7 @@ fn the_plain_dialect_does_not_pass_off_a_shrunken_file() {
         }
     };
     assert!(ended_by_close, "{} bytes came and then a regular end", received.len());
-    // What the kernel had queued by reference when the file was cut may have become zeros: that is why the connection ends.
+    // Pages queued by the kernel when the file was cut may have become zeros, so the connection ends.
     let wrong = bytes.iter().zip(&received).position(|(sent, got)| sent != got && *got != 0);
     assert_eq!(wrong, None, "bytes came that never were in the file");
     let kept = NEW_SIZE as usize;

@@ -1,5 +1,5 @@
-//! Peers that say nonsense, too much, too little or nothing at all: they cost the server next to nothing, and the others
-//! are served as if they weren't there.
+//! Peers that send nonsense, too much, too little or nothing: they cost the server next to nothing, and others are served
+//! as usual.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpStream};
@@ -17,10 +17,10 @@ use crate::support::tree::{digest, random_file};
 use crate::support::wire::{COMMAND, LONG, MORE, Wire, command, frame, greeting, long_header, ready};
 use crate::support::{DEADLINE, wait_until};
 
-/// What a server may grow by under any of these attacks.
+/// Most memory that a server may grow by under any of these attacks.
 const GROWTH_KIB: u64 = 16 << 10;
 
-/// A server with a small and a large file, and its memory after one transfer.
+/// Server with a small and a large file, and its memory after one transfer.
 struct Fixture {
     folder: TempDir,
     server: Server,
@@ -39,12 +39,12 @@ impl Fixture {
         fixture
     }
 
-    /// Another client gets a file, soon.
+    /// Checks that another client gets a file soon.
     #[track_caller]
     fn expect_service(&mut self) {
         self.server.expect_alive();
         let copy = self.folder.path().join("copy-of-small");
-        // It may be there from the last time.
+        // It may exist from an earlier call.
         let _ = std::fs::remove_file(&copy);
         let outcome = get(&self.server.url("small"), &copy).expect_code(0);
         assert!(outcome.seconds < 20.0, "it took {} s", outcome.seconds);
@@ -79,13 +79,13 @@ fn garbage_instead_of_a_greeting_is_refused() {
     attacks.extend((0..20).map(|_| random.bytes(200)));
     for attack in attacks {
         let mut wire = Wire::connect(fixture.server.port());
-        // An error means that it is refused already.
+        // An error means that the connection was closed already.
         let _ = wire.write(&attack);
         wire.expect_closed();
     }
     fixture.expect_flat_memory();
     fixture.expect_service();
-    // Whoever runs an old library is to find out why.
+    // The log tells users of an old library why.
     let log = fixture.server.log();
     assert!(log.contains("ZMTP 1") && log.contains("ZMTP 2"), "{log}");
 }
@@ -119,7 +119,7 @@ fn bad_handshake_commands_are_refused() {
     ];
     for attack in attacks {
         let mut wire = Wire::connect(fixture.server.port());
-        // An error means that it is refused already.
+        // An error means that the connection was closed already.
         let _ = wire.write(&[greeting("NULL"), attack.clone()].concat());
         wire.expect_closed();
         fixture.server.expect_alive();
@@ -129,12 +129,12 @@ fn bad_handshake_commands_are_refused() {
 }
 
 #[test]
-fn frames_with_absurd_lengths_are_refused_without_memory() {
+fn absurd_frame_lengths_are_refused_without_memory() {
     let mut fixture = Fixture::new();
     for length in [1 << 63, u64::MAX, u64::MAX - 8, i64::MAX as u64, 1 << 40] {
         for flags in [0, MORE, COMMAND] {
             let mut wire = Wire::dealer(fixture.server.port());
-            // An error means that it is refused already.
+            // An error means that the connection was closed already.
             let _ = wire.write(&[long_header(flags, length), vec![7; 100]].concat());
             wire.expect_closed();
         }
@@ -144,12 +144,12 @@ fn frames_with_absurd_lengths_are_refused_without_memory() {
 }
 
 #[test]
-fn endless_more_is_refused_without_memory() {
+fn endless_multipart_message_is_refused_without_memory() {
     let mut fixture = Fixture::new();
     for body in [vec![], vec![7; 100], vec![7; 60_000]] {
         let mut wire = Wire::dealer(fixture.server.port());
         let batch = frame(MORE, &body).repeat(if body.len() > 1000 { 10 } else { 1000 });
-        // At most a million small frames, or 600 MB of large ones: it is over before, or when the server has looked at them.
+        // At most a million small frames, or 600 MB of large ones; the server closes before or after the last one.
         for _ in 0..1000 {
             if wire.write(&batch).is_err() {
                 break;
@@ -162,13 +162,13 @@ fn endless_more_is_refused_without_memory() {
 }
 
 #[test]
-fn long_form_for_short_frames_is_understood() {
+fn short_frames_in_the_long_form_are_accepted() {
     let fixture = Fixture::new();
     let mut wire = Wire::dealer(fixture.server.port());
     for (body, flags) in [(b"TOW1".as_slice(), MORE), (br#"{"op":"hello"}"#, 0)] {
         let bytes = [long_header(flags | LONG, body.len() as u64), body.to_vec()].concat();
         for byte in bytes {
-            // One byte a packet: any split is right.
+            // One byte per packet: any split must work.
             wire.write(&[byte]).expect("send");
         }
     }
@@ -176,7 +176,7 @@ fn long_form_for_short_frames_is_understood() {
 }
 
 #[test]
-fn a_trickled_handshake_ends_at_its_deadline() {
+fn trickled_handshake_ends_at_its_deadline() {
     let mut fixture = Fixture::new();
     let bytes = [greeting("NULL"), ready("DEALER")].concat();
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, fixture.server.port())).expect("connect");
@@ -184,7 +184,7 @@ fn a_trickled_handshake_ends_at_its_deadline() {
     let silent = Wire::connect(fixture.server.port());
     let start = Instant::now();
     let mut trickled = 0;
-    // A second a byte would take longer than two minutes: a deadline for each read would never end it.
+    // At one byte a second it would take over two minutes; a deadline for each read would never end it.
     for byte in bytes {
         if stream.write_all(&[byte]).is_err() {
             break;
@@ -198,13 +198,13 @@ fn a_trickled_handshake_ends_at_its_deadline() {
 }
 
 #[test]
-fn clients_that_never_read_cost_no_memory_and_stall_nobody() {
+fn clients_that_never_read_take_no_memory_and_stall_no_one() {
     let mut fixture = Fixture::new();
     let mut stalled = Vec::new();
     for index in 0..24 {
         let mut wire = Wire::dealer(fixture.server.port());
         match index % 3 {
-            // The whole file in the plain dialect, and more requests behind it.
+            // The whole file in the plain dialect, followed by more requests.
             0 => (0..4).for_each(|_| wire.send(&[b"fetch".as_slice(), b"large"]).expect("send")),
             1 => (0..48_u64).for_each(|piece| {
                 let offset = (piece << 20).to_string();
@@ -222,15 +222,15 @@ fn clients_that_never_read_cost_no_memory_and_stall_nobody() {
         fixture.expect_service();
         fixture.expect_flat_memory();
     }
-    // They were only slow: what they asked for is there.
+    // Slow clients still get what they asked for.
     for mut wire in stalled.drain(..2) {
         assert!(!wire.receive().expect("the first chunk").is_empty());
     }
 }
 
-/// Where the data of a file is takes no memory for each of its receivers either.
+/// The map of a file's holes isn't kept per receiver.
 #[test]
-fn clients_that_never_read_a_file_of_many_holes_cost_no_memory() {
+fn sparse_file_to_clients_that_never_read_takes_no_memory() {
     let mut fixture = Fixture::new();
     let file = std::fs::File::create(fixture.folder.path().join("sparse")).expect("create");
     file.set_len(256 << 20).expect("set the length");
@@ -243,7 +243,7 @@ fn clients_that_never_read_a_file_of_many_holes_cost_no_memory() {
             let request = json!({"op": "fetch", "id": 1, "digest": "none", "credit_bytes": 0,
                 "files": [json!({"path": "sparse"})]});
             wire.request(&request).expect("send");
-            // It was looked at: this is what is told of it.
+            // The answer to the request, which shows that it was read.
             assert!(!wire.receive().expect("the metadata").is_empty());
             wire
         })
@@ -253,9 +253,9 @@ fn clients_that_never_read_a_file_of_many_holes_cost_no_memory() {
     drop(stalled);
 }
 
-/// Asks on and on and reads no answer: the answers may not pile up either.
+/// Unread answers don't pile up in memory.
 #[test]
-fn requests_without_end_from_a_client_that_never_reads_are_bounded() {
+fn endless_requests_without_reading_are_back_pressured() {
     let mut fixture = Fixture::new();
     let port = fixture.server.port();
     let hello = [frame(MORE, b"TOW1"), frame(0, br#"{"op":"hello"}"#)].concat().repeat(500);
@@ -267,7 +267,7 @@ fn requests_without_end_from_a_client_that_never_reads_are_bounded() {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("connect");
         let mut wire = Wire::on(stream.try_clone().expect("clone"));
         wire.handshake("DEALER").expect("handshake");
-        // Writing stops by itself when the server stops reading: that is the back-pressure we want to see.
+        // Writing blocks when the server stops reading: back-pressure.
         stream.set_write_timeout(Some(Duration::from_secs(2))).expect("set a timeout");
         let mut stopped = false;
         for _ in 0..3000 {
@@ -283,7 +283,7 @@ fn requests_without_end_from_a_client_that_never_reads_are_bounded() {
 }
 
 #[test]
-fn a_thousand_connections_that_do_nothing_stall_nobody() {
+fn thousand_idle_connections_stall_no_one() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).expect("raise the limit");
     let mut fixture = Fixture::new();
@@ -293,7 +293,7 @@ fn a_thousand_connections_that_do_nothing_stall_nobody() {
         match index % 4 {
             0 => {}
             1 => wire.write(&greeting("NULL")[..10]).expect("send"),
-            // Reads nothing, so that it doesn't wait for the server.
+            // Doesn't read, and so doesn't wait for the server.
             _ => wire.write(&[greeting("NULL"), ready("DEALER")].concat()).expect("send"),
         }
         idle.push(wire);
@@ -307,9 +307,9 @@ fn a_thousand_connections_that_do_nothing_stall_nobody() {
     fixture.expect_service();
 }
 
-/// With few descriptors left, accept() fails. The server says so, waits, and goes on.
+/// Without descriptors accept() fails: the server logs it, waits and continues.
 #[test]
-fn running_out_of_descriptors_is_survived() {
+fn server_survives_running_out_of_descriptors() {
     let folder = tempdir().expect("a folder");
     random_file(&folder.path().join("small"), 100_000, 1);
     let mut command = std::process::Command::new("prlimit");
@@ -327,7 +327,7 @@ fn running_out_of_descriptors_is_survived() {
 }
 
 #[test]
-fn what_is_odd_about_a_peer_is_said_at_its_end() {
+fn protocol_deviations_are_logged_at_the_end_of_a_connection() {
     let fixture = Fixture::new();
     let mut wire = Wire::dealer(fixture.server.port());
     wire.write(&[command("NOVELTY", b"?"), frame(0x80, b"nonsense")].concat()).expect("send");
@@ -336,18 +336,18 @@ fn what_is_odd_about_a_peer_is_said_at_its_end() {
     wait_until("it is said", || fixture.server.log().contains("unknown_commands=1 reserved_bits=1"));
 }
 
-/// Connects, says something that is no greeting, and waits until it is refused.
+/// Connects, sends something that is no greeting, and waits until the server closes.
 fn say_nonsense(port: u16, times: usize) {
     for _ in 0..times {
         let mut wire = Wire::connect(port);
-        // An error means that it is refused already.
+        // An error means that the connection was closed already.
         let _ = wire.write(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
         wire.expect_closed();
     }
 }
 
 #[test]
-fn the_log_cannot_be_filled() {
+fn repeated_log_lines_are_suppressed_and_counted() {
     let fixture = Fixture::new();
     let log = || fixture.server.log();
     say_nonsense(fixture.server.port(), 300);
@@ -355,7 +355,7 @@ fn the_log_cannot_be_filled() {
     for _ in 0..silent {
         drop(Wire::connect(fixture.server.port()));
     }
-    // For whoever reads the log while it goes on: nothing more happens, and still it is said.
+    // The report comes although nothing more happens.
     let told = "WARN 280 more like this in the last 10 s: a bad handshake is refused";
     wait_until("what was held back is told", || log().contains(told));
     assert_eq!(log().matches("WARN a bad handshake is refused").count(), 20);

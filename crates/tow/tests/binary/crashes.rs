@@ -1,4 +1,4 @@
-//! Sudden ends of either side and of the connection, and going on from there.
+//! Crashes of either side and lost connections, and resuming after them.
 
 use std::fs;
 use std::path::Path;
@@ -13,11 +13,11 @@ use crate::support::random::Random;
 use crate::support::tree::{assert_same, digest, mixed, random_file, write};
 use crate::support::{DEADLINE, wait_until};
 
-/// What may be moved twice around an interruption: pieces under way, and what wasn't recorded yet.
+/// Bytes that may be transferred twice around an interruption: those in flight, and those not recorded yet.
 const MOVED_TWICE: u64 = 16 << 20;
 
 #[test]
-fn interrupted_by_ctrl_c_then_resumed() {
+fn get_interrupted_by_ctrl_c_resumes() {
     const SIZE: u64 = 96 << 20;
     let folder = tempdir().expect("a folder");
     let source = folder.path().join("big.bin");
@@ -33,7 +33,7 @@ fn interrupted_by_ctrl_c_then_resumed() {
     client.signal(Signal::INT);
     let outcome = client.finish();
     assert!(matches!(outcome.status.code(), Some(1 | 130)), "{outcome:?}");
-    // It says how far it came.
+    // The summary says how much arrived.
     assert!((1..SIZE).contains(&outcome.number("bytes")), "{}", outcome.summary());
     assert!(outcome.number("received_bytes") >= outcome.number("bytes"), "{}", outcome.summary());
     assert!(!copy.exists());
@@ -49,9 +49,9 @@ fn interrupted_by_ctrl_c_then_resumed() {
     assert_eq!(fs::read_dir(&copies).expect("read").count(), 1, "something is left over");
 }
 
-/// Over a link on which the smallest piece takes many seconds, no more is lost, and nothing is given up while bytes come.
+/// On a link where the smallest piece takes many seconds, nothing times out while bytes arrive.
 #[test]
-fn what_comes_slowly_is_kept_too() {
+fn slow_transfer_keeps_what_arrived() {
     const SIZE: u64 = 3_000_000;
     let folder = tempdir().expect("a folder");
     let source = folder.path().join("slow.bin");
@@ -77,9 +77,9 @@ fn what_comes_slowly_is_kept_too() {
     }
 }
 
-/// Pages of a listing, and small files, come many in a message: that message may take longer than nothing may take.
+/// A message of many listing entries or small files may take longer than the idle timeout.
 #[test]
-fn a_message_that_takes_long_is_waited_for() {
+fn slow_message_does_not_time_out() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     for index in 0..3_000 {
@@ -97,9 +97,9 @@ fn a_message_that_takes_long_is_waited_for() {
     assert_same(&served, &copy);
 }
 
-/// Such a file is put in place in one go, and comes in more pieces than there are buffers for them.
+/// A small file is installed in one step, though it arrives in more pieces than there are buffers.
 #[test]
-fn a_small_file_that_takes_long_arrives() {
+fn slow_small_file_arrives() {
     let folder = tempdir().expect("a folder");
     let source = folder.path().join("small.bin");
     random_file(&source, 600_000, 1);
@@ -111,9 +111,9 @@ fn a_small_file_that_takes_long_arrives() {
     assert_eq!(digest(&copy), digest(&source));
 }
 
-/// As timeout(1) does it: one signal to the process, and one to its group.
+/// timeout(1) signals the process and its group.
 #[test]
-fn two_signals_at_once_are_one_wish() {
+fn two_signals_at_once_count_as_one() {
     let folder = tempdir().expect("a folder");
     let source = folder.path().join("big.bin");
     random_file(&source, 16 << 20, 1);
@@ -132,7 +132,7 @@ fn two_signals_at_once_are_one_wish() {
 }
 
 #[test]
-fn a_changed_file_is_not_resumed_with_old_pieces() {
+fn changed_file_is_not_resumed_from_the_old_version() {
     let folder = tempdir().expect("a folder");
     let source = folder.path().join("big.bin");
     random_file(&source, 32 << 20, 1);
@@ -151,14 +151,14 @@ fn a_changed_file_is_not_resumed_with_old_pieces() {
 }
 
 #[test]
-fn connections_cut_at_random_bytes_end_in_the_same_tree() {
+fn connections_cut_at_random_bytes_give_the_same_tree() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     mixed(&served, 200, 6);
     let server = Server::start(&served);
     let proxy = Proxy::start(server.port());
     let mut random = Random::new(11);
-    // In the greeting, the handshake, the listing, headers and bodies.
+    // Cuts in the greeting, the handshake, the listing, headers and bodies.
     let mut cuts: Vec<u64> = vec![0, 1, 9, 10, 11, 63, 64, 65, 80, 107, 108, 200];
     cuts.extend((0..20).map(|_| random.below(20_000)));
     cuts.extend((0..20).map(|_| random.below(3 << 20)));
@@ -166,7 +166,7 @@ fn connections_cut_at_random_bytes_end_in_the_same_tree() {
     proxy.cut_after(cuts);
     let copy = folder.path().join("copy");
     let mut gets = 0;
-    // A get may go on over several cuts, or give up; either way the next one goes on from there.
+    // A get may survive several cuts or give up; the next one resumes.
     wait_until("the cuts are used up and the tree is whole", || {
         gets += 1;
         let outcome = get(&proxy.url(""), &copy);
@@ -182,7 +182,7 @@ fn connections_cut_at_random_bytes_end_in_the_same_tree() {
     println!("{gets} gets over {} connections", proxy.connections());
 }
 
-/// Each file in the copy under a name of the source is whole.
+/// Checks that each file in the copy under a name of the source is complete.
 #[track_caller]
 fn assert_no_wrong_files(source: &Path, copy: &Path) {
     let mut folders = vec![source.to_owned()];
@@ -199,9 +199,9 @@ fn assert_no_wrong_files(source: &Path, copy: &Path) {
     }
 }
 
-/// Fifty times, at moments that nobody chose, one side or the other is killed without a word.
+/// Kills one side or the other at fifty random moments.
 #[test]
-fn fifty_kills_of_either_side_end_in_the_same_tree() {
+fn fifty_kills_of_either_side_give_the_same_tree() {
     const KILLS: u32 = 50;
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
@@ -214,7 +214,7 @@ fn fifty_kills_of_either_side_end_in_the_same_tree() {
     let mut client = Process::start(&mut get_command(&proxy.url(""), &copy));
     let mut completed = 0;
     for kill in 0..KILLS {
-        // A random moment is what is tested here: this sleep stands for no condition.
+        // The moment is random on purpose.
         std::thread::sleep(Duration::from_millis(random.below(400)));
         if random.below(2) == 0 {
             server.kill();
@@ -246,9 +246,9 @@ fn fifty_kills_of_either_side_end_in_the_same_tree() {
     assert_same(&served, &copy);
 }
 
-/// TCP's checksum is weak, disks and memory fail: what arrives is not always what was sent.
+/// TCP's checksum is weak, and disks and memory fail.
 #[test]
-fn a_bad_chunk_is_asked_for_again() {
+fn corrupt_chunk_is_fetched_again() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     // One leaf, and several.
@@ -265,7 +265,7 @@ fn a_bad_chunk_is_asked_for_again() {
         let received = outcome.number("received_bytes");
         assert!(received > size as u64 && received <= size as u64 + (2 << 20), "{}", outcome.summary());
     }
-    // To a pipe nothing can be taken back: the bad chunk is asked for again before it is written.
+    // Nothing can be taken back from a pipe, so the chunk is fetched again before it is written.
     let server = Server::start(&served);
     let proxy = Proxy::start(server.port());
     proxy.corrupt_among(b'a');
@@ -275,9 +275,9 @@ fn a_bad_chunk_is_asked_for_again() {
     assert_eq!(outcome.status.success(), outcome.stdout.len() == 12 << 20, "{}", outcome.stderr);
 }
 
-/// The cost of resuming doesn't grow with what is there: nothing is read again, nor asked for.
+/// Resuming neither reads nor fetches again what is there.
 #[test]
-fn a_server_that_dies_and_returns_is_met_again_by_the_same_get() {
+fn get_survives_a_restart_of_the_server() {
     let folder = tempdir().expect("a folder");
     let source = folder.path().join("big.bin");
     random_file(&source, 64 << 20, 3);

@@ -1,4 +1,4 @@
-//! `tow demo`: what it shows, and that it leaves nothing, however it ends.
+//! `tow demo`: its output, and its cleanup however it ends.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -9,11 +9,11 @@ use tempfile::tempdir;
 use crate::support::process::{Process, run, tow};
 use crate::support::wait_until;
 
-/// More than any machine gets through before a signal comes.
+/// More than any machine completes before the signal.
 const REQUESTS: &str = "400000";
 
 #[test]
-fn the_demo_runs_and_cleans_up() {
+fn demo_runs_and_cleans_up() {
     let folder = tempdir().expect("a folder");
     let mut command = tow(["demo", "--size", "24M", "--requests", "30000", "--folder"]);
     let outcome = run(command.arg(folder.path())).expect_code(0);
@@ -32,11 +32,11 @@ fn the_demo_runs_and_cleans_up() {
     assert_eq!(fs::read_dir(folder.path()).expect("read").count(), 0, "something is left over");
 }
 
-/// A group of processes, of which none outlives the test.
+/// Process group, killed at the end of the test.
 struct Group(Pid);
 
 impl Group {
-    /// Whether one of them runs, or was not waited for.
+    /// True while a process of the group runs or was not waited for.
     fn is_there(&self) -> bool {
         test_kill_process_group(self.0).is_ok()
     }
@@ -44,12 +44,12 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // It fails when nobody is left, as it should be.
+        // Fails if the group has ended, as it should.
         let _ = kill_process_group(self.0, Signal::KILL);
     }
 }
 
-/// Interrupts a demo as soon as it has printed `line`: the demo alone, or all of its processes as a terminal does.
+/// Interrupts a demo after it has printed `line`: the demo alone, or its group as a terminal does.
 fn interrupt_after(line: &str, signal: Signal, is_alone: bool) {
     let folder = tempdir().expect("a folder");
     let mut command = tow(["demo", "--size", "64M", "--requests", REQUESTS]);
@@ -63,12 +63,12 @@ fn interrupt_after(line: &str, signal: Signal, is_alone: bool) {
     let left: Vec<_> = fs::read_dir(folder.path()).expect("read").flatten().map(|entry| entry.path()).collect();
     assert!(left.is_empty(), "after {line:?}: left over: {left:?}");
     let outcome = demo.finish().expect_code(1);
-    // Of a group, another one may say first that it was interrupted.
+    // In a group another process may report the interruption first.
     assert!(!is_alone || outcome.stderr == "tow: interrupted\n", "after {line:?}: {}", outcome.stderr);
 }
 
 #[test]
-fn a_demo_that_is_interrupted_among_files_leaves_nothing() {
+fn demo_interrupted_during_files_cleans_up() {
     for line in ["1. ", "2. a plain copy", "serving on", "4. tow get"] {
         interrupt_after(line, Signal::INT, true);
         interrupt_after(line, Signal::TERM, false);
@@ -76,7 +76,7 @@ fn a_demo_that_is_interrupted_among_files_leaves_nothing() {
 }
 
 #[test]
-fn a_demo_that_is_interrupted_among_requests_leaves_nothing() {
+fn demo_interrupted_during_requests_cleans_up() {
     for line in ["1. tow broker", "broker on", "times tow work", "ahead; a worker"] {
         interrupt_after(line, Signal::TERM, true);
         interrupt_after(line, Signal::INT, false);

@@ -1,4 +1,4 @@
-//! Destinations that don't take what comes: full, closed, or something else already.
+//! Destinations that are full, closed, or something else already.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::support::proxy::Proxy;
 use crate::support::skip;
 use crate::support::tree::{assert_same, digest, mixed, random_file, snapshot, write};
 
-/// Runs a shell script with a tmpfs of so many MiB mounted on `mount`, in a mount namespace of its own. `None`, and the test is
+/// Runs a shell script with a tmpfs of this many MiB on `mount`, in a mount namespace of its own. `None`, and the test is
 /// skipped, where neither root nor a user namespace may do that.
 fn with_small_disk(mount: &Path, mebibytes: u32, script: &str) -> Option<Outcome> {
     let options: [&[&str]; 2] = [&["--mount"], &["--user", "--map-root-user", "--mount"]];
@@ -34,7 +34,7 @@ fn with_small_disk(mount: &Path, mebibytes: u32, script: &str) -> Option<Outcome
 }
 
 #[test]
-fn a_disk_that_is_too_small_is_refused_at_once() {
+fn get_larger_than_the_disk_fails_at_once() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     let mount = folder.path().join("mount");
@@ -49,9 +49,9 @@ fn a_disk_that_is_too_small_is_refused_at_once() {
     assert!(!outcome.stderr.lines().any(|line| line == "copy"), "{}", outcome.stderr);
 }
 
-/// The tree as a whole doesn't fit, or the disk fills up underway; the files that are there are whole.
+/// The tree doesn't fit, or the disk fills up during the transfer; files that are there are complete.
 #[test]
-fn a_disk_that_fills_up_leaves_whole_files_only() {
+fn full_disk_leaves_only_complete_files() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     let mount = folder.path().join("mount");
@@ -76,37 +76,37 @@ fn a_disk_that_fills_up_leaves_whole_files_only() {
     }
 }
 
-/// Names that the receiver may use for what isn't whole yet.
+/// True for names of incomplete files.
 fn is_temporary(path: &Path) -> bool {
     path.iter().any(|name| name.as_encoded_bytes().starts_with(b"."))
 }
 
-/// A limit on the size of files stands for every other write error: EFBIG, or the signal with it.
+/// EFBIG stands for every other write error.
 #[test]
-fn a_write_error_fails_the_get_and_installs_nothing() {
+fn write_error_fails_the_get_and_installs_nothing() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     write(&served.join("a"), b"");
     random_file(&served.join("a"), 24 << 20, 1);
     let mut server = Server::start(&served);
     let copy = folder.path().join("copy");
-    // The signal is ignored, and stays so across exec: then write() fails with EFBIG.
+    // The signal is ignored, also across exec, so write() fails with EFBIG.
     let script = format!("trap '' XFSZ; ulimit -f 4096; exec \"$0\" get {} \"$1\" --json", server.url("a"));
     let mut command = Command::new("sh");
     command.args(["-c", &script, env!("CARGO_BIN_EXE_tow")]).arg(&copy);
     let outcome = run(&mut command).expect_code(1);
     assert!(!outcome.stderr.is_empty() && !outcome.stderr.contains("panicked"), "{}", outcome.stderr);
     assert!(!copy.exists());
-    // No more comes of it than there was credit for.
+    // At most the credit was transferred.
     assert!(outcome.number("received_bytes") < 16 << 20, "{}", outcome.summary());
-    // With the limit gone it goes on.
+    // Without the limit it resumes.
     get(&server.url("a"), &copy).expect_code(0);
     assert_eq!(digest(&copy), digest(&served.join("a")));
     server.expect_alive();
 }
 
 #[test]
-fn standard_output_that_is_full_fails_the_get() {
+fn full_standard_output_fails_the_get() {
     let folder = tempdir().expect("a folder");
     random_file(&folder.path().join("a"), 1 << 20, 1);
     let server = Server::start(folder.path());
@@ -118,7 +118,7 @@ fn standard_output_that_is_full_fails_the_get() {
 }
 
 #[test]
-fn a_destination_that_is_not_writable_is_reported() {
+fn unwritable_destination_is_reported() {
     let folder = tempdir().expect("a folder");
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
     let served = folder.path().join("served");
@@ -137,9 +137,9 @@ fn a_destination_that_is_not_writable_is_reported() {
     assert_eq!(fs::read_dir(&closed).expect("read").count(), 0);
 }
 
-/// The second is told at once, and the first isn't disturbed. Something else may be got into the same place meanwhile.
+/// The second fails at once and the first isn't disturbed. Other files may be fetched into the same place meanwhile.
 #[test]
-fn of_two_transfers_of_a_tree_into_one_place_the_first_succeeds() {
+fn second_transfer_into_the_same_tree_is_refused() {
     let folder = tempdir().expect("a folder");
     let (served, copy) = (folder.path().join("served"), folder.path().join("copy"));
     mixed(&served, 30, 3);
@@ -163,7 +163,7 @@ fn of_two_transfers_of_a_tree_into_one_place_the_first_succeeds() {
     fs::remove_file(copy.join("b")).expect("remove");
     assert_same(&served, &copy);
 
-    // One that was killed keeps nobody out.
+    // A killed transfer holds no lock.
     fs::remove_dir_all(&copy).expect("remove");
     proxy.hold_after(5 << 20);
     let mut killed = Process::start(&mut get_command(&proxy.url(""), &copy));
@@ -173,9 +173,9 @@ fn of_two_transfers_of_a_tree_into_one_place_the_first_succeeds() {
     assert_same(&served, &copy);
 }
 
-/// Before anything of a file is asked for, whatever the destination is, and however large the file.
+/// The destination is checked before the file is fetched, for any destination and size.
 #[test]
-fn what_cannot_be_written_is_not_asked_for() {
+fn file_that_cannot_be_written_is_not_fetched() {
     let folder = tempdir().expect("a folder");
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
     let served = folder.path().join("served");
@@ -202,7 +202,7 @@ fn what_cannot_be_written_is_not_asked_for() {
 }
 
 #[test]
-fn a_destination_that_is_a_file_cannot_take_a_tree() {
+fn tree_into_a_file_is_refused() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     mixed(&served, 5, 0);
@@ -214,9 +214,9 @@ fn a_destination_that_is_a_file_cannot_take_a_tree() {
     assert_eq!(fs::read(&destination).expect("read"), b"precious");
 }
 
-/// Where a file should come, there is a folder: its contents are not touched.
+/// The directory's contents are not touched.
 #[test]
-fn a_file_does_not_replace_a_directory() {
+fn file_does_not_replace_a_directory() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     write(&served.join("a/b"), b"a file here");
@@ -236,9 +236,9 @@ fn a_file_does_not_replace_a_directory() {
     assert_eq!(fs::read(copy.join("z")).expect("read"), b"last", "the others arrive");
 }
 
-/// Neither directly nor by a link, which stands for /dev/stdout here: nothing is replaced by a file of that name.
+/// Neither directly nor through a link such as /dev/stdout.
 #[test]
-fn a_device_or_pipe_is_not_replaced() {
+fn device_or_pipe_is_not_replaced() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     for name in ["a", "folder/inner"] {
@@ -260,7 +260,7 @@ fn a_device_or_pipe_is_not_replaced() {
             assert_eq!(outcome.number("received_bytes"), 0);
         }
     }
-    // As part of a tree, whatever comes in its place.
+    // The same within a tree.
     let copy = folder.path().join("copy");
     fs::create_dir(&copy).expect("mkdir");
     for name in ["a", "folder", "link"] {
@@ -272,7 +272,7 @@ fn a_device_or_pipe_is_not_replaced() {
     let pipes = [pipe, copy.join("a"), copy.join("folder"), copy.join("link")];
     assert!(pipes.iter().all(|path| is_pipe(path)));
     assert_eq!(fs::read_link(&to_pipe).expect("a link"), Path::new("pipe"));
-    // One that leads to a file is replaced itself.
+    // A link to a file is replaced itself.
     let (mine, to_mine) = (folder.path().join("mine"), folder.path().join("to-mine"));
     write(&mine, b"mine");
     symlink("mine", &to_mine).expect("link");
@@ -283,9 +283,9 @@ fn a_device_or_pipe_is_not_replaced() {
     );
 }
 
-/// As those below it are: a private one stays private.
+/// A private directory stays private.
 #[test]
-fn a_directory_that_is_made_is_like_its_source() {
+fn new_directory_gets_mode_and_time_of_its_source() {
     let folder = tempdir().expect("a folder");
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
     let served = folder.path().join("served");
@@ -307,19 +307,19 @@ fn a_directory_that_is_made_is_like_its_source() {
     let copies = folder.path().join("copies");
     fs::create_dir(&copies).expect("mkdir");
     fs::set_permissions(&copies, fs::Permissions::from_mode(0o777)).expect("chmod");
-    // The second get finds what the first one made, and it is all the same.
+    // The second get finds the directories of the first one.
     for _ in 0..2 {
         for (source, name, mode) in [("private", "new/private", 0o700), ("closed", "closed", 0o555), ("", "all", 0o750)]
         {
             let copy = copies.join(name);
-            // One of them has something to do each time, in the closed one too.
+            // Each round changes something, also in the closed directory.
             let _ = fs::remove_file(copy.join("a"));
             get(&server.url(source), &copy).expect_code(0);
             assert_eq!(is(&copy), (mode, long_ago), "{name}");
         }
         assert_same(&served, &copies.join("all"));
     }
-    // For who isn't allowed everything, too.
+    // As a user without root's rights.
     for bytes in [&b"contents"[..], b"others"] {
         set(&served.join("closed"), 0o755);
         write(&served.join("closed/a"), bytes);
@@ -330,7 +330,7 @@ fn a_directory_that_is_made_is_like_its_source() {
         assert_eq!(is(&copy), (0o555, long_ago));
         assert_eq!(fs::read(copy.join("a")).expect("read"), bytes);
     }
-    // Somebody's own directory keeps its mode.
+    // An existing directory keeps its mode.
     let mine = copies.join("mine");
     write(&mine.join("mine"), b"mine");
     set(&mine, 0o755);
@@ -340,9 +340,9 @@ fn a_directory_that_is_made_is_like_its_source() {
     assert_eq!(is(&copies.join("glob/private")), (0o700, long_ago));
 }
 
-/// Its owner may open it up, and does as far as the next transfer needs it.
+/// The next transfer adds the owner's permissions that it needs.
 #[test]
-fn what_a_transfer_closed_even_to_its_owner_can_be_brought_up_to_date() {
+fn directory_without_owner_permissions_can_be_updated() {
     if !rustix::process::geteuid().is_root() {
         return skip("only root can serve what may not be read");
     }
@@ -377,9 +377,9 @@ fn what_a_transfer_closed_even_to_its_owner_can_be_brought_up_to_date() {
     assert_same(&served, &copy);
 }
 
-/// Between two gets, each kind of name has become each other kind.
+/// Between two gets, each type of entry becomes each other type.
 #[test]
-fn names_that_change_their_kind_are_followed_but_no_full_directory_is_replaced() {
+fn changed_types_are_followed_except_nonempty_directories() {
     let folder = tempdir().expect("a folder");
     let (served, copy) = (folder.path().join("served"), folder.path().join("copy"));
     for name in ["file-to-directory", "file-to-link", "directory-to-file/x", "directory-to-link/x"] {
@@ -400,7 +400,7 @@ fn names_that_change_their_kind_are_followed_but_no_full_directory_is_replaced()
     for name in ["file-to-link", "directory-to-link"] {
         symlink("link-to-file", served.join(name)).expect("link");
     }
-    // The folder that is served is another one now.
+    // Another folder is served now.
     let server = Server::start(&served);
     let outcome = get(&server.url(""), &copy).expect_code(1);
     for name in ["directory-to-file", "directory-to-link"] {
@@ -413,7 +413,7 @@ fn names_that_change_their_kind_are_followed_but_no_full_directory_is_replaced()
 }
 
 #[test]
-fn what_else_is_in_the_destination_stays() {
+fn other_files_in_the_destination_stay() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     mixed(&served, 10, 0);
@@ -427,7 +427,7 @@ fn what_else_is_in_the_destination_stays() {
 }
 
 #[test]
-fn a_sparse_file_needs_room_for_its_data_only() {
+fn sparse_file_needs_space_for_its_data_only() {
     let folder = tempdir().expect("a folder");
     let (served, mount) = (folder.path().join("served"), folder.path().join("mount"));
     fs::create_dir_all(&mount).expect("mkdir");
@@ -435,7 +435,7 @@ fn a_sparse_file_needs_room_for_its_data_only() {
     let sparse = fs::OpenOptions::new().write(true).open(served.join("sparse")).expect("open");
     sparse.write_all_at(&bytes, 40 << 20).expect("write");
     sparse.set_len(64 << 20).expect("set the length");
-    // What was just written may have no place on the disk yet.
+    // Bytes just written may not be allocated on the disk yet.
     sparse.sync_all().expect("sync");
     let server = Server::start(&served);
     let script = format!(
@@ -448,7 +448,7 @@ fn a_sparse_file_needs_room_for_its_data_only() {
 }
 
 #[test]
-fn a_limit_of_file_sizes_is_an_error_and_not_a_death() {
+fn file_size_limit_is_an_error_not_a_signal() {
     let folder = tempdir().expect("a folder");
     let bytes = random_file(&folder.path().join("served/large.bin"), 6 << 20, 1);
     let server = Server::start(&folder.path().join("served"));

@@ -1,4 +1,4 @@
-//! What a client does about a broker that is there no more, says nothing, or takes nothing: another one has its requests.
+//! Clients and workers whose broker is gone, hangs or refuses requests use another one.
 
 use rustix::process::Signal;
 use tempfile::{TempDir, tempdir};
@@ -16,22 +16,22 @@ fn takes_over_after(signal: Signal) {
     let outcome = load.finish().expect_code(0);
     assert_eq!((outcome.number("replies"), outcome.number("failed")), (2000, 0));
     assert!(outcome.number("resent") > 0, "{}", outcome.summary());
-    // So that it can be killed.
+    // A stopped process can be killed after SIGCONT.
     one.signal(Signal::CONT);
 }
 
 #[test]
-fn another_broker_takes_over_from_one_that_is_killed() {
+fn client_fails_over_from_a_killed_broker() {
     takes_over_after(Signal::KILL);
 }
 
 #[test]
-fn another_broker_takes_over_from_one_that_hangs() {
+fn client_fails_over_from_a_hanging_broker() {
     takes_over_after(Signal::STOP);
 }
 
 #[test]
-fn a_short_call_reaches_the_second_broker_when_the_first_hangs() {
+fn short_call_reaches_the_second_broker_if_the_first_hangs() {
     let (one, two) = (Broker::start(), Broker::start());
     let _echo = work(&[&two], &["echo", "--echo"]);
     one.signal(Signal::STOP);
@@ -40,11 +40,11 @@ fn a_short_call_reaches_the_second_broker_when_the_first_hangs() {
     assert_eq!(outcome.expect_code(0).stdout, b"hello");
 }
 
-/// What says that a peer was given up for which bytes waited.
+/// Log line about a silent peer with bytes in flight.
 const STALLED: &str = "took nothing of what waits for it";
 
 #[test]
-fn another_worker_takes_over_from_one_that_hangs_with_bytes_on_their_way_to_it() {
+fn requests_of_a_hanging_worker_with_bytes_in_flight_go_to_another() {
     let broker = Broker::with(&["--heartbeat", "0.3"]);
     let workers = [(); 2].map(|()| work(&[&broker], &["echo", "--echo", "--work-ms", "20", "--jobs", "300"]));
     let arguments = ["echo", "--count", "3000", "--size", "60000", "--ahead", "600", "--json"];
@@ -58,7 +58,7 @@ fn another_worker_takes_over_from_one_that_hangs_with_bytes_on_their_way_to_it()
 }
 
 #[test]
-fn another_broker_takes_over_from_one_that_hangs_in_the_middle_of_a_large_request() {
+fn client_fails_over_from_a_broker_that_hangs_in_a_large_request() {
     let (one, two) = (Broker::start(), Broker::start());
     let _echo = work(&[&one, &two], &["echo", "--echo"]);
     let folder = tempdir().expect("a folder");
@@ -75,7 +75,7 @@ fn another_broker_takes_over_from_one_that_hangs_in_the_middle_of_a_large_reques
     assert!(outcome.stderr.contains(STALLED), "{}", outcome.stderr);
 }
 
-/// A broker that is stopping, and can't end yet: a worker has a request, until the file is there.
+/// Draining broker that can't end while a worker has a request, until the file exists.
 struct Stopping {
     broker: Broker,
     folder: TempDir,
@@ -96,7 +96,7 @@ impl Stopping {
         Stopping { broker, folder, caller, _slow: slow }
     }
 
-    /// It is still there, and ends in good order.
+    /// Checks that it still runs, and ends cleanly.
     #[track_caller]
     fn end(self) {
         std::fs::write(self.folder.path().join("flag"), "").expect("write");
@@ -106,7 +106,7 @@ impl Stopping {
 }
 
 #[test]
-fn who_is_refused_by_a_broker_that_is_stopping_goes_to_another_one() {
+fn client_refused_by_a_draining_broker_fails_over() {
     let (one, two) = (Broker::with(&["--grace", "60"]), Broker::start());
     let _echo = work(&[&one, &two], &["echo", "--echo"]);
     let stopping = Stopping::from(one);
@@ -117,27 +117,27 @@ fn who_is_refused_by_a_broker_that_is_stopping_goes_to_another_one() {
 }
 
 #[test]
-fn a_load_goes_on_at_another_broker_while_the_first_one_is_stopping() {
+fn load_test_continues_at_another_broker_while_the_first_drains() {
     let (one, two) = (Broker::with(&["--grace", "60"]), Broker::start());
     let _echo = work(&[&one, &two], &["echo", "--echo", "--work-ms", "5", "--jobs", "10"]);
     let load = Process::start(&mut call(&[&one, &two], &["echo", "--count", "2000", "--ahead", "20", "--json"]));
     let stopping = Stopping::from(one);
     let outcome = load.finish().expect_code(0);
     assert_eq!((outcome.number("replies"), outcome.number("failed")), (2000, 0));
-    // What the first one had came to its end there.
+    // Requests at the first broker ended there.
     assert_eq!(outcome.number("resent"), 0, "{}", outcome.summary());
     stopping.end();
 }
 
 #[test]
-fn a_broker_that_can_not_write_its_journal_is_left_for_another_one() {
+fn client_fails_over_from_a_broker_whose_journal_was_moved() {
     let folder = tempdir().expect("a folder");
     let journal = folder.path().join("journal");
     let one = Broker::with(&["--journal", journal.to_str().expect("letters")]);
     let two = Broker::start();
     let _echo = work(&[&one, &two], &["echo", "--echo"]);
     std::fs::rename(&journal, folder.path().join("elsewhere")).expect("rename");
-    // The first one finds out.
+    // The first request shows it.
     run(&mut call(&[&one], &["echo", "x", "--timeout", "0.5"])).expect_code(1);
     wait_until("it knows", || one.log().contains("new requests are refused"));
     let mut command = call(&[&one, &two], &["echo", "hello", "--timeout", "20"]);
@@ -145,7 +145,7 @@ fn a_broker_that_can_not_write_its_journal_is_left_for_another_one() {
     let load = ["echo", "--count", "2000", "--ahead", "100", "--timeout", "20", "--json"];
     let outcome = run(&mut call(&[&one, &two], &load)).expect_code(0);
     assert_eq!((outcome.number("replies"), outcome.number("failed")), (2000, 0));
-    // Where no broker takes anything, they aren't asked all the time.
+    // If all brokers refuse, the client backs off.
     let load = ["echo", "--count", "1", "--timeout", "2.5", "--json"];
     let outcome = run(&mut call(&[&one, &one], &load)).expect_code(1);
     assert!(outcome.stderr.contains("507"), "{}", outcome.stderr);
@@ -153,7 +153,7 @@ fn a_broker_that_can_not_write_its_journal_is_left_for_another_one() {
 }
 
 #[test]
-fn a_worker_that_replies_at_length_and_ends_has_replied_though_another_comes() {
+fn long_reply_of_a_worker_that_ends_is_not_run_again() {
     let broker = Broker::start();
     let folder = tempdir().expect("a folder");
     let runs = folder.path().join("runs");

@@ -1,4 +1,4 @@
-//! What a user gets: files, directories, globs, listings, as they are.
+//! Files, directories, globs and listings arrive as they are.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ use crate::support::proxy::Proxy;
 use crate::support::tree::{assert_same, digest, mixed, random_file, snapshot, write};
 
 #[test]
-fn a_file_arrives_with_contents_mode_and_mtime() {
+fn file_arrives_with_contents_mode_and_mtime() {
     let folder = tempdir().expect("a folder");
     let source = folder.path().join("served/report.bin");
     write(&source, b"");
@@ -43,7 +43,7 @@ fn a_file_arrives_with_contents_mode_and_mtime() {
 }
 
 #[test]
-fn a_single_served_file_needs_no_path() {
+fn single_served_file_needs_no_path() {
     let folder = tempdir().expect("a folder");
     let source = folder.path().join("only.bin");
     random_file(&source, 70_000, 2);
@@ -61,7 +61,7 @@ fn a_single_served_file_needs_no_path() {
 }
 
 #[test]
-fn a_tree_arrives_identical() {
+fn tree_arrives_identical() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     mixed(&served, 150, 2);
@@ -70,7 +70,7 @@ fn a_tree_arrives_identical() {
     symlink("../large/0.bin", served.join("folder 1/link")).expect("link");
     symlink("nowhere", served.join("dangling")).expect("link");
     fs::set_permissions(served.join("empty"), fs::Permissions::from_mode(0o750)).expect("chmod");
-    // Where everybody may write, nobody may remove what others have there.
+    // A sticky directory isn't copied as sticky.
     fs::set_permissions(served.join("empty/folder"), fs::Permissions::from_mode(0o1777)).expect("chmod");
     fs::set_permissions(served.join("large/1.bin"), fs::Permissions::from_mode(0o755)).expect("chmod");
 
@@ -84,7 +84,7 @@ fn a_tree_arrives_identical() {
 }
 
 #[test]
-fn a_directory_below_the_root_arrives() {
+fn directory_below_the_root_arrives() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     mixed(&served, 30, 1);
@@ -95,7 +95,7 @@ fn a_directory_below_the_root_arrives() {
 }
 
 #[test]
-fn an_empty_file_and_an_empty_directory_arrive() {
+fn empty_file_and_empty_directory_arrive() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     write(&served.join("nothing"), b"");
@@ -146,7 +146,7 @@ fn awkward_but_valid_names_arrive() {
 }
 
 #[test]
-fn a_glob_takes_what_matches() {
+fn glob_fetches_matching_files() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     for path in ["src/a.c", "src/a.h", "src/deep/b.c", "top.c", "other/x.txt"] {
@@ -166,7 +166,7 @@ fn a_glob_takes_what_matches() {
 }
 
 #[test]
-fn a_dash_writes_to_standard_output() {
+fn dash_writes_to_standard_output() {
     let folder = tempdir().expect("a folder");
     let source = folder.path().join("served/a.bin");
     write(&source, b"");
@@ -179,7 +179,7 @@ fn a_dash_writes_to_standard_output() {
 }
 
 #[test]
-fn a_second_get_moves_nothing() {
+fn second_get_transfers_nothing() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     mixed(&served, 60, 2);
@@ -191,7 +191,7 @@ fn a_second_get_moves_nothing() {
     assert!(second.number("received_bytes") < 64 << 10, "{}", second.summary());
     assert_same(&served, &copy);
 
-    // One file of them changes: it alone is moved.
+    // Only the changed file is transferred.
     random_file(&served.join("folder 2/small-9"), 5000, 77);
     let third = get(&server.url(""), &copy).expect_code(0);
     assert!(third.number("received_bytes") < 64 << 10, "{}", third.summary());
@@ -202,7 +202,7 @@ fn a_second_get_moves_nothing() {
 fn many_small_files_and_deep_folders_arrive() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
-    // More than one page of a listing, and more than one fetch, may hold.
+    // More files than one page of a listing or one fetch holds.
     for index in 0..6000_u32 {
         write(&served.join(format!("{}/{index}", index % 10)), &index.to_be_bytes());
     }
@@ -215,7 +215,7 @@ fn many_small_files_and_deep_folders_arrive() {
 }
 
 #[test]
-fn a_shorter_new_version_leaves_no_tail() {
+fn shorter_new_version_leaves_no_tail() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     let copy = folder.path().join("copy");
@@ -229,7 +229,7 @@ fn a_shorter_new_version_leaves_no_tail() {
 }
 
 #[test]
-fn a_sparse_file_over_4_gib_arrives_quickly_and_stays_sparse() {
+fn sparse_file_over_4_gib_arrives_quickly_and_stays_sparse() {
     const SIZE: u64 = (4 << 30) + 12_345;
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
@@ -258,7 +258,7 @@ fn a_sparse_file_over_4_gib_arrives_quickly_and_stays_sparse() {
 }
 
 #[test]
-fn a_file_of_many_holes_stays_sparse() {
+fn file_of_many_holes_stays_sparse() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     fs::create_dir(&served).expect("mkdir");
@@ -278,14 +278,14 @@ fn a_file_of_many_holes_stays_sparse() {
 }
 
 #[test]
-fn pieces_of_any_size_make_the_same_file() {
+fn any_chunk_size_gives_the_same_file() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     random_file(&served.join("large.bin"), 9_999_999, 20);
-    // Of a leaf exactly, and of one byte more.
+    // Exactly one leaf, and one byte more.
     random_file(&served.join("leaf.bin"), 1 << 20, 21);
     random_file(&served.join("more.bin"), (1 << 20) + 1, 22);
-    // Behind holes, pieces begin where no leaf does.
+    // After holes, pieces don't begin at a leaf.
     let sparse = File::create(served.join("sparse.bin")).expect("create");
     for (index, offset) in [300 << 10, 3_500 << 10, 5_000 << 10, 9_100 << 10].into_iter().enumerate() {
         let bytes = fs::read(served.join("more.bin")).expect("read");
@@ -322,7 +322,7 @@ fn compressed_and_unverified_transfers_arrive() {
 }
 
 #[test]
-fn a_name_with_escaped_wildcards_is_one_file() {
+fn escaped_wildcards_name_one_file() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     write(&served.join("odd/we[1]ird*.txt"), b"contents");
@@ -336,7 +336,7 @@ fn a_name_with_escaped_wildcards_is_one_file() {
     assert_eq!(output.stdout, b"contents");
     let listed = run(&mut tow(["ls", &url])).expect_code(0);
     assert!(String::from_utf8_lossy(&listed.stdout).trim_end().ends_with("odd/we[1]ird*.txt"));
-    // With one that isn't escaped it is a pattern, of which the others are a part.
+    // With one unescaped wildcard it is a glob, in which the escapes still hold.
     let copies = folder.path().join("copies");
     get(&server.url(r"odd/we\[1]*"), &copies).expect_code(0);
     assert_eq!(fs::read(copies.join("we[1]ird*.txt")).expect("a file"), b"contents");
@@ -344,7 +344,7 @@ fn a_name_with_escaped_wildcards_is_one_file() {
 }
 
 #[test]
-fn a_link_that_was_asked_for_is_said_to_be_one() {
+fn fetched_symbolic_link_is_reported() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     write(&served.join("sub/file"), b"contents");
@@ -361,7 +361,7 @@ fn a_link_that_was_asked_for_is_said_to_be_one() {
 }
 
 #[test]
-fn ls_tells_names_sizes_and_digests() {
+fn ls_prints_names_sizes_and_digests() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     write(&served.join("sub/inner"), b"12345");
@@ -423,7 +423,7 @@ fn usage_errors_end_with_status_2() {
 }
 
 #[test]
-fn patience_for_ten_years_is_no_error() {
+fn timeouts_of_ten_years_are_accepted() {
     let folder = tempdir().expect("a folder");
     write(&folder.path().join("served/a"), b"hello");
     let server = Server::start(&folder.path().join("served"));
@@ -438,7 +438,7 @@ fn patience_for_ten_years_is_no_error() {
 }
 
 #[test]
-fn a_file_goes_into_a_directory_that_is_there() {
+fn file_goes_into_an_existing_directory() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     write(&served.join("sub/name.bin"), b"contents");
@@ -451,7 +451,7 @@ fn a_file_goes_into_a_directory_that_is_there() {
 }
 
 #[test]
-fn the_bar_is_for_terminals_only() {
+fn progress_bar_is_shown_on_terminals_only() {
     let folder = tempdir().expect("a folder");
     write(&folder.path().join("served/a"), b"");
     random_file(&folder.path().join("served/a"), 20 << 20, 8);
@@ -478,9 +478,9 @@ fn the_bar_is_for_terminals_only() {
     }
 }
 
-/// What this side finds out is not put into the server's mouth.
+/// Only errors sent by the server are reported as the server's.
 #[test]
-fn what_the_client_found_out_is_its_own_word() {
+fn errors_found_by_the_client_are_not_blamed_on_the_server() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     write(&served.join("sub/a"), b"a");
@@ -525,7 +525,7 @@ fn failures_name_paths_on_the_server() {
 }
 
 #[test]
-fn of_many_warnings_the_first_are_printed() {
+fn only_the_first_warnings_are_printed() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     write(&served.join("a"), b"a");

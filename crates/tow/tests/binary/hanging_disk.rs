@@ -1,4 +1,4 @@
-//! Disks that hang as a whole, or fail to sync what they are given. Without timing: they hang until they are let go.
+//! Disks that hang, or fail to sync. No timing is involved: they hang until released.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -20,12 +20,12 @@ use crate::support::tree::{random_file, write};
 use crate::support::wait_until;
 
 const FILE_BYTES: usize = 16 << 20;
-/// It hangs when it has so much of the file.
+/// Bytes of the file after which the disk hangs.
 const TAKEN_BYTES: u64 = 2 << 20;
-/// The thread that receives writes what is verified, others what isn't.
+/// Verified files are written by one thread, unverified ones by others.
 const WHO_WRITES: [&[&str]; 2] = [&[], &["--no-verify"]];
 
-/// A disk in this folder. `None`, and the test is skipped, where none can be mounted: a container has /dev/fuse or not.
+/// Disk mounted on this folder. `None`, and the test is skipped, without /dev/fuse.
 pub fn disk_in(folder: &Path) -> Option<WritableDisk> {
     fs::create_dir(folder).expect("mkdir");
     let disk = WritableDisk::mount(folder);
@@ -33,7 +33,7 @@ pub fn disk_in(folder: &Path) -> Option<WritableDisk> {
 }
 
 #[test]
-fn a_get_onto_a_hanging_disk_ends_when_it_is_interrupted() {
+fn interrupted_get_ends_though_its_disk_hangs() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("file");
     random_file(&served, FILE_BYTES, 1);
@@ -50,14 +50,14 @@ fn a_get_onto_a_hanging_disk_ends_when_it_is_interrupted() {
         assert_eq!(outcome.summary()["error"], "interrupted");
         assert!(outcome.stderr.contains(": interrupted\n"), "{}", outcome.stderr);
         disk.release();
-        // What it has goes on from there.
+        // The transfer resumes.
         Process::start(&mut get_command(&server.url("file"), &mount.join("copy"))).finish().expect_code(0);
         assert!(fs::read(mount.join("copy")).expect("read") == fs::read(&served).expect("read"));
     }
 }
 
 #[test]
-fn a_get_onto_a_disk_that_hangs_for_too_long_says_so() {
+fn get_fails_when_its_disk_hangs_too_long() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("file");
     random_file(&served, FILE_BYTES, 1);
@@ -78,14 +78,14 @@ fn a_get_onto_a_disk_that_hangs_for_too_long_says_so() {
     }
 }
 
-/// What is on its way to the disk was never acknowledged: nobody has to wait for it.
+/// Entries not on the disk were never acknowledged, so the broker doesn't wait for them.
 #[test]
-fn a_broker_ends_though_the_disk_of_its_journal_hangs() {
+fn broker_ends_though_its_journal_disk_hangs() {
     let folder = tempdir().expect("a folder");
     let mount = folder.path().join("disk");
     let Some(disk) = disk_in(&mount) else { return };
     let broker = Broker::with(&["--bind", "tcp://127.0.0.1:0", "--journal", mount.to_str().expect("UTF-8")]);
-    // It takes the record that comes next, and hangs before that is synced.
+    // The disk takes the next record and hangs before it is synced.
     disk.hang_after(1);
     let caller = Process::start(&mut call(&[&broker], &["nobody", "a request"]));
     assert!(disk.await_hanging(DEADLINE), "{}", broker.log());
@@ -96,9 +96,9 @@ fn a_broker_ends_though_the_disk_of_its_journal_hangs() {
     drop(caller);
 }
 
-/// Its callers share a lock with the task that hears the broker, and nobody waits for the disk with it.
+/// Callers share a lock with the task that reads from the broker; it is never held during disk I/O.
 #[test]
-fn a_client_answers_its_callers_while_the_disk_of_its_large_bodies_hangs() {
+fn client_answers_while_its_spool_disk_hangs() {
     let folder = tempdir().expect("a folder");
     let mount = folder.path().join("disk");
     let Some(disk) = disk_in(&mount) else { return };
@@ -110,7 +110,7 @@ fn a_client_answers_its_callers_while_the_disk_of_its_large_bodies_hangs() {
     let (told, hears) = channel();
     let (go, goes_on) = tokio::sync::oneshot::channel();
     let caller = thread::spawn(move || {
-        // One thread: a task that waits for the disk would be all that it runs.
+        // On one thread, a task that waited for the disk would block all others.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let client = Client::connect(&endpoints, options).expect("a client");
@@ -133,9 +133,9 @@ fn a_client_answers_its_callers_while_the_disk_of_its_large_bodies_hangs() {
     caller.join().expect("the large reply comes when the disk does");
 }
 
-/// The kernel tells of it once, and the next sync succeeds though the bytes are gone.
+/// The kernel reports a failed sync once; the next one succeeds though the bytes are lost.
 #[test]
-fn a_file_that_could_not_be_synced_is_not_installed_nor_gone_on_with() {
+fn file_with_a_failed_sync_is_neither_installed_nor_resumed() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     fs::create_dir(&served).expect("mkdir");
@@ -159,9 +159,9 @@ fn a_file_that_could_not_be_synced_is_not_installed_nor_gone_on_with() {
     assert_eq!(fs::read_dir(&mount).expect("a listing").count(), 2, "something is left over");
 }
 
-/// A name that is not synced takes with it all that is below it.
+/// A directory name that isn't synced loses everything below it.
 #[test]
-fn the_names_of_all_directories_are_synced_too() {
+fn fsync_covers_names_of_all_directories() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     for path in ["a/new/deep/x", "a/there/deep/x"] {
@@ -175,17 +175,17 @@ fn the_names_of_all_directories_are_synced_too() {
     let get = |pattern: &str| Process::start(get_command(&server.url(pattern), &mount).arg("--fsync")).finish();
     let inode = |path: &str| fs::metadata(mount.join(path)).expect("stat").ino();
     let synced = |paths: &[&str]| paths.iter().all(|path| disk.synced_folders().contains(&inode(path)));
-    // None of the directories is listed.
+    // The listing has none of the directories.
     get("a/*/deep/x").expect_code(0);
     assert!(synced(&["", "new", "new/deep", "there", "there/deep"]), "{:?}", disk.synced_folders());
-    // This one is, but not what it is in.
+    // The listing has this directory, but not its parent.
     get("a/*/deep/empty").expect_code(0);
     assert!(synced(&["there/deep/empty", "there/deep"]), "{:?}", disk.synced_folders());
 }
 
-/// It may have been written a moment ago, by what did not sync it.
+/// It may have been written a moment ago without a sync.
 #[test]
-fn content_that_is_there_is_synced_too() {
+fn fsync_covers_files_already_there() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     write(&served, b"content");
@@ -198,7 +198,7 @@ fn content_that_is_there_is_synced_too() {
     let get = || Process::start(get_command(&server.url("served"), &copy).arg("--fsync")).finish();
     let outcome = get().expect_code(1);
     assert!(outcome.stderr.contains("cannot sync"), "{}", outcome.stderr);
-    // By now it has the right time, and nothing more is said of it to the server.
+    // It has the right time now, so the server isn't asked about it.
     File::options().write(true).open(&copy).and_then(|file| file.set_modified(SystemTime::UNIX_EPOCH)).expect("touch");
     disk.fail_syncing(false);
     assert_eq!(get().expect_code(0).number("skipped"), 1);
@@ -206,7 +206,7 @@ fn content_that_is_there_is_synced_too() {
 }
 
 #[test]
-fn a_worker_whose_reply_waits_for_a_hanging_disk_does_other_requests() {
+fn worker_continues_while_a_reply_waits_for_a_hanging_disk() {
     const LARGE: usize = 8 << 20;
     let folder = tempdir().expect("a folder");
     let mount = folder.path().join("disk");
@@ -228,9 +228,9 @@ fn a_worker_whose_reply_waits_for_a_hanging_disk_does_other_requests() {
     assert!(large.finish().expect_code(0).stdout == vec![0; LARGE]);
 }
 
-/// What isn't in memory is read before it is sent, and nobody else waits for it.
+/// Uncached ranges are prefetched; no one else waits for them.
 #[test]
-fn a_broker_serves_others_while_the_disk_of_its_large_bodies_hangs() {
+fn broker_serves_others_while_its_spool_disk_hangs() {
     let folder = tempdir().expect("a folder");
     let mount = folder.path().join("disk");
     let Some(disk) = disk_in(&mount) else { return };

@@ -1,5 +1,5 @@
-//! Servers that lie. The client may refuse or give up, but it writes nothing outside its destination and installs nothing
-//! that isn't what was announced.
+//! Hostile servers. The client may refuse or give up, but writes nothing outside its destination and installs nothing
+//! that differs from what was announced.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -18,11 +18,11 @@ use crate::support::wire::{END, HOLE, Piece, Wire, ZSTD, data_message, long_head
 
 const EVIL: &[u8] = b"written by a hostile server";
 
-/// What the server says of a file, and sends for it.
+/// What the server announces of a file, and sends.
 #[derive(Clone)]
 struct Lie {
     path: &'static str,
-    /// Of the listing and of the metadata.
+    /// Size in the listing and the metadata.
     size: u64,
     digest: Value,
     pieces: Vec<Piece>,
@@ -71,7 +71,7 @@ fn directory(path: &str) -> Value {
     json!({"path": path, "type": "dir", "size": 0, "mtime": [1_700_000_000, 0], "mode": 0o755})
 }
 
-/// A server that answers with what the test made up.
+/// Server with answers made up by the test.
 struct Hostile {
     port: u16,
     stop: Arc<AtomicBool>,
@@ -82,7 +82,7 @@ impl Hostile {
         Self::with(entries, Some(files))
     }
 
-    /// It closes the connection at every fetch.
+    /// A server that closes the connection at every fetch.
     fn breaking_at_fetch(entries: Vec<Value>) -> Self {
         Self::with(entries, None)
     }
@@ -158,7 +158,7 @@ fn converse(wire: &mut Wire, entries: &[Value], files: Option<&[Lie]>) -> std::i
     }
 }
 
-/// Sends what was made up for each of the files asked for.
+/// Sends the made-up answer for each requested file.
 fn fetch(wire: &mut Wire, request: &Value, files: &[Lie]) -> std::io::Result<()> {
     let asked = request["files"].as_array().cloned().unwrap_or_default();
     let id = request["id"].as_u64().unwrap_or(0) as u32;
@@ -180,7 +180,7 @@ fn fetch(wire: &mut Wire, request: &Value, files: &[Lie]) -> std::io::Result<()>
     Ok(())
 }
 
-/// Runs a get of everything against such a server. Panics if anything beside the destination changed.
+/// Fetches everything from such a server. Panics if anything outside the destination changed.
 #[track_caller]
 fn get_from(entries: Vec<Value>, files: Vec<Lie>, prepare: impl FnOnce(&Path)) -> (tempfile::TempDir, Outcome) {
     let folder = tempdir().expect("a folder");
@@ -199,9 +199,9 @@ fn get_from(entries: Vec<Value>, files: Vec<Lie>, prepare: impl FnOnce(&Path)) -
     (folder, outcome)
 }
 
-/// The server itself works: without a lie the file arrives.
+/// Checks the test server itself.
 #[test]
-fn the_hostile_server_can_be_honest() {
+fn hostile_server_without_a_lie_serves_a_file() {
     let file = Lie::honest("sub/file", b"honest");
     let (folder, outcome) = get_from(vec![directory("sub"), file.entry()], vec![file], |_| {});
     let outcome = outcome.expect_code(0);
@@ -242,7 +242,7 @@ fn listed_paths_cannot_leave_the_destination() {
 }
 
 #[test]
-fn links_that_the_client_was_made_to_make_are_not_followed() {
+fn links_made_by_the_transfer_are_not_followed() {
     for target in ["../outside", "/", "..", "../../..", "/proc/self/cwd", "self", "sub/../../outside"] {
         let file = Lie::honest("self/evil", EVIL);
         let deep = Lie::honest("self/outside/evil", EVIL);
@@ -252,7 +252,7 @@ fn links_that_the_client_was_made_to_make_are_not_followed() {
         let made = fs::symlink_metadata(copy.join("self"));
         assert!(!made.is_ok_and(|metadata| metadata.is_symlink()) || target == "self", "a link to {target} was made");
     }
-    // A link to within is made and then followed by nobody: the file does not appear below its target.
+    // A link that stays inside is made but not followed: no file appears below its target.
     let file = Lie::honest("link/evil", EVIL);
     let entries = vec![directory("sub"), link("link", "sub"), file.entry()];
     let (folder, outcome) = get_from(entries, vec![file], |_| {});
@@ -261,7 +261,7 @@ fn links_that_the_client_was_made_to_make_are_not_followed() {
 }
 
 #[test]
-fn links_that_stand_in_the_destination_are_not_followed_out() {
+fn existing_links_out_of_the_destination_are_not_followed() {
     let inner = Lie::honest("door/evil", EVIL);
     let plain = Lie::honest("window", EVIL);
     let (folder, _) = get_from(vec![directory("door"), inner.entry(), plain.entry()], vec![inner, plain], |arena| {
@@ -312,7 +312,7 @@ fn lies_about_sizes_and_pieces_install_nothing() {
         let (folder, outcome) = get_from(vec![lie.entry()], vec![lie.clone()], |_| {});
         let installed = folder.path().join("arena/copy/file");
         if what == "no end" || what == "flags that nobody knows" || what == "the same piece twice" {
-            // The digest decides: what is there, if anything, is what was announced.
+            // A file that is there has the announced digest.
             assert!(!installed.exists() || fs::read(&installed).expect("read") == EVIL, "{what}");
         } else {
             assert!(!installed.exists(), "{what}: it was installed");
@@ -323,7 +323,7 @@ fn lies_about_sizes_and_pieces_install_nothing() {
 }
 
 #[test]
-fn a_listing_that_lies_about_types_is_given_up() {
+fn listing_with_wrong_types_is_refused() {
     for entries in [
         vec![json!({"path": "x", "type": "device", "size": 1})],
         vec![json!({"path": "x", "type": "file", "size": -1})],
@@ -339,9 +339,9 @@ fn a_listing_that_lies_about_types_is_given_up() {
     }
 }
 
-/// Connects, lists, and loses the connection, for ever: not with this client.
+/// The client doesn't reconnect for ever.
 #[test]
-fn a_server_that_only_breaks_connections_is_given_up() {
+fn server_that_closes_every_connection_is_given_up() {
     let file = Lie::honest("file", EVIL);
     for destination in ["copy", "-"] {
         let server = Hostile::breaking_at_fetch(vec![file.entry()]);
@@ -353,7 +353,7 @@ fn a_server_that_only_breaks_connections_is_given_up() {
 }
 
 #[test]
-fn frames_that_are_too_large_for_the_client_are_refused() {
+fn oversized_frames_are_refused_by_the_client() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind");
     let port = listener.local_addr().expect("address").port();
     let stop = Arc::new(AtomicBool::new(false));
@@ -364,7 +364,7 @@ fn frames_that_are_too_large_for_the_client_are_refused() {
                 return;
             }
             let mut wire = Wire::on(stream);
-            // The client closes when it likes.
+            // The client may close at any time.
             let _ = wire.handshake("ROUTER").and_then(|()| {
                 wire.receive()?;
                 wire.write(&long_header(0, 1 << 63))?;
@@ -374,7 +374,7 @@ fn frames_that_are_too_large_for_the_client_are_refused() {
     });
     let folder = tempdir().expect("a folder");
     let mut command = get_command(&format!("tcp://127.0.0.1:{port}/x"), &folder.path().join("copy"));
-    // It connects again, as after every lost connection, until the time without progress is over.
+    // The client reconnects until the idle timeout.
     let outcome = run(command.args(["--timeout", "5"])).expect_code(1);
     assert!(!outcome.stderr.contains("panicked"), "{}", outcome.stderr);
     stop.store(true, Ordering::Relaxed);
@@ -382,7 +382,7 @@ fn frames_that_are_too_large_for_the_client_are_refused() {
     thread.join().expect("the server doesn't panic");
 }
 
-/// A zstd frame of so many zeros.
+/// zstd frame of `count` zeros.
 fn zstd_of_zeros(count: u64) -> Vec<u8> {
     zstd::stream::encode_all(std::io::Read::take(std::io::repeat(0), count), 1).expect("compress")
 }

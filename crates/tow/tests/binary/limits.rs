@@ -1,4 +1,4 @@
-//! What commands do where the system gives them little: they say which limit it is, and clients hear that they may ask again.
+//! Commands at limits of the system name the limit, and clients may retry.
 
 use serde_json::{Value, json};
 use tempfile::tempdir;
@@ -8,7 +8,7 @@ use crate::support::tree::random_file;
 use crate::support::wait_until;
 use crate::support::wire::Wire;
 
-/// Asks for the metadata and the digest of a file, and gives all that is said of it.
+/// Fetches metadata and digest of a file; returns all answers.
 fn fetch(wire: &mut Wire, id: u32, path: &str) -> Vec<Value> {
     let fetch = json!({"op": "fetch", "id": id, "files": [{"path": path, "ranges": []}], "digest": "now"});
     wire.request(&fetch).expect("send");
@@ -20,7 +20,7 @@ fn fetch(wire: &mut Wire, id: u32, path: &str) -> Vec<Value> {
 }
 
 #[test]
-fn a_server_without_descriptors_is_busy_and_says_so_seldom() {
+fn server_without_descriptors_answers_busy_and_logs_it_rarely() {
     let folder = tempdir().expect("a folder");
     random_file(&folder.path().join("large"), 3 << 20, 1);
     let server = Server::start(folder.path());
@@ -34,7 +34,7 @@ fn a_server_without_descriptors_is_busy_and_says_so_seldom() {
     }
     let listed = wire.ask(&json!({"op": "list", "id": 30, "path": ""}));
     assert_eq!((&listed["re"], &listed["code"]), (&json!("error"), &json!("busy")), "{listed}");
-    // Once in ten seconds: on a slow machine that may be more than once, but never for each of them.
+    // Logged once in ten seconds, which may be more than once on a slow machine.
     let told = || server.log().lines().filter(|line| line.contains("ulimit -n")).count();
     wait_until("the log names the limit", || told() > 0);
     assert!(told() < 10, "{}", server.log());

@@ -1,4 +1,4 @@
-//! Who may connect to `tow broker`, and how many from one address.
+//! Logins at `tow broker`, and its limit of connections per address.
 
 use tempfile::tempdir;
 
@@ -7,7 +7,7 @@ use crate::support::process::{Process, run, tow};
 use crate::support::wait_until;
 
 #[test]
-fn a_broker_lets_in_those_who_know_a_password() {
+fn broker_admits_only_users_with_passwords() {
     let folder = tempdir().expect("a folder");
     let passwords = folder.path().join("passwords");
     std::fs::write(&passwords, "ada:lovelace\n").expect("write");
@@ -36,7 +36,7 @@ fn a_broker_lets_in_those_who_know_a_password() {
 }
 
 #[test]
-fn an_address_has_so_many_connections_and_no_more() {
+fn connections_per_address_are_limited() {
     let broker = Broker::with(&["--bind", "tcp://127.0.0.1:0", "--max-peers-per-address", "1"]);
     let mut command = tow(["work", "echo", "--echo", "--connect", broker.endpoint()]);
     let worker = Process::start(&mut command);

@@ -1,4 +1,4 @@
-//! Tests of the real `tow` binary: what it promises, and what it does with bad input and faults. Each test starts its own
+//! Tests of the real `tow` binary: what it promises, bad input, and faults. Each test starts its own
 //! processes on ports that the system picks, and kills them when it is over.
 
 mod support;

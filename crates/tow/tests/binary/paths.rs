@@ -1,4 +1,4 @@
-//! Paths that try to leave the served root, in both dialects. Nothing outside may be sent, and the server goes on.
+//! Paths that try to leave the served root, in both dialects. Nothing outside is sent, and the server continues.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -40,7 +40,7 @@ fn served_beside_a_secret() -> TempDir {
     folder
 }
 
-/// Paths that lead out of the root, or are no paths at all.
+/// Paths out of the root, and invalid paths.
 fn bad_paths(folder: &Path) -> Vec<Vec<u8>> {
     let outside = folder.to_str().expect("UTF-8").trim_start_matches('/');
     let texts = [
@@ -200,7 +200,7 @@ fn listings_do_not_leave_the_root() {
 }
 
 #[test]
-fn a_tree_with_links_that_lead_out_brings_nothing_from_outside() {
+fn links_out_of_the_root_bring_nothing_from_outside() {
     let folder = served_beside_a_secret();
     let server = Server::start(&folder.path().join("served"));
     let copy = folder.path().join("a/b/c/copy");
@@ -213,9 +213,9 @@ fn a_tree_with_links_that_lead_out_brings_nothing_from_outside() {
     }
 }
 
-/// The attack: between the server's look at a path and its opening, a folder becomes a link to outside, again and again.
+/// A folder becomes a link to outside again and again, between the server's check of a path and its open.
 #[test]
-fn a_link_swapped_in_while_serving_gives_nothing_away() {
+fn link_swapped_in_while_serving_leaks_nothing() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     write(&served.join("door/secret"), PUBLIC);
@@ -263,7 +263,7 @@ fn a_link_swapped_in_while_serving_gives_nothing_away() {
 }
 
 #[test]
-fn an_unreadable_file_is_reported_and_the_others_are_served() {
+fn unreadable_file_is_reported_and_others_served() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     write(&served.join("a-readable"), PUBLIC);
@@ -295,7 +295,7 @@ fn an_unreadable_file_is_reported_and_the_others_are_served() {
     assert!(!copy.join("b-unreadable").exists());
     assert_eq!(all.number("failed"), 3, "{}", all.stderr);
 
-    // Nobody knows what a closed directory has that matches. What can't have any isn't looked into.
+    // A closed directory may contain matches. Directories that can't aren't read.
     for (glob, failed) in
         [("{c,d,e}-*/file", 2), ("**/file", 2), ("[!ce]-*", 1), ("a-*{,/file}", 0), ("e-*/nothing", 1)]
     {
@@ -312,9 +312,9 @@ fn an_unreadable_file_is_reported_and_the_others_are_served() {
     fs::set_permissions(served.join("e-search-only"), fs::Permissions::from_mode(0o755)).expect("chmod");
 }
 
-/// It can be named from where it is, but not from the root: there is no way to ask for it.
+/// Its path from the root is too long to be requested.
 #[test]
-fn what_is_too_deep_for_a_path_is_reported_and_the_rest_is_served() {
+fn too_deep_path_is_reported_and_the_rest_served() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     write(&served.join("top"), b"content");
@@ -341,7 +341,7 @@ fn what_is_too_deep_for_a_path_is_reported_and_the_rest_is_served() {
 }
 
 #[test]
-fn a_missing_file_is_reported() {
+fn missing_file_is_reported() {
     let folder = tempdir().expect("a folder");
     write(&folder.path().join("here"), PUBLIC);
     let server = Server::start(folder.path());
@@ -351,7 +351,7 @@ fn a_missing_file_is_reported() {
 }
 
 #[test]
-fn special_files_are_not_served_and_stall_nobody() {
+fn special_files_are_not_served_and_stall_no_one() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     write(&served.join("file"), PUBLIC);
@@ -364,12 +364,12 @@ fn special_files_are_not_served_and_stall_nobody() {
     let answer = wire.ask(&json!({"op": "fetch", "id": 1, "credit_bytes": 4096, "files": [{"path": "fifo"}]}));
     assert_eq!(answer["files"][0]["error"]["code"], "not-a-file", "{answer}");
     let copy = folder.path().join("copy");
-    // The pipe is told of, or passed over; the file arrives either way.
+    // The pipe is reported or skipped; the file arrives either way.
     let outcome = get(&server.url(""), &copy);
     assert!(matches!(outcome.status.code(), Some(0 | 1)), "{outcome:?}");
     assert_eq!(fs::read(copy.join("file")).expect("read"), PUBLIC);
     assert!(!copy.join("fifo").exists());
-    // Where nothing came, nothing was verified.
+    // Nothing arrived, so nothing was verified.
     let outcome = get(&server.url("fifo"), &folder.path().join("nothing")).expect_code(1);
     assert_eq!(outcome.summary()["verified"], false, "{}", outcome.summary());
 }

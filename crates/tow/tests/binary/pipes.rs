@@ -1,4 +1,4 @@
-//! Standard output and standard error that are closed, that break, or that nobody reads. Nothing panics over them.
+//! Standard output and standard error that are closed, broken or not read cause no panic.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use crate::support::process::{Outcome, Process, Server, get_command, run, tow};
 use crate::support::tree::random_file;
 use crate::support::wait_until;
 
-/// With a pipe of which the reader is gone as standard output or standard error: how it ends, and what it says on the other one.
+/// Runs a command with a broken pipe as standard output or error; returns its exit status and the other output.
 fn with_broken(command: &mut Command, output: bool, error: bool) -> (Option<i32>, String) {
     let broken = || {
         let (reader, writer) = std::io::pipe().expect("a pipe");
@@ -27,7 +27,7 @@ fn with_broken(command: &mut Command, output: bool, error: bool) -> (Option<i32>
     (outcome.status.code(), String::from_utf8_lossy(&said).into_owned())
 }
 
-/// The same with them closed, as by a shell.
+/// Runs a command with outputs closed by a shell.
 fn with_closed(command: &Command, closed: &str) -> Outcome {
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(format!("exec \"$0\" \"$@\" {closed}"));
@@ -35,7 +35,7 @@ fn with_closed(command: &Command, closed: &str) -> Outcome {
 }
 
 #[test]
-fn a_broken_standard_output_is_a_failure_and_no_panic() {
+fn broken_standard_output_is_a_failure_without_panic() {
     let folder = tempdir().expect("a folder");
     random_file(&folder.path().join("a"), 1 << 20, 1);
     let server = Server::start(folder.path());
@@ -58,12 +58,12 @@ fn a_broken_standard_output_is_a_failure_and_no_panic() {
         assert_eq!(code, Some(1), "{command:?}: {said}");
         assert!(!said.is_empty() && !said.contains("panicked"), "{command:?}: {said}");
     }
-    // That nobody hears of it makes no difference to what was got.
+    // The fetched file is the same.
     assert!(copy.exists());
 }
 
 #[test]
-fn a_broken_standard_error_changes_nothing() {
+fn broken_standard_error_changes_nothing() {
     let folder = tempdir().expect("a folder");
     random_file(&folder.path().join("a"), 1 << 20, 1);
     let server = Server::start(folder.path());
@@ -82,14 +82,14 @@ fn a_broken_standard_error_changes_nothing() {
     ] {
         let (code, said) = with_broken(&mut command, false, true);
         assert_eq!(code, Some(expected), "{command:?}: {said}");
-        // A panic would have ended it with 101, whoever heard of it.
+        // A panic would end it with 101.
         let (code, _) = with_broken(&mut command, true, true);
         assert!(matches!(code, Some(0..=2)), "{command:?}: {code:?}");
     }
 }
 
 #[test]
-fn closed_outputs_are_no_panic() {
+fn closed_outputs_do_not_panic() {
     let folder = tempdir().expect("a folder");
     random_file(&folder.path().join("a"), 1 << 20, 1);
     let server = Server::start(folder.path());
@@ -103,9 +103,9 @@ fn closed_outputs_are_no_panic() {
     }
 }
 
-/// As head(1) reads: some of it, and then no more.
+/// head(1) reads the first lines and closes the pipe.
 #[test]
-fn who_reads_only_the_beginning_of_the_output_gets_it() {
+fn reader_of_the_first_lines_gets_them() {
     let folder = tempdir().expect("a folder");
     let bytes = random_file(&folder.path().join("a"), 4 << 20, 1);
     // More than fits into a pipe.
@@ -129,9 +129,9 @@ fn who_reads_only_the_beginning_of_the_output_gets_it() {
     }
 }
 
-/// Whoever interrupts need not wait for somebody else to read.
+/// An interrupted command doesn't wait for its reader.
 #[test]
-fn an_output_that_nobody_reads_does_not_keep_an_interrupted_client() {
+fn unread_output_does_not_block_an_interrupted_client() {
     let folder = tempdir().expect("a folder");
     random_file(&folder.path().join("a"), 4 << 20, 1);
     for file in 0..2000 {
@@ -157,14 +157,14 @@ fn an_output_that_nobody_reads_does_not_keep_an_interrupted_client() {
     }
 }
 
-/// Nor for somebody else to write.
+/// An interrupted command doesn't wait for its writer.
 #[test]
-fn an_input_that_does_not_end_does_not_keep_an_interrupted_client() {
+fn open_input_does_not_block_an_interrupted_client() {
     let broker = Broker::start();
     let (reader, mut writer) = std::io::pipe().expect("a pipe");
     let mut client =
         Process::start(call(&[&broker], &["echo", "--json"]).stdin(reader.try_clone().expect("the same pipe")));
-    // Once it has read this, it can be interrupted.
+    // It has started once it has read this.
     writer.write_all(b"the beginning").expect("write");
     wait_until("the pipe is read", || {
         assert!(!client.ended(), "{}", client.log());

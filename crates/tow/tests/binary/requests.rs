@@ -1,4 +1,4 @@
-//! Requests that are malformed, over a limit or contradict themselves: answered with an error, and nothing else changes.
+//! Requests that are malformed, contradictory or over a limit get an error, and nothing else changes.
 
 use serde_json::{Value, json};
 use tempfile::tempdir;
@@ -9,7 +9,7 @@ use crate::support::wire::{END, HOLE, Piece, Wire, parse_data_message};
 
 const SIZE: u64 = 3_000_000;
 
-/// Sends a fetch and collects the pieces until the request is over. The last control message comes with them.
+/// Sends a fetch; returns its pieces and the last control message.
 fn fetch(wire: &mut Wire, request: &Value) -> (Vec<Piece>, Value) {
     wire.request(request).expect("send");
     let mut pieces = Vec::new();
@@ -31,7 +31,7 @@ fn fetch(wire: &mut Wire, request: &Value) -> (Vec<Piece>, Value) {
 }
 
 #[test]
-fn ranges_bring_exactly_what_they_name() {
+fn ranges_return_exactly_their_bytes() {
     let folder = tempdir().expect("a folder");
     let bytes = random_file(&folder.path().join("a"), SIZE as usize, 1);
     let server = Server::start(folder.path());
@@ -163,7 +163,7 @@ fn bad_numbers_in_the_plain_dialect_are_refused() {
 }
 
 #[test]
-fn malformed_messages_are_answered_with_an_error_and_change_nothing() {
+fn malformed_messages_get_an_error_and_change_nothing() {
     let folder = tempdir().expect("a folder");
     random_file(&folder.path().join("a"), 1000, 1);
     let mut server = Server::start(folder.path());
@@ -217,7 +217,7 @@ fn malformed_messages_are_answered_with_an_error_and_change_nothing() {
                 object["re"] == "error" && object["code"].is_string() && object["message"].is_string()
             });
         assert!(plain || control, "{shown:?} was answered with {answer:?}");
-        // The connection goes on as if nothing had been.
+        // The connection continues as usual.
         let hello = wire.ask(&json!({"op": "hello"}));
         assert_eq!(hello["re"], "hello", "after {shown:?}");
     }
@@ -234,7 +234,7 @@ fn requests_over_the_limit_and_ids_in_use_are_busy() {
     let server = Server::start(folder.path());
     let mut wire = Wire::dealer(server.port());
     let most = wire.ask(&json!({"op": "hello"}))["requests_max"].as_u64().expect("a number");
-    // Without credit none of them can end.
+    // Without credit none of them ends.
     for id in 0..most {
         wire.request(&json!({"op": "fetch", "id": id, "files": [{"path": "a"}]})).expect("send");
     }
@@ -263,7 +263,7 @@ fn requests_over_the_limit_and_ids_in_use_are_busy() {
 }
 
 #[test]
-fn a_cancelled_request_says_nothing_more_and_closes_its_files() {
+fn cancelled_request_is_silent_and_closes_its_files() {
     let folder = tempdir().expect("a folder");
     random_file(&folder.path().join("a"), 64 << 20, 1);
     let server = Server::start(folder.path());
@@ -288,7 +288,7 @@ fn a_cancelled_request_says_nothing_more_and_closes_its_files() {
         }
     }
     assert!(bytes < 60 << 20, "all of it came: {bytes}");
-    // Nothing with this id comes after: the next message answers the next request.
+    // No more messages have this id: the next one answers the next request.
     assert_eq!(wire.ask(&json!({"op": "hello"}))["re"], "hello");
     crate::support::wait_until("the file is closed", || server.open_descriptors() <= before);
 }
@@ -301,7 +301,7 @@ fn without_credit_nothing_is_sent() {
     let mut wire = Wire::dealer(server.port());
     wire.request(&json!({"op": "fetch", "id": 1, "digest": "none", "files": [{"path": "a"}]})).expect("send");
     assert_eq!(wire.control()["re"], "files");
-    // Another request on the same connection is answered: the first one waits, and nothing of it came before.
+    // Another request on the connection is answered first, so nothing of this one was sent.
     assert_eq!(wire.ask(&json!({"op": "hello"}))["re"], "hello");
     let mut credit = 0;
     let mut bytes = 0;
@@ -309,7 +309,7 @@ fn without_credit_nothing_is_sent() {
         wire.request(&json!({"op": "credit", "bytes": 3_000_000})).expect("send");
         credit += 3_000_000;
         wire.request(&json!({"op": "hello"})).expect("send");
-        // What the credit covers may come before or after the answer; it never comes to more than the credit.
+        // Pieces may come before or after the answer, but never more than the credit.
         let mut greeted = false;
         while !(greeted && (bytes + (1 << 20) > credit || bytes == 8 << 20)) {
             let frames = wire.receive().expect("an answer");

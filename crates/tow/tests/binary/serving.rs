@@ -1,4 +1,4 @@
-//! How `tow serve` begins and ends, and where it can listen.
+//! Start, endpoints, logins and end of `tow serve`.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -20,7 +20,7 @@ fn serve_ends_cleanly_on_sigterm_and_sigint() {
         let folder = tempdir().expect("a folder");
         write(&folder.path().join("a"), b"a");
         let server = Server::start(folder.path());
-        // One client idles, another is in the middle of nothing: neither keeps the server from ending.
+        // Neither an idle client nor one in the handshake keeps the server from ending.
         let _idle = Wire::connect(server.port());
         let _ready = Wire::dealer(server.port());
         get(&server.url("a"), &folder.path().join("copy")).expect_code(0);
@@ -31,7 +31,7 @@ fn serve_ends_cleanly_on_sigterm_and_sigint() {
 }
 
 #[test]
-fn serve_ends_cleanly_in_the_middle_of_a_transfer() {
+fn serve_ends_cleanly_during_a_transfer() {
     let folder = tempdir().expect("a folder");
     random_file(&folder.path().join("a"), 32 << 20, 1);
     let server = Server::start(folder.path());
@@ -43,7 +43,7 @@ fn serve_ends_cleanly_in_the_middle_of_a_transfer() {
 }
 
 #[test]
-fn what_a_client_confirms_before_it_goes_is_logged() {
+fn confirmed_files_are_logged() {
     let folder = tempdir().expect("a folder");
     write(&folder.path().join("a"), b"a");
     let server = Server::start(folder.path());
@@ -56,7 +56,7 @@ fn what_a_client_confirms_before_it_goes_is_logged() {
 }
 
 #[test]
-fn serve_listens_where_it_is_told() {
+fn serve_listens_on_all_endpoints() {
     let folder = tempdir().expect("a folder");
     let source = folder.path().join("a.bin");
     random_file(&source, 300_000, 1);
@@ -91,7 +91,7 @@ fn serve_refuses_what_it_cannot_serve_or_bind() {
 }
 
 #[test]
-fn a_congestion_control_that_the_kernel_lacks_is_named_and_done_without() {
+fn unknown_congestion_control_is_logged_and_ignored() {
     let folder = tempdir().expect("a folder");
     write(&folder.path().join("a"), b"a");
     for (name, complains) in [("none-of-ours", true), ("reno", false), ("auto", false), ("system", false)] {
@@ -108,7 +108,7 @@ fn a_congestion_control_that_the_kernel_lacks_is_named_and_done_without() {
 }
 
 #[test]
-fn who_is_not_let_in_is_told_at_once() {
+fn refused_client_fails_at_once() {
     let folder = tempdir().expect("a folder");
     let passwords = folder.path().join("passwords");
     write(&passwords, b"ann:secret\n");
@@ -132,9 +132,9 @@ fn who_is_not_let_in_is_told_at_once() {
 }
 
 #[test]
-fn get_without_a_server_fails_and_says_so() {
+fn get_without_a_server_fails() {
     let folder = tempdir().expect("a folder");
-    // A port on which nobody listens: it was free a moment ago.
+    // A port without a listener: it was free a moment ago.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
     let port = listener.local_addr().expect("address").port();
     drop(listener);
@@ -161,7 +161,7 @@ fn get_and_ls_work_over_ipc() {
 }
 
 #[test]
-fn passwords_let_in_those_who_know_them() {
+fn server_admits_only_users_with_passwords() {
     let folder = tempdir().expect("a folder");
     let source = folder.path().join("served.bin");
     random_file(&source, 300_000, 1);
@@ -185,7 +185,7 @@ fn passwords_let_in_those_who_know_them() {
 }
 
 #[test]
-fn a_release_that_was_switched_is_served_and_told_once() {
+fn switched_root_is_served_and_logged_once() {
     let folder = tempdir().expect("a folder");
     for release in ["one", "two"] {
         write(&folder.path().join(release).join("a"), release.as_bytes());
@@ -214,11 +214,11 @@ fn a_release_that_was_switched_is_served_and_told_once() {
 }
 
 #[test]
-fn digests_are_remembered_over_restarts() {
+fn digests_are_remembered_across_restarts() {
     let folder = tempdir().expect("a folder");
     let (served, remembered) = (folder.path().join("served"), folder.path().join("digests"));
     random_file(&served.join("a"), 200 << 20, 1);
-    // What has just changed may change again before its times tell, and isn't remembered.
+    // A digest of a file changed just now isn't remembered, as its times may not show the next change.
     let long_ago = SystemTime::now() - Duration::from_secs(100);
     File::options().write(true).open(served.join("a")).and_then(|file| file.set_modified(long_ago)).expect("touch");
     let changed = std::fs::metadata(served.join("a")).expect("stat").ctime();
@@ -242,7 +242,7 @@ fn digests_are_remembered_over_restarts() {
 }
 
 #[test]
-fn no_more_clients_than_it_may_have() {
+fn connections_are_limited() {
     let folder = tempdir().expect("a folder");
     write(&folder.path().join("a"), b"a");
     let mut command = tow([OsStr::new("serve"), folder.path().as_ref(), OsStr::new("--max-clients"), OsStr::new("2")]);

@@ -1,4 +1,4 @@
-//! A disk that hangs stalls only those who read from it. Without timing: it hangs until it is let go.
+//! A hanging disk stalls only clients that read from it. No timing is involved: it hangs until released.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::support::{DEADLINE, wait_until};
 
 const COLD_BYTES: u64 = 6 << 20;
 
-/// A disk in this folder that does nothing yet. `None`, and the test is skipped, where none can be mounted.
+/// Disk on this folder that hangs from the start. `None`, and the test is skipped, without FUSE.
 fn hanging(folder: &Path, pace: Pace) -> Option<SlowDisk> {
     disk_of(folder, COLD_BYTES, pace)
 }
@@ -24,7 +24,7 @@ fn disk_of(folder: &Path, bytes: u64, pace: Pace) -> Option<SlowDisk> {
     fs::create_dir(folder).expect("mkdir");
     match SlowDisk::mount(folder, bytes, pace) {
         Ok(disk) => Some(disk),
-        // Not the helper that fails in CI: a container has /dev/fuse or not, and the same is tested without it in `serve`.
+        // Skipped in CI too: not every container has /dev/fuse, and tests of `files` cover the same without it.
         Err(error) => {
             println!("skipped: no FUSE file system can be mounted here: {error}");
             None
@@ -33,7 +33,7 @@ fn disk_of(folder: &Path, bytes: u64, pace: Pace) -> Option<SlowDisk> {
 }
 
 #[test]
-fn who_gets_what_is_in_memory_does_not_wait_for_who_reads_a_hanging_disk() {
+fn cached_files_are_served_while_a_disk_hangs() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     let warm = served.join("warm");
@@ -43,7 +43,7 @@ fn who_gets_what_is_in_memory_does_not_wait_for_who_reads_a_hanging_disk() {
     random_file(&warm, 48 << 20, 1);
     let Some(disk) = hanging(&served.join("disk"), Pace::Held) else { return };
     let server = Server::start(&served);
-    // Let go before anything else is, should the test fail: who waits for a disk can't be killed.
+    // Released first if the test fails: a process that waits for a disk can't be killed.
     let disk = disk;
     let url = server.url("disk/cold");
 
@@ -56,7 +56,7 @@ fn who_gets_what_is_in_memory_does_not_wait_for_who_reads_a_hanging_disk() {
     let mut plain = Wire::dealer(server.port());
     plain.send(&["fetch", "disk/cold", "0", "65536"]).expect("send");
 
-    // All that is warm is there for all: with its digest, without, in a listing, by plain requests.
+    // Cached files are available to all: with a digest, without, in a listing, in the plain dialect.
     let got = get(&server.url("warm"), &copies.join("warm")).expect_code(0);
     assert_eq!(got.summary()["verified"], true);
     assert_eq!(digest(&copies.join("warm")), digest(&warm));
@@ -67,7 +67,7 @@ fn who_gets_what_is_in_memory_does_not_wait_for_who_reads_a_hanging_disk() {
     wire.send(&["fetch", "warm", "5", "1000"]).expect("send");
     assert!(wire.receive().expect("an answer")[0][..] == fs::read(&warm).expect("read")[5..1005]);
 
-    // Who gives up needn't wait either.
+    // A client that gives up doesn't wait either.
     let given_up = others.pop().expect("one");
     given_up.signal(Signal::INT);
     assert_ne!(given_up.finish().status.code(), Some(0));
@@ -85,9 +85,9 @@ fn who_gets_what_is_in_memory_does_not_wait_for_who_reads_a_hanging_disk() {
     server.stop(Signal::TERM).expect_code(0);
 }
 
-/// A file system may hang as a whole, and then closing a file of it does too.
+/// close(2) hangs too if the file system hangs.
 #[test]
-fn nobody_waits_for_the_closing_of_a_file_on_a_hanging_disk() {
+fn closing_a_file_on_a_hanging_disk_stalls_no_one() {
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
     fs::create_dir(&served).expect("mkdir");
@@ -95,7 +95,7 @@ fn nobody_waits_for_the_closing_of_a_file_on_a_hanging_disk() {
     let Some(disk) = hanging(&served.join("disk"), Pace::HeldWithClosing) else { return };
     let server = Server::start(&served);
     let disk = disk;
-    // Behind its end nothing need be read; the server keeps the file open for whoever may read on.
+    // Nothing need be read at the end of the file, which the server keeps open.
     let mut plain = Wire::dealer(server.port());
     plain.send(&["fetch", "disk/cold", &COLD_BYTES.to_string(), "1000"]).expect("send");
     assert!(plain.receive().expect("an answer")[0].is_empty());
@@ -106,10 +106,10 @@ fn nobody_waits_for_the_closing_of_a_file_on_a_hanging_disk() {
     server.stop(Signal::TERM).expect_code(0);
 }
 
-/// Which disk a path leads to is known before the path is opened, where its names are in memory.
+/// The disk of a path is known before it is opened, from names in memory.
 #[test]
-fn nobody_waits_for_the_opening_of_files_on_a_hanging_disk() {
-    // More than the server has threads that open files, with all that it starts in place of those that hang.
+fn opening_files_on_a_hanging_disk_stalls_no_one() {
+    // More than the server's threads that open files, with replacements of hung ones.
     const CLIENTS: usize = 40;
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
@@ -131,14 +131,14 @@ fn nobody_waits_for_the_opening_of_files_on_a_hanging_disk() {
         } else {
             client.request(&fetch(&["disk/cold"])).expect("send");
         }
-        // When this is answered, what was asked for before is under way.
+        // Earlier requests have begun when this one is answered.
         assert_eq!(client.ask(&json!({ "op": "hello" }))["re"], "hello");
     }
     assert!(disk.await_opening(DEADLINE));
     get(&server.url("warm"), &folder.path().join("copy")).expect_code(0);
     run(&mut tow(["ls", &server.url("")])).expect_code(0);
 
-    // A fetch gets what comes before the file that can't be opened.
+    // A fetch gets the files before the one that can't be opened.
     let mut both = Wire::dealer(server.port());
     let answer = both.ask(&fetch(&["small", "disk/cold"]));
     assert_eq!((&answer["re"], &answer["files"][0]["size"]), (&json!("files"), &json!(5)));
@@ -157,10 +157,10 @@ fn nobody_waits_for_the_opening_of_files_on_a_hanging_disk() {
     server.stop(Signal::TERM).expect_code(0);
 }
 
-/// What a slow client hasn't taken yet may be gone from the page cache when it reads on, and the disk may hang by then.
+/// Pages for a slow client may have been evicted when it reads on, and the disk may hang by then.
 #[test]
-fn what_was_read_of_a_disk_that_hangs_now_is_sent_from_memory() {
-    // Far more than the sockets between the server and a client hold.
+fn bytes_read_before_a_disk_hangs_are_sent() {
+    // Far more than socket buffers hold.
     const BYTES: u64 = 16 << 20;
     let folder = tempdir().expect("a folder");
     let served = folder.path().join("served");
@@ -172,10 +172,10 @@ fn what_was_read_of_a_disk_that_hangs_now_is_sent_from_memory() {
     disk.release();
     let mut plain = Wire::dealer(server.port());
     plain.send(&["fetch", "disk/cold", "0", &BYTES.to_string()]).expect("send");
-    // Sending begins when all of it is ready.
+    // Sending begins when the whole piece is ready.
     plain.await_bytes().expect("an answer");
     disk.hold();
-    // Whoever opens the file drops what the page cache has of it.
+    // Opening the file evicts its pages.
     drop(fs::File::open(served.join("disk").join(COLD_FILE)).expect("open"));
     let reader = std::thread::spawn(move || plain.receive().expect("an answer"));
     get(&server.url("warm"), &folder.path().join("copy")).expect_code(0);
@@ -184,9 +184,9 @@ fn what_was_read_of_a_disk_that_hangs_now_is_sent_from_memory() {
     server.stop(Signal::TERM).expect_code(0);
 }
 
-/// What waits to be sent of a network disk takes memory, and clients that read nothing take all that there is.
+/// Copies of files on network disks take memory, and clients that don't read hold all of it.
 #[test]
-fn a_client_gets_on_though_others_have_all_memory_and_read_nothing() {
+fn client_progresses_though_others_hold_all_copy_memory() {
     const BYTES: u64 = 16 << 20;
     let folder = tempdir().expect("a folder");
     let mount = folder.path().join("disk");
@@ -197,7 +197,7 @@ fn a_client_gets_on_though_others_have_all_memory_and_read_nothing() {
     let mut hogs: Vec<Wire> = (0..3).map(|_| Wire::dealer(server.port())).collect();
     for (number, hog) in hogs.iter_mut().enumerate() {
         hog.send(&["fetch", COLD_FILE, "0", &BYTES.to_string()]).expect("send");
-        // There is room for two of them.
+        // The budget fits two of them.
         if number < 2 {
             hog.await_bytes().expect("an answer");
         }

@@ -1,4 +1,4 @@
-//! Running `tow broker`, `tow work` and `tow call`.
+//! Starts `tow broker`, `tow work` and `tow call`.
 
 use std::process::Command;
 
@@ -7,19 +7,19 @@ use rustix::process::Signal;
 use super::process::{Outcome, Process, run, tow};
 use super::wait_until;
 
-/// A running `tow broker`.
+/// Running `tow broker`.
 pub struct Broker {
     process: Process,
     endpoint: String,
 }
 
 impl Broker {
-    /// On a port that the system picks.
+    /// A broker on a free port.
     pub fn start() -> Self {
         Self::with(&[])
     }
 
-    /// With these arguments; otherwise on a port that the system picks, and soon at its end.
+    /// A broker with these arguments; by default on a free port with a short grace time.
     pub fn with(arguments: &[&str]) -> Self {
         let mut command = tow(["broker"]);
         for (option, value) in [("--bind", "tcp://127.0.0.1:0"), ("--grace", "0.1")] {
@@ -35,28 +35,28 @@ impl Broker {
         Self { process, endpoint }
     }
 
-    /// As its line says.
+    /// Endpoint from its first line.
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }
 
-    /// Its TCP port.
+    /// TCP port.
     pub fn port(&self) -> u16 {
         let port = self.endpoint.rsplit(':').next().and_then(|port| port.parse().ok());
         port.unwrap_or_else(|| panic!("no port in {}", self.endpoint))
     }
 
-    /// What it logged so far.
+    /// Log so far.
     pub fn log(&self) -> String {
         self.process.log()
     }
 
-    /// The most memory that it had resident at a time, in bytes.
+    /// Peak resident memory, in bytes.
     pub fn peak_memory(&self) -> u64 {
         self.process.peak_memory()
     }
 
-    /// Bytes that it has written so far, to files and sockets: those of a large body that comes are moved and not read.
+    /// Bytes written so far to files and sockets. Received large bodies are spliced and don't count as read.
     pub fn bytes_written(&self) -> u64 {
         let counts = std::fs::read_to_string(format!("/proc/{}/io", self.process.pid())).expect("/proc/PID/io");
         let bytes = counts.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse().ok());
@@ -90,7 +90,7 @@ pub fn work(brokers: &[&Broker], arguments: &[&str]) -> Process {
     worker
 }
 
-/// Waits until a load is on its way: a worker has something of it, and has replied to what was there before a request that is made now.
+/// Waits until a load test runs: a worker holds requests and has replied to those queued before now.
 pub fn await_progress(broker: &Broker, service: &str) {
     let is_given = || {
         let workers = run(&mut call(&[broker], &["mmi.workers", service])).expect_code(0).stdout;

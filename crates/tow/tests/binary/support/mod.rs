@@ -1,4 +1,4 @@
-//! What the tests of the binary stand on: processes with deadlines, raw ZMTP written by hand, a proxy that holds and
+//! Support for tests of the binary: processes with deadlines, raw ZMTP, a proxy that holds and
 //! cuts, and trees of files.
 
 pub mod broker;
@@ -10,7 +10,7 @@ pub mod wire;
 
 use std::time::{Duration, Instant};
 
-/// The longest that anything may take before a test gives up on it. Generous: machines that run tests are busy.
+/// Longest time that a test waits for anything. Generous, for busy machines.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Waits until `condition` holds, looking again each few milliseconds. Panics with `what` after [`DEADLINE`].
@@ -22,7 +22,7 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Says that a test can't be made here. In CI that is a failure: what must be tested may not be skipped there.
+/// Reports a skipped test. In CI that is a failure.
 #[track_caller]
 pub fn skip(why: &str) {
     let in_ci = std::env::var_os("CI").is_some_and(|value| value == "true");

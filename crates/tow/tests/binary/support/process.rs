@@ -1,4 +1,4 @@
-//! The `tow` binary: servers that end with the test, and clients that have a deadline.
+//! Processes of the `tow` binary, killed at the end of the test.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::wait_until;
 
-/// The user that unprivileged runs use when the tests run as root, to whom file permissions mean nothing.
+/// User of unprivileged runs when the tests run as root.
 const NOBODY: u32 = 65_534;
 
 /// A `tow` command with its arguments, not yet started.
@@ -24,8 +24,8 @@ pub fn tow<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
     command
 }
 
-/// The same, run by somebody to whom file permissions apply. `folder` is a place for a copy of the binary that this
-/// somebody may run: the target folder may be closed to others.
+/// The same as a user to whom file permissions apply. `folder` is for a copy of the binary that this
+/// user may run, since the target folder may be closed to others.
 pub fn unprivileged_tow<S: AsRef<OsStr>>(folder: &Path, arguments: impl IntoIterator<Item = S>) -> Command {
     if !rustix::process::geteuid().is_root() {
         return tow(arguments);
@@ -39,7 +39,7 @@ pub fn unprivileged_tow<S: AsRef<OsStr>>(folder: &Path, arguments: impl IntoIter
     command
 }
 
-/// Reads a stream to its end on a thread of its own, so that the process never waits for us. What came can be seen at any time.
+/// Output of a process, read by a thread of its own so that the process never blocks.
 struct Collected {
     text: Arc<Mutex<Vec<u8>>>,
     reader: Option<JoinHandle<()>>,
@@ -95,11 +95,11 @@ impl Process {
 
     /// Sends a signal.
     pub fn signal(&self, signal: Signal) {
-        // A process that has ended is no mistake of the test: the signal came too late.
+        // Fails if the process has ended already, which is no error.
         let _ = kill_process(self.pid(), signal);
     }
 
-    /// Its id, which is no other process's as long as this one is there.
+    /// Process id, which isn't reused while this value exists.
     pub fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
     }
@@ -119,7 +119,7 @@ impl Process {
         String::from_utf8_lossy(&self.stdout.so_far()).into_owned()
     }
 
-    /// The most memory that it had resident at a time, in bytes, as the kernel counts it.
+    /// Peak resident memory, in bytes.
     pub fn peak_memory(&self) -> u64 {
         self.status_kib("VmHWM:") * 1024
     }
@@ -147,7 +147,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both fail only when it has ended already.
+        // Both fail only if it has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -177,7 +177,7 @@ impl Outcome {
         self
     }
 
-    /// The one JSON object on standard output.
+    /// JSON object on standard output.
     #[track_caller]
     pub fn summary(&self) -> Value {
         match serde_json::from_slice(&self.stdout) {
@@ -238,7 +238,7 @@ impl Server {
         Self { process, endpoint }
     }
 
-    /// As its line says.
+    /// Endpoint from its first line.
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }
@@ -248,11 +248,11 @@ impl Server {
         format!("{}/{path}", self.endpoint)
     }
 
-    /// What it has had of a processor, in the kernel's ticks.
+    /// Processor time so far, in clock ticks.
     pub fn cpu_ticks(&self) -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.pid())).expect("stat");
         let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
-        // The user's part, and the system's.
+        // User and system time.
         fields.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u64>().expect("a number")).sum()
     }
 
@@ -278,7 +278,7 @@ impl Server {
         self.process.status_kib("RssAnon:")
     }
 
-    /// Lets it open this many files at a time from now on; None: as many as it may by itself.
+    /// Sets its limit of open files from now on; `None` restores it.
     pub fn limit_descriptors(&self, most: Option<u64>) {
         let pid = Some(self.process.pid());
         let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
@@ -286,7 +286,7 @@ impl Server {
         rustix::process::prlimit(pid, Resource::Nofile, limit).expect("set its limit");
     }
 
-    /// How many files and sockets it has open.
+    /// Number of open files and sockets.
     pub fn open_descriptors(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.process.child.id())).expect("/proc").count()
     }
@@ -297,7 +297,7 @@ impl Server {
         self.process.finish()
     }
 
-    /// SIGKILL: as when the machine takes it away.
+    /// Kills it by SIGKILL.
     pub fn kill(self) {
         drop(self.process);
     }

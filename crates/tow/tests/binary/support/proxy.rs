@@ -1,4 +1,4 @@
-//! A TCP proxy in front of a server: slows down what comes from it, holds it at a given byte, or cuts the connection
+//! TCP proxy in front of a server: throttles its bytes, holds them at a given byte, or cuts the connection
 //! there, so that a test can act in the middle of a transfer.
 
 use std::collections::VecDeque;
@@ -10,16 +10,16 @@ use std::time::Duration;
 use super::process::Process;
 use super::{DEADLINE, wait_until};
 
-/// What the proxy does with bytes on the way from the server to the client.
+/// Rules for bytes from the server to the client.
 struct Rules {
     upstream_port: u16,
-    /// No more than so many bytes pass, over all connections.
+    /// Most bytes that may pass, over all connections.
     hold_at: u64,
     passed: u64,
-    /// Each new connection takes one: it is cut after so many bytes.
+    /// Bytes after which each next connection is cut.
     cuts: VecDeque<u64>,
     bytes_per_second: Option<u64>,
-    /// The next piece that is this byte only gets one other byte.
+    /// The next chunk that consists of this byte gets one other byte.
     corrupt: Option<u8>,
     connections: u64,
     open: Vec<TcpStream>,
@@ -36,7 +36,7 @@ impl Shared {
         self.rules.lock().expect("no panic holds it")
     }
 
-    /// How many of `wanted` bytes may pass now: waits while none may. `None` when the proxy stops.
+    /// Waits until some of `wanted` bytes may pass; returns how many. `None` when the proxy stops.
     fn permit(&self, wanted: u64) -> Option<u64> {
         let holding = |rules: &mut Rules| !rules.stopped && rules.passed >= rules.hold_at;
         let mut rules = self.changed.wait_while(self.rules(), holding).expect("no panic holds it");
@@ -60,7 +60,7 @@ impl Shared {
     }
 }
 
-/// The proxy. It listens on a port of its own, and stops when dropped.
+/// Proxy on a port of its own, stopped on drop.
 pub struct Proxy {
     shared: Arc<Shared>,
     port: u16,
@@ -104,12 +104,12 @@ impl Proxy {
         self.shared.rules().upstream_port = upstream_port;
     }
 
-    /// At most so many bytes a second on each connection.
+    /// Limits the bytes per second of each connection.
     pub fn slow_down(&self, bytes_per_second: u64) {
         self.shared.rules().bytes_per_second = Some(bytes_per_second);
     }
 
-    /// Lets so many bytes more pass, and then none.
+    /// Lets this many more bytes pass, then none.
     pub fn hold_after(&self, bytes: u64) {
         let mut rules = self.shared.rules();
         rules.hold_at = rules.passed + bytes;
@@ -132,17 +132,17 @@ impl Proxy {
         self.shared.changed.notify_all();
     }
 
-    /// The next connections are cut after so many bytes each; those after them aren't.
+    /// Cuts the next connections after these numbers of bytes; later ones aren't cut.
     pub fn cut_after(&self, bytes: impl IntoIterator<Item = u64>) {
         self.shared.rules().cuts.extend(bytes);
     }
 
-    /// Changes one byte on the way, in the middle of many that are all `byte`: in a body, then, and in no header.
+    /// Changes one byte in the middle of many that are all `byte`, and so in a body rather than a header.
     pub fn corrupt_among(&self, byte: u8) {
         self.shared.rules().corrupt = Some(byte);
     }
 
-    /// Whether what [`Self::corrupt_among`] asked for has been done.
+    /// True once [`Self::corrupt_among`] has changed a byte.
     pub fn has_corrupted(&self) -> bool {
         self.shared.rules().corrupt.is_none()
     }
@@ -163,17 +163,17 @@ impl Drop for Proxy {
         let mut rules = self.shared.rules();
         rules.stopped = true;
         for stream in rules.open.drain(..) {
-            // Fails when it is closed already.
+            // Fails if it is closed already.
             let _ = stream.shutdown(Shutdown::Both);
         }
         self.shared.changed.notify_all();
         drop(rules);
-        // Wakes the listener, so that its thread sees that it is over.
+        // Wakes the listener's thread, which then ends.
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
     }
 }
 
-/// Takes a connection on. Tells whether the proxy goes on.
+/// Forwards a connection; returns false if the proxy has stopped.
 fn accept(shared: &Arc<Shared>, client: TcpStream) -> bool {
     let (upstream_port, cut) = {
         let mut rules = shared.rules();
@@ -183,7 +183,7 @@ fn accept(shared: &Arc<Shared>, client: TcpStream) -> bool {
         rules.connections += 1;
         (rules.upstream_port, rules.cuts.pop_front())
     };
-    // Nobody there: the client sees its connection closed, as if the server had died.
+    // No server: close the client's connection, as if the server had died.
     let Ok(server) = TcpStream::connect_timeout(&(Ipv4Addr::LOCALHOST, upstream_port).into(), DEADLINE) else {
         return true;
     };
@@ -216,7 +216,7 @@ fn accept(shared: &Arc<Shared>, client: TcpStream) -> bool {
     true
 }
 
-/// Copies from one stream to the other as `permit` allows: the next so many bytes, or no more at all. Then closes both.
+/// Copies from one stream to the other as many bytes as `permit` allows, then closes both.
 fn forward(mut from: &TcpStream, mut to: &TcpStream, mut permit: impl FnMut(&mut [u8]) -> Option<usize>) {
     let mut buffer = vec![0; 16_384];
     'reading: while let Ok(count @ 1..) = from.read(&mut buffer) {

@@ -1,4 +1,4 @@
-//! Numbers and contents that look random and are the same in every run.
+//! Pseudo-random numbers and contents, the same in every run.
 
 /// xorshift64*: enough for tests.
 pub struct Random(u64);

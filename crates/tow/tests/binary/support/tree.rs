@@ -1,4 +1,4 @@
-//! Trees of files: made, and compared with what a transfer left.
+//! Makes and compares trees of files.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::random::Random;
 
-/// What is compared of one name: its type, and what a transfer keeps.
+/// Type and attributes of an entry that a transfer keeps.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Entry {
     /// Permission bits.
@@ -17,11 +17,11 @@ pub enum Entry {
     Link(PathBuf),
     /// Size, BLAKE3, permission bits, mtime in seconds and nanoseconds.
     File(u64, blake3::Hash, u32, (i64, i64)),
-    /// Anything else has no business here.
+    /// Anything else.
     Other,
 }
 
-/// All below `root`, by path from it. Names are bytes, shown as text where they are.
+/// All entries below `root`, by path from it.
 pub fn snapshot(root: &Path) -> BTreeMap<PathBuf, Entry> {
     let mut found = BTreeMap::new();
     let mut folders = vec![root.to_owned()];
@@ -48,7 +48,7 @@ pub fn snapshot(root: &Path) -> BTreeMap<PathBuf, Entry> {
     found
 }
 
-/// Panics, naming the first difference, unless both trees hold the same.
+/// Panics at the first difference of two trees.
 #[track_caller]
 pub fn assert_same(left: &Path, right: &Path) {
     let (left, right) = (snapshot(left), snapshot(right));

@@ -1,4 +1,4 @@
-//! ZMTP and the file protocol by hand: what an attacker writes, without any code of the product.
+//! ZMTP and the files protocol by hand, without code of the product, as a hostile peer writes them.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -16,7 +16,7 @@ pub const END: u8 = 1;
 pub const ZSTD: u8 = 2;
 pub const HOLE: u8 = 4;
 
-/// The 64 bytes that each side says first.
+/// Greeting of 64 bytes.
 pub fn greeting(mechanism: &str) -> Vec<u8> {
     let mut bytes = vec![0; 64];
     bytes[0] = 0xff;
