@@ -1,5 +1,5 @@
-//! Puts a server's messages together: from frames that are whole or come in pieces, to JSON with its attachment, or to a
-//! header and bodies as they arrive.
+//! Assembles messages of a server from frames that arrive whole or in pieces: control messages with their attachment,
+//! and data messages whose bodies are passed on as they arrive.
 
 use bytes::{Bytes, BytesMut};
 
@@ -10,10 +10,10 @@ use crate::protocol::{Dialect, WireError};
 /// Largest attachment of a control message.
 const ATTACHMENT_BYTES_MAX: usize = LEAVES_PAGE_MAX as usize * LEAF_VALUE_BYTES;
 
-/// What a server sent.
+/// Something that the server sent.
 #[derive(Debug, PartialEq)]
 pub enum Inbound {
-    /// A control message, whole.
+    /// A complete control message.
     Control {
         /// The JSON object.
         json: Bytes,
@@ -24,39 +24,39 @@ pub enum Inbound {
     Header(DataHeader),
     /// A body begins.
     Body(DataEntry),
-    /// Bytes of the body that began last, in order.
+    /// The next bytes of the body that began last.
     BodyData(Bytes),
-    /// The body that began last is whole.
+    /// The body that began last is complete.
     BodyEnd,
 }
 
-/// A message under way.
+/// The message that is arriving.
 #[derive(Debug, Default)]
 enum Message {
     #[default]
     None,
     Control {
-        /// Whole frames after the tag; of more than two only the number is kept.
+        /// Complete frames after the tag; of more than two only the number is kept.
         frames: Vec<Bytes>,
     },
     Data {
-        /// Entries whose bodies have not begun, last first.
+        /// Entries whose bodies haven't begun, last first.
         rest: Vec<DataEntry>,
     },
 }
 
-/// A frame under way.
+/// The frame that is arriving in pieces.
 #[derive(Debug, Default)]
 enum Frame {
     #[default]
     None,
     /// Of a control message: collected.
     Collect { data: BytesMut, left: u64 },
-    /// A body: passed on as it comes.
+    /// A body: passed on as it arrives.
     Pass { left: u64 },
 }
 
-/// Follows one connection. After an error nothing more can be read from it.
+/// The messages of one connection. After an error nothing more can be read from it.
 #[derive(Debug, Default)]
 pub struct Assembler {
     message: Message,
@@ -64,10 +64,10 @@ pub struct Assembler {
 }
 
 impl Assembler {
-    /// A frame that arrived whole.
+    /// Takes a frame that arrived whole.
     ///
     /// # Errors
-    /// The frame cannot be where it is, or is over its limit.
+    /// The frame is out of place, or over its limit.
     pub fn whole_frame(&mut self, frame: Bytes, out: &mut Vec<Inbound>) -> Result<(), WireError> {
         match &mut self.message {
             Message::None => self.first_frame(&frame, out),
@@ -87,7 +87,7 @@ impl Assembler {
         }
     }
 
-    /// A frame of this length begins, which comes in pieces.
+    /// Begins a frame of `length` bytes that arrives in pieces.
     ///
     /// # Errors
     /// As [`Assembler::whole_frame`].
@@ -107,10 +107,10 @@ impl Assembler {
         Ok(())
     }
 
-    /// Bytes of the frame that began.
+    /// Takes bytes of the frame that began.
     ///
     /// # Errors
-    /// More than were announced.
+    /// They are more than were announced.
     pub fn frame_data(&mut self, bytes: Bytes, out: &mut Vec<Inbound>) -> Result<(), WireError> {
         match &mut self.frame {
             Frame::None => return Err(WireError::bad("bytes outside of a frame")),
@@ -126,7 +126,7 @@ impl Assembler {
         Ok(())
     }
 
-    /// The frame that began is whole.
+    /// Ends the frame that began.
     ///
     /// # Errors
     /// It is shorter than was announced.
@@ -146,7 +146,7 @@ impl Assembler {
         }
     }
 
-    /// The message is whole.
+    /// Ends the message.
     ///
     /// # Errors
     /// A frame is missing.
@@ -173,19 +173,19 @@ impl Assembler {
                 self.message = Message::Data { rest };
                 out.push(Inbound::Header(header));
             }
-            Some(Dialect::Plain) | None => return Err(WireError::bad("a message of no dialect that a client knows")),
+            Some(Dialect::Plain) | None => return Err(WireError::bad("a message of an unknown dialect")),
         }
         Ok(())
     }
 }
 
-/// Takes bytes off what is left of a frame.
+/// Subtracts bytes from those that are left of a frame.
 fn take(left: &mut u64, bytes: usize) -> Result<(), WireError> {
     *left = left.checked_sub(bytes as u64).ok_or_else(|| WireError::bad("a frame is too long"))?;
     Ok(())
 }
 
-/// The entry that a body of this length belongs to.
+/// The entry of the body that begins with this length.
 fn next_entry(rest: &mut Vec<DataEntry>, length: u64) -> Result<DataEntry, WireError> {
     let entry = rest.pop().ok_or_else(|| WireError::bad("a data message has more bodies than entries"))?;
     if entry.body_length != length {
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_whole_and_in_pieces_come_out_the_same() {
+    fn whole_and_streamed_bodies_are_the_same() {
         let (header, frame) = header(&[3, 2, 1]);
         let (mut assembler, mut out) = (Assembler::default(), Vec::new());
         assembler.whole_frame(frame, &mut out).unwrap();
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn lies_about_lengths_are_refused() {
+    fn wrong_lengths_are_refused() {
         let begin = |frame: Bytes| {
             let mut assembler = Assembler::default();
             assembler.whole_frame(frame, &mut Vec::new()).unwrap();
@@ -296,7 +296,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_order_of_frames_is_survived(steps in proptest::collection::vec((0u8..6, proptest::collection::vec(any::<u8>(), 0..50)), 0..30)) {
+        fn any_order_of_frames_is_handled(steps in proptest::collection::vec((0u8..6, proptest::collection::vec(any::<u8>(), 0..50)), 0..30)) {
             let (mut assembler, mut out) = (Assembler::default(), Vec::new());
             for (step, bytes) in steps {
                 let length = bytes.len() as u64;

@@ -1,4 +1,4 @@
-//! The client's end of the wire: one DEALER, connected again whenever the connection is lost.
+//! The client's connection: one DEALER, which reconnects whenever the connection is lost.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,25 +16,25 @@ use crate::limits::{CHUNK_BYTES_MAX, DATA_ENTRIES_MAX};
 use crate::protocol::WireError;
 use crate::protocol::control::Request;
 
-/// Bodies over this are streamed; a data header has to stay below it.
+/// Largest body that is taken whole, in bytes; larger ones are streamed. A data header must be smaller.
 const STREAM_OVER_BYTES: u64 = 64 << 10;
-/// Messages taken whole: headers, and bodies that are not streamed.
+/// Largest message but for streamed bodies, in bytes.
 const MESSAGE_BYTES_MAX: u64 = (DATA_ENTRIES_MAX as u64 + 2) * STREAM_OVER_BYTES;
-/// How long what was sent last may take to leave.
+/// Time for the last messages to leave.
 const LINGER: Duration = Duration::from_millis(300);
 
-/// Where a server is, and how to talk to it.
+/// A server, and how to talk to it.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
     /// The server.
     pub endpoint: Endpoint,
-    /// Security mechanism; NULL unless told otherwise.
+    /// Security mechanism; NULL by default.
     pub mechanism: MechanismConfig,
     /// How long to try for the first connection.
     pub connect_timeout: Duration,
-    /// How long nothing may happen, a lost connection included, before giving up.
+    /// How long nothing may happen, a lost connection included, before the operation fails.
     pub idle_timeout: Duration,
-    /// PING to the server.
+    /// Heartbeats to the server.
     pub heartbeat: Option<Heartbeat>,
 }
 
@@ -57,7 +57,7 @@ impl ConnectOptions {
     }
 }
 
-/// Ends a [`super::get()`] or [`super::list()`] early, from any thread.
+/// Cancels a [`super::get()`] or [`super::list()`] from any thread.
 #[derive(Clone, Debug, Default)]
 pub struct CancelHandle(Arc<Cancel>);
 
@@ -68,12 +68,12 @@ struct Cancel {
 }
 
 impl CancelHandle {
-    /// A handle that was not used yet.
+    /// A handle of something that isn't cancelled.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Ends whatever has this handle, now or when it begins.
+    /// Cancels what has this handle, now or when it begins.
     pub fn cancel(&self) {
         self.0.cancelled.store(true, Ordering::Release);
         if let Some(waker) = &*self.0.waker.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -81,7 +81,7 @@ impl CancelHandle {
         }
     }
 
-    /// Whether it was used.
+    /// Whether [`CancelHandle::cancel`] was called.
     pub fn is_cancelled(&self) -> bool {
         self.0.cancelled.load(Ordering::Acquire)
     }
@@ -91,34 +91,34 @@ impl CancelHandle {
     }
 }
 
-/// What happened on the connection.
+/// An event of the connection.
 #[derive(Debug)]
-pub(super) enum Happened {
-    /// There is a connection.
-    Up,
-    /// It is gone.
-    Down { reason: String },
-    /// It could not be made; it will be tried again.
+pub(super) enum ConnectionEvent {
+    /// Connected.
+    Connected,
+    /// The connection is lost.
+    Lost { reason: String },
+    /// A connection could not be made; it is tried again.
     Failed { reason: String },
-    /// Nor will it ever be made, as the two sides are set up.
+    /// The server refuses this client, and will again.
     Refused { reason: String },
     /// The server sent something.
     Inbound(Inbound),
-    /// Bytes of something that isn't whole yet: over a slow link a message may take minutes.
+    /// Bytes of an incomplete message arrived. Over a slow link a message may take minutes.
     Arriving,
-    /// The server sent something that is not of the protocol. The connection was closed.
-    Broken(WireError),
+    /// The server broke the protocol. The connection was closed.
+    ProtocolError(WireError),
 }
 
-/// The connection.
+/// A connection to one server.
 pub(super) struct Connection {
     hub: Hub,
     server: Option<PeerId>,
     assembler: Assembler,
-    /// Bytes of a message that isn't whole, at the last look.
+    /// Bytes of an incomplete message when it was last looked at.
     reassembly_bytes: usize,
-    happened: VecDeque<Happened>,
-    /// Requests that the hub's queue had no room for.
+    events: VecDeque<ConnectionEvent>,
+    /// Requests for which the send queue had no room.
     unsent: VecDeque<Message>,
 }
 
@@ -132,22 +132,23 @@ impl Connection {
             max_frame_bytes: CHUNK_BYTES_MAX,
             max_message_bytes: MESSAGE_BYTES_MAX,
             max_frames: DATA_ENTRIES_MAX + 1,
-            // Connections that bring nothing are counted, and given up; those that bring little before they break still get on.
+            // The transfer counts connections without progress; those that bring little before they break still help.
             stable_after: Duration::ZERO,
             ..HubOptions::new(SocketType::Dealer)
         })?;
         cancel.wakes(hub.waker());
         hub.connect(&options.endpoint)?;
-        let (assembler, happened, unsent) = (Assembler::default(), VecDeque::new(), VecDeque::new());
-        Ok(Self { hub, server: None, assembler, reassembly_bytes: 0, happened, unsent })
+        let (assembler, events, unsent) = (Assembler::default(), VecDeque::new(), VecDeque::new());
+        Ok(Self { hub, server: None, assembler, reassembly_bytes: 0, events, unsent })
     }
 
-    /// What another thread wakes [`Connection::turn`] with.
+    /// Wakes [`Connection::poll`] from another thread.
     pub(super) fn waker(&self) -> Waker {
         self.hub.waker()
     }
 
-    /// Sends a request; it leaves with the next turn. Lost if there is no connection, as it would be if it went a moment later.
+    /// Sends a request, which leaves with the next [`Connection::poll`]. Without a connection it is dropped, as it
+    /// would be if the connection were lost a moment later.
     pub(super) fn send(&mut self, request: &Request) {
         self.unsent.push_back(request.to_frames().into_iter().collect());
         self.send_unsent();
@@ -163,27 +164,29 @@ impl Connection {
         }
     }
 
-    /// Sends and receives, waiting at most so long for something to happen.
-    pub(super) fn turn(&mut self, timeout: Duration) -> Result<(), SocketError> {
+    /// Sends and receives; waits at most `timeout` for something to happen.
+    pub(super) fn poll(&mut self, timeout: Duration) -> Result<(), SocketError> {
         self.hub.poll(Some(timeout))
     }
 
-    /// The next thing that happened.
-    pub(super) fn next(&mut self) -> Option<Happened> {
-        while self.happened.is_empty() {
-            let Some(event) = self.hub.next_event() else { return self.is_arriving().then_some(Happened::Arriving) };
+    /// The next event.
+    pub(super) fn next(&mut self) -> Option<ConnectionEvent> {
+        while self.events.is_empty() {
+            let Some(event) = self.hub.next_event() else {
+                return self.is_arriving().then_some(ConnectionEvent::Arriving);
+            };
             self.take_event(event);
         }
-        self.happened.pop_front()
+        self.events.pop_front()
     }
 
-    /// Whether there is more of a message than there was. What is no message, such as a PING, doesn't count.
+    /// Whether an incomplete message has grown. Heartbeats don't count.
     fn is_arriving(&mut self) -> bool {
         let unfinished = self.server.and_then(|server| self.hub.reassembly_bytes(server)).unwrap_or(0);
         unfinished > std::mem::replace(&mut self.reassembly_bytes, unfinished)
     }
 
-    /// Sends what waits, and ends.
+    /// Sends what is queued, and closes.
     pub(super) fn close(self) {
         if let Err(error) = self.hub.close(LINGER) {
             tracing::debug!(%error, "closing");
@@ -195,11 +198,11 @@ impl Connection {
             Event::Ready { peer } => {
                 self.server = Some(peer);
                 self.assembler = Assembler::default();
-                self.happened.push_back(Happened::Up);
+                self.events.push_back(ConnectionEvent::Connected);
             }
-            Event::Gone { peer, reason } if self.server == Some(peer) => self.down(Happened::Down { reason }),
-            Event::Failed { reason, refused: true, .. } => self.happened.push_back(Happened::Refused { reason }),
-            Event::Failed { reason, .. } => self.happened.push_back(Happened::Failed { reason }),
+            Event::Gone { peer, reason } if self.server == Some(peer) => self.down(ConnectionEvent::Lost { reason }),
+            Event::Failed { reason, refused: true, .. } => self.events.push_back(ConnectionEvent::Refused { reason }),
+            Event::Failed { reason, .. } => self.events.push_back(ConnectionEvent::Failed { reason }),
             Event::Writable { .. } => self.send_unsent(),
             Event::Message { peer, .. }
             | Event::BodyStart { peer, .. }
@@ -210,22 +213,22 @@ impl Connection {
                 let mut inbound = Vec::new();
                 let result = self.assemble(event, &mut inbound);
                 if inbound.is_empty() {
-                    self.happened.push_back(Happened::Arriving);
+                    self.events.push_back(ConnectionEvent::Arriving);
                 }
-                self.happened.extend(inbound.into_iter().map(Happened::Inbound));
+                self.events.extend(inbound.into_iter().map(ConnectionEvent::Inbound));
                 if let Err(error) = result {
                     self.hub.disconnect(peer, &error.to_string());
-                    self.down(Happened::Broken(error));
+                    self.down(ConnectionEvent::ProtocolError(error));
                 }
             }
             _ => {}
         }
     }
 
-    fn down(&mut self, happened: Happened) {
+    fn down(&mut self, event: ConnectionEvent) {
         self.server = None;
         self.unsent.clear();
-        self.happened.push_back(happened);
+        self.events.push_back(event);
     }
 
     fn assemble(&mut self, event: Event, out: &mut Vec<Inbound>) -> Result<(), WireError> {

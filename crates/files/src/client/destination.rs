@@ -1,4 +1,4 @@
-//! Where a transfer's files go, once it is known what the source is.
+//! The place of a transfer's files, once it is known what the source is.
 
 use std::ffi::OsStr;
 use std::fs::{File, Permissions};
@@ -18,14 +18,15 @@ use crate::root::{Links, Root};
 pub(super) struct Place {
     pub(super) dir: PathBuf,
     pub(super) placement: Placement,
-    /// Nothing is there yet.
+    /// It is empty.
     pub(super) fresh: bool,
-    /// It was made for this, and is to be like the directory that it is a copy of.
+    /// It was made for this transfer, and gets the mode of the directory that it is a copy of.
     pub(super) made: bool,
 }
 
-/// Decides. A single file goes to `destination`, or into it if that is a directory (or ends in `/`); what is in a directory, or
-/// matches a pattern, goes directly into it. Without one: to the source's own name here, a pattern's matches here.
+/// Determines the place. A single file goes to `destination`, or into it if that is a directory or ends in `/`; what
+/// is in a directory, or matches a pattern, goes directly into it. Without a destination: to the source's own name in
+/// the working directory; matches of a pattern go into that.
 pub(super) fn place(
     base: Base,
     name: Option<RelPath>,
@@ -66,7 +67,8 @@ fn place_file(name: RelPath, destination: Option<&Path>, durable: bool) -> Resul
     place_as(parent, name)
 }
 
-/// Under this name in that directory. A link there is replaced, but for one whose end nobody means to lose by that, such as /dev/stdout.
+/// Places a file under a name in a directory. A link there is replaced, except one that nobody means to lose by that,
+/// such as /dev/stdout.
 fn place_as(dir: &Path, name: RelPath) -> Result<Place, GetError> {
     let path = dir.join(name.as_os_str());
     if let Ok(target) = path.read_link() {
@@ -109,7 +111,7 @@ fn place_tree(destination: &Path, dir: Option<DirStat>, durable: bool) -> Result
     Ok(Place { dir: destination.to_owned(), placement: Placement::Below, fresh, made })
 }
 
-/// Makes a directory and those above it, and has their names synced if they are to be durable.
+/// Creates a directory and those above it; syncs their names if they are to be durable.
 fn make_dirs(path: &Path, durable: bool) -> Result<(), GetError> {
     let missing: Vec<_> = path.ancestors().take_while(|above| !above.exists()).collect();
     let made = std::fs::create_dir_all(path).and_then(|()| {
@@ -132,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_go_to_the_destination_or_into_it() {
+    fn file_goes_to_the_destination_or_into_a_directory() {
         let temp = tempfile::tempdir().unwrap();
         let name = || Some(RelPath::new("a.bin").unwrap());
         let source = Source::Path("x/a.bin".parse().unwrap());
@@ -147,9 +149,9 @@ mod tests {
         assert!(at(&temp.path().join("..")).is_ok());
     }
 
-    /// In a directory of its own: the machine's /dev/stdout is not to be tried with.
+    /// In a directory of its own: the machine's /dev/stdout isn't to be tried with.
     #[test]
-    fn a_link_to_what_is_no_file_is_not_replaced() {
+    fn link_to_a_device_or_pipe_is_not_replaced() {
         use std::os::unix::fs::symlink;
         let temp = tempfile::tempdir().unwrap();
         let in_temp = |name: &str| temp.path().join(name);

@@ -1,4 +1,4 @@
-//! Getting files: the transfer's state machine between a connection and a disk.
+//! Gets files: drives a transfer between a connection and a disk.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use towpath_sockets::{Endpoint, SocketError};
 
-use super::connection::{CancelHandle, ConnectOptions, Connection, Happened};
+use super::connection::{CancelHandle, ConnectOptions, Connection, ConnectionEvent};
 use super::destination::place;
 use super::disk::{Disk, DiskOptions};
 use super::ordered_writer::OrderedWriter;
@@ -19,51 +19,53 @@ use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{Base, Compression, DirStat};
 
-/// Credit where nothing else is said, in bytes.
+/// Default credit window, in bytes.
 pub const WINDOW_BYTES_DEFAULT: u64 = 8 << 20;
-/// Bytes that may wait for the disk, beyond which the wire has to wait. Bodies that were compressed count as they are in the
-/// file, so that a server cannot fill the memory with zeros.
+/// Bytes that may be queued for the disk; beyond it the connection isn't read. Compressed bodies count as they are in
+/// the file, so that a server can't fill the memory with zeros.
 const DISK_QUEUE_BYTES_MAX: u64 = 64 << 20;
-/// Threads that hash and write, at least.
+/// Disk workers, at least.
 const WORKERS_MIN: usize = 4;
-/// Threads that hash and write, at most.
+/// Disk workers, at most.
 const WORKERS_MAX: usize = 16;
-/// The longest that nothing is looked at: cancelling wakes, this is for the progress bar.
-const TURN_MAX: Duration = Duration::from_millis(100);
-/// What the disk may do nothing for when the transfer has ended early, before it isn't waited for.
-const ENDING: Duration = Duration::from_millis(500);
-/// Between two reports of progress.
+/// Longest wait for an event. Cancelling wakes it; this is for the progress bar.
+const POLL_MAX: Duration = Duration::from_millis(100);
+/// How long to wait for a disk that does nothing when the transfer has failed.
+const FAILED_DISK_TIMEOUT: Duration = Duration::from_millis(500);
+/// Time between two reports of progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What to get, from where, to where, and how.
+/// Options of [`get()`].
 pub struct GetOptions {
     /// The server.
     pub connect: ConnectOptions,
-    /// A path or a pattern there.
+    /// A path or a pattern on the server.
     pub source: Source,
-    /// Where it goes.
+    /// The destination.
     pub destination: Destination,
-    /// Whether content is checked against digests.
+    /// Whether content is verified by its digest.
     pub verify: bool,
-    /// Whether bodies may come compressed.
+    /// Whether bodies may be compressed.
     pub compress: Option<Compression>,
     /// Largest body frame, in bytes.
     pub chunk_bytes: u64,
-    /// Credit, in bytes: how much may be on the way or unwritten.
+    /// Credit window, in bytes: how much may be in flight or not yet written.
     pub window_bytes: u64,
-    /// Whether files are synced before they get their names, and directories after. Without it nothing is synced, as with cp,
-    /// rsync and curl: a file is whole and verified under its name unless the machine itself crashes shortly after.
+    /// Whether files are synced before they get their names, and directories after. Otherwise nothing is synced, as
+    /// with cp, rsync and curl: a file is whole and verified under its name unless the machine itself crashes shortly
+    /// after.
     pub durable: bool,
 }
 
-/// Where files go.
+/// The destination of [`get()`].
 pub enum Destination {
-    /// To a path: a single file to it, or into it if it is a directory; what is in a directory directly into it. `None`: to the
-    /// source's own name in the working directory.
+    /// A path. A single file goes to it, or into it if it is a directory; what is in a directory goes directly into
+    /// it. `None`: the source's own name in the working directory.
     Path(Option<PathBuf>),
-    /// A single file, in order, every piece checked before it is written.
+    /// An output for a single file, written in order; each leaf is checked before it is written. Blocks as long as the
+    /// output does.
     Writer(Box<dyn Write + Send>),
-    /// Nowhere: for measuring. Nothing is verified.
+    /// Nowhere, to measure. Nothing is verified.
     Discard,
 }
 
@@ -83,76 +85,76 @@ impl GetOptions {
     }
 }
 
-/// What a transfer came to.
+/// The outcome of [`get()`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Summary {
-    /// Files that are in place, those that were there already included.
+    /// Files in place, including those that existed.
     pub files: u64,
     /// Bytes of these files.
     pub bytes: u64,
-    /// Bytes of bodies that crossed the wire.
+    /// Bytes of bodies received.
     pub received_bytes: u64,
-    /// Bytes that an earlier transfer had left, and that were not sent again.
+    /// Bytes of partial files that were resumed, and not received again.
     pub resumed_bytes: u64,
-    /// Files that were there already.
+    /// Files that existed.
     pub skipped: u64,
-    /// Seconds that it took.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// Every file that was sent was checked against its digest. Not so if nothing came of what was asked for.
+    /// Every file that was received was compared with its digest, and there was something to get.
     pub verified: bool,
     /// Files, directories and links that failed.
     pub failed: u64,
     /// The first thousand of them.
     pub failures: Vec<FileFailure>,
-    /// What was left out, such as links that may lead out of the destination: the first thousand.
+    /// Warnings, such as of links that may lead out of the destination: the first thousand.
     pub warnings: Vec<String>,
-    /// How many they were in all.
+    /// Number of warnings.
     pub warned: u64,
 }
 
-/// Why a transfer as a whole failed. What had arrived stays, for another time to go on with.
+/// Why [`get()`] failed. What has arrived is kept, for another one to resume.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GetError {
-    /// No connection.
+    /// There is no connection.
     #[error("cannot connect to {endpoint}: {reason}")]
     Connect {
         /// The server.
         endpoint: String,
-        /// The last attempt's reason.
+        /// The error of the last attempt.
         reason: String,
     },
-    /// The server does not let this client in: it would again and again say the same.
+    /// The server refuses this client, and would again.
     #[error("{endpoint} does not let this client in: {reason}")]
     Refused {
         /// The server.
         endpoint: String,
-        /// What it said, or what it is set up for.
+        /// What it said, or how the two sides are set up.
         reason: String,
     },
-    /// The destination is not possible.
+    /// The destination is impossible.
     #[error("{}: {reason}", path.display())]
     Destination {
-        /// As it was given.
+        /// The path as it was given.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// The disk of the destination hangs: a thread waits for it, and ends with the process at the latest.
-    #[error("the disk hangs: nothing came of what is written {place} for {seconds} s")]
+    /// The disk of the destination hangs. A thread waits for it, until the process ends at the latest.
+    #[error("the disk hangs: no write {place} has finished for {seconds} s")]
     Hangs {
-        /// Below which directory.
+        /// The directory, for people.
         place: String,
-        /// For how long.
+        /// For how long, in seconds.
         seconds: u64,
     },
-    /// The transfer ended early.
+    /// The transfer failed.
     #[error(transparent)]
     Transfer(#[from] TransferError),
-    /// This side's sockets failed.
+    /// The sockets of this side failed.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// The writer failed.
+    /// The output failed.
     #[error("cannot write the output: {0}")]
     Output(#[from] std::io::Error),
 }
@@ -160,11 +162,11 @@ pub enum GetError {
 /// Warnings that are kept.
 const WARNINGS_KEPT_MAX: usize = 1000;
 
-/// Gets files. Blocks until it is done; `progress` is called now and then, on this thread: to a path several times a second, so that
-/// silence tells that this thread itself hangs in a call to the disk.
+/// Gets files; blocks until it is done. `progress` is called now and then, on this thread: with a path as destination
+/// several times a second, so that its silence shows that this thread hangs in a call to the disk.
 ///
 /// # Errors
-/// What ends the transfer as a whole. That single files failed is told in the [`Summary`].
+/// The transfer failed as a whole. Failures of single files are in the [`Summary`].
 pub fn get(
     options: GetOptions,
     progress: &mut dyn FnMut(Progress),
@@ -174,7 +176,7 @@ pub fn get(
     let GetOptions { connect, source, destination, verify, compress, chunk_bytes, window_bytes, durable } = options;
     let in_order = matches!(destination, Destination::Writer(_));
     if in_order && matches!(source, Source::Glob(_)) {
-        let message = "a pattern, where a single file is needed".to_owned();
+        let message = "a pattern was given where a single file is needed".to_owned();
         return Err(TransferError::Unmet { code: ErrorCode::NotAFile, message }.into());
     }
     let verify = verify && !matches!(destination, Destination::Discard);
@@ -189,12 +191,17 @@ pub fn get(
         idle_timeout: connect.idle_timeout,
         in_order,
     };
+    let (sink, path) = match destination {
+        Destination::Path(path) => (Sink::Unopened, path),
+        Destination::Writer(output) => (Sink::Writer(Box::new(OrderedWriter::new(output, cancel.clone()))), None),
+        Destination::Discard => (Sink::Discard, None),
+    };
     let driver = Driver {
         connection: Connection::open(&connect, cancel)?,
         transfer: Transfer::new(transfer, begun),
-        sink: Sink::Unknown,
+        sink,
         source,
-        destination: Some(destination),
+        path,
         disk: DiskOptions { durable, verify, workers: workers(), fresh: false, made: false },
         connect,
         ever_connected: false,
@@ -207,20 +214,20 @@ pub fn get(
     driver.run(begun, progress, cancel)
 }
 
-/// Twice as many as there are cores. A leaf's bytes all go to one worker: with no more workers than cores, whenever one waits, for a
-/// core or for its turn to write to the file, leaves wait for it and a core has nothing to do.
+/// Twice as many as there are cores. All bytes of a leaf go to one worker: with no more workers than cores, leaves
+/// would wait for a worker that waits for a core or for its turn to write to the file, and a core would be idle.
 fn workers() -> usize {
     std::thread::available_parallelism().map_or(WORKERS_MIN, |cores| (2 * cores.get()).clamp(WORKERS_MIN, WORKERS_MAX))
 }
 
-/// Whoever follows the progress, told of it now and then.
-struct Told<'a> {
+/// Reports progress, at most every [`PROGRESS_INTERVAL`].
+struct ProgressReporter<'a> {
     progress: &'a mut dyn FnMut(Progress),
     last: Instant,
 }
 
-impl Told<'_> {
-    fn tell(&mut self, transfer: &Transfer, now: Instant) {
+impl ProgressReporter<'_> {
+    fn report(&mut self, transfer: &Transfer, now: Instant) {
         if now.duration_since(self.last) >= PROGRESS_INTERVAL {
             self.last = now;
             (self.progress)(transfer.progress());
@@ -233,8 +240,8 @@ struct Driver {
     transfer: Transfer,
     sink: Sink,
     source: Source,
-    /// Taken when it is opened.
-    destination: Option<Destination>,
+    /// The destination, if it is a path.
+    path: Option<PathBuf>,
     disk: DiskOptions,
     connect: ConnectOptions,
     ever_connected: bool,
@@ -242,7 +249,7 @@ struct Driver {
     last_reason: Option<String>,
     warnings: Vec<String>,
     warned: u64,
-    /// At the last look.
+    /// What [`Sink::pieces_read`] was when it was last looked at.
     pieces_read: u64,
     finished: bool,
 }
@@ -254,15 +261,15 @@ impl Driver {
         progress: &mut dyn FnMut(Progress),
         cancel: &CancelHandle,
     ) -> Result<Summary, GetError> {
-        let mut progress = Told { progress, last: begun };
+        let mut progress = ProgressReporter { progress, last: begun };
         while !self.finished {
             if cancel.is_cancelled() {
                 self.transfer.cancel();
             }
-            self.outputs(cancel)?;
+            self.outputs()?;
             self.sink.flush();
             let now = Instant::now();
-            progress.tell(&self.transfer, now);
+            progress.report(&self.transfer, now);
             if self.finished {
                 break;
             }
@@ -270,26 +277,26 @@ impl Driver {
                 let reason = self.last_reason.take().unwrap_or_else(|| "no answer".to_owned());
                 return Err(GetError::Connect { endpoint: self.connect.endpoint.to_string(), reason });
             }
-            let timeout = self.transfer.deadline().saturating_duration_since(now).min(TURN_MAX);
-            self.connection.turn(timeout)?;
-            while let Some(happened) = self.connection.next() {
-                self.happened(happened, cancel)?;
-                self.let_the_disk_keep_up(&mut progress, cancel)?;
+            let timeout = self.transfer.deadline().saturating_duration_since(now).min(POLL_MAX);
+            self.connection.poll(timeout)?;
+            while let Some(event) = self.connection.next() {
+                self.connection_event(event)?;
+                self.wait_for_disk(&mut progress, cancel)?;
             }
-            self.reports(cancel)?;
+            self.reports()?;
             self.tick(Instant::now());
         }
         (progress.progress)(self.transfer.progress());
         self.connection.close();
         let (totals, failure) = self.transfer.into_outcome();
-        // The workers finish what they have before the summary says that it is over. Whoever interrupts doesn't wait for a disk that
-        // does nothing, and who has waited for long enough already doesn't either.
+        // The workers finish what they have before the summary says that it is over. An interrupted transfer doesn't
+        // wait for a disk that does nothing, nor does one that has waited for long enough already.
         let idle_timeout = self.connect.idle_timeout;
-        let patience = match failure {
-            Some(TransferError::Cancelled | TransferError::Stalled { .. }) => ENDING.min(idle_timeout),
+        let timeout = match failure {
+            Some(TransferError::Cancelled | TransferError::Stalled { .. }) => FAILED_DISK_TIMEOUT.min(idle_timeout),
             _ => idle_timeout,
         };
-        if let Err(place) = self.sink.end(patience)
+        if let Err(place) = self.sink.end(timeout)
             && matches!(failure, None | Some(TransferError::Stalled { .. }))
         {
             return Err(GetError::Hangs { place, seconds: idle_timeout.as_secs() });
@@ -307,31 +314,31 @@ impl Driver {
         }
     }
 
-    fn happened(&mut self, happened: Happened, cancel: &CancelHandle) -> Result<(), GetError> {
-        match happened {
-            Happened::Up => {
+    fn connection_event(&mut self, event: ConnectionEvent) -> Result<(), GetError> {
+        match event {
+            ConnectionEvent::Connected => {
                 self.ever_connected = true;
                 self.transfer.connected();
             }
-            Happened::Down { reason } => {
+            ConnectionEvent::Lost { reason } => {
                 tracing::info!(%reason, "the connection is lost");
                 self.last_reason = Some(reason);
                 self.transfer.disconnected();
             }
-            Happened::Failed { reason } => {
+            ConnectionEvent::Failed { reason } => {
                 tracing::debug!(%reason, "cannot connect");
                 self.last_reason = Some(reason);
             }
-            Happened::Refused { .. } if self.transfer.is_whole() => self.transfer.cancel(),
-            Happened::Refused { reason } => return Err(self.connect.refused(reason)),
-            Happened::Inbound(inbound) => self.transfer.inbound(inbound, Instant::now()),
-            Happened::Arriving => self.transfer.arriving(Instant::now()),
-            Happened::Broken(error) => self.transfer.broken_wire(&error),
+            ConnectionEvent::Refused { .. } if self.transfer.is_whole() => self.transfer.cancel(),
+            ConnectionEvent::Refused { reason } => return Err(self.connect.refused(reason)),
+            ConnectionEvent::Inbound(inbound) => self.transfer.inbound(inbound, Instant::now()),
+            ConnectionEvent::Arriving => self.transfer.arriving(Instant::now()),
+            ConnectionEvent::ProtocolError(error) => self.transfer.broken_wire(&error),
         }
-        self.outputs(cancel)
+        self.outputs()
     }
 
-    fn outputs(&mut self, cancel: &CancelHandle) -> Result<(), GetError> {
+    fn outputs(&mut self) -> Result<(), GetError> {
         while let Some(output) = self.transfer.next_output() {
             match output {
                 Output::Send(request) => self.connection.send(&request),
@@ -340,7 +347,7 @@ impl Driver {
                         self.transfer.disk(report, Instant::now());
                     }
                 }
-                Output::OpenDestination { base, name, dir } => self.open_destination(base, name, dir, cancel)?,
+                Output::OpenDestination { base, name, dir } => self.open_destination(base, name, dir)?,
                 Output::Warn(text) => {
                     tracing::warn!("{text}");
                     self.warned += 1;
@@ -354,30 +361,30 @@ impl Driver {
         Ok(())
     }
 
-    fn reports(&mut self, cancel: &CancelHandle) -> Result<(), GetError> {
+    fn reports(&mut self) -> Result<(), GetError> {
         while let Some(report) = self.sink.next_report() {
             self.transfer.disk(report, Instant::now());
-            self.outputs(cancel)?;
+            self.outputs()?;
         }
         Ok(())
     }
 
-    /// Back-pressure: while too much waits in memory for the disk, nothing is taken from the wire.
-    fn let_the_disk_keep_up(&mut self, progress: &mut Told<'_>, cancel: &CancelHandle) -> Result<(), GetError> {
+    /// Back-pressure: while too much is queued for the disk, nothing is read from the connection.
+    fn wait_for_disk(&mut self, progress: &mut ProgressReporter<'_>, cancel: &CancelHandle) -> Result<(), GetError> {
         while self.sink.is_over(DISK_QUEUE_BYTES_MAX) && !cancel.is_cancelled() && !self.finished {
-            if let Some(report) = self.sink.wait_while_over(DISK_QUEUE_BYTES_MAX, TURN_MAX) {
+            if let Some(report) = self.sink.wait_while_over(DISK_QUEUE_BYTES_MAX, POLL_MAX) {
                 self.transfer.disk(report, Instant::now());
-                self.outputs(cancel)?;
+                self.outputs()?;
             }
             let now = Instant::now();
-            progress.tell(&self.transfer, now);
+            progress.report(&self.transfer, now);
             self.tick(now);
-            self.outputs(cancel)?;
+            self.outputs()?;
         }
         Ok(())
     }
 
-    /// Looks whether too little has happened for too long. Reading a large file that is here already tells nothing until it is over.
+    /// Checks for timeouts. Reading a large existing file shows no progress until it is over.
     fn tick(&mut self, now: Instant) {
         let pieces_read = self.sink.pieces_read();
         if std::mem::replace(&mut self.pieces_read, pieces_read) != pieces_read {
@@ -386,28 +393,13 @@ impl Driver {
         self.transfer.tick(now);
     }
 
-    fn open_destination(
-        &mut self,
-        base: Base,
-        name: Option<RelPath>,
-        dir: Option<DirStat>,
-        cancel: &CancelHandle,
-    ) -> Result<(), GetError> {
-        let path = match self.destination.take() {
-            Some(Destination::Path(path)) => path,
-            other => {
-                self.sink = match other {
-                    Some(Destination::Writer(output)) => {
-                        Sink::Writer(Box::new(OrderedWriter::new(output, cancel.clone())))
-                    }
-                    _ => Sink::Discard,
-                };
-                let placement = name.map_or(Placement::Below, Placement::As);
-                self.transfer.destination(placement, true);
-                return Ok(());
-            }
-        };
-        let place = place(base, name, dir, &self.source, path.as_deref(), self.disk.durable)?;
+    fn open_destination(&mut self, base: Base, name: Option<RelPath>, dir: Option<DirStat>) -> Result<(), GetError> {
+        if !matches!(self.sink, Sink::Unopened) {
+            let placement = name.map_or(Placement::Below, Placement::As);
+            self.transfer.destination(placement, true);
+            return Ok(());
+        }
+        let place = place(base, name, dir, &self.source, self.path.as_deref(), self.disk.durable)?;
         let waker = self.connection.waker();
         (self.disk.fresh, self.disk.made) = (place.fresh, place.made);
         let disk = Disk::start(&place.dir, self.disk, move || waker.wake())

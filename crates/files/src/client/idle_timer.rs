@@ -1,16 +1,17 @@
-//! Since when nothing has happened.
+//! The time since which nothing has happened.
 //!
-//! Bytes of a message that isn't whole count, as over a slow link one may take minutes; but only as long as it isn't known that they
-//! come to nothing. A server that says what this side doesn't know, however often, doesn't keep it waiting for ever.
+//! Bytes of an incomplete message count, as one may take minutes over a slow link, but only until the message turns
+//! out to be of no use: a server that says what this side doesn't know, however often, isn't waited for without end.
 
 use std::time::Instant;
 
 use crate::protocol::control::Reply;
 
+/// Measures how long nothing has happened.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IdleTimer {
     since: Instant,
-    /// What that was before bytes came of a message that isn't whole.
+    /// The time before bytes of an incomplete message arrived.
     before: Option<Instant>,
 }
 
@@ -28,20 +29,20 @@ impl IdleTimer {
         *self = Self::new(self.since.max(now));
     }
 
-    /// Bytes came of something that isn't whole.
+    /// Bytes of an incomplete message arrived.
     pub(super) fn arriving(&mut self, now: Instant) {
         self.before.get_or_insert(self.since);
         self.since = self.since.max(now);
     }
 
-    /// It is whole, and nothing came of it.
-    pub(super) fn came_to_nothing(&mut self) {
+    /// The message is complete, and of no use: its bytes don't count.
+    pub(super) fn was_of_no_use(&mut self) {
         self.since = self.before.take().unwrap_or(self.since);
     }
 }
 
 /// Whether a reply is of no use to anybody who doesn't wait for just this one.
-pub(super) fn tells_nothing(reply: &Reply) -> bool {
+pub(super) fn is_of_no_use(reply: &Reply) -> bool {
     match reply {
         Reply::Unknown | Reply::Hello(_) | Reply::Cancelled(_) => true,
         Reply::Files(files) => files.files.is_empty(),
@@ -55,20 +56,20 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn what_comes_to_nothing_is_forgotten_and_no_more() {
+    fn only_bytes_of_useless_messages_are_forgotten() {
         let at = |begin: Instant, seconds| begin + Duration::from_secs(seconds);
         let begin = Instant::now();
-        let mut waiting = IdleTimer::new(begin);
-        waiting.arriving(at(begin, 1));
-        waiting.arriving(at(begin, 2));
-        assert_eq!(waiting.since(), at(begin, 2));
-        waiting.came_to_nothing();
-        assert_eq!(waiting.since(), begin);
-        waiting.came_to_nothing();
-        assert_eq!(waiting.since(), begin);
-        waiting.arriving(at(begin, 3));
-        waiting.progressed(at(begin, 4));
-        waiting.came_to_nothing();
-        assert_eq!(waiting.since(), at(begin, 4));
+        let mut idle = IdleTimer::new(begin);
+        idle.arriving(at(begin, 1));
+        idle.arriving(at(begin, 2));
+        assert_eq!(idle.since(), at(begin, 2));
+        idle.was_of_no_use();
+        assert_eq!(idle.since(), begin);
+        idle.was_of_no_use();
+        assert_eq!(idle.since(), begin);
+        idle.arriving(at(begin, 3));
+        idle.progressed(at(begin, 4));
+        idle.was_of_no_use();
+        assert_eq!(idle.since(), at(begin, 4));
     }
 }

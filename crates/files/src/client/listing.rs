@@ -1,40 +1,41 @@
-//! Listing what a server has, without getting it.
+//! Lists what a server has, without fetching it.
 //!
-//! A server that hashes says nothing before it is through with a file, however large. So where digests are wanted, it is first asked for
-//! a listing without them, which tells how long that may take.
+//! A server that hashes says nothing before it has hashed a file, however large. For a listing with digests it is
+//! therefore first asked for one without them, which tells how long that may take.
 
 use std::time::{Duration, Instant};
 
 use super::assembler::Inbound;
-use super::connection::{CancelHandle, ConnectOptions, Connection, Happened};
+use super::connection::{CancelHandle, ConnectOptions, Connection, ConnectionEvent};
 use super::get::GetError;
 use super::idle_timer::IdleTimer;
 use super::transfer::{HASH_BYTES_PER_SECOND_MIN, LISTING_BUSY_WAIT, TransferError};
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{Base, EntryKind, ListEntry, ListPage, ListRequest, ListTarget, Reply, Request};
 
-/// Bytes that a server may hash for a page beside its last file.
+/// Bytes that a server may hash for a page, beside its last file.
 const PAGE_HASHED_BYTES: u64 = 1 << 30;
 
-/// What to list.
+/// Options of a listing.
 #[derive(Clone, Debug)]
 pub struct ListOptions {
     /// The server.
     pub connect: ConnectOptions,
-    /// A path or a pattern there.
+    /// A path or a pattern on the server.
     pub target: ListTarget,
-    /// With all that is below directories.
+    /// Include what is below directories.
     pub recursive: bool,
-    /// With digests, which may take the server time.
+    /// Include digests, for which the server may have to hash.
     pub digest: bool,
 }
 
-/// Lists; `take` is called with every entry in the server's order, and what the listed path is comes back.
+/// Lists a path: calls `take` with every entry in the server's order, and returns what the path is.
 ///
 /// Paths and texts in the entries are the server's: escape them before they reach a terminal.
 ///
 /// # Errors
-/// No connection, a cut one (a listing is not resumed), a refusal, or nothing for too long.
+/// There is no connection, it was lost (a listing isn't resumed), the server refused, or nothing happened for too
+/// long.
 pub fn list(
     options: &ListOptions,
     take: &mut dyn FnMut(ListEntry) -> Result<(), std::io::Error>,
@@ -55,15 +56,15 @@ fn run(
     let mut listing = Listing::new(options);
     let unreachable = |reason: String| GetError::Connect { endpoint: options.connect.endpoint.to_string(), reason };
     let (mut connected, mut last_reason) = (false, "no answer".to_owned());
-    let mut waiting = IdleTimer::new(Instant::now());
-    // Until when it isn't asked for again, since the server has no room for it.
+    let mut idle = IdleTimer::new(Instant::now());
+    // When it is requested again, as the server has no room for it.
     let mut busy: Option<(Instant, TransferError)> = None;
-    // What was told can't be taken back: such a listing isn't begun again.
-    let mut is_told = false;
+    // Entries were handed over, which can't be taken back: such a listing isn't requested again.
+    let mut is_handed_over = false;
     loop {
         let limit = if connected { options.connect.idle_timeout } else { options.connect.connect_timeout };
-        let limit = limit.saturating_add(listing.patience());
-        let left = limit.saturating_sub(waiting.since().elapsed());
+        let limit = limit.saturating_add(listing.extra_timeout());
+        let left = limit.saturating_sub(idle.since().elapsed());
         if cancel.is_cancelled() {
             connection.send(&Request::Cancel { id: listing.id });
             return Err(TransferError::Cancelled.into());
@@ -83,36 +84,36 @@ fn run(
             connection.send(&listing.request());
         }
         let rest = busy.as_ref().map_or(left, |(until, _)| until.saturating_duration_since(Instant::now()));
-        connection.turn(left.min(rest))?;
-        while let Some(happened) = connection.next() {
-            match happened {
-                Happened::Up => {
+        connection.poll(left.min(rest))?;
+        while let Some(event) = connection.next() {
+            match event {
+                ConnectionEvent::Connected => {
                     connected = true;
-                    waiting.progressed(Instant::now());
+                    idle.progressed(Instant::now());
                     connection.send(&listing.request());
                 }
-                Happened::Down { reason } => return Err(unreachable(reason)),
-                Happened::Failed { reason } => last_reason = reason,
-                Happened::Refused { reason } => return Err(options.connect.refused(reason)),
-                Happened::Broken(error) => return Err(TransferError::from(error).into()),
-                Happened::Arriving => waiting.arriving(Instant::now()),
-                Happened::Inbound(inbound) => {
+                ConnectionEvent::Lost { reason } => return Err(unreachable(reason)),
+                ConnectionEvent::Failed { reason } => last_reason = reason,
+                ConnectionEvent::Refused { reason } => return Err(options.connect.refused(reason)),
+                ConnectionEvent::ProtocolError(error) => return Err(TransferError::from(error).into()),
+                ConnectionEvent::Arriving => idle.arriving(Instant::now()),
+                ConnectionEvent::Inbound(inbound) => {
                     let page = match listing.page_of(inbound) {
                         Ok(page) => page,
-                        Err(error @ TransferError::Refused { code: ErrorCode::Busy, .. }) if !is_told => {
+                        Err(error @ TransferError::Refused { code: ErrorCode::Busy, .. }) if !is_handed_over => {
                             busy = Some((Instant::now() + LISTING_BUSY_WAIT, error));
                             None
                         }
                         Err(error) => return Err(error.into()),
                     };
                     let Some(page) = page else {
-                        waiting.came_to_nothing();
+                        idle.was_of_no_use();
                         continue;
                     };
-                    waiting.progressed(Instant::now());
+                    idle.progressed(Instant::now());
                     let (base, is_over) = (page.base, !page.more && !listing.is_survey());
                     let (entries, next) = listing.take(page);
-                    is_told |= !entries.is_empty();
+                    is_handed_over |= !entries.is_empty();
                     entries.into_iter().try_for_each(&mut *take)?;
                     if is_over {
                         return Ok(base);
@@ -124,15 +125,15 @@ fn run(
     }
 }
 
-/// What is asked of the server, and what it may take.
+/// A listing, and how long the server may take for it.
 #[derive(Debug)]
 struct Listing<'a> {
     options: &'a ListOptions,
-    /// Of the request under way.
+    /// The open request.
     id: u32,
-    /// The first one, without digests.
+    /// The first listing, without digests.
     surveying: bool,
-    /// Bytes of the largest file that it told of.
+    /// Bytes of the largest file that was listed.
     largest: u64,
 }
 
@@ -151,15 +152,16 @@ impl<'a> Listing<'a> {
         Request::List(ListRequest { id: self.id, target, recursive, digest })
     }
 
-    /// How much longer a server may be silent: it hashes one page at most, which ends with its largest file.
-    fn patience(&self) -> Duration {
+    /// How much longer than usual the server may be silent: it hashes at most one page, which ends with its largest
+    /// file.
+    fn extra_timeout(&self) -> Duration {
         if self.surveying || !self.options.digest {
             return Duration::ZERO;
         }
         Duration::from_secs(self.largest.saturating_add(PAGE_HASHED_BYTES) / HASH_BYTES_PER_SECOND_MIN)
     }
 
-    /// The entries of a page that are to be told, and what to ask for next if it isn't the last one.
+    /// The entries of a page that are handed over, and the next request unless it was the last page.
     fn take(&mut self, page: ListPage) -> (Vec<ListEntry>, Request) {
         if !self.surveying {
             return (page.entries, Request::More { id: self.id });
@@ -175,11 +177,11 @@ impl<'a> Listing<'a> {
 
     fn page_of(&self, inbound: Inbound) -> Result<Option<ListPage>, TransferError> {
         let Inbound::Control { json, .. } = inbound else {
-            return Err(TransferError::Protocol("data, where a listing was asked for".to_owned()));
+            return Err(TransferError::Protocol("data, although a listing was requested".to_owned()));
         };
         match Reply::decode(&json)? {
             Reply::List(page) if page.id != self.id || (page.more && page.entries.is_empty()) => {
-                Err(TransferError::Protocol("a page that was not asked for, or an empty one".to_owned()))
+                Err(TransferError::Protocol("a page that wasn't requested, or an empty one".to_owned()))
             }
             Reply::List(page) => Ok(Some(page)),
             Reply::Error(error) => Err(TransferError::Refused { code: error.code, message: error.message }),
@@ -217,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_hashes_for_a_listing_may_be_silent() {
+    fn server_may_be_silent_while_it_hashes_for_a_listing() {
         let options = options(true);
         let mut listing = Listing::new(&options);
         let given = |listing: &mut Listing<'_>, inbound| {
@@ -227,23 +229,23 @@ mod tests {
         };
         let Request::List(survey) = listing.request() else { panic!("no listing") };
         assert!(!survey.digest && survey.recursive);
-        assert_eq!(listing.patience(), Duration::ZERO);
+        assert_eq!(listing.extra_timeout(), Duration::ZERO);
         assert_eq!(given(&mut listing, page(1, "large", EntryKind::File, true)), (0, Request::More { id: 1 }));
-        // Something that is said to be large and isn't hashed.
+        // Said to be large, and not hashed.
         let (told, next) = given(&mut listing, page(1, "other", EntryKind::Other, false));
         assert_eq!((told, &next), (0, &Request::List(ListRequest { id: 2, digest: true, ..survey })));
-        assert_eq!(listing.patience().as_secs(), (SIZE + (1 << 30)) / (200 << 20));
+        assert_eq!(listing.extra_timeout().as_secs(), (SIZE + (1 << 30)) / (200 << 20));
         assert!(listing.page_of(page(1, "late", EntryKind::File, false)).is_err());
         assert_eq!(given(&mut listing, page(2, "large", EntryKind::File, true)), (1, Request::More { id: 2 }));
         assert!(!listing.is_survey());
     }
 
     #[test]
-    fn what_is_not_hashed_takes_no_longer_and_is_asked_for_once() {
+    fn listing_without_digests_is_requested_once_and_gets_no_extra_time() {
         let options = options(false);
         let mut listing = Listing::new(&options);
         let page = listing.page_of(page(1, "large", EntryKind::File, true)).unwrap().unwrap();
         assert!(!listing.is_survey() && listing.take(page).0.len() == 1);
-        assert_eq!(listing.patience(), Duration::ZERO);
+        assert_eq!(listing.extra_timeout(), Duration::ZERO);
     }
 }

@@ -1,7 +1,7 @@
-//! The receiver: a client that gets files and trees from a server, checks them, and puts them in place.
+//! The client: gets files and trees from a server, verifies them, and installs them.
 //!
-//! [`transfer`] decides, without touching anything; `disk` hashes, writes and installs; `connection` is the wire. [`get()`] puts
-//! them together: one thread for the wire and the decisions, a few for the disk.
+//! [`transfer`] decides, without I/O; `disk` hashes, writes and installs; `connection` is the wire. [`get()`] joins
+//! them: one thread for the wire and the decisions, a few for the disk.
 
 pub mod assembler;
 mod connection;

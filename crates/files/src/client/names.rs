@@ -1,15 +1,15 @@
-//! Names on the receiver's side: of partial files, of what a pattern matches, of where links point.
+//! Names at the destination: of partial files, of what a pattern matches, and the targets of links.
 
 use crate::path::RelPath;
 
 const PREFIX: &[u8] = b".tow-";
 const PART_SUFFIX: &[u8] = b".part";
 const STATE_SUFFIX: &[u8] = b".state";
-/// Hex digits of the name's hash in the name of a partial file.
+/// Hex digits of the hash in the name of a partial file.
 const HASH_DIGITS: usize = 16;
 
-/// The names of the partial file and of its state, beside a file of this name: `.tow-<16 hex digits of the BLAKE3 of the
-/// name>.part` and `.state`. A hash, since the name itself may be as long as names can be.
+/// The names of the partial file and of its state for a file of this name: `.tow-<16 hex digits of the BLAKE3 of the
+/// name>.part` and `.state`, beside it. A hash, since the name itself may be as long as names can be.
 pub fn partial_names(name: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let hash = blake3::hash(name).to_hex();
     let stem = [PREFIX, hash.as_bytes().get(..HASH_DIGITS).unwrap_or_default()].concat();
@@ -32,8 +32,8 @@ pub fn glob_base(glob: &str) -> RelPath {
     RelPath::new(base.join("/")).unwrap_or_default()
 }
 
-/// Whether a symbolic link at `local` that points to `target` stays below the destination, going by names alone. They tell only of `..`
-/// before all other names, from the link's own directory: behind another name, which may be a link itself, it leads to who knows where.
+/// Whether a symbolic link at `local` that points to `target` stays below the destination, by names alone. `..` counts
+/// only before all other names: after another name, which may be a link itself, nothing is known of where it leads.
 pub fn link_stays_inside(local: &RelPath, target: &[u8]) -> bool {
     if target.is_empty() || target.starts_with(b"/") || target.contains(&0) {
         return false;
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn partial_files_are_recognized_and_fit() {
+    fn names_of_partial_files_are_recognized_and_fit() {
         let (part, state) = partial_names(&[b'x'; 255]);
         assert!(is_reserved(&part) && is_reserved(&state) && part.len() < 255);
         assert_ne!(partial_names(b"a"), partial_names(b"b"));
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_lead_out_are_told() {
+    fn links_that_lead_out_are_recognized() {
         for (local, target) in [
             ("l", "x"),
             ("l", "a/b"),

@@ -9,8 +9,8 @@ use super::transfer::{DiskCommand, DiskReport, Found, SmallOutcome};
 
 /// What carries out disk commands.
 pub(super) enum Sink {
-    /// The destination isn't known yet.
-    Unknown,
+    /// A directory that isn't known yet.
+    Unopened,
     /// A directory. Its workers report later.
     Disk(Box<Disk>),
     /// An output that a single file is written to.
@@ -26,7 +26,7 @@ impl Sink {
     /// The output failed.
     pub(super) fn command(&mut self, command: DiskCommand) -> io::Result<Option<DiskReport>> {
         match self {
-            Self::Unknown => Ok(None),
+            Self::Unopened => Ok(None),
             Self::Disk(disk) => {
                 disk.command(command);
                 Ok(None)
@@ -47,7 +47,7 @@ impl Sink {
     pub(super) fn next_report(&mut self) -> Option<DiskReport> {
         match self {
             Self::Disk(disk) => disk.next_report(),
-            Self::Unknown | Self::Writer(_) | Self::Discard => None,
+            Self::Unopened | Self::Writer(_) | Self::Discard => None,
         }
     }
 
@@ -55,7 +55,7 @@ impl Sink {
     pub(super) fn pieces_read(&self) -> u64 {
         match self {
             Self::Disk(disk) => disk.pieces_read(),
-            Self::Unknown | Self::Writer(_) | Self::Discard => 0,
+            Self::Unopened | Self::Writer(_) | Self::Discard => 0,
         }
     }
 
@@ -77,7 +77,7 @@ impl Sink {
     pub(super) fn end(self, timeout: Duration) -> Result<(), String> {
         match self {
             Self::Disk(disk) => disk.end(timeout),
-            Self::Unknown | Self::Writer(_) | Self::Discard => Ok(()),
+            Self::Unopened | Self::Writer(_) | Self::Discard => Ok(()),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Which bytes of a file are there: a set of ranges that merge as they touch.
+//! The bytes of a file that are there: a set of ranges that merge as they touch.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::protocol::control::Range;
 /// Bytes of a file, as ranges that neither overlap nor touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RangeSet {
-    /// From the first byte of a range to the one behind its last.
+    /// The end of each range, by its start.
     ends: BTreeMap<u64, u64>,
     total: u64,
 }
@@ -18,7 +18,7 @@ impl RangeSet {
         self.total
     }
 
-    /// Adds `offset..offset + length`; what of it is there already stays. Returns how many bytes are new.
+    /// Adds `offset..offset + length`; returns how many of these bytes are new.
     pub fn insert(&mut self, offset: u64, length: u64) -> u64 {
         let before = self.total;
         let (mut start, mut end) = (offset, offset.saturating_add(length));
@@ -40,7 +40,7 @@ impl RangeSet {
         self.total - before
     }
 
-    /// Removes `offset..offset + length`. Returns how many bytes were there.
+    /// Removes `offset..offset + length`; returns how many of these bytes were there.
     pub fn remove(&mut self, offset: u64, length: u64) -> u64 {
         let before = self.total;
         let (start, end) = (offset, offset.saturating_add(length));
@@ -65,7 +65,7 @@ impl RangeSet {
         before - self.total
     }
 
-    /// Removes all.
+    /// Removes all ranges.
     pub fn clear(&mut self) {
         self.ends.clear();
         self.total = 0;
@@ -76,7 +76,7 @@ impl RangeSet {
         size == 0 || self.ends.get(&0).is_some_and(|&end| end >= size)
     }
 
-    /// What is missing of `0..size`, ascending: at most `count_max` ranges.
+    /// The ranges of `0..size` that are missing, in ascending order: at most `count_max`.
     pub fn missing(&self, size: u64, count_max: usize) -> Vec<Range> {
         let mut missing = Vec::new();
         let mut at = 0;
@@ -104,7 +104,7 @@ mod tests {
     const SIZE: u64 = 64;
 
     proptest! {
-        /// Against the obvious: a flag for each byte.
+        /// Compared with the obvious: a flag for each byte.
         #[test]
         fn behaves_as_a_set_of_bytes(steps in proptest::collection::vec((any::<bool>(), 0..SIZE, 0..SIZE), 0..40)) {
             let mut set = RangeSet::default();
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn removing_nothing_splits_no_range() {
+    fn removing_an_empty_range_changes_nothing() {
         let mut set = RangeSet::default();
         set.insert(0, 10);
         assert_eq!(set.remove(5, 0), 0);

@@ -1,5 +1,5 @@
-//! Servers that lie, each written with a bare ROUTER. Whatever they say, nothing is written outside of the destination, and
-//! nothing wrong is installed.
+//! Hostile servers, each written with a bare ROUTER. Whatever they say, nothing is written outside of the destination,
+//! and nothing wrong is installed.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,7 @@ use towpath_sockets::{Endpoint, Event, Hub, HubOptions, Message, PeerId, SocketT
 
 use crate::support::*;
 
-/// A ROUTER in a thread that answers each request by what `answer` says.
+/// A ROUTER in a thread that answers each request by `answer`.
 struct HostileServer {
     endpoint: Endpoint,
     stop: Arc<AtomicBool>,
@@ -27,7 +27,7 @@ struct HostileServer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The messages that answer a request, each by its frames.
+/// The messages that answer a request, as frames.
 type Answer = Vec<Vec<Bytes>>;
 
 impl HostileServer {
@@ -35,7 +35,7 @@ impl HostileServer {
         Self::start_talking(answer, Duration::from_secs(1), Vec::new)
     }
 
-    /// Whoever has asked for something is told more each so often.
+    /// Sends more to a client that has requested something, at an interval.
     fn start_talking(
         mut answer: impl FnMut(Request) -> Answer + Send + 'static,
         each: Duration,
@@ -67,7 +67,7 @@ impl HostileServer {
 }
 
 fn send(hub: &mut Hub, peer: PeerId, frames: Vec<Bytes>) {
-    // The client may have had enough and gone.
+    // The client may be gone.
     let _ = hub.send(peer, frames.into_iter().collect::<Message>());
 }
 
@@ -128,7 +128,7 @@ fn data(id: u32, entry: DataEntry, body: &[u8]) -> Vec<Bytes> {
     vec![header.into(), Bytes::copy_from_slice(body)]
 }
 
-/// All of a fetch's files with this content, as an honest server would send it.
+/// The files of a fetch with this content, as an honest server would send them.
 fn honest(fetch: &FetchRequest, content: &[u8]) -> Answer {
     let count = u32::try_from(fetch.files.len()).unwrap();
     let files = (0..count).map(|n| metadata(n, content)).collect();
@@ -147,7 +147,7 @@ fn listing(entries: Vec<ListEntry>, content: &'static [u8]) -> HostileServer {
     })
 }
 
-/// What is there besides the destination itself.
+/// The names in a directory.
 fn names_in(directory: &Path) -> Vec<String> {
     let mut names: Vec<String> =
         fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -177,9 +177,9 @@ fn paths_that_lead_out_write_nothing_outside() {
     assert_eq!(names_in(&temp.path().join("destination")), ["good"]);
 }
 
-/// Each stays inside by its names, were they those of directories.
+/// Each stays inside by its names, if they were those of directories.
 #[test]
-fn no_link_leads_out_by_way_of_another() {
+fn links_do_not_lead_out_through_other_links() {
     let temp = tempfile::tempdir().unwrap();
     let destination = temp.path().join("destination");
     fs::write(temp.path().join("secret"), b"secret").unwrap();
@@ -212,7 +212,7 @@ fn no_link_leads_out_by_way_of_another() {
 }
 
 #[test]
-fn no_file_is_written_through_a_link() {
+fn files_are_not_written_through_links() {
     let temp = tempfile::tempdir().unwrap();
     let destination = temp.path().join("destination");
     fs::create_dir_all(temp.path().join("outside")).unwrap();
@@ -256,7 +256,7 @@ fn content_with_the_wrong_digest_is_never_installed() {
                 answer.push(reply(&Reply::Done { id: fetch.id }));
                 answer
             }
-            // Leaves of the wrong content: they do not merge to the digest.
+            // Leaves of other content: they don't merge to the digest.
             Request::Leaves(leaves) => {
                 let counts = LeavesReply { id: leaves.id, from: 0, count: 2, total: 2 };
                 let mut frames = reply(&Reply::Leaves(counts));
@@ -287,7 +287,7 @@ fn liar(answer: impl Fn(&FetchRequest) -> Answer + Send + 'static) -> HostileSer
 }
 
 #[test]
-fn lies_about_lengths_end_the_transfer() {
+fn wrong_lengths_end_the_transfer() {
     let raw = |mut bytes: Vec<u8>, at: usize, byte: u8| {
         bytes[at] = byte;
         Bytes::from(bytes)
@@ -314,7 +314,7 @@ fn lies_about_lengths_end_the_transfer() {
         let destination = tempfile::tempdir().unwrap();
         let server = liar(lie);
         let result = fetch(&server.endpoint, "", destination.path());
-        // What even ZMTP's own limits forbid ends the connection, time and again.
+        // What ZMTP's own limits forbid ends the connection, again and again.
         let refused =
             matches!(result, Err(GetError::Transfer(TransferError::Protocol(_) | TransferError::Breaking { .. })));
         assert!(refused, "{name}: {result:?}");
@@ -323,7 +323,7 @@ fn lies_about_lengths_end_the_transfer() {
 }
 
 #[test]
-fn a_file_too_large_for_any_disk_is_refused() {
+fn file_too_large_for_any_disk_is_refused() {
     let destination = tempfile::tempdir().unwrap();
     let server = HostileServer::start(|request| match request {
         Request::List(list) => vec![page(list.id, vec![entry("f", EntryKind::File, 1 << 62)])],
@@ -335,7 +335,7 @@ fn a_file_too_large_for_any_disk_is_refused() {
 }
 
 #[test]
-fn a_server_that_does_not_answer_is_given_up() {
+fn silent_server_stalls_the_transfer() {
     let destination = tempfile::tempdir().unwrap();
     let server = HostileServer::start(|_| Vec::new());
     let mut patient = options(&server.endpoint, path_source(""), destination.path());
@@ -345,7 +345,7 @@ fn a_server_that_does_not_answer_is_given_up() {
 }
 
 #[test]
-fn where_nobody_listens_is_told() {
+fn refused_connection_is_reported() {
     // Bound and never listening, so that nobody else gets it.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
@@ -382,7 +382,7 @@ fn set_user_id_bits_are_left_out() {
 }
 
 #[test]
-fn a_bomb_is_not_unpacked() {
+fn decompression_bomb_is_refused() {
     let destination = tempfile::tempdir().unwrap();
     let server = liar(|fetch| {
         let bomb = zstd::bulk::compress(&vec![0; 64 << 20], 3).unwrap();
@@ -396,7 +396,7 @@ fn a_bomb_is_not_unpacked() {
 }
 
 #[test]
-fn a_leaf_that_is_bad_once_is_sent_again_to_a_writer() {
+fn wrong_leaf_is_fetched_again_for_an_output() {
     const SIZE: usize = 3 * MIB + 9;
     let content = noise(SIZE, 1);
     let leaf_size = LeafSize::for_file(SIZE as u64);
@@ -445,7 +445,7 @@ fn a_leaf_that_is_bad_once_is_sent_again_to_a_writer() {
 }
 
 #[test]
-fn a_writer_never_gets_what_is_wrong() {
+fn wrong_content_never_reaches_an_output() {
     let server = HostileServer::start(|request| match request {
         Request::List(list) => {
             let entries = vec![entry("f", EntryKind::File, 4)];
@@ -477,16 +477,16 @@ fn a_writer_never_gets_what_is_wrong() {
     assert!(matches!(result, Err(GetError::Transfer(TransferError::Unmet { .. }))), "{result:?}");
 }
 
-/// It says what nobody understands, or what nobody asked, and never an answer.
+/// It sends what nobody understands or requested, and never an answer.
 #[test]
-fn a_server_that_talks_and_says_nothing_is_given_up() {
+fn server_that_sends_only_useless_messages_is_given_up() {
     let nonsense = Bytes::from_static(br#"{"re":"weather","is":"fine"}"#);
     let nonsense = vec![Bytes::from_static(b"TOW1"), nonsense];
     let cancelled = reply(&Reply::Cancelled(Cancelled { id: 9 }));
     for junk in [nonsense, cancelled] {
         let mut left = 400;
         let more = move || {
-            // In the end it breaks the protocol, so that a client that is still there has failed in another way.
+            // In the end it breaks the protocol, so that a client that is still there fails in another way.
             left -= 1;
             vec![if left > 0 { junk.clone() } else { vec![Bytes::from_static(b"?")] }]
         };
@@ -512,9 +512,9 @@ fn a_server_that_talks_and_says_nothing_is_given_up() {
     }
 }
 
-/// As a log that is written to all the time does.
+/// As a log that is always written to.
 #[test]
-fn a_file_that_changes_before_anything_is_written_is_asked_for_again() {
+fn file_that_changes_before_output_is_fetched_again() {
     let mut changes = 2;
     let server = HostileServer::start(move |request| match request {
         Request::List(list) => {
@@ -528,7 +528,7 @@ fn a_file_that_changes_before_anything_is_written_is_asked_for_again() {
             let answer = reply(&Reply::Files(FilesReply { id: fetch.id, files }));
             vec![answer, reply(&Reply::Done { id: fetch.id })]
         }
-        // What it says then is of no matter.
+        // What it says then doesn't matter.
         Request::Fetch(fetch) => {
             let (code, message) = (ErrorCode::NotFound, "it is gone".to_owned());
             vec![reply(&Reply::Error(ErrorReply { id: Some(fetch.id), code, message }))]
@@ -543,9 +543,10 @@ fn a_file_that_changes_before_anything_is_written_is_asked_for_again() {
     }
 }
 
-/// A server may find in the middle that a listing needs more room than there is. What was told by then isn't told again.
+/// A server may find in the middle that a listing needs more room than there is. Entries that were delivered aren't
+/// delivered again.
 #[test]
-fn a_listing_that_was_told_in_part_is_not_begun_again() {
+fn partly_delivered_listing_is_not_restarted() {
     let server = HostileServer::start(|request| match request {
         Request::List(ListRequest { id, .. }) => {
             let entries = vec![entry("f", EntryKind::File, 1)];

@@ -1,4 +1,4 @@
-//! Connections that are cut, servers that go and come back, partial files that were damaged.
+//! Connections that are cut, servers that restart, and damaged partial files.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use towpath_sockets::Endpoint;
 
 use crate::support::*;
 
-/// A relay in front of a server that cuts its first connections after so many bytes of the server's.
+/// A relay in front of a server that cuts its first connections after so many bytes from the server.
 fn cutting_proxy(server: &Endpoint, cuts: Vec<usize>) -> (Endpoint, Arc<AtomicUsize>) {
     let Endpoint::Tcp { host, port } = server.clone() else { panic!("tcp only") };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -50,7 +50,7 @@ fn relay(mut from: TcpStream, mut to: TcpStream, limit: usize) {
 }
 
 #[test]
-fn a_connection_that_is_cut_again_and_again_loses_little() {
+fn repeated_cuts_lose_little() {
     let (source, destination) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     write(&source.path().join("large"), &noise(12 * MIB + 5, 1));
     for index in 0..50 {
@@ -63,13 +63,13 @@ fn a_connection_that_is_cut_again_and_again_loses_little() {
     assert_eq!((summary.files, summary.failed, summary.verified), (51, 0, true), "{summary:?}");
     assert!(connections.load(Ordering::Acquire) > cuts.len());
     assert_eq!(describe(destination.path()), describe(source.path()));
-    // What was on its way when a connection went is sent again: the window at most, each time.
+    // What was in flight when a connection was cut is sent again: at most the window, each time.
     assert!(summary.received_bytes <= summary.bytes + cuts.iter().sum::<usize>() as u64, "{summary:?}");
 }
 
-/// Small files come many in a message, and a compressed piece is of no use before it is whole.
+/// Many small files share a message, and a compressed piece is of no use before it is complete.
 #[test]
-fn connections_that_break_early_still_bring_what_comes_in_one_piece() {
+fn connections_that_break_early_still_make_progress() {
     let source = tempfile::tempdir().unwrap();
     for index in 0..400 {
         write(&source.path().join(format!("small/{index}")), &noise(4096, index));
@@ -88,7 +88,7 @@ fn connections_that_break_early_still_bring_what_comes_in_one_piece() {
 }
 
 #[test]
-fn a_writer_gets_every_byte_once_however_often_the_connection_is_cut() {
+fn output_gets_every_byte_once_in_spite_of_cuts() {
     let source = tempfile::tempdir().unwrap();
     let content = noise(9 * MIB + 5, 12);
     write(&source.path().join("f"), &content);
@@ -109,7 +109,7 @@ fn a_writer_gets_every_byte_once_however_often_the_connection_is_cut() {
 }
 
 #[test]
-fn a_server_that_comes_back_is_found_again() {
+fn transfer_continues_when_the_server_is_back() {
     let (source, destination) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let endpoint = format!("ipc://{}", source.path().join("socket").display());
     write(&source.path().join("files/f"), &noise(24 * MIB, 2));
@@ -131,7 +131,7 @@ fn a_server_that_comes_back_is_found_again() {
     assert_eq!(describe(destination.path()), describe(&source.path().join("files")));
 }
 
-/// Gets a file until so much of it is there, and leaves the rest.
+/// Fetches a file until so much of it is there, and leaves the rest.
 fn interrupt(server: &Endpoint, source: &str, destination: &Path, bytes: u64) {
     let cancel = CancelHandle::new();
     let mut cancel_when_there = |progress: Progress| {
@@ -146,7 +146,7 @@ fn interrupt(server: &Endpoint, source: &str, destination: &Path, bytes: u64) {
 }
 
 #[test]
-fn a_state_with_a_torn_end_is_of_use() {
+fn state_with_a_torn_end_is_resumed() {
     let (source, destination) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     write(&source.path().join("f"), &noise(96 * MIB, 3));
     let server = TestServer::start(source.path());
@@ -162,7 +162,7 @@ fn a_state_with_a_torn_end_is_of_use() {
 }
 
 #[test]
-fn a_state_that_is_none_means_to_begin_anew() {
+fn invalid_state_starts_anew() {
     let (source, destination) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     write(&source.path().join("f"), &noise(96 * MIB, 4));
     let server = TestServer::start(source.path());
@@ -175,7 +175,7 @@ fn a_state_that_is_none_means_to_begin_anew() {
 }
 
 #[test]
-fn a_file_that_changed_meanwhile_is_begun_anew() {
+fn file_that_changed_meanwhile_is_fetched_anew() {
     let (source, destination) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     write(&source.path().join("f"), &noise(96 * MIB, 5));
     let server = TestServer::start(source.path());
@@ -187,7 +187,7 @@ fn a_file_that_changed_meanwhile_is_begun_anew() {
 }
 
 #[test]
-fn a_file_that_changed_and_looks_the_same_is_mended() {
+fn change_with_the_same_size_and_time_is_repaired() {
     let (source, destination) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let path = source.path().join("f");
     let mut content = noise(96 * MIB, 7);
@@ -204,7 +204,7 @@ fn a_file_that_changed_and_looks_the_same_is_mended() {
 }
 
 #[test]
-fn two_transfers_of_a_file_do_not_write_into_one_another() {
+fn concurrent_transfers_of_a_file_exclude_each_other() {
     let (source, destination) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     write(&source.path().join("f"), &noise(96 * MIB, 8));
     let server = TestServer::start(source.path());
@@ -225,7 +225,7 @@ fn two_transfers_of_a_file_do_not_write_into_one_another() {
 }
 
 #[test]
-fn giving_up_on_a_lost_server_says_so() {
+fn lost_server_is_reported() {
     let (source, destination) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     write(&source.path().join("f"), &noise(96 * MIB, 9));
     let mut server = Some(TestServer::start(source.path()));

@@ -1,4 +1,4 @@
-//! What people do: files, trees, patterns, again and again, from the real server.
+//! Ordinary use: files, trees and patterns, repeatedly, from the real server.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -14,7 +14,7 @@ use towpath_files::protocol::control::{Base, Compression, ListTarget};
 use crate::support::*;
 
 #[test]
-fn a_file_arrives_with_content_mode_and_time() {
+fn file_arrives_with_content_mode_and_time() {
     let (source, destination) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     for (name, size) in [("empty", 0), ("small", 100), ("medium", 300_000), ("leaf", MIB), ("large", 5 * MIB + 17)] {
         let path = source.path().join(name);
@@ -33,7 +33,7 @@ fn a_file_arrives_with_content_mode_and_time() {
 }
 
 #[test]
-fn a_tree_arrives_as_it_is() {
+fn tree_arrives_unchanged() {
     let (source, destination) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let root = source.path();
     for index in 0..300 {
@@ -78,7 +78,7 @@ fn sparse_files_keep_their_holes() {
 
 /// Hashing takes longer than anything else may.
 #[test]
-fn a_large_file_that_is_here_already_is_read_for_as_long_as_that_takes() {
+fn hashing_a_large_existing_file_is_no_stall() {
     let (source, destination) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     for (folder, time) in [(&source, 1_500_000_000), (&destination, 1_600_000_000)] {
         let path = folder.path().join("large");
@@ -98,7 +98,7 @@ fn a_large_file_that_is_here_already_is_read_for_as_long_as_that_takes() {
 }
 
 #[test]
-fn patterns_and_directories_go_into_the_destination() {
+fn matches_and_directories_go_into_the_destination() {
     let (source, destination) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     for name in ["src/a.c", "src/b.h", "src/deep/c.c", "doc/d.c"] {
         write(&source.path().join(name), name.as_bytes());
@@ -121,7 +121,7 @@ fn patterns_and_directories_go_into_the_destination() {
 }
 
 #[test]
-fn a_server_of_one_file_gives_that_file() {
+fn server_of_one_file_serves_it() {
     let (source, destination) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     write(&source.path().join("only.bin"), &noise(70_000, 5));
     let server = TestServer::start(&source.path().join("only.bin"));
@@ -131,7 +131,7 @@ fn a_server_of_one_file_gives_that_file() {
 }
 
 #[test]
-fn files_of_the_same_content_are_not_sent_again() {
+fn files_of_the_same_content_are_not_fetched_again() {
     let (source, destination) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (theirs, ours) = (source.path().join("f"), destination.path().join("f"));
     write(&theirs, &noise(2 * MIB, 6));
@@ -159,7 +159,7 @@ fn files_of_the_same_content_are_not_sent_again() {
 }
 
 #[test]
-fn compressed_and_in_odd_chunks() {
+fn compression_and_odd_chunk_sizes_work() {
     let source = tempfile::tempdir().unwrap();
     let text = b"all work and no play makes a dull file. ".repeat(100_000);
     write(&source.path().join("text"), &text);
@@ -177,7 +177,7 @@ fn compressed_and_in_odd_chunks() {
 }
 
 #[test]
-fn without_verifying_and_to_nowhere() {
+fn unverified_and_discarded_transfers_work() {
     let (source, destination) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     write(&source.path().join("d/large"), &noise(4 * MIB, 8));
     write(&source.path().join("d/small"), b"small");
@@ -194,7 +194,7 @@ fn without_verifying_and_to_nowhere() {
 }
 
 #[test]
-fn a_file_to_a_writer() {
+fn file_is_written_to_an_output() {
     let source = tempfile::tempdir().unwrap();
     for (name, size) in [("empty", 0), ("small", 100), ("leaf", MIB), ("large", 9 * MIB + 17)] {
         write(&source.path().join(name), &noise(size, 10));
@@ -220,7 +220,7 @@ fn a_file_to_a_writer() {
 }
 
 #[test]
-fn listing_tells_names_sizes_and_digests() {
+fn listing_has_names_sizes_and_digests() {
     let source = tempfile::tempdir().unwrap();
     write(&source.path().join("a/b"), b"content");
     let server = TestServer::start(source.path());
@@ -242,7 +242,7 @@ fn listing_tells_names_sizes_and_digests() {
 }
 
 #[test]
-fn cancelling_leaves_what_is_there_for_another_time() {
+fn cancelled_transfer_is_resumed() {
     let (source, destination) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     write(&source.path().join("f"), &noise(64 * MIB, 11));
     let server = TestServer::start(source.path());
@@ -265,7 +265,7 @@ fn cancelling_leaves_what_is_there_for_another_time() {
 }
 
 #[test]
-fn destinations_that_cannot_be_are_told() {
+fn impossible_destinations_are_reported() {
     let (source, destination) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     write(&source.path().join("f"), b"file");
     write(&source.path().join("d/f"), b"file");
@@ -281,7 +281,7 @@ fn destinations_that_cannot_be_are_told() {
 }
 
 #[test]
-fn types_that_changed_are_replaced() {
+fn entries_of_another_type_are_replaced() {
     let (source, destination) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (theirs, ours) = (source.path(), destination.path());
     write(&theirs.join("file-for-link"), b"1");

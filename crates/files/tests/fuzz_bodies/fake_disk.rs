@@ -1,4 +1,4 @@
-//! A disk in memory that does what it is told, and refuses to install what it was not shown to be right.
+//! A disk in memory that refuses to install what wasn't shown to be right.
 
 use std::collections::{HashMap, VecDeque};
 use towpath_files::client::transfer::{
@@ -19,7 +19,7 @@ struct Content {
 
 pub struct FakeDisk {
     verify: bool,
-    /// What is at the places of files, by turns.
+    /// What is found at the places of files, in turn.
     found: u8,
     inspected: u8,
     contents: HashMap<ContentKey, Content>,
@@ -103,7 +103,7 @@ impl FakeDisk {
         assert!(self.contents.insert(spec.content, content).is_none(), "a content is begun once");
     }
 
-    /// The leaves that became whole, and their values.
+    /// Writes: returns the leaves that this completed, and their values.
     fn write(
         &mut self,
         content: ContentKey,
@@ -129,7 +129,7 @@ impl FakeDisk {
             let (start, leaf_length) = content.leaves.range(leaf).expect("a leaf of the file");
             assert!((start..start + leaf_length).contains(&at), "bytes of another leaf");
             let now = end.min(start + leaf_length) - at;
-            // Bytes that start a leaf anew come when it was bad.
+            // Bytes that start a leaf anew come when it was wrong.
             let written = content.written.entry(leaf).or_default();
             if at == start {
                 *written = 0;
@@ -148,7 +148,7 @@ impl FakeDisk {
         Ok(whole)
     }
 
-    /// Nothing gets its name that is not what its digest says.
+    /// Checks that what is installed has its digest.
     fn check(&mut self, content: ContentKey) {
         let content = self.contents.remove(&content).expect("a content that was begun");
         if self.verify {

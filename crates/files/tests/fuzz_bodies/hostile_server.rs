@@ -1,6 +1,6 @@
-//! A server that says anything in any order, to a client whose disk is honest: the bytes are the server's script.
+//! A server that says anything in any order, to a client with an honest disk. The input bytes are the server's script.
 //!
-//! Most of its steps fit what the client asked for, or a run would end at its first message; each can be wrong in some way.
+//! Most steps fit what the client asked for, or a run would end at its first message; each can be wrong in some way.
 
 use super::fake_disk::{FakeDisk, LARGE};
 use bytes::Bytes;
@@ -137,7 +137,7 @@ impl Play {
     }
 
     fn list_page(&mut self, step: u8, operand: &mut impl FnMut() -> u8) {
-        // A page that nobody asked for ends the run, so it has to be wanted by the script.
+        // A page that nobody requested ends the run, so the script has to want it.
         let Some(id) = self.list.or((step & 0x40 != 0).then_some(7)) else { return };
         let mut entries = Vec::new();
         for _ in 0..(step >> 4) % 4 {
@@ -325,7 +325,7 @@ impl Play {
         }
     }
 
-    /// Takes what the client wants of the server and of the disk.
+    /// Takes what the client wants from the server and the disk.
     fn settle(&mut self) {
         while let Some(output) = self.transfer.next_output() {
             assert!(!self.over, "something after the end: {output:?}");
@@ -375,7 +375,7 @@ impl Play {
         self.settle();
     }
 
-    /// The server says no more: the client must come to an end, whatever state it is in.
+    /// The server is silent: the client must come to an end, whatever state it is in.
     fn finish(mut self) {
         for _ in 0..100_000 {
             match self.disk.next_report() {

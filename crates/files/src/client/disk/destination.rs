@@ -1,4 +1,4 @@
-//! Where files go: a directory that nothing done here can lead out of.
+//! The destination: a directory that nothing done here leads out of.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
@@ -13,22 +13,22 @@ use super::tree_lock::{Held, TreeLock};
 
 /// Mode of directories that are made, less the umask, until they get their own.
 const DIR_MODE: u32 = 0o777;
-/// What this process needs of a directory to write into it.
+/// Mode bits that this process needs to write into a directory.
 pub(in crate::client) const OWNER_MODE: u32 = 0o700;
 
 /// The destination of a transfer.
 #[derive(Debug)]
 pub(super) struct Destination {
     root: Root,
-    /// Where it is, for people.
+    /// Its path, for people.
     pub(super) place: String,
     /// Sync files before they get their names, and directories after.
     pub(super) durable: bool,
-    /// Partial files that inspecting found, until they are gone on with.
+    /// Partial files that were found by inspecting, until they are resumed.
     partials: Mutex<HashMap<RelPath, FileStat>>,
-    /// Directories whose names were synced, if they are to be.
+    /// Directories whose names were synced.
     synced: Mutex<HashSet<RelPath>>,
-    /// Where the destination of a tree is, if there is a lock to be had.
+    /// The lock of a tree, if there is one.
     tree_lock: Mutex<Option<TreeLock>>,
 }
 
@@ -49,19 +49,21 @@ impl Destination {
         })
     }
 
-    /// Keeps other transfers of the same tree away for as long as this is there.
+    /// Locks out other transfers of the same tree for as long as this exists.
     pub(super) fn lock_tree(&self, source: &Source) -> Result<(), String> {
         let Ok(dir) = self.root.open_dir(&RelPath::root()) else { return Ok(()) };
         match TreeLock::take(dir, source) {
             Ok(lock) => *self.tree_lock.lock().unwrap_or_else(PoisonError::into_inner) = lock,
             Err(Held(name)) => {
-                return Err(format!("another transfer of the same into it is under way: it holds {name}"));
+                return Err(format!(
+                    "another transfer of the same source into it is in progress: it holds the lock {name}"
+                ));
             }
         }
         Ok(())
     }
 
-    /// The directory that a file goes into, made if it is missing, and the file's name there.
+    /// The parent of a file, made if it is missing, and the file's name there.
     pub(super) fn parent_of(&self, local: &RelPath) -> Result<(Dir, Vec<u8>), DiskError> {
         let (parent, name) = local
             .split()
@@ -77,8 +79,8 @@ impl Destination {
         Ok(dir)
     }
 
-    /// Has the names of a directory and of those above it synced, whoever made them, if things are to be durable: nothing below them is
-    /// before.
+    /// Syncs the names of a directory and of those above it, whoever made them, if `durable`: nothing below them is
+    /// durable before.
     pub(super) fn sync_names(&self, path: &RelPath) -> Result<(), DiskError> {
         if !self.durable {
             return Ok(());
@@ -86,17 +88,17 @@ impl Destination {
         let synced = || self.synced.lock().unwrap_or_else(PoisonError::into_inner);
         let above = std::iter::successors(Some(path.clone()), RelPath::parent);
         let unsynced: Vec<RelPath> = above.take_while(|dir| !dir.is_root() && !synced().contains(dir)).collect();
-        // From the top, so that whatever is noted is durable all the way up.
+        // From the top, so that what is recorded is durable all the way up.
         for dir in unsynced.into_iter().rev() {
             let parent = self.root.open_dir(&dir.parent().unwrap_or_default());
             let done = parent.and_then(|parent| parent.sync());
-            done.map_err(|error| root_error("cannot sync the directory that its directory is in", &error))?;
+            done.map_err(|error| root_error("cannot sync the parent of its directory", &error))?;
             synced().insert(dir);
         }
         Ok(())
     }
 
-    /// A directory below, if it is there.
+    /// A directory below, if it exists.
     pub(super) fn existing_dir(&self, path: &RelPath) -> Result<Option<Dir>, RootError> {
         match self.root.open_dir(path) {
             Ok(dir) => Ok(Some(dir)),
@@ -115,9 +117,9 @@ impl Destination {
         Ok(())
     }
 
-    /// Makes a directory that can be written into, in place of a file or link that is there.
+    /// Creates a directory that can be written into, replacing a file or link.
     pub(super) fn make_dir(parent: &Dir, name: &[u8]) -> Result<(), DiskError> {
-        let failed = |error: RootError| root_error("cannot make the directory", &error);
+        let failed = |error: RootError| root_error("cannot create the directory", &error);
         match parent.create_dir(name, DIR_MODE) {
             // Mostly it is new.
             Err(RootError::Exists) => {}
@@ -141,9 +143,9 @@ impl Destination {
         parent.create_dir(name, DIR_MODE).map_err(failed)
     }
 
-    /// Gives the destination itself its time, and if it is to have one its mode: nothing more is written below it.
+    /// Sets the time of the destination itself, and its mode if it is to have one: nothing more is written below it.
     pub(super) fn finish(&self, mode: Option<u32>, modified: Timestamp) -> Result<(), DiskError> {
-        // What it holds is a file in here, and to remove it changes the time.
+        // The lock is a file in here, and removing it changes the time.
         drop(self.tree_lock.lock().unwrap_or_else(PoisonError::into_inner).take());
         let done = self.root.open_dir(&RelPath::root()).and_then(|dir| {
             if let Some(mode) = mode {
@@ -153,30 +155,30 @@ impl Destination {
             if self.durable { dir.sync() } else { Ok(()) }
         });
         match done {
-            // It was there before, and may be somebody else's.
+            // It existed, and may belong to somebody else.
             Err(error) if mode.is_none() => tracing::debug!(%error, "the destination keeps its time"),
             done => done.map_err(|error| root_error("cannot set mode and time", &error))?,
         }
         Ok(())
     }
 
-    /// A partial file that can be gone on with, as it was when inspecting found it.
+    /// Records a partial file that can be resumed, as it was found.
     pub(super) fn note_partial(&self, local: &RelPath, stat: FileStat) {
         self.partials.lock().unwrap_or_else(PoisonError::into_inner).insert(local.clone(), stat);
     }
 
-    /// What inspecting found, once.
+    /// Takes what was recorded of a partial file.
     pub(super) fn take_partial(&self, local: &RelPath) -> Option<FileStat> {
         self.partials.lock().unwrap_or_else(PoisonError::into_inner).remove(local)
     }
 
-    /// Bytes that are free for this process.
+    /// Free bytes for this process.
     pub(super) fn free_bytes(&self) -> Option<u64> {
         self.root.open_dir(&RelPath::root()).ok()?.free_bytes().ok()
     }
 }
 
-/// Devices, pipes and sockets stay, whatever is to have their name.
+/// Devices, pipes and sockets are never replaced.
 pub(super) fn check_in_the_way(existing: Option<&FileStat>) -> Result<(), DiskError> {
     match existing {
         Some(FileStat { kind: FileKind::Other, .. }) => Err(in_the_way("a device, pipe or socket of this name")),

@@ -1,4 +1,4 @@
-//! What is at the place of a file already: the file itself, or part of it from an earlier transfer.
+//! Inspects the place of a file: the file itself, or a partial file.
 
 use std::fs::File;
 use std::io;
@@ -21,7 +21,7 @@ use crate::root::{Dir, FileKind, FileStat, RootError};
 /// Bytes read at a time.
 const READ_BYTES: usize = 256 << 10;
 
-/// Says what is at the place of a file.
+/// Inspects the place of a file.
 pub(super) fn inspect(
     destination: &Destination,
     local: &RelPath,
@@ -29,9 +29,9 @@ pub(super) fn inspect(
     verify: bool,
     cancelled: &Cancelled,
 ) -> Result<Found, DiskError> {
-    let failed = |error: RootError| root_error("cannot look at its place", &error);
+    let failed = |error: RootError| root_error("cannot inspect its path", &error);
     let Some((parent, name)) = local.split() else { return Err(failed(RootError::NotAFile)) };
-    // Better said now than when all of the file is there: so it is with whatever else is in the way.
+    // Better an error now than when all of the file is here; the same for whatever else is in the way.
     let check_writable =
         || destination.check_writable(&parent).map_err(|error| root_error("cannot write into its directory", &error));
     let Some(dir) = destination.existing_dir(&parent).map_err(failed)? else {
@@ -40,7 +40,7 @@ pub(super) fn inspect(
     let existing = dir.existing(name).map_err(failed)?;
     match &existing {
         Some(stat) if stat.kind == FileKind::File && (stat.size, stat.modified) == (listed.size, listed.modified) => {
-            // Those that are installed from a partial file may have been so just before the transfer was killed.
+            // It may have been installed from a partial file just before its transfer was killed.
             if has_state(listed) {
                 clear_away(&dir, listed, name);
             }
@@ -67,13 +67,13 @@ pub(super) fn inspect(
     }
 }
 
-/// A file of one leaf is sent again as a whole.
+/// Whether partial files of it have a state. A file of one leaf is fetched again as a whole.
 fn has_state(listed: &Version) -> bool {
     listed.size > LEAF_BYTES_MIN
 }
 
-/// Removes what is left of an earlier transfer and is of no use, unless another one is writing it. Where the file arrives in one piece
-/// nothing else would. Of a state alone only those files are asked that may have one: there are many that haven't.
+/// Removes the leftovers of an earlier transfer, unless another one is writing them: nothing else would if the file
+/// arrives in one piece. A state alone is looked for only if such a file may have one, as most haven't.
 fn clear_away(dir: &Dir, listed: &Version, name: &[u8]) {
     let (part_name, state_name) = partial_names(name);
     let part = claim(dir, &part_name);
@@ -88,7 +88,7 @@ fn clear_away(dir: &Dir, listed: &Version, name: &[u8]) {
 fn remove(dir: &Dir, name: &[u8]) {
     match dir.remove_file(name) {
         Ok(()) | Err(RootError::NotFound) => {}
-        Err(error) => tracing::warn!(%error, "cannot remove what is left of a partial file"),
+        Err(error) => tracing::warn!(%error, "cannot remove leftovers of a partial file"),
     }
 }
 
@@ -96,19 +96,19 @@ fn is_empty_dir(dir: &Dir, name: &[u8]) -> bool {
     dir.open_dir(name).and_then(|dir| dir.entries(0)).is_ok_and(|entries| entries.is_empty())
 }
 
-/// The file has the right size: what it hashes to tells whether it has to be sent.
+/// Hashes a file of the right size: its digest tells whether it has to be fetched.
 fn same_size(dir: &Dir, name: &[u8], cancelled: &Cancelled) -> Result<Found, DiskError> {
     let Ok((file, before)) = dir.open_file(name) else { return Ok(Found::Nothing) };
     let mut hasher = blake3::Hasher::new();
     let whole = read_range(&file, 0, before.size, &mut PageBuffer::default(), |bytes| {
         hasher.update(bytes);
-        cancelled.check_behind_a_piece()
+        cancelled.count_piece()
     });
     let unchanged = FileStat::try_from(&file).is_ok_and(|after| after.same_content(&before));
     Ok(if whole.is_ok() && unchanged { Found::SameSize(Digest(*hasher.finalize().as_bytes())) } else { Found::Nothing })
 }
 
-/// What an earlier transfer left of this version of the file, and what its partial file is then.
+/// The partial file of this version, with its metadata.
 fn partial_of(
     dir: &Dir,
     local: &RelPath,
@@ -137,7 +137,8 @@ fn partial_of(
     if cut {
         Log::write(dir, &state_name, &state)?;
     }
-    // Written before a crash of the machine, cut off meanwhile, or never hashed: only what is hashed now can be trusted.
+    // Written before a crash of the machine, cut off meanwhile, or never hashed: only what is hashed now can be
+    // trusted.
     let trusted = header.boot == state::boot_id() && header.boot != [0; 16] && !may_be_cut(&header, &stat);
     if !trusted || (verify && !header.verified) {
         rehash(&file, &mut state, verify, cancelled).map_err(|error| io_error("cannot read a partial file", &error))?;
@@ -151,21 +152,22 @@ fn partial_of(
     Ok(Some((Partial { digest: state.digest, leaves: header.leaves, whole, tail }, stat_of(&file)?)))
 }
 
-/// All of it is there, and not what its digest says. Which leaf is wrong the server can tell, but only who verifies asks.
+/// Whether it is complete, and doesn't match its digest. The server can tell which leaf is wrong, but only a transfer
+/// that verifies asks.
 fn is_known_to_be_wrong(state: &State) -> bool {
     let values: Vec<Leaf> = state.whole.values().copied().collect();
     let is_whole = state.header.verified && values.len() as u64 == state.header.leaves.count();
     is_whole && state.digest.is_some_and(|digest| merge_leaves(&values) != Ok(digest))
 }
 
-/// Less space tha bytes: it was cut off, and written on behind that. Or its file system is a thrifty one. Without real values of
-/// its leaves nothing can be found out.
+/// Whether it takes less space than it has bytes: it was cut off and written on behind that, or its file system is a
+/// thrifty one. Nothing can be found out without verified values of its leaves.
 fn may_be_cut(header: &Header, stat: &FileStat) -> bool {
     header.verified && !header.sparse && stat.allocated < stat.size
 }
 
-/// Leaves that the file is too short for were cut off by another program. What lies before its end is as it was, but for leaves
-/// that were never written: so it is cut to the end of the last one that is whole.
+/// Forgets leaves that another program has cut off. What lies before the end is as it was, except leaves that were
+/// never written: so the file is cut to the end of the last complete leaf.
 fn leave_out_cut(file: &File, state: &mut State, length: u64) -> io::Result<bool> {
     let leaves = state.header.leaves;
     let end = |leaf: u64| leaves.range(leaf).map_or(u64::MAX, |(offset, length)| offset + length);
@@ -178,8 +180,8 @@ fn leave_out_cut(file: &File, state: &mut State, length: u64) -> io::Result<bool
     Ok(is_cut)
 }
 
-/// What is there of the leaf that was being written. Leaves are written from their beginning, and one that was begun later
-/// makes the file longer: so this is the leaf that the file ends in, and it is there up to that end.
+/// The part that is there of the leaf that was being written. Leaves are written from their beginning, and one that
+/// was begun later makes the file longer: so this is the leaf that the file ends in, up to that end.
 fn tail_of(state: &State, length: u64) -> Option<Range> {
     let leaves = state.header.leaves;
     let leaf = leaves.index_at(length.checked_sub(1)?);
@@ -188,14 +190,14 @@ fn tail_of(state: &State, length: u64) -> Option<Range> {
     (there < leaf_length && !state.whole.contains_key(&leaf)).then_some(Range { offset, length: there })
 }
 
-/// Hashes the leaves that are said to be whole; those that aren't what they are said to be are forgotten.
+/// Hashes the leaves that are recorded as complete; those with another value are forgotten.
 pub(super) fn rehash(file: &File, state: &mut State, verify: bool, cancelled: &Cancelled) -> io::Result<()> {
     let leaves = state.header.leaves;
     let recorded = std::mem::take(&mut state.whole);
     for (leaf, value) in recorded {
         let Some(hashed) = hash_leaf(file, leaves, leaf, cancelled)? else { continue };
         if !state.header.verified && verify {
-            // Checked against the digest like any other, once all are there.
+            // Compared with the digest like any other, once all are there.
             state.whole.insert(leaf, hashed);
         } else if hashed == value {
             state.whole.insert(leaf, value);
@@ -212,7 +214,7 @@ fn hash_leaf(file: &File, leaves: LeafSize, leaf: u64, cancelled: &Cancelled) ->
     };
     match read_range(file, offset, length, &mut PageBuffer::default(), |bytes| {
         let _ = hasher.update(bytes);
-        cancelled.check_behind_a_piece()
+        cancelled.count_piece()
     }) {
         Ok(()) => Ok(hasher.finish().ok()),
         // A hole at the end that was never written.
@@ -221,7 +223,7 @@ fn hash_leaf(file: &File, leaves: LeafSize, leaf: u64, cancelled: &Cancelled) ->
     }
 }
 
-/// Reads a range of a file, piece by piece, by way of a buffer that is made larger if need be.
+/// Reads a range of a file piece by piece, through a buffer that grows if need be.
 pub(super) fn read_range(
     file: &File,
     offset: u64,

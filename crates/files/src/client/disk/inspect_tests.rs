@@ -1,4 +1,4 @@
-//! What is made of a partial file after a crash of the machine, and without one.
+//! What is resumed of a partial file after a crash of the machine, and without one.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +19,7 @@ struct Partly {
 }
 
 impl Partly {
-    /// Of a file of 4 MiB and 100 bytes: leaves 0 and 2 are whole, and 1,000 bytes of leaf 3 are there.
+    /// A partial file of 4 MiB and 100 bytes: leaves 0 and 2 are complete, and 1,000 bytes of leaf 3 are there.
     fn new(boot: BootId, verified: bool) -> Self {
         let temp = tempfile::tempdir().unwrap();
         let mut content = vec![0; 4 * MIB + 100];
@@ -70,9 +70,9 @@ fn names(directory: &Path) -> (std::path::PathBuf, std::path::PathBuf) {
 }
 
 #[test]
-fn within_a_boot_all_is_trusted() {
+fn partial_file_is_trusted_within_a_boot() {
     let partly = Partly::new(boot_id(), true);
-    // Not even read: this byte is not noticed before the digest of the whole is checked.
+    // Not even read: this byte isn't noticed before the digest of the whole is checked.
     let (part, _) = names(partly.temp.path());
     let file = fs::OpenOptions::new().write(true).open(part).unwrap();
     file.write_all_at(b"x", 5).unwrap();
@@ -83,7 +83,7 @@ fn within_a_boot_all_is_trusted() {
 }
 
 #[test]
-fn after_a_crash_of_the_machine_only_what_hashes_right_is_taken() {
+fn after_a_crash_only_leaves_that_hash_right_are_resumed() {
     for boot in [[1; 16], [0; 16]] {
         let partly = Partly::new(boot, true);
         let (part, state) = names(partly.temp.path());
@@ -91,15 +91,15 @@ fn after_a_crash_of_the_machine_only_what_hashes_right_is_taken() {
         file.write_all_at(b"x", 2 * MIB as u64 + 5).unwrap();
         let partial = partly.inspect(true).unwrap();
         assert_eq!((partial.whole, partial.tail), (vec![partly.value(0)], None));
-        // What was found out is written down, so that the next time is as quick as any.
+        // The result is recorded, so that the next time is as quick as any.
         let state = state::read(&fs::File::open(state).unwrap()).unwrap().unwrap();
         assert_eq!((state.header.boot, state.whole.len()), (boot_id(), 1));
     }
 }
 
-/// By another program: what is behind the cut is gone, also when more is written there.
+/// Cut off by another program: what is behind the cut is gone, also after more is written there.
 #[test]
-fn what_was_cut_off_is_not_taken() {
+fn leaves_that_were_cut_off_are_not_resumed() {
     for verified in [true, false] {
         let partly = Partly::new(boot_id(), verified);
         let (part, _) = names(partly.temp.path());
@@ -115,7 +115,7 @@ fn what_was_cut_off_is_not_taken() {
 }
 
 #[test]
-fn what_was_cut_off_is_not_taken_when_it_is_long_again() {
+fn leaves_that_were_cut_off_are_not_resumed_after_the_file_grew_again() {
     let partly = Partly::new(boot_id(), true);
     let (part, _) = names(partly.temp.path());
     let file = fs::OpenOptions::new().write(true).open(part).unwrap();
@@ -126,14 +126,14 @@ fn what_was_cut_off_is_not_taken_when_it_is_long_again() {
 }
 
 #[test]
-fn what_was_not_verified_is_hashed_before_it_is_taken() {
+fn unverified_leaves_are_hashed_before_they_are_resumed() {
     let partly = Partly::new(boot_id(), false);
     assert_eq!(partly.inspect(false).unwrap().whole, vec![(0, [0; 32]), (2, [0; 32])]);
     assert_eq!(partly.inspect(true).unwrap().whole, vec![partly.value(0), partly.value(2)]);
 }
 
 #[test]
-fn of_another_version_nothing_is_taken() {
+fn partial_file_of_another_version_is_not_resumed() {
     let partly = Partly::new(boot_id(), true);
     let size = partly.content.len() as u64;
     let other_time = Timestamp { seconds: 1, nanoseconds: 0 };
@@ -146,16 +146,16 @@ fn of_another_version_nothing_is_taken() {
 }
 
 #[test]
-fn a_leaf_that_is_there_but_was_not_noted_is_sent_again() {
+fn leaf_without_a_record_is_fetched_again() {
     let partly = Partly::new(boot_id(), true);
     let (part, _) = names(partly.temp.path());
     fs::OpenOptions::new().write(true).open(part).unwrap().set_len(4 * MIB as u64).unwrap();
     assert_eq!(partly.inspect(true).unwrap().tail, None);
 }
 
-/// A transfer that verified had all of it and was told the digest, but was killed before it was told which leaf is wrong.
+/// A transfer that verified had all of it and the digest, but was killed before it knew which leaf is wrong.
 #[test]
-fn what_is_known_to_be_wrong_is_no_use_to_who_does_not_verify() {
+fn wrong_content_is_not_resumed_without_verification() {
     let partly = Partly::new(boot_id(), true);
     let (part, state_name) = names(partly.temp.path());
     fs::write(part, &partly.content).unwrap();
@@ -171,7 +171,7 @@ fn what_is_known_to_be_wrong_is_no_use_to_who_does_not_verify() {
 }
 
 #[test]
-fn what_is_left_over_is_removed() {
+fn leftovers_are_removed() {
     let listed = |size| Version { size, modified: MODIFIED, mode: 0o644, sparse: false };
     let left = |partly: &Partly| fs::read_dir(partly.temp.path()).unwrap().count();
     // The file is small now, or its version is another one.

@@ -1,8 +1,8 @@
-//! Putting things in place: atomically, whole, with mode and time.
+//! Installs files, directories and links: atomically, complete, with mode and time.
 //!
-//! Without `durable` nothing is synced, as with cp, rsync and curl: after a crash of the *machine* a file that was installed
-//! shortly before may be empty or old, as the file system has it. With `durable` a file is synced before it gets its name, and
-//! its directory after; the names of directories are when something is first put into them.
+//! Without `durable` nothing is synced, as with cp, rsync and curl: after a crash of the *machine* a file that was
+//! installed shortly before may be empty or old. With `durable` a file is synced before it gets its name, and its
+//! directory after; the names of directories are synced when something is first put into them.
 
 use std::fs::File;
 use std::io::Write;
@@ -19,21 +19,22 @@ use crate::digest::Digest;
 use crate::path::RelPath;
 use crate::root::{Dir, FileKind, FileStat, RootError, Timestamp, set_mode, set_modified};
 
-/// Bits that files and directories may get. Set-user-id and its like are left out: a server must not make programs that run
+/// Mode bits of files and directories. Set-user-id and its like are left out: a server must not make programs that run
 /// with the rights of whoever fetched them.
 const MODE_BITS: u32 = 0o777;
-/// What the owner of a file needs to open it.
+/// Mode bits that the owner of a file needs to open it.
 const READABLE_MODE: u32 = 0o400;
-/// The same of directories. Without the sticky bit, who may write into one could remove what others have there.
+/// Mode bits of directories. Without the sticky bit, anyone who can write into one could remove what others have
+/// there.
 pub(in crate::client) const DIR_MODE_BITS: u32 = 0o1777;
 
-/// A directory that small files go into, one after the other.
+/// A directory that small files are installed into, one after another.
 #[derive(Debug)]
 pub(super) struct OpenDir {
     pub(super) path: RelPath,
     pub(super) dir: Dir,
-    /// The mode that the last file was made with, and the one that it got: less the umask, or as the directory's default ACL has it.
-    /// Most have the same, and needn't be looked at.
+    /// The mode that the last file was made with, and the one that it got: less the umask, or as the directory's
+    /// default ACL says. Most files have the same, and need no look at it.
     made: Option<(u32, u32)>,
 }
 
@@ -42,7 +43,7 @@ impl OpenDir {
         Self { path, dir, made: None }
     }
 
-    /// The mode that a file got which was just made with this one.
+    /// The mode of a file that was just made with this one.
     fn mode_of(&mut self, file: &File, asked: u32) -> Result<u32, RootError> {
         match self.made {
             Some((as_before, got)) if as_before == asked => Ok(got),
@@ -55,7 +56,7 @@ impl OpenDir {
     }
 }
 
-/// Installs a partial file whose content is whole and right.
+/// Installs a partial file that is complete and right.
 pub(super) fn install(
     content: &PartialFile,
     open: &OpenPartial,
@@ -72,9 +73,9 @@ pub(super) fn install(
         open.file.set_len(version.size).map_err(|error| io_error("cannot set its length", &error))?;
     }
     finish_file(&open.file, mode, version)?;
-    // The system says once that bytes are lost, and the next sync would succeed: nobody may go on with them.
+    // The system reports lost bytes once, and the next sync would succeed: nobody may resume them.
     sync_file(&open.file, durable).inspect_err(|_| content.abandon())?;
-    // The name is what is renamed: it must not be that of a file of which only part is there.
+    // The name is what is renamed: it must not be that of an incomplete file.
     open.check_name()?;
     rename_over(&open.dir, &open.part_name, &open.name)?;
     match open.dir.remove_file(&open.state_name) {
@@ -84,7 +85,7 @@ pub(super) fn install(
     sync_dir(&open.dir, durable)
 }
 
-/// Checks, writes and installs a file that arrived in one piece.
+/// Checks, writes and installs a small file.
 pub(super) fn install_small(
     open: &mut OpenDir,
     name: &[u8],
@@ -95,7 +96,7 @@ pub(super) fn install_small(
         return Ok(SmallOutcome::Mismatch);
     }
     let mode = small.version.mode & MODE_BITS;
-    let cannot = |error: RootError| root_error("cannot make a file", &error);
+    let cannot = |error: RootError| root_error("cannot create the file", &error);
     match open.dir.create_unnamed(mode).map_err(cannot)? {
         Some(file) => {
             let mode = open.mode_of(&file, mode).map_err(cannot)?;
@@ -107,7 +108,7 @@ pub(super) fn install_small(
     Ok(SmallOutcome::Installed)
 }
 
-/// The quick way: the directory changes only once, and nothing is left behind by a transfer that is killed.
+/// The quick way: the directory changes only once, and a transfer that is killed leaves nothing behind.
 fn install_unnamed(
     dir: &Dir,
     name: &[u8],
@@ -120,7 +121,7 @@ fn install_unnamed(
     match dir.link_unnamed(&file, name) {
         Ok(()) => Ok(()),
         Err(RootError::Exists) => {
-            // Only a rename replaces what is there without a moment in which neither is.
+            // Only a rename replaces a file without a moment in which neither is there.
             let (part_name, _) = partial_names(name);
             lock::lock(&file)?;
             let linked = match dir.link_unnamed(&file, &part_name) {
@@ -145,7 +146,7 @@ fn install_renamed(dir: &Dir, name: &[u8], small: &SmallFile, durable: bool) -> 
     rename_small(dir, &part_name, &file, name)
 }
 
-/// Gives a file that is locked, and has a partial file's name, its own.
+/// Gives a locked file, which has the name of a partial file, its own name.
 fn rename_small(dir: &Dir, part_name: &[u8], file: &File, name: &[u8]) -> Result<(), DiskError> {
     if !lock::has_name(dir, part_name, file)? {
         return Err(lock::lost());
@@ -180,11 +181,11 @@ fn digest_of(pieces: &[Bytes]) -> Digest {
     }
 }
 
-/// Gives a file that has the right content already its mode and time. Whoever wrote it may not have synced it.
+/// Sets the mode and time of a file that has the right content. Its writer may not have synced it.
 pub(super) fn touch(dir: &Dir, name: &[u8], version: &Version, durable: bool) -> Result<(), DiskError> {
     let failed = |error: RootError| root_error("cannot set mode and time", &error);
     let file = match dir.open_file(name) {
-        // Its owner may make it one that can be opened, as its mode is to be set anyway.
+        // Its owner may make it readable, as its mode is to be set anyway.
         Err(RootError::Denied) => {
             let mode = version.mode & MODE_BITS | READABLE_MODE;
             dir.set_entry_mode(name, mode).and_then(|()| dir.open_file(name))
@@ -197,21 +198,21 @@ pub(super) fn touch(dir: &Dir, name: &[u8], version: &Version, durable: bool) ->
     sync_dir(dir, durable)
 }
 
-/// Makes a symbolic link, in place of what is there unless that is a directory with something in it.
+/// Creates a symbolic link, replacing what is there unless that is a directory that isn't empty.
 pub(super) fn make_link(
     destination: &Destination,
     local: &RelPath,
     target: &[u8],
     modified: Timestamp,
 ) -> Result<(), DiskError> {
-    let failed = |error: RootError| root_error("cannot make the link", &error);
+    let failed = |error: RootError| root_error("cannot create the link", &error);
     let (dir, name) = destination.parent_of(local)?;
     let existing = dir.existing(&name).map_err(failed)?;
     destination::check_in_the_way(existing.as_ref())?;
     if existing.is_none_or(|stat| stat.kind != FileKind::Link) || dir.read_link(&name).ok().as_deref() != Some(target) {
         let (part_name, state_name) = partial_names(&name);
         if lock::displace(&dir, &part_name)?.is_some() {
-            // Of a file that was here partly, and is a link now.
+            // Of a file that was here in part, and is a link now.
             let _ = dir.remove_file(&state_name);
         }
         dir.symlink(target, &part_name).map_err(failed)?;
@@ -223,7 +224,7 @@ pub(super) fn make_link(
     sync_dir(&dir, destination.durable)
 }
 
-/// Gives a directory its mode and time.
+/// Sets the mode and time of a directory.
 pub(super) fn finish_dir(
     OpenDir { dir: parent, .. }: &OpenDir,
     name: &[u8],
@@ -238,7 +239,7 @@ pub(super) fn finish_dir(
     }
     let mode = mode & DIR_MODE_BITS;
     if stat.mode == mode && !durable {
-        // Most are made with the mode that they are to have, and needn't be opened.
+        // Most are made with their final mode, and needn't be opened.
         return parent.set_entry_modified(name, modified).map_err(failed);
     }
     let dir = parent.open_dir(name).map_err(failed)?;
@@ -247,7 +248,7 @@ pub(super) fn finish_dir(
     sync_dir(&dir, durable)
 }
 
-/// Gives a file that is `mode` now its own mode and time.
+/// Sets the mode and time of a file whose mode is `mode` now.
 fn finish_file(file: &File, mode: u32, version: &Version) -> Result<(), DiskError> {
     let failed = |error: RootError| root_error("cannot set mode and time", &error);
     let wanted = version.mode & MODE_BITS;
@@ -267,7 +268,7 @@ fn sync_file(file: &File, durable: bool) -> Result<(), DiskError> {
 /// Renames over a file or link, or an empty directory.
 fn rename_over(dir: &Dir, from: &[u8], to: &[u8]) -> Result<(), DiskError> {
     let renamed = match dir.rename(from, dir, to) {
-        // What the system says where a directory has the name.
+        // The system's error for a directory of this name.
         Err(RootError::NotAFile) => dir.remove_dir(to).and_then(|()| dir.rename(from, dir, to)),
         other => other,
     };

@@ -1,8 +1,9 @@
-//! Whose a partial file is: that of the transfer that has the lock of the file which has its name *now*.
+//! The lock of a partial file: the file belongs to the transfer that holds the lock of the file which has its name
+//! *now*.
 //!
-//! A lock is of a file, not of its name. Between opening and locking it, another transfer may have removed the file, or installed it,
-//! and have made its own under the name: so it is looked at again with the lock held. Only who has the lock removes a partial file or
-//! its state, or gives it another name.
+//! A lock is on a file, not on its name. Between opening and locking it, another transfer may have removed or
+//! installed the file and made its own under the name, so the name is checked again with the lock held. Only the
+//! holder of the lock removes a partial file or its state, or renames it.
 
 use std::fs::File;
 
@@ -13,21 +14,21 @@ use super::partial::{PARTIAL_MODE, root_error, stat_of};
 use crate::client::transfer::DiskError;
 use crate::root::{Dir, RootError};
 
-/// How often it is begun anew when the name was given to another file meanwhile. Each time another transfer got on.
+/// Attempts when the name is given to another file meanwhile. Each time another transfer made progress.
 const ATTEMPTS_MAX: usize = 16;
 
-/// Why a partial file that may be there isn't this transfer's.
+/// Why a partial file that may be there can't be claimed.
 #[derive(Debug)]
 pub(super) enum Unclaimed {
     /// It could not be opened.
     Closed(RootError),
-    /// It is another transfer's.
+    /// It belongs to another transfer.
     Taken(DiskError),
 }
 
-/// Makes a partial file, in place of one that is left over.
+/// Creates a partial file, replacing one that is left over.
 pub(super) fn create(dir: &Dir, part_name: &[u8]) -> Result<File, DiskError> {
-    // What had the name stays locked until the new file is: others are told that it is taken, instead of making one too.
+    // What had the name stays locked until the new file is: others find it taken, instead of making one too.
     let mut _displaced = None;
     for _ in 0..ATTEMPTS_MAX {
         match dir.create_file(part_name, PARTIAL_MODE) {
@@ -43,7 +44,8 @@ pub(super) fn create(dir: &Dir, part_name: &[u8]) -> Result<File, DiskError> {
     Err(taken())
 }
 
-/// Removes what has a partial file's name, unless it is another transfer's: that one's lock, if it was a file.
+/// Removes what has the name of a partial file, unless it belongs to another transfer. Returns it, locked, if it was a
+/// file.
 pub(super) fn displace(dir: &Dir, part_name: &[u8]) -> Result<Option<File>, DiskError> {
     let left_over = match claim(dir, part_name) {
         Ok(file) => Some(file),
@@ -57,7 +59,7 @@ pub(super) fn displace(dir: &Dir, part_name: &[u8]) -> Result<Option<File>, Disk
     }
 }
 
-/// Opens a partial file that is there, and locks it.
+/// Opens an existing partial file, and locks it.
 pub(super) fn claim(dir: &Dir, part_name: &[u8]) -> Result<File, Unclaimed> {
     for _ in 0..ATTEMPTS_MAX {
         let (file, _) = dir.open_writable(part_name).map_err(Unclaimed::Closed)?;
@@ -68,30 +70,31 @@ pub(super) fn claim(dir: &Dir, part_name: &[u8]) -> Result<File, Unclaimed> {
     Err(Unclaimed::Taken(taken()))
 }
 
-/// Locks a partial file that was opened just now. `None` if the name isn't its own any more: nobody would find what is written to it.
+/// Locks a partial file that was just opened. `None` if the name isn't its own any more: nobody would find what is
+/// written to it.
 pub(super) fn hold(dir: &Dir, part_name: &[u8], file: File) -> Result<Option<File>, DiskError> {
     lock(&file)?;
     Ok(has_name(dir, part_name, &file)?.then_some(file))
 }
 
-/// Two transfers of the same file would write into one another.
+/// Locks a file, since two transfers of the same file would write into one another.
 pub(super) fn lock(file: &File) -> Result<(), DiskError> {
     match flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(()),
         Err(Errno::AGAIN) => Err(taken()),
-        // A file system without locks: the person has to see to it.
+        // A file system without locks: the user has to prevent it.
         Err(_) => Ok(()),
     }
 }
 
-/// Whether this file is the one that has this name.
+/// Whether this file has this name.
 pub(super) fn has_name(dir: &Dir, name: &[u8], file: &File) -> Result<bool, DiskError> {
-    let named = dir.existing(name).map_err(|error| root_error("cannot look at the partial file", &error))?;
+    let named = dir.existing(name).map_err(|error| root_error("cannot inspect the partial file", &error))?;
     let own = stat_of(file)?;
     Ok(named.is_some_and(|named| (named.device, named.inode) == (own.device, own.inode)))
 }
 
-/// Of a partial file that has lost its name while it was held: only what takes no notice of locks does that.
+/// The error of a partial file that lost its name while it was locked. Only programs that ignore locks do that.
 pub(super) fn lost() -> DiskError {
     DiskError { full: false, message: "its partial file was removed or replaced by another program".to_owned() }
 }
@@ -101,5 +104,5 @@ fn taken() -> DiskError {
 }
 
 fn cannot_make(error: &RootError) -> DiskError {
-    root_error("cannot make a partial file", error)
+    root_error("cannot create a partial file", error)
 }

@@ -1,4 +1,4 @@
-//! The disk: a few threads that hash, write and install what the transfer's state machine commands.
+//! The disk: a few threads that hash, write and install what the transfer commands.
 
 mod cancel;
 mod destination;
@@ -36,22 +36,22 @@ use super::transfer::{ContentKey, DiskCommand, DiskReport, Part, SmallFile, Sour
 use crate::path::RelPath;
 use crate::root::RootError;
 
-/// Small files in one job: enough that waking a worker costs nothing, few enough that all have something to do.
+/// Small files in one job: enough that waking a worker costs nothing, few enough that all workers are busy.
 const SMALL_JOB_FILES: usize = 64;
 
-/// Jobs of fewer small files that a worker is given ahead: with more, files are gathered until it comes to them.
+/// Jobs of small files that a worker is given ahead; beyond it files are collected until it gets to them.
 const SMALL_JOBS_AHEAD: usize = 2;
 
-/// What has to be known before anything is written.
+/// Options of a disk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DiskOptions {
     /// Sync files and directories.
     pub(super) durable: bool,
     /// Hash leaves.
     pub(super) verify: bool,
-    /// Threads, at least one.
+    /// Workers, at least one.
     pub(super) workers: usize,
-    /// Nothing is at the destination.
+    /// The destination is empty.
     pub(super) fresh: bool,
     /// The destination was made for this transfer, and gets the mode of what it is a copy of.
     pub(super) made: bool,
@@ -66,14 +66,14 @@ pub(super) struct Disk {
     threads: Vec<JoinHandle<()>>,
     cancelled: Cancelled,
     reports: Receiver<DiskReport>,
-    /// Reports that this thread made itself.
+    /// Sends the reports of this thread itself.
     own_reports: Sender<DiskReport>,
-    /// The workers have asked for attention since the last look at their reports.
+    /// The workers have woken the transfer since their reports were last looked at.
     awake: Arc<AtomicBool>,
     contents: HashMap<ContentKey, Arc<PartialFile>>,
-    /// For each worker, small files that are not handed over yet.
+    /// Small files that aren't handed over yet, of each worker.
     small: Vec<Vec<SmallFile>>,
-    /// For each worker, jobs of small files that it has not done.
+    /// Jobs of small files that a worker hasn't done, of each worker.
     small_jobs: Vec<Arc<AtomicUsize>>,
     hasher: RandomState,
     /// Bytes in memory that were handed over and not written yet.
@@ -81,7 +81,7 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// Begins to work below a directory. `wake` is called from other threads when there are reports.
+    /// Starts the workers, below a directory. `wake` is called from other threads when there are reports.
     pub(super) fn start(
         path: &Path,
         options: DiskOptions,
@@ -130,17 +130,17 @@ impl Disk {
         })
     }
 
-    /// Keeps other transfers of the same tree from the destination until this ends. An error, why it may not begin, if one has it.
+    /// Locks the destination against other transfers of the same tree until this ends. The error says who has it.
     pub(super) fn lock_tree(&self, source: &Source) -> Result<(), String> {
         self.destination.lock_tree(source)
     }
 
-    /// Pieces of files here that were read for hashing, by all workers.
+    /// Pieces of existing files that all workers have read to hash them.
     pub(super) fn pieces_read(&self) -> u64 {
         self.cancelled.pieces_read()
     }
 
-    /// Takes a command. Small files wait for [`Disk::flush`].
+    /// Carries out a command. Small files wait for [`Disk::flush`].
     pub(super) fn command(&mut self, command: DiskCommand) {
         match command {
             DiskCommand::Inspect { file, local, listed } => {
@@ -169,18 +169,18 @@ impl Disk {
                 self.contents.insert(content.spec.content, Arc::new(content));
             }
             DiskCommand::NoteDigest { content, digest } => {
-                // Not through a worker: it is one small write, and seldom.
+                // Not by a worker: it is one small write, and rare.
                 if let Some(Err(error)) = self.contents.get(&content).map(|content| content.open()?.note_digest(digest))
                 {
-                    tracing::warn!(%error, "cannot note the digest of a partial file");
+                    tracing::warn!(%error, "cannot record the digest of a partial file");
                 }
             }
             DiskCommand::ForgetLeaves { content, leaves } => {
                 if let Some(content) = self.contents.get(&content)
                     && let Err(error) = content.open().and_then(|open| open.forget_leaves(&leaves))
                 {
-                    // Nobody may go on with what is known to be wrong.
-                    tracing::warn!(%error, "cannot note which leaves of a partial file are wrong");
+                    // Nobody may resume what is known to be wrong.
+                    tracing::warn!(%error, "cannot record which leaves of a partial file are wrong");
                     content.abandon();
                 }
             }
@@ -213,8 +213,8 @@ impl Disk {
         self.send(worker_of(&content, part.leaf), Job::Write { content, part, data });
     }
 
-    /// Hands gathered small files over, to workers that would soon have nothing to do. The others are handed theirs when they
-    /// report: waking a worker for each few files costs more than the files.
+    /// Hands collected small files over to workers that are about to be idle. Others get theirs when they report:
+    /// waking a worker for a few files costs more than the files.
     pub(super) fn flush(&mut self) {
         for index in 0..self.small.len() {
             if self.small_jobs.get(index).is_some_and(|jobs| jobs.load(Ordering::Acquire) < SMALL_JOBS_AHEAD) {
@@ -243,13 +243,13 @@ impl Disk {
         self.reports.recv_timeout(timeout).ok()
     }
 
-    /// Bytes in memory that the workers have not written yet.
+    /// Bytes in memory that were handed over and not written yet.
     pub(super) fn queued_bytes(&self) -> u64 {
         self.queued_bytes.load(Ordering::Relaxed)
     }
 
-    /// What is in the same directory goes to the same worker: the kernel makes one after the other there anyhow, and the worker
-    /// keeps the directory open.
+    /// The worker of a directory's entries: the kernel changes a directory by one thread at a time anyhow, and the
+    /// worker keeps it open.
     fn worker_in(&self, local: &RelPath) -> u64 {
         self.hasher.hash_one(local.parent().unwrap_or_default())
     }
@@ -265,15 +265,15 @@ impl Disk {
         }
     }
 
-    /// As if it were dropped, but an error, the place, if the workers do nothing for so long: who hangs in a call to the disk is left
-    /// there.
-    pub(super) fn end(mut self, patience: Duration) -> Result<(), String> {
+    /// Waits for the workers as dropping does, but only as long as there are reports at least every `timeout`. The
+    /// error is the place, for people; a worker that hangs in a call to the disk is then left there.
+    pub(super) fn end(mut self, timeout: Duration) -> Result<(), String> {
         self.cancelled.set();
         self.jobs.clear();
-        // The last one who can report is a worker then.
+        // The workers are then the only ones who can report.
         (self.own_reports, _) = channel();
         loop {
-            match self.reports.recv_timeout(patience) {
+            match self.reports.recv_timeout(timeout) {
                 Ok(_) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
                 Err(RecvTimeoutError::Timeout) => break,
@@ -308,14 +308,14 @@ impl Disk {
     }
 }
 
-/// All of a leaf goes to one worker, and leaves that follow each other go to different ones.
+/// The worker of a leaf: all of its bytes go to one, and consecutive leaves to different ones.
 fn worker_of(content: &PartialFile, leaf: u64) -> u64 {
     content.spec.content.0.wrapping_add(leaf)
 }
 
 impl Drop for Disk {
-    /// Waits for the workers to write what they have: nobody writes below the destination when a transfer is over. What they only
-    /// look at isn't waited for.
+    /// Waits for the workers to write what they have, so that nobody writes below the destination after a transfer.
+    /// Inspections aren't waited for.
     fn drop(&mut self) {
         self.cancelled.set();
         self.jobs.clear();
@@ -327,7 +327,7 @@ impl Drop for Disk {
     }
 }
 
-/// Why a destination cannot be written to.
+/// Why a destination can't be written to.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DiskStartError {
     #[error(transparent)]

@@ -19,10 +19,10 @@ use crate::digest::{Digest, LEAF_BYTES_MIN, Leaf};
 use crate::path::RelPath;
 use crate::root::{Dir, FileStat, RootError};
 
-/// Mode of partial files: nobody else's business before they are whole.
+/// Mode of partial files: private until they are complete.
 pub(super) const PARTIAL_MODE: u32 = 0o600;
 
-/// The content of a file while it is received. Opened by whichever thread first has something to write.
+/// The content of a file while it is received. Opened by the first thread that has something to write.
 #[derive(Debug)]
 pub(super) struct PartialFile {
     pub(super) spec: ContentSpec,
@@ -38,7 +38,7 @@ enum Opened {
     Abandoned,
 }
 
-/// A partial file that is open, and locked against other processes.
+/// An open partial file, locked against other processes.
 #[derive(Debug)]
 pub(super) struct OpenPartial {
     pub(super) dir: Arc<Dir>,
@@ -46,10 +46,11 @@ pub(super) struct OpenPartial {
     pub(super) part_name: Vec<u8>,
     pub(super) state_name: Vec<u8>,
     pub(super) file: File,
-    /// The byte behind the last one that was written. A sparse file has its length from the beginning.
+    /// The end of what was written. A sparse file has its length from the beginning.
     written_to: AtomicU64,
     length_min: u64,
-    /// All of its space was there when it was opened: that becomes less if it is cut off, however it is written on.
+    /// All of its space was there when it was opened. That becomes less if the file is cut off, however it is written
+    /// on.
     is_reserved: bool,
     log: Option<Mutex<Log>>,
     writing: Mutex<()>,
@@ -62,9 +63,9 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Begins a state with what is known now, in place of one that is there.
+    /// Begins a state with what is known now, replacing one that is there.
     pub(super) fn write(dir: &Dir, state_name: &[u8], state: &State) -> Result<Self, DiskError> {
-        let cannot = |error: RootError| root_error("cannot make the state of a partial file", &error);
+        let cannot = |error: RootError| root_error("cannot create the state of a partial file", &error);
         match dir.remove_file(state_name) {
             Ok(()) | Err(RootError::NotFound) => {}
             Err(error) => return Err(cannot(error)),
@@ -93,11 +94,11 @@ impl PartialFile {
         match &*opened {
             Opened::Open(open) => Ok(Arc::clone(open)),
             Opened::Failed(error) => Err(error.clone()),
-            Opened::NotYet | Opened::Abandoned => Err(DiskError { full: false, message: "given up".to_owned() }),
+            Opened::NotYet | Opened::Abandoned => Err(DiskError { full: false, message: "cancelled".to_owned() }),
         }
     }
 
-    /// Removes what is there, and lets nobody open it any more.
+    /// Removes the file; nobody can open it any more.
     pub(super) fn abandon(&self) {
         let opened = std::mem::replace(&mut *self.lock(), Opened::Abandoned);
         if let Opened::Open(open) = opened {
@@ -105,7 +106,8 @@ impl PartialFile {
         }
     }
 
-    /// What is there got shorter: what else it lost, nobody knows. Nothing of it is kept for a later transfer.
+    /// The error that the file got shorter. What else it lost is unknown, so nothing of it is kept for a later
+    /// transfer.
     pub(super) fn shortened(&self) -> DiskError {
         self.abandon();
         DiskError { full: false, message: "its partial file was shortened by another program".to_owned() }
@@ -130,13 +132,13 @@ impl OpenPartial {
         if !spec.version.sparse && size > 0 {
             reserve(&file, size)?;
         }
-        // A file of one leaf is not worth a state: all of it is sent again.
+        // A file of one leaf is not worth a state: all of it is fetched again.
         let log = if size > LEAF_BYTES_MIN { Some(Mutex::new(open_log(spec, &dir, &state_name)?)) } else { None };
         let FileStat { size: length, allocated, .. } = stat_of(&file)?;
         let is_reserved = !spec.version.sparse && allocated >= size;
         let length_min = if spec.version.sparse { size } else { 0 };
         if length < length_min {
-            // What is left as a hole would else have no length, and look as if it had been cut off.
+            // What is left as a hole would otherwise have no length, and look as if it had been cut off.
             file.set_len(size).map_err(|error| io_error("cannot set its length", &error))?;
         }
         Ok(Self {
@@ -153,17 +155,18 @@ impl OpenPartial {
         })
     }
 
-    /// The byte behind the last one that was written.
+    /// The end of what was written.
     pub(super) fn written_to(&self) -> u64 {
         self.written_to.load(Ordering::Acquire)
     }
 
-    /// Held by who writes much: the kernel writes a file for one thread at a time, and keeps a processor busy with each that waits.
+    /// Held to write much: the kernel lets one thread at a time write a file, and keeps a processor busy with each
+    /// that waits.
     pub(super) fn writing(&self) -> MutexGuard<'_, ()> {
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes were written up to here.
+    /// Records that bytes were written up to here.
     pub(super) fn wrote(&self, end: u64) {
         self.written_to.fetch_max(end, Ordering::AcqRel);
     }
@@ -175,8 +178,8 @@ impl OpenPartial {
         Ok(stat_of(&self.file)?.size >= expected)
     }
 
-    /// Whether a file of which all is written takes so little space that it was cut off meanwhile, and made long again. Few file
-    /// systems take less for other reasons: so it is read and hashed again, where that can tell.
+    /// Whether a completely written file takes so little space that it was cut off meanwhile, and made long again. Few
+    /// file systems take less for other reasons, so the file is read and hashed again if that can tell.
     pub(super) fn was_cut(&self, stat: &FileStat, cancelled: &Cancelled) -> Result<bool, DiskError> {
         if !self.is_reserved || stat.allocated >= stat.size {
             return Ok(false);
@@ -192,28 +195,31 @@ impl OpenPartial {
         Ok((state.whole.len() as u64) < state.header.leaves.count())
     }
 
-    /// Notes that leaves are whole, after they were written.
+    /// Records that leaves are complete, after they were written.
     pub(super) fn note_leaves(&self, leaves: &[(u64, Leaf)]) -> Result<(), DiskError> {
         let records: Vec<u8> = leaves.iter().flat_map(|(leaf, value)| state::leaf_record(*leaf, value)).collect();
         self.append(&records)
     }
 
-    /// Takes back that leaves are whole: they are not what they should be. So is it for every later transfer, also one that does not
-    /// verify, and any that knows no more of this log than which leaves are in it: it is written anew without them.
+    /// Forgets leaves that are wrong, for every later transfer: one that doesn't verify, and one that knows no more of
+    /// this log than which leaves are in it. The log is therefore written anew without them.
     pub(super) fn forget_leaves(&self, bad: &[u64]) -> Result<(), DiskError> {
         let Some(log) = &self.log else { return Ok(()) };
         self.check_name()?;
         let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
         let state = state::read(&log.file).map_err(|error| io_error("cannot read the state", &error))?;
         let Some(mut state) = state else {
-            return Err(DiskError { full: false, message: "the state is not one any more".to_owned() });
+            return Err(DiskError {
+                full: false,
+                message: "the state of its partial file was replaced by another program".to_owned(),
+            });
         };
         state.whole.retain(|leaf, _| bad.binary_search(leaf).is_err());
         *log = Log::write(&self.dir, &self.state_name, &state)?;
         Ok(())
     }
 
-    /// Notes the digest of the whole file.
+    /// Records the digest of the whole file.
     pub(super) fn note_digest(&self, digest: Digest) -> Result<(), DiskError> {
         self.append(&state::digest_record(digest))
     }
@@ -226,12 +232,12 @@ impl OpenPartial {
         Ok(())
     }
 
-    /// An error if another file has its name now. That one's state has the state's name, too.
+    /// An error if another file has its name now, whose state then has the state's name.
     pub(super) fn check_name(&self) -> Result<(), DiskError> {
         if lock::has_name(&self.dir, &self.part_name, &self.file)? { Ok(()) } else { Err(lock::lost()) }
     }
 
-    /// Removes the names of the file and its state, as far as they are there and its own.
+    /// Removes the file and its state, as far as they exist and are its own.
     fn remove_names(&self) {
         if self.check_name().is_err() {
             return;
@@ -247,7 +253,7 @@ impl OpenPartial {
     }
 }
 
-/// Opens what inspecting found. Until then nobody else was kept from it: it must be as it was.
+/// Opens a partial file that was found by inspecting. It wasn't locked since: it must be as it was.
 fn reopen(destination: &Destination, local: &RelPath, dir: &Dir, part_name: &[u8]) -> Result<File, DiskError> {
     let file = claim(dir, part_name).map_err(|unclaimed| match unclaimed {
         Unclaimed::Closed(error) => root_error("cannot open the partial file", &error),
@@ -264,7 +270,7 @@ pub(super) fn stat_of(file: &File) -> Result<FileStat, DiskError> {
     FileStat::try_from(file).map_err(|error| root_error("cannot stat the partial file", &error))
 }
 
-/// Makes sure of the space, without touching the length: that says how far the file was written.
+/// Reserves space without changing the length, which says how far the file was written.
 fn reserve(file: &File, size: u64) -> Result<(), DiskError> {
     match fallocate(file, FallocateFlags::KEEP_SIZE, 0, size) {
         Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => Err(DiskError {
@@ -281,7 +287,7 @@ fn open_log(spec: &ContentSpec, dir: &Dir, state_name: &[u8]) -> Result<Log, Dis
         && let Ok((file, _)) = dir.open_writable(state_name)
         && let Ok(Some(mut state)) = state::read(&file)
     {
-        // What is true of the leaves that are going to be noted, too.
+        // What is true of the leaves that are going to be recorded, too.
         let verified = state.header.verified && spec.verify;
         let header = Header { verified, sparse: state.header.sparse || spec.version.sparse, ..state.header };
         if state.header == header {

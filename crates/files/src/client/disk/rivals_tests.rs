@@ -1,4 +1,4 @@
-//! Two transfers of the same file into the same directory, one step of each at a time.
+//! Two transfers of the same file into the same directory, step by step.
 
 use std::fs;
 use std::path::PathBuf;
@@ -74,25 +74,25 @@ fn install(disk: &mut Disk, content: ContentKey) -> Result<(), String> {
     }
 }
 
-/// The first has made its partial file, and not locked it, when the second comes: that one takes it for left over.
+/// The first has created its partial file, and not locked it, when the second takes it for left over.
 #[test]
-fn who_is_late_with_the_lock_begins_anew() {
+fn late_locker_creates_another_partial_file() {
     let folder = Folder::new();
     let (dir, name) = (folder.dir(), partial_names(b"f").0);
     let late = dir.create_file(&name, 0o600).unwrap();
     let second = create(&dir, &name).unwrap();
     assert!(hold(&dir, &name, late).unwrap().is_none());
-    // It begins anew, and finds that the name is taken.
+    // It creates another one, and finds that the name is taken.
     assert!(create(&dir, &name).unwrap_err().message.contains("another transfer"));
     assert!(matches!(claim(&dir, &name), Err(Unclaimed::Taken(_))));
-    // The second has all of it, and gives it its name.
+    // The second has all of it, and installs it.
     fs::rename(&folder.part, folder.place()).unwrap();
     assert!(hold(&dir, &name, second).unwrap().is_none());
     create(&dir, &name).unwrap();
 }
 
 #[test]
-fn a_half_written_file_of_another_transfer_is_not_installed() {
+fn incomplete_file_of_another_transfer_is_not_installed() {
     let folder = Folder::new();
     let mut disk = folder.disk();
     let content = begin(&mut disk, 2, false);
@@ -106,9 +106,9 @@ fn a_half_written_file_of_another_transfer_is_not_installed() {
     assert_eq!(fs::read(&folder.part).unwrap(), b"half");
 }
 
-/// What is given up is removed, but not what has its names by then.
+/// What is abandoned is removed, but not what has its names by then.
 #[test]
-fn what_another_transfer_has_is_not_removed() {
+fn partial_file_of_another_transfer_is_not_removed() {
     let folder = Folder::new();
     let mut disk = folder.disk();
     let content = begin(&mut disk, 2, false);
@@ -125,9 +125,9 @@ fn what_another_transfer_has_is_not_removed() {
     }
 }
 
-/// Nobody holds it between being found and being gone on with.
+/// It isn't locked between being found and being resumed.
 #[test]
-fn a_partial_file_that_was_written_to_since_it_was_found_is_not_gone_on_with() {
+fn partial_file_that_changed_since_inspection_is_not_resumed() {
     let folder = Folder::new();
     let mut first = folder.disk();
     let content = begin(&mut first, 2, false);
@@ -148,9 +148,9 @@ fn a_partial_file_that_was_written_to_since_it_was_found_is_not_gone_on_with() {
     assert!(install(&mut second, content).is_err() && !folder.place().exists());
 }
 
-/// It is put in place by way of the partial file's name.
+/// It is installed through the name of the partial file.
 #[test]
-fn a_file_in_one_piece_leaves_another_transfers_partial_file_alone() {
+fn small_file_leaves_the_partial_file_of_another_transfer_alone() {
     let folder = Folder::new();
     fs::write(folder.place(), b"before").unwrap();
     let small = || {

@@ -1,4 +1,4 @@
-//! The state of a partial file: an append-only log of the leaves that are whole. `docs/formats/partial.md` has the bytes.
+//! The state of a partial file: an append-only log of the complete leaves. `docs/formats/partial.md` has the bytes.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -8,34 +8,34 @@ use std::os::unix::fs::FileExt;
 use crate::digest::{DIGEST_BYTES, Digest, Leaf, LeafSize};
 use crate::root::Timestamp;
 
-/// What a state begins with.
+/// The header of a state: the version of the file that it is of.
 const MAGIC: &[u8; 8] = b"TOWPART1";
 /// Bytes of the header.
 pub(super) const HEADER_BYTES: usize = 104;
 /// Bytes of a record.
 pub(super) const RECORD_BYTES: usize = 48;
-/// Bytes of the checks at the end of the header and of each record.
+/// Bytes of the checksum at the end of the header and of each record.
 const CHECK_BYTES: usize = 8;
-/// Leaf values in this partial file are real, since its transfer verified.
+/// The leaf values are real, as the transfer verified.
 const FLAG_VERIFIED: u8 = 1;
-/// The file has holes: its length says nothing about how far it was written.
+/// The file has holes: its length doesn't show how far it was written.
 const FLAG_SPARSE: u8 = 2;
 const KIND_LEAF: u8 = 1;
 const KIND_DIGEST: u8 = 2;
-/// A state has at most one record a leaf that is right, and some more for leaves that were sent again.
+/// Records of a state, at most: one for each leaf, and some more for leaves that were fetched again.
 const RECORDS_MAX: u64 = 4 << 20;
 
-/// Tells one boot of a machine from another.
+/// Identifies a boot of the machine.
 pub(super) type BootId = [u8; 16];
 
-/// The first bytes of a state: which version of which file this is part of.
+/// The header of a state: the version of the file that it is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) verified: bool,
     pub(super) sparse: bool,
     pub(super) modified: Timestamp,
     pub(super) leaves: LeafSize,
-    /// All zeros where it is not known, which equals no boot.
+    /// Zeros if unknown, which match no boot.
     pub(super) boot: BootId,
     /// BLAKE3 of the path below the destination.
     pub(super) path: [u8; DIGEST_BYTES],
@@ -46,9 +46,9 @@ pub(super) struct Header {
 pub(super) struct State {
     pub(super) header: Header,
     pub(super) digest: Option<Digest>,
-    /// Leaves that are whole, the last record of each counting.
+    /// Complete leaves; the last record of each counts.
     pub(super) whole: BTreeMap<u64, Leaf>,
-    /// Bytes up to the end of the last good record: what follows is torn.
+    /// Length up to the end of the last good record: what follows is torn.
     pub(super) length: u64,
 }
 
@@ -92,7 +92,7 @@ impl Header {
     }
 }
 
-/// The record of a leaf that is whole.
+/// The record of a complete leaf.
 pub(super) fn leaf_record(leaf: u64, value: &Leaf) -> [u8; RECORD_BYTES] {
     record(KIND_LEAF, u32::try_from(leaf).unwrap_or(u32::MAX), value)
 }
@@ -110,7 +110,7 @@ fn record(kind: u8, index: u32, value: &[u8; DIGEST_BYTES]) -> [u8; RECORD_BYTES
     sealed(&bytes)
 }
 
-/// Appends the check: the first bytes of the BLAKE3 of what precedes it.
+/// Appends the checksum: the first bytes of the BLAKE3 of what precedes it.
 fn sealed<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let check = blake3::hash(bytes);
     let mut sealed = [0; N];
@@ -125,7 +125,7 @@ fn unsealed(bytes: &[u8]) -> Option<&[u8]> {
     blake3::hash(content).as_bytes().starts_with(check).then_some(content)
 }
 
-/// Takes fields off bytes.
+/// Reads fields from bytes.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -136,7 +136,7 @@ impl Fields<'_> {
     }
 }
 
-/// Reads a state. `None` if it is not one; a torn or damaged end is left out.
+/// Reads a state. `None` if it isn't one; a torn or damaged end is left out.
 pub(super) fn read(file: &File) -> io::Result<Option<State>> {
     let length = file.metadata()?.len();
     let records = length.saturating_sub(HEADER_BYTES as u64) / RECORD_BYTES as u64;
@@ -152,7 +152,7 @@ pub(super) fn read(file: &File) -> io::Result<Option<State>> {
     Ok(Some(State::new(header, &log)))
 }
 
-/// What the fuzz target `files_partial_state` does with its bytes, and the test of its corpus.
+/// The body of the fuzz target `files_partial_state`, and of the test of its corpus.
 #[cfg(any(test, fuzzing))]
 pub fn fuzz_body(data: &[u8]) {
     let read = |bytes: &[u8]| {
@@ -160,7 +160,7 @@ pub fn fuzz_body(data: &[u8]) {
         Some(State::new(Header::decode(header)?, log))
     };
     let _ = read(data);
-    // No fuzzer guesses a hash, so that the checks are made right, and the first bytes too.
+    // No fuzzer guesses a hash, so the checksums are made right, and the first bytes too.
     let (header, records) = data.split_at(data.len().min(HEADER_BYTES - CHECK_BYTES - MAGIC.len()));
     let mut fields = [&MAGIC[..], header].concat();
     fields.resize(HEADER_BYTES - CHECK_BYTES, 0);
@@ -180,7 +180,7 @@ pub fn fuzz_body(data: &[u8]) {
 }
 
 impl State {
-    /// From the bytes behind the header: a torn or damaged end is left out.
+    /// The state in the bytes behind the header: a torn or damaged end is left out.
     fn new(header: Header, log: &[u8]) -> Self {
         let mut state = State { header, digest: None, whole: BTreeMap::new(), length: HEADER_BYTES as u64 };
         for record in log.as_chunks::<RECORD_BYTES>().0 {
@@ -207,7 +207,7 @@ impl State {
         Some(())
     }
 
-    /// The state as one would write it anew.
+    /// The state as it would be written anew.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = self.header.encode().to_vec();
         bytes.extend(self.digest.iter().flat_map(|digest| digest_record(*digest)));
@@ -216,7 +216,7 @@ impl State {
     }
 }
 
-/// This boot of this machine; zeros if that is not known.
+/// The boot of this machine; zeros if unknown.
 pub(super) fn boot_id() -> BootId {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_end_is_left_out() {
+    fn torn_end_is_left_out() {
         let mut bytes = header().encode().to_vec();
         bytes.extend(digest_record(Digest([1; 32])));
         bytes.extend(leaf_record(3, &[3; 32]));
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leaf_that_the_file_has_not_ends_the_log() {
+    fn leaf_beyond_the_end_of_the_file_ends_the_log() {
         let mut bytes = header().encode().to_vec();
         bytes.extend(leaf_record(10, &[3; 32]));
         bytes.extend(leaf_record(1, &[3; 32]));
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kept_input_of_the_fuzzer_holds() {
+    fn fuzz_corpus_passes() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/files_partial_state");
         let inputs: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
         assert!(!inputs.is_empty());
@@ -296,13 +296,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn random_states_hold(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn random_states_decode_and_encode_alike(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             fuzz_body(&bytes);
         }
 
         /// A damaged byte takes away what follows it, and never changes what a record says.
         #[test]
-        fn damage_is_noticed(leaves in proptest::collection::vec((0u64..10, any::<[u8; 32]>()), 1..20), at in any::<prop::sample::Index>(), flip in 1u8..) {
+        fn damaged_records_are_dropped(leaves in proptest::collection::vec((0u64..10, any::<[u8; 32]>()), 1..20), at in any::<prop::sample::Index>(), flip in 1u8..) {
             let mut bytes = header().encode().to_vec();
             bytes.extend(leaves.iter().flat_map(|(leaf, value)| leaf_record(*leaf, value)));
             let at = at.index(bytes.len());
@@ -318,7 +318,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        fn any_bytes_are_decoded_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
             let _ = read(&written(&bytes));
         }
     }

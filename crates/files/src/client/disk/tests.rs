@@ -1,4 +1,4 @@
-//! A transfer's disk at its end, and with other programs at its files.
+//! The end of a disk, and other programs at its files.
 
 use super::super::transfer::{ContentSpec, FileKey, Version};
 use super::*;
@@ -12,9 +12,9 @@ use std::time::Instant;
 /// A file of so many bytes takes minutes to hash.
 const SIZE: u64 = 1 << 40;
 
-/// Wherever another program cuts a partial file off: it fails, and nothing is left that could be gone on with.
+/// Wherever another program shortens a partial file: the transfer fails, and nothing is left that could be resumed.
 #[test]
-fn a_file_that_is_cut_off_is_not_written_on() {
+fn shortened_partial_file_fails_and_is_removed() {
     const LEAF: usize = 1 << 20;
     for (verify, sparse) in [(true, false), (false, false), (true, true)] {
         for cut_at in [1, 3] {
@@ -56,7 +56,7 @@ fn a_file_that_is_cut_off_is_not_written_on() {
 }
 
 #[test]
-fn the_end_waits_for_no_hashing() {
+fn end_does_not_wait_for_hashing() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::File::create(folder.path().join("there")).unwrap().set_len(SIZE).unwrap();
     let options = DiskOptions { durable: false, verify: true, workers: 2, fresh: false, made: false };
@@ -91,9 +91,9 @@ fn the_end_waits_for_no_hashing() {
     assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
 }
 
-/// Leaves that turn out to be wrong are taken back in the state; and who goes on without verifying says so in it.
+/// Wrong leaves are taken back in the state; and a transfer that resumes without verifying says so in it.
 #[test]
-fn the_state_says_what_is_known_of_the_leaves() {
+fn state_records_verified_and_forgotten_leaves() {
     const LEAF: usize = 1 << 20;
     let folder = tempfile::tempdir().unwrap();
     let modified = Timestamp { seconds: 1_700_000_000, nanoseconds: 0 };

@@ -1,8 +1,8 @@
-//! One transfer of a tree into a directory at a time.
+//! The lock that lets one transfer at a time write a tree into a directory.
 //!
-//! Two transfers of the same tree would each take what the other has begun for taken, and fail with it. So who begins holds the lock of
-//! a file that is named as if the tree were a file of that directory, and the other is told at once. Nobody is kept from getting
-//! something else into it.
+//! Two transfers of the same tree would each find what the other has begun taken, and fail. The first one therefore
+//! locks a file that is named as if the tree were a file of that directory, and the other fails at once. Other things
+//! can still be fetched into it.
 
 use std::fs::File;
 
@@ -12,10 +12,10 @@ use crate::client::names::partial_names;
 use crate::client::transfer::Source;
 use crate::root::{Dir, RootError};
 
-/// How often it is begun anew when another transfer has just ended.
+/// Attempts when another transfer has just ended.
 const ATTEMPTS_MAX: usize = 16;
 
-/// Held as long as a transfer of a tree is under way.
+/// The lock, held during a transfer of a tree.
 #[derive(Debug)]
 pub(super) struct TreeLock {
     dir: Dir,
@@ -23,12 +23,12 @@ pub(super) struct TreeLock {
     file: File,
 }
 
-/// Another transfer has it: the name of the file that it holds.
+/// Another transfer holds the lock: the name of its file.
 #[derive(Debug)]
 pub(super) struct Held(pub(super) String);
 
 impl TreeLock {
-    /// Takes it. `None` where no file can be made, or locked: what can be written then, each file tells.
+    /// Takes the lock. `None` if no file can be made or locked: each file then tells what can be written.
     pub(super) fn take(dir: Dir, source: &Source) -> Result<Option<TreeLock>, Held> {
         // No name has a slash in it.
         let key = match source {

@@ -22,13 +22,13 @@ use crate::digest::{Leaf, LeafHasher, LeafSize};
 use crate::path::RelPath;
 use crate::root::Timestamp;
 
-/// What a leaf's value is taken for where nothing is verified.
+/// The value of a leaf that isn't verified.
 const UNVERIFIED: Leaf = [0; 32];
-/// Reports of short jobs that may wait to be told together.
-const UNTOLD_MAX: usize = 64;
+/// Reports of short jobs that are sent together.
+const UNANNOUNCED_MAX: usize = 64;
 const ZEROS: &[u8] = &[0; 64 << 10];
 
-/// Something for a worker to do.
+/// A job of a worker.
 #[derive(Debug)]
 pub(super) enum Job {
     Inspect {
@@ -73,7 +73,7 @@ pub(super) enum Job {
         modified: Timestamp,
     },
     FinishTop {
-        /// None if it keeps its own.
+        /// `None` if it keeps its own.
         mode: Option<u32>,
         modified: Timestamp,
     },
@@ -82,7 +82,7 @@ pub(super) enum Job {
 }
 
 impl Job {
-    /// Takes hardly longer than telling of it.
+    /// Whether it takes hardly longer than waking the transfer.
     fn is_short(&self) -> bool {
         matches!(self, Job::MakeDir { .. } | Job::FinishDir { .. } | Job::Forget(_))
     }
@@ -91,9 +91,9 @@ impl Job {
 /// A leaf that is being written.
 #[derive(Debug)]
 struct OpenLeaf {
-    /// None where nothing is verified.
+    /// `None` if nothing is verified.
     hasher: Option<LeafHasher>,
-    /// Where the next byte goes in the file.
+    /// Offset of its next byte in the file.
     position: u64,
     end: u64,
 }
@@ -103,14 +103,14 @@ pub(super) struct Worker {
     cancelled: Cancelled,
     reports: Sender<DiskReport>,
     wake: Arc<dyn Fn() + Send + Sync>,
-    /// Bytes in memory that wait for workers.
+    /// Bytes in memory that are queued for workers.
     queued_bytes: Arc<AtomicU64>,
-    /// Jobs of small files that wait for this worker.
+    /// Jobs of small files that are queued for this worker.
     small_jobs: Arc<AtomicUsize>,
     leaves: HashMap<(ContentKey, u64), OpenLeaf>,
     /// The directory in which something was made or finished last.
     dir: Option<OpenDir>,
-    /// What is read back goes through this.
+    /// Buffer for reading back.
     buffer: PageBuffer,
 }
 
@@ -136,42 +136,42 @@ impl Worker {
         }
     }
 
-    /// Works until nobody can send any more jobs, or hear of them.
+    /// Works until no jobs can come any more, or nobody can receive reports.
     pub(super) fn run(mut self, jobs: &Receiver<Job>) {
-        let mut untold = 0;
-        while let Some(job) = self.next_job(jobs, &mut untold) {
+        let mut unannounced = 0;
+        while let Some(job) = self.next_job(jobs, &mut unannounced) {
             let is_short = job.is_short();
             for report in self.work(job) {
                 if self.reports.send(report).is_err() {
                     return;
                 }
-                untold += 1;
+                unannounced += 1;
             }
-            if !is_short || untold >= UNTOLD_MAX {
-                self.tell(&mut untold);
+            if !is_short || unannounced >= UNANNOUNCED_MAX {
+                self.wake_for(&mut unannounced);
             }
         }
     }
 
-    /// The next job. Before one that may take its time, or when there is none, what was done is told.
-    fn next_job(&self, jobs: &Receiver<Job>, untold: &mut usize) -> Option<Job> {
+    /// The next job. Wakes the transfer for earlier reports before a job that may take long, and when there is none.
+    fn next_job(&self, jobs: &Receiver<Job>, unannounced: &mut usize) -> Option<Job> {
         match jobs.try_recv() {
             Ok(job) => {
                 if !job.is_short() {
-                    self.tell(untold);
+                    self.wake_for(unannounced);
                 }
                 Some(job)
             }
             Err(TryRecvError::Empty) => {
-                self.tell(untold);
+                self.wake_for(unannounced);
                 jobs.recv().ok()
             }
             Err(TryRecvError::Disconnected) => None,
         }
     }
 
-    fn tell(&self, untold: &mut usize) {
-        if std::mem::take(untold) > 0 {
+    fn wake_for(&self, unannounced: &mut usize) {
+        if std::mem::take(unannounced) > 0 {
             (self.wake)();
         }
     }
@@ -186,7 +186,7 @@ impl Worker {
                 let mut reports = Vec::with_capacity(files.len());
                 for small in &files {
                     let report = self.small(small);
-                    reports.push(self.placed(report));
+                    reports.push(self.with_place(report));
                 }
                 self.small_jobs.fetch_sub(1, Ordering::AcqRel);
                 return reports;
@@ -224,7 +224,7 @@ impl Worker {
                 let durable = self.destination.durable;
                 let result =
                     self.in_parent(&local, |open, name| install::finish_dir(open, name, mode, modified, durable));
-                // That of a directory with nothing in it wasn't synced yet.
+                // The name of an empty directory wasn't synced yet.
                 let result = result.and_then(|()| self.destination.sync_names(&local));
                 DiskReport::Entry { local, result }
             }
@@ -237,11 +237,11 @@ impl Worker {
                 return Vec::new();
             }
         };
-        vec![self.placed(report)]
+        vec![self.with_place(report)]
     }
 
-    /// Where it was: the file's name alone doesn't say which disk, or whose permissions.
-    fn placed(&self, mut report: DiskReport) -> DiskReport {
+    /// Adds the place to an error: the file's name alone doesn't say which disk, or whose permissions.
+    fn with_place(&self, mut report: DiskReport) -> DiskReport {
         if let Some(error) = report.error_mut() {
             error.message = format!("{} ({})", error.message, self.destination.place);
         }
@@ -255,7 +255,7 @@ impl Worker {
         DiskReport::Small { file: small.file, credit: small.credit, result }
     }
 
-    /// Does something in the directory that this goes into, which is made if it is missing.
+    /// Does something in the parent of a path, which is made if it is missing.
     fn in_parent<T>(
         &mut self,
         local: &RelPath,
@@ -307,7 +307,7 @@ impl Worker {
         }
         punch(&open, offset, length)?;
         if !content.spec.version.sparse {
-            // It wasn't said that there are holes. The length says that this is there, as of all else.
+            // The server didn't announce holes: the length has to show that these bytes are there.
             open.file.write_all_at(&[0], offset + length - 1).map_err(|error| io_error("cannot write", &error))?;
             open.wrote(offset + length);
         }
@@ -327,8 +327,8 @@ impl Worker {
         Ok(whole)
     }
 
-    /// A leaf, ready to go on at this offset. What is there of it already, and wasn't hashed by this worker, is read back: at
-    /// most one leaf.
+    /// The state of a leaf at an offset. What is there of it and wasn't hashed by this worker is read back: at most
+    /// one leaf.
     fn leaf_at(
         &mut self,
         content: &PartialFile,
@@ -367,7 +367,7 @@ impl Worker {
     ) -> Result<(), DiskError> {
         read_range(&open.file, offset, length, &mut self.buffer, |bytes| {
             let _ = hasher.update(bytes);
-            self.cancelled.check_behind_a_piece()
+            self.cancelled.count_piece()
         })
         .map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => content.shortened(),
@@ -400,7 +400,7 @@ fn hash_zeros(hasher: &mut LeafHasher, length: u64, cancelled: &Cancelled) -> Re
     Ok(())
 }
 
-/// Makes a range zeros, if something was written there before.
+/// Makes a range zeros, if something was written there.
 fn punch(open: &OpenPartial, offset: u64, length: u64) -> Result<(), DiskError> {
     let written = open.written_to();
     if offset >= written {
@@ -425,7 +425,7 @@ fn write_zeros(open: &OpenPartial, offset: u64, length: u64) -> Result<(), DiskE
     Ok(())
 }
 
-/// The state machine hands over only what fits into a leaf; anything else is a mistake of this program.
+/// The error of a leaf. The transfer passes only what fits into one: anything else is a bug.
 fn leaf_error(error: &crate::digest::LeafError) -> DiskError {
     DiskError { full: false, message: format!("internal error: {error}") }
 }

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn full_messages_and_a_last_one_for_each_fetch() {
+    fn confirmations_are_batched_by_fetch() {
         let mut confirmations = Confirmations::default();
         (0..600).for_each(|_| confirmations.asked(1));
         confirmations.asked(2);

@@ -42,7 +42,7 @@ impl Transfer {
                 let key = self.requests.close_file(id, n)?;
                 let Some(task) = self.files.get_mut(key) else { return Ok(()) };
                 if task.local_digest.is_none() {
-                    return TransferError::protocol("a file is the same, but the same as what was not asked");
+                    return TransferError::protocol("`same` for a file that wasn't compared");
                 }
                 self.touch(key);
                 Ok(())
@@ -64,13 +64,13 @@ impl Transfer {
         self.retry.opened_one();
         let asked = self.requests.asked(id, metadata.n)?;
         if asked.state != AskedState::Awaited {
-            return TransferError::protocol("metadata of a file twice");
+            return TransferError::protocol("a file's metadata came twice");
         }
         asked.begin(metadata.size);
         asked.digest_told = metadata.digest.is_some();
         let key = asked.file;
         let Ok(leaves) = LeafSize::announced(metadata.leaf_bytes, metadata.size) else {
-            return TransferError::protocol("leaves of a size that they cannot have");
+            return TransferError::protocol("an impossible leaf size");
         };
         let Some(task) = self.files.get_mut(key) else { return Ok(()) };
         let FileMetadata { size, mtime: modified, mode, sparse, .. } = *metadata;
@@ -96,7 +96,7 @@ impl Transfer {
     fn digest_came(&mut self, reply: DigestReply) -> Result<(), TransferError> {
         let asked = self.requests.asked(reply.id, reply.n)?;
         if asked.state == AskedState::Awaited {
-            return TransferError::protocol("a digest before the metadata");
+            return TransferError::protocol("a digest came before the metadata");
         }
         asked.digest_told = true;
         let key = asked.file;
@@ -104,7 +104,7 @@ impl Transfer {
             return Ok(());
         };
         if task.leaves.leaf_bytes() != reply.leaf_bytes {
-            return TransferError::protocol("leaves of another size than before");
+            return TransferError::protocol("the leaf size changed");
         }
         if matches!(task.phase, Phase::Installing | Phase::Touching) {
             // It was checked against the digest that the server sent before, and that one is confirmed.
@@ -133,7 +133,7 @@ impl Transfer {
     pub(super) fn asked_over(&mut self, id: u32, n: u32) -> Result<(), TransferError> {
         let asked = self.requests.asked(id, n)?;
         if !asked.is_whole() {
-            return TransferError::protocol("a file ends before all that was asked for has come");
+            return TransferError::protocol("a file ended before all of it arrived");
         }
         asked.state = AskedState::Over;
         let (key, useless) = (asked.file, asked.useless);
@@ -161,12 +161,12 @@ impl Transfer {
 
     fn fetch_done(&mut self, id: u32) -> Result<(), TransferError> {
         let Some(fetch) = self.requests.close_fetch(id) else {
-            return TransferError::protocol("a request is done that was not made");
+            return TransferError::protocol("`done` for a request that isn't open");
         };
         self.concurrency.grow();
         for asked in fetch.files {
             if asked.state != AskedState::Over {
-                return TransferError::protocol("a request is done before its files are");
+                return TransferError::protocol("`done` before all files of the request have ended");
             }
             if let Some(task) = self.files.asked_with(asked.file, id) {
                 task.digest_may_come = false;
@@ -188,7 +188,7 @@ impl Transfer {
             task.phase = Phase::Waiting;
         }
         if self.retry.push(key, now) {
-            let warning = format!("{}: {error}; it is asked for again later", task.remote);
+            let warning = format!("{}: {error}; retrying later", task.remote);
             self.warn(warning);
         }
         Ok(())
@@ -196,7 +196,7 @@ impl Transfer {
 
     fn request_failed(&mut self, error: ErrorReply) -> Result<(), TransferError> {
         let Some(id) = error.id else {
-            return TransferError::protocol(&format!("it could not read a request: {}", error.message));
+            return TransferError::protocol(&format!("it could not decode a request: {}", error.message));
         };
         let refused = TransferError::Refused { code: error.code, message: error.message };
         if self.listing.open_id() == Some(id) {

@@ -51,7 +51,7 @@ impl Transfer {
             space.known = true;
             if let Some(free) = free.filter(|free| *free < space.needed) {
                 let needed = space.needed;
-                return Err(TransferError::DiskFull(format!("{needed} bytes are to come, {free} are free")));
+                return Err(TransferError::DiskFull(format!("{needed} bytes are needed, {free} are free")));
             }
         }
         Ok(())
@@ -170,7 +170,7 @@ impl Transfer {
         {
             task.restarts += 1;
             if task.restarts > RETRIES_MAX {
-                let reason = "the server does not tell its digest".to_owned();
+                let reason = "the server doesn't send its digest".to_owned();
                 return self.file_failed(key, TransferError::unmet(reason));
             }
         }
@@ -224,7 +224,7 @@ impl Transfer {
             let reason = format!("its content does not match its digest, {} times", RETRIES_MAX + 1);
             return self.file_failed(key, TransferError::unmet(reason)).map(|()| None);
         }
-        let warning = format!("{}: its content does not match its digest; asked for what is wrong again", task.remote);
+        let warning = format!("{}: its content does not match its digest; fetching the wrong part again", task.remote);
         self.warn(warning);
         Ok(Some(()))
     }
@@ -246,7 +246,7 @@ impl Transfer {
     /// Takes a page of leaf values.
     pub(super) fn leaves_came(&mut self, reply: LeavesReply, attachment: Option<Bytes>) -> Result<(), TransferError> {
         let Some(key) = self.requests.close_leaves(reply.id) else {
-            return TransferError::protocol("leaves that were not asked for");
+            return TransferError::protocol("leaf values that weren't requested");
         };
         let Some(task) = self.files.get_mut(key) else { return Ok(()) };
         let Phase::Leaves(query) = &mut task.phase else { return Ok(()) };
@@ -257,7 +257,7 @@ impl Transfer {
             && query.values.len() as u64 == u64::from(reply.from)
             && u64::from(reply.total) == task.leaves.count();
         if !fits {
-            return TransferError::protocol("leaves that are not those that were asked for");
+            return TransferError::protocol("leaf values other than those requested");
         }
         query.values.extend_from_slice(page);
         if (query.values.len() as u64) < task.leaves.count() {
@@ -266,7 +266,7 @@ impl Transfer {
         }
         let values = std::mem::take(&mut query.values);
         if task.digest.is_none() || merge_leaves(&values).ok() != task.digest {
-            return self.restart(key, "the server's leaves do not match its digest", false);
+            return self.restart(key, "the server's leaf values don't match its digest", false);
         }
         if self.options.in_order {
             self.values_known(key, &values);

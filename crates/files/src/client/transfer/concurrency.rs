@@ -1,14 +1,14 @@
-//! How much is asked for at a time.
+//! How many files are asked for at a time.
 
 /// Fetches open at a time: enough that the server never waits for the next one.
 const FETCHES_OPEN_MAX: usize = 4;
 /// Small files in one fetch.
 const SMALL_BATCH_MAX: usize = 1024;
 
-/// How much the server takes at a time: less than all while it has many clients, as it says.
+/// How much the server accepts at a time: less than all while it has many clients and says so.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Concurrency {
-    /// Fetches.
+    /// Open fetches.
     pub(super) fetches: usize,
     /// Small files in each.
     pub(super) files: usize,
@@ -21,7 +21,7 @@ impl Default for Concurrency {
 }
 
 impl Concurrency {
-    /// Becomes less, as the server has refused one more beside so many that are open. Not if it was as little as can be.
+    /// Shrinks, as the server has refused a fetch beside `open` others: `false` if it can't shrink any more.
     pub(super) fn shrink(&mut self, open: usize) -> bool {
         match open {
             0 if self.files == 1 => return false,
@@ -31,7 +31,7 @@ impl Concurrency {
         true
     }
 
-    /// One was finished, so that there may be room for another, and for one that is longer.
+    /// Grows, as a fetch was finished and there may be room for another or a longer one.
     pub(super) fn grow(&mut self) {
         self.fetches = (self.fetches + 1).min(FETCHES_OPEN_MAX);
         self.files = (self.files + 1).min(SMALL_BATCH_MAX);
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_becomes_less_to_the_last_and_comes_back() {
+    fn concurrency_shrinks_to_one_file_and_recovers() {
         let mut share = Concurrency::default();
         assert!(share.shrink(3));
         assert_eq!((share.fetches, share.files), (3, SMALL_BATCH_MAX));

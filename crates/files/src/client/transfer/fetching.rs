@@ -1,4 +1,4 @@
-//! Fetches: files asked for in batches, and again if what came of them is of no use.
+//! Fetches: files asked for in batches, and again if what arrived is of no use.
 
 use super::command::{DiskCommand, FileKey};
 use super::file::{FileTask, LeafQuery, Phase};
@@ -12,16 +12,16 @@ use crate::limits::FILE_RANGES_MAX;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{DigestWish, FetchFile, FetchRequest, Request, Unless};
 
-/// Files up to this size are hashed by the server before they are sent, so that each arrives with its digest and is
-/// checked, written and installed at once: those of one leaf, of which nothing would be kept if they were cut short.
+/// Largest small file, in bytes: the server hashes it before it sends it, so it arrives with its digest and is
+/// checked, written and installed at once. It has one leaf, of which nothing is kept if it is cut short.
 pub(super) const SMALL_FILE_BYTES: u64 = LEAF_BYTES_MIN;
-/// Other files in one fetch.
+/// Large files in one fetch.
 const LARGE_BATCH_MAX: usize = 16;
-/// Bytes that a fetch's JSON is kept to, far below [`crate::limits::CONTROL_BYTES_MAX`].
+/// Bytes of a fetch's JSON, far below [`crate::limits::CONTROL_BYTES_MAX`].
 const BATCH_JSON_BYTES: usize = 256 << 10;
 
 impl Transfer {
-    /// Asks for files that wait.
+    /// Fetches files that are waiting.
     pub(super) fn pump_fetches(&mut self) {
         if !self.listing.is_placed() || self.wait_for_space() {
             return;
@@ -45,7 +45,8 @@ impl Transfer {
         }
     }
 
-    /// Once all is known that is to come, the disk is asked whether it fits; nothing more is asked for until it answers.
+    /// Once the listing is complete, asks the disk for its free space. Whether its answer is awaited: nothing is
+    /// fetched until it comes.
     fn wait_for_space(&mut self) -> bool {
         if self.space.is_none() && self.listing.is_complete() && !self.tree.is_inspecting() {
             let needed = self.files.values().fold(0, |sum: u64, file| sum.saturating_add(file.space_needed()));
@@ -55,7 +56,7 @@ impl Transfer {
         self.space.as_ref().is_some_and(|space| !space.known)
     }
 
-    /// Takes files of about one kind off those that wait.
+    /// Takes the next waiting files of one kind.
     fn batch(&mut self, id: u32) -> (Vec<FetchFile>, Vec<Asked>, DigestWish) {
         let values_first = self.options.in_order && self.options.verify;
         let mut digest = DigestWish::None;
@@ -95,7 +96,7 @@ impl Transfer {
         (files, asked, digest)
     }
 
-    /// Asks for a file from its beginning; too often, and it has failed.
+    /// Fetches a file from its beginning. It fails after [`RETRIES_MAX`] times.
     pub(super) fn restart(&mut self, key: FileKey, reason: &str, is_changed: bool) -> Result<(), TransferError> {
         if self.options.in_order {
             self.check_not_delivered(key, reason)?;
@@ -108,13 +109,13 @@ impl Transfer {
             let code = if is_changed { ErrorCode::Changed } else { ErrorCode::Io };
             return self.file_failed(key, TransferError::Unmet { code, message: gave_up(reason, is_changed) });
         }
-        let warning = format!("{}: {reason}; asked for it again", task.remote);
+        let warning = format!("{}: {reason}; fetching it again", task.remote);
         self.warn(warning);
         self.fetch_again(key);
         Ok(())
     }
 
-    /// Asks again for what is missing.
+    /// Queues a file to fetch what is missing of it.
     pub(super) fn fetch_again(&mut self, key: FileKey) {
         if let Some(task) = self.files.get_mut(key) {
             task.phase = Phase::Waiting;
@@ -122,7 +123,7 @@ impl Transfer {
         }
     }
 
-    /// What came of a file is of no use.
+    /// Removes what arrived of a file.
     pub(super) fn abandon(&mut self, key: FileKey) {
         if let Some(content) = self.files.take_content(key) {
             self.totals.unfinished_bytes -= content.written.total();
@@ -132,7 +133,7 @@ impl Transfer {
         }
     }
 
-    /// A file can't be transferred; the others go on.
+    /// Fails a file; the others go on.
     pub(super) fn file_failed(&mut self, key: FileKey, error: TransferError) -> Result<(), TransferError> {
         if self.options.in_order {
             return Err(error);
@@ -150,7 +151,7 @@ impl Transfer {
         Ok(())
     }
 
-    /// The connection is gone: what was asked for does not come.
+    /// The connection is lost: what was asked for doesn't come.
     pub(super) fn file_interrupted(&mut self, key: FileKey) -> Result<(), TransferError> {
         let Some(task) = self.files.get_mut(key) else { return Ok(()) };
         task.digest_may_come = false;
@@ -169,8 +170,8 @@ impl Transfer {
         Ok(())
     }
 
-    /// Bytes that the server may be hashing and has nothing to send meanwhile: of files all of which has come, and of those whose
-    /// leaves were asked for. 0 if anything else is to come, from it or from the disk.
+    /// Bytes that the server may be hashing while it sends nothing: files all of whose content has arrived, and files
+    /// whose leaves were requested. 0 if anything else is to come, from it or from the disk.
     pub(super) fn bytes_hashed(&self) -> u64 {
         if self.piece.is_some() {
             return 0;
@@ -186,19 +187,19 @@ impl Transfer {
         if bytes > 0 && self.files.values().any(is_at_the_disk) { 0 } else { bytes }
     }
 
-    /// The file that a fetch waits for if the server only has to hash it: those behind it come after it.
+    /// The file that a fetch waits for if the server only has to hash it. Files behind it come later.
     fn hashed_in(&self, id: u32, fetch: &Fetch) -> Option<FileKey> {
         let open = fetch.files.iter().position(|asked| asked.state != AskedState::Over);
         let last = open.unwrap_or(fetch.files.len()).checked_sub(1).and_then(|last| fetch.files.get(last));
         let is_hashed = |asked: &&Asked| {
             let Some(task) = self.files.get(asked.file).filter(|task| task.asked.0 == id) else { return false };
             match task.phase {
-                // Before it can say whether it is what is here already, or what its digest is.
+                // Before it can say whether this is the existing content, or what the digest is.
                 Phase::Requested if asked.state == AskedState::Awaited => {
                     task.local_digest.is_some() || asked.ranges.as_ref().is_some_and(Vec::is_empty)
                 }
                 Phase::Requested => asked.is_whole() && !asked.digest_told,
-                // A server may say that all was sent, and tell the digest then.
+                // The digest may follow the end of the content.
                 Phase::Arrived => !asked.digest_told,
                 _ => false,
             }
@@ -208,7 +209,7 @@ impl Transfer {
         self.options.verify.then_some(hashed.file)
     }
 
-    /// Asks again for files that the server was too busy for, once it is time: whether it was.
+    /// Fetches files again that the server was too busy for: `false` if it is too early.
     pub(super) fn retry_files(&mut self, now: Instant) -> bool {
         let Some(due) = self.retry.take_due(now) else { return false };
         for key in due {
@@ -225,7 +226,7 @@ impl Transfer {
     }
 }
 
-/// The question whether all fits on the disk.
+/// Whether all fits on the disk.
 #[derive(Debug)]
 pub(super) struct Space {
     pub(super) needed: u64,

@@ -1,4 +1,4 @@
-//! One file of a transfer: what is known of it, and how far it is.
+//! A file of a transfer: what is known of it, and how far it is.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,55 +12,55 @@ use crate::protocol::control::Range;
 /// How far a file is.
 #[derive(Debug)]
 pub(super) enum Phase {
-    /// The disk is asked what is there.
+    /// The disk inspects its place.
     Inspecting,
-    /// To be fetched.
+    /// Waiting to be fetched.
     Waiting,
-    /// In a fetch that has not ended for it.
+    /// In a fetch that hasn't finished it.
     Requested,
-    /// Nothing more comes for it; writes may be under way, or the digest to come.
+    /// All has arrived; writes may be pending, or the digest may be to come.
     Arrived,
-    /// The server is asked for its leaves, to tell which ones are bad.
+    /// Its leaf values are requested: to find the leaves that are wrong, or before its content is fetched in order.
     Leaves(LeafQuery),
-    /// The disk gives it its name.
+    /// The disk installs it.
     Installing,
-    /// It is there already: the disk gives it its mode and time.
+    /// It exists; the disk sets its mode and time.
     Touching,
 }
 
-/// Leaves on their way.
+/// A request for leaf values.
 #[derive(Debug, Default)]
 pub(super) struct LeafQuery {
-    /// Those that came.
+    /// The values that came so far.
     pub(super) values: Vec<Leaf>,
 }
 
-/// One file.
+/// A file that isn't over.
 #[derive(Debug)]
 pub(super) struct FileTask {
     pub(super) remote: RelPath,
     pub(super) local: RelPath,
-    /// As the listing, and later the metadata, has it.
+    /// As listed, then as the metadata says.
     pub(super) version: Version,
-    /// Bytes that it takes on the server's disk, as the listing has it: of a sparse file, what it will take here.
+    /// Bytes on the server's disk, as listed: of a sparse file, what it will take here.
     pub(super) allocated: u64,
     pub(super) leaves: LeafSize,
     pub(super) digest: Option<Digest>,
-    /// The values of its leaves, fetched before its content: of a file that is verified and delivered in order.
+    /// Leaf values that are known before the content arrives: of a file that is verified and delivered in order.
     pub(super) values: Option<Arc<[Leaf]>>,
-    /// Some of it can't be taken back any more: of a file that is delivered in order.
+    /// Some of it is written to an output that can't take it back.
     pub(super) delivered: bool,
-    /// Content that is at its place already, under another time.
+    /// Digest of the existing file, which has another time.
     pub(super) local_digest: Option<Digest>,
     pub(super) content: Option<Content>,
     pub(super) phase: Phase,
-    /// Request and index that it was asked for with last.
+    /// The fetch that last asked for it, and its number there.
     pub(super) asked: (u32, u32),
-    /// Whether the fetch that it was asked for with may still tell the digest.
+    /// That fetch may still bring the digest.
     pub(super) digest_may_come: bool,
-    /// How often it was voided, or the server took back what it said.
+    /// How often it was void, or the server took back what it said.
     pub(super) restarts: u32,
-    /// How often content did not match the digest.
+    /// How often its content didn't match the digest.
     pub(super) bad_rounds: u32,
 }
 
@@ -85,15 +85,15 @@ impl FileTask {
         }
     }
 
-    /// What to ask for: `None` for all of it.
+    /// The ranges to ask for: `None` for all.
     pub(super) fn missing(&self, count_max: usize) -> Option<Vec<Range>> {
         self.content.as_ref().map(|content| content.written.missing(self.version.size, count_max))
     }
 
-    /// Bytes that it will take on the disk beside what is there, as far as can be told before the server is asked for it.
+    /// Bytes that it will take on the disk, as far as is known before it is fetched.
     pub(super) fn space_needed(&self) -> u64 {
-        // What an earlier transfer left has its space. A file of the same size probably is the same: if the server says that it isn't, its
-        // space is reserved when the first of it comes.
+        // A partial file has its space. An existing file of the same size is probably the same: if not, its space is
+        // reserved when its content begins to arrive.
         if matches!(self.phase, Phase::Touching) || self.content.is_some() || self.local_digest.is_some() {
             return 0;
         }
@@ -101,20 +101,20 @@ impl FileTask {
     }
 }
 
-/// What arrived of a file.
+/// The content of a file, as far as it has arrived.
 #[derive(Debug)]
 pub(super) struct Content {
     pub(super) key: ContentKey,
-    /// The disk knows of it.
+    /// The disk was told of it.
     pub(super) begun: bool,
-    /// An earlier transfer has left something of it.
+    /// It resumes a partial file.
     pub(super) resumes: bool,
-    /// What of that is still taken for good.
+    /// The resumed ranges that are still believed to be right.
     pub(super) resumed: RangeSet,
     pub(super) written: RangeSet,
-    /// Values of the leaves that are whole.
+    /// Values of complete leaves.
     pub(super) values: BTreeMap<u64, Leaf>,
-    /// Commands that the disk has not answered.
+    /// Writes that the disk hasn't reported.
     pub(super) pending: usize,
 }
 
@@ -131,7 +131,7 @@ impl Content {
         }
     }
 
-    /// Goes on with what an earlier transfer left.
+    /// Resumes a partial file.
     pub(super) fn resume(key: ContentKey, partial: &Partial) -> Self {
         let mut content = Self::new(key);
         for (leaf, value) in &partial.whole {
@@ -148,7 +148,7 @@ impl Content {
         content
     }
 
-    /// Forgets a leaf, so that it is asked for again.
+    /// Forgets a leaf, so that it is fetched again: how many bytes of it were written.
     pub(super) fn forget_leaf(&mut self, leaves: LeafSize, leaf: u64) -> u64 {
         self.values.remove(&leaf);
         leaves.range(leaf).map_or(0, |(offset, length)| {
@@ -157,7 +157,7 @@ impl Content {
         })
     }
 
-    /// Forgets all that was written, so that it is asked for again.
+    /// Forgets all that was written, so that it is fetched again: how many bytes.
     pub(super) fn forget_all(&mut self) -> u64 {
         let forgotten = self.written.total();
         self.values.clear();

@@ -16,14 +16,15 @@ use crate::protocol::control::Request;
 const LEAF_HELD_BYTES_MAX: u64 = 16 << 20;
 
 impl Transfer {
-    /// The metadata is here: asks for the values of the leaves.
+    /// Requests the leaf values, once the metadata is here.
     pub(super) fn ask_for_values(&mut self, key: FileKey) -> Result<(), TransferError> {
         let Some(task) = self.files.get_mut(key) else { return Ok(()) };
         let Some(digest) = task.digest else {
-            return TransferError::protocol("no digest, though it was asked for");
+            return TransferError::protocol("no digest, although it was requested");
         };
         if task.leaves.leaf_bytes().min(task.version.size) > LEAF_HELD_BYTES_MAX {
-            let message = "the file is too large to be checked piece by piece".to_owned();
+            let message =
+                "the file is too large to be verified in order: get it to a path, or without verification".to_owned();
             return Err(TransferError::Unmet { code: ErrorCode::Unsupported, message });
         }
         if task.leaves.count() == 1 {
@@ -35,7 +36,7 @@ impl Transfer {
         Ok(())
     }
 
-    /// The values of all leaves are known: the content can be fetched.
+    /// Queues the file to fetch its content, as the values of all leaves are known.
     pub(super) fn values_known(&mut self, key: FileKey, values: &[Leaf]) {
         let content = Content::new(self.files.new_content());
         if let Some(task) = self.files.get_mut(key) {
@@ -45,7 +46,7 @@ impl Transfer {
         self.fetch_again(key);
     }
 
-    /// Leaves were completed, of which only the last can be wrong.
+    /// Takes leaves that were completed, of which only the last can be wrong.
     pub(super) fn leaves_delivered(&mut self, key: FileKey, leaves: &[(u64, Leaf)]) -> Result<(), TransferError> {
         let Some(task) = self.files.get_mut(key) else { return Ok(()) };
         let Some(values) = &task.values else { return Ok(()) };
@@ -60,7 +61,7 @@ impl Transfer {
         Ok(())
     }
 
-    /// What came last is wrong. What is still to come of this fetch would follow a gap, so all from there on is fetched again.
+    /// Fetches all from the first wrong byte on: what is still to come of the current fetch would follow a gap.
     pub(super) fn fetch_rest(&mut self, key: FileKey) -> Result<(), TransferError> {
         self.count_bad_round(key)?;
         self.cancel_fetch(key);
@@ -68,7 +69,7 @@ impl Transfer {
         Ok(())
     }
 
-    /// The file is another version now: fails if some of it is written already.
+    /// Fails if some of an older version of the file was written.
     pub(super) fn check_not_delivered(&mut self, key: FileKey, reason: &str) -> Result<(), TransferError> {
         self.cancel_fetch(key);
         let is_delivered = self
@@ -78,11 +79,11 @@ impl Transfer {
         if !is_delivered {
             return Ok(());
         }
-        let message = format!("{reason}, when some of it was written already");
+        let message = format!("{reason}, after part of it was written");
         Err(TransferError::Unmet { code: ErrorCode::Changed, message })
     }
 
-    /// Withdraws the fetch of a file. What is still to come of it is dropped.
+    /// Cancels the fetch of a file. What is still to come of it is dropped.
     fn cancel_fetch(&mut self, key: FileKey) {
         let Some(task) = self.files.get_mut(key) else { return };
         let (id, n) = std::mem::take(&mut task.asked);
@@ -93,7 +94,7 @@ impl Transfer {
         }
     }
 
-    /// The server has ended a request: nothing more comes of it.
+    /// Closes a fetch that the server confirms to be cancelled.
     pub(super) fn request_cancelled(&mut self, id: u32) {
         let is_awaited = |file: FileKey| self.files.get(file).is_some_and(|task| task.asked.0 == id);
         if self.requests.fetch(id).is_some_and(|fetch| !fetch.files.iter().any(|asked| is_awaited(asked.file))) {

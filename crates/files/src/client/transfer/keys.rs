@@ -1,9 +1,9 @@
-//! Hashing for keys that are counted up here.
+//! A fast hash for keys that are counted up.
 
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// For maps whose keys are numbers that this side gives out, one after the other. Nobody else chooses them, so they can't be made to
-/// collide, and one multiplication spreads them; each message looks files up several times.
+/// The hasher of maps whose keys are consecutive numbers of this side. Nobody else chooses them, so they can't be made
+/// to collide, and one multiplication spreads them. Each message looks files up several times.
 pub(super) type Counted = BuildHasherDefault<CountedHasher>;
 
 #[derive(Clone, Copy, Debug, Default)]

@@ -147,10 +147,10 @@ impl Listing {
     pub(super) fn page(&mut self, page: ListPage) -> Result<Option<Opened>, TransferError> {
         self.busy_since = None;
         if self.id != Some(page.id) || !self.awaiting {
-            return TransferError::protocol("a page of a listing that was not asked for");
+            return TransferError::protocol("a page of a listing that wasn't requested");
         }
         if page.more && page.entries.is_empty() {
-            return TransferError::protocol("an empty page, and more to come");
+            return TransferError::protocol("an empty page that isn't the last");
         }
         if self.seen.len() + page.entries.len() > LIST_ENTRIES_MAX {
             return TransferError::protocol(&format!("a listing of more than {LIST_ENTRIES_MAX} entries"));
@@ -170,7 +170,7 @@ impl Listing {
     fn open(&self, base: Base, dir: Option<DirStat>) -> Result<Opened, TransferError> {
         let is_glob = matches!(self.source, Source::Glob(_));
         if is_glob != (base == Base::Glob) {
-            return TransferError::protocol("a listing of something else than was asked for");
+            return TransferError::protocol("a listing of something else than was requested");
         }
         if is_glob && self.entries.is_empty() {
             return Err(TransferError::nothing_matches());
@@ -191,7 +191,7 @@ impl Listing {
             Base::Link => {
                 let target = self.entries.front().and_then(|entry| entry.target.as_ref());
                 let target = target.map(LinkTarget::as_bytes).unwrap_or_default();
-                format!("a link to {}: ask for what it leads to", Escaped(target))
+                format!("a link to {}: get its target instead", Escaped(target))
             }
             Base::Dir | Base::Glob => "not a single file".to_owned(),
         };
@@ -241,7 +241,7 @@ impl Listing {
         }
         let local = self.local_path(&remote)?;
         if self.single_file && (entry.kind != EntryKind::File || self.files > 0) {
-            return Err("refused: it is not the one file that was asked for".to_owned());
+            return Err("refused: it is not the one file that was requested".to_owned());
         }
         if !self.seen.insert(self.hasher.hash_one(&remote)) {
             return Ok(None);
@@ -306,7 +306,7 @@ impl Listing {
                 return if source.is_root() || source == remote {
                     Ok(local.clone())
                 } else {
-                    Err("refused: it is not what was asked for".to_owned())
+                    Err("refused: it is not what was requested".to_owned())
                 };
             }
             (_, Source::Path(source)) => remote.below(source),
@@ -314,7 +314,7 @@ impl Listing {
         };
         stripped
             .filter(|local| !local.is_root())
-            .ok_or_else(|| "refused: it is not below what was asked for".to_owned())
+            .ok_or_else(|| "refused: it is not below what was requested".to_owned())
     }
 
     /// The path on the server of what goes to a local path, for people.

@@ -61,7 +61,7 @@ use requests::Requests;
 use retry::RetryQueue;
 
 use super::assembler::Inbound;
-use super::idle_timer::{IdleTimer, tells_nothing};
+use super::idle_timer::{IdleTimer, is_of_no_use};
 use super::reconnects::Reconnects;
 use crate::path::RelPath;
 use crate::protocol::WireError;
@@ -221,12 +221,11 @@ impl Transfer {
             }
         }
         let progress = self.progress();
-        if let Some(times) = self.reconnects.broke_at(progress.bytes_done + progress.files_done + progress.files_total)
-        {
+        if let Some(times) = self.reconnects.lost_at(progress.bytes_done + progress.files_done + progress.files_total) {
             self.fail(TransferError::Breaking { times });
         }
         // A compressed piece, or several small files in one message, are lost with their connection.
-        if self.reconnects.is_stuck() && self.options.chunk_bytes > CHUNK_BYTES_RECONNECT_MIN {
+        if self.reconnects.is_without_progress() && self.options.chunk_bytes > CHUNK_BYTES_RECONNECT_MIN {
             self.options.chunk_bytes = (self.options.chunk_bytes / 2).max(CHUNK_BYTES_RECONNECT_MIN);
         }
     }
@@ -253,7 +252,7 @@ impl Transfer {
             _ => None,
         };
         match &reply {
-            Some(Ok(reply)) if tells_nothing(reply) => self.idle.came_to_nothing(),
+            Some(Ok(reply)) if is_of_no_use(reply) => self.idle.was_of_no_use(),
             _ => self.progressed(now),
         }
         let result = match inbound {

@@ -1,44 +1,44 @@
-//! What a transfer came to.
+//! Progress, totals and errors of a transfer.
 
 use super::RETRIES_MAX;
 use crate::protocol::{ErrorCode, WireError};
 
-/// Most failures of single files that are kept with their reason; all are counted.
+/// Failures that are kept with their reason; all are counted.
 const FAILURES_KEPT_MAX: usize = 1000;
 
-/// Why a transfer as a whole failed.
+/// Why a transfer failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransferError {
     /// The server refused the request.
     #[error("the server says: {message} ({code})")]
     Refused {
-        /// Its reason.
+        /// The server's code.
         code: ErrorCode,
-        /// Its reason, for people.
+        /// The server's reason.
         message: String,
     },
-    /// What was asked for can't be had, as this side found out.
+    /// What was asked for can't be had, as this side found.
     #[error("{message}")]
     Unmet {
-        /// As if the server had refused it.
+        /// The code that the server would have sent.
         code: ErrorCode,
-        /// Why, for people.
+        /// The reason.
         message: String,
     },
-    /// The server does not keep to the protocol.
+    /// The server breaks the protocol.
     #[error("the server breaks the protocol: {0}")]
     Protocol(String),
     /// Nothing happened for too long.
     #[error("nothing happened for {seconds} s{}", if *connected { "" } else { ": no connection" })]
     Stalled {
-        /// For how long.
+        /// How long.
         seconds: u64,
         /// Whether there was a connection.
         connected: bool,
     },
-    /// Connections break, one after the other, and nothing comes of them.
-    #[error("the connection broke {times} times in a row without bringing anything")]
+    /// Connections broke one after another, without progress.
+    #[error("the connection broke {times} times in a row without any progress")]
     Breaking {
         /// How often.
         times: u32,
@@ -46,32 +46,32 @@ pub enum TransferError {
     /// The disk is full, or too small.
     #[error("no space left: {0}")]
     DiskFull(String),
-    /// Cancelled by the person.
+    /// Cancelled.
     #[error("interrupted")]
     Cancelled,
 }
 
 impl TransferError {
-    /// The server has said what it can't.
+    /// A breach of the protocol.
     pub(crate) fn protocol<T>(why: &str) -> Result<T, TransferError> {
         Err(TransferError::Protocol(why.to_owned()))
     }
 
-    /// A file can't be had, for a reason on this side.
+    /// A failure on this side.
     pub(crate) fn unmet(message: String) -> Self {
         Self::Unmet { code: ErrorCode::Io, message }
     }
 
-    /// Of a pattern.
+    /// A pattern that matches nothing.
     pub fn nothing_matches() -> Self {
         Self::Unmet { code: ErrorCode::NotFound, message: "nothing matches".to_owned() }
     }
 }
 
-/// Why a file was asked for again, when it was in vain as often as it may be.
+/// The reason of a failure after too many retries.
 pub(super) fn gave_up(reason: &str, is_changed: bool) -> String {
-    let hint = if is_changed { ": what is being written to can't be got, but a copy of it can" } else { "" };
-    format!("{reason}; asked {} times{hint}", RETRIES_MAX + 1)
+    let hint = if is_changed { ": a file that is being written to can't be fetched, but a copy of it can" } else { "" };
+    format!("{reason}; gave up after {} attempts{hint}", RETRIES_MAX + 1)
 }
 
 impl From<WireError> for TransferError {
@@ -80,62 +80,62 @@ impl From<WireError> for TransferError {
     }
 }
 
-/// A file, directory or link that could not be transferred.
+/// A file, directory or link that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFailure {
     /// Its path on the server, for people.
     pub path: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
 /// Counts of a transfer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Files that are in place, those that were there already included.
+    /// Files in place, including those that existed.
     pub files: u64,
     /// Bytes of these files.
     pub bytes: u64,
-    /// Bytes of bodies that crossed the wire.
+    /// Bytes of bodies received.
     pub received_bytes: u64,
-    /// Bytes that an earlier transfer had left, and that were not sent again.
+    /// Bytes of partial files that were resumed, and not received again.
     pub resumed_bytes: u64,
-    /// Files that were there already.
+    /// Files that existed.
     pub skipped: u64,
-    /// Files that were checked against their digest.
+    /// Files compared with their digest.
     pub verified: u64,
     /// Files, directories and links that failed.
     pub failed: u64,
-    /// The first of them.
+    /// The first of these failures.
     pub failures: Vec<FileFailure>,
     /// Files listed so far.
     pub listed_files: u64,
     /// Bytes of these.
     pub listed_bytes: u64,
-    /// Bytes written of files that are not in place yet.
+    /// Bytes written of files that aren't in place yet.
     pub unfinished_bytes: u64,
 }
 
-/// How far a transfer is.
+/// The progress of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Progress {
     /// Files in place.
     pub files_done: u64,
-    /// Files known of.
+    /// Files listed so far.
     pub files_total: u64,
     /// Bytes in place or written.
     pub bytes_done: u64,
-    /// Bytes known of.
+    /// Bytes listed so far.
     pub bytes_total: u64,
-    /// Bytes of bodies that crossed the wire.
+    /// Bytes of bodies received.
     pub received_bytes: u64,
-    /// Bytes that an earlier transfer had left.
+    /// Bytes of partial files that were resumed.
     pub resumed_bytes: u64,
-    /// Files that were there already.
+    /// Files that existed.
     pub skipped: u64,
     /// Files, directories and links that failed.
     pub failed: u64,
-    /// The totals are final.
+    /// The listing is complete: the totals are final.
     pub listed: bool,
 }
 

@@ -1,4 +1,5 @@
-//! Data messages: every piece held against what was asked for, cut at the borders of leaves, and handed to the disk.
+//! Data messages: each piece is compared with what was asked for, cut at the borders of leaves, and passed to the
+//! disk.
 
 use bytes::Bytes;
 
@@ -11,11 +12,11 @@ use super::{RETRIES_MAX, Transfer};
 use crate::digest::LeafSize;
 use crate::protocol::data::{Body, DataEntry, DataHeader};
 
-/// Leaves of zeros in one command, so that the answer stays small.
+/// Leaves of zeros in one command, so that its report stays small.
 const ZERO_LEAVES_MAX: u64 = 1024;
 
-/// Less than this of a small file is copied until the rest is here: it may keep a buffer of the connection's from being filled again,
-/// and a file that comes slowly has more such pieces than there are buffers.
+/// A smaller piece of a small file is copied until the rest is here, in bytes: it may keep a buffer of the connection
+/// from being reused, and a file that arrives slowly has more pieces than there are buffers.
 const KEPT_BYTES_MIN: u64 = 128 << 10;
 
 /// A piece whose body is arriving.
@@ -24,15 +25,15 @@ pub(super) struct Piece {
     id: u32,
     entry: DataEntry,
     file: FileKey,
-    /// It is of no use: only its credit is given again.
+    /// It is dropped: only its credit counts.
     useless: bool,
     /// Bytes of it that were passed on.
     passed: u64,
-    /// What it cost, less what was passed on with bytes.
+    /// Its credit, less what was passed on with bytes.
     credit: u64,
-    /// A compressed body, until it is whole.
+    /// A compressed body, until it is complete.
     packed: Vec<u8>,
-    /// What came of a small file, until it is whole.
+    /// What arrived of a small file, until it is complete.
     gathered: Vec<Bytes>,
 }
 
@@ -45,20 +46,20 @@ impl Transfer {
         let (id, chunk_bytes) = (self.requests.data_id(), self.options.chunk_bytes);
         let asked = self.requests.asked(id, entry.n)?;
         if asked.state == AskedState::Awaited {
-            return TransferError::protocol("data before the metadata");
+            return TransferError::protocol("data came before the metadata");
         }
         if entry.body != Body::Hole && entry.length > chunk_bytes {
             return TransferError::protocol("a piece that is larger than the chunk size");
         }
         if !asked.accept(entry.offset, entry.length) {
-            return TransferError::protocol("a piece that was not asked for, or is out of order");
+            return TransferError::protocol("a piece that wasn't requested, or is out of order");
         }
         let (file, useless) = (asked.file, asked.useless);
         let credit = entry.cost();
         if self.credit.spend(credit).is_none() {
-            return TransferError::protocol("more data than there was credit for");
+            return TransferError::protocol("more data than there is credit for");
         }
-        // A file that failed meanwhile, or was asked for anew: the rest of it is of no use.
+        // A file that failed meanwhile, or was asked for anew.
         let useless = useless || self.files.get(file).is_none_or(|task| task.asked != (id, entry.n));
         self.piece =
             Some(Piece { id, entry, file, useless, passed: 0, credit, packed: Vec::new(), gathered: Vec::new() });
@@ -71,7 +72,7 @@ impl Transfer {
         if piece.useless || piece.entry.body == Body::Plain {
             self.pass(data);
         } else {
-            // Bounded by the largest chunk: the header was checked, and the body is as long as it says.
+            // Bounded by the chunk size: the header was checked, and the body is as long as it says.
             piece.packed.extend_from_slice(&data);
         }
         Ok(())
@@ -87,7 +88,7 @@ impl Transfer {
                 Body::Zstd => {
                     let packed = std::mem::take(&mut piece.packed);
                     let length = usize::try_from(piece.entry.length).unwrap_or(usize::MAX);
-                    // Done here, not on the disk's threads: a piece may reach over two leaves, which are hashed apart.
+                    // Not on the disk's threads: a piece may span two leaves, which are hashed apart.
                     match zstd::bulk::decompress(&packed, length) {
                         Ok(data) if data.len() == length => self.pass(data.into()),
                         _ => self.drop_broken_piece()?,
@@ -105,39 +106,39 @@ impl Transfer {
         Ok(())
     }
 
-    /// The connection went in the middle of a piece.
+    /// The connection is lost in the middle of a piece.
     pub(super) fn abort_piece(&mut self) {
         if let Some(piece) = self.piece.take() {
             self.credit.release(piece.credit);
         }
     }
 
-    /// What is still to come of the current piece is dropped, if it is of this file.
+    /// Drops the rest of the current piece, if it is of this file.
     pub(super) fn drop_piece_of(&mut self, key: FileKey) {
         if let Some(piece) = self.piece.as_mut().filter(|piece| piece.file == key) {
             piece.useless = true;
         }
     }
 
-    /// A compressed body that does not hold what it should: it is asked for again with whatever else is missing.
+    /// Drops a compressed body that is broken: it is fetched again with whatever else is missing.
     fn drop_broken_piece(&mut self) -> Result<(), TransferError> {
         let Some(piece) = &self.piece else { return Ok(()) };
         let key = piece.file;
         if self.options.in_order {
             return self.fetch_rest(key);
         }
-        // Else, with nothing written, the whole file would count as not begun.
+        // Otherwise, with nothing written, the whole file would count as not begun.
         self.files.ensure_content(key);
         let Some(task) = self.files.get_mut(key) else { return Ok(()) };
         task.bad_rounds += 1;
         if task.bad_rounds > RETRIES_MAX {
-            let reason = "a compressed piece is broken, however often it is sent".to_owned();
+            let reason = "a compressed piece can't be decompressed, though it was sent several times".to_owned();
             return self.file_failed(key, TransferError::unmet(reason));
         }
         Ok(())
     }
 
-    /// Hands bytes of the current piece, as they are in the file, to the disk.
+    /// Passes uncompressed bytes of the current piece to the disk.
     fn pass(&mut self, data: Bytes) {
         let Some((key, entry)) = self.piece.as_ref().map(|piece| (piece.file, piece.entry)) else { return };
         let is_small = self.is_whole_small_file(key, &entry);
@@ -164,8 +165,8 @@ impl Transfer {
         }
     }
 
-    /// Whether a piece is all of a file that is small enough to be installed in one go, with all that is needed for it. While
-    /// the piece arrives this doesn't change: what would change it comes before the piece or behind it.
+    /// Whether a piece is the whole of a small file whose digest is known, so that it can be installed at once. This
+    /// can't change while the piece arrives.
     fn is_whole_small_file(&self, key: FileKey, entry: &DataEntry) -> bool {
         let Some(task) = self.files.get(key) else { return false };
         let size = task.version.size;
@@ -195,7 +196,7 @@ impl Transfer {
         }
     }
 
-    /// Zeros: up to a leaf's border, whole leaves, and the beginning of another.
+    /// Passes a hole to the disk: zeros up to the border of a leaf, whole leaves, and the beginning of another.
     fn pass_hole(&mut self) {
         let Some(piece) = &mut self.piece else { return };
         let (key, entry) = (piece.file, piece.entry);
@@ -222,14 +223,14 @@ impl Transfer {
         }
     }
 
-    /// Where bytes of a file go, made ready on the disk. `None` if they are of no use.
+    /// The content that bytes of a file go to. `None` if they are of no use.
     fn content_to_write(&mut self, key: FileKey) -> Option<(ContentKey, LeafSize)> {
         self.files.ensure_content(key);
         let leaves = self.files.get(key)?.leaves;
         Some((self.begin(key)?, leaves))
     }
 
-    /// The content of a file, made ready on the disk. If nothing was written of it yet, it is what an earlier transfer left.
+    /// The content of a file, which the disk is told of. If nothing was written of it yet, it is a partial file.
     pub(super) fn begin(&mut self, key: FileKey) -> Option<ContentKey> {
         let (content, spec) = self.files.begin(key, self.options.verify)?;
         if let Some(spec) = spec {
@@ -239,7 +240,7 @@ impl Transfer {
     }
 }
 
-/// Bytes of a file, cut at the borders of leaves. The last part has what the others leave of the credit.
+/// Bytes of a file, cut at the borders of leaves. The last part gets the rest of the credit.
 fn parts(leaves: LeafSize, offset: u64, length: u64, mut credit: u64) -> Vec<Part> {
     let (mut at, end, mut parts) = (offset, offset + length, Vec::new());
     while at < end {

@@ -110,14 +110,14 @@ impl Requests {
     pub(super) fn asked(&mut self, id: u32, n: u32) -> Result<&mut Asked, TransferError> {
         let fetch = self.fetches.get_mut(&id);
         let asked = fetch.and_then(|fetch| fetch.files.get_mut(usize::try_from(n).ok()?));
-        asked.ok_or_else(|| TransferError::Protocol("something of a file that was not asked for".to_owned()))
+        asked.ok_or_else(|| TransferError::Protocol("a message about a file that wasn't requested".to_owned()))
     }
 
     /// Closes a file of a fetch: nothing more comes for it there.
     pub(super) fn close_file(&mut self, id: u32, n: u32) -> Result<FileKey, TransferError> {
         let asked = self.asked(id, n)?;
         if asked.state == AskedState::Over {
-            return TransferError::protocol("something of a file that is over");
+            return TransferError::protocol("a message about a file that has ended");
         }
         asked.state = AskedState::Over;
         Ok(asked.file)
@@ -126,7 +126,7 @@ impl Requests {
     /// A data message begins.
     pub(super) fn begin_data(&mut self, id: u32) -> Result<(), TransferError> {
         if !self.fetches.contains_key(&id) {
-            return TransferError::protocol("data of a request that is not open");
+            return TransferError::protocol("data of a request that isn't open");
         }
         self.data_id = id;
         Ok(())

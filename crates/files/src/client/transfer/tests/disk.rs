@@ -1,4 +1,4 @@
-//! A disk in memory that does its work in any order that is allowed.
+//! A disk in memory that carries out commands in any order that is allowed.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -12,7 +12,7 @@ use crate::protocol::control::Range;
 pub struct SimDisk {
     pub commands: VecDeque<DiskCommand>,
     pub installed: HashMap<Vec<u8>, Vec<u8>>,
-    /// What inspecting finds; nothing where there is no entry.
+    /// What inspecting finds; nothing without an entry.
     pub found: HashMap<Vec<u8>, Found>,
     pub free: Option<u64>,
     /// Writing this file, or making this directory, fails.
@@ -46,13 +46,13 @@ impl SimDisk {
         self.left.insert(local.to_vec(), open);
     }
 
-    /// Carries out one of the commands that wait.
+    /// Carries out one of the queued commands.
     pub fn step(&mut self, draw: &mut Draw) -> Option<DiskReport> {
         if self.commands.is_empty() {
             return None;
         }
-        // Those of the same content stay in order, so that leaves are written from their beginning and nothing is installed
-        // before it is written; all others may overtake one another.
+        // Those of the same content stay in order, so that leaves are written from their beginning and nothing is
+        // installed before it is written; others may overtake one another.
         let drawn = draw.below(self.commands.len());
         let chosen = content_of(&self.commands[drawn]);
         let index = match chosen {
@@ -64,7 +64,7 @@ impl SimDisk {
         self.work(command)
     }
 
-    /// Since others may be done in any order, what depends on another command must not come while that one waits.
+    /// Checks that a command doesn't depend on one that is still queued, since they may be carried out in any order.
     fn check_order(&mut self, command: &DiskCommand) {
         let waits = |which: &dyn Fn(&DiskCommand) -> bool| self.commands.iter().any(which);
         match command {
@@ -82,7 +82,7 @@ impl SimDisk {
                 assert!(local.is_root() || self.made.contains(local.as_bytes()), "finished and never made");
                 assert!(!waits(&|other| match other {
                     DiskCommand::FinishDir { local: dir, .. } => dir.below(local).is_some(),
-                    // Nobody hears when these are done.
+                    // These have no reports.
                     DiskCommand::Abandon { .. } | DiskCommand::Leave { .. } => false,
                     _ => true,
                 }));
@@ -158,7 +158,7 @@ impl SimDisk {
             DiskCommand::Install { file, content } => {
                 let (spec, open) = self.open.remove(&content).unwrap();
                 assert!(open.written.covers(spec.version.size), "installs what is not whole");
-                // What is noted beside it is what a later transfer would go on with.
+                // What is recorded beside it is what a later transfer would resume.
                 if spec.verify {
                     let values = (0..spec.leaves.count()).map(|leaf| open.values[&leaf]).collect::<Vec<_>>();
                     assert_eq!(merge_leaves(&values), Ok(Digest::of(&open.content)));

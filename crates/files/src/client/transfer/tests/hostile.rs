@@ -1,4 +1,4 @@
-//! Servers that do not keep to the protocol: the transfer ends with a clear error, or the file does, and nothing panics.
+//! Servers that break the protocol: the transfer or the file fails with a clear error, and nothing panics.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -29,7 +29,7 @@ pub(super) fn entry(path: &str, kind: EntryKind) -> ListEntry {
     }
 }
 
-/// A transfer of directory `d` that has asked for its listing.
+/// A transfer of directory `d` that has requested its listing.
 pub(super) struct Session {
     pub(super) transfer: Transfer,
     pub(super) commands: Vec<DiskCommand>,
@@ -37,7 +37,7 @@ pub(super) struct Session {
     warnings: Vec<String>,
     finished: bool,
     pub(super) now: Instant,
-    /// Nothing is at the destination.
+    /// The destination is new.
     pub(super) fresh: bool,
 }
 
@@ -46,7 +46,7 @@ impl Session {
         Self::with(|_| {})
     }
 
-    /// With other options than the usual ones.
+    /// Begins with other options.
     pub(super) fn with(change: impl FnOnce(&mut TransferOptions)) -> Self {
         let now = Instant::now();
         let mut options = World::new(1).options;
@@ -60,7 +60,7 @@ impl Session {
         session
     }
 
-    /// One file `d/f` of 100 bytes, asked for and announced.
+    /// A transfer of one file `d/f` of 100 bytes, whose metadata has come.
     fn receiving() -> Self {
         let mut session = Self::begin();
         session.list(vec![entry("d/f", EntryKind::File)]);
@@ -112,7 +112,7 @@ impl Session {
         self.reply(&Reply::List(ListPage { id: LIST_ID, base, dir: None, entries, more: false }));
     }
 
-    /// What the transfer failed of.
+    /// The error that the transfer ended with.
     pub(super) fn failure(self) -> TransferError {
         assert!(self.finished);
         self.transfer.into_outcome().1.expect("a failure")
@@ -135,7 +135,7 @@ impl Session {
 const PIECE: DataEntry = DataEntry { n: 0, end: true, body: Body::Plain, offset: 0, length: 100, body_length: 100 };
 
 #[test]
-fn paths_that_lead_out_are_refused_one_by_one() {
+fn paths_that_lead_out_are_refused() {
     let mut session = Session::begin();
     let paths =
         ["d/../../x", "/etc/passwd", "d//x", "x", "d", "", "d/.", "dd/x", "d/\0", &format!("d/{}", "x".repeat(256))];
@@ -146,7 +146,7 @@ fn paths_that_lead_out_are_refused_one_by_one() {
 }
 
 #[test]
-fn links_that_lead_out_and_partial_files_are_left_out() {
+fn links_that_lead_out_and_names_of_partial_files_are_left_out() {
     let mut session = Session::begin();
     let mut out = entry("d/a/link", EntryKind::Link);
     out.target = Some(b"../../x".to_vec().into());
@@ -170,7 +170,7 @@ fn links_that_lead_out_and_partial_files_are_left_out() {
 }
 
 #[test]
-fn what_is_left_out_and_is_all_that_was_asked_for_has_failed() {
+fn leaving_out_the_only_entry_is_a_failure() {
     let mut link = entry("d", EntryKind::Link);
     link.target = Some(b"../x".to_vec().into());
     for (only, base) in [(link, Base::Link), (entry("d", EntryKind::Other), Base::File)] {
@@ -181,17 +181,17 @@ fn what_is_left_out_and_is_all_that_was_asked_for_has_failed() {
 }
 
 #[test]
-fn listings_without_end_are_refused() {
+fn endless_listing_is_refused() {
     let mut session = Session::begin();
     session.reply(&Reply::List(ListPage { id: LIST_ID, base: Base::Dir, dir: None, entries: vec![], more: true }));
     assert!(session.protocol_error().contains("empty page"));
     let mut session = Session::begin();
     session.reply(&Reply::List(ListPage { id: 77, base: Base::Dir, dir: None, entries: vec![], more: false }));
-    assert!(session.protocol_error().contains("not asked for"));
+    assert!(session.protocol_error().contains("requested"));
 }
 
 #[test]
-fn directories_without_end_wait_for_the_disk() {
+fn endless_directories_wait_for_the_disk() {
     const PAGE: usize = 4096;
     let mut session = Session::begin();
     let mut names = 0..;
@@ -218,7 +218,7 @@ fn directories_without_end_wait_for_the_disk() {
 }
 
 #[test]
-fn a_listing_for_which_there_is_no_room_is_asked_for_again() {
+fn busy_listing_is_requested_again() {
     let mut session = Session::begin();
     let patience = World::new(1).options.idle_timeout;
     let begun = session.now;
@@ -245,7 +245,7 @@ fn a_listing_for_which_there_is_no_room_is_asked_for_again() {
 }
 
 #[test]
-fn a_file_that_cannot_be_opened_now_is_asked_for_later() {
+fn busy_file_is_fetched_later() {
     let mut session = Session::begin();
     session.list(vec![entry("d/f", EntryKind::File)]);
     session.transfer.disk(super::super::DiskReport::Space { free: None }, session.now);
@@ -280,14 +280,14 @@ fn a_file_that_cannot_be_opened_now_is_asked_for_later() {
 }
 
 #[test]
-fn a_path_that_comes_twice_is_taken_once() {
+fn path_that_is_listed_twice_is_taken_once() {
     let mut session = Session::begin();
     session.list(vec![entry("d/f", EntryKind::File), entry("d/f", EntryKind::File)]);
     assert_eq!(session.transfer.totals.listed_files, 1);
 }
 
 #[test]
-fn pieces_that_were_not_asked_for_are_refused() {
+fn unrequested_pieces_are_refused() {
     let lies = [
         DataEntry { n: 1, ..PIECE },
         DataEntry { offset: 1, length: 99, body_length: 99, ..PIECE },
@@ -308,7 +308,7 @@ fn pieces_that_were_not_asked_for_are_refused() {
     }
     let mut session = Session::receiving();
     session.piece(99, PIECE);
-    assert!(session.protocol_error().contains("not open"));
+    assert!(session.protocol_error().contains("isn't open"));
 }
 
 #[test]
@@ -331,7 +331,7 @@ fn metadata_and_ends_out_of_order_are_refused() {
 }
 
 #[test]
-fn more_than_there_is_credit_for_is_refused() {
+fn data_beyond_the_credit_is_refused() {
     let mut session = Session::receiving();
     let id = session.fetch_id();
     // As if other pieces had used it up.
@@ -341,7 +341,7 @@ fn more_than_there_is_credit_for_is_refused() {
 }
 
 #[test]
-fn a_bomb_is_no_longer_than_it_says() {
+fn compressed_piece_must_have_its_announced_length() {
     let mut session = Session::receiving();
     let bomb = zstd::bulk::compress(&vec![0; 4 << 20], 1).unwrap();
     let packed = DataEntry { body: Body::Zstd, body_length: bomb.len() as u64, length: 100, ..PIECE };
@@ -395,9 +395,9 @@ fn replies() -> impl Strategy<Value = Reply> {
 }
 
 proptest! {
-    /// Messages that are each well formed, in any order.
+    /// Well-formed messages, in any order.
     #[test]
-    fn any_order_of_messages_is_survived(
+    fn any_order_of_messages_is_handled(
         steps in proptest::collection::vec((replies(), 0u8..6, 0u64..3, 0u64..200_000, any::<bool>()), 0..60),
     ) {
         let mut session = Session::receiving();
@@ -425,7 +425,7 @@ proptest! {
 }
 
 #[test]
-fn a_file_that_changes_each_time_is_given_up_with_what_can_be_done() {
+fn file_that_always_changes_fails_with_advice() {
     let mut session = Session::begin();
     session.list(vec![entry("d/log", EntryKind::File)]);
     session.transfer.disk(super::super::DiskReport::Space { free: None }, session.now);
@@ -438,10 +438,14 @@ fn a_file_that_changes_each_time_is_given_up_with_what_can_be_done() {
     assert!(session.finished);
     let failures = session.transfer.into_outcome().0.failures;
     assert!(failures[0].reason.starts_with("the server says: it grew"), "{failures:?}");
-    assert!(failures[0].reason.ends_with("asked 4 times: what is being written to can't be got, but a copy of it can"));
+    assert!(
+        failures[0]
+            .reason
+            .ends_with("gave up after 4 attempts: a file that is being written to can't be fetched, but a copy of it can")
+    );
 }
 
-/// One file that is in place when the connection has gone.
+/// One file that is in place when the connection is lost.
 fn in_place_and_disconnected() -> Session {
     let mut session = Session::receiving();
     let id = session.fetch_id();
@@ -459,9 +463,9 @@ fn in_place_and_disconnected() -> Session {
 }
 
 #[test]
-fn a_server_that_went_away_with_the_last_bytes_is_told_when_it_is_back() {
+fn confirmation_is_sent_after_a_reconnect() {
     let mut session = in_place_and_disconnected();
-    // One that doesn't stay isn't counted any more.
+    // Connections that are lost again don't count.
     for _ in 0..100 {
         session.transfer.disconnected();
     }
@@ -476,7 +480,7 @@ fn a_server_that_went_away_with_the_last_bytes_is_told_when_it_is_back() {
 }
 
 #[test]
-fn a_server_that_stays_away_is_not_waited_for_and_nothing_has_failed() {
+fn unconfirmed_transfer_succeeds_without_the_server() {
     let ends: [fn(&mut Session); 3] = [
         |session| {
             session.transfer.tick(session.now);

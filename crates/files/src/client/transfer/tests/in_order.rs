@@ -1,4 +1,4 @@
-//! A single file that is delivered in order, to an output that can't take anything back.
+//! A single file delivered in order, to an output that can't take anything back.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
@@ -52,7 +52,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, max_shrink_iters: 50, ..ProptestConfig::default() })]
 
     #[test]
-    fn file_arrives_whole_and_verified(
+    fn file_arrives_complete_and_verified(
         size in sizes(), seed in any::<u64>(), verify in any::<bool>(), compress in any::<bool>(), small_window in any::<bool>(),
     ) {
         let (mut world, output) = world(size, seed);
@@ -69,7 +69,7 @@ proptest! {
         prop_assert_eq!(world.server.confirmed.len(), 1);
     }
 
-    /// It arrives, or it changed when some of it was written already. Never is anything written that isn't the file's.
+    /// It arrives, or it changed after part of it was written. Nothing is ever written that isn't the file's.
     #[test]
     fn faults_never_reach_the_output(size in sizes(), seed in any::<u64>(), compress in any::<bool>()) {
         let (mut world, output) = world(size, seed);
@@ -82,7 +82,7 @@ proptest! {
         match outcome.failure {
             None => prop_assert!(versions.any(|version| *version == written), "the output differs"),
             Some(TransferError::Unmet { code: ErrorCode::Changed, message }) => {
-                prop_assert!(message.ends_with("when some of it was written already"), "{}", message);
+                prop_assert!(message.ends_with("after part of it was written"), "{}", message);
                 prop_assert!(versions.any(|version| version.starts_with(&written)), "what was written differs");
             }
             Some(other) => prop_assert!(false, "{:?}", other),
@@ -91,7 +91,7 @@ proptest! {
 
     /// Without changes on the server, cuts and corruption only cost time.
     #[test]
-    fn cuts_and_corruption_are_survived(size in sizes(), seed in any::<u64>(), compress in any::<bool>()) {
+    fn file_arrives_in_spite_of_cuts_and_corruption(size in sizes(), seed in any::<u64>(), compress in any::<bool>()) {
         let (mut world, output) = world(size, seed);
         world.options.compress = compress.then_some(Compression::Zstd);
         world.faults = Faults { cuts: 6, corruptions: 2, ..Faults::default() };
@@ -102,7 +102,7 @@ proptest! {
 }
 
 #[test]
-fn wrong_content_fails_and_nothing_of_it_is_written() {
+fn wrong_content_fails_and_is_never_written() {
     for size in [1000, 2 * MIB] {
         let (mut world, output) = world(size, 3);
         world.server.always_corrupt = Some("f".to_owned());
@@ -114,7 +114,7 @@ fn wrong_content_fails_and_nothing_of_it_is_written() {
 }
 
 #[test]
-fn a_bad_leaf_cancels_the_rest_of_its_fetch() {
+fn wrong_leaf_cancels_the_rest_of_its_fetch() {
     let (mut world, output) = world(4 * MIB, 4);
     world.faults.corruptions = 1;
     let outcome = world.run();
@@ -122,7 +122,7 @@ fn a_bad_leaf_cancels_the_rest_of_its_fetch() {
     assert_eq!((world.server.cancelled, output.0.lock().unwrap().len()), (1, 4 * MIB));
 }
 
-/// One file `d/f` of 100 bytes, or something else under its name.
+/// A transfer of one file `d/f` of 100 bytes, whose listing has come.
 fn asked_for(base: Base, entries: Vec<ListEntry>) -> Session {
     let mut session = Session::with(|options| {
         options.source = Source::Path("d/f".parse().unwrap());
@@ -133,12 +133,12 @@ fn asked_for(base: Base, entries: Vec<ListEntry>) -> Session {
 }
 
 #[test]
-fn only_a_single_file_is_delivered() {
+fn anything_but_a_single_file_is_refused() {
     let file = || entry("d/f", EntryKind::File);
     let directory = asked_for(Base::Dir, vec![file()]).failure();
     assert_eq!(directory.to_string(), "not a single file");
     let link = asked_for(Base::Link, vec![entry("d/f", EntryKind::Link)]).failure();
-    assert_eq!(link.to_string(), "a link to x: ask for what it leads to");
+    assert_eq!(link.to_string(), "a link to x: get its target instead");
     for entries in [vec![entry("d/f", EntryKind::Dir)], vec![entry("d/f", EntryKind::Link)], vec![file(), file()]] {
         let failure = asked_for(Base::File, entries).failure();
         assert!(matches!(failure, TransferError::Unmet { .. }), "{failure:?}");
@@ -165,7 +165,7 @@ fn fetch_of(request: &Request) -> Option<&FetchRequest> {
 }
 
 #[test]
-fn what_changes_between_metadata_and_content_is_fetched_anew() {
+fn change_between_metadata_and_content_starts_anew() {
     let mut session = asked_for(Base::File, vec![entry("d/f", EntryKind::File)]);
     session.transfer.disk(DiskReport::Space { free: None }, session.now);
     session.outputs();
@@ -179,7 +179,7 @@ fn what_changes_between_metadata_and_content_is_fetched_anew() {
     metadata(&mut session, 100, 5);
     assert!(session.requests.contains(&Request::Cancel { id }), "{:?}", session.requests);
     assert_eq!(fetches(&session)[2].files[0].ranges, Some(Vec::new()), "only its metadata");
-    // What is still on its way of the second fetch is dropped.
+    // The rest of the second fetch is dropped.
     session.piece(id, DataEntry { n: 0, end: true, body: Body::Plain, offset: 0, length: 100, body_length: 100 });
     session.give(crate::client::assembler::Inbound::BodyData(vec![7; 100].into()));
     session.give(crate::client::assembler::Inbound::BodyEnd);

@@ -1,11 +1,11 @@
-//! The state machine against a server and a disk that are simulated, in virtual time: every order of events that a seed can
-//! bring about, with cuts, voids, changes and corruption.
+//! The transfer against a simulated server and disk, in virtual time: any order of events that a seed can bring about,
+//! with cuts, voids, changes and corruption.
 
 mod disk;
 mod hostile;
 mod in_order;
-mod patience;
 mod server;
+mod timeouts;
 mod world;
 
 use std::time::Duration;
@@ -45,7 +45,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 50, ..ProptestConfig::default() })]
 
     #[test]
-    fn everything_arrives_in_any_order_of_events(sizes in sizes(), seed in any::<u64>(), compress in any::<bool>(), fresh in any::<bool>()) {
+    fn tree_arrives_in_any_order_of_events(sizes in sizes(), seed in any::<u64>(), compress in any::<bool>(), fresh in any::<bool>()) {
         let mut world = world(&sizes, seed);
         world.options.compress = compress.then_some(Compression::Zstd);
         world.fresh = fresh;
@@ -63,10 +63,10 @@ proptest! {
     }
 
     #[test]
-    fn cuts_voids_changes_and_corruption_are_survived(sizes in sizes(), seed in any::<u64>(), compress in any::<bool>()) {
+    fn tree_arrives_in_spite_of_cuts_voids_changes_and_corruption(sizes in sizes(), seed in any::<u64>(), compress in any::<bool>()) {
         let mut world = world(&sizes, seed);
         world.options.compress = compress.then_some(Compression::Zstd);
-        // All of the voids and changes may meet one file, which is asked for `RETRIES_MAX` times more and not once more than that.
+        // All voids and changes may meet one file, which is retried `RETRIES_MAX` times.
         world.faults = Faults { cuts: 6, voids: 2, changes: 1, corruptions: 2 };
         assert!(world.faults.voids + world.faults.changes <= super::RETRIES_MAX as usize);
         let outcome = world.run();
@@ -76,9 +76,9 @@ proptest! {
         world.check_installed()?;
     }
 
-    /// Being refused for now is no failure, and no attempt.
+    /// A busy server is no failure and no attempt.
     #[test]
-    fn a_server_that_has_little_room_is_asked_for_less(
+    fn busy_server_is_asked_for_less(
         sizes in sizes(), seed in any::<u64>(), fetches in 1usize..3, files in 1usize..5, cuts in 0usize..3,
     ) {
         let mut world = world(&sizes, seed);
@@ -90,9 +90,9 @@ proptest! {
         world.check_installed()?;
     }
 
-    /// What an earlier transfer left is not asked for again, whatever it is.
+    /// Whatever was left by an earlier transfer isn't fetched again.
     #[test]
-    fn what_is_there_is_not_sent_again(size in 2 * MIB + 1..5 * MIB, kept in proptest::collection::vec(any::<bool>(), 5), tail in 0usize..MIB, seed in any::<u64>()) {
+    fn resumed_bytes_are_not_fetched_again(size in 2 * MIB + 1..5 * MIB, kept in proptest::collection::vec(any::<bool>(), 5), tail in 0usize..MIB, seed in any::<u64>()) {
         let mut world = World::new(seed);
         let content = noise(size, seed);
         world.server.add("f", content.clone());
@@ -118,9 +118,10 @@ proptest! {
         world.check_installed()?;
     }
 
-    /// What was left is of another version that looks the same: it is found out, and only what differs is sent again.
+    /// What was left is of another version with the same size and time: it is found out, and only what differs is
+    /// fetched again.
     #[test]
-    fn what_is_there_and_wrong_is_found_out(wrong_leaf in 0u64..3, seed in any::<u64>()) {
+    fn wrong_resumed_leaf_is_found_and_fetched_again(wrong_leaf in 0u64..3, seed in any::<u64>()) {
         let mut world = World::new(seed);
         let content = noise(4 * MIB, seed);
         world.server.add("f", content.clone());
@@ -145,7 +146,7 @@ proptest! {
 }
 
 #[test]
-fn a_small_window_is_enough() {
+fn small_window_is_enough() {
     let mut world = world(&[3 * MIB, 100, 200_000], 3);
     (world.options.window_bytes, world.options.chunk_bytes) = (10_000, 1 << 20);
     let outcome = world.run();
@@ -153,7 +154,7 @@ fn a_small_window_is_enough() {
 }
 
 #[test]
-fn content_that_is_always_wrong_fails_and_the_rest_arrives() {
+fn file_that_is_always_corrupt_fails_and_the_rest_arrives() {
     let mut world = world(&[2 * MIB, 5000, 100], 4);
     world.server.always_corrupt = Some("d1/f01".to_owned());
     let outcome = world.run();
@@ -164,7 +165,7 @@ fn content_that_is_always_wrong_fails_and_the_rest_arrives() {
     let mut large = world_of_large_wrong();
     let outcome = large.run();
     assert_eq!((outcome.failure, outcome.totals.files, outcome.totals.failed), (None, 0, 1));
-    // All of it once, and the one bad leaf three times more.
+    // All of it once, and the wrong leaf three times more.
     assert_eq!(outcome.totals.received_bytes, 6 * MIB as u64);
 }
 
@@ -176,7 +177,7 @@ fn world_of_large_wrong() -> World {
 }
 
 #[test]
-fn a_file_that_is_always_void_fails() {
+fn file_that_is_always_void_fails() {
     let mut world = world(&[MIB, 100], 6);
     world.server.always_void = Some("d0/f00".to_owned());
     let outcome = world.run();
@@ -185,7 +186,7 @@ fn a_file_that_is_always_void_fails() {
 }
 
 #[test]
-fn a_server_that_never_has_room_is_given_up() {
+fn server_that_is_always_busy_fails_the_files() {
     let mut world = world(&[5000, 100], 6);
     world.server.room = Some((0, 0));
     let outcome = world.run();
@@ -195,7 +196,7 @@ fn a_server_that_never_has_room_is_given_up() {
 }
 
 #[test]
-fn a_disk_that_is_too_small_is_told_before_anything_is_sent() {
+fn full_disk_is_reported_before_anything_is_fetched() {
     let mut world = world(&[MIB, MIB], 7);
     world.disk.free = Some(2 * MIB as u64 - 1);
     let outcome = world.run();
@@ -204,7 +205,7 @@ fn a_disk_that_is_too_small_is_told_before_anything_is_sent() {
 }
 
 #[test]
-fn what_is_there_needs_no_space() {
+fn existing_files_need_no_space() {
     let mut world = world(&[2 * MIB, 2 * MIB, 100], 11);
     world.disk.free = Some(100);
     world.disk.found.insert(b"d0/f00".to_vec(), Found::Same { touch: true });
@@ -216,7 +217,7 @@ fn what_is_there_needs_no_space() {
 }
 
 #[test]
-fn a_disk_that_fails_for_one_file_fails_that_file() {
+fn disk_error_fails_only_its_file() {
     let mut world = world(&[2 * MIB, MIB, 100], 8);
     world.disk.broken = Some(b"d0/f00".to_vec());
     let outcome = world.run();
@@ -224,7 +225,7 @@ fn a_disk_that_fails_for_one_file_fails_that_file() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_made_is_told_once() {
+fn directory_that_cannot_be_made_is_reported_once() {
     let mut world = world(&[100, 200, 300], 8);
     world.disk.broken = Some(b"d1".to_vec());
     let outcome = world.run();
@@ -233,7 +234,7 @@ fn a_directory_that_cannot_be_made_is_told_once() {
 }
 
 #[test]
-fn a_server_that_says_nothing_is_given_up() {
+fn silent_server_stalls_the_transfer() {
     let mut world = world(&[100], 9);
     world.server.silent = true;
     let outcome = world.run();
@@ -242,7 +243,7 @@ fn a_server_that_says_nothing_is_given_up() {
 }
 
 #[test]
-fn cancelling_tells_the_server() {
+fn cancelling_cancels_the_requests() {
     let mut world = world(&[3 * MIB], 10);
     world.cancel_after_pieces = Some(1);
     let outcome = world.run();
@@ -251,7 +252,7 @@ fn cancelling_tells_the_server() {
 }
 
 #[test]
-fn files_that_are_there_are_skipped() {
+fn existing_files_are_skipped() {
     let mut world = world(&[100, 2 * MIB], 11);
     world.disk.found.insert(b"d0/f00".to_vec(), Found::Same { touch: true });
     let digest = SimFile::new(noise(2 * MIB, 11 ^ 1)).digest;

@@ -1,4 +1,4 @@
-//! A server in memory that keeps to the protocol, but for the faults that it is told to have.
+//! A server in memory that keeps to the protocol, except for the faults that it is given.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -40,11 +40,11 @@ pub struct SimServer {
     pub confirmed: Vec<ConfirmedFile>,
     pub cancelled: usize,
     pub silent: bool,
-    /// The one file that there is is what was asked for.
+    /// The one file is what is listed, instead of the directory that it is in.
     pub is_file: bool,
     pub always_corrupt: Option<String>,
     pub always_void: Option<String>,
-    /// More fetches than this at a time, or of more files, are refused for now.
+    /// The fetches and files in each that it takes; more are refused as busy.
     pub room: Option<(usize, usize)>,
     pub refused: usize,
     listings: HashMap<u32, Vec<ListEntry>>,
@@ -61,7 +61,7 @@ struct SimFetch {
     current: Option<Sending>,
 }
 
-/// A file that is being sent: as it was when that began.
+/// A file that is being sent, as it was when that began.
 struct Sending {
     file: SimFile,
     ranges: VecDeque<Range>,
@@ -103,7 +103,7 @@ impl SimServer {
         if self.silent {
             return Vec::new();
         }
-        // Both sides speak JSON, so that what is tested is what goes over the wire.
+        // Encoded and decoded, so that what is tested is what crosses the wire.
         match Request::decode(&request.encode()).unwrap() {
             Request::List(list) => {
                 let entries = self.entries();
@@ -275,7 +275,7 @@ impl SimServer {
             sending.ranges.pop_front();
         }
         let mut piece = sending.file.content[offset as usize..(offset + length) as usize].to_vec();
-        // In the first leaf only: one that is corrupted time and again has to be given up.
+        // A file that is corrupted again and again would fail.
         let corrupted = self.corrupted.entry(path.clone()).or_default();
         let always = self.always_corrupt.as_ref() == Some(&path) && offset == 0;
         if always || (faults.corruptions > 0 && *corrupted < 2 && draw.one_in(8)) {
@@ -297,7 +297,7 @@ impl SimServer {
         }
         let header = DataHeader { id, entries: vec![entry] };
         let mut sent = vec![Inbound::Header(header), Inbound::Body(entry)];
-        // Small frames come whole, others in pieces, which are not so many that the steps of a test are used up.
+        // Small frames come whole, others in pieces, but few enough for the steps of a test.
         let least = bytes.len().div_ceil(64).max(1);
         let cut = if bytes.len() <= 64 << 10 { bytes.len() } else { least + draw.below(bytes.len()) };
         sent.extend(bytes.chunks(cut).map(|part| Inbound::BodyData(part.to_vec().into())));

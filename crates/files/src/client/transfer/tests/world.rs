@@ -1,4 +1,4 @@
-//! Everything together: what happens next is drawn from a seed.
+//! A transfer, a server and a disk: what happens next is drawn from a seed.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::path::RelPath;
 /// Far more steps than any transfer here takes.
 const STEPS_MAX: usize = 200_000;
 
-/// A generator that a failing case can be repeated with.
+/// A random generator that repeats a failing case.
 pub struct Draw(u64);
 
 impl Draw {
@@ -43,7 +43,7 @@ pub fn noise(count: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// How many of each may happen.
+/// How many of each fault may happen.
 #[derive(Default)]
 pub struct Faults {
     pub cuts: usize,
@@ -55,7 +55,7 @@ pub struct Faults {
 pub struct World {
     pub server: SimServer,
     pub disk: SimDisk,
-    /// Takes the disk's commands in its place.
+    /// Carries out the commands instead of the disk.
     pub writer: Option<OrderedWriter>,
     pub options: TransferOptions,
     pub faults: Faults,
@@ -139,7 +139,7 @@ impl World {
             to_client.clear();
             self.server.cut();
             transfer.disconnected();
-            // What the disk has under way goes on while there is no connection.
+            // The disk goes on while there is no connection.
             for _ in 0..self.draw.below(5) {
                 self.disk_step(transfer);
             }
@@ -190,7 +190,7 @@ impl World {
         }
     }
 
-    /// What is installed is what the server has, or had while the transfer went on.
+    /// Checks that what is installed is what the server has, or had during the transfer.
     pub fn check_installed(&self) -> Result<(), TestCaseError> {
         for (path, file) in &self.server.files {
             let installed = self.disk.installed.get(path.as_bytes());
@@ -202,7 +202,7 @@ impl World {
     }
 }
 
-/// Nothing comes out of it, so only time can make a difference.
+/// Whether only time can make a difference.
 fn transfer_waits(transfer: &mut Transfer) -> bool {
     transfer.outputs.is_empty()
 }

@@ -9,11 +9,11 @@ use crate::protocol::control::*;
 use crate::protocol::data::{Body, DataEntry};
 use crate::root::Timestamp;
 
-/// Takes two seconds to hash, at least.
+/// A size that takes two seconds to hash, at least.
 const SIZE: u64 = 400 << 20;
 const HASHED: u64 = 60 + 2;
 
-/// Two files of that size; where nothing is at the destination, asked for in one fetch.
+/// A transfer of two files of that size; in one fetch if the destination is new.
 fn asked_for(fresh: bool) -> Session {
     let mut session = Session::begin();
     session.fresh = fresh;
@@ -23,7 +23,7 @@ fn asked_for(fresh: bool) -> Session {
     session
 }
 
-/// Answers what the disk was asked: all that is there has the right size.
+/// Reports what the disk was asked: all existing files have the right size.
 fn disk_is_done(session: &mut Session) {
     while !session.commands.is_empty() {
         for command in std::mem::take(&mut session.commands) {
@@ -54,13 +54,13 @@ fn metadata_with(session: &mut Session, n: u32, digest: Option<Digest>, mtime: T
     session.reply(&Reply::Files(FilesReply { id: session.fetch_id(), files: vec![FileAnswer::Metadata(metadata)] }));
 }
 
-/// All of a file: zeros, which are no bytes.
+/// The content of a file: a hole.
 fn content(session: &mut Session, n: u32) {
     let hole = DataEntry { n, end: false, body: Body::Hole, offset: 0, length: SIZE, body_length: 0 };
     session.piece(session.fetch_id(), hole);
-    assert_eq!(patience(session), 60, "in the middle of a piece");
+    assert_eq!(seconds_left(session), 60, "in the middle of a piece");
     session.give(crate::client::assembler::Inbound::BodyEnd);
-    assert_eq!(patience(session), 60, "while the disk writes");
+    assert_eq!(seconds_left(session), 60, "while the disk writes");
     disk_is_done(session);
 }
 
@@ -69,46 +69,46 @@ fn digest(session: &mut Session, n: u32) {
     session.reply(&Reply::Digest(DigestReply { id: session.fetch_id(), n, digest, leaf_bytes: 1 << 20 }));
 }
 
-/// In seconds.
-fn patience(session: &Session) -> u64 {
+/// The time until the transfer stalls, in seconds.
+fn seconds_left(session: &Session) -> u64 {
     session.transfer.deadline().duration_since(session.now).as_secs()
 }
 
 #[test]
-fn a_server_that_hashes_what_it_has_sent_may_be_silent() {
+fn server_may_be_silent_while_it_hashes_what_it_has_sent() {
     let mut session = asked_for(true);
-    assert_eq!(patience(&session), 60, "the metadata is to come");
+    assert_eq!(seconds_left(&session), 60, "the metadata is to come");
     metadata(&mut session, 0);
-    assert_eq!(patience(&session), 60, "the content is to come");
+    assert_eq!(seconds_left(&session), 60, "the content is to come");
     content(&mut session, 0);
-    // Whatever it says of the file behind it, that one comes after the digest of the first.
-    assert_eq!(patience(&session), HASHED);
+    // Whatever it says of the next file, that one comes after the digest of the first.
+    assert_eq!(seconds_left(&session), HASHED);
     metadata(&mut session, 1);
-    assert_eq!(patience(&session), HASHED);
+    assert_eq!(seconds_left(&session), HASHED);
     session.transfer.tick(session.now + Duration::from_secs(HASHED - 1));
     digest(&mut session, 0);
-    assert_eq!(patience(&session), 60, "the end is to come");
+    assert_eq!(seconds_left(&session), 60, "the end is to come");
     session.transfer.disconnected();
-    assert_eq!(patience(&session), 60, "without a connection");
+    assert_eq!(seconds_left(&session), 60, "without a connection");
 }
 
 #[test]
-fn a_server_that_hashes_for_the_leaves_may_be_silent() {
+fn server_may_be_silent_while_it_hashes_for_leaf_values() {
     let mut session = asked_for(true);
     for n in 0..2 {
         metadata(&mut session, n);
         content(&mut session, n);
-        // Not what the leaves come to: so these are asked for.
+        // Not the digest of the leaves, so their values are requested.
         digest(&mut session, n);
         session.reply(&Reply::End { id: session.fetch_id(), n });
     }
-    assert_eq!(patience(&session), 60, "the fetch is to be done");
+    assert_eq!(seconds_left(&session), 60, "the fetch is to be done");
     session.reply(&Reply::Done { id: session.fetch_id() });
-    assert_eq!(patience(&session), 60 + 2 * 2);
+    assert_eq!(seconds_left(&session), 60 + 2 * 2);
 }
 
 #[test]
-fn endless_patience_overflows_nothing() {
+fn largest_idle_timeout_overflows_nothing() {
     let mut options = super::World::new(1).options;
     options.idle_timeout = Duration::MAX;
     let now = Instant::now();
@@ -121,12 +121,12 @@ fn endless_patience_overflows_nothing() {
 }
 
 #[test]
-fn a_server_that_compares_before_it_sends_may_be_silent() {
-    // Each is asked for when it was inspected, in a fetch of its own.
+fn server_may_be_silent_while_it_compares_digests() {
+    // Each is fetched when it was inspected, in a fetch of its own.
     let mut session = asked_for(false);
-    assert_eq!(patience(&session), 60 + 2 * 2);
+    assert_eq!(seconds_left(&session), 60 + 2 * 2);
     session.reply(&Reply::Files(FilesReply { id: session.fetch_id(), files: vec![FileAnswer::Same { n: 0 }] }));
-    assert_eq!(patience(&session), 60, "the disk sets its time");
+    assert_eq!(seconds_left(&session), 60, "the disk sets its time");
 }
 
 #[test]
@@ -135,13 +135,13 @@ fn server_may_be_silent_while_it_hashes_what_is_delivered_in_order() {
         options.source = super::super::Source::Path("d/f".parse().unwrap());
         options.in_order = true;
     });
-    assert_eq!(patience(&session), 60, "the listing is to come");
+    assert_eq!(seconds_left(&session), 60, "the listing is to come");
     session.list_as(Base::File, vec![ListEntry { size: SIZE, ..entry("d/f", EntryKind::File) }]);
     disk_is_done(&mut session);
-    assert_eq!(patience(&session), HASHED, "the digest is to come");
+    assert_eq!(seconds_left(&session), HASHED, "the digest is to come");
     metadata_with(&mut session, 0, Some(Digest([1; 32])), Timestamp::default());
     session.reply(&Reply::End { id: session.fetch_id(), n: 0 });
     session.reply(&Reply::Done { id: session.fetch_id() });
     assert!(matches!(session.requests.last(), Some(Request::Leaves(_))), "{:?}", session.requests);
-    assert_eq!(patience(&session), HASHED, "the leaves are to come");
+    assert_eq!(seconds_left(&session), HASHED, "the leaves are to come");
 }
