@@ -67,6 +67,20 @@ pub struct PoolLimits {
     pub per_group_max: usize,
 }
 
+/// Use of a pool at one moment.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolLoad {
+    /// As in [`PoolLimits`].
+    pub name: &'static str,
+    /// Jobs that run.
+    pub running: usize,
+    /// Jobs that wait.
+    pub waiting: usize,
+    /// Threads that seem to hang.
+    pub hung: usize,
+}
+
 /// One lane of the pool. Dropping it ends its threads once they finish what they run; what waits is dropped.
 #[derive(Debug)]
 pub struct BlockingPool {
@@ -168,6 +182,14 @@ impl BlockingPool {
 }
 
 impl BlockingPool {
+    /// Jobs that run and wait.
+    pub fn load(&self) -> PoolLoad {
+        let state = self.shared.lock();
+        let waiting = state.groups.values().flat_map(|group| group.waiting.values()).map(VecDeque::len).sum();
+        let (name, hung) = (self.shared.limits.name, state.hanging(Instant::now()));
+        PoolLoad { name, running: state.since.len(), waiting, hung }
+    }
+
     /// Drops what this asker has waiting, or only what is for one request of it: in one group, where it has no jobs in others. What
     /// runs goes on.
     pub fn cancel(&self, asker: u64, request: Option<u64>, group: Option<u64>) {

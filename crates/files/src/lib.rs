@@ -2,7 +2,7 @@
 //!
 //! The protocol is specified in `docs/protocol/files.md`.
 //!
-//! Serving a directory, until something calls [`server::ShutdownHandle::shut_down`]:
+//! Serving a directory, until something calls [`server::Handle::shutdown`]:
 //!
 //! ```
 //! use towpath_files::server::{Server, ServerOptions};
@@ -11,10 +11,10 @@
 //! # let directory = directory.path();
 //! let server = Server::bind(ServerOptions::new(directory).listen("tcp://127.0.0.1:0".parse()?))?;
 //! println!("serving {} on {}", directory.display(), server.endpoints()[0]);
-//! let shutdown = server.shutdown_handle();
+//! let handle = server.handle();
 //! let thread = std::thread::spawn(move || server.run());
 //!
-//! shutdown.shut_down();
+//! handle.shutdown();
 //! thread.join().expect("the server doesn't panic")?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

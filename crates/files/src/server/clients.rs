@@ -5,6 +5,7 @@ use super::open_file::OpenFile;
 use super::quota::Quotas;
 use super::session::{Action, LogEvent, Outgoing, Session, Ticket};
 use super::snapshot::RootSnapshot;
+use super::stats::{Counters, PeerStats, Stats};
 use super::{Failure, RECEIPTS};
 use crate::path::Escaped;
 use crate::protocol::control::{ConfirmedFile, Request};
@@ -15,7 +16,7 @@ use bytes::Bytes;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use towpath_quota::FairQueue;
-use towpath_sockets::PeerId;
+use towpath_sockets::{PeerId, PeerInfo};
 
 /// One connected client.
 struct Client {
@@ -38,6 +39,7 @@ pub(super) struct Clients {
     /// Clients for which a file could not be opened, as too many are open.
     awaiting_files: FairQueue<PeerId, ()>,
     next_key: u64,
+    counters: Counters,
 }
 
 impl Clients {
@@ -49,12 +51,14 @@ impl Clients {
             quotas: Quotas::new(open_files_max),
             awaiting_files: FairQueue::default(),
             next_key: 0,
+            counters: Counters::default(),
         }
     }
 
     pub(super) fn connected(&mut self, peer: PeerId, address: String) {
         tracing::info!(%address, "connected");
         self.next_key += 1;
+        self.counters.connected += 1;
         let quotas = self.quotas.client();
         let client = Client {
             session: Session::new(quotas.clone()),
@@ -73,6 +77,7 @@ impl Clients {
         // It may have said something just before, and is served only after all that was read.
         while let Some(action) = client.session.next_action() {
             if let Action::Log(event) = action {
+                self.counters.add_event(&event);
                 log(&client.address, &event);
             }
         }
@@ -93,12 +98,14 @@ impl Clients {
             Some(Dialect::Plain) => {
                 let request = PlainRequest::decode(frames);
                 log_plain(&client.address, &request);
+                self.counters.add_request(&request);
                 client.session.plain_request(envelope, request);
             }
             Some(Dialect::Control) => {
                 let json = frames.get(1).ok_or_else(|| WireError::bad("a control message has a second frame, of JSON"));
                 let request = json.and_then(|json| Request::decode(json));
                 log_request(&client.address, &request);
+                self.counters.add_request(&request);
                 if client.session.is_idle() {
                     client.snapshot = Arc::default();
                 }
@@ -136,7 +143,7 @@ impl Clients {
 
     /// Does what a session wants done, until it wants nothing more. `take_back` tells the socket to.
     pub(super) fn act(&mut self, peer: PeerId, mut take_back: impl FnMut(Ticket) -> usize) {
-        let Clients { clients, pool, .. } = self;
+        let Clients { clients, pool, counters, .. } = self;
         let Some(client) = clients.get_mut(&peer) else { return };
         while let Some(action) = client.session.next_action() {
             match action {
@@ -149,7 +156,10 @@ impl Clients {
                         client.session.finish(ticket, answer);
                     }
                 }
-                Action::Log(event) => log(&client.address, &event),
+                Action::Log(event) => {
+                    counters.add_event(&event);
+                    log(&client.address, &event);
+                }
                 Action::Release { ticket, take_back: wants_back } => {
                     if let Some(request) = client.requests.remove(&ticket) {
                         request.cancel();
@@ -163,6 +173,29 @@ impl Clients {
                 }
             }
         }
+    }
+
+    /// The server's statistics, without its peers'.
+    pub(super) fn stats(&self) -> Stats {
+        let (pools, quotas) = (self.pool.load(), self.quotas.stats().into());
+        Stats { peers: Vec::new(), counters: self.counters, pools, quotas }
+    }
+
+    /// The statistics of a peer that is connected.
+    pub(super) fn peer_stats(&self, info: PeerInfo) -> Option<PeerStats> {
+        let session = &self.clients.get(&info.id)?.session;
+        Some(PeerStats {
+            id: info.id,
+            address: info.address,
+            principal: info.principal,
+            connected: info.connected_at.elapsed(),
+            received_bytes: info.bytes_in,
+            sent_bytes: info.bytes_out,
+            queued_bytes: info.queued.memory_bytes as u64 + info.queued.external_bytes,
+            credit_bytes: session.credit(),
+            transfers: session.transfers(),
+            queries: session.queries(),
+        })
     }
 
     /// See [`Pool::start_copies`].
@@ -208,6 +241,21 @@ impl Clients {
     /// See [`Session::is_congested`].
     pub(super) fn is_congested(&self, peer: PeerId) -> bool {
         self.clients.get(&peer).is_some_and(|client| client.session.is_congested())
+    }
+}
+
+impl Counters {
+    fn add_request<T>(&mut self, request: &Result<T, WireError>) {
+        let counter = if request.is_ok() { &mut self.requests } else { &mut self.malformed };
+        *counter += 1;
+    }
+
+    fn add_event(&mut self, event: &LogEvent) {
+        match event {
+            LogEvent::Confirmed(confirm) => self.files_confirmed += confirm.files.len() as u64,
+            LogEvent::Void { .. } => self.files_void += 1,
+            LogEvent::Refused { count, .. } => self.files_refused += *count as u64,
+        }
     }
 }
 

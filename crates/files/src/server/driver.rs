@@ -1,6 +1,7 @@
 //! The thread that owns the sockets.
 
 use super::clients::Clients;
+use super::handle::{Control, Handle};
 use super::jobs::{Done, Pool};
 use super::open_file::OpenFile;
 use super::quota::small_files::SmallFiles;
@@ -12,13 +13,11 @@ use crate::limits::CONTROL_BYTES_MAX;
 use crate::root::RootError;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
+use towpath_sockets::SocketType;
 use towpath_sockets::{
     Authenticator, Endpoint, Event, FileRange, Frame, Hub, HubOptions, Message, PeerId, SendError, SocketError,
 };
-use towpath_sockets::{SocketType, Waker};
 
 /// A client's control message and its envelope: one frame near the limit, and a few short ones.
 const MESSAGE_BYTES_MAX: u64 = CONTROL_BYTES_MAX as u64 + 4096;
@@ -118,26 +117,7 @@ pub struct Server {
     clients: Clients,
     done: Receiver<Done>,
     authenticator: Option<Authenticator>,
-    shutdown: ShutdownHandle,
-}
-
-/// Ends a server from any thread. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct ShutdownHandle {
-    requested: Arc<AtomicBool>,
-    waker: Waker,
-}
-
-impl ShutdownHandle {
-    /// Makes [`Server::run`] close all connections and return. Clients resume when the server is back.
-    pub fn shut_down(&self) {
-        self.requested.store(true, Ordering::Release);
-        self.waker.wake();
-    }
-
-    fn is_requested(&self) -> bool {
-        self.requested.load(Ordering::Acquire)
-    }
+    control: Control,
 }
 
 impl Server {
@@ -164,8 +144,8 @@ impl Server {
         let small_files = SmallFiles::new(options.small_files_bytes);
         let (pool, done) = Pool::new(root, cache, small_files, storage, waker.clone()).map_err(ServeError::Threads)?;
         let clients = Clients::new(pool, options.open_files_max);
-        let shutdown = ShutdownHandle { requested: Arc::default(), waker };
-        Ok(Server { hub, endpoints, clients, done, authenticator, shutdown })
+        let control = Control::new(waker);
+        Ok(Server { hub, endpoints, clients, done, authenticator, control })
     }
 
     /// Where it listens, with the real ports.
@@ -173,16 +153,16 @@ impl Server {
         &self.endpoints
     }
 
-    /// To end it from another thread.
-    pub fn shutdown_handle(&self) -> ShutdownHandle {
-        self.shutdown.clone()
+    /// Controls it from other threads.
+    pub fn handle(&self) -> Handle {
+        self.control.handle()
     }
 
     /// Serves until it is shut down.
     pub fn run(mut self) -> Result<(), ServeError> {
         // A turn's work is done for each peer once, however many of its pieces left or jobs ended meanwhile.
         let mut touched = BTreeSet::new();
-        while !self.shutdown.is_requested() {
+        while !self.control.is_shutdown {
             self.hub.poll(None)?;
             while let Some(event) = self.hub.next_event() {
                 touched.extend(self.take(event));
@@ -191,6 +171,7 @@ impl Server {
                 self.clients.done(done, &mut touched);
             }
             self.clients.start_copies();
+            self.control.turn(&mut self.hub, &self.clients);
             loop {
                 touched.append(&mut self.clients.may_open());
                 if touched.is_empty() {

@@ -10,18 +10,22 @@ mod clients;
 mod deferred_close;
 mod driver;
 mod glob;
+mod handle;
 mod jobs;
 mod open_file;
 mod quota;
 mod resource_errors;
 mod session;
 mod snapshot;
+mod stats;
 mod storage;
 
 #[cfg(test)]
 mod tests;
 
-pub use driver::{ServeError, Server, ServerOptions, ShutdownHandle};
+pub use driver::{ServeError, Server, ServerOptions};
+pub use handle::Handle;
+pub use stats::{Counters, PeerStats, QuotaStats, Stats, TransferStats, Wait};
 pub use towpath_sockets::Authenticator;
 
 use crate::protocol::ErrorCode;

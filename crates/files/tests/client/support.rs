@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use towpath_files::client::{CancelHandle, Destination, GetError, GetOptions, Source, Summary, get};
-use towpath_files::server::{Server, ServerOptions, ShutdownHandle};
+use towpath_files::server::{Handle, Server, ServerOptions};
 use towpath_sockets::Endpoint;
 
 pub const MIB: usize = 1 << 20;
@@ -16,7 +16,7 @@ pub const MIB: usize = 1 << 20;
 /// A real server, until it is dropped.
 pub struct TestServer {
     pub endpoint: Endpoint,
-    shutdown: ShutdownHandle,
+    handle: Handle,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -28,15 +28,15 @@ impl TestServer {
     pub fn start_at(root: &Path, endpoint: &str) -> Self {
         let server = Server::bind(ServerOptions::new(root).listen(endpoint.parse().unwrap())).unwrap();
         let endpoint = server.endpoints()[0].clone();
-        let shutdown = server.shutdown_handle();
+        let handle = server.handle();
         let thread = std::thread::spawn(move || server.run().unwrap());
-        Self { endpoint, shutdown, thread: Some(thread) }
+        Self { endpoint, handle, thread: Some(thread) }
     }
 }
 
 impl Drop for TestServer {
     fn drop(&mut self) {
-        self.shutdown.shut_down();
+        self.handle.shutdown();
         if let Some(thread) = self.thread.take() {
             thread.join().unwrap();
         }

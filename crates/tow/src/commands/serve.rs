@@ -51,8 +51,8 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     }
     options.endpoints = arguments.listen.endpoints;
     let server = Server::bind(options).map_err(Failure::failed)?;
-    let handle = server.shutdown_handle();
-    on_stop_signal(move || handle.shut_down())?;
+    let handle = server.handle();
+    on_stop_signal(move || handle.shutdown())?;
     announce(server.endpoints().iter().map(|endpoint| format!("serving {} on {endpoint}", arguments.path.display())));
     server.run().map_err(Failure::failed)?;
     tracing::info!("ended");

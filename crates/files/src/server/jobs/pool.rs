@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use towpath_blocking::{BlockingPool, JobStep, PoolLimits};
+use towpath_blocking::{BlockingPool, JobStep, PoolLimits, PoolLoad};
 use towpath_sockets::{PeerId, Waker};
 
 /// Most of the time these threads wait for a disk.
@@ -123,6 +123,10 @@ impl Pool {
             sender,
         };
         Ok((pool, receiver))
+    }
+
+    pub(crate) fn load(&self) -> Vec<PoolLoad> {
+        [&self.files, &self.list, &self.warm, &self.hash, &self.compress].map(BlockingPool::load).into()
     }
 
     /// Hands the answers of a job that is over to those who asked.

@@ -7,6 +7,7 @@ use super::limits::{
     CLIENT_FETCH_NAMES_BYTES_MAX, CLIENT_FETCH_NAMES_BYTES_SURE, CLIENT_LIST_NAMES_BYTES_MAX,
     CLIENT_LIST_NAMES_BYTES_SURE, CLIENT_OPEN_FILES_SURE, FETCH_NAMES_BYTES_MAX, LIST_NAMES_BYTES_MAX,
 };
+use super::stats::QuotaStats;
 use std::sync::Arc;
 use towpath_quota::Quota;
 
@@ -29,6 +30,15 @@ impl Quotas {
             list_names: Quota::new(LIST_NAMES_BYTES_MAX),
             open_files: Quota::new(open_files_max as u64),
         }
+    }
+
+    pub(super) fn stats(&self) -> [QuotaStats; 3] {
+        let stats = |name, quota: &Quota| QuotaStats { name, used: quota.used(), max: quota.max() };
+        [
+            stats("bytes of names in fetches", &self.fetch_names),
+            stats("bytes of names in listings", &self.list_names),
+            stats("open files", &self.open_files),
+        ]
     }
 
     /// A client's shares.

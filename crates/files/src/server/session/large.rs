@@ -94,8 +94,7 @@ impl<F: Clone> Large<F> {
 
     /// Whether the metadata can't be told before the digest is known.
     pub(super) fn must_wait(&self, wish: DigestWish) -> bool {
-        let unknown = matches!(self.digest, DigestState::Wanted | DigestState::Hashing);
-        unknown && (wish == DigestWish::Now || self.unless.is_some())
+        self.is_digest_open() && (wish == DigestWish::Now || self.unless.is_some())
     }
 
     /// A file whose pieces don't shrink, as most media and archives, is tried again only now and then.
@@ -106,8 +105,11 @@ impl<F: Clone> Large<F> {
     }
 
     pub(super) fn is_through(&self) -> bool {
-        let digest_open = matches!(self.digest, DigestState::Wanted | DigestState::Hashing);
-        self.cursor.is_done() && self.pipeline.is_empty() && !digest_open
+        self.cursor.is_done() && self.pipeline.is_empty() && !self.is_digest_open()
+    }
+
+    pub(super) fn is_digest_open(&self) -> bool {
+        matches!(self.digest, DigestState::Wanted | DigestState::Hashing)
     }
 
     /// Gives back the credit of what the socket never got.

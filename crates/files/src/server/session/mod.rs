@@ -21,6 +21,7 @@ use super::limits::{
     PAGE_BYTES_EXPECTED, PAGES_AHEAD_MAX, PLAIN_WAITING_MAX, REPLIES_WAITING_MAX, REPLY_BYTES_WAITING_MAX,
 };
 use super::quota::Quotas;
+use super::stats::TransferStats;
 use crate::limits::{CHUNK_BYTES_MAX, FETCH_FILES_MAX, REQUESTS_MAX};
 use crate::protocol::control::{Cancelled, ErrorReply, FetchRequest, HelloReply, ListRequest, Reply, Request};
 use crate::protocol::plain::PlainRequest;
@@ -305,6 +306,21 @@ impl<F: Clone> Session<F> {
             }
         }
         None
+    }
+
+    /// Open transfers, those of the plain dialect last.
+    pub(super) fn transfers(&self) -> Vec<TransferStats> {
+        self.fetches.iter().map(|fetch| fetch.stats(&self.shared)).chain(self.plain.stats()).collect()
+    }
+
+    /// Listings and requests for leaves that are open.
+    pub(super) fn queries(&self) -> usize {
+        self.queries.len()
+    }
+
+    /// Bytes that may be sent.
+    pub(super) fn credit(&self) -> u64 {
+        self.shared.credit.available()
     }
 
     /// Whether no request is under way, but for those of the plain dialect.

@@ -42,6 +42,12 @@ impl<P> Pipeline<P> {
         self.pieces.is_empty()
     }
 
+    /// Whether the next piece to go to the socket is being loaded.
+    pub(super) fn is_loading(&self) -> bool {
+        let next = self.pieces.iter().find(|entry| entry.stage != Stage::InSocket);
+        next.is_some_and(|entry| entry.stage == Stage::Loading)
+    }
+
     /// Appends a piece that is being loaded.
     pub(super) fn begin(&mut self, slot: Slot, length: u64, piece: P) {
         self.pieces.push_back(Entry { slot, length, piece, stage: Stage::Loading });

@@ -8,6 +8,7 @@ use crate::protocol::plain::{PlainRequest, error_frames};
 use crate::server::Failure;
 use crate::server::jobs::{Job, Load, LoadHow, Loaded, Open};
 use crate::server::limits::{PIPELINE_BYTES_MAX, PLAIN_OPEN_MAX};
+use crate::server::stats::{TransferStats, Wait};
 use bytes::Bytes;
 use std::collections::VecDeque;
 
@@ -153,6 +154,24 @@ impl<F: Clone> Plain<F> {
         }
         self.progress(shared);
         Some(Outgoing { ticket: None, parts })
+    }
+
+    /// What an operator sees of the first request.
+    pub(super) fn stats(&self) -> Option<TransferStats> {
+        let front = self.waiting.front();
+        let path = front.and_then(|waiting| waiting.request.as_ref().ok()?.path.as_deref());
+        if front.is_none() && self.pipeline.is_empty() {
+            return None;
+        }
+        let is_disk = self.is_opening || self.pipeline.is_loading();
+        Some(TransferStats {
+            id: None,
+            path: path.unwrap_or_default().to_vec(),
+            files: self.waiting.len(),
+            files_done: 0,
+            sent_bytes: self.sending.as_ref().map_or(0, |sending| sending.offset),
+            wait: Some(if is_disk { Wait::Disk } else { Wait::Receiver }),
+        })
     }
 
     /// Begins pieces, as far as the pipeline goes.

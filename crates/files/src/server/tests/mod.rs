@@ -2,6 +2,7 @@
 
 mod admission;
 mod fetch;
+mod handle;
 mod list;
 mod opening;
 mod plain;
@@ -9,7 +10,7 @@ mod replaced;
 mod slow;
 
 use super::storage::{PageCache, Storage};
-use super::{Server, ServerOptions, ShutdownHandle};
+use super::{Handle, Server, ServerOptions};
 use crate::protocol::CONTROL_TAG;
 use crate::protocol::control::{FetchFile, FetchRequest, FileAnswer, FileMetadata, Reply, Request, WirePath};
 use crate::protocol::data::{Body, DataEntry, DataHeader};
@@ -26,7 +27,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 struct TestServer {
     endpoint: Endpoint,
-    shutdown: ShutdownHandle,
+    handle: Handle,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -43,9 +44,9 @@ impl TestServer {
         let options = options.listen("tcp://127.0.0.1:0".parse().unwrap());
         let server = Server::bind_with(options, storage).unwrap();
         let endpoint = server.endpoints()[0].clone();
-        let shutdown = server.shutdown_handle();
+        let handle = server.handle();
         let thread = Some(std::thread::spawn(move || server.run().unwrap()));
-        TestServer { endpoint, shutdown, thread }
+        TestServer { endpoint, handle, thread }
     }
 
     fn client(&self) -> TestClient {
@@ -65,7 +66,7 @@ impl TestServer {
 
 impl Drop for TestServer {
     fn drop(&mut self) {
-        self.shutdown.shut_down();
+        self.handle.shutdown();
         let ended = self.thread.take().unwrap().join();
         if !std::thread::panicking() {
             ended.unwrap();

@@ -1,0 +1,40 @@
+//! What an operator sees of a fetch.
+
+use super::{Fetch, FileState};
+use crate::limits::PIECE_COST_MIN;
+use crate::server::session::Shared;
+use crate::server::stats::{TransferStats, Wait};
+
+impl<F: Clone> Fetch<F> {
+    pub(in crate::server::session) fn stats(&self, shared: &Shared<F>) -> TransferStats {
+        let files = self.request.files.len();
+        let current = self.next.saturating_sub(self.files.len());
+        let path = self.request.files.get(current).map(|file| file.path.as_bytes().to_vec());
+        TransferStats {
+            id: Some(self.request.id),
+            path: path.unwrap_or_default(),
+            files,
+            files_done: current.min(files),
+            sent_bytes: self.sent_bytes,
+            wait: self.wait(shared),
+        }
+    }
+
+    fn wait(&self, shared: &Shared<F>) -> Option<Wait> {
+        let has_credit = shared.credit.available() >= PIECE_COST_MIN;
+        match self.files.front() {
+            None if self.preparing.is_some() => Some(Wait::Disk),
+            None => Some(Wait::OpenFiles),
+            Some(FileState::Answered(_)) => None,
+            Some(FileState::Small { .. }) => Some(if has_credit { Wait::Receiver } else { Wait::Credit }),
+            Some(FileState::Large(large))
+                if self.announced == 0 || large.cursor.is_done() && large.pipeline.is_empty() =>
+            {
+                large.is_digest_open().then_some(Wait::Hash)
+            }
+            Some(FileState::Large(large)) if large.pipeline.is_loading() => Some(Wait::Disk),
+            Some(FileState::Large(large)) if !large.pipeline.is_empty() => Some(Wait::Receiver),
+            Some(FileState::Large(_)) => (!has_credit).then_some(Wait::Credit),
+        }
+    }
+}
