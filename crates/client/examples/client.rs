@@ -1,4 +1,4 @@
-//! Asks a service ten things at once: `cargo run -p towpath-broker --example client -- tcp://127.0.0.1:5555 upper`
+//! Asks a service ten things at once: `cargo run -p towpath-client --example client -- tcp://127.0.0.1:5555 upper`
 
 use std::error::Error;
 use towpath_client::client::{CallOptions, Client, ClientOptions};

@@ -1,4 +1,4 @@
-//! Makes text upper case, four requests at a time: `cargo run -p towpath-broker --example worker -- tcp://127.0.0.1:5555 upper`
+//! Makes text upper case, four requests at a time: `cargo run -p towpath-client --example worker -- tcp://127.0.0.1:5555 upper`
 
 use towpath_client::worker::{Worker, WorkerOptions};
 use towpath_requests::Body;
