@@ -1,7 +1,7 @@
 //! What can go wrong on this side. A connection's own end is told by [`crate::Event::Gone`] and [`crate::Event::Failed`].
 
 use crate::message::Message;
-use crate::peer::PeerId;
+use crate::peer_id::PeerId;
 use std::io;
 use thiserror::Error;
 

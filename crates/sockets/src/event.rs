@@ -1,10 +1,13 @@
 //! What a socket reports.
 
-use crate::peer::PeerId;
+use crate::peer_id::PeerId;
 use bytes::Bytes;
 use towpath_zmtp::{Credentials, Frames};
 
-/// What happened at a [`crate::Hub`].
+/// No more peers are read in a poll once this many events wait for the application.
+pub(crate) const EVENTS_MAX: usize = 16 * 1024;
+
+/// An event of a [`crate::Hub`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {

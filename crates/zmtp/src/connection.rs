@@ -6,7 +6,7 @@ use crate::error::{Error, printable};
 use crate::greeting::{self, GREETING_BYTES};
 use crate::inbox::{Frames, Inbox, InboxLimits, Item};
 use crate::limits::ROUTING_ID_BYTES_MAX;
-use crate::liveness::Patience;
+use crate::liveness::LivenessTimer;
 use crate::mechanism::{Mechanism, MechanismConfig, Step};
 use crate::metadata::Metadata;
 use crate::outbox::{Body, Outbox};
@@ -143,10 +143,10 @@ pub struct Connection<F> {
     last_heard: Instant,
     next_ping: Option<Instant>,
     /// Since a PING was sent that nothing came after.
-    pong: Option<Patience>,
+    pong: Option<LivenessTimer>,
     peer_ttl: Option<Duration>,
     /// Only for a peer that reads as long as it lives.
-    stall: Option<Patience>,
+    stall: Option<LivenessTimer>,
     /// Bytes written when that was last looked at.
     stall_written: u64,
     reading: bool,
@@ -297,7 +297,7 @@ impl<F> Connection<F> {
 
     /// Bytes came from the peer, also such as the driver took past [`Connection::input`].
     #[inline]
-    pub fn heard(&mut self, now: Instant) {
+    pub fn on_received(&mut self, now: Instant) {
         self.last_heard = now;
         self.pong = None;
     }
@@ -305,7 +305,7 @@ impl<F> Connection<F> {
     /// Tells whether the driver reads from this peer at all: while it doesn't, silence is not the peer's.
     pub fn set_reading(&mut self, reading: bool, now: Instant) {
         if reading && !self.reading {
-            self.heard(now);
+            self.on_received(now);
         }
         self.reading = reading;
     }
@@ -314,29 +314,29 @@ impl<F> Connection<F> {
     /// and it says nothing either, for twice the heartbeat's interval and timeout, it is given up. Without heartbeats it never is.
     pub fn detect_stalls(&mut self, now: Instant) {
         let most = self.config.heartbeat.map(|heartbeat| heartbeat.interval.saturating_add(heartbeat.timeout));
-        self.stall = most.map(|most| Patience::new(most.saturating_mul(2), u64::MAX, now));
+        self.stall = most.map(|most| LivenessTimer::new(most.saturating_mul(2), u64::MAX, now));
     }
 
     /// What is to be sent comes from somewhere that is slow: that nothing leaves isn't the peer's doing.
-    pub fn excuse(&mut self, now: Instant) {
+    pub fn on_local_delay(&mut self, now: Instant) {
         if let Some(stall) = &mut self.stall {
-            stall.sign(now);
+            stall.restart(now);
         }
     }
 
-    /// Whether the peer might soon be given up, and [`Connection::unacknowledged`] could tell that it reads nevertheless. To be asked
+    /// Whether the peer might soon be given up, and [`Connection::on_unacked_bytes`] could tell that it reads nevertheless. To be asked
     /// before [`Connection::on_timeout`].
-    pub fn doubts(&self, now: Instant) -> bool {
+    pub fn wants_unacked_bytes(&self, now: Instant) -> bool {
         let waiting = [&self.pong, &self.stall];
-        self.reading && waiting.into_iter().flatten().any(|patience| patience.doubts(now))
+        self.reading && waiting.into_iter().flatten().any(|timer| timer.wants_delivered(now))
     }
 
     /// So many of the bytes that the driver has written are still here, in the system's hands: the peer's hasn't taken them. A peer to
     /// which they go is there, however late its answer comes from behind them.
-    pub fn unacknowledged(&mut self, bytes: u64, now: Instant) {
+    pub fn on_unacked_bytes(&mut self, bytes: u64, now: Instant) {
         let taken = self.outbox.bytes_written().saturating_sub(bytes);
-        for patience in [&mut self.pong, &mut self.stall].into_iter().flatten() {
-            patience.saw(taken, now);
+        for timer in [&mut self.pong, &mut self.stall].into_iter().flatten() {
+            timer.on_delivered(taken, now);
         }
     }
 
@@ -363,8 +363,8 @@ impl<F> Connection<F> {
 
     /// Bytes that the frame under way lacks, if it is being read into a buffer of its own: that has room for them, and would have to
     /// grow for more ([`crate::limits::DEDICATED_BUFFER_BYTES`]).
-    pub fn room(&self) -> Option<usize> {
-        self.inbox.room()
+    pub fn dedicated_space(&self) -> Option<usize> {
+        self.inbox.dedicated_space()
     }
 
     /// Memory that the frames cost which are held here until their message is whole, beside the driver's own buffer: one message is
@@ -412,7 +412,7 @@ impl<F> Connection<F> {
             return self.handshake_deadline;
         }
         let ttl = self.peer_ttl.filter(|_| self.reading).and_then(|ttl| after(self.last_heard, ttl));
-        let pong = self.pong.as_ref().filter(|_| self.reading).and_then(Patience::deadline);
+        let pong = self.pong.as_ref().filter(|_| self.reading).and_then(LivenessTimer::deadline);
         [self.next_ping, pong, ttl].into_iter().flatten().min()
     }
 
@@ -422,7 +422,7 @@ impl<F> Connection<F> {
             let late = self.handshake_deadline.is_some_and(|deadline| now >= deadline);
             return if late { Err(Error::HandshakeTimeout) } else { Ok(()) };
         }
-        if self.reading && self.pong.as_mut().is_some_and(|pong| pong.ends(now)) {
+        if self.reading && self.pong.as_mut().is_some_and(|pong| pong.is_expired(now)) {
             return Err(Error::HeartbeatTimeout);
         }
         let silence = now.saturating_duration_since(self.last_heard);
@@ -437,11 +437,11 @@ impl<F> Connection<F> {
             if let Some(stall) = &mut self.stall {
                 let written = self.outbox.bytes_written();
                 if is_idle || !self.reading || written != self.stall_written {
-                    stall.sign(now);
+                    stall.restart(now);
                 }
                 self.stall_written = written;
-                stall.sign(self.last_heard);
-                if stall.ends(now) {
+                stall.restart(self.last_heard);
+                if stall.is_expired(now) {
                     return Err(Error::Stalled);
                 }
             }
@@ -451,7 +451,7 @@ impl<F> Connection<F> {
                 let ttl_deciseconds = u16::try_from(heartbeat.ttl.as_millis().div_ceil(100)).unwrap_or(u16::MAX);
                 self.outbox.push_command(command::ping(ttl_deciseconds));
                 let written = self.outbox.bytes_written();
-                self.pong.get_or_insert_with(|| Patience::new(heartbeat.timeout, written, now));
+                self.pong.get_or_insert_with(|| LivenessTimer::new(heartbeat.timeout, written, now));
             }
         }
         Ok(())

@@ -331,7 +331,7 @@ impl Inbox {
     }
 
     /// Bytes for which the buffer has room, if the frame under way has one of its own.
-    pub(crate) fn room(&self) -> Option<usize> {
+    pub(crate) fn dedicated_space(&self) -> Option<usize> {
         self.is_in_own_buffer.then_some(self.wanted)
     }
 

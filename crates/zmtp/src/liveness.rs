@@ -1,63 +1,62 @@
-//! How long a peer may give no sign of life: after a PING, or with bytes to take, behind which no PING goes.
+//! Time without a sign of life from a peer, after a PING or while its backlog keeps PINGs from being sent.
 //!
-//! A sign is also that its system takes what this side's still holds. On a slow link megabytes of that are between this side's last
-//! byte and the peer's answer to it. A driver that can see that is asked to look twice: when half of the time is over, and at its end.
+//! Progress in delivering what this side's system still holds is a sign of life, too: on a slow link, megabytes of it may lie between our last
+//! byte and the peer's answer. A driver that can see it is asked for it twice, at half of the timeout and at its end.
 
 use std::time::{Duration, Instant};
 
 #[derive(Debug)]
-pub(crate) struct Patience {
-    most: Duration,
+pub(crate) struct LivenessTimer {
+    timeout: Duration,
     since: Instant,
-    /// So many bytes had been written before: only these tell of a peer that is slow to get them. Its system takes later ones as well,
-    /// such as further PINGs, if it has hung.
-    before: u64,
-    /// The first look since then has been, if anybody looks at all.
-    looked: bool,
-    /// What its system had taken when somebody last looked since then.
-    seen: Option<u64>,
+    /// Bytes written before the timer started. Only their delivery counts: the peer's system acknowledges later ones, such as further
+    /// PINGs, even if the peer hangs.
+    written_before: u64,
+    /// The first check of delivered bytes is over, or was possible.
+    checked: bool,
+    /// Bytes delivered at the last check.
+    delivered: Option<u64>,
 }
 
-impl Patience {
-    /// Such a peer is given up when it has given no sign for so long.
-    pub fn new(most: Duration, before: u64, now: Instant) -> Patience {
-        Patience { most, since: now, before, looked: false, seen: None }
+impl LivenessTimer {
+    pub fn new(timeout: Duration, written_before: u64, now: Instant) -> LivenessTimer {
+        LivenessTimer { timeout, since: now, written_before, checked: false, delivered: None }
     }
 
-    /// A sign of life at `at`, or until then it wasn't the peer's doing that there was none.
-    pub fn sign(&mut self, at: Instant) {
+    /// Starts anew at a sign of life, or because silence until then was not the peer's fault.
+    pub fn restart(&mut self, at: Instant) {
         if at > self.since {
-            *self = Patience::new(self.most, self.before, at);
+            *self = LivenessTimer::new(self.timeout, self.written_before, at);
         }
     }
 
-    /// Whether a look at what its system has taken would tell something.
-    pub fn doubts(&self, now: Instant) -> bool {
-        self.is_over(now) || (!self.looked && self.waited(now) >= self.most / 2)
+    /// Whether the bytes delivered so far would help to decide.
+    pub fn wants_delivered(&self, now: Instant) -> bool {
+        self.is_over(now) || (!self.checked && self.waited(now) >= self.timeout / 2)
     }
 
-    /// What its system has taken in all, if that can be seen: more than at the last look is a sign of life.
-    pub fn saw(&mut self, taken: u64, now: Instant) {
-        let taken = taken.min(self.before);
-        match self.seen {
-            Some(seen) if taken > seen => self.since = now,
+    /// Takes in the bytes delivered to the peer's system in all: more than at the last check is a sign of life.
+    pub fn on_delivered(&mut self, delivered: u64, now: Instant) {
+        let delivered = delivered.min(self.written_before);
+        match self.delivered {
+            Some(before) if delivered > before => self.since = now,
             Some(_) => {}
-            // This side was late: there has been nothing yet to compare with.
-            None if self.is_over(now) => self.since = now.checked_sub(self.most / 2).unwrap_or(now),
+            // This side was late: there is nothing to compare with yet.
+            None if self.is_over(now) => self.since = now.checked_sub(self.timeout / 2).unwrap_or(now),
             None => {}
         }
-        (self.looked, self.seen) = (true, Some(taken));
+        (self.checked, self.delivered) = (true, Some(delivered));
     }
 
-    /// Whether the peer has to be given up. If half of the time is over, the first look was possible by now.
-    pub fn ends(&mut self, now: Instant) -> bool {
-        self.looked |= self.waited(now) >= self.most / 2;
+    /// Whether the peer has to be given up. Past half of the timeout, the first check was possible.
+    pub fn is_expired(&mut self, now: Instant) -> bool {
+        self.checked |= self.waited(now) >= self.timeout / 2;
         self.is_over(now)
     }
 
-    /// When to ask again. `None`: never, as far as a clock can tell.
+    /// When to check next; `None`: beyond what a clock can represent.
     pub fn deadline(&self) -> Option<Instant> {
-        self.since.checked_add(if self.looked { self.most } else { self.most / 2 })
+        self.since.checked_add(if self.checked { self.timeout } else { self.timeout / 2 })
     }
 
     fn waited(&self, now: Instant) -> Duration {
@@ -65,6 +64,6 @@ impl Patience {
     }
 
     fn is_over(&self, now: Instant) -> bool {
-        self.waited(now) >= self.most
+        self.waited(now) >= self.timeout
     }
 }

@@ -209,7 +209,8 @@ fn large_frames_have_a_buffer_of_their_own_and_what_waits_shares_none() {
             let (now, later) = wire.split_at(wire.len() - behind - 1);
             let mut now = now;
             while !now.is_empty() {
-                let (piece, rest) = now.split_at(end.connection.room().unwrap_or(READ).min(READ).min(now.len()));
+                let (piece, rest) =
+                    now.split_at(end.connection.dedicated_space().unwrap_or(READ).min(READ).min(now.len()));
                 end.hear(piece, at(0)).unwrap();
                 now = rest;
             }

@@ -174,7 +174,7 @@ fn any_sign_of_life_puts_that_off() {
     let signs: [(&str, Sign); 3] = [
         ("it took a byte", |end, _| assert_eq!(end.write(1).len(), 1)),
         ("it was heard", |end, now| end.hear(&command(b"PING", b"\0\0"), at(now)).unwrap()),
-        ("this side was slow", |end, now| end.connection.excuse(at(now))),
+        ("this side was slow", |end, now| end.connection.on_local_delay(at(now))),
     ];
     for (what, sign) in signs {
         let found = given_up(&mut busy(), |end, now| {
@@ -190,9 +190,9 @@ fn any_sign_of_life_puts_that_off() {
 fn given_up_after_looks(end: &mut End, mut unacknowledged: impl FnMut(u64) -> u64) -> (Option<(u64, Error)>, Vec<u64>) {
     let mut looks = Vec::new();
     for now in (50..10_000).step_by(50) {
-        if end.connection.doubts(at(now)) {
+        if end.connection.wants_unacked_bytes(at(now)) {
             looks.push(now);
-            end.connection.unacknowledged(unacknowledged(now), at(now));
+            end.connection.on_unacked_bytes(unacknowledged(now), at(now));
         }
         let is_idle = end.connection.outbox_ref().is_idle();
         if end.connection.deadline().is_some_and(|deadline| deadline <= at(now))
@@ -248,10 +248,10 @@ fn a_peer_whose_system_takes_nothing_is_given_up_when_it_would_be_without_a_look
 #[test]
 fn where_this_side_was_late_there_is_something_to_compare_before_a_peer_is_given_up() {
     let mut end = asked();
-    end.connection.unacknowledged(50_000, at(5_000));
+    end.connection.on_unacked_bytes(50_000, at(5_000));
     end.connection.on_timeout(at(5_000)).unwrap();
-    assert!(!end.connection.doubts(at(5_150)));
-    end.connection.unacknowledged(50_000, at(5_200));
+    assert!(!end.connection.wants_unacked_bytes(at(5_150)));
+    end.connection.on_unacked_bytes(50_000, at(5_200));
     assert_eq!(end.connection.on_timeout(at(5_200)), Err(Error::HeartbeatTimeout));
 }
 
@@ -331,7 +331,7 @@ fn the_bytes_of_a_large_body_keep_the_connection_alive() {
     end.hear(&harness::long_header(0, 1 << 40), at(0)).unwrap();
     for now in (0..60_000).step_by(250) {
         // The driver takes the bytes past the decoder, and says that it heard them.
-        end.connection.heard(at(now));
+        end.connection.on_received(at(now));
         end.connection.body_advance(1 << 20);
         assert_eq!(end.connection.on_timeout(at(now)), Ok(()));
         end.write_all();

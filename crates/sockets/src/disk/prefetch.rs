@@ -1,71 +1,71 @@
-//! Reads into memory what a peer is to be sent next, while the hub serves the others.
+//! Reads file ranges into the page cache on other threads, while the hub serves other peers.
 
 use crate::disk::page_cache;
 use crate::message::OpenFile;
-use crate::peer::PeerId;
+use crate::peer_id::PeerId;
 use crate::waker::Waker;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use towpath_blocking::{BlockingPool, PoolLimits};
 
-/// A disk does best with a few readers. Which disk a file is on can't be asked without waiting for it, so all are one group.
+/// A disk does best with a few readers. Asking which disk a file is on may block, so all files are one group.
 const LIMITS: PoolLimits = PoolLimits { name: "tow-disk", threads_max: 4, hung_max: 12, per_group_max: 16 };
 const GROUP: u64 = 0;
 
-/// A piece of a file that isn't in memory.
+/// A file range that isn't in the page cache.
 #[derive(Debug)]
-pub(crate) struct ColdPiece {
+pub(crate) struct UncachedRange {
     pub(crate) file: Arc<dyn OpenFile>,
     pub(crate) offset: u64,
     pub(crate) length: u64,
 }
 
-/// Reads for one hub, a piece at a time for each peer.
-pub(crate) struct Warmer {
-    lane: BlockingPool,
+/// Prefetches for one hub, one range at a time for each peer.
+pub(crate) struct Prefetcher {
+    pool: BlockingPool,
     waker: Waker,
     sender: Sender<PeerId>,
-    read: Receiver<PeerId>,
+    done: Receiver<PeerId>,
 }
 
-impl Warmer {
-    pub(crate) fn new(waker: Waker) -> Warmer {
-        let (sender, read) = channel();
-        Warmer { lane: BlockingPool::new(LIMITS), waker, sender, read }
+impl Prefetcher {
+    pub(crate) fn new(waker: Waker) -> Prefetcher {
+        let (sender, done) = channel();
+        Prefetcher { pool: BlockingPool::new(LIMITS), waker, sender, done }
     }
 
-    /// Has a piece read. The hub is woken when [`Warmer::next`] gives its peer.
-    pub(crate) fn begin(&self, peer: PeerId, piece: ColdPiece) {
-        let told = Told { peer, sender: self.sender.clone(), waker: self.waker.clone() };
-        // Without a thread it is sent as it is, and whoever sends it waits for the disk.
-        let _ = self.lane.submit(GROUP, peer.token(), move || {
-            // Where it can't be read, sending it meets the same, and tells.
-            let _ = page_cache::prefetch(&*piece.file, piece.offset, piece.length);
-            // Before the peer goes on: it may be the last who holds the file.
-            drop(piece);
-            drop(told);
+    /// Starts to read a range. The hub is woken when [`Prefetcher::next_done`] gives its peer.
+    pub(crate) fn start(&self, peer: PeerId, range: UncachedRange) {
+        let report = Report { peer, sender: self.sender.clone(), waker: self.waker.clone() };
+        // Without a thread the range is sent uncached, and the hub waits for the disk.
+        let _ = self.pool.submit(GROUP, peer.token(), move || {
+            // If it can't be read, sending it fails in the same way, and tells.
+            let _ = page_cache::prefetch(&*range.file, range.offset, range.length);
+            // Before the peer goes on: this may be the last owner of the file.
+            drop(range);
+            drop(report);
         });
     }
 
-    /// A peer whose piece has been read, as far as it can be.
-    pub(crate) fn next(&self) -> Option<PeerId> {
-        self.read.try_recv().ok()
+    /// The next peer whose range has been read, as far as possible.
+    pub(crate) fn next_done(&self) -> Option<PeerId> {
+        self.done.try_recv().ok()
     }
 
-    /// What a peer that is gone was to be sent needn't be read.
-    pub(crate) fn forget(&self, peer: PeerId) {
-        self.lane.cancel(peer.token(), None, Some(GROUP));
+    /// Cancels the range of a peer that is gone.
+    pub(crate) fn cancel(&self, peer: PeerId) {
+        self.pool.cancel(peer.token(), None, Some(GROUP));
     }
 }
 
-/// Tells that a piece has been read, or never will be.
-struct Told {
+/// Reports when dropped that a range has been read, or never will be.
+struct Report {
     peer: PeerId,
     sender: Sender<PeerId>,
     waker: Waker,
 }
 
-impl Drop for Told {
+impl Drop for Report {
     fn drop(&mut self) {
         let _ = self.sender.send(self.peer);
         self.waker.wake();

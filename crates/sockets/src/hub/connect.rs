@@ -1,5 +1,4 @@
-//! The connecting side: attempts with backoff, as long as the hub lives. An attempt is over when all addresses of the endpoint's name
-//! have been tried.
+//! Connecting, and reconnecting with backoff. An attempt has failed when all addresses of the endpoint's name have been tried.
 
 use crate::event::Event;
 use crate::hub::Hub;
@@ -7,15 +6,24 @@ use crate::net::endpoint::Endpoint;
 use crate::net::resolver;
 use crate::net::transport::{self, Target};
 use crate::options::Backoff;
-use crate::peer::{End, Origin};
+use crate::peer::End;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
-/// The longest that an address may take to answer where the name has others: enough for a SYN that is lost and sent again.
-const CONNECTING_MAX: Duration = Duration::from_secs(2);
+/// Timeout for an address to answer if the name has others: enough for a SYN that is lost and sent again.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// One endpoint to be connected to.
+/// Where a connection comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Accepted,
+    Connector(usize),
+    /// Connected by this side without a connector that would try again.
+    Once,
+}
+
+/// An endpoint to stay connected to.
 pub(crate) struct Connector {
     endpoint: Endpoint,
     failures: u32,
@@ -27,14 +35,14 @@ impl Connector {
         Connector { endpoint, failures: 0, retry_at: None }
     }
 
-    /// A connection has ended that was ready for so long.
+    /// A connection has ended that was ready for so long: the backoff starts anew if it was stable.
     pub(crate) fn ended_after(&mut self, lasted: Duration, stable_after: Duration) {
         if lasted >= stable_after {
             self.failures = 0;
         }
     }
 
-    /// Half to the whole of the doubled delay: enough jitter that many clients don't come back in step.
+    /// The delay before the next attempt, doubled with each failure, with enough jitter that many clients don't come back in step.
     fn delay(&self, backoff: Backoff) -> Duration {
         let doubled = backoff.first.saturating_mul(1 << self.failures.min(16)).min(backoff.most);
         let random = RandomState::new().hash_one(self.failures) % 1024;
@@ -42,13 +50,13 @@ impl Connector {
     }
 }
 
-/// An attempt to connect to an endpoint, as long as none of its addresses has led to a connection that is ready.
+/// An attempt to connect to an endpoint, until one of its addresses has led to a ready connection.
 pub(crate) struct Attempt {
     endpoint: Endpoint,
     origin: Origin,
-    /// Those that have not been tried.
+    /// Addresses not tried yet.
     left: VecDeque<Target>,
-    /// Those that have been tried, and what came of each.
+    /// Addresses tried, with the reason of each failure.
     failures: Vec<(String, String)>,
 }
 
@@ -62,7 +70,7 @@ impl Attempt {
         self.failures.push((address, reason));
     }
 
-    /// One report for all addresses, each of which it names if there are several.
+    /// One event for all addresses; it names each if there are several.
     fn report(mut self, refused: bool) -> Event {
         let (address, reason) = match self.failures.pop() {
             Some(only) if self.failures.is_empty() => only,
@@ -76,24 +84,24 @@ impl Attempt {
 }
 
 impl Hub {
-    pub(crate) fn start_connecting(&mut self, index: usize) {
+    pub(super) fn start_connecting(&mut self, index: usize) {
         let Some(connector) = self.connectors.get_mut(index) else { return };
         connector.retry_at = None;
         let attempt = Attempt::new(connector.endpoint.clone(), Origin::Connector(index));
         self.begin_attempt(attempt);
     }
 
-    pub(crate) fn attempt_once(&mut self, endpoint: &Endpoint) {
+    pub(super) fn attempt_once(&mut self, endpoint: &Endpoint) {
         self.begin_attempt(Attempt::new(endpoint.clone(), Origin::Once));
     }
 
     fn begin_attempt(&mut self, mut attempt: Box<Attempt>) {
         match &attempt.endpoint {
-            Endpoint::Tcp { host, port } => match resolver::in_digits(host, *port) {
+            Endpoint::Tcp { host, port } => match resolver::numeric_address(host, *port) {
                 Some(address) => attempt.left.push_back(Target::Tcp(address)),
                 None => {
                     let (host, port) = (host.clone(), *port);
-                    self.resolver.begin(attempt, host, port);
+                    self.resolver.start(attempt, host, port);
                     self.next_timer = self.next_timer.into_iter().chain(self.resolver.deadline()).min();
                     return;
                 }
@@ -104,14 +112,14 @@ impl Hub {
         self.go_on(attempt);
     }
 
-    /// Goes on with those attempts whose names have been looked up.
-    pub(crate) fn take_addresses(&mut self) {
-        while let Some((mut attempt, addresses)) = self.resolver.next() {
+    /// Goes on with attempts whose names have been looked up.
+    pub(super) fn take_addresses(&mut self) {
+        while let Some((mut attempt, addresses)) = self.resolver.next_found() {
             match addresses {
                 Ok(addresses) => attempt.left = addresses.into_iter().map(Target::Tcp).collect(),
                 Err(error) => {
                     let name = attempt.endpoint.to_string();
-                    let reason = format!("connecting failed: the addresses of {name} can't be found: {error}");
+                    let reason = format!("cannot look up {name}: {error}");
                     attempt.failed(name, reason);
                 }
             }
@@ -119,35 +127,36 @@ impl Hub {
         }
     }
 
-    /// Ends those attempts whose names are looked up for too long. They are made again later, as any that fail.
-    pub(crate) fn end_look_ups(&mut self) {
-        while let Some(mut attempt) = self.resolver.overdue(self.now) {
+    /// Fails attempts whose look-ups take too long. They are made again later, like any others that fail.
+    pub(super) fn end_overdue_lookups(&mut self) {
+        while let Some(mut attempt) = self.resolver.next_overdue(self.now) {
             let name = attempt.endpoint.to_string();
-            let seconds = self.resolver.look_up_max.as_secs();
-            let reason = format!("connecting failed: the addresses of {name} weren't found in {seconds} s");
+            let seconds = self.resolver.timeout.as_secs();
+            let reason =
+                format!("cannot look up {name}: no answer in {seconds} s; check the name and this machine's resolver");
             attempt.failed(name, reason);
             self.go_on(attempt);
         }
         self.next_timer = self.next_timer.into_iter().chain(self.resolver.deadline()).min();
     }
 
-    /// Connects to the next address that takes it, or reports that none did.
+    /// Connects to the next address that can be reached, or reports that none could.
     fn go_on(&mut self, mut attempt: Box<Attempt>) {
-        // The peer's deadlines begin here, which may be long after the turn did.
+        // The peer's deadlines start here, which may be long after the poll did.
         self.now = Instant::now();
         while let Some(target) = attempt.left.pop_front() {
-            // An address that swallows everything must not take all the time that there is for the name. The last one may.
+            // An address that never answers must not take all the time that there is for the name. The last one may.
             let others = u32::try_from(attempt.left.len()).unwrap_or(u32::MAX);
-            let turn = CONNECTING_MAX.min(self.options.handshake_timeout / others.saturating_add(1));
-            let until = (others > 0).then_some(self.now + turn);
+            let share = CONNECT_TIMEOUT.min(self.options.handshake_timeout / others.saturating_add(1));
+            let until = (others > 0).then_some(self.now + share);
             let added = transport::connect(&target, &self.options.congestion)
                 .map_err(|error| format!("connecting failed: {error}"))
                 .and_then(|(fd, address, connecting)| self.add_peer(fd, &address, attempt.origin, connecting));
             match added {
                 Ok(id) => {
-                    if let Some(peer) = self.peers.find_mut(id) {
-                        peer.attempt = Some(attempt);
-                        peer.connecting_until = until;
+                    if let Some(member) = self.peers.find_mut(id) {
+                        member.attempt = Some(attempt);
+                        member.connect_deadline = until;
                         self.next_timer = self.next_timer.into_iter().chain(until).min();
                     }
                     return;
@@ -159,10 +168,10 @@ impl Hub {
     }
 
     /// A connection that belonged to this attempt has ended before it was ready.
-    pub(crate) fn attempt_failed(&mut self, mut attempt: Box<Attempt>, address: String, end: End) {
+    pub(super) fn attempt_failed(&mut self, mut attempt: Box<Attempt>, address: String, end: End) {
         attempt.failed(address, end.reason);
         if end.refused {
-            // Whoever is there has understood this side, and will say the same at its other addresses.
+            // The peer has understood this side, and would say the same at its other addresses.
             self.give_up(*attempt, true);
         } else {
             self.go_on(attempt);
@@ -171,24 +180,24 @@ impl Hub {
 
     fn give_up(&mut self, attempt: Attempt, refused: bool) {
         let origin = attempt.origin;
-        self.report(attempt.report(refused));
+        self.events.push_back(attempt.report(refused));
         if let Origin::Connector(index) = origin {
             self.connect_later(index);
         }
     }
 
-    pub(crate) fn connect_later(&mut self, index: usize) {
+    pub(super) fn connect_later(&mut self, index: usize) {
         let backoff = self.options.reconnect;
         let now = self.now;
         let Some(connector) = self.connectors.get_mut(index) else { return };
-        // What no clock counts to never comes.
+        // A time beyond what a clock can represent never comes.
         let at = now.checked_add(connector.delay(backoff));
         connector.failures = connector.failures.saturating_add(1);
         connector.retry_at = at;
         self.next_timer = self.next_timer.into_iter().chain(at).min();
     }
 
-    pub(crate) fn retry_connectors(&mut self) {
+    pub(super) fn retry_connectors(&mut self) {
         for index in 0..self.connectors.len() {
             let Some(at) = self.connectors.get(index).and_then(|connector| connector.retry_at) else { continue };
             if at <= self.now {
@@ -213,7 +222,7 @@ mod tests {
         Hub::new(HubOptions::new(socket_type)).unwrap()
     }
 
-    /// An address of a name at which nobody listens.
+    /// An address where nobody listens.
     fn dead(port: u16) -> SocketAddr {
         assert!(port < 10);
         SocketAddr::from(([127, 0, 0, 1], port))
@@ -255,30 +264,30 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_swallows_everything_does_not_take_all_the_time() {
+    fn an_address_that_never_answers_does_not_take_all_the_time() {
         let mut server = hub(SocketType::Router);
         let Endpoint::Tcp { port, .. } = server.bind(&"tcp://127.0.0.1:0".parse().unwrap()).unwrap() else {
             panic!("not tcp")
         };
-        // Where nobody accepts and the queue is full, the kernel drops what asks for more.
+        // With nobody accepting and the backlog full, the kernel drops further SYNs.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         rustix::net::listen(&listener, 0).unwrap();
-        let swallows = listener.local_addr().unwrap();
-        let connect = || TcpStream::connect_timeout(&swallows, Duration::from_millis(300));
+        let silent = listener.local_addr().unwrap();
+        let connect = || TcpStream::connect_timeout(&silent, Duration::from_millis(300));
         let queued: Vec<_> = std::iter::from_fn(|| connect().ok()).take(100).collect();
         assert!(queued.len() < 100);
         let options = HubOptions { handshake_timeout: Duration::from_secs(300), ..HubOptions::new(SocketType::Dealer) };
         let mut client = Hub::new(options).unwrap();
-        client.go_on(attempt(Origin::Once, &[swallows, SocketAddr::from(([127, 0, 0, 1], port))]));
+        client.go_on(attempt(Origin::Once, &[silent, SocketAddr::from(([127, 0, 0, 1], port))]));
         let event = next_event(&mut [&mut client, &mut server]);
         assert!(matches!(event, Event::Ready { .. }), "{event:?}");
     }
 
-    /// Held by a test while its resolver is to hang.
+    /// Held by a test while its look-up is to hang.
     static RESOLVING: Mutex<()> = Mutex::new(());
 
     #[test]
-    fn a_resolver_that_hangs_stops_nobody() {
+    fn a_hung_look_up_stops_no_other_connection() {
         let mut server = hub(SocketType::Router);
         let endpoint = server.bind(&"tcp://127.0.0.1:0".parse().unwrap()).unwrap();
         let Endpoint::Tcp { port, .. } = endpoint else { panic!("not tcp") };
@@ -292,19 +301,19 @@ mod tests {
         client.connect(&endpoint).unwrap();
         let event = next_event(&mut [&mut client, &mut server]);
         assert!(matches!(event, Event::Ready { .. }), "{event:?}");
-        assert_eq!(client.peers().count(), 1, "only one of them has an address as yet");
+        assert_eq!(client.peers().count(), 1, "the other has no address yet");
         drop(held);
         let event = next_event(&mut [&mut client, &mut server]);
         assert!(matches!(event, Event::Ready { .. }), "{event:?}");
     }
 
-    /// Held by a test while its resolver is to hang for good.
+    /// Held by a test while its look-ups are to hang for good.
     static HANGING: Mutex<()> = Mutex::new(());
 
     #[test]
-    fn an_attempt_whose_resolver_hangs_fails_and_is_made_again() {
+    fn an_attempt_whose_look_up_hangs_fails_and_is_made_again() {
         let mut client = hub(SocketType::Dealer);
-        client.resolver.look_up_max = Duration::from_millis(20);
+        client.resolver.timeout = Duration::from_millis(20);
         client.resolver.look_up = |_, _| {
             let _held = HANGING.lock();
             Ok(vec![dead(1)])
@@ -313,9 +322,9 @@ mod tests {
         client.connect(&"tcp://some.name:1".parse().unwrap()).unwrap();
         for _ in 0..2 {
             let Event::Failed { reason, connecting: true, .. } = next_event(&mut [&mut client]) else { panic!() };
-            assert!(reason.contains("some.name") && reason.contains("weren't found in"), "{reason}");
+            assert!(reason.contains("some.name") && reason.contains("no answer in"), "{reason}");
         }
-        // The threads that hang are bounded.
+        // Hung threads are bounded.
         while !client.connectors.is_empty() {
             client.start_connecting(0);
             let Event::Failed { reason, .. } = next_event(&mut [&mut client]) else { panic!() };
@@ -323,9 +332,9 @@ mod tests {
                 break;
             }
         }
-        // What comes of them then is nobody's, and the next one gets its answer.
+        // Their late answers are nobody's, and the next look-up gets its own.
         drop(held);
-        client.resolver.look_up_max = Duration::from_secs(60);
+        client.resolver.timeout = Duration::from_secs(60);
         loop {
             client.start_connecting(0);
             let Event::Failed { reason, .. } = next_event(&mut [&mut client]) else { panic!() };
@@ -347,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_none_of_whose_addresses_answers_fails_once_and_names_them_all() {
+    fn a_name_without_a_reachable_address_fails_once_and_names_all() {
         let mut client = hub(SocketType::Dealer);
         client.connectors.push(Connector::new("tcp://127.0.0.1:1".parse().unwrap()));
         for origin in [Origin::Once, Origin::Connector(0)] {
@@ -365,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_side_that_is_refused_does_not_try_the_next_address() {
+    fn a_refused_side_does_not_try_the_next_address() {
         let mut server = hub(SocketType::Req);
         let Endpoint::Tcp { port, .. } = server.bind(&"tcp://127.0.0.1:0".parse().unwrap()).unwrap() else {
             panic!("not tcp")
@@ -377,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_double_up_to_the_longest_until_a_connection_lasts() {
+    fn backoff_doubles_up_to_its_maximum_until_a_connection_is_stable() {
         let backoff = Backoff { first: Duration::from_millis(100), most: Duration::from_secs(1) };
         let mut connector = Connector::new("tcp://127.0.0.1:1".parse().unwrap());
         for doubled in [100, 200, 400, 800, 1000, 1000].map(Duration::from_millis) {

@@ -1,26 +1,29 @@
-//! How peers come and go: accepted or connected, ready, ended.
+//! Peers come and go: accepted or connected, ready, ended.
 
 use super::Hub;
+use super::connect::{Attempt, Origin};
+use super::member::Member;
 use crate::event::Event;
-use crate::net::transport::Address;
-use crate::peer::{End, Origin, Peer, PeerId};
+use crate::net::address::Address;
+use crate::peer::{End, Peer};
+use crate::peer_id::PeerId;
 use crate::unsent::Unsent;
-use bytes::{BufMut, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use rustix::event::epoll;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::time::Duration;
 use towpath_zmtp::{Connection, ProtocolDeviations, SocketType};
 
-/// How long accepting rests when the process or the machine is out of descriptors.
-const ACCEPT_REST: Duration = Duration::from_millis(100);
+/// Pause in accepting when the process or the machine is out of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Connections accepted before peers that are already here get their turn.
-const ACCEPTS_PER_TURN: usize = 64;
+/// Connections accepted in one poll before existing peers get their turn.
+const ACCEPTS_PER_POLL: usize = 64;
 
 impl Hub {
     pub(super) fn accept(&mut self, index: usize) {
-        for _ in 0..ACCEPTS_PER_TURN {
+        for _ in 0..ACCEPTS_PER_POLL {
             let now = self.now;
             let Some(listening) = self.listeners.get_mut(index) else { return };
             if !listening.is_due(now) {
@@ -28,52 +31,57 @@ impl Hub {
             }
             listening.rest_until = None;
             match listening.listener.accept() {
-                Ok(Some((fd, address))) => self.take_in(fd, address),
+                Ok(Some((fd, address))) => self.on_accepted(fd, address),
                 Ok(None) => listening.pending = false,
                 Err(error) if matches!(error.kind(), std::io::ErrorKind::ConnectionAborted) => {}
                 Err(error) => {
-                    let until = now + ACCEPT_REST;
+                    let until = now + ACCEPT_PAUSE;
                     listening.rest_until = Some(until);
                     listening.pending = false;
                     self.next_timer = Some(self.next_timer.map_or(until, |at| at.min(until)));
-                    let of_files = [Errno::MFILE, Errno::NFILE].map(|errno| Some(errno.raw_os_error()));
-                    let hint =
-                        if of_files.contains(&error.raw_os_error()) { "; raise the limit of open files?" } else { "" };
-                    tracing::warn!(%error, "accepting connections rests for a moment{hint}");
+                    let out_of_files = [Errno::MFILE, Errno::NFILE].map(|errno| Some(errno.raw_os_error()));
+                    let hint = if out_of_files.contains(&error.raw_os_error()) {
+                        "; raise the limit of open files"
+                    } else {
+                        ""
+                    };
+                    tracing::warn!(%error, "cannot accept a connection, trying again in 100 ms{hint}");
                 }
             }
         }
     }
 
-    fn take_in(&mut self, fd: OwnedFd, address: Address) {
-        let from_there = address.ip().map_or(0, |ip| self.per_address.get(&ip).copied().unwrap_or(0));
-        if self.peers.len() >= self.options.max_peers || from_there >= self.options.max_peers_per_address {
-            tracing::warn!(%address, peers = self.peers.len(), from_there, "a connection is refused: too many");
+    /// Takes in an accepted connection, within the limits.
+    fn on_accepted(&mut self, fd: OwnedFd, address: Address) {
+        let from_address = address.ip().map_or(0, |ip| self.per_address.get(&ip).copied().unwrap_or(0));
+        if self.peers.len() >= self.options.max_peers || from_address >= self.options.max_peers_per_address {
+            tracing::warn!(%address, peers = self.peers.len(), from_address, "connection refused: too many connections");
             return;
         }
         if self.handshakes >= self.options.max_handshakes {
-            let unready = self.peers.iter().filter(|peer| !peer.is_ready() && peer.origin == Origin::Accepted);
-            if let Some(oldest) = unready.min_by_key(|peer| peer.connected_at).map(|peer| peer.id) {
-                self.end(oldest, End::new("too many handshakes are under way, and this was the oldest"));
+            let is_unready = |member: &&Member| !member.peer.is_ready() && member.origin == Origin::Accepted;
+            let oldest = self.peers.iter().filter(is_unready).min_by_key(|member| member.peer.connected_at);
+            if let Some(oldest) = oldest.map(|member| member.peer.id) {
+                self.end(oldest, End::new("too many handshakes in progress, and this was the oldest"));
             }
         }
         if let Err(reason) = self.add_peer(fd, &address, Origin::Accepted, false) {
-            tracing::warn!(%address, reason, "a connection is given up");
+            tracing::warn!(%address, reason, "connection dropped");
         }
     }
 
-    /// Takes a connection in, or says why it can't.
-    pub(crate) fn add_peer(
+    /// Adds a connection; the error is the reason why it can't.
+    pub(super) fn add_peer(
         &mut self,
         fd: OwnedFd,
         address: &Address,
         origin: Origin,
-        connecting: bool,
+        is_connecting: bool,
     ) -> Result<PeerId, String> {
         crate::net::transport::tune(&fd, address, &self.options.congestion);
         let id = self.peers.next_id();
         epoll::add(&self.epoll, &fd, epoll::EventData::new_u64(id.token()), watched_for())
-            .map_err(|errno| format!("the connection can't be watched: {}", std::io::Error::from(errno)))?;
+            .map_err(|errno| format!("cannot watch the connection: {}", std::io::Error::from(errno)))?;
         if let (Origin::Accepted, Some(ip)) = (origin, address.ip()) {
             *self.per_address.entry(ip).or_default() += 1;
         }
@@ -81,73 +89,36 @@ impl Hub {
         let connection = Connection::new(self.config.clone(), self.now);
         let deadline = connection.deadline();
         self.next_timer = self.next_timer.into_iter().chain(deadline).min();
-        let mut peer = Peer::new(id, fd, address.clone(), origin, connection, self.now);
-        peer.connecting = connecting;
-        self.peers.insert(peer);
+        let peer = Peer::new(id, fd, address.clone(), connection, self.now);
+        self.peers.insert(id, Member::new(peer, origin, is_connecting));
         Ok(id)
     }
 
-    /// Removes a peer, whatever state it is in.
-    pub(crate) fn end(&mut self, id: PeerId, end: End) {
-        let Some(mut peer) = self.peers.remove(id) else { return };
-        self.forget_begun(&peer);
-        self.queued_bytes -= peer.queued_bytes;
-        if peer.starved {
-            self.starved.retain(|waiting| *waiting != id);
-        }
-        if peer.warming {
-            self.warmer.forget(id);
-        }
-        peer.hand_over(&self.pool, &mut self.events);
-        if peer.writable && !peer.connecting {
+    /// Removes a peer in whatever state it is.
+    pub(super) fn end(&mut self, id: PeerId, end: End) {
+        let Some(mut member) = self.peers.remove(id) else { return };
+        self.release(&member);
+        let peer = &mut member.peer;
+        peer.deliver_partial(&self.pool, &mut self.events);
+        if peer.write.is_writable && !member.is_connecting {
             // What is left to say (an ERROR command) leaves now or never.
-            let _ = peer.write(&mut self.scratch, &mut self.events);
-        }
-        if let (Origin::Accepted, Some(ip)) = (peer.origin, peer.address.ip())
-            && let Some(count) = self.per_address.get_mut(&ip)
-        {
-            *count -= 1;
-            if *count == 0 {
-                self.per_address.remove(&ip);
-            }
+            let _ = peer.write_queued(&mut self.scratch, &mut self.events);
         }
         let deviations = peer.connection.deviations();
         if !deviations.is_empty() {
             let ProtocolDeviations { unknown_commands, reserved_bits } = deviations;
-            tracing::info!(address = %peer.address, unknown_commands, reserved_bits, "a peer sent what ZMTP does not define");
+            tracing::info!(address = %peer.address, unknown_commands, reserved_bits, "the peer deviated from ZMTP");
         }
+        let (origin, ready_at) = (member.origin, member.ready_at);
         if peer.is_ready() {
-            if let Some(lost) = &mut self.lost {
-                *lost += Unsent::of(peer.connection.outbox_ref());
-            }
-            if self.routing.get(&peer.routing_id) == Some(&id) {
-                self.routing.remove(&peer.routing_id);
-            }
-            if end.misbehaved {
-                tracing::warn!(peer = %id, address = %peer.address, reason = %end.reason, "a connection is ended over what its peer sent");
-            }
-            self.events.push_back(Event::Gone { peer: id, reason: end.reason });
-        } else {
-            self.handshakes = self.handshakes.saturating_sub(1);
-            let (address, reason) = (&peer.address, &end.reason);
-            if end.misbehaved {
-                tracing::warn!(%address, %reason, "a bad handshake is refused");
-            } else if peer.origin == Origin::Accepted {
-                tracing::info!(%address, %reason, "a handshake failed");
-            } else {
-                tracing::debug!(%address, %reason, "a handshake failed");
-            }
-            let address = peer.address.to_string();
-            if let Some(attempt) = peer.attempt.take() {
-                // Its descriptor may be the last that there is.
-                drop(peer);
-                return self.attempt_failed(attempt, address, end);
-            }
-            let (reason, refused) = (end.reason, end.refused);
-            self.events.push_back(Event::Failed { address, reason, connecting: false, refused });
+            self.end_ready(peer, end);
+        } else if let Some(attempt) = self.end_handshake(*member, end) {
+            // Its connector goes on with the next address.
+            let (attempt, address, end) = attempt;
+            return self.attempt_failed(attempt, address, end);
         }
-        if let Origin::Connector(index) = peer.origin {
-            if let (Some(ready_at), Some(connector)) = (peer.ready_at, self.connectors.get_mut(index)) {
+        if let Origin::Connector(index) = origin {
+            if let (Some(ready_at), Some(connector)) = (ready_at, self.connectors.get_mut(index)) {
                 let lasted = self.now.saturating_duration_since(ready_at);
                 connector.ended_after(lasted, self.options.stable_after);
             }
@@ -155,36 +126,99 @@ impl Hub {
         }
     }
 
+    /// Gives back what a peer that is gone took from budgets, queues and counts.
+    fn release(&mut self, member: &Member) {
+        let peer = &member.peer;
+        self.reassembly.forget(member);
+        self.send_budget.forget(member);
+        if peer.read.awaits_buffer {
+            self.awaiting_buffer.retain(|waiting| *waiting != peer.id);
+        }
+        if peer.write.is_prefetching() {
+            self.prefetcher.cancel(peer.id);
+        }
+        if let (Origin::Accepted, Some(ip)) = (member.origin, peer.address.ip())
+            && let Some(count) = self.per_address.get_mut(&ip)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.per_address.remove(&ip);
+            }
+        }
+        if !peer.is_ready() {
+            self.handshakes = self.handshakes.saturating_sub(1);
+        }
+    }
+
+    /// Reports the end of a peer that was ready.
+    fn end_ready(&mut self, peer: &Peer, end: End) {
+        if let Some(lost) = &mut self.lost {
+            *lost += Unsent::in_outbox(peer.connection.outbox_ref());
+        }
+        if self.routing.get(&peer.routing_id) == Some(&peer.id) {
+            self.routing.remove(&peer.routing_id);
+        }
+        if end.misbehaved {
+            tracing::warn!(peer = %peer.id, address = %peer.address, reason = %end.reason, "connection ended: the peer broke the protocol");
+        }
+        self.events.push_back(Event::Gone { peer: peer.id, reason: end.reason });
+    }
+
+    /// Reports the end of a handshake, unless it belongs to an attempt that may go on: then it is given back.
+    fn end_handshake(&mut self, member: Member, end: End) -> Option<(Box<Attempt>, String, End)> {
+        let (address, reason) = (&member.peer.address, &end.reason);
+        if end.misbehaved {
+            tracing::warn!(%address, %reason, "handshake refused: the peer broke the protocol");
+        } else if member.origin == Origin::Accepted {
+            tracing::info!(%address, %reason, "handshake failed");
+        } else {
+            tracing::debug!(%address, %reason, "handshake failed");
+        }
+        let address = address.to_string();
+        match member.attempt {
+            // The rest of the member is dropped before: its descriptor may be the last that there is.
+            Some(attempt) => Some((attempt, address, end)),
+            None => {
+                let (reason, refused) = (end.reason, end.refused);
+                self.events.push_back(Event::Failed { address, reason, connecting: false, refused });
+                None
+            }
+        }
+    }
+
+    /// Gives a peer its routing id when its handshake is over.
     pub(super) fn on_ready(&mut self, id: PeerId) {
         self.handshakes = self.handshakes.saturating_sub(1);
-        let Some(peer) = self.peers.find_mut(id) else { return };
-        peer.ready_at = Some(self.now);
-        peer.attempt = None;
+        let Some(member) = self.peers.find_mut(id) else { return };
+        member.ready_at = Some(self.now);
+        member.attempt = None;
+        let peer = &mut member.peer;
         let own = peer.properties.as_ref().map(|properties| properties.routing_id.clone()).unwrap_or_default();
         let is_taken = !self.options.routing_ids_are_unique && self.routing.contains_key(&own);
-        let routing_id = if own.is_empty() || is_taken {
-            let mut made_up = BytesMut::with_capacity(5);
-            made_up.put_u8(0);
-            made_up.put_u32(self.next_routing_id);
-            self.next_routing_id = self.next_routing_id.wrapping_add(1);
-            made_up.freeze()
-        } else {
-            own
-        };
+        let routing_id = if own.is_empty() || is_taken { generated_routing_id(&mut self.next_routing_id) } else { own };
         peer.routing_id = routing_id.clone();
-        tracing::debug!(peer = %id, address = %peer.address, "ready");
+        tracing::debug!(peer = %id, address = %peer.address, "peer ready");
         let address = peer.address.to_string();
         if let Some(former) = self.routing.insert(routing_id, id)
             && former != id
             && self.options.socket_type == SocketType::Router
         {
-            tracing::info!(former = %former, newcomer = %id, %address, "a routing id is handed over to a new connection");
+            tracing::info!(%former, new = %id, %address, "a routing id moves to a new connection");
             self.disconnect(former, "a new connection took over its routing id");
         }
     }
 }
 
-/// What a peer's socket is watched for. Urgent data (PRI) is what neither ZMTP nor ZeroMQ has: reading would stop short of it.
+/// The next routing id for a peer without one: 0, then four bytes.
+fn generated_routing_id(next: &mut u32) -> Bytes {
+    let mut id = BytesMut::with_capacity(5);
+    id.put_u8(0);
+    id.put_u32(*next);
+    *next = next.wrapping_add(1);
+    id.freeze()
+}
+
+/// The readiness to watch a peer's socket for. Urgent data (PRI) exists neither in ZMTP nor in ZeroMQ, and reading would stop before it.
 fn watched_for() -> epoll::EventFlags {
     use epoll::EventFlags;
     EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::PRI | EventFlags::ET
@@ -199,7 +233,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn a_turn_waits_while_accepting_rests_whoever_comes() {
+    fn polls_sleep_while_accepting_pauses() {
         let mut hub = Hub::new(HubOptions::new(SocketType::Router)).unwrap();
         let Endpoint::Tcp { host, port } = hub.bind(&"tcp://127.0.0.1:0".parse().unwrap()).unwrap() else {
             panic!("not tcp")
@@ -212,7 +246,7 @@ mod tests {
         assert!(!hub.is_busy());
         let (begin, wait) = (Instant::now(), Duration::from_millis(20));
         hub.poll(Some(wait)).unwrap();
-        assert!(begin.elapsed() >= wait, "a turn of {:?}", begin.elapsed());
+        assert!(begin.elapsed() >= wait, "a poll of {:?}", begin.elapsed());
         hub.listeners[0].rest_until = Some(Instant::now());
         assert_eq!(hub.peers.len(), 0);
         hub.poll(Some(Duration::from_secs(10))).unwrap();
@@ -220,24 +254,24 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_cannot_be_watched_is_one_that_failed_and_is_tried_again() {
+    fn a_connection_that_cannot_be_watched_fails_and_is_tried_again() {
         let mut server = Hub::new(HubOptions::new(SocketType::Router)).unwrap();
         let endpoint = server.bind(&"tcp://127.0.0.1:0".parse().unwrap()).unwrap();
         let mut client = Hub::new(HubOptions::new(SocketType::Dealer)).unwrap();
-        // What isn't an event queue refuses all descriptors, as one does when the machine has no room for more.
-        let no_queue = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-        let queue = std::mem::replace(&mut client.epoll, no_queue);
+        // A descriptor that isn't epoll's refuses all others, as epoll does when the machine is out of watches.
+        let no_epoll = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let epoll = std::mem::replace(&mut client.epoll, no_epoll);
         client.connect_once(&endpoint);
         client.connect(&endpoint).unwrap();
         for _ in 0..2 {
             let event = client.next_event();
             let Some(Event::Failed { reason, connecting: true, .. }) = event else { panic!("{event:?}") };
-            assert!(reason.contains("watched"), "{reason}");
+            assert!(reason.contains("cannot watch"), "{reason}");
         }
-        client.epoll = queue;
+        client.epoll = epoll;
         let deadline = Instant::now() + Duration::from_secs(20);
-        while !client.peers.iter().any(Peer::is_ready) {
-            assert!(Instant::now() < deadline, "nobody connects again");
+        while !client.peers.iter().any(|member| member.peer.is_ready()) {
+            assert!(Instant::now() < deadline, "it did not connect again");
             server.poll(Some(Duration::from_millis(1))).unwrap();
             client.poll(Some(Duration::from_millis(1))).unwrap();
         }

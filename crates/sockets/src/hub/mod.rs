@@ -1,32 +1,44 @@
-//! The batched interface: one thread owns all peers of a socket and drives them by turns.
+//! The batched interface: one thread owns all peers of a socket and drives them poll by poll.
+//!
+//! [`Hub`] has its fields and the calls of the application here. Its steps are in the other modules; a poll takes them in this order:
+//!
+//! 1. `event_loop::run` without reading: what was sent since the last poll leaves;
+//! 2. `event_loop::wait`: epoll, and what woke it (buffers, look-ups, prefetched ranges);
+//! 3. `lifecycle::accept`: new connections;
+//! 4. `event_loop::run` with reading: each peer in the ready queue reads and writes within its budgets (`flow`), and may become ready or end
+//!    (`lifecycle::on_ready`, `lifecycle::end`); then the queue for reassembly moves;
+//! 5. `event_loop::on_time`: deadlines, when the earliest is due, and attempts to connect again (`connect`).
 
 mod busy_poll;
 pub(crate) mod connect;
 mod event_loop;
 mod flow;
 mod lifecycle;
+mod member;
 
-use crate::disk::prefetch::Warmer;
+use crate::disk::prefetch::Prefetcher;
 use crate::error::SocketError;
 use crate::event::Event;
 use crate::net::endpoint::Endpoint;
 use crate::net::resolver::Resolver;
 use crate::net::transport::Listener;
-use crate::net::unacked::Unacknowledged;
+use crate::net::unacked::UnackedBytes;
 use crate::options::HubOptions;
 use crate::peer::buffers::Pool;
 use crate::peer::read::READ_AHEAD_BYTES_MAX;
-use crate::peer::table::Peers;
-use crate::peer::{End, Peer, PeerId, PeerInfo};
+use crate::peer::table::Table;
+use crate::peer::{End, PeerInfo};
+use crate::peer_id::PeerId;
 use crate::unsent::Unsent;
 use crate::waker::Waker;
 use busy_poll::BusyPoll;
 use bytes::Bytes;
-use connect::Connector;
-use flow::read_budget::Share;
-use flow::reassembly::Begun;
+use connect::{Attempt, Connector};
+use flow::read_budget::ReadBudget;
 pub use flow::reassembly::LargeMessages;
-pub(crate) use flow::reassembly::Passage;
+use flow::reassembly::{ReadPermit, ReassemblyBudget};
+use flow::send_queues::SendBudget;
+use member::Member;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::{HashMap, VecDeque};
@@ -37,80 +49,80 @@ use std::time::{Duration, Instant};
 use towpath_buffers::PageBuffer;
 use towpath_zmtp::Config;
 
-/// No more peers are read in a turn once this many events wait for the application.
-pub(crate) const EVENTS_MAX: usize = 16 * 1024;
-
-/// Deadlines are looked through no more often than this, and with many peers less often, so that it costs little.
+/// Minimum time between two checks of all deadlines. It grows with the number of peers, so that checking costs little.
 const TIMER_GRAIN: Duration = Duration::from_millis(10);
 const TIMER_GRAIN_PER_PEER: Duration = Duration::from_micros(5);
 
 /// The longest wait of a hub that is being closed.
-const CLOSING_TURN: Duration = Duration::from_millis(50);
+const CLOSING_WAIT: Duration = Duration::from_millis(50);
 
 const WAKER_TOKEN: u64 = u64::MAX;
 const LISTENER_TOKENS: u64 = u64::MAX - 1_000_000;
 
 struct Listening {
     listener: Listener,
+    /// Connections may wait to be accepted.
     pending: bool,
+    /// Accepting rests until then.
     rest_until: Option<Instant>,
 }
 
 impl Listening {
-    /// Whether somebody may be there to be accepted. While accepting rests, whoever comes waits: to look again and again would
-    /// take a processor's time for nothing.
+    /// Whether to accept now. While accepting rests, connections wait: trying again and again would burn processor time.
     fn is_due(&self, now: Instant) -> bool {
         self.pending && self.rest_until.is_none_or(|until| now >= until)
     }
 }
 
-/// All peers of one socket, driven by one thread: no lock, channel, task or timer a message.
+/// All peers of one socket, driven by one thread: no lock, channel, task or timer per message.
 ///
-/// Call [`Hub::poll`], take what [`Hub::next_event`] gives, [`Hub::send`], and so on. What was sent in between leaves
-/// together at the next turn. See the crate's page for an example.
+/// Call [`Hub::poll`], take the events from [`Hub::next_event`], [`Hub::send`], and so on. Messages sent between two polls leave together
+/// with the next. The crate's page has an example.
 pub struct Hub {
-    pub(crate) options: HubOptions,
+    options: HubOptions,
     config: Arc<Config>,
     epoll: OwnedFd,
     busy_poll: BusyPoll,
     waker: Waker,
-    /// The kernel may have more than the last wait took.
+    /// The kernel may have more readiness events than the last wait took.
     more_ready: bool,
-    pub(crate) peers: Peers,
+    peers: Table<Member>,
     listeners: Vec<Listening>,
-    pub(crate) connectors: Vec<Connector>,
-    pub(crate) resolver: Resolver,
-    warmer: Warmer,
-    runnable: VecDeque<PeerId>,
-    /// Who waits for a buffer, the longest first; and whether one may have come back, so that they are to try again.
-    starved: VecDeque<PeerId>,
-    may_feed: bool,
+    connectors: Vec<Connector>,
+    resolver: Resolver<Box<Attempt>>,
+    prefetcher: Prefetcher,
+    /// Peers that have something to do in this poll.
+    ready: VecDeque<PeerId>,
+    /// Peers that wait for a body buffer, in order.
+    awaiting_buffer: VecDeque<PeerId>,
+    /// A buffer may have come back.
+    buffer_returned: bool,
     events: VecDeque<Event>,
     routing: HashMap<Bytes, PeerId>,
     next_routing_id: u32,
+    /// Connections by IP address.
     per_address: HashMap<IpAddr, usize>,
     handshakes: usize,
-    /// What waited for peers when they went, if that is counted.
-    pub(crate) lost: Option<Unsent>,
-    begun: Begun,
-    /// What that may come to.
+    /// Messages that were queued for peers when these went, if they are counted.
+    lost: Option<Unsent>,
+    reassembly: ReassemblyBudget,
+    /// Bytes beyond which the peer with the largest incomplete message is disconnected at once.
     reassembly_limit: usize,
-    /// What waits for all peers.
-    queued_bytes: usize,
+    send_budget: SendBudget,
     pool: Pool,
     scratch: PageBuffer,
-    share: Share,
-    pub(crate) next_timer: Option<Instant>,
+    read_budget: ReadBudget,
+    next_timer: Option<Instant>,
     last_scan: Instant,
-    unacknowledged: Unacknowledged,
-    pub(crate) now: Instant,
+    unacked: UnackedBytes,
+    now: Instant,
 }
 
 impl Hub {
-    /// A socket without peers.
+    /// A hub without peers.
     ///
     /// # Errors
-    /// [`SocketError::Option`] for options that can't work, or if the system has no event queue for it.
+    /// [`SocketError::Option`] for options that can't work; [`SocketError::System`] if epoll isn't available.
     pub fn new(options: HubOptions) -> Result<Hub, SocketError> {
         options.check()?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -121,37 +133,37 @@ impl Hub {
             config: Arc::new(options.connection_config()),
             pool: Pool::new(options.body_buffer_bytes, waker.clone()),
             resolver: Resolver::new(waker.clone()),
-            warmer: Warmer::new(waker.clone()),
+            prefetcher: Prefetcher::new(waker.clone()),
             epoll,
             busy_poll: BusyPoll::new(options.busy_poll),
             waker,
             more_ready: false,
-            peers: Peers::default(),
+            peers: Table::default(),
             listeners: Vec::new(),
             connectors: Vec::new(),
-            runnable: VecDeque::new(),
-            starved: VecDeque::new(),
-            may_feed: false,
+            ready: VecDeque::new(),
+            awaiting_buffer: VecDeque::new(),
+            buffer_returned: false,
             events: VecDeque::new(),
             routing: HashMap::new(),
             next_routing_id: 1,
             per_address: HashMap::new(),
             handshakes: 0,
             lost: None,
-            begun: Begun::new(&options),
+            reassembly: ReassemblyBudget::new(&options),
             reassembly_limit: options.reassembly_limit(),
-            queued_bytes: 0,
+            send_budget: SendBudget::new(&options),
             scratch: PageBuffer::zeroed(READ_AHEAD_BYTES_MAX),
-            share: Share::new(now),
+            read_budget: ReadBudget::new(now),
             next_timer: None,
             last_scan: now,
-            unacknowledged: Unacknowledged::default(),
+            unacked: UnackedBytes::default(),
             now,
             options,
         })
     }
 
-    /// Listens; gives the endpoint with the real port. May be called several times.
+    /// Listens, and gives the endpoint with its actual port. May be called several times.
     pub fn bind(&mut self, endpoint: &Endpoint) -> Result<Endpoint, SocketError> {
         let (listener, endpoint) = Listener::bind(endpoint, &self.waker, &self.options.congestion)?;
         if let Some(fd) = listener.fd() {
@@ -167,8 +179,8 @@ impl Hub {
         Ok(endpoint)
     }
 
-    /// Connects, and connects again with backoff whenever the connection is lost. May be called several times. The addresses of a name
-    /// are tried one after the other, all of them before an attempt has failed; a thread looks them up, which no turn waits for.
+    /// Connects, and reconnects with backoff whenever the connection is lost. May be called several times. All addresses of a name are tried
+    /// in order before an attempt has failed. Names are looked up on another thread.
     pub fn connect(&mut self, endpoint: &Endpoint) -> Result<(), SocketError> {
         self.connectors.push(Connector::new(endpoint.clone()));
         self.now = Instant::now();
@@ -176,8 +188,8 @@ impl Hub {
         Ok(())
     }
 
-    /// Connects, at the first address of a name that takes it, and leaves it at that: whoever chooses between endpoints hears of the outcome by [`Event::Ready`], and then
-    /// [`Event::Gone`], or by [`Event::Failed`].
+    /// Connects to the first address that answers, and doesn't reconnect: for callers that choose between endpoints themselves. The outcome
+    /// is [`Event::Ready`], later [`Event::Gone`], or [`Event::Failed`].
     pub fn connect_once(&mut self, endpoint: &Endpoint) {
         self.now = Instant::now();
         self.attempt_once(endpoint);
@@ -188,15 +200,15 @@ impl Hub {
         self.waker.clone()
     }
 
-    /// Sends what waits, waits for something to happen (at most `timeout`), and takes it in. Returns early when woken, and at
-    /// once while events from an earlier turn have not been taken.
+    /// Sends what is queued, waits for something to happen (at most `timeout`), and takes it in. Returns early when woken, and at once while
+    /// events of an earlier poll have not been taken.
     pub fn poll(&mut self, timeout: Option<Duration>) -> Result<(), SocketError> {
         self.now = Instant::now();
-        self.share.end(self.now);
+        self.read_budget.adjust(self.now);
         self.peers.release_freed();
         self.run(false);
-        let is_due = self.begun.is_due(self.now) || self.accepts_now();
-        let timeout = if !self.events.is_empty() || !self.runnable.is_empty() || is_due {
+        let is_due = self.reassembly.is_due(self.now) || self.accepts_now();
+        let timeout = if !self.events.is_empty() || !self.ready.is_empty() || is_due {
             Some(Duration::ZERO)
         } else {
             let timer =
@@ -205,36 +217,36 @@ impl Hub {
         };
         self.wait(timeout)?;
         self.now = Instant::now();
-        self.share.begin(self.now);
+        self.read_budget.start_reading(self.now);
         for index in 0..self.listeners.len() {
             self.accept(index);
         }
         self.run(true);
-        self.share.read(self.events.len());
+        self.read_budget.stop_reading(self.events.len());
         self.on_time();
         Ok(())
     }
 
-    /// Sends what waits, as far as the kernel takes it, without a look at what has arrived.
+    /// Sends what is queued, as far as the kernel takes it, without reading.
     pub fn flush(&mut self) {
         self.now = Instant::now();
         self.run(false);
     }
 
-    /// Whether another turn would find something to do at once.
+    /// Whether another poll would find something to do at once.
     pub fn is_busy(&self) -> bool {
-        let is_due = self.accepts_now() || self.begun.is_due(self.now);
-        !self.runnable.is_empty() || !self.events.is_empty() || self.more_ready || is_due
+        let is_due = self.accepts_now() || self.reassembly.is_due(self.now);
+        !self.ready.is_empty() || !self.events.is_empty() || self.more_ready || is_due
     }
 
     fn accepts_now(&self) -> bool {
         self.listeners.iter().any(|listening| listening.is_due(self.now))
     }
 
-    /// When a turn is wanted even if nothing happens: for a caller that waits on the hub's descriptor itself.
+    /// When to poll even if nothing happens: for callers that wait on the hub's descriptor themselves.
     pub fn deadline(&self) -> Option<Instant> {
         let timer = self.next_timer.and_then(|at| at.checked_add(self.timer_grain()));
-        if self.begun.is_due(self.now) { Some(self.now) } else { timer }
+        if self.reassembly.is_due(self.now) { Some(self.now) } else { timer }
     }
 
     fn timer_grain(&self) -> Duration {
@@ -242,139 +254,190 @@ impl Hub {
         TIMER_GRAIN.saturating_add(TIMER_GRAIN_PER_PEER.saturating_mul(peers))
     }
 
-    /// The next event of the past turn.
+    /// The next event of the last poll.
     pub fn next_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    pub(crate) fn report(&mut self, event: Event) {
-        self.events.push_back(event);
-    }
-
-    /// Changes [`HubOptions::read_budget_bytes`], from the next turn on.
+    /// Changes [`HubOptions::read_budget_bytes`] from the next poll on.
     pub fn set_read_budget_bytes(&mut self, bytes: usize) {
         self.options.read_budget_bytes = bytes.max(1);
     }
 
-    /// Keeps the place of a peer that is gone ([`PeerId::slot`]) from being given to another, until [`Hub::release_slot`]: something of
-    /// it is still to be done under its name. To be called before the turn behind [`Event::Gone`]. False if the place is another's
-    /// already, or too many are kept.
+    /// Keeps the slot of a peer that is gone ([`PeerId::slot`]) from being used again until [`Hub::release_slot`]: for work that goes on
+    /// under its name. To be called before the poll after [`Event::Gone`]. False if the slot is in use already, or too many are reserved.
     pub fn reserve_slot(&mut self, gone: PeerId) -> bool {
         self.peers.reserve_slot(gone)
     }
 
-    /// Gives a place back that was kept.
+    /// Releases a reserved slot.
     pub fn release_slot(&mut self, gone: PeerId) {
         self.peers.release_slot(gone);
     }
 
-    /// Stops or resumes reading from a peer: back-pressure, which TCP carries to it. [`Event::HungUp`] tells if it ends meanwhile.
-    /// What has been read of a streamed body is still handed over: the buffer is for others. So is the rest of a message that is read
-    /// although there is no room for it ([`HubOptions::reassembly_bytes_max`]), since nobody else's is until that one is whole.
+    /// Stops or resumes reading from a peer: back-pressure, which TCP carries to it. [`Event::HungUp`] reports if it ends meanwhile. Bytes read
+    /// of a streamed body are still delivered, since others need the buffer. So is the rest of a message that goes on over budget
+    /// ([`HubOptions::reassembly_bytes_max`]), since nobody else's does until it ends.
     pub fn pause_reading(&mut self, peer: PeerId, paused: bool) {
-        // Its deadlines begin anew when reading does, from now and not from the last turn.
+        // Its deadlines start anew when reading does: now, and not at the last poll.
         let now = Instant::now();
-        if let Some(peer) = self.peers.find_mut(peer).filter(|peer| peer.paused != paused) {
-            peer.paused = paused;
-            peer.connection.set_reading(!paused, now);
+        if let Some(member) = self.peers.find_mut(peer).filter(|member| member.flow.paused != paused) {
+            member.flow.paused = paused;
+            let target = &mut member.peer;
+            target.connection.set_reading(!paused, now);
             if paused {
-                peer.hand_over(&self.pool, &mut self.events);
+                target.deliver_partial(&self.pool, &mut self.events);
             }
-            if paused && peer.hung_up && peer.is_ready() {
-                self.events.push_back(Event::HungUp { peer: peer.id });
+            if paused && target.read.hung_up && target.is_ready() {
+                self.events.push_back(Event::HungUp { peer });
             }
-            schedule(&mut self.runnable, peer);
-            // A peer that stays silent has no turn of reading, which would take its deadline in.
-            self.next_timer = self.next_timer.into_iter().chain(peer.connection.deadline()).min();
+            // A silent peer has no turn of reading in which its deadline would be noted.
+            self.next_timer = self.next_timer.into_iter().chain(target.connection.deadline()).min();
+            member.schedule(&mut self.ready);
         }
     }
 
-    /// From now on a peer is one that reads as long as it lives, and says something now and then: if nothing of what waits for it
-    /// gets there and it isn't heard, for twice the heartbeat's interval and timeout, it is given up. Nothing else tells of its end while
-    /// bytes wait, since no PING goes behind them.
+    /// Disconnects a peer that takes nothing of its backlog and says nothing for twice the heartbeat's interval and timeout: for peers that are
+    /// known to read as long as they live. No PING goes behind a backlog, so nothing else tells that such a peer has died.
     pub fn detect_stalls(&mut self, peer: PeerId) {
-        if let Some(peer) = self.peers.find_mut(peer) {
-            peer.connection.detect_stalls(Instant::now());
+        if let Some(member) = self.peers.find_mut(peer) {
+            member.peer.connection.detect_stalls(Instant::now());
         }
     }
 
     /// Answers [`Event::Authenticate`]: the peer's handshake goes on, or the peer is told that it was refused.
     pub fn authenticate(&mut self, peer: PeerId, accept: bool) {
-        let Some(target) = self.peers.find_mut(peer) else { return };
+        let Some(member) = self.peers.find_mut(peer) else { return };
         if accept {
-            target.connection.accept();
-            schedule(&mut self.runnable, target);
+            member.peer.connection.accept();
+            member.schedule(&mut self.ready);
         } else {
-            let end = End::from(target.connection.refuse());
+            let end = End::from(member.peer.connection.refuse());
             self.end(peer, end);
         }
     }
 
-    /// Ends a connection: the peer is told why if it can still be, what waits is dropped, [`Event::Gone`] follows.
+    /// Ends a connection. The peer is told why if possible, its queue is dropped, and [`Event::Gone`] follows.
     pub fn disconnect(&mut self, peer: PeerId, reason: &str) {
-        if let Some(target) = self.peers.find_mut(peer) {
-            target.connection.outbox().clear();
-            target.connection.send_error(reason);
+        if let Some(member) = self.peers.find_mut(peer) {
+            member.peer.connection.outbox().clear();
+            member.peer.connection.send_error(reason);
             self.end(peer, End::new(format!("disconnected by this side: {reason}")));
         }
     }
 
-    /// Bytes of messages of a peer's that have begun to arrive and aren't whole, at the end of the last turn. Not of bodies that are
-    /// streamed.
+    /// Whether larger messages of a peer wait while the application defers them ([`Hub::set_large_messages`]). True for new peers.
+    pub fn set_deferrable(&mut self, peer: PeerId, deferrable: bool) {
+        if let Some(member) = self.peers.find_mut(peer).filter(|member| member.flow.deferrable != deferrable) {
+            member.flow.deferrable = deferrable;
+            if member.flow.permit == ReadPermit::Deferred {
+                member.flow.permit = ReadPermit::Open;
+                member.schedule(&mut self.ready);
+            }
+        }
+    }
+
+    /// Back-pressure on all deferrable peers: which messages of more than 4 KiB may begin, streamed bodies excepted. Begun ones are not read
+    /// on either. [`Event::HungUp`] reports peers that end meanwhile.
+    pub fn set_large_messages(&mut self, large: LargeMessages) {
+        self.now = Instant::now();
+        self.reassembly.set_large(large, &mut self.peers);
+        self.move_reassembly_queue();
+    }
+
+    /// Whether a message of this peer is deferred.
+    pub fn is_deferred(&self, peer: PeerId) -> bool {
+        self.peers.find(peer).is_some_and(|member| member.flow.permit == ReadPermit::Deferred)
+    }
+
+    /// Bytes of a peer's incomplete message after the last poll, streamed bodies excepted.
     pub fn reassembly_bytes(&self, peer: PeerId) -> Option<usize> {
-        self.peers.find(peer).map(|peer| peer.reassembly_bytes)
+        self.peers.find(peer).map(|member| member.flow.reassembly_bytes)
     }
 
-    /// What is known of a peer that is ready.
+    /// Lets peers go on whose messages fit into the reassembly budget now, and disconnects some if the queue has stalled for too long.
+    fn move_reassembly_queue(&mut self) {
+        let is_stuck = self.reassembly.move_queue(&mut self.peers, &mut self.ready, &mut self.events, self.now);
+        // A peer that seems silent may have sent what the kernel hasn't reported yet.
+        if is_stuck && !self.more_ready {
+            let stalled = self.reassembly.stalled(&self.peers, self.now);
+            if stalled.is_empty() {
+                self.end_largest();
+            }
+            for id in stalled {
+                self.end_incomplete(id, "it has stopped in the middle of a message, and others wait for the memory");
+            }
+        }
+        self.next_timer = self.next_timer.into_iter().chain(self.reassembly.deadline()).min();
+    }
+
+    /// Disconnects the peer with the largest incomplete message.
+    fn end_largest(&mut self) {
+        let largest = self.peers.iter().max_by_key(|member| member.flow.reassembly_bytes);
+        if let Some(largest) = largest.map(|member| member.peer.id) {
+            let why = "incomplete messages take too much memory, others wait, and this one is the largest";
+            self.end_incomplete(largest, why);
+        }
+    }
+
+    fn end_incomplete(&mut self, id: PeerId, why: &str) {
+        if let Some(Member { peer, flow, .. }) = self.peers.find(id) {
+            let bytes = flow.reassembly_bytes;
+            tracing::warn!(peer = %id, address = %peer.address, bytes, "peer disconnected in the middle of a message: {why}");
+        }
+        self.disconnect(id, why);
+    }
+
+    /// Facts and counters of a ready peer.
     pub fn peer(&self, peer: PeerId) -> Option<PeerInfo> {
-        self.peers.find(peer)?.info(self.config.mechanism.name())
+        self.peers.find(peer)?.peer.info(self.config.mechanism.name())
     }
 
-    /// All peers that are ready.
+    /// All ready peers.
     pub fn peers(&self) -> impl Iterator<Item = PeerId> + '_ {
-        self.peers.iter().filter(|peer| peer.is_ready()).map(|peer| peer.id)
+        self.peers.iter().filter(|member| member.peer.is_ready()).map(|member| member.peer.id)
     }
 
-    /// The peer of that routing id.
+    /// The peer with that routing id.
     pub fn peer_of(&self, routing_id: &[u8]) -> Option<PeerId> {
         self.routing.get(routing_id).copied()
     }
 
-    /// Whether anything waits to leave for a peer.
+    /// Whether anything is queued for a ready peer.
     pub fn has_output(&self) -> bool {
-        self.peers.iter().any(|peer| peer.is_ready() && peer.connection.outbox_ref().has_output())
+        self.peers.iter().any(|member| member.peer.is_ready() && member.peer.connection.outbox_ref().has_output())
     }
 
-    /// Counts from now on what goes with its peer instead of being sent.
+    /// Counts from now on the messages that go with their peer instead of being sent.
     pub(crate) fn count_lost(&mut self) {
         self.lost = Some(Unsent::default());
     }
 
-    /// What waits for peers that are ready, and what went with others since [`Hub::count_lost`].
+    /// Messages queued for ready peers, and those lost with others since [`Hub::count_lost`].
     pub(crate) fn unsent(&self) -> Unsent {
         let mut unsent = self.lost.unwrap_or_default();
-        for peer in self.peers.iter().filter(|peer| peer.is_ready()) {
-            unsent += Unsent::of(peer.connection.outbox_ref());
+        for member in self.peers.iter().filter(|member| member.peer.is_ready()) {
+            unsent += Unsent::in_outbox(member.peer.connection.outbox_ref());
         }
         unsent
     }
 
-    /// Sends what waits to all peers and closes them, in `linger` at most; [`Duration::MAX`] is without end. Gives what could not be
-    /// sent: it waited still, or its peer went. Events that come meanwhile are dropped.
+    /// Sends what is queued and closes all peers, within `linger`; [`Duration::MAX`] is without limit. Gives what could not be sent: still
+    /// queued, or lost with its peer. Events that come meanwhile are dropped.
     pub fn close(mut self, linger: Duration) -> Result<Unsent, SocketError> {
-        // What no clock counts to never comes.
+        // A time beyond what a clock can represent never comes.
         let until = Instant::now().checked_add(linger);
         self.count_lost();
         loop {
-            // What fits leaves at once: a turn's wait is only for what doesn't.
+            // What fits leaves at once: a poll's wait is only for what doesn't.
             self.run(false);
             self.events.clear();
             let waiting = self.has_output();
-            let left = until.map_or(CLOSING_TURN, |until| until.saturating_duration_since(Instant::now()));
+            let left = until.map_or(CLOSING_WAIT, |until| until.saturating_duration_since(Instant::now()));
             if !waiting || left.is_zero() {
                 return Ok(self.unsent());
             }
-            self.poll(Some(left.min(CLOSING_TURN)))?;
+            self.poll(Some(left.min(CLOSING_WAIT)))?;
         }
     }
 }
@@ -391,12 +454,5 @@ impl AsFd for Hub {
     /// Readable when [`Hub::poll`] has something to do, apart from its timers.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
-    }
-}
-
-fn schedule(runnable: &mut VecDeque<PeerId>, peer: &mut Peer) {
-    if !peer.scheduled {
-        peer.scheduled = true;
-        runnable.push_back(peer.id);
     }
 }

@@ -4,7 +4,7 @@
 //! control: on loopback that costs a third of the throughput. So a socket gets the one for peers on this machine before it is
 //! connected, or from the one that listens, and goes back to the system's where the peer turns out to be elsewhere.
 
-use crate::net::transport::Address;
+use crate::net::address::Address;
 use crate::options::Congestion;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io;

@@ -1,5 +1,6 @@
 //! Endpoints, name look-up and the operating system's sockets.
 
+pub(crate) mod address;
 pub(crate) mod congestion;
 pub(crate) mod endpoint;
 pub(crate) mod resolver;

@@ -3,6 +3,7 @@
 //! inproc is a socket pair within the process: the same bytes, queues and back-pressure as everywhere else.
 
 use crate::error::SocketError;
+use crate::net::address::Address;
 use crate::net::congestion::{self, SystemDefault};
 use crate::net::endpoint::Endpoint;
 use crate::options::Congestion;
@@ -13,7 +14,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -28,44 +29,6 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 
 /// Addresses of one name that are tried. Who gives a name so many has them all do the same.
 const ADDRESSES_MAX: usize = 16;
-
-/// Where a peer really is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Address {
-    /// Its IP address and port.
-    Tcp(SocketAddr),
-    /// A process on this machine.
-    Ipc {
-        /// Its process id, if the kernel told.
-        pid: Option<i32>,
-        /// Its user id, if the kernel told.
-        uid: Option<u32>,
-    },
-    /// Within this process.
-    Inproc,
-}
-
-impl Address {
-    /// The IP address by which connections are counted.
-    pub(crate) fn ip(&self) -> Option<IpAddr> {
-        match self {
-            Address::Tcp(address) => Some(address.ip().to_canonical()),
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Address::Tcp(address) => write!(f, "{address}"),
-            Address::Ipc { pid: Some(pid), uid: Some(uid) } => write!(f, "ipc (pid {pid}, uid {uid})"),
-            Address::Ipc { .. } => f.write_str("ipc"),
-            Address::Inproc => f.write_str("inproc"),
-        }
-    }
-}
 
 /// Hubs that listen on inproc endpoints, by name: where a new connection's end goes, and what tells of it.
 type Listening = HashMap<String, (Sender<OwnedFd>, Waker)>;

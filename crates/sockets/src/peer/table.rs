@@ -1,29 +1,33 @@
-//! The table of peers: slots that are used again, with names that aren't.
+//! The table of peers: slots are used again, names are not.
 
-use crate::peer::{Peer, PeerId};
+use crate::peer_id::PeerId;
 
-#[derive(Default)]
-struct Slot {
+struct Slot<T> {
     generation: u32,
-    peer: Option<Box<Peer>>,
+    peer: Option<Box<T>>,
 }
 
-/// Places that are kept at a time, at most: who comes and goes must not have the table grow without end.
-const KEPT_MAX: usize = 64;
+/// Slots that may be reserved at a time: peers that come and go must not make the table grow without end.
+const RESERVED_MAX: usize = 64;
 
-/// All peers of a hub.
-#[derive(Default)]
-pub(crate) struct Peers {
-    slots: Vec<Slot>,
+/// All peers of a hub, each with the hub's bookkeeping.
+pub(crate) struct Table<T> {
+    slots: Vec<Slot<T>>,
     free: Vec<u32>,
-    /// Free from the next turn on, unless they are kept until then.
+    /// Slots that become free with the next poll, unless they are reserved before.
     freed: Vec<u32>,
-    kept: Vec<PeerId>,
+    reserved: Vec<PeerId>,
     count: usize,
 }
 
-impl Peers {
-    /// The name that the next peer gets from [`Peers::insert`].
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Table { slots: Vec::new(), free: Vec::new(), freed: Vec::new(), reserved: Vec::new(), count: 0 }
+    }
+}
+
+impl<T> Table<T> {
+    /// The name under which the next peer is to be inserted.
     pub(crate) fn next_id(&self) -> PeerId {
         match self.free.last() {
             Some(&slot) => {
@@ -34,11 +38,10 @@ impl Peers {
         }
     }
 
-    pub(crate) fn insert(&mut self, peer: Peer) {
-        debug_assert_eq!(peer.id, self.next_id());
-        let id = peer.id;
+    pub(crate) fn insert(&mut self, id: PeerId, peer: T) {
+        debug_assert_eq!(id, self.next_id());
         if self.free.pop().is_none() {
-            self.slots.push(Slot::default());
+            self.slots.push(Slot { generation: 0, peer: None });
         }
         if let Some(slot) = self.slots.get_mut(id.slot as usize) {
             slot.peer = Some(Box::new(peer));
@@ -46,7 +49,7 @@ impl Peers {
         }
     }
 
-    pub(crate) fn remove(&mut self, id: PeerId) -> Option<Box<Peer>> {
+    pub(crate) fn remove(&mut self, id: PeerId) -> Option<Box<T>> {
         let slot = self.slots.get_mut(id.slot as usize).filter(|slot| slot.generation == id.generation)?;
         let peer = slot.peer.take()?;
         slot.generation = slot.generation.wrapping_add(1);
@@ -55,48 +58,48 @@ impl Peers {
         Some(peer)
     }
 
-    /// Whoever was told who is gone has had the time to keep its place.
+    /// Frees the slots of peers whose end was reported: the application had its chance to reserve them.
     pub(crate) fn release_freed(&mut self) {
         self.free.append(&mut self.freed);
     }
 
-    /// Keeps the place of a peer that is gone from the next one. False if another one has or may have it, or too many are kept.
+    /// Keeps the slot of a peer that is gone from being used again. False if that may have happened already, or too many are reserved.
     pub(crate) fn reserve_slot(&mut self, id: PeerId) -> bool {
-        let is_the_last = |slot: &Slot| slot.generation == id.generation.wrapping_add(1) && slot.peer.is_none();
+        let was_last = |slot: &Slot<T>| slot.generation == id.generation.wrapping_add(1) && slot.peer.is_none();
         let freed = self.freed.iter().position(|slot| *slot == id.slot);
-        match freed.filter(|_| self.slots.get(id.slot as usize).is_some_and(is_the_last)) {
-            Some(freed) if self.kept.len() < KEPT_MAX => {
+        match freed.filter(|_| self.slots.get(id.slot as usize).is_some_and(was_last)) {
+            Some(freed) if self.reserved.len() < RESERVED_MAX => {
                 self.freed.swap_remove(freed);
-                self.kept.push(id);
+                self.reserved.push(id);
                 true
             }
             _ => false,
         }
     }
 
-    /// The place of a peer that is gone may be given to another. Nothing happens if it wasn't kept.
+    /// Lets a reserved slot be used again. Nothing happens if it isn't reserved.
     pub(crate) fn release_slot(&mut self, id: PeerId) {
-        if let Some(kept) = self.kept.iter().position(|kept| *kept == id) {
-            self.kept.swap_remove(kept);
+        if let Some(index) = self.reserved.iter().position(|reserved| *reserved == id) {
+            self.reserved.swap_remove(index);
             self.freed.push(id.slot);
         }
     }
 
-    pub(crate) fn find(&self, id: PeerId) -> Option<&Peer> {
+    pub(crate) fn find(&self, id: PeerId) -> Option<&T> {
         let slot = self.slots.get(id.slot as usize)?;
         slot.peer.as_deref().filter(|_| slot.generation == id.generation)
     }
 
-    pub(crate) fn find_mut(&mut self, id: PeerId) -> Option<&mut Peer> {
+    pub(crate) fn find_mut(&mut self, id: PeerId) -> Option<&mut T> {
         let slot = self.slots.get_mut(id.slot as usize)?;
         slot.peer.as_deref_mut().filter(|_| slot.generation == id.generation)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Peer> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().filter_map(|slot| slot.peer.as_deref())
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Peer> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.slots.iter_mut().filter_map(|slot| slot.peer.as_deref_mut())
     }
 

@@ -1,7 +1,7 @@
-//! Writing: headers and small bodies gathered, large ones as they are, pieces of files by sendfile(2).
+//! Writing: headers and small bodies gathered, large ones as they are, file ranges by sendfile(2).
 
 use crate::disk::page_cache::{self, Residency};
-use crate::disk::prefetch::ColdPiece;
+use crate::disk::prefetch::UncachedRange;
 use crate::event::Event;
 use crate::message::{FileRange, IfShort};
 use crate::peer::{End, Peer};
@@ -12,23 +12,92 @@ use std::io::IoSlice;
 use towpath_zmtp::Transmit;
 use towpath_zmtp::limits::SEALED_FRAME_BYTES_MAX;
 
-/// Bytes that one sendfile moves at most, and that are looked for in memory at a time: a call on a fast path must not take the thread for long.
+/// Maximum bytes that one sendfile moves, and that are probed at a time: a call must not take the thread for long.
 const CALL_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Bytes written for one peer before it is the next one's turn.
-const TURN_BYTES: u64 = 1024 * 1024;
+/// Bytes written to one peer before it is the next one's turn.
+const WRITE_BUDGET_BYTES: u64 = 1024 * 1024;
 
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
+/// How far writing to a peer has got.
+#[derive(Default)]
+pub(crate) struct WriteState {
+    /// The socket may take more.
+    pub(crate) is_writable: bool,
+    /// The file of the current frame was too short: the rest is zeros.
+    pads: bool,
+    /// Position in the current file range up to which it is known to be cached.
+    cached_to: u64,
+    prefetch: PrefetchState,
+    /// sendfile doesn't work between this kind of file and socket.
+    copies: bool,
+    /// Bytes that sendfile has moved.
+    pub(crate) sendfile_bytes: u64,
+}
+
+/// Whether the next range of a file has to be read from the disk before anything else leaves.
+#[derive(Default)]
+enum PrefetchState {
+    #[default]
+    None,
+    /// The hub is to have it read.
+    Due(UncachedRange),
+    Running,
+}
+
+impl WriteState {
+    /// Whether writing may get something out now.
+    pub(crate) fn is_possible(&self) -> bool {
+        self.is_writable && !self.is_prefetching()
+    }
+
+    /// Whether the next range is being read from the disk.
+    pub(crate) fn is_prefetching(&self) -> bool {
+        !matches!(self.prefetch, PrefetchState::None)
+    }
+
+    /// The range that the hub is to have read, once.
+    pub(crate) fn start_prefetch(&mut self) -> Option<UncachedRange> {
+        match std::mem::replace(&mut self.prefetch, PrefetchState::None) {
+            PrefetchState::Due(range) => {
+                self.prefetch = PrefetchState::Running;
+                Some(range)
+            }
+            other => {
+                self.prefetch = other;
+                None
+            }
+        }
+    }
+
+    /// The range has been read, as far as it can be.
+    pub(crate) fn prefetched(&mut self) {
+        self.prefetch = PrefetchState::None;
+    }
+
+    /// Asks for a range. It then counts as cached, so that it is probed once.
+    fn request_prefetch(&mut self, range: UncachedRange) {
+        self.cached_to += range.length;
+        self.prefetch = PrefetchState::Due(range);
+    }
+
+    /// The last byte of a file range has left; false if it ended in zeros.
+    fn finish_range(&mut self) -> bool {
+        self.cached_to = 0;
+        !std::mem::take(&mut self.pads)
+    }
+}
+
 enum Sent {
-    /// So many bytes of what is in memory.
+    /// Bytes from memory.
     Bytes(usize),
-    /// So many bytes of the file.
+    /// Bytes of the file.
     File(u64),
     /// The socket is full.
     Full,
-    /// What is next in the file isn't in memory.
-    Cold(ColdPiece),
+    /// The next range of the file isn't in the page cache.
+    Uncached(UncachedRange),
     /// The kernel can't send this file itself.
     CantSendfile,
     /// The file is shorter than was promised.
@@ -37,10 +106,10 @@ enum Sent {
 }
 
 impl Peer {
-    /// Writes what waits, within the turn's budget.
-    pub(crate) fn write(&mut self, scratch: &mut [u8], events: &mut VecDeque<Event>) -> Result<(), End> {
+    /// Writes what is queued, within the budget.
+    pub(crate) fn write_queued(&mut self, scratch: &mut [u8], events: &mut VecDeque<Event>) -> Result<(), End> {
         let mut written = 0;
-        while self.writable && !self.warming && written < TURN_BYTES {
+        while self.write.is_possible() && written < WRITE_BUDGET_BYTES {
             match self.write_some(scratch)? {
                 Sent::Bytes(bytes) => {
                     written += bytes as u64;
@@ -49,22 +118,16 @@ impl Peer {
                 Sent::File(bytes) => {
                     written += bytes;
                     if let Some(range) = self.connection.outbox().advance_external(bytes) {
-                        let whole = !std::mem::take(&mut self.padding);
-                        self.resident_to = 0;
+                        let whole = self.write.finish_range();
                         if range.tag != 0 {
                             events.push_back(Event::FileSent { peer: self.id, tag: range.tag, whole });
                         }
                     }
                 }
-                Sent::Full => self.writable = false,
-                Sent::Cold(piece) => {
-                    // Known as far as it can be when it has been read: it is looked for once.
-                    self.resident_to += piece.length;
-                    self.cold = Some(piece);
-                    self.warming = true;
-                }
-                Sent::CantSendfile => self.copies = true,
-                Sent::Short(IfShort::Pad) => self.padding = true,
+                Sent::Full => self.write.is_writable = false,
+                Sent::Uncached(range) => self.write.request_prefetch(range),
+                Sent::CantSendfile => self.write.copies = true,
+                Sent::Short(IfShort::Pad) => self.write.pads = true,
                 Sent::Short(IfShort::Close) => {
                     return Err(End::new("the file became shorter while it was sent; the peer was promised more"));
                 }
@@ -87,11 +150,11 @@ impl Peer {
             }
             Transmit::External { remaining: 0, .. } => Ok(Sent::File(0)),
             Transmit::Load { source, length } => {
-                if !source.assume_cached && self.resident_to < length {
-                    self.resident_to = 0;
+                if !source.assume_cached && self.write.cached_to < length {
+                    self.write.cached_to = 0;
                     if page_cache::probe(&*source.file, source.offset, length) == Residency::Uncached {
                         let (file, offset) = (source.file.clone(), source.offset);
-                        return Ok(Sent::Cold(ColdPiece { file, offset, length }));
+                        return Ok(Sent::Uncached(UncachedRange { file, offset, length }));
                     }
                 }
                 let mut bytes = Vec::new();
@@ -99,11 +162,11 @@ impl Peer {
                 if is_short && source.if_short == IfShort::Close {
                     return Ok(Sent::Short(IfShort::Close));
                 }
-                self.padding = is_short;
+                self.write.pads = is_short;
                 self.connection.outbox().load(bytes.into());
                 Ok(Sent::Bytes(0))
             }
-            Transmit::External { remaining, .. } if self.padding => {
+            Transmit::External { remaining, .. } if self.write.pads => {
                 let now = ZEROS.len().min(usize::try_from(remaining).unwrap_or(usize::MAX));
                 let sent = rustix::net::send(&self.fd, &ZEROS[..now], SendFlags::NOSIGNAL);
                 outcome(sent, |bytes| Sent::File(bytes as u64))
@@ -111,25 +174,29 @@ impl Peer {
             Transmit::External { source, position, remaining } => {
                 let mut now = remaining.min(CALL_BYTES_MAX);
                 if !source.assume_cached {
-                    if position >= self.resident_to {
+                    if position >= self.write.cached_to {
                         let offset = source.offset + position;
-                        self.resident_to = position;
+                        self.write.cached_to = position;
                         if page_cache::probe(&*source.file, offset, now) == Residency::Uncached {
-                            return Ok(Sent::Cold(ColdPiece { file: source.file.clone(), offset, length: now }));
+                            return Ok(Sent::Uncached(UncachedRange {
+                                file: source.file.clone(),
+                                offset,
+                                length: now,
+                            }));
                         }
-                        self.resident_to += now;
+                        self.write.cached_to += now;
                     }
-                    now = now.min(self.resident_to - position);
+                    now = now.min(self.write.cached_to - position);
                 }
                 let now = now as usize;
-                if self.copies {
+                if self.write.copies {
                     return copy_some(&self.fd, source, position, now, scratch);
                 }
                 let mut offset = source.offset + position;
                 match rustix::fs::sendfile(&self.fd, &source.file, Some(&mut offset), now) {
                     Ok(0) => Ok(Sent::Short(source.if_short)),
                     Ok(bytes) => {
-                        self.sendfile_bytes += bytes as u64;
+                        self.write.sendfile_bytes += bytes as u64;
                         Ok(Sent::File(bytes as u64))
                     }
                     Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => Ok(Sent::CantSendfile),
@@ -142,7 +209,7 @@ impl Peer {
     }
 }
 
-/// Reads a whole piece, up to the limit for sealed frames. If the file is shorter, the rest is zeros, and the result is true.
+/// Reads a whole range, up to the limit for sealed frames. If the file is shorter, the rest is zeros and the result is true.
 fn read_whole(source: &FileRange, length: u64, bytes: &mut Vec<u8>) -> Result<bool, End> {
     let length = usize::try_from(length.min(SEALED_FRAME_BYTES_MAX + 1)).unwrap_or(usize::MAX);
     if length as u64 > SEALED_FRAME_BYTES_MAX {
@@ -163,7 +230,7 @@ fn read_whole(source: &FileRange, length: u64, bytes: &mut Vec<u8>) -> Result<bo
     Ok(filled < length)
 }
 
-/// The way for filesystems and sockets between which the kernel can't move data itself.
+/// Sends a part of a file through memory, where the kernel can't move it itself.
 fn copy_some(
     fd: &rustix::fd::OwnedFd,
     source: &FileRange,
@@ -190,5 +257,34 @@ fn outcome(sent: Result<usize, Errno>, as_sent: impl FnOnce(usize) -> Sent) -> R
         Err(Errno::INTR) => Ok(as_sent(0)),
         Err(Errno::PIPE | Errno::CONNRESET) => Err(End::new("the peer closed the connection")),
         Err(errno) => Err(End::system("sending failed", errno)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_range_is_prefetched_once_and_nothing_leaves_meanwhile() {
+        let mut write = WriteState { is_writable: true, ..WriteState::default() };
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        write.request_prefetch(UncachedRange { file, offset: 7, length: 100 });
+        assert!(!write.is_possible() && write.is_prefetching());
+        assert_eq!(write.start_prefetch().map(|range| range.offset), Some(7));
+        assert!(write.start_prefetch().is_none() && !write.is_possible());
+        write.prefetched();
+        assert!(write.is_possible());
+        assert_eq!(write.cached_to, 100);
+        assert!(write.finish_range());
+        assert_eq!(write.cached_to, 0);
+    }
+
+    #[test]
+    fn padding_ends_with_its_range() {
+        let mut write = WriteState { pads: true, ..WriteState::default() };
+        assert!(!write.finish_range());
+        assert!(write.finish_range());
     }
 }

@@ -5,7 +5,7 @@ use crate::error::{SendError, SocketError};
 use crate::event::Event;
 use crate::hub::Hub;
 use crate::message::{Frame, Message};
-use crate::peer::PeerId;
+use crate::peer_id::PeerId;
 use bytes::Bytes;
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};

@@ -1,160 +1,166 @@
-//! Who is read on while much has begun to arrive that isn't whole yet.
+//! Limits the memory held by messages that are not complete, and decides which peers may go on with theirs.
 //!
-//! A message that is taken whole needs memory for as long as it is on its way, and a peer that is cut off for want of it loses what it
-//! sent without a word. So from half of the room on, a larger message goes on only if there is room for the rest of its frame, which is
-//! kept for it. The others wait in line, their bytes in the kernel's buffers and then with their peers: as long as messages come to
-//! an end the line moves, and nobody is cut off.
+//! A message needs memory while it arrives, and a peer that is cut off for lack of it loses what it sent without notice. So from half of the
+//! limit on, a larger message goes on only if the rest of its frame fits, which is reserved for it: its peer has a read permit. The other peers
+//! wait in order, their bytes in the kernel's buffers and then at the sender. As long as messages end, the queue moves and nobody is cut off.
 //!
-//! Nobody is believed to come to an end. Who goes on and hasn't after a while gives its place to the next, and keeps what it has. Where the
-//! line stands still, because peers are slow or don't want it to move, there is more room, up to as much as memory has for this; then one
-//! goes on without room; and if that doesn't help either, those are sent away who have stopped in the middle, or whoever has the most.
+//! Nobody is trusted to end. A permit lasts a while when others wait; then the next peer gets one, and the first keeps what it has. If the
+//! queue stalls, the limit rises, up to the memory that there is for this. Then one peer goes on over budget. If that doesn't help, peers
+//! that are silent in the middle of a message are disconnected, or else the largest.
 //!
-//! An application that has no room for more holds larger messages of those peers back from which it could only get more of the same.
+//! An application that is short of memory defers the larger messages of peers from which it could only get more of the same.
 
+use crate::hub::member::Member;
 use crate::options::HubOptions;
-use crate::peer::{Peer, PeerId};
+use crate::peer_id::PeerId;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use towpath_zmtp::limits::FRAME_OVERHEAD_BYTES;
 
-/// Messages of up to so many bytes, as far as they are known, aren't held back, and hardly ever wait in line.
+/// Messages up to this size, as far as they are known, are not deferred and hardly ever queued.
 pub(super) const SMALL_BYTES: usize = 4 * 1024;
-/// What they may take beyond all room.
-pub(super) const SMALL_BYTES_MAX: usize = 8 << 20;
-/// What is read at least, and what frames may cost that come with it: empty ones take two bytes each.
+/// Bytes that these may take beyond the limit.
+const SMALL_BYTES_MAX: usize = 8 << 20;
+/// Minimum bytes to read, and the cost of frames that may come with them: empty ones take two bytes each.
 pub(super) const READ_BYTES: usize = 512;
-pub(super) const READ_COST_BYTES: usize = READ_BYTES + READ_BYTES / 2 * FRAME_OVERHEAD_BYTES;
-/// How long a place is kept while others wait.
-pub(super) const PLACE: Duration = Duration::from_secs(1);
-/// When the line has stood still for so long, there is more room. Whoever is the first for as long isn't overtaken any more.
-pub(super) const RAISE: Duration = Duration::from_millis(100);
-/// And if there can't be more, somebody is sent away after so long: those first who have been silent for as long.
-pub(super) const PATIENCE: Duration = Duration::from_millis(500);
+const READ_COST_BYTES: usize = READ_BYTES + READ_BYTES / 2 * FRAME_OVERHEAD_BYTES;
+/// Duration of a permit while others wait.
+const PERMIT_TIME: Duration = Duration::from_secs(1);
+/// The limit rises after a stall of this length. The head of the queue isn't overtaken after as long.
+const RAISE_AFTER: Duration = Duration::from_millis(100);
+/// Peers are disconnected after a stall of this length at the highest limit: those first that have been silent for as long.
+pub(super) const CUT_AFTER: Duration = Duration::from_millis(500);
 
 /// Whether a peer may go on with its message.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
-pub(crate) enum Passage {
-    /// If there is enough room.
+pub(crate) enum ReadPermit {
+    /// No permit is needed while there is enough memory.
     #[default]
     Open,
-    /// The application doesn't want it to begin.
-    Held,
-    /// It is in line; and the application has said that this one may begin.
-    Waits { is_called: bool },
-    /// So many bytes are kept for it, so long.
-    Goes { kept: usize, until: Instant },
-    /// There is no room for it, and it goes on all the same.
-    Beyond,
+    /// The application defers the message.
+    Deferred,
+    /// In the queue; `is_called`: the application allowed this message to begin.
+    Queued { is_called: bool },
+    /// Bytes are reserved until then.
+    Granted { reserved: usize, until: Instant },
+    /// Goes on although nothing could be reserved.
+    OverBudget,
 }
 
-/// Who is the first in line, and how long nothing was seen to come to an end since then, or since there is as much room as now.
-#[derive(Copy, Clone, Debug)]
-pub(super) struct Standing {
-    first: PeerId,
-    since: Instant,
-    looked_at: Instant,
-    stood: Duration,
-}
-
-impl Passage {
-    /// Whether its peer may be read.
-    pub(crate) fn is_clear(self) -> bool {
-        !matches!(self, Passage::Held | Passage::Waits { .. })
+impl ReadPermit {
+    pub(crate) fn allows_reading(self) -> bool {
+        !matches!(self, ReadPermit::Deferred | ReadPermit::Queued { .. })
     }
 }
 
-/// Which messages of more than 4 KiB may begin, of those that the application may hold back ([`crate::Hub::set_deferrable`]).
+/// The head of the queue, and for how long nothing was seen to end since it became that, or since the limit rose.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct QueueHead {
+    peer: PeerId,
+    since: Instant,
+    looked_at: Instant,
+    stalled: Duration,
+}
+
+/// Which messages of more than 4 KiB may begin, from peers whose messages the application may defer ([`crate::Hub::set_deferrable`]).
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
 pub enum LargeMessages {
     /// All.
     #[default]
     Allow,
-    /// One more if the former has begun: that of whoever has waited longest. To be said again for the next.
+    /// One more when the former has begun: that of the peer that has waited longest. To be said again for the next.
     AllowOne,
     /// None.
     Defer,
 }
 
-/// A message on its way: what it takes, and the bytes that its frame lacks.
+/// A message that is not complete.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) struct Underway {
+pub(super) struct PartialMessage {
+    /// Memory that it takes.
     pub(super) bytes: usize,
+    /// Bytes that its current frame lacks.
     pub(super) wanted: usize,
-    /// Those before it that came whole.
+    /// Complete messages before it.
     pub(super) count: u64,
-    /// More of it may be here.
-    pub(super) has_more: bool,
-    /// It is read on when it may be: its peer isn't stopped, nor in the middle of a body that is streamed.
+    /// More of it may have arrived.
+    pub(super) is_readable: bool,
+    /// Reading isn't paused, and its current frame isn't streamed.
     pub(super) is_read: bool,
-    /// The application may hold it back.
-    pub(super) yields: bool,
+    pub(super) deferrable: bool,
 }
 
-impl Underway {
-    pub(super) fn of(peer: &Peer) -> Underway {
-        let is_read = !peer.is_stopped() && peer.connection.body_remaining() == 0;
-        let (bytes, wanted, count) = (peer.begun_bytes(), peer.connection.wanted(), peer.messages_in);
-        Underway { bytes, wanted, count, has_more: peer.readable, is_read, yields: peer.yields }
+impl PartialMessage {
+    pub(super) fn new(member: &Member) -> PartialMessage {
+        let peer = &member.peer;
+        PartialMessage {
+            bytes: peer.reassembly_bytes(),
+            wanted: peer.connection.wanted(),
+            count: peer.read.messages_in,
+            is_readable: peer.read.is_readable,
+            is_read: !member.is_paused() && peer.connection.body_remaining() == 0,
+            deferrable: member.flow.deferrable,
+        }
     }
 
-    pub(super) fn is_small(self) -> bool {
+    fn is_small(self) -> bool {
         self.bytes.saturating_add(self.wanted) <= SMALL_BYTES
     }
 
-    /// What is read next: the rest of the frame, so that the next message isn't begun in its place.
-    pub(super) fn next_bytes(self) -> usize {
+    /// Bytes to read next: the rest of the frame, so that the next message doesn't begin in its place.
+    fn next_bytes(self) -> usize {
         self.wanted.max(READ_BYTES)
     }
 
-    /// What that may cost.
-    pub(super) fn needs(self) -> usize {
+    /// Memory that these may take.
+    fn needed_bytes(self) -> usize {
         self.wanted.saturating_add(FRAME_OVERHEAD_BYTES).max(READ_COST_BYTES)
     }
 }
 
-/// What has begun and isn't whole, over all peers.
+/// The memory that incomplete messages of all peers may take.
 #[derive(Debug)]
-pub(in crate::hub) struct Begun {
-    pub(super) bytes: usize,
-    /// What it may come to, beside one message; it changes between these.
-    pub(super) room: usize,
-    pub(super) room_min: usize,
-    pub(super) room_max: usize,
-    /// What is kept for those that go on.
-    pub(super) kept: usize,
-    /// Those, the one that has gone on longest first; some have come to an end since.
-    pub(super) going: VecDeque<(PeerId, Instant)>,
-    /// The one that goes on without room, and what its message takes.
-    pub(super) beyond: Option<(PeerId, usize)>,
-    pub(super) line: VecDeque<PeerId>,
-    /// Somebody in line may go on now.
-    pub(super) is_freed: bool,
-    pub(super) standing: Option<Standing>,
-    /// What the application holds back, and the peers that wait for that.
+pub(in crate::hub) struct ReassemblyBudget {
+    bytes: usize,
+    /// Current limit, between these, besides one message over budget.
+    pub(super) limit: usize,
+    limit_min: usize,
+    limit_max: usize,
+    /// Bytes reserved by permits.
+    reserved: usize,
+    /// Peers with permits, the oldest first; some are complete since.
+    granted: VecDeque<(PeerId, Instant)>,
+    /// The peer that goes on over budget, and what its message takes.
+    over_budget: Option<(PeerId, usize)>,
+    pub(super) queue: VecDeque<PeerId>,
+    /// The queue may move.
+    pub(super) may_move: bool,
+    pub(super) head: Option<QueueHead>,
     pub(super) large: LargeMessages,
-    pub(super) held: VecDeque<PeerId>,
-    /// The one of these that was to begin last.
+    /// Peers whose messages are deferred.
+    pub(super) deferred: VecDeque<PeerId>,
+    /// The last of these that was allowed to begin.
     pub(super) called: Option<PeerId>,
 }
 
-impl Begun {
-    pub(in crate::hub) fn new(options: &HubOptions) -> Begun {
-        // What no memory has needn't be reckoned with.
+impl ReassemblyBudget {
+    pub(in crate::hub) fn new(options: &HubOptions) -> ReassemblyBudget {
+        // No memory has more.
         const MOST: usize = usize::MAX / 8;
-        let room = options.reassembly_bytes_max.min(MOST);
-        Begun {
+        let limit = options.reassembly_bytes_max.min(MOST);
+        ReassemblyBudget {
             bytes: 0,
-            room,
-            room_min: room,
-            room_max: options.reassembly_bytes_most().clamp(room, MOST),
-            kept: 0,
-            going: VecDeque::new(),
-            beyond: None,
-            line: VecDeque::new(),
-            is_freed: false,
-            standing: None,
+            limit,
+            limit_min: limit,
+            limit_max: options.reassembly_bytes_most().clamp(limit, MOST),
+            reserved: 0,
+            granted: VecDeque::new(),
+            over_budget: None,
+            queue: VecDeque::new(),
+            may_move: false,
+            head: None,
             large: LargeMessages::Allow,
-            held: VecDeque::new(),
+            deferred: VecDeque::new(),
             called: None,
         }
     }
@@ -163,183 +169,186 @@ impl Begun {
         self.bytes
     }
 
-    /// Whether there is room for whatever comes.
-    pub(super) fn is_open(&self) -> bool {
-        self.bytes <= self.room / 2
+    /// Whether everyone may read.
+    pub(super) fn is_ample(&self) -> bool {
+        self.bytes <= self.limit / 2
     }
 
-    /// What one may read where all may.
-    pub(super) fn left(&self) -> usize {
-        self.room.saturating_sub(self.bytes).max(SMALL_BYTES)
+    /// Bytes that each may read while everyone may.
+    pub(super) fn ample_bytes(&self) -> usize {
+        self.limit.saturating_sub(self.bytes).max(SMALL_BYTES)
     }
 
-    /// Whether this may go on without a place.
-    pub(super) fn is_free(&self, message: Underway) -> bool {
-        self.is_open() && !self.may_hold(message)
+    /// Whether a message may go on without a permit.
+    pub(super) fn needs_no_permit(&self, message: PartialMessage) -> bool {
+        self.is_ample() && !self.may_defer(message)
     }
 
-    pub(super) fn may_hold(&self, message: Underway) -> bool {
-        message.yields && self.large != LargeMessages::Allow
+    fn may_defer(&self, message: PartialMessage) -> bool {
+        message.deferrable && self.large != LargeMessages::Allow
     }
 
-    pub(super) fn holds(&self, message: Underway) -> bool {
-        self.may_hold(message) && !message.is_small()
+    pub(super) fn defers(&self, message: PartialMessage) -> bool {
+        self.may_defer(message) && !message.is_small()
     }
 
-    pub(super) fn fits(&self, bytes: usize) -> bool {
-        let beyond = self.beyond.map_or(0, |(_, bytes)| bytes);
-        (self.bytes - beyond).saturating_add(self.kept).saturating_add(bytes) <= self.room
+    fn fits(&self, bytes: usize) -> bool {
+        let over_budget = self.over_budget.map_or(0, |(_, bytes)| bytes);
+        (self.bytes - over_budget).saturating_add(self.reserved).saturating_add(bytes) <= self.limit
     }
 
-    /// Bytes that a peer may read now. If there are none, it is in line.
-    pub(super) fn may_read(&mut self, id: PeerId, passage: &mut Passage, message: Underway) -> usize {
-        match passage {
-            Passage::Goes { .. } | Passage::Beyond => message.next_bytes(),
-            Passage::Open if self.is_free(message) => self.left(),
-            // They would be the last to fill it.
-            Passage::Open if message.is_small() && self.bytes <= self.room_max.saturating_add(SMALL_BYTES_MAX) => {
-                if self.fits(self.room / 4) {
+    /// Bytes that a peer may read now. If none, it is queued or deferred.
+    pub(super) fn allowance(&mut self, id: PeerId, permit: &mut ReadPermit, message: PartialMessage) -> usize {
+        match permit {
+            ReadPermit::Granted { .. } | ReadPermit::OverBudget => message.next_bytes(),
+            ReadPermit::Open if self.needs_no_permit(message) => self.ample_bytes(),
+            // Small messages would be the last to fill it.
+            ReadPermit::Open if message.is_small() && self.bytes <= self.limit_max.saturating_add(SMALL_BYTES_MAX) => {
+                if self.fits(self.limit / 4) {
                     SMALL_BYTES
                 } else {
                     READ_BYTES
                 }
             }
-            Passage::Open if self.holds(message) => {
-                *passage = Passage::Held;
-                self.held.push_back(id);
+            ReadPermit::Open if self.defers(message) => {
+                *permit = ReadPermit::Deferred;
+                self.deferred.push_back(id);
                 0
             }
-            Passage::Open => {
-                *passage = Passage::Waits { is_called: false };
-                self.line.push_back(id);
-                self.is_freed = true;
+            ReadPermit::Open => {
+                *permit = ReadPermit::Queued { is_called: false };
+                self.queue.push_back(id);
+                self.may_move = true;
                 0
             }
-            Passage::Waits { .. } | Passage::Held => 0,
+            ReadPermit::Queued { .. } | ReadPermit::Deferred => 0,
         }
     }
 
-    /// Takes in what a peer's message has come to, that counted `before`, with a look at what has arrived or without.
-    pub(super) fn recount(&mut self, id: PeerId, passage: &mut Passage, before: Underway, message: Underway) {
-        self.bytes = self.bytes - before.bytes + message.bytes;
-        let is_whole = message.count != before.count || (message.bytes == 0 && !message.has_more);
-        let is_over = is_whole || !message.is_read || self.is_free(message);
-        if let (true, Passage::Goes { .. } | Passage::Beyond, Some(standing)) = (is_whole, &passage, &mut self.standing)
+    /// Accounts for the change of a peer's message, from what was counted before to what it is now.
+    pub(super) fn update(&mut self, id: PeerId, permit: &mut ReadPermit, before: PartialMessage, now: PartialMessage) {
+        self.bytes = self.bytes - before.bytes + now.bytes;
+        let is_complete = now.count != before.count || (now.bytes == 0 && !now.is_readable);
+        let is_over = is_complete || !now.is_read || self.needs_no_permit(now);
+        if let (true, ReadPermit::Granted { .. } | ReadPermit::OverBudget, Some(head)) =
+            (is_complete, &permit, &mut self.head)
         {
-            standing.stood = Duration::ZERO;
+            head.stalled = Duration::ZERO;
         }
-        match passage {
-            Passage::Goes { kept, .. } => {
-                self.kept -= std::mem::take(kept);
+        match permit {
+            ReadPermit::Granted { reserved, .. } => {
+                self.reserved -= std::mem::take(reserved);
                 if is_over {
-                    self.open(passage);
-                } else if self.fits(message.needs()) {
-                    *kept = message.needs();
-                    self.kept += message.needs();
+                    self.open(permit);
+                } else if self.fits(now.needed_bytes()) {
+                    *reserved = now.needed_bytes();
+                    self.reserved += now.needed_bytes();
                 } else {
                     // Its next frame is larger.
-                    *passage = Passage::Waits { is_called: true };
-                    self.line.push_front(id);
+                    *permit = ReadPermit::Queued { is_called: true };
+                    self.queue.push_front(id);
                 }
-                self.is_freed = true;
+                self.may_move = true;
             }
-            Passage::Beyond if is_over => {
-                self.beyond = None;
-                self.open(passage);
+            ReadPermit::OverBudget if is_over => {
+                self.over_budget = None;
+                self.open(permit);
             }
-            Passage::Beyond => self.beyond = Some((id, message.bytes)),
-            Passage::Open | Passage::Waits { .. } | Passage::Held => self.is_freed |= message.bytes < before.bytes,
+            ReadPermit::OverBudget => self.over_budget = Some((id, now.bytes)),
+            ReadPermit::Open | ReadPermit::Queued { .. } | ReadPermit::Deferred => {
+                self.may_move |= now.bytes < before.bytes;
+            }
         }
     }
 
-    pub(super) fn open(&mut self, passage: &mut Passage) {
-        *passage = Passage::Open;
-        self.is_freed = true;
+    fn open(&mut self, permit: &mut ReadPermit) {
+        *permit = ReadPermit::Open;
+        self.may_move = true;
     }
 
-    /// A peer is gone, with what it had begun.
-    pub(super) fn forget(&mut self, passage: Passage, before: usize) {
-        self.bytes -= before;
-        self.is_freed = true;
-        match passage {
-            Passage::Goes { kept, .. } => self.kept -= kept,
-            Passage::Beyond => self.beyond = None,
-            // Its place in line is found to be nobody's.
-            Passage::Waits { .. } | Passage::Held | Passage::Open => {}
+    /// Releases what a peer that is gone took.
+    pub(super) fn release(&mut self, permit: ReadPermit, bytes: usize) {
+        self.bytes -= bytes;
+        self.may_move = true;
+        match permit {
+            ReadPermit::Granted { reserved, .. } => self.reserved -= reserved,
+            ReadPermit::OverBudget => self.over_budget = None,
+            // Its entry in the queue is found to be nobody's.
+            ReadPermit::Queued { .. } | ReadPermit::Deferred | ReadPermit::Open => {}
         }
     }
 
-    /// There is less room again when hardly any is needed.
-    pub(super) fn relax(&mut self) {
-        if self.room > self.room_min && self.bytes.saturating_add(self.kept) <= self.room / 8 {
-            self.room = (self.room / 2).max(self.room_min);
+    /// Lowers the limit again when hardly anything is needed.
+    pub(super) fn lower_limit(&mut self) {
+        if self.limit > self.limit_min && self.bytes.saturating_add(self.reserved) <= self.limit / 8 {
+            self.limit = (self.limit / 2).max(self.limit_min);
         }
     }
 
-    /// Looks how long the line has stood still, and whether that is too long although there is as much room as there can be.
+    /// Raises the limit if the queue has stalled. True if it stalls for too long at the highest limit.
     pub(super) fn is_stuck(&mut self, now: Instant) -> bool {
-        let first = self.line.front().copied();
-        let Some(standing) = self.standing.as_mut().filter(|standing| first == Some(standing.first)) else {
-            self.standing = first.map(|first| Standing { first, since: now, looked_at: now, stood: Duration::ZERO });
+        let first = self.queue.front().copied();
+        let Some(head) = self.head.as_mut().filter(|head| first == Some(head.peer)) else {
+            self.head = first.map(|peer| QueueHead { peer, since: now, looked_at: now, stalled: Duration::ZERO });
             return false;
         };
-        // While nobody looked it may have moved.
-        standing.stood += now.saturating_duration_since(standing.looked_at).min(2 * RAISE);
-        standing.looked_at = now;
-        if self.room < self.room_max && standing.stood >= RAISE {
-            self.room = self.room.saturating_mul(2).max(self.room_max / 16).min(self.room_max);
-            standing.stood = Duration::ZERO;
-            self.is_freed = true;
+        // It may have moved while nobody looked.
+        head.stalled += now.saturating_duration_since(head.looked_at).min(2 * RAISE_AFTER);
+        head.looked_at = now;
+        if self.limit < self.limit_max && head.stalled >= RAISE_AFTER {
+            self.limit = self.limit.saturating_mul(2).max(self.limit_max / 16).min(self.limit_max);
+            head.stalled = Duration::ZERO;
+            self.may_move = true;
         }
-        self.room == self.room_max && standing.stood >= PATIENCE
+        self.limit == self.limit_max && head.stalled >= CUT_AFTER
     }
 
-    /// Whether what becomes free is for this one, who has been the first in line for a while.
-    pub(super) fn is_next(&self, id: PeerId, now: Instant) -> bool {
-        self.standing.is_some_and(|first| first.first == id && now.saturating_duration_since(first.since) >= RAISE)
+    /// Whether a peer has been the head of the queue for so long that nobody may overtake it.
+    pub(super) fn has_priority(&self, id: PeerId, now: Instant) -> bool {
+        self.head.is_some_and(|head| head.peer == id && now.saturating_duration_since(head.since) >= RAISE_AFTER)
     }
 
-    /// Whether somebody in line may go on, or somebody that goes on has had its time.
+    /// Whether the queue may move, or a permit has expired.
     pub(in crate::hub) fn is_due(&self, now: Instant) -> bool {
-        !self.line.is_empty() && (self.is_freed || self.deadline().is_some_and(|at| at <= now))
+        !self.queue.is_empty() && (self.may_move || self.deadline().is_some_and(|at| at <= now))
     }
 
-    /// When the next place is to be given up.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        let going = self.going.front().map(|(_, until)| *until);
-        let look = self.standing.map(|standing| standing.looked_at + RAISE);
-        going.into_iter().chain(look).min().filter(|_| !self.line.is_empty())
+    /// When the next permit expires or the queue is to be looked at, if anyone waits.
+    pub(in crate::hub) fn deadline(&self) -> Option<Instant> {
+        let expires = self.granted.front().map(|(_, until)| *until);
+        let look = self.head.map(|head| head.looked_at + RAISE_AFTER);
+        expires.into_iter().chain(look).min().filter(|_| !self.queue.is_empty())
     }
 
-    /// Who has gone on until now.
-    pub(super) fn had_its_time(&mut self, now: Instant) -> Option<PeerId> {
-        let (id, _) = *self.going.front().filter(|(_, until)| *until <= now)?;
-        self.going.pop_front();
+    /// The next peer whose permit has expired.
+    pub(super) fn next_expired(&mut self, now: Instant) -> Option<PeerId> {
+        let (id, _) = *self.granted.front().filter(|(_, until)| *until <= now)?;
+        self.granted.pop_front();
         Some(id)
     }
 
-    /// Takes the place of a peer that has had its time.
-    pub(super) fn take_place(&mut self, passage: &mut Passage, now: Instant) {
-        if let Passage::Goes { kept, until } = *passage
+    /// Ends a permit that has expired.
+    pub(super) fn revoke(&mut self, permit: &mut ReadPermit, now: Instant) {
+        if let ReadPermit::Granted { reserved, until } = *permit
             && until <= now
         {
-            self.kept -= kept;
-            self.open(passage);
+            self.reserved -= reserved;
+            self.open(permit);
         }
     }
 
-    /// Whether the first in line may go on, or one that comes later.
-    pub(super) fn admit(&mut self, id: PeerId, passage: &mut Passage, message: Underway, now: Instant) -> bool {
-        if self.is_free(message) || !message.is_read {
-            *passage = Passage::Open;
-        } else if self.fits(message.needs()) {
-            let until = now + PLACE;
-            *passage = Passage::Goes { kept: message.needs(), until };
-            self.kept += message.needs();
-            self.going.push_back((id, until));
-        } else if self.room == self.room_max && self.beyond.is_none() {
-            *passage = Passage::Beyond;
-            self.beyond = Some((id, message.bytes));
+    /// Grants a permit to a queued peer; false if it has to wait on.
+    pub(super) fn grant(&mut self, id: PeerId, permit: &mut ReadPermit, message: PartialMessage, now: Instant) -> bool {
+        if self.needs_no_permit(message) || !message.is_read {
+            *permit = ReadPermit::Open;
+        } else if self.fits(message.needed_bytes()) {
+            let until = now + PERMIT_TIME;
+            *permit = ReadPermit::Granted { reserved: message.needed_bytes(), until };
+            self.reserved += message.needed_bytes();
+            self.granted.push_back((id, until));
+        } else if self.limit == self.limit_max && self.over_budget.is_none() {
+            *permit = ReadPermit::OverBudget;
+            self.over_budget = Some((id, message.bytes));
         } else {
             return false;
         }

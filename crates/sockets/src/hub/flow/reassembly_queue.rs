@@ -1,195 +1,150 @@
-//! What a hub does about messages that have begun: who is read on, who waits, who is sent away. What there is of them is counted by
-//! `Begun`.
+//! The reassembly budget applied to peers: which one reads how much, which one waits, which one is disconnected.
 
-use super::reassembly::{Begun, LargeMessages, PATIENCE, Passage, READ_BYTES, SMALL_BYTES, Underway};
+use super::reassembly::{
+    CUT_AFTER, LargeMessages, PartialMessage, READ_BYTES, ReadPermit, ReassemblyBudget, SMALL_BYTES,
+};
 use crate::event::Event;
-use crate::hub::{Hub, schedule};
-use crate::peer::{Peer, PeerId};
+use crate::hub::member::Member;
+use crate::peer::table::Table;
+use crate::peer_id::PeerId;
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-impl Hub {
-    /// Bytes that a peer may read now of messages that are taken whole.
+impl ReassemblyBudget {
+    /// Bytes of whole messages that a peer may read now.
     #[inline]
-    pub(in crate::hub) fn may_read(begun: &mut Begun, peer: &mut Peer) -> usize {
-        if begun.is_open() && begun.large == LargeMessages::Allow {
-            return begun.left();
+    pub(in crate::hub) fn read_allowance(&mut self, member: &mut Member) -> usize {
+        if self.is_ample() && self.large == LargeMessages::Allow {
+            return self.ample_bytes();
         }
-        if !peer.wants_to_read() {
+        if !member.wants_to_read() {
             return usize::MAX;
         }
-        if !peer.is_ready() {
-            // The handshake has limits of its own; what comes behind it in the same turn hasn't.
+        if !member.peer.is_ready() {
+            // The handshake has limits of its own; what comes behind it in the same poll hasn't.
             return READ_BYTES;
         }
-        let body = peer.connection.body_remaining();
+        let body = member.peer.connection.body_remaining();
         if body > 0 {
             return usize::try_from(body).unwrap_or(usize::MAX).max(READ_BYTES);
         }
-        let message = Underway::of(peer);
-        begun.may_read(peer.id, &mut peer.passage, message)
+        let message = PartialMessage::new(member);
+        self.allowance(member.peer.id, &mut member.flow.permit, message)
     }
 
-    /// Says whether larger messages of a peer wait when the application wants none ([`Hub::set_large_messages`]). Those of new peers do.
-    pub fn set_deferrable(&mut self, peer: PeerId, yields: bool) {
-        if let Some(peer) = self.peers.find_mut(peer).filter(|peer| peer.yields != yields) {
-            peer.yields = yields;
-            if peer.passage == Passage::Held {
-                peer.passage = Passage::Open;
-                schedule(&mut self.runnable, peer);
-            }
+    /// Accounts for a peer that was read. `count`: complete messages before that.
+    #[inline]
+    pub(in crate::hub) fn account(&mut self, member: &mut Member, count: u64) {
+        let bytes = member.peer.reassembly_bytes();
+        if bytes == member.flow.reassembly_bytes && member.flow.permit == ReadPermit::Open {
+            return;
+        }
+        let now = PartialMessage::new(member);
+        let before = PartialMessage { bytes: member.flow.reassembly_bytes, count, ..now };
+        self.update(member.peer.id, &mut member.flow.permit, before, now);
+        member.flow.reassembly_bytes = bytes;
+    }
+
+    /// Forgets a peer that is gone.
+    pub(in crate::hub) fn forget(&mut self, member: &Member) {
+        self.release(member.flow.permit, member.flow.reassembly_bytes);
+        if member.flow.permit == ReadPermit::Deferred {
+            self.deferred.retain(|id| *id != member.peer.id);
         }
     }
 
-    /// Back-pressure for all peers that yield, until something else is said: messages of more than 4 KiB that aren't streamed don't begin,
-    /// and what has begun of them isn't read on. [`Event::HungUp`] tells of peers that end meanwhile.
-    pub fn set_large_messages(&mut self, large: LargeMessages) {
-        self.now = Instant::now();
-        self.begun.large = large;
+    /// Sets which larger messages may begin, and queues deferred ones accordingly.
+    pub(in crate::hub) fn set_large(&mut self, large: LargeMessages, peers: &mut Table<Member>) {
+        self.large = large;
         match large {
-            LargeMessages::Allow => while self.call_next() {},
+            LargeMessages::Allow => while self.call_next(peers) {},
             LargeMessages::AllowOne => {
-                let called = self.begun.called.and_then(|id| self.peers.find(id)).map(|peer| peer.passage);
-                if !matches!(called, Some(Passage::Waits { is_called: true })) {
-                    self.call_next();
+                let called = self.called.and_then(|id| peers.find(id)).map(|member| member.flow.permit);
+                if !matches!(called, Some(ReadPermit::Queued { is_called: true })) {
+                    self.call_next(peers);
                 }
             }
             LargeMessages::Defer => {}
         }
-        self.let_pass();
     }
 
-    /// Puts in line whose message has been held back longest, if there is one.
-    fn call_next(&mut self) -> bool {
-        while let Some(id) = self.begun.held.pop_front() {
-            if let Some(peer) = self.peers.find_mut(id).filter(|peer| peer.passage == Passage::Held) {
-                peer.passage = Passage::Waits { is_called: true };
-                self.begun.called = Some(id);
-                self.begun.line.push_back(id);
-                self.begun.is_freed = true;
+    /// Queues the message that has been deferred longest, if there is one.
+    fn call_next(&mut self, peers: &mut Table<Member>) -> bool {
+        while let Some(id) = self.deferred.pop_front() {
+            if let Some(member) = peers.find_mut(id).filter(|member| member.flow.permit == ReadPermit::Deferred) {
+                member.flow.permit = ReadPermit::Queued { is_called: true };
+                self.called = Some(id);
+                self.queue.push_back(id);
+                self.may_move = true;
                 return true;
             }
         }
         false
     }
 
-    /// Whether a message of this peer waits until the application wants it.
-    pub fn is_deferred(&self, peer: PeerId) -> bool {
-        self.peers.find(peer).is_some_and(|peer| peer.passage == Passage::Held)
-    }
-
-    /// Keeps the sum over all peers true after one of them had its turn, before which so many messages of it had come whole.
-    #[inline]
-    pub(in crate::hub) fn count_begun(begun: &mut Begun, peer: &mut Peer, count: u64) {
-        let bytes = peer.begun_bytes();
-        if bytes == peer.reassembly_bytes && peer.passage == Passage::Open {
-            return;
+    /// Lets queued peers go on for which there is memory now. True if the queue has stalled for too long.
+    pub(in crate::hub) fn move_queue(
+        &mut self,
+        peers: &mut Table<Member>,
+        ready: &mut VecDeque<PeerId>,
+        events: &mut VecDeque<Event>,
+        now: Instant,
+    ) -> bool {
+        self.lower_limit();
+        if !self.is_due(now) {
+            return false;
         }
-        let message = Underway { bytes, ..Underway::of(peer) };
-        let before = Underway { bytes: peer.reassembly_bytes, count, ..message };
-        begun.recount(peer.id, &mut peer.passage, before, message);
-        peer.reassembly_bytes = bytes;
-    }
-
-    /// A peer is gone.
-    pub(in crate::hub) fn forget_begun(&mut self, peer: &Peer) {
-        self.begun.forget(peer.passage, peer.reassembly_bytes);
-        if peer.passage == Passage::Held {
-            self.begun.held.retain(|id| *id != peer.id);
-        }
-    }
-
-    /// Lets those go on for whom there is room by now.
-    pub(in crate::hub) fn let_pass(&mut self) {
-        self.begun.relax();
-        if !self.begun.is_due(self.now) {
-            return;
-        }
-        let now = self.now;
-        while let Some(id) = self.begun.had_its_time(now) {
-            if let Some(peer) = self.peers.find_mut(id) {
-                self.begun.take_place(&mut peer.passage, now);
-                schedule(&mut self.runnable, peer);
+        while let Some(id) = self.next_expired(now) {
+            if let Some(member) = peers.find_mut(id) {
+                self.revoke(&mut member.flow.permit, now);
+                member.schedule(ready);
             }
         }
-        self.begun.is_freed = false;
-        let (mut stays, mut held) = (VecDeque::new(), VecDeque::new());
-        let mut has_next = false;
-        for id in std::mem::take(&mut self.begun.line) {
-            let Some(peer) = self.peers.find_mut(id) else { continue };
-            let Passage::Waits { is_called } = peer.passage else { continue };
-            let message = Underway::of(peer);
-            let may_begin = is_called && self.begun.large == LargeMessages::AllowOne;
-            if self.begun.holds(message) && !may_begin {
-                peer.passage = Passage::Held;
-                held.push_back(id);
-                if peer.hung_up && !std::mem::replace(&mut peer.told_of_end, true) {
-                    self.events.push_back(Event::HungUp { peer: id });
-                }
-            } else if !has_next && self.begun.admit(id, &mut peer.passage, message, now) {
-                schedule(&mut self.runnable, peer);
+        self.may_move = false;
+        let (mut waiting, mut deferred) = (VecDeque::new(), VecDeque::new());
+        let mut must_wait = false;
+        for id in std::mem::take(&mut self.queue) {
+            let Some(member) = peers.find_mut(id) else { continue };
+            let ReadPermit::Queued { is_called } = member.flow.permit else { continue };
+            let message = PartialMessage::new(member);
+            let may_begin = is_called && self.large == LargeMessages::AllowOne;
+            if self.defers(message) && !may_begin {
+                member.flow.permit = ReadPermit::Deferred;
+                deferred.push_back(id);
+                member.report_hang_up(events);
+            } else if !must_wait && self.grant(id, &mut member.flow.permit, message, now) {
+                member.schedule(ready);
             } else {
-                has_next |= stays.is_empty() && self.begun.is_next(id, now);
-                stays.push_back(id);
+                must_wait |= waiting.is_empty() && self.has_priority(id, now);
+                waiting.push_back(id);
             }
         }
-        self.begun.line = stays;
-        // They have waited longer than those that were held back at once.
-        held.append(&mut self.begun.held);
-        self.begun.held = held;
-        // Who has said nothing may have done so that the kernel hasn't told of yet.
-        if self.begun.is_stuck(now) && !self.more_ready {
-            self.begun.standing = None;
-            self.end_stalled();
-        }
-        self.next_timer = self.next_timer.into_iter().chain(self.begun.deadline()).min();
+        self.queue = waiting;
+        // They have waited longer than those that were deferred at once.
+        deferred.append(&mut self.deferred);
+        self.deferred = deferred;
+        self.is_stuck(now)
     }
 
-    /// When somebody's place in front of those that wait is over.
-    pub(in crate::hub) fn begun_deadline(&self) -> Option<Instant> {
-        self.begun.deadline()
-    }
-
-    /// Ends those that have stopped in the middle of a message, the largest first, until a quarter of the room is free. If there are none,
-    /// they are only slow: then whoever has the most.
-    fn end_stalled(&mut self) {
-        let now = self.now;
-        let is_silent = |peer: &&Peer| {
-            let silence = now.saturating_duration_since(peer.connection.last_heard());
-            peer.reassembly_bytes > SMALL_BYTES && !peer.readable && !peer.is_stopped() && silence >= PATIENCE
+    /// Peers to disconnect because the queue has stalled for too long: those that have stopped in the middle of a message, the largest first,
+    /// until a quarter of the limit is free. None: all are only slow.
+    pub(in crate::hub) fn stalled(&mut self, peers: &Table<Member>, now: Instant) -> Vec<PeerId> {
+        self.head = None;
+        let is_silent = |member: &&Member| {
+            let silence = now.saturating_duration_since(member.peer.connection.last_heard());
+            let has_stopped = !member.peer.read.is_readable && !member.is_paused() && silence >= CUT_AFTER;
+            has_stopped && member.flow.reassembly_bytes > SMALL_BYTES
         };
-        let silent = self.peers.iter().filter(is_silent).map(|peer| (Reverse(peer.reassembly_bytes), peer.id));
+        let silent = peers.iter().filter(is_silent).map(|member| (member.flow.reassembly_bytes, member.peer.id));
         let mut silent: Vec<_> = silent.collect();
-        silent.sort_unstable_by_key(|(bytes, _)| *bytes);
-        let (mut freed, enough) = (0, self.begun.room / 4);
-        for (Reverse(bytes), id) in silent {
-            if freed >= enough {
-                return;
-            }
+        silent.sort_unstable_by_key(|(bytes, _)| Reverse(*bytes));
+        let (mut freed, enough) = (0, self.limit / 4);
+        let take = |(bytes, id): (usize, PeerId)| {
+            let is_needed = freed < enough;
             freed += bytes;
-            self.give_up_begun(id, "it has stopped in the middle of a message, and others wait for the room");
-        }
-        if freed == 0 {
-            self.end_largest();
-        }
-    }
-
-    /// Ends the peer that has the most of what isn't whole yet: there is no room for it and for what others want to say.
-    pub(in crate::hub) fn end_largest(&mut self) {
-        if let Some(largest) = self.peers.iter().max_by_key(|peer| peer.reassembly_bytes).map(|peer| peer.id) {
-            self.give_up_begun(
-                largest,
-                "too much memory is in messages that have not ended, others wait, and this one is the largest",
-            );
-        }
-    }
-
-    fn give_up_begun(&mut self, id: PeerId, why: &str) {
-        if let Some(peer) = self.peers.find(id) {
-            let bytes = peer.reassembly_bytes;
-            tracing::warn!(peer = %id, address = %peer.address, bytes, "a message that has not ended is given up: {why}");
-        }
-        self.disconnect(id, why);
+            is_needed.then_some(id)
+        };
+        silent.into_iter().map_while(take).collect()
     }
 }

@@ -1,106 +1,127 @@
-//! What waits to leave for the peers, and how much of it there may be.
+//! Send queues of the peers, and how large they may be.
 
 use crate::error::SendError;
-use crate::hub::{Hub, schedule};
+use crate::hub::Hub;
+use crate::hub::member::Member;
 use crate::message::{Frame, Message};
 use crate::options::HubOptions;
-use crate::peer::{Peer, PeerId};
+use crate::peer_id::PeerId;
 use smallvec::SmallVec;
 use towpath_zmtp::{Body, Queued};
 
-/// One queue may have this part of what is left for all: however many are full, there is something left for who comes later.
+/// Part of the remaining budget that one queue may have: however many are full, something is left for the next one.
 const SHARE: usize = 8;
 
-/// And so many bytes even if nothing is: a peer whose messages are small has many of them on their way then.
+/// Bytes that a queue may have even if nothing remains: many small messages can be on their way to a peer then.
 const QUEUE_BYTES_MIN: usize = 16 * 1024;
 
+/// Bytes of memory in all send queues, and the limit on each that follows from it.
+#[derive(Debug)]
+pub(in crate::hub) struct SendBudget {
+    bytes: usize,
+    bytes_max: usize,
+    queue_bytes_max: usize,
+}
+
+impl SendBudget {
+    pub(in crate::hub) fn new(options: &HubOptions) -> SendBudget {
+        SendBudget { bytes: 0, bytes_max: options.queued_bytes_max, queue_bytes_max: options.send_queue_bytes }
+    }
+
+    /// Bytes from which on a queue is full now.
+    #[inline]
+    pub(in crate::hub) fn limit(&self) -> usize {
+        let share = self.bytes_max.saturating_sub(self.bytes) / SHARE;
+        share.max(QUEUE_BYTES_MIN).min(self.queue_bytes_max)
+    }
+
+    /// Accounts for the change of one queue.
+    #[inline]
+    pub(in crate::hub) fn update(&mut self, member: &mut Member) {
+        let queued = member.peer.queued_bytes();
+        self.bytes = self.bytes - member.flow.queued_bytes + queued;
+        member.flow.queued_bytes = queued;
+    }
+
+    /// Forgets the queue of a peer that is gone.
+    pub(in crate::hub) fn forget(&mut self, member: &Member) {
+        self.bytes -= member.flow.queued_bytes;
+    }
+}
+
 impl Hub {
-    /// Appends a message to a peer's queue. It leaves at the next turn. A full queue gives the message back; a message larger
-    /// than the whole queue is taken when the queue is empty. A message of no frames is nothing: nothing leaves.
+    /// Appends a message to a peer's queue. It leaves with the next poll. A full queue returns the message; a message larger than the whole
+    /// queue is taken when the queue is empty. A message without frames is dropped.
     pub fn send(&mut self, peer: PeerId, message: Message) -> Result<(), SendError> {
-        let bound = bound(&self.options, self.queued_bytes);
-        let Some(target) = self.peers.find_mut(peer).filter(|target| target.is_ready()) else {
+        let limit = self.send_budget.limit();
+        let Some(target) = self.peers.find_mut(peer).filter(|target| target.peer.is_ready()) else {
             return Err(SendError::Gone(message));
         };
-        if target.connection.outbox_ref().queued().memory_bytes >= bound {
-            target.was_full = true;
+        if target.peer.queued_bytes() >= limit {
+            target.flow.was_full = true;
             return Err(SendError::Full(message));
         }
         let bodies = message.frames.into_iter().map(Frame::into_body).collect::<SmallVec<[Body<_>; 4]>>();
-        target.connection.send(bodies, message.tag);
-        recount(&mut self.queued_bytes, target);
-        schedule(&mut self.runnable, target);
+        target.peer.connection.send(bodies, message.tag);
+        self.send_budget.update(target);
+        target.schedule(&mut self.ready);
         Ok(())
     }
 
-    /// Whether a message would be taken now. If not, [`Event::Writable`](crate::Event::Writable) tells when.
+    /// Whether a message would be taken now. If not, [`Event::Writable`](crate::Event::Writable) reports when.
     pub fn is_writable(&mut self, peer: PeerId) -> bool {
-        let bound = bound(&self.options, self.queued_bytes);
-        self.peers.find_mut(peer).is_some_and(|peer| {
-            peer.was_full = peer.connection.outbox_ref().queued().memory_bytes >= bound;
-            peer.is_ready() && !peer.was_full
+        let limit = self.send_budget.limit();
+        self.peers.find_mut(peer).is_some_and(|target| {
+            target.flow.was_full = target.peer.queued_bytes() >= limit;
+            target.peer.is_ready() && !target.flow.was_full
         })
     }
 
-    /// What waits for a peer.
+    /// The send queue of a peer.
     pub fn queued(&self, peer: PeerId) -> Queued {
-        self.peers.find(peer).map(|peer| peer.connection.outbox_ref().queued()).unwrap_or_default()
+        self.peers.find(peer).map(|target| target.peer.connection.outbox_ref().queued()).unwrap_or_default()
     }
 
-    /// Bytes of memory that wait for all peers.
+    /// Bytes of memory in all send queues.
     pub fn queued_bytes(&self) -> usize {
-        self.queued_bytes
+        self.send_budget.bytes
     }
 
-    /// Bytes that the system has taken for a peer, with all framing.
+    /// Bytes that the system has taken for a peer, framing included.
     pub fn bytes_out(&self, peer: PeerId) -> u64 {
-        self.peers.find(peer).map_or(0, |peer| peer.connection.outbox_ref().bytes_written())
+        self.peers.find(peer).map_or(0, |target| target.peer.connection.outbox_ref().bytes_written())
     }
 
-    /// Bytes from which on a queue is full now: of [`HubOptions::send_queue_bytes`], what [`HubOptions::queued_bytes_max`] leaves.
+    /// Bytes from which on a queue is full now: at most [`HubOptions::send_queue_bytes`], less when [`HubOptions::queued_bytes_max`] is
+    /// nearly used up.
     pub fn queue_limit(&self) -> usize {
-        bound(&self.options, self.queued_bytes)
+        self.send_budget.limit()
     }
 
-    /// Whether what is next for a peer is being read from a disk: that nothing leaves for it isn't the peer's doing.
+    /// Whether the next file range for a peer is being read from a disk, so that it isn't the peer's fault that nothing leaves.
     pub fn is_prefetching(&self, peer: PeerId) -> bool {
-        self.peers.find(peer).is_some_and(|peer| peer.warming)
+        self.peers.find(peer).is_some_and(|target| target.peer.write.is_prefetching())
     }
 
-    /// Removes messages with this tag that wait for a peer and have not begun to leave; gives their number. Their file ranges
-    /// get no [`Event::FileSent`](crate::Event::FileSent).
+    /// Removes queued messages with this tag that have not begun to leave, and gives their number. Their file ranges get no
+    /// [`Event::FileSent`](crate::Event::FileSent).
     pub fn remove_queued(&mut self, peer: PeerId, tag: u64) -> usize {
-        self.remove(peer, |peer| peer.connection.outbox().remove_queued(tag))
+        self.change_queue(peer, |target| target.peer.connection.outbox().remove_queued(tag))
     }
 
-    /// Removes all messages that wait for a peer and have not begun to leave; gives what was removed.
+    /// Removes all queued messages that have not begun to leave, and gives what was removed.
     pub fn clear_queue(&mut self, peer: PeerId) -> Queued {
-        self.remove(peer, |peer| peer.connection.outbox().clear())
+        self.change_queue(peer, |target| target.peer.connection.outbox().clear())
     }
 
-    fn remove<T: Default>(&mut self, peer: PeerId, remove: impl FnOnce(&mut Peer) -> T) -> T {
+    fn change_queue<T: Default>(&mut self, peer: PeerId, change: impl FnOnce(&mut Member) -> T) -> T {
         let Some(target) = self.peers.find_mut(peer) else { return T::default() };
-        let removed = remove(target);
-        recount(&mut self.queued_bytes, target);
-        // Whoever waits for room hears of it in the next turn: a peer that reads nothing would give no other cause to look.
-        if target.was_full {
-            schedule(&mut self.runnable, target);
+        let removed = change(target);
+        self.send_budget.update(target);
+        // The next poll reports that the queue is writable: a peer that reads nothing gives no other cause to look.
+        if target.flow.was_full {
+            target.schedule(&mut self.ready);
         }
         removed
     }
-}
-
-/// Bytes from which on a queue is full, while so many are in all of them.
-#[inline]
-pub(in crate::hub) fn bound(options: &HubOptions, queued_bytes: usize) -> usize {
-    let share = options.queued_bytes_max.saturating_sub(queued_bytes) / SHARE;
-    share.max(QUEUE_BYTES_MIN).min(options.send_queue_bytes)
-}
-
-/// Keeps the sum over all peers true after one of them had something to do.
-#[inline]
-pub(in crate::hub) fn recount(sum: &mut usize, peer: &mut Peer) {
-    let queued = peer.connection.outbox_ref().queued().memory_bytes;
-    *sum = *sum - peer.queued_bytes + queued;
-    peer.queued_bytes = queued;
 }

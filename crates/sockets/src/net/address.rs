@@ -1,0 +1,42 @@
+//! Network addresses of peers.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+/// The network address of a peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Address {
+    /// Its IP address and port.
+    Tcp(SocketAddr),
+    /// A process on this machine.
+    Ipc {
+        /// Its process id, if the kernel knows it.
+        pid: Option<i32>,
+        /// Its user id, if the kernel knows it.
+        uid: Option<u32>,
+    },
+    /// Within this process.
+    Inproc,
+}
+
+impl Address {
+    /// The IP address by which connections are counted.
+    pub(crate) fn ip(&self) -> Option<IpAddr> {
+        match self {
+            Address::Tcp(address) => Some(address.ip().to_canonical()),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(address) => write!(f, "{address}"),
+            Address::Ipc { pid: Some(pid), uid: Some(uid) } => write!(f, "ipc (pid {pid}, uid {uid})"),
+            Address::Ipc { .. } => f.write_str("ipc"),
+            Address::Inproc => f.write_str("inproc"),
+        }
+    }
+}
