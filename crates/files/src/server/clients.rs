@@ -16,7 +16,7 @@ use bytes::Bytes;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use towpath_quota::FairQueue;
-use towpath_sockets::{PeerId, PeerInfo};
+use towpath_sockets::{PeerId, PeerInfo, Principal};
 
 /// One connected client.
 struct Client {
@@ -55,13 +55,18 @@ impl Clients {
         }
     }
 
-    pub(super) fn connected(&mut self, peer: PeerId, address: String) {
-        tracing::info!(%address, "connected");
+    pub(super) fn connected(&mut self, info: PeerInfo) {
+        let PeerInfo { id: peer, address, principal, .. } = info;
+        let address = address.to_string();
+        match &principal {
+            Principal::User(name) => tracing::info!(%address, user = %Escaped(name), "connected"),
+            _ => tracing::info!(%address, "connected"),
+        }
         self.next_key += 1;
         self.counters.connected += 1;
         let quotas = self.quotas.client();
         let client = Client {
-            session: Session::new(quotas.clone()),
+            session: Session::new(principal, quotas.clone()),
             address,
             key: self.next_key,
             requests: HashMap::new(),
@@ -187,7 +192,7 @@ impl Clients {
         Some(PeerStats {
             id: info.id,
             address: info.address,
-            principal: info.principal,
+            principal: session.principal().clone(),
             connected: info.connected_at.elapsed(),
             received_bytes: info.bytes_in,
             sent_bytes: info.bytes_out,

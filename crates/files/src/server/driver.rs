@@ -189,8 +189,9 @@ impl Server {
     fn take(&mut self, event: Event) -> Option<PeerId> {
         match event {
             Event::Ready { peer } => {
-                let address = self.hub.peer(peer).map(|info| info.address.to_string());
-                self.clients.connected(peer, address.unwrap_or_else(|| peer.to_string()));
+                if let Some(info) = self.hub.peer(peer) {
+                    self.clients.connected(info);
+                }
                 None
             }
             Event::Authenticate { peer, credentials } => {

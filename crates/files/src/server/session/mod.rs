@@ -31,10 +31,13 @@ use credit::Credit;
 use fetch::Fetch;
 use plain::Plain;
 use std::collections::{HashMap, VecDeque};
+use towpath_sockets::Principal;
 
 /// One client's state. `F` is an open file, cheap to clone.
 #[derive(Debug)]
 pub(super) struct Session<F> {
+    /// The client's identity, which its requests are admitted by.
+    principal: Principal,
     shared: Shared<F>,
     /// In the order of their turns.
     fetches: VecDeque<Fetch<F>>,
@@ -93,7 +96,7 @@ struct Pages {
 
 impl<F: Clone> Session<F> {
     /// A session with the client's shares of the server's quotas.
-    pub(super) fn new(quotas: Quotas) -> Session<F> {
+    pub(super) fn new(principal: Principal, quotas: Quotas) -> Session<F> {
         let mut shared = Shared {
             credit: Credit::default(),
             actions: VecDeque::new(),
@@ -108,7 +111,19 @@ impl<F: Clone> Session<F> {
             next_slot: 1,
         };
         let plain = Plain::new(shared.ticket());
-        Session { shared, fetches: VecDeque::new(), queries: Vec::new(), pages_wanted: VecDeque::new(), plain }
+        Session {
+            principal,
+            shared,
+            fetches: VecDeque::new(),
+            queries: Vec::new(),
+            pages_wanted: VecDeque::new(),
+            plain,
+        }
+    }
+
+    /// The client's identity.
+    pub(super) fn principal(&self) -> &Principal {
+        &self.principal
     }
 
     /// Takes a control message.

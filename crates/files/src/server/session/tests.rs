@@ -91,7 +91,7 @@ impl Simulation {
         // From none, when each client still may have one, to as many as there are.
         let open_files_max = [0, 1, 3, usize::MAX][chance.below(4)];
         Simulation {
-            session: Session::new(Quotas::new(open_files_max).client()),
+            session: Session::new(Principal::Anonymous, Quotas::new(open_files_max).client()),
             open_files_max,
             chance,
             jobs: Vec::new(),

@@ -439,9 +439,9 @@ fn file_that_always_changes_fails_with_advice() {
     let failures = session.transfer.into_outcome().0.failures;
     assert!(failures[0].reason.starts_with("the server says: it grew"), "{failures:?}");
     assert!(
-        failures[0]
-            .reason
-            .ends_with("gave up after 4 attempts: a file that is being written to can't be fetched, but a copy of it can")
+        failures[0].reason.ends_with(
+            "gave up after 4 attempts: a file that is being written to can't be fetched, but a copy of it can"
+        )
     );
 }
 

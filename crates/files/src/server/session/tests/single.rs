@@ -29,7 +29,7 @@ fn credit_saturates() {
 
 #[test]
 fn a_client_that_reads_nothing_is_not_read_from() {
-    let mut session: Session<FakeFile> = Session::new(Quotas::new(usize::MAX).client());
+    let mut session: Session<FakeFile> = Session::new(Principal::Anonymous, Quotas::new(usize::MAX).client());
     let mut taken = 0;
     while !session.is_congested() {
         session.request(Vec::new(), Err(WireError::bad("nonsense")));
@@ -49,7 +49,7 @@ fn a_client_that_reads_nothing_is_not_read_from() {
 
 #[test]
 fn compression_is_given_up_where_nothing_shrinks() {
-    let mut session: Session<FakeFile> = Session::new(Quotas::new(usize::MAX).client());
+    let mut session: Session<FakeFile> = Session::new(Principal::Anonymous, Quotas::new(usize::MAX).client());
     let file = FakeFile { kind: Kind::Large, size: 4 << 20 };
     let wanted = FetchFile { path: WirePath::default(), ranges: None, unless: None };
     let request = FetchRequest {
@@ -111,7 +111,7 @@ fn what_fetches_name_is_bounded_for_a_client_and_for_all() {
     };
     let fetch = |session: &mut Session<FakeFile>, id| fetch_of(session, id, FETCH_FILES_MAX);
     let admitted = |session: &mut Session<FakeFile>| (0..64).take_while(|id| fetch(session, *id)).count();
-    let mut first = Session::new(quotas.client());
+    let mut first = Session::new(Principal::Anonymous, quotas.client());
     let of_one = admitted(&mut first);
     assert!((2..32).contains(&of_one), "{of_one}");
     // One that ends makes room for another.
@@ -119,10 +119,10 @@ fn what_fetches_name_is_bounded_for_a_client_and_for_all() {
     first.next_message();
     assert!(fetch(&mut first, 100) && !fetch(&mut first, 101));
 
-    let mut others: Vec<_> = (0..64).map(|_| Session::new(quotas.client())).collect();
+    let mut others: Vec<_> = (0..64).map(|_| Session::new(Principal::Anonymous, quotas.client())).collect();
     let of_all = of_one + others.iter_mut().map(admitted).sum::<usize>();
     assert!((of_one * 16..of_one * 64).contains(&of_all), "{of_all}");
-    let mut last = Session::new(quotas.client());
+    let mut last = Session::new(Principal::Anonymous, quotas.client());
     assert_eq!(admitted(&mut last), 0);
     // A little is there for everybody.
     assert!(fetch_of(&mut last, 200, 512) && !fetch_of(&mut last, 201, FETCH_FILES_MAX));
@@ -134,7 +134,7 @@ fn what_fetches_name_is_bounded_for_a_client_and_for_all() {
 
 #[test]
 fn pages_are_made_only_as_a_client_reads_them() {
-    let mut session: Session<FakeFile> = Session::new(Quotas::new(usize::MAX).client());
+    let mut session: Session<FakeFile> = Session::new(Principal::Anonymous, Quotas::new(usize::MAX).client());
     let page_bytes = 100 << 10;
     // All that is begun is made, and nothing is read. The pages begun: all of them, and those of each listing.
     let make = |session: &mut Session<FakeFile>, left: &mut HashMap<Ticket, u32>, most_begun: usize| {
@@ -181,7 +181,7 @@ fn pages_are_made_only_as_a_client_reads_them() {
 
 #[test]
 fn what_is_kept_for_a_request_is_released_when_it_is_answered() {
-    let mut session: Session<FakeFile> = Session::new(Quotas::new(usize::MAX).client());
+    let mut session: Session<FakeFile> = Session::new(Principal::Anonymous, Quotas::new(usize::MAX).client());
     let (path, digest) = (WirePath::default(), Digest([0; 32]));
     let target = ListTarget::Path(path.clone());
     let requests = [
@@ -223,7 +223,7 @@ fn a_file_that_gets_no_credit_is_hashed_only_if_it_waits_for_that() {
         (DigestWish::Now, None, [true, true]),
         (DigestWish::None, None, [false, false]),
     ] {
-        let mut session: Session<FakeFile> = Session::new(Quotas::new(usize::MAX).client());
+        let mut session: Session<FakeFile> = Session::new(Principal::Anonymous, Quotas::new(usize::MAX).client());
         let wanted = FetchFile { path: WirePath::default(), ranges, unless: None };
         let files = vec![wanted];
         let request = FetchRequest { id: 0, chunk_bytes: 4096, compress: None, digest, credit_bytes: 0, files };
@@ -253,7 +253,7 @@ fn a_file_that_gets_no_credit_is_hashed_only_if_it_waits_for_that() {
 fn an_error_is_the_last_that_a_plain_request_is_answered() {
     // Of so many frames, the empty one included, this one can't be had: among the last, and with many still to be begun.
     for (frames, bad) in [(1, 0), (3, 0), (3, 2), (100, 0), (100, 5), (100, 50)] {
-        let mut session: Session<FakeFile> = Session::new(Quotas::new(usize::MAX).client());
+        let mut session: Session<FakeFile> = Session::new(Principal::Anonymous, Quotas::new(usize::MAX).client());
         for path in ["a", "b"] {
             let path = Some(Bytes::from_static(path.as_bytes()));
             session.plain_request(Vec::new(), Ok(PlainRequest { path, range: None }));
