@@ -81,7 +81,7 @@ fn on_both<F: Future<Output = ()>>(test: impl Fn() -> F) {
 }
 
 #[test]
-fn what_can_never_work_is_refused_at_once() {
+fn impossible_options_are_refused() {
     let broker = Running::start(|_| ());
     let here = [broker.endpoint.clone()];
     assert!(matches!(Client::connect(&here, ClientOptions::default()), Err(SocketError::NoRuntime)));
@@ -96,7 +96,7 @@ fn what_can_never_work_is_refused_at_once() {
 }
 
 #[test]
-fn whose_runtime_is_gone_waits_for_nothing() {
+fn callers_return_when_the_runtime_is_gone() {
     let broker = Running::start(|_| ());
     let here = [broker.endpoint.clone()];
     let gone = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -364,7 +364,7 @@ fn stock_dialects_one_at_a_time() {
 }
 
 #[test]
-fn a_worker_that_leaves_finishes_what_it_holds() {
+fn a_leaving_worker_finishes_its_requests() {
     on_both(|| async {
         let broker = Running::start(|_| ());
         let endpoint = std::slice::from_ref(&broker.endpoint);
@@ -493,7 +493,7 @@ fn a_body_of_several_frames_beyond_the_limit_is_read_to_its_end_and_answered() {
             }
             assert_eq!(refused, Some((u64::from(number), Status::TOO_LARGE, 0)));
         }
-        // The same from a stock client, whose connection goes on.
+        // The same with a stock client, whose connection stays open.
         let (stock, mut codes) = (dealer(&broker), Vec::new());
         for body in [&[40 * MIB, 40 * MIB, 3][..], &[64 * MIB, 1], &[1, 80 * MIB, 80 * MIB], &[67_110; 1000], &[7]] {
             let head = [Bytes::from("MDPC02"), Bytes::from(vec![1]), Bytes::from("mmi.service")];

@@ -51,7 +51,7 @@ fn a_client_and_a_worker_of_a_few_lines() {
     running.join().unwrap();
 }
 
-/// What is no longer in memory is text, too.
+/// Bodies in files are converted to text like those in memory.
 fn large_bodies(endpoint: &str) {
     let large = || vec![b'x'; 2 << 20];
     let here = [endpoint.parse().unwrap()];

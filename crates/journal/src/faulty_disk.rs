@@ -13,12 +13,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::{Mutex, MutexGuard};
 
-/// What reaches the disk or doesn't, as a whole. Smaller than a real page, so that records lie across more of them.
+/// Page that reaches the disk as a whole or not at all. Smaller than a real one, so that records span more pages.
 const PAGE: usize = 64;
 
 #[derive(Clone, Default)]
 pub(crate) struct Inode {
-    /// What the system would tell.
+    /// Content in the page cache.
     pub(crate) cached: Vec<u8>,
     durable: Vec<u8>,
     /// Pages that differ, or are thought to.
@@ -45,7 +45,7 @@ enum NameChange {
     Remove(String),
 }
 
-/// What fails though all else works.
+/// One kind of operation that always fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failing {
     /// To open a segment.
@@ -77,7 +77,7 @@ pub(crate) struct World {
     /// One operation in so many fails; 0 is none.
     pub(crate) fault_in: u64,
     pub(crate) failing: Option<Failing>,
-    /// What would have failed since, if it didn't only every second time.
+    /// Operations that were due to fail; every second one does.
     failures: u64,
     /// Bytes that files may have together.
     pub(crate) room: Option<usize>,
@@ -97,13 +97,13 @@ impl Disk {
         self.0.lock().unwrap()
     }
 
-    /// What a process finds that starts again: the system still has everything in its memory.
+    /// Restarts the process: the page cache keeps everything.
     pub(crate) fn kill(&self) {
         let mut world = self.world();
         (world.crashed, world.crash_in) = (false, None);
     }
 
-    /// What a machine finds that starts again.
+    /// Restarts the machine: only synced content is certain.
     pub(crate) fn restart(&self) {
         let mut world = self.world();
         let world = &mut *world;

@@ -23,7 +23,7 @@ fn cost(body: &Body) -> usize {
 /// Converts the final part of a reply to what the caller gets: the whole reply, or an error. `has_parts`: parts came
 /// before, perhaps of another attempt.
 #[inline]
-fn take_for_whole(delivery: &mut Delivery, streams: bool, has_parts: bool) {
+fn conclude(delivery: &mut Delivery, streams: bool, has_parts: bool) {
     if delivery.part.is_some() {
         return;
     }
@@ -161,7 +161,7 @@ impl Inbox {
                 self.parts_dropped += 1;
                 return;
             }
-            take_for_whole(&mut delivery, false, false);
+            conclude(&mut delivery, false, false);
             let bytes = cost(&delivery.body);
             self.bytes += bytes;
             self.completed_bytes += bytes;
@@ -174,7 +174,7 @@ impl Inbox {
             self.parts_dropped += 1;
             return;
         }
-        take_for_whole(&mut delivery, call.streams, call.has_parts);
+        conclude(&mut delivery, call.streams, call.has_parts);
         call.has_parts |= delivery.part.is_some();
         self.bytes += cost(&delivery.body);
         self.wakers.extend(call.waker.take());
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     /// Status that a caller gets for an outcome after this many parts.
-    fn told(streams: bool, parts: u32, status: Status) -> Status {
+    fn final_status(streams: bool, parts: u32, status: Status) -> Status {
         let mut inbox = Inbox::new();
         let owner = inbox.add_call(streams);
         let delivery = |part, status| Delivery { number: 1, owner, status, part, body: Body::from("some") };
@@ -213,7 +213,7 @@ mod tests {
             (false, 2, Status::OK, Status::OK),
             (false, 2, Status::IN_PARTS, Status::PARTS_LOST),
         ] {
-            assert_eq!(told(streams, parts, status), expected, "{streams} {parts} {status}");
+            assert_eq!(final_status(streams, parts, status), expected, "{streams} {parts} {status}");
         }
     }
 }

@@ -29,7 +29,7 @@ pub(super) struct Entry {
     pub deadline: Option<Duration>,
     /// Index of the service's name.
     pub service: u32,
-    /// Who gets the outcome.
+    /// Owner of the outcome.
     pub owner: u32,
     /// Next part number, unless parts start over. 0 if none came on this connection.
     pub next_part: u32,

@@ -82,7 +82,7 @@ pub(super) struct State {
     stays: bool,
 }
 
-/// What callers wait for.
+/// Notifications for callers.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
     pub arrived: Notify,

@@ -12,13 +12,13 @@ pub(crate) struct DialectGuess {
 
 impl DialectGuess {
     /// The configured dialect, or MDP/0.1, which is the most common.
-    pub fn first(told: Dialect) -> DialectGuess {
-        let dialect = match told {
+    pub fn first(configured: Dialect) -> DialectGuess {
+        let dialect = match configured {
             Dialect::Auto | Dialect::Mdp01 => majordomo::Dialect::Mdp01,
             Dialect::Mdp02 => majordomo::Dialect::Mdp02,
             Dialect::Majortomo => majordomo::Dialect::Majortomo,
         };
-        DialectGuess { dialect, is_sure: told != Dialect::Auto }
+        DialectGuess { dialect, is_sure: configured != Dialect::Auto }
     }
 
     pub fn dialect(self) -> majordomo::Dialect {

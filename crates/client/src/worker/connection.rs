@@ -393,7 +393,7 @@ mod tests {
                 assert!(link.reply(token, Status::OK, Some(number), &part()));
             }
             assert!(link.is_full(), "{dialect:?}");
-            // What is handed over makes room: READY, and a part.
+            // Sent messages make room: READY, and a part.
             for _ in 0..2 {
                 link.session.pump_stock().unwrap();
             }

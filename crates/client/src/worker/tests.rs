@@ -17,7 +17,7 @@ const CREDIT: u32 = 5;
 enum Step {
     /// So many messages reach the worker.
     Receive(usize),
-    /// It ends one of what it holds, with so many parts before.
+    /// Finishes a held request, after this many parts.
     Reply {
         which: usize,
         parts: u32,

@@ -50,7 +50,7 @@ fn a_worker_without_a_place_for_large_bodies_leaves_them_to_others() {
         while served().await < 2 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        // It rests a second, and is asked again.
+        // The client waits a second, and asks again.
         let (before, start) = (without.status().counters.requests, Instant::now());
         while without.status().counters.requests == before {
             assert!(start.elapsed() < PATIENCE, "it was never asked");
@@ -79,7 +79,7 @@ fn drop_cached(folder: &std::path::Path) -> bool {
 }
 
 #[test]
-fn a_numbered_client_is_given_stored_replies_of_any_kind_or_told_why_not() {
+fn stored_replies_of_any_kind_reach_a_numbered_client() {
     on_one(async {
         // Where files are on a disk, what is in memory of them can be dropped.
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

@@ -1,4 +1,4 @@
-//! What clients, workers and brokers are told when they are made: what can't work, what is as small or as large as can be, and a name.
+//! Options of clients, workers and brokers: impossible values, limits, and client ids.
 
 use super::*;
 use std::str::FromStr;
@@ -138,7 +138,7 @@ fn a_worker_tells_why_it_has_no_connection() {
 }
 
 #[test]
-fn a_name_that_is_given_again_stands_for_what_was_asked_under_it() {
+fn a_reused_client_id_gets_the_earlier_outcomes() {
     on_one(async {
         let broker = Running::start(|_| ());
         let worker = echo(&[&broker.endpoint], 2);
@@ -159,7 +159,7 @@ fn a_name_that_is_given_again_stands_for_what_was_asked_under_it() {
         let second = Client::connect_as(name, here, ClientOptions::default()).unwrap();
         assert_eq!(second.call("echo", "something else").await.unwrap().body, Body::from("former"));
         second.close().await;
-        // What was received is over, as long as anything else of that name is there.
+        // Received outcomes are forgotten as long as anything else of that client is there.
         let third = Client::connect_as(name, here, ClientOptions::default()).unwrap();
         let short = CallOptions { ttl: Some(Duration::from_millis(200)), ..CallOptions::default() };
         let error = third.call_with("echo", "ignored", short).await.unwrap_err();

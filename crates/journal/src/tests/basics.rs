@@ -1,4 +1,4 @@
-//! What an owner does, on a real directory.
+//! Normal use, on a real directory.
 
 use super::*;
 use crate::SpooledBody;
@@ -175,7 +175,7 @@ fn a_body_in_a_file_is_kept_until_it_is_not_needed() {
         journal.append(&finished).unwrap();
         journal.close().unwrap();
         assert_eq!(bodies(), 1, "the request's is gone");
-        // Whoever holds it can still read it.
+        // Owners of the body can still read it.
         assert_eq!(read(&recovered.requests[0].body), vec![b'r'; 300_000]);
 
         std::fs::write(dir.path().join("bodies/00000000000000ff.request"), "left over").unwrap();
@@ -206,7 +206,7 @@ fn segments_are_removed_and_reused() {
         }
     }
     wait_for(&journal, last);
-    // What a second thread does next isn't waited for.
+    // Compaction by the thread isn't waited for.
     std::thread::sleep(Duration::from_millis(50));
     assert!(journal.figures().segments <= 2, "{:?}", journal.figures());
     journal.close().unwrap();

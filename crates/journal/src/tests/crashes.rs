@@ -15,7 +15,7 @@ fn live(seed: u64, faults: bool, crashes: u64) {
     let disk = Disk::new(seed ^ 0x5555);
     // With faults some disks are full at times, and some owners want requests given up then.
     let options = JournalOptions { segment_bytes: 4096, pending_bytes: 1 << 20, gives_up: faults && random.chance(2) };
-    // What may be there: one model for each beginning that could have become durable.
+    // Acceptable states: a model for each prefix that may have become durable.
     let mut possible = vec![Model::new()];
     let mut next_id = 1;
     for crash in 0..crashes {

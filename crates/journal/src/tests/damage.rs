@@ -115,7 +115,7 @@ proptest! {
             match reopened(&files) {
                 Ok((recovered, _)) => {
                     let found = model_of(&recovered);
-                    // What the block held is lost, with what was moved into it; it may have held nothing else.
+                    // The records of the block are lost, with those that compaction moved into it.
                     let before = &written.states[written.states.len().saturating_sub(2)];
                     let known = |id, request| [before, whole].iter().any(|state| state.get(id) == Some(request));
                     let shorter = || found.iter().all(|(id, request)| known(id, request));

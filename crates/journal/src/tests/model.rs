@@ -1,4 +1,4 @@
-//! What a journal should hold, kept the simple way.
+//! A simple model of a journal.
 
 use super::*;
 use crate::faulty_disk::Random;
@@ -92,7 +92,7 @@ fn bytes_of(body: &Body) -> Vec<u8> {
     }
 }
 
-/// What came back. All that isn't in the model is checked here.
+/// Compares recovered requests with the model.
 pub(super) fn model_of(recovered: &Recovered) -> Model {
     let entry = |request: &RecoveredRequest| {
         let id = request.id;

@@ -1,4 +1,4 @@
-//! What becomes of a journal whose directory is moved, removed or replaced while it is open.
+//! A journal whose directory is moved, removed or replaced while it is open.
 
 use super::*;
 

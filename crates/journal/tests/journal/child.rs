@@ -49,7 +49,7 @@ impl Child {
         let (sender, lines) = channel();
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
-                // What the test's harness says isn't ours.
+                // Skips the output of the test harness.
                 if let Some(said) = line.split("> ").nth(1) {
                     let _ = sender.send(said.to_owned());
                 }
@@ -104,7 +104,7 @@ impl Drop for Child {
     }
 }
 
-/// What is done as operation number `index` with ids from `first` on.
+/// Operation number `index`, with ids from `first` on.
 enum Operation {
     Accept(u64),
     Finish(u64),
@@ -131,7 +131,7 @@ pub fn entries_before(first: u64, end: u64) -> u64 {
     (0..end).filter(|index| operation(first, *index).is_some()).count() as u64
 }
 
-/// What a journal holds that held `before`, after all operations before `end`.
+/// State of a journal that held `before`, after all operations before `end`.
 pub fn state_after(before: &State, first: u64, end: u64) -> State {
     let mut state = before.clone();
     for index in 0..end {

@@ -26,7 +26,7 @@ fn a_description_does_not_repeat_the_status() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever is said is heard, in order, however it was divided into messages.
+    /// Records round-trip in order, however they are divided into messages.
     #[test]
     fn requests_round_trip(
         requests in prop::collection::vec((1u64.., any::<u32>(), any::<bool>(), "[a-z.]{1,30}", body()), 1..20),

@@ -1,5 +1,4 @@
-//! What the fuzz targets of `fuzz/` do with their bytes. `tests/corpus.rs` does the same with those that are kept, so that the
-//! two can't drift apart.
+//! The bodies of the fuzz targets in `fuzz/`. `tests/corpus.rs` runs them on the kept inputs, so that the two can't drift apart.
 
 use bytes::Bytes;
 use towpath_requests::majordomo::{self, FromPeer, WorkerCommand};
@@ -23,7 +22,7 @@ pub fn requests_majordomo(mut data: &[u8]) {
     match majordomo::decode(&frames) {
         Ok(FromPeer::Request { dialect, envelope, service, body }) => {
             assert!(!service.is_empty() && !body.is_empty());
-            // What goes back begins with what came.
+            // The reply begins with the envelope.
             let head = majordomo::reply_head(dialect, envelope.as_ref(), &service, false);
             let before = envelope.map_or(0, |envelope| envelope.len() + 1);
             assert_eq!(head[..before], frames[..before]);
