@@ -1,5 +1,5 @@
-//! Every limit of the file protocol, by name. What comes from the wire is held against one of these before anything is
-//! allocated or opened. In brackets is the section of `docs/protocol/files.md` that has it.
+//! Limits of the file protocol. Everything from the wire is checked against one of them before anything is allocated or opened. In brackets is
+//! the section of `docs/protocol/files.md` that has it.
 
 pub use crate::digest::{LEAF_BYTES_MIN, LEAVES_MAX};
 pub use crate::path::{NAME_BYTES_MAX, PATH_BYTES_MAX};

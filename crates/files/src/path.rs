@@ -20,7 +20,7 @@ pub enum PathError {
     /// A name longer than [`NAME_BYTES_MAX`].
     #[error("name longer than {NAME_BYTES_MAX} bytes")]
     NameTooLong,
-    /// It begins with `/`.
+    /// The path begins with `/`.
     #[error("absolute path")]
     Absolute,
     /// Two `/` in a row, or one at the end.
@@ -29,7 +29,7 @@ pub enum PathError {
     /// A name is `.` or `..`.
     #[error("`.` or `..` in path")]
     Dots,
-    /// It contains a NUL byte.
+    /// The path contains a NUL byte.
     #[error("NUL in path")]
     Nul,
     /// A name contains `/` (only where one name alone is expected).
@@ -42,8 +42,7 @@ pub enum PathError {
 /// The root itself is the empty path. The bytes need not be UTF-8; [`Display`](fmt::Display) escapes what isn't, and control
 /// characters, so that a path from a peer can be put into a log or onto a terminal.
 ///
-/// A valid path is safe to *name* something below a root; that it does not lead out through a symbolic link is for
-/// [`Root`](crate::root::Root) to see to.
+/// A valid path is safe to *name* something below a root; [`Root`](crate::root::Root) sees to it that no symbolic link leads outside.
 #[derive(Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RelPath(Box<[u8]>);
 
@@ -71,7 +70,7 @@ impl RelPath {
         Ok(RelPath(bytes.into_boxed_slice()))
     }
 
-    /// Whether this is the root itself.
+    /// Returns whether this is the root itself.
     pub fn is_root(&self) -> bool {
         self.0.is_empty()
     }
@@ -81,7 +80,7 @@ impl RelPath {
         &self.0
     }
 
-    /// The same for the standard library's interfaces.
+    /// The path for the standard library's interfaces.
     pub fn as_os_str(&self) -> &OsStr {
         OsStr::from_bytes(&self.0)
     }
@@ -101,14 +100,14 @@ impl RelPath {
         Ok(RelPath(bytes.into_boxed_slice()))
     }
 
-    /// The directory that this is in, and its name there. None for the root.
+    /// Parent directory and last name. None for the root.
     pub fn split(&self) -> Option<(RelPath, &[u8])> {
         let name = self.name()?;
         let parent = self.0.len().saturating_sub(name.len() + 1);
         Some((RelPath(self.0.get(..parent)?.into()), name))
     }
 
-    /// The directory that this is in. None for the root.
+    /// Parent directory. None for the root.
     pub fn parent(&self) -> Option<RelPath> {
         self.split().map(|(parent, _)| parent)
     }
@@ -123,7 +122,7 @@ impl RelPath {
         self.0.split(|&byte| byte == b'/').filter(|name| !name.is_empty())
     }
 
-    /// What remains of this path below `base`: the root if they are the same, None if this isn't below it.
+    /// The rest of this path below `base`: the root if they are the same, None if this isn't below it.
     pub fn below(&self, base: &RelPath) -> Option<RelPath> {
         if base.is_root() {
             return Some(self.clone());
@@ -149,7 +148,7 @@ pub fn check_name(name: &[u8]) -> Result<(), PathError> {
     }
 }
 
-/// Bytes from a peer made fit for a log or a terminal: control characters, backslashes and what isn't UTF-8 are escaped.
+/// Displays bytes from a peer safely in a log or on a terminal: control characters, backslashes and invalid UTF-8 are escaped.
 #[derive(Copy, Clone)]
 pub struct Escaped<'a>(pub &'a [u8]);
 

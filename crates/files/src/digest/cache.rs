@@ -1,4 +1,4 @@
-//! Digests remembered, so that a file is hashed once and not for every client.
+//! Cache of digests: a file is hashed once, not for every client.
 
 use super::small::SmallDigests;
 use super::store::Store;
@@ -10,14 +10,13 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A digest isn't remembered if the file was changed less than this before hashing began.
+/// Age of a file's last change from which on its digest is cached, in seconds before hashing began.
 ///
-/// A file system's clock ticks: 4 to 10 ms apart on most, 2 s at worst. Within one tick, a second change leaves no trace in size and
-/// times if the size stays the same. What was hashed in the tick of its last change may therefore be different now, though
-/// everything that it would be recognized by is the same.
+/// File systems' clocks tick every 4 to 10 ms, some every 2 s. A second change within a tick leaves size and times as they are, so a file
+/// hashed within the tick of its last change may have other content under the same key.
 pub const SETTLED_AFTER_SECONDS: i64 = 2;
 
-/// What a digest is remembered by. If one of these differs, the content may.
+/// Key of a cached digest. If a field differs, the content may too.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileKey {
     pub(super) device: u64,
@@ -42,22 +41,22 @@ impl From<&FileStat> for FileKey {
 /// The digest of a file and the leaves that it merges from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Digested {
-    /// Of the whole file.
+    /// Digest of the whole file.
     pub digest: Digest,
-    /// How the file is divided.
+    /// Division into leaves.
     pub leaf_size: LeafSize,
     /// At least one; a file of one leaf has the digest itself here.
     pub leaves: Box<[Leaf]>,
 }
 
-/// Remembers digests in memory, as many as fit; those not used for longest are forgotten first.
+/// Cache of digests within a memory budget; the least recently used are dropped first.
 #[derive(Debug)]
 pub struct DigestCache {
     bytes_max: usize,
     state: Mutex<State>,
-    /// Not among the state: who looks something up doesn't wait for the disk. Locked before the state, where both are.
+    /// Has a lock of its own, so that lookups don't wait for the disk. Locked before the state.
     store: Mutex<Option<Store>>,
-    /// Apart from the others, which are dearer to make: many small files don't push them out.
+    /// Kept apart: many small files don't evict large ones, which cost more to hash.
     small: SmallDigests,
 }
 
@@ -67,11 +66,11 @@ struct State {
     bytes: usize,
 }
 
-/// What an entry takes beside its leaves: the digest, the key, and the map's node, roughly.
+/// Approximate memory of an entry beside its leaves, in bytes: digest, key and the map's node.
 const ENTRY_BYTES: usize = 256;
 
 impl DigestCache {
-    /// Takes up to about this much memory.
+    /// An empty cache of about this much memory.
     pub fn new(bytes_max: usize) -> DigestCache {
         DigestCache {
             bytes_max,
@@ -81,10 +80,10 @@ impl DigestCache {
         }
     }
 
-    /// The same, remembered over restarts in a file, which is made if it isn't there. Blocks.
+    /// A cache that persists in a file, which is made if it doesn't exist. Blocks.
     ///
-    /// An error if it can't be read or written, is something else, or is in use by another process. The file grows to about twice the
-    /// memory, then it is written anew.
+    /// Fails if the file can't be read or written, is something else, or is in use by another process. The file grows to about twice the
+    /// memory, then it is rewritten.
     pub fn with_file(bytes_max: usize, path: &Path) -> io::Result<DigestCache> {
         let mut state = State::new();
         let store = Store::open(path, |key, digested| state.insert(key, Arc::new(digested), bytes_max))?;
@@ -92,14 +91,13 @@ impl DigestCache {
         Ok(DigestCache { bytes_max, state, store, small })
     }
 
-    /// The digest of a file that is (still) this.
+    /// Digest of an unchanged file.
     pub fn lookup(&self, stat: &FileStat) -> Option<Arc<Digested>> {
         self.lock().entries.get(&FileKey::from(stat)).cloned()
     }
 
-    /// Remembers the digest of a file that was this both before and after it was hashed, unless it had changed too shortly
-    /// before `hashing_began` (see [`SETTLED_AFTER_SECONDS`]) or is larger than the cache. Tells whether it did. Blocks where there is
-    /// a file.
+    /// Inserts the digest of a file that was the same before and after hashing, unless it had changed too shortly before `hashing_began` (see
+    /// [`SETTLED_AFTER_SECONDS`]) or is larger than the cache. Returns whether it was inserted. Blocks if the cache persists.
     pub fn remember(&self, stat: &FileStat, value: Arc<Digested>, hashing_began: Timestamp) -> bool {
         if !may_be_remembered(stat, hashing_began) || entry_bytes(&value) > self.bytes_max {
             return false;
@@ -110,17 +108,17 @@ impl DigestCache {
         true
     }
 
-    /// The digest of a small file, of one leaf, that is (still) this.
+    /// Digest of an unchanged small file, of one leaf.
     pub fn lookup_small(&self, stat: &FileStat) -> Option<Digest> {
         self.small.lookup(stat)
     }
 
-    /// Remembers the digest of a small file as [`DigestCache::remember`] does, but in memory only.
+    /// Inserts the digest of a small file as [`DigestCache::remember`] does, in memory only.
     pub fn remember_small(&self, stat: &FileStat, digest: Digest, hashing_began: Timestamp) {
         self.small.remember(stat, digest, hashing_began);
     }
 
-    /// Writes to the file, if there is one. If that fails, it is given up: remembering is a help, not a duty.
+    /// Appends to the file, if there is one. After an error the cache goes on in memory.
     fn save(&self, key: &FileKey, value: &Digested) {
         let mut guard = self.store.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(store) = &mut *guard else { return };
@@ -132,7 +130,7 @@ impl DigestCache {
             store.clear().and_then(|()| kept.iter().try_for_each(|(key, value)| store.append(key, value)))
         };
         if let Err(error) = saved {
-            tracing::warn!(%error, "digests are not remembered over restarts any more");
+            tracing::warn!(%error, "cannot write the file of digests: from now on they are kept in memory only");
             *guard = None;
         }
     }
@@ -159,7 +157,7 @@ impl State {
         }
     }
 
-    /// All that is remembered; what was not used for longest comes first.
+    /// All entries, the least recently used first.
     fn all(&self) -> Vec<(FileKey, Arc<Digested>)> {
         self.entries.iter().rev().map(|(key, value)| (*key, Arc::clone(value))).collect()
     }
@@ -169,14 +167,13 @@ fn entry_bytes(value: &Digested) -> usize {
     ENTRY_BYTES + size_of_val(&*value.leaves)
 }
 
-/// Whether the digest of a file that was this both before and after it was hashed can be taken for its digest from now on: see
-/// [`SETTLED_AFTER_SECONDS`].
+/// Whether the digest of a file that was the same before and after hashing stays valid: see [`SETTLED_AFTER_SECONDS`].
 pub(super) fn may_be_remembered(stat: &FileStat, hashing_began: Timestamp) -> bool {
     let settled = stat.changed.seconds.saturating_add(SETTLED_AFTER_SECONDS);
     (hashing_began.seconds, hashing_began.nanoseconds) >= (settled, stat.changed.nanoseconds)
 }
 
-/// The time now, as files have it.
+/// The current time, in the form of file times.
 pub fn wall_clock() -> Timestamp {
     // A clock before 1970 makes everything look as if it had just changed: nothing is remembered, nothing is wrong.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -228,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_just_before_is_not_remembered() {
+    fn files_changed_just_before_hashing_are_not_cached() {
         let cache = DigestCache::new(1 << 20);
         let changed = stat(1).changed;
         let soon = Timestamp { seconds: changed.seconds + SETTLED_AFTER_SECONDS, nanoseconds: changed.nanoseconds - 1 };
@@ -239,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_and_the_least_used_go_first() {
+    fn memory_is_bounded_and_the_least_recently_used_are_dropped() {
         let each = entry_bytes(&digested(0, 100));
         let cache = DigestCache::new(each * 3);
         for inode in 1..=3 {
@@ -256,7 +253,7 @@ mod tests {
         assert!(!cache.remember(&stat(5), digested(0, 1000), LATER));
     }
     #[test]
-    fn a_file_remembers_over_restarts_and_whatever_is_cut_off_it() {
+    fn a_persistent_cache_survives_restarts_and_truncation() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("digests");
         let value = |byte| {

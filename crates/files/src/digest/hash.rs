@@ -9,17 +9,17 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use towpath_buffers::PageBuffer;
 
-/// Bytes read at a time: several of BLAKE3's widest strides, and well within the processor's cache.
+/// Bytes per read: several of BLAKE3's widest strides, well within the processor's cache.
 const READ_BYTES: usize = 256 << 10;
 
 /// Why a file has no digest.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HashError {
-    /// It isn't what it was, or changed while it was read.
+    /// The file changed before or while it was read.
     #[error("the file changed while it was hashed")]
     Changed,
-    /// Nobody waits for it any more.
+    /// The caller cancelled it.
     #[error("hashing was given up")]
     GivenUp,
     /// Reading failed.
@@ -27,7 +27,7 @@ pub enum HashError {
     Io(#[from] std::io::Error),
 }
 
-/// The hashing of one version of a file: it can stop anywhere and go on later, also with another descriptor of the same version.
+/// Resumable hashing of one version of a file, also through another descriptor of that version.
 #[derive(Debug)]
 pub struct FileHasher {
     stat: FileStat,
@@ -37,40 +37,39 @@ pub struct FileHasher {
 }
 
 impl FileHasher {
-    /// To hash the file that is `stat`, beginning now.
+    /// A hasher of the file with this metadata, beginning now.
     pub fn new(stat: &FileStat) -> FileHasher {
         let tree = TreeHasher::new(LeafSize::for_file(stat.size));
         FileHasher { stat: *stat, began: wall_clock(), tree, at: 0 }
     }
 
-    /// Which version of which file this is about.
+    /// The version of the file.
     pub fn key(&self) -> FileKey {
         FileKey::from(&self.stat)
     }
 
-    /// When hashing began.
+    /// Time at which hashing began.
     pub fn began(&self) -> Timestamp {
         self.began
     }
 
-    /// Bytes that have been hashed.
+    /// Bytes hashed so far.
     pub fn hashed_bytes(&self) -> u64 {
         self.at
     }
 
-    /// Bytes of memory that the leaves so far take.
+    /// Memory of the leaves so far, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.tree.leaves_so_far() * size_of::<Leaf>()
     }
 
-    /// Whether a file of the same key certainly has the bytes that were hashed, however much later: see
-    /// [`super::SETTLED_AFTER_SECONDS`].
+    /// Whether the same key will always mean the same content: see [`super::SETTLED_AFTER_SECONDS`].
     pub fn is_of_settled_file(&self) -> bool {
         may_be_remembered(&self.stat, self.began)
     }
 
-    /// Hashes on, this many bytes or a little more; whether all are hashed. Blocks. `given_up` is asked now and then; what
-    /// was given up can go on.
+    /// Hashes this many more bytes, or a little more; returns whether the end is reached. `given_up` is polled; a cancelled hash can be resumed.
+    /// Blocks.
     pub fn advance(&mut self, file: &File, bytes: u64, given_up: impl Fn() -> bool) -> Result<bool, HashError> {
         let stat = &self.stat;
         let end = stat.size.min(self.at.saturating_add(bytes));
@@ -100,7 +99,7 @@ impl FileHasher {
         Ok(self.at >= stat.size)
     }
 
-    /// The digest and leaves, once all is hashed, of a file that is the same before and after.
+    /// Digest and leaves, once all is hashed. Fails if the file has changed.
     pub fn finish(self, file: &File) -> Result<Digested, HashError> {
         let now = FileStat::try_from(file).map_err(|error| match error {
             RootError::Io(error) => HashError::Io(error),
@@ -115,7 +114,7 @@ impl FileHasher {
     }
 }
 
-/// Bytes of the hole that begins here; 0 where there is none, or the file system doesn't tell.
+/// Length of the hole that begins here; 0 if there is none, or if the file system doesn't tell.
 fn hole_at(file: &File, at: u64, size: u64) -> u64 {
     match seek(file, SeekFrom::Data(at)) {
         Ok(data) => data.min(size).saturating_sub(at),

@@ -15,7 +15,7 @@ pub const LEAVES_MAX: u64 = 1 << 20;
 /// The value of one leaf: of a file with several, its chaining value; of a file with one, its digest.
 pub type Leaf = [u8; DIGEST_BYTES];
 
-/// Misuse of leaves, or leaves from a peer that cannot be right.
+/// Misuse of leaves, or impossible leaves from a peer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeafError {
@@ -36,7 +36,7 @@ pub enum LeafError {
     Empty,
 }
 
-/// How a file is divided into leaves.
+/// Division of a file into leaves.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct LeafSize {
     leaf_bytes: u64,
@@ -44,7 +44,7 @@ pub struct LeafSize {
 }
 
 impl LeafSize {
-    /// As the specification divides a file of this size: 1 MiB, doubled until there are no more than [`LEAVES_MAX`].
+    /// The specified division of a file of this size: leaves of 1 MiB, doubled until there are no more than [`LEAVES_MAX`].
     pub fn for_file(file_bytes: u64) -> LeafSize {
         let mut leaf_bytes = LEAF_BYTES_MIN;
         while file_bytes.div_ceil(leaf_bytes) > LEAVES_MAX {
@@ -53,7 +53,7 @@ impl LeafSize {
         LeafSize { leaf_bytes, file_bytes }
     }
 
-    /// As a peer says that it divided it: refused if not a power of two, or if there would be too many leaves.
+    /// A division announced by a peer. Fails if it is not a power of two, or if there would be too many leaves.
     pub fn announced(leaf_bytes: u64, file_bytes: u64) -> Result<LeafSize, LeafError> {
         let smallest = blake3::CHUNK_LEN as u64;
         if !leaf_bytes.is_power_of_two() || leaf_bytes < smallest || file_bytes.div_ceil(leaf_bytes) > LEAVES_MAX {
@@ -72,12 +72,12 @@ impl LeafSize {
         self.file_bytes
     }
 
-    /// How many leaves the file has: at least one, that of an empty file.
+    /// Number of leaves; an empty file has one.
     pub fn count(self) -> u64 {
         self.file_bytes.div_ceil(self.leaf_bytes).max(1)
     }
 
-    /// Where a leaf begins in the file, and how many bytes it has.
+    /// Offset and length of a leaf.
     pub fn range(self, index: u64) -> Result<(u64, u64), LeafError> {
         if index >= self.count() {
             return Err(LeafError::NoSuchLeaf);
@@ -101,7 +101,7 @@ pub struct LeafHasher {
 }
 
 impl LeafHasher {
-    /// For the leaf of this index in a file divided like this.
+    /// A hasher of the leaf of this index in a file divided like this.
     pub fn new(leaves: LeafSize, index: u64) -> Result<LeafHasher, LeafError> {
         let (offset, remaining) = leaves.range(index)?;
         let mut leaf = LeafHasher::first(leaves);
@@ -110,7 +110,7 @@ impl LeafHasher {
         Ok(leaf)
     }
 
-    /// For the leaf that every file has.
+    /// A hasher of the first leaf.
     fn first(leaves: LeafSize) -> LeafHasher {
         LeafHasher {
             hasher: blake3::Hasher::new(),
@@ -124,7 +124,7 @@ impl LeafHasher {
         self.remaining
     }
 
-    /// Takes the next bytes of the leaf.
+    /// Appends the next bytes of the leaf.
     pub fn update(&mut self, bytes: &[u8]) -> Result<(), LeafError> {
         self.remaining = self.remaining.checked_sub(bytes.len() as u64).ok_or(LeafError::TooLong)?;
         self.hasher.update(bytes);
@@ -150,12 +150,12 @@ pub struct TreeHasher {
 }
 
 impl TreeHasher {
-    /// For a file divided like this.
+    /// A hasher of a file divided like this.
     pub fn new(leaves: LeafSize) -> TreeHasher {
         TreeHasher { leaves, done: Vec::new(), current: LeafHasher::first(leaves) }
     }
 
-    /// Takes the next bytes of the file.
+    /// Appends the next bytes of the file.
     pub fn update(&mut self, mut bytes: &[u8]) -> Result<(), LeafError> {
         while !bytes.is_empty() {
             if self.current.remaining() == 0 {
@@ -176,7 +176,7 @@ impl TreeHasher {
         self.done.len()
     }
 
-    /// The digest and the leaves, once all of the file was given.
+    /// Digest and leaves, once the whole file was appended.
     pub fn finish(mut self) -> Result<(Digest, Vec<Leaf>), LeafError> {
         self.done.push(self.current.finish()?);
         if self.done.len() as u64 != self.leaves.count() {
@@ -186,7 +186,7 @@ impl TreeHasher {
     }
 }
 
-/// The digest that the leaves of a file merge to: pairwise, the left side as large a power of two as there is.
+/// Merges leaves to the digest: pairwise, the left side as large a power of two as possible.
 pub fn merge_leaves(leaves: &[Leaf]) -> Result<Digest, LeafError> {
     match leaves {
         [] => Err(LeafError::Empty),

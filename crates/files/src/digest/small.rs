@@ -1,16 +1,15 @@
-//! Digests of small files remembered: a tree is served to many, and hashing its files again for each takes a third of what
-//! preparing them costs.
+//! Cache of digests of small files. Hashing a tree's files again for each client would be a third of the cost of preparing them.
 
 use super::{Digest, FileKey, may_be_remembered};
 use crate::root::{FileStat, Timestamp};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Files in each half. A table of so many is just full, and both halves together take about 6 MiB.
+/// Files in each half: as many as fit a hash table without growing. Both halves take about 6 MiB.
 const HALF_FILES_MAX: usize = 28_672;
 
-/// Remembers digests of files that have one leaf only, in memory. What was used since the half before the last was filled is kept: to
-/// know more exactly what was used last would cost more than a digest.
+/// Cache of digests of files of one leaf, in memory, in two generations: entries not used while a half fills up are dropped. A stricter LRU
+/// would cost more than hashing.
 #[derive(Debug, Default)]
 pub(super) struct SmallDigests {
     halves: Mutex<Halves>,
@@ -23,7 +22,7 @@ struct Halves {
 }
 
 impl SmallDigests {
-    /// The digest of a file that is (still) this.
+    /// Digest of an unchanged file.
     pub(super) fn lookup(&self, stat: &FileStat) -> Option<Digest> {
         let key = FileKey::from(stat);
         let mut halves = self.halves.lock().unwrap_or_else(PoisonError::into_inner);
@@ -35,8 +34,8 @@ impl SmallDigests {
         Some(known)
     }
 
-    /// Remembers the digest of a file that was this both before and after it was hashed, unless it had changed too shortly before
-    /// `hashing_began` (see [`super::SETTLED_AFTER_SECONDS`]).
+    /// Inserts the digest of a file that was the same before and after hashing, unless it had changed too shortly before `hashing_began` (see
+    /// [`super::SETTLED_AFTER_SECONDS`]).
     pub(super) fn remember(&self, stat: &FileStat, digest: Digest, hashing_began: Timestamp) {
         if may_be_remembered(stat, hashing_began) {
             self.halves.lock().unwrap_or_else(PoisonError::into_inner).insert(FileKey::from(stat), digest);

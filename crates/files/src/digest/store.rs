@@ -1,13 +1,12 @@
-//! Digests remembered over restarts: a file that records are appended to.
+//! Persistent digests: an append-only file of records.
 //!
 //! ```text
 //! file    "TOWDIG1\n", records
 //! record  length of the body (4 bytes), body, the first 8 bytes of the body's BLAKE3
 //! body    device, inode, size, mtime (8 + 4), ctime (8 + 4), leaf size, leaves of 32 bytes
 //! ```
-//! Numbers are little-endian. The digest isn't stored: the leaves merge to it. Records are not synced to the disk one by one: what a
-//! crash takes is hashed again, and a record that was cut off is noticed by its length or checksum and dropped, with all
-//! behind it. Of two records for one file the later one counts.
+//! Numbers are little-endian. The digest isn't stored: the leaves merge to it. Records are not synced: a file whose record is lost in a crash is
+//! hashed again, and a torn record is detected by its length or checksum and dropped with all behind it. The last record of a file counts.
 
 use super::cache::{Digested, FileKey};
 use super::{Leaf, LeafSize, merge_leaves};
@@ -21,10 +20,10 @@ use std::path::Path;
 const MAGIC: &[u8; 8] = b"TOWDIG1\n";
 const FIXED_BYTES: usize = 8 * 3 + 12 * 2 + 8;
 const CHECKSUM_BYTES: usize = 8;
-/// A file of the most leaves that there can be.
+/// Body of a file with [`LEAVES_MAX`](super::LEAVES_MAX) leaves.
 const BODY_BYTES_MAX: usize = FIXED_BYTES + (super::LEAVES_MAX as usize) * size_of::<Leaf>();
 
-/// The file, open and locked: one process at a time has it.
+/// The file, open and locked against other processes.
 #[derive(Debug)]
 pub(super) struct Store {
     file: File,
@@ -32,8 +31,7 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Opens or makes the file, and gives each record to `each`, oldest first. An error if another process has it, or if it is
-    /// something else.
+    /// Opens or makes the file, and calls `each` for each record, oldest first. Fails if another process has it, or if it is something else.
     pub(super) fn open(path: &Path, mut each: impl FnMut(FileKey, Digested)) -> io::Result<Store> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = File::from(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?);
@@ -66,7 +64,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Bytes in the file.
+    /// Size of the file in bytes.
     pub(super) fn length(&self) -> u64 {
         self.length
     }
@@ -119,7 +117,7 @@ fn encode(key: &FileKey, digested: &Digested) -> Vec<u8> {
     [&length.to_le_bytes()[..], &body, &checksum].concat()
 }
 
-/// The next record and its bytes in all; None at the end, or where the file isn't as it was written.
+/// Reads the next record and its size; None at the end or at a damaged record.
 fn read_record(reader: &mut impl Read) -> io::Result<Option<(FileKey, Digested, u64)>> {
     let mut length = [0; 4];
     if !read_whole(reader, &mut length)? {

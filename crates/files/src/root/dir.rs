@@ -12,8 +12,7 @@ use std::fs::File;
 
 /// An open directory below a [`Root`](super::Root).
 ///
-/// Names are single names, checked here. Since it is a descriptor, what is done with it stays in that directory, even when
-/// the directory itself is renamed or a link takes its place meanwhile.
+/// Names are single names, checked here. Operations stay in this directory even if it is renamed or replaced by a link meanwhile.
 #[derive(Debug)]
 pub struct Dir(OwnedFd);
 
@@ -29,18 +28,18 @@ impl Dir {
         Dir(descriptor)
     }
 
-    /// What this directory itself is.
+    /// Metadata of this directory.
     pub fn own_stat(&self) -> Result<FileStat, RootError> {
         Ok(fstat(&self.0)?.into())
     }
 
-    /// What an entry is, a link not followed.
+    /// Metadata of an entry; links are not followed.
     pub fn stat(&self, name: &[u8]) -> Result<FileStat, RootError> {
         check_name(name)?;
         Ok(statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?.into())
     }
 
-    /// Like [`Dir::stat`], with None for what isn't there.
+    /// Metadata of an entry as by [`Dir::stat`]; None if there is none.
     pub fn existing(&self, name: &[u8]) -> Result<Option<FileStat>, RootError> {
         match self.stat(name) {
             Ok(stat) => Ok(Some(stat)),
@@ -49,7 +48,7 @@ impl Dir {
         }
     }
 
-    /// The names in it, without `.` and `..`, sorted by bytes. An error if there are more than `entries_max`.
+    /// Names in it without `.` and `..`, sorted by bytes. Fails if there are more than `entries_max`.
     pub fn entries(&self, entries_max: usize) -> Result<Vec<DirEntry>, RootError> {
         let mut entries = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.0)? {
@@ -79,7 +78,7 @@ impl Dir {
         }
     }
 
-    /// Makes a directory in it unless it is there, and opens it.
+    /// Opens a directory in it, which is made if need be.
     pub(super) fn create_dir_below(&self, name: &[u8], mode: u32) -> Result<Dir, RootError> {
         match self.open_dir(name) {
             Err(RootError::NotFound) => {}
@@ -105,16 +104,15 @@ impl Dir {
         regular(openat(&self.0, name, flags, Mode::empty())?)
     }
 
-    /// Makes a file that wasn't there, and opens it for reading and writing. [`RootError::Exists`] if anything of the name
-    /// is there, a dangling link too.
+    /// Makes a file and opens it for reading and writing. Fails with [`RootError::Exists`] if the name is taken, also by a dangling link.
     pub fn create_file(&self, name: &[u8], mode: u32) -> Result<File, RootError> {
         check_name(name)?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(openat(&self.0, name, flags, Mode::from_raw_mode(mode))?.into())
     }
 
-    /// Makes a file that has no name yet, for [`Dir::link_unnamed`]; `None` where the file system has no such thing. What is
-    /// not linked is gone with its descriptor, also when the process is killed.
+    /// Makes a file without a name, for [`Dir::link_unnamed`]; `None` if the file system can't. It vanishes with its descriptor unless it
+    /// is linked, also when the process is killed.
     pub fn create_unnamed(&self, mode: u32) -> Result<Option<File>, RootError> {
         let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
         match openat(&self.0, c".", flags, Mode::from_raw_mode(mode)) {
@@ -124,7 +122,7 @@ impl Dir {
         }
     }
 
-    /// Gives a file of [`Dir::create_unnamed`] its name; [`RootError::Exists`] if anything has that name.
+    /// Names a file of [`Dir::create_unnamed`]. Fails with [`RootError::Exists`] if the name is taken.
     pub fn link_unnamed(&self, file: &File, name: &[u8]) -> Result<(), RootError> {
         check_name(name)?;
         match linkat(file, c"", &self.0, name, AtFlags::EMPTY_PATH) {
@@ -137,14 +135,14 @@ impl Dir {
         }
     }
 
-    /// Opens a regular file that is there for reading and writing, as it is.
+    /// Opens an existing regular file for reading and writing.
     pub fn open_writable(&self, name: &[u8]) -> Result<(File, FileStat), RootError> {
         check_name(name)?;
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         regular(openat(&self.0, name, flags, Mode::empty())?)
     }
 
-    /// Renames, also between directories. What has the new name is replaced, unless it is a directory.
+    /// Renames an entry, also between directories. A file that has the new name is replaced.
     pub fn rename(&self, name: &[u8], to_dir: &Dir, to: &[u8]) -> Result<(), RootError> {
         check_name(name)?;
         check_name(to)?;
@@ -157,7 +155,7 @@ impl Dir {
         Ok(symlinkat(target, &self.0, name)?)
     }
 
-    /// Where a link points to, as it is stored.
+    /// Target of a link, as stored.
     pub fn read_link(&self, name: &[u8]) -> Result<Vec<u8>, RootError> {
         check_name(name)?;
         Ok(readlinkat(&self.0, name, Vec::new())?.into_bytes())
@@ -180,7 +178,7 @@ impl Dir {
         Ok(fchmod(&self.0, Mode::from_raw_mode(mode))?)
     }
 
-    /// Sets the permission bits of an entry of its owner's that may not be opened, never of what a link points to.
+    /// Sets the permission bits of an entry that can't be opened, never of a link's target.
     pub fn set_entry_mode(&self, name: &[u8], mode: u32) -> Result<(), RootError> {
         check_name(name)?;
         let entry = openat(&self.0, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
@@ -196,13 +194,13 @@ impl Dir {
         Ok(futimens(&self.0, &modified_only(time))?)
     }
 
-    /// Sets the time of last modification of an entry: of a link itself, not of what it points to.
+    /// Sets the time of last modification of an entry; of a link itself.
     pub fn set_entry_modified(&self, name: &[u8], time: Timestamp) -> Result<(), RootError> {
         check_name(name)?;
         Ok(utimensat(&self.0, name, &modified_only(time), AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// An error if the system says that this process can't make files in it. If it doesn't, only making one tells.
+    /// Fails if this process certainly can't make files in it. Success promises nothing.
     pub fn check_writable(&self) -> Result<(), RootError> {
         match accessat(&self.0, c".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
             Err(errno @ (Errno::ACCESS | Errno::PERM | Errno::ROFS)) => Err(errno.into()),
@@ -210,7 +208,7 @@ impl Dir {
         }
     }
 
-    /// Bytes that this process may still write to the file system that this directory is on.
+    /// Free space of its file system for this process, in bytes.
     pub fn free_bytes(&self) -> Result<u64, RootError> {
         let file_system = rustix::fs::fstatvfs(&self.0)?;
         // A file system that doesn't count its blocks, as some in user space: a write will tell.
@@ -220,7 +218,7 @@ impl Dir {
         Ok(file_system.f_bavail.saturating_mul(file_system.f_frsize))
     }
 
-    /// Makes what was created, renamed or removed in it durable.
+    /// Makes creations, renames and removals in it durable.
     pub fn sync(&self) -> Result<(), RootError> {
         Ok(rustix::fs::fsync(&self.0)?)
     }
@@ -243,8 +241,7 @@ fn modified_only(time: Timestamp) -> Timestamps {
     }
 }
 
-/// Takes what was opened if it is a regular file. It was opened without blocking; from here on that is of no use, and some
-/// file systems would give EAGAIN when read.
+/// Checks that an open file is a regular one, and clears O_NONBLOCK, with which some file systems give EAGAIN when read.
 pub(super) fn regular(descriptor: OwnedFd) -> Result<(File, FileStat), RootError> {
     let stat = fstat(&descriptor)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {

@@ -1,13 +1,13 @@
-//! Which file systems ask nobody for what the kernel has in memory.
+//! Local file systems: opening what is in the kernel's cache doesn't block there.
 //!
-//! On a network file system, or one that a process makes (FUSE), opening a file or looking at it asks the other side, though every
-//! name is in the cache, and may wait for as long as that one pleases.
+//! On network file systems and FUSE, opening a file or its metadata asks the other side even if every name is cached, and may block for
+//! any time.
 
 use rustix::fd::AsFd;
 use rustix::fs::fstatfs;
 
-/// What statfs(2) calls the file systems that are on a disk of this machine, or in its memory. One that isn't listed is taken for
-/// another: that costs a change of threads, not a wait.
+/// statfs(2) types of file systems on a disk of this machine, or in its memory. One that isn't listed counts as remote, which costs a
+/// change of threads.
 const LOCAL: [u32; 18] = [
     0xEF53,      // ext2, ext3, ext4
     0x5846_5342, // XFS
@@ -29,7 +29,7 @@ const LOCAL: [u32; 18] = [
     0x7366_746E, // NTFS3
 ];
 
-/// Whether what is open here is on one of them. What can't be told is no.
+/// Whether an open file is on a local file system. False if unknown.
 pub(super) fn is_local(descriptor: impl AsFd) -> bool {
     // The field is signed, and as wide as the system likes; the numbers have 32 bits.
     fstatfs(descriptor).is_ok_and(|system| LOCAL.contains(&(system.f_type as u32)))

@@ -1,10 +1,10 @@
-//! A directory, or one file, that nothing done here can lead out of.
+//! A directory or one file, with operations that never leave it.
 //!
-//! A [`Root`] holds a directory descriptor and opens everything by it with openat2(2) and `RESOLVE_BENEATH`, so that neither a
-//! path nor a symbolic link that was swapped in while nobody looked leads outside. Where the kernel or a sandbox has no
-//! openat2, it walks name by name with `O_NOFOLLOW`: just as safe, but it then follows no symbolic link at all.
+//! A [`Root`] holds a directory descriptor and opens everything below it with openat2(2) and `RESOLVE_BENEATH`: neither a path nor a
+//! symbolic link leads outside, even one that is swapped in at the wrong moment. Without openat2 it walks name by name with `O_NOFOLLOW`:
+//! just as safe, but no symbolic link is followed.
 //!
-//! All calls here may block on a slow disk, but for [`Root::open_cached_file`], [`Root::mounted_below`] and [`Root::is_known_to_be_at`].
+//! All calls may block on a slow disk, except [`Root::open_cached_file`], [`Root::mounted_below`] and [`Root::is_known_to_be_at`].
 
 mod dir;
 mod local;
@@ -30,10 +30,10 @@ const READING: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOC
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RootError {
-    /// Nothing of this name, or a name on the way is no directory.
+    /// No such file, or a name on the path is no directory.
     #[error("not found")]
     NotFound,
-    /// It would lead out of the root, or through a link where none is followed.
+    /// The path leads out of the root, or through a link where none is followed.
     #[error("leads out of the root")]
     Outside,
     /// This process lacks the permission.
@@ -45,16 +45,16 @@ pub enum RootError {
     /// A regular or special file where a directory is needed.
     #[error("not a directory")]
     NotADirectory,
-    /// Something of this name is there already.
+    /// The name is taken.
     #[error("exists already")]
     Exists,
     /// Not a path or name that can be below a root.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// More than the limit that the caller gave.
+    /// More entries than the caller's limit.
     #[error("more than {0} names in a directory and those above it")]
     TooMany(usize),
-    /// Anything else that the system reported.
+    /// Any other error of the system.
     #[error("{0}")]
     Io(#[source] std::io::Error),
 }
@@ -72,7 +72,7 @@ impl From<Errno> for RootError {
     }
 }
 
-/// Whether symbolic links below a root are followed.
+/// Handling of symbolic links below a root.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Links {
     /// Followed as long as they stay below the root: for serving.
@@ -81,26 +81,26 @@ pub enum Links {
     Never,
 }
 
-/// What is served, or where to something is received. See the [module](self).
+/// A directory or file that is served, or a directory that files are received into. See the [module](self).
 #[derive(Debug)]
 pub struct Root {
     resolver: Resolver,
-    /// The device of the directory, and its number there.
+    /// Device and inode of the directory.
     device: u64,
     inode: u64,
     /// Whether its file system is a local one.
     is_local: bool,
-    /// If the kernel tells.
+    /// The mount, if the kernel tells.
     place: Option<Place>,
     only: Option<OnlyFile>,
 }
 
-/// A root that is one file: nothing else in its directory can be reached.
+/// The file of a root that is one file: nothing else in its directory can be reached.
 #[derive(Debug)]
 struct OnlyFile {
-    /// The name under which it was given, and is known to clients.
+    /// Name that clients know it by.
     shown: RelPath,
-    /// The name in the directory that the resolver holds: another one if the file was given by a symbolic link.
+    /// Name in the resolver's directory: another one if the file was given by a symbolic link.
     actual: RelPath,
 }
 
@@ -112,7 +112,7 @@ impl Root {
 
     /// A root for serving: a directory, or one file.
     ///
-    /// The path given here is trusted: symbolic links in it are followed, once, now. [`Root::is_at`] tells whether they still lead here.
+    /// The path is trusted: symbolic links in it are followed, once. [`Root::is_at`] tells whether they still lead here.
     pub fn serve(path: impl AsRef<Path>) -> Result<Root, RootError> {
         let path = path.as_ref();
         let actual = path.canonicalize().map_err(from_std)?;
@@ -144,7 +144,7 @@ impl Root {
         self
     }
 
-    /// Whether a path that [`Root::serve`] was given still leads here. An error if it leads nowhere.
+    /// Whether the path given to [`Root::serve`] still leads here. Fails if it leads nowhere.
     pub fn is_at(&self, path: &Path) -> Result<bool, RootError> {
         let there = FileStat::from(rustix::fs::stat(path)?);
         let here = match &self.only {
@@ -159,7 +159,7 @@ impl Root {
         Ok((there.device, there.inode) == here)
     }
 
-    /// The same so far as it can be told by what the kernel has in memory: no disk is waited for. False where it can't.
+    /// Whether [`Root::is_at`] is true according to the kernel's cache alone. False if unknown. Doesn't block.
     pub fn is_known_to_be_at(&self, path: &Path) -> bool {
         let here = match &self.only {
             None => self.place,
@@ -173,7 +173,7 @@ impl Root {
         self.only.as_ref().map(|only| &only.shown)
     }
 
-    /// The path as the resolver knows it: for a root that is one file, which is there by its name too, no other is found.
+    /// The path as the resolver knows it. In a root that is one file, only that file is found, by its name or as the root.
     fn actual<'a>(&'a self, path: &'a RelPath) -> Result<&'a RelPath, RootError> {
         match &self.only {
             None => Ok(path),
@@ -182,7 +182,7 @@ impl Root {
         }
     }
 
-    /// Opens a directory, the root itself for the empty path. Of a root that is one file, there is none to open.
+    /// Opens a directory; the root itself for the empty path. A root that is one file has none.
     pub fn open_dir(&self, path: &RelPath) -> Result<Dir, RootError> {
         if self.only.is_some() {
             return Err(RootError::NotFound);
@@ -210,8 +210,8 @@ impl Root {
         dir::regular(self.resolver.open(path, READING)?)
     }
 
-    /// The same if nothing that is mounted below the root is on the way; `None` if something is, or if it leads out of the root.
-    /// Without openat2 nobody can tell.
+    /// Opens a file as [`Root::open_file`] does, if its path crosses no mount; `None` if it does or leads out of the root. Without openat2 mounts
+    /// aren't noticed.
     pub fn open_unmounted_file(&self, path: &RelPath) -> Result<Option<(File, FileStat)>, RootError> {
         let path = self.actual(path)?;
         match self.resolver.open_unmounted(path, READING) {
@@ -221,8 +221,8 @@ impl Root {
         }
     }
 
-    /// The device of a file system that is mounted below the root, if a path leads there. It is told by what the kernel has in memory,
-    /// so no disk is waited for: of a path that isn't known to the end, by the names that are. Where a mount is, they always are.
+    /// Device of the file system mounted below the root that a path leads to. Decided by the names that are in the kernel's cache, which mount
+    /// points always are; doesn't block.
     pub fn mounted_below(&self, path: &RelPath) -> Option<u64> {
         let own = self.place?;
         let place = self.resolver.cached_place(self.actual(path).ok()?)?;
@@ -230,8 +230,8 @@ impl Root {
         (place.mount != own.mount && place.device != own.device).then_some(place.device)
     }
 
-    /// The same as [`Root::open_file`] if it is known not to block: the names on the way are in memory, and the file is on the file system of the root,
-    /// which is a local one. `None` where it may.
+    /// Opens a file without blocking: all names are in the kernel's cache, and the file is on the root's own, local file system. `None` if it
+    /// might block.
     pub fn open_cached_file(&self, path: &RelPath) -> Result<Option<(File, FileStat)>, RootError> {
         let path = self.actual(path)?;
         if !self.is_local {
@@ -245,12 +245,12 @@ impl Root {
         }
     }
 
-    /// Whether a file opened here is on a local file system, which asks nobody for what is in memory.
+    /// Whether a file opened here is on a local file system, where cached data is read without blocking.
     pub fn is_local(&self, file: &File, stat: &FileStat) -> bool {
         (self.is_local && self.device == stat.device) || local::is_local(file)
     }
 
-    /// What an entry is, a link not followed. Of the root itself: that of the directory, or of the one file.
+    /// Metadata of an entry, links not followed; for the empty path, of the directory or the one file.
     pub fn stat(&self, path: &RelPath) -> Result<FileStat, RootError> {
         let path = self.actual(path)?;
         if path.is_root() {
@@ -260,14 +260,13 @@ impl Root {
         self.any_dir(&parent)?.stat(name)
     }
 
-    /// Where a link points to, as it is stored.
+    /// Target of a link, as stored.
     pub fn read_link(&self, path: &RelPath) -> Result<Vec<u8>, RootError> {
         let (parent, name) = self.actual(path)?.split().ok_or(RootError::NotFound)?;
         self.any_dir(&parent)?.read_link(name)
     }
 
-    /// Makes a directory and those above it, as far as they are missing, with this mode (less the process's umask), and
-    /// opens it.
+    /// Makes a directory and its missing parents, with this mode less the process's umask, and opens it.
     pub fn create_dirs(&self, path: &RelPath, mode: u32) -> Result<Dir, RootError> {
         match self.open_dir(path) {
             Err(RootError::NotFound) => {}

@@ -9,7 +9,7 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
 use rustix::io::Errno;
 use std::path::Path;
 
-/// openat2 gives EAGAIN when a rename or mount anywhere raced with it. It is tried again this many times.
+/// Attempts of openat2, which fails with EAGAIN when a rename or mount anywhere raced with it.
 const RACE_ATTEMPTS_MAX: usize = 128;
 
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl Resolver {
         self.has_openat2 = false;
     }
 
-    /// Opens what is at `path`, the directory itself for the root.
+    /// Opens a path; the directory itself for the empty one.
     pub(super) fn open(&self, path: &RelPath, flags: OFlags) -> Result<OwnedFd, Errno> {
         if !self.has_openat2 {
             return self.walk(path, flags);
@@ -50,7 +50,7 @@ impl Resolver {
         self.open_with_openat2(bytes, flags, self.resolve())
     }
 
-    /// The same if it leads to nothing mounted below; EXDEV if it does. Without openat2 it can't be told, and is opened.
+    /// Opens a path that crosses no mount; EXDEV if it does. Without openat2 mounts aren't noticed.
     pub(super) fn open_unmounted(&self, path: &RelPath, flags: OFlags) -> Result<OwnedFd, Errno> {
         if !self.has_openat2 || path.is_root() {
             return self.open(path, flags);
@@ -58,13 +58,12 @@ impl Resolver {
         self.open_with_openat2(path.as_bytes(), flags, self.resolve() | ResolveFlags::NO_XDEV)
     }
 
-    /// What the directory itself is, and whether its file system is a local one.
+    /// Metadata of the directory, and whether its file system is local.
     pub(super) fn own_stat(&self) -> Result<(FileStat, bool), RootError> {
         Ok((fstat(&self.dir)?.into(), is_local(&self.dir)))
     }
 
-    /// Where as many names of a path lead to as are in the kernel's cache. No disk is asked. `None` if none of them is, or if this can't
-    /// be told.
+    /// Place of the longest prefix of a path that is in the kernel's cache. Doesn't block. `None` if none is, or if the kernel can't tell.
     pub(super) fn cached_place(&self, path: &RelPath) -> Option<Place> {
         let bytes = path.as_bytes();
         if !self.has_openat2 || path.is_root() {
@@ -80,14 +79,14 @@ impl Resolver {
         })
     }
 
-    /// Where a path leads to if all of its names are in the kernel's cache.
+    /// Place of a path if all of its names are in the kernel's cache.
     pub(super) fn cached(&self, bytes: &[u8]) -> Option<Place> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let resolve = self.resolve() | ResolveFlags::CACHED;
         Place::known(openat2(&self.dir, bytes, flags, Mode::empty(), resolve).ok()?)
     }
 
-    /// The same for a path from anywhere, which is trusted: its links are followed wherever they lead.
+    /// Place of a trusted path from anywhere, whose links are followed, if all of its names are in the kernel's cache.
     pub(super) fn cached_anywhere(&self, path: &Path) -> Option<Place> {
         if !self.has_openat2 {
             return None;
@@ -96,13 +95,13 @@ impl Resolver {
         Place::known(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED).ok()?)
     }
 
-    /// Where the directory itself is.
+    /// Place of the directory itself.
     pub(super) fn own_place(&self) -> Option<Place> {
         Place::known(&self.dir)
     }
 
-    /// The same as [`Resolver::open`] if all names on the way are in the kernel's cache, so that no disk is asked, and lead to nothing mounted below.
-    /// EAGAIN if they aren't, or if this can't be told; EXDEV if they do.
+    /// Opens a path without blocking, if all of its names are in the kernel's cache and it crosses no mount. EAGAIN if they aren't, or if the
+    /// kernel can't tell; EXDEV if it crosses one.
     pub(super) fn open_cached(&self, path: &RelPath, flags: OFlags) -> Result<OwnedFd, Errno> {
         if !self.has_openat2 || path.is_root() {
             return Err(Errno::AGAIN);
@@ -134,7 +133,7 @@ impl Resolver {
         Err(last)
     }
 
-    /// Name by name. A valid path has no `..` in it, so this cannot leave but by a link, and links are not followed.
+    /// Opens a path name by name. A valid path has no `..`, so only a link could lead outside, and links are not followed.
     fn walk(&self, path: &RelPath, flags: OFlags) -> Result<OwnedFd, Errno> {
         let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut dir: Option<OwnedFd> = None;

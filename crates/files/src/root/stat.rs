@@ -1,4 +1,4 @@
-//! What is known of a file without reading it.
+//! File metadata.
 
 use super::RootError;
 use rustix::fd::AsFd;
@@ -38,30 +38,29 @@ impl FileKind {
     }
 }
 
-/// What stat(2) tells of a file, so far as it matters here.
+/// Metadata of a file, from stat(2).
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct FileStat {
     /// The type.
     pub kind: FileKind,
-    /// The device that it is on.
+    /// Device.
     pub device: u64,
-    /// Its number there.
+    /// Inode.
     pub inode: u64,
-    /// In bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// When its content was last changed, or is said to have been.
+    /// Time of last modification of the content, which programs can set.
     pub modified: Timestamp,
-    /// When anything of it was last changed; this can't be set.
+    /// Time of last change of content or metadata; can't be set.
     pub changed: Timestamp,
     /// The permission bits.
     pub mode: u32,
-    /// Bytes that it takes on the disk: less than its size if it has holes.
+    /// Bytes allocated on disk: fewer than its size if it has holes.
     pub allocated: u64,
 }
 
 impl FileStat {
-    /// Whether this is the same file with the same content, so far as its times tell: what is compared before and after
-    /// something was read from it.
+    /// Whether this is the same file with the same content, as far as metadata tells. Compared before and after reading.
     pub fn same_content(&self, other: &FileStat) -> bool {
         (self.device, self.inode, self.size, self.modified, self.changed)
             == (other.device, other.inode, other.size, other.modified, other.changed)
@@ -100,17 +99,17 @@ impl From<Stat> for FileStat {
     }
 }
 
-/// Where something is, as the kernel was last told: nobody is asked.
+/// Device and mount of a file, from the kernel's cache.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) device: u64,
     pub(super) inode: u64,
-    /// Of the mount. Devices alone don't tell: overlayfs and Btrfs have several in one.
+    /// Id of the mount. Devices don't suffice: one overlayfs or Btrfs has several.
     pub(super) mount: u64,
 }
 
 impl Place {
-    /// `None` where a sandbox or an old kernel doesn't tell.
+    /// `None` if a sandbox or an old kernel doesn't tell.
     pub(super) fn known(descriptor: impl AsFd) -> Option<Place> {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let wanted = StatxFlags::MNT_ID | StatxFlags::INO;
@@ -121,7 +120,7 @@ impl Place {
     }
 }
 
-/// What an open file is now.
+/// Current metadata of an open file.
 impl TryFrom<&File> for FileStat {
     type Error = RootError;
 
