@@ -41,7 +41,7 @@ fn parse_size(text: &str) -> Option<usize> {
 
 /// Bytes of which the first lies at a page boundary.
 ///
-/// AMD's Zen 3 copies at a third of its speed where the destination lies 1 to 31 bytes above the source modulo a page. File data comes
+/// AMD's Zen 3 copies at a fifth of its speed where the destination lies 1 to 31 bytes above the source modulo a page. File data comes
 /// in whole pages, and glibc puts large blocks at page + 16: exactly that case.
 #[derive(Debug, Default)]
 pub struct PageBuffer {
