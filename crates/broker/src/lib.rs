@@ -12,7 +12,7 @@ mod stats;
 pub mod store;
 mod transport;
 
-pub use stats::{Stats, WorkerStats};
+pub use stats::{ConnectionStats, LISTED_MAX, Stats, WorkerStats};
 pub use transport::Transport;
 
 /// Used by the options of brokers.

@@ -3,7 +3,7 @@
 use crate::core::{Counters, Kind, ServiceInfo, WorkerInfo};
 use crate::store::SpoolUsage;
 use serde_json::{Value, json};
-use towpath_sockets::Address;
+use towpath_sockets::{Address, PeerId};
 
 /// A broker at one moment.
 #[derive(Debug, Clone, Default)]
@@ -13,16 +13,31 @@ pub struct Stats {
     pub requests: usize,
     /// Bytes of memory that they hold.
     pub bytes: usize,
-    /// Connections.
-    pub connections: usize,
+    /// All connections.
+    pub connections: Vec<ConnectionStats>,
     /// What happened since the start.
     pub counters: Counters,
     /// The spool for large bodies.
     pub spool: SpoolUsage,
-    /// All services, with their queues.
+    /// Services, with their queues; at most [`LISTED_MAX`].
     pub services: Vec<ServiceInfo>,
-    /// All workers.
+    /// Workers; at most [`LISTED_MAX`].
     pub workers: Vec<WorkerStats>,
+}
+
+/// Services, or workers, in one list: more would hold up everybody while they are listed.
+pub const LISTED_MAX: usize = 10_000;
+
+/// A connection.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ConnectionStats {
+    /// For [`Handle::disconnect`](crate::server::Handle::disconnect).
+    pub id: PeerId,
+    /// Where it really is.
+    pub address: Option<Address>,
+    /// Bytes of memory queued for it.
+    pub queued_bytes: usize,
 }
 
 /// A worker, and where it is.
@@ -54,7 +69,7 @@ impl Stats {
         json!({
             "requests": self.requests,
             "bytes": self.bytes,
-            "connections": self.connections,
+            "connections": self.connections.iter().map(connection_json).collect::<Vec<_>>(),
             "counters": {
                 "accepted": accepted,
                 "duplicates": duplicates,
@@ -73,6 +88,14 @@ impl Stats {
             "workers": self.workers.iter().map(worker_json).collect::<Vec<_>>(),
         })
     }
+}
+
+fn connection_json(connection: &ConnectionStats) -> Value {
+    json!({
+        "peer": connection.id.to_string(),
+        "address": connection.address.as_ref().map(|address| address.to_string()),
+        "queued_bytes": connection.queued_bytes,
+    })
 }
 
 /// A service and its queue.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use towpath_broker::server::{Broker, BrokerError, BrokerOptions, StopHandle};
+use towpath_broker::server::{Broker, BrokerError, BrokerOptions, Handle};
 use towpath_client::client::{
     Accepted, CallError, CallOptions, Client, ClientOptions, Completed, Dialect, LinkOptions, StreamItem, SubmitError,
 };
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Running {
     endpoint: Endpoint,
-    stop: StopHandle,
+    stop: Handle,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -38,7 +38,7 @@ impl Running {
         options.grace = Duration::from_millis(100);
         change(&mut options);
         let broker = Broker::bind(options).unwrap();
-        let (endpoint, stop) = (broker.endpoints()[0].clone(), broker.stop_handle());
+        let (endpoint, stop) = (broker.endpoints()[0].clone(), broker.handle());
         let thread = std::thread::spawn(move || broker.run().unwrap());
         Running { endpoint, stop, thread: Some(thread) }
     }
@@ -46,7 +46,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.stop.stop();
+        self.stop.shutdown();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

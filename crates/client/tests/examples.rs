@@ -35,7 +35,7 @@ fn a_client_and_a_worker_of_a_few_lines() {
     let mut options = BrokerOptions::new(vec!["tcp://127.0.0.1:0".parse().unwrap()]);
     options.grace = Duration::from_millis(100);
     let broker = Broker::bind(options).unwrap();
-    let (endpoint, stop) = (broker.endpoints()[0].to_string(), broker.stop_handle());
+    let (endpoint, stop) = (broker.endpoints()[0].to_string(), broker.handle());
     let running = std::thread::spawn(move || broker.run().unwrap());
     let _worker = Killed(example("worker").args([&endpoint, "upper"]).spawn().unwrap());
     let output = example("client").args([&endpoint, "upper"]).output().unwrap();
@@ -47,7 +47,7 @@ fn a_client_and_a_worker_of_a_few_lines() {
     assert_eq!(lines.len(), 10);
     assert!(lines.contains(&"11: 200 done: THING 10"), "{lines:?}");
     large_bodies(&endpoint);
-    stop.stop();
+    stop.shutdown();
     running.join().unwrap();
 }
 

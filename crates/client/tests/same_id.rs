@@ -16,7 +16,7 @@ const AT_LEAST: Duration = Duration::from_millis(10 * (1 + 2 + 4 + 8 + 16 + 32))
 #[test]
 fn clients_of_one_id_come_back_more_and_more_slowly() {
     let broker = Broker::bind(BrokerOptions::new(vec!["tcp://127.0.0.1:0".parse().unwrap()])).unwrap();
-    let (endpoint, stop) = (broker.endpoints()[0].clone(), broker.stop_handle());
+    let (endpoint, stop) = (broker.endpoints()[0].clone(), broker.handle());
     let thread = std::thread::spawn(move || broker.run().unwrap());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -35,6 +35,6 @@ fn clients_of_one_id_come_back_more_and_more_slowly() {
         }
         assert!(start.elapsed() >= AT_LEAST, "{:?}", start.elapsed());
     });
-    stop.stop_at_once();
+    stop.shutdown_now();
     thread.join().unwrap();
 }

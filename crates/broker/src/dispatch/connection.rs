@@ -200,6 +200,11 @@ impl<W: BodySink> Connections<W> {
         connections.max_by_key(|connection| connection.held_bytes).map(|connection| connection.id)
     }
 
+    /// The names of all.
+    pub fn ids(&self) -> impl Iterator<Item = PeerId> + '_ {
+        self.slots.iter().flatten().filter(|connection| !connection.is_gone).map(|connection| connection.id)
+    }
+
     /// The full name of a peer.
     pub fn id_of(&self, peer: Peer) -> Option<PeerId> {
         self.slots.get(peer as usize)?.as_deref().map(|connection| connection.id)

@@ -354,14 +354,22 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
 
     /// Ends the connection of a peer that can't be talked to.
     pub(super) fn reject(&mut self, id: PeerId, why: &str) {
-        if self.drop_connection(id).is_none() {
-            return;
+        if self.connections.of(id).is_some() {
+            self.complain(id, why, "disconnected");
+            self.disconnect(id, why);
         }
-        self.complain(id, why, "disconnected");
+    }
+
+    /// Ends a connection; false if there is none of that name.
+    pub fn disconnect(&mut self, id: PeerId, reason: &str) -> bool {
+        if self.drop_connection(id).is_none() {
+            return false;
+        }
         let now = self.now();
         self.core.peer_gone(now, id.slot());
-        self.transport.disconnect(id, why);
+        self.transport.disconnect(id, reason);
         self.act();
+        true
     }
 
     fn complain(&self, id: PeerId, why: &str, done: &str) {

@@ -145,10 +145,10 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
             Action::GaveUp { client, number, service, attempts, kept_for } => {
                 let (service, client) = (String::from_utf8_lossy(&service), client.map(tracing::field::display));
                 match kept_for.as_deref().map(String::from_utf8_lossy) {
-                    Some(aside) => {
+                    Some(queue) => {
                         let what =
-                            "a request is given up, and kept for workers of another service: all that had it went";
-                        tracing::warn!(%service, attempts, client, number, %aside, "{what}");
+                            "a request is given up, and kept in a dead-letter queue: all workers that had it went";
+                        tracing::warn!(%service, attempts, client, number, %queue, "{what}");
                     }
                     None => {
                         tracing::warn!(%service, attempts, client, number, "a request is given up: all workers that had it went")

@@ -14,8 +14,9 @@ mod read_budget;
 mod reply_batcher;
 mod slow_consumers;
 
-use crate::core::{Core, Millis, QueuedAction, Settings};
+use crate::core::{Core, Millis, QueuedAction, Settings, WorkerInfo};
 use crate::services::Services;
+use crate::stats::{ConnectionStats, LISTED_MAX, Stats, WorkerStats};
 use crate::store::{Recovered, Store};
 use crate::transport::Transport;
 use connection::Connections;
@@ -140,6 +141,29 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         }
         let now = self.transport.now();
         self.services.end_round(now);
+    }
+
+    /// What an operator sees.
+    pub fn stats(&self) -> Stats {
+        let (core, transport) = (&self.core, &self.transport);
+        let (requests, bytes) = core.load();
+        let worker = |worker: WorkerInfo| {
+            let address = self.connections.id_of(worker.peer).and_then(|id| transport.address(id));
+            WorkerStats { worker, address }
+        };
+        let connection = |id| {
+            let queued_bytes = transport.queued(id).memory_bytes;
+            ConnectionStats { id, address: transport.address(id), queued_bytes }
+        };
+        Stats {
+            requests,
+            bytes,
+            connections: self.connections.ids().map(connection).collect(),
+            counters: core.counters(),
+            spool: self.store.spool_usage(),
+            services: core.services().take(LISTED_MAX).collect(),
+            workers: core.workers().take(LISTED_MAX).map(worker).collect(),
+        }
     }
 
     /// Takes no more requests from now on. Workers may finish what they have.

@@ -1,22 +1,23 @@
 //! The broker on real sockets and a real disk: one thread drives the dispatch.
 
+mod handle;
 mod options;
 mod sockets;
 
+pub use handle::Handle;
 pub use options::{BrokerOptions, Heartbeats};
 pub use towpath_sockets::Authenticator;
 
 use crate::core::Settings;
 use crate::dispatch::Dispatch;
 use crate::store::{JournalStore, OpenError};
+use handle::Control;
 use sockets::{Sockets, random};
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use towpath_journal::JournalError;
-use towpath_sockets::{Endpoint, Hub, SocketError, Waker};
+use towpath_sockets::{Endpoint, Hub, SocketError};
 
 /// Why a broker can't start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -49,8 +50,7 @@ pub struct Broker {
     pub(crate) dispatch: Dispatch<Sockets, JournalStore>,
     endpoints: Vec<Endpoint>,
     grace: Duration,
-    stop: Arc<AtomicBool>,
-    stop_at_once: Arc<AtomicBool>,
+    control: Control,
 }
 
 impl From<OpenError> for BrokerError {
@@ -62,34 +62,12 @@ impl From<OpenError> for BrokerError {
     }
 }
 
-/// Ends a broker from another thread.
-#[derive(Debug, Clone)]
-pub struct StopHandle {
-    stop: Arc<AtomicBool>,
-    stop_at_once: Arc<AtomicBool>,
-    waker: Waker,
-}
-
 impl fmt::Debug for Broker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Broker")
             .field("endpoints", &self.endpoints)
             .field("dispatch", &self.dispatch)
             .finish_non_exhaustive()
-    }
-}
-
-impl StopHandle {
-    /// Stops taking requests, lets workers finish for the grace time, and ends.
-    pub fn stop(&self) {
-        self.stop.store(true, Ordering::Release);
-        self.waker.wake();
-    }
-
-    /// The same without the grace time.
-    pub fn stop_at_once(&self) {
-        self.stop_at_once.store(true, Ordering::Release);
-        self.stop();
     }
 }
 
@@ -115,13 +93,8 @@ impl Broker {
         let hub = &mut dispatch.transport.hub;
         let endpoints =
             options.endpoints.iter().map(|endpoint| hub.bind(endpoint)).collect::<Result<Vec<_>, SocketError>>()?;
-        Ok(Broker {
-            dispatch,
-            endpoints,
-            grace: options.grace,
-            stop: Arc::new(AtomicBool::new(false)),
-            stop_at_once: Arc::new(AtomicBool::new(false)),
-        })
+        let control = Control::new(hub.waker());
+        Ok(Broker { dispatch, endpoints, grace: options.grace, control })
     }
 
     /// Where it listens, with the real ports.
@@ -129,13 +102,9 @@ impl Broker {
         &self.endpoints
     }
 
-    /// What ends it from another thread.
-    pub fn stop_handle(&self) -> StopHandle {
-        StopHandle {
-            stop: self.stop.clone(),
-            stop_at_once: self.stop_at_once.clone(),
-            waker: self.dispatch.transport.hub.waker(),
-        }
+    /// Controls it from other threads.
+    pub fn handle(&self) -> Handle {
+        self.control.handle()
     }
 
     /// Serves until it is stopped.
@@ -143,13 +112,13 @@ impl Broker {
         let mut stopping: Option<Instant> = None;
         loop {
             self.turn()?;
-            if stopping.is_none() && self.stop.load(Ordering::Acquire) {
+            if stopping.is_none() && self.control.is_shutdown {
                 stopping = Some(Instant::now());
                 let grace = self.grace.as_secs_f64();
                 tracing::info!(grace, "stopping: no more requests are taken, workers may finish for so many seconds");
                 self.dispatch.stop();
             }
-            if self.stop_at_once.load(Ordering::Acquire) {
+            if self.control.at_once {
                 self.grace = Duration::ZERO;
             }
             if let Some(since) = stopping
@@ -171,6 +140,7 @@ impl Broker {
         let wait = self.dispatch.prepare();
         self.dispatch.transport.hub.poll(Some(wait))?;
         self.dispatch.take_events();
+        self.control.turn(&mut self.dispatch);
         self.dispatch.finish();
         Ok(())
     }

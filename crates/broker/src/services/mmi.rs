@@ -2,7 +2,7 @@
 
 use super::{Broker, coded};
 use crate::core::WorkerInfo;
-use crate::stats::{WorkerStats, queue_json, spool_json, worker_json};
+use crate::stats::{LISTED_MAX, WorkerStats, queue_json, spool_json, worker_json};
 use crate::store::Store;
 use crate::transport::Transport;
 use bytes::Bytes;
@@ -11,9 +11,6 @@ use std::collections::HashMap;
 use std::time::Duration;
 use towpath_requests::body::Body;
 use towpath_requests::is_built_in;
-
-/// Services, or workers, in one reply: more would hold up everybody while they are listed.
-const LISTED_MAX: usize = 10_000;
 
 /// A list that took this long to make, or longer, may be given again later on.
 const LIST_TAKES_LONG: Duration = Duration::from_millis(2);
@@ -81,7 +78,11 @@ impl Lists {
                 coded("200", [json!(queue).to_string().into()])
             }
             b"mmi.workers" if !argument.is_empty() && !has_workers() => coded("200", ["[]".into()]),
-            b"mmi.workers" => self.list(broker, service, argument),
+            b"mmi.workers" => {
+                // The argument may be an alias.
+                let name = of_one().map_or_else(Bytes::new, |service| service.name);
+                self.list(broker, service, &name)
+            }
             b"mmi.services" | b"mmi.queue" => self.list(broker, service, b""),
             b"mmi.spool" => coded("200", [spool_json(&broker.store.spool_usage()).to_string().into()]),
             _ => return None,

@@ -115,14 +115,14 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let options = arguments.options()?;
     let end_timeout = options.grace + END_TIMEOUT;
     let broker = Broker::bind(options).map_err(Failure::failed)?;
-    let (handle, watchdog) = (broker.stop_handle(), Watchdog::new());
+    let (handle, watchdog) = (broker.handle(), Watchdog::new());
     let heartbeat = watchdog.heartbeat();
     let is_stopping = AtomicBool::new(false);
     on_stop_signal(move || {
         // The second signal doesn't wait for workers.
         match is_stopping.swap(true, Ordering::Relaxed) {
-            false => handle.stop(),
-            true => handle.stop_at_once(),
+            false => handle.shutdown(),
+            true => handle.shutdown_now(),
         }
         heartbeat.interrupted();
     })?;

@@ -1,4 +1,4 @@
-"""Requests that kill every worker that has them, and are kept aside."""
+"""Dead letters: requests that kill every worker that has them."""
 
 import json
 import subprocess
