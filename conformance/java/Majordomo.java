@@ -104,12 +104,12 @@ public final class Majordomo {
     }
 
     private static void expect(ZMsg expected, ZMsg found) {
-        if (!Arrays.deepEquals(octets(expected), octets(found))) {
+        if (!Arrays.deepEquals(bytes(expected), bytes(found))) {
             throw new IllegalStateException("not " + expected + " but " + found);
         }
     }
 
-    private static byte[][] octets(ZMsg message) {
+    private static byte[][] bytes(ZMsg message) {
         return message.stream().map(ZFrame::getData).toArray(byte[][]::new);
     }
 }

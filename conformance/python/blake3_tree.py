@@ -28,7 +28,7 @@ def compress(chaining: tuple, block: bytes, counter: int, flags: int) -> tuple:
 
 
 def chunk_value(chunk: bytes, counter: int) -> bytes:
-    """The chaining value of one chunk of at most 1,024 octets, not the root."""
+    """Chaining value of one chunk of at most 1,024 bytes, not of the root."""
     blocks = [chunk[at : at + BLOCK_BYTES] for at in range(0, len(chunk), BLOCK_BYTES)] or [b""]
     value = IV
     for index, block in enumerate(blocks):
@@ -49,8 +49,8 @@ def merge(values: list[bytes], root: bool) -> bytes:
     return parent_value(merge(values[:split], False), merge(values[split:], False), root)
 
 
-def subtree_value(octets: bytes, offset: int) -> bytes:
-    """The chaining value of a subtree that begins at `offset` of the whole and isn't the root."""
+def subtree_value(data: bytes, offset: int) -> bytes:
+    """Chaining value of a subtree at `offset` of the file, not of the root."""
     first = offset // CHUNK_BYTES
-    chunks = [octets[at : at + CHUNK_BYTES] for at in range(0, len(octets), CHUNK_BYTES)]
+    chunks = [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)]
     return merge([chunk_value(chunk, first + index) for index, chunk in enumerate(chunks)], False)

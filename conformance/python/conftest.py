@@ -1,4 +1,4 @@
-"""What the tests share: a `tow serve` or `tow broker` that ends with the test, a zmq context, and files to serve."""
+"""Fixtures: a `tow serve` or `tow broker` that ends with the test, a zmq context, and files to serve."""
 
 import itertools
 import os
@@ -20,14 +20,14 @@ IN_CI = os.environ.get("CI") == "true"
 
 
 def cannot_test(why: str) -> None:
-    """Skips the test, for something that isn't here; in CI it fails."""
+    """Skips the test because something is missing; fails it in CI."""
     if IN_CI:
         pytest.fail(f"{why}, and in CI that may not be skipped", pytrace=False)
     pytest.skip(why)
 
 
 class Server:
-    """A running `tow serve` or `tow broker`. Its log goes to a file, so that it never waits for us."""
+    """A running `tow serve` or `tow broker`. Its log goes to a file, so that it never blocks."""
 
     def __init__(self, log, command, *arguments, bind="tcp://127.0.0.1:0", within=()):
         self.log_path = log
@@ -48,7 +48,7 @@ class Server:
         return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon:"))
 
     def end(self) -> int:
-        """Asks it to end, as an operator does, and gives its exit status."""
+        """Sends SIGTERM; returns the exit status."""
         self.process.send_signal(signal.SIGTERM)
         status = self.process.wait(DEADLINE_SECONDS)
         self.process.stdout.close()
@@ -62,7 +62,7 @@ class Server:
 
 @pytest.fixture
 def started(tmp_path):
-    """A function that starts servers: started(COMMAND, *arguments, bind=ENDPOINT)."""
+    """A factory that starts servers: started(COMMAND, *arguments, bind=ENDPOINT)."""
     servers = []
 
     def start(*arguments, **options) -> Server:
@@ -79,7 +79,7 @@ def started(tmp_path):
 
 @pytest.fixture
 def end(tmp_path):
-    """A function that starts `tow work` or `tow call`: end("work", SERVICE, servers, *arguments)."""
+    """A factory that starts `tow work` or `tow call`: end("work", SERVICE, servers, *arguments)."""
     processes = []
 
     def start(command, service, servers, *arguments) -> subprocess.Popen:
@@ -98,19 +98,19 @@ def end(tmp_path):
 
 @pytest.fixture
 def serve(started):
-    """A function that starts `tow serve`: serve(path, *arguments, bind=ENDPOINT)."""
+    """A factory that starts `tow serve`: serve(path, *arguments, bind=ENDPOINT)."""
     return lambda path, *arguments, **options: started("serve", path, *arguments, **options)
 
 
 @pytest.fixture
 def broker(started):
-    """A function that starts `tow broker`: broker(*arguments, bind=ENDPOINT)."""
+    """A factory that starts `tow broker`: broker(*arguments, bind=ENDPOINT)."""
     return lambda *arguments, **options: started("broker", *arguments, **options)
 
 
 @pytest.fixture
 def small(broker):
-    """A broker with little memory, and a function that says how much more than at its start it has, in octets."""
+    """A broker with little memory, and a function that returns how many bytes it has grown by."""
     server = broker("--max-memory", 32)
     before = server.resident_kib()
     return server, lambda: (server.resident_kib() - before) * 1024
@@ -125,7 +125,7 @@ def context():
 
 @pytest.fixture
 def connected(context):
-    """A function that makes sockets: connected(server, kind, OPTION=value...)."""
+    """A factory of sockets: connected(server, kind, OPTION=value...)."""
 
     def make(server, kind=zmq.DEALER, **options) -> zmq.Socket:
         socket = context.socket(kind)
@@ -141,7 +141,7 @@ def connected(context):
 
 @pytest.fixture
 def tree(tmp_path):
-    """A folder to serve, with random contents of many sizes, and what each file holds."""
+    """A folder to serve, with random files of many sizes, and their contents."""
     rng = random.Random(4)
     root = tmp_path / "served"
     contents = {
@@ -153,9 +153,9 @@ def tree(tmp_path):
         "sub/Grüße": "not only ASCII".encode(),
         **{f"many/{n}": rng.randbytes(n * 97) for n in range(50)},
     }
-    for name, octets in contents.items():
+    for name, data in contents.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(octets)
+        (root / name).write_bytes(data)
     return root, contents
 
 
@@ -169,7 +169,7 @@ def monitor_of(socket: zmq.Socket, events: int = zmq.EVENT_ALL) -> zmq.Socket:
 
 
 def is_idle(server) -> bool:
-    """Whether it takes next to no processor time for a while."""
+    """True if it takes next to no processor time for a while."""
 
     def ticks() -> int:
         with open(f"/proc/{server.process.pid}/stat") as stat:

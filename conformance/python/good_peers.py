@@ -1,4 +1,4 @@
-"""Peers that behave, beside those that don't: they must not notice anything."""
+"""Well-behaved peers beside hostile ones, which must not notice anything."""
 
 import itertools
 
@@ -9,7 +9,7 @@ import numbered
 
 
 class GoodPeers:
-    """A client and a worker of each kind that have been there from the beginning."""
+    """A client and a worker of each kind, connected from the beginning."""
 
     def __init__(self, server, connected):
         self.server = server

@@ -10,7 +10,7 @@ import zmq
 
 @dataclasses.dataclass(frozen=True)
 class Dialect:
-    """What goes before the parts that all dialects have, and the bytes of the commands."""
+    """Frames in front of those that all dialects have, and the bytes of commands."""
 
     name: str
     delimiter: list[bytes]
@@ -48,7 +48,7 @@ class Client:
         self.socket.send_multipart([*self.delimiter, self.dialect.client, *self.dialect.request, service, *body])
 
     def part(self, service) -> tuple[bool, list[bytes]]:
-        """Whether it is the last one, and its frames."""
+        """Returns whether the reply is the last one, and its frames."""
         frames = self.socket.recv_multipart()
         if self.delimiter:
             assert frames.pop(0) == b""
@@ -126,7 +126,7 @@ class Worker:
         self.send(self.dialect.from_worker[1], address, b"", *body)
 
     def serve(self, requests: int) -> None:
-        """Echoes so many requests."""
+        """Echoes this many requests."""
         for _ in range(requests):
             address, body = self.request()
             self.reply(address, *body)

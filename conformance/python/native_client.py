@@ -18,7 +18,7 @@ class ProtocolError(Exception):
 
 @dataclasses.dataclass
 class File:
-    """What came for one file of a fetch."""
+    """Received data of one file of a fetch."""
 
     metadata: dict
     content: bytearray = dataclasses.field(default_factory=bytearray)
@@ -96,7 +96,7 @@ class Client:
                     return received
 
     def take_data(self, frames: list[bytes], request_id: int, received: list[File | None]) -> int:
-        """Takes the pieces of a data message. Returns what they cost of the credit."""
+        """Stores the pieces of a data message; returns the credit that they used."""
         header, bodies = frames[0], frames[1:]
         magic, version, reserved, count, to = struct.unpack_from(">4sBBHI", header)
         if (magic, version, reserved, to) != (b"TOWD", 1, 0, request_id) or count != len(bodies):
@@ -108,16 +108,16 @@ class Client:
             if len(body) != body_length or file.over:
                 raise ProtocolError(f"a piece that does not fit: {entry}")
             if flags & HOLE:
-                octets = bytes(length)
+                data = bytes(length)
             elif flags & ZSTD:
-                octets = zstandard.decompress(body, max_output_size=length)
+                data = zstandard.decompress(body, max_output_size=length)
             else:
-                octets = body
+                data = body
             size = file.metadata["size"]
-            if len(octets) != length or offset + length > size:
+            if len(data) != length or offset + length > size:
                 raise ProtocolError(f"a piece that does not fit: {entry}")
             file.content.extend(bytes(max(0, offset + length - len(file.content))))
-            file.content[offset : offset + length] = octets
+            file.content[offset : offset + length] = data
             file.received_bytes += body_length
             if flags & END:
                 file.over = "end"

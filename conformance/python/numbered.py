@@ -25,7 +25,7 @@ def hello(client: bytes, first=1) -> bytes:
 
 def request(number, service, body=b"", flags=0, ttl_ms=0) -> bytes:
     flags, body = flattened(flags, body)
-    return struct.pack(">BBQIB", 0x02, flags, number, ttl_ms, len(service)) + service + octets(body)
+    return struct.pack(">BBQIB", 0x02, flags, number, ttl_ms, len(service)) + service + sized(body)
 
 
 def confirm(first, count=1) -> bytes:
@@ -43,7 +43,7 @@ def ready(credit, service) -> bytes:
 def reply(token, body=b"", status=200, part=None, flags=0) -> bytes:
     flags, body = flattened(flags | (0 if part is None else PARTIAL), body)
     head = struct.pack(">BB16sH", 0x82, flags, token, status)
-    return head + (b"" if part is None else struct.pack(">I", part)) + octets(body)
+    return head + (b"" if part is None else struct.pack(">I", part)) + sized(body)
 
 
 def credit(count) -> bytes:
@@ -53,13 +53,13 @@ def credit(count) -> bytes:
 LEAVING = b"\x84"
 
 
-def octets(body: bytes) -> bytes:
+def sized(body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + body
 
 
 def flattened(flags, body) -> tuple[int, bytes]:
     """A body of several frames as the list of them that goes into a record."""
-    return (flags | MANY, b"".join(map(octets, body))) if isinstance(body, list) else (flags, body)
+    return (flags | MANY, b"".join(map(sized, body))) if isinstance(body, list) else (flags, body)
 
 
 def frames(body: bytes) -> list[bytes]:
@@ -73,7 +73,7 @@ def frames(body: bytes) -> list[bytes]:
 
 
 class Records:
-    """Takes the records of a message apart."""
+    """Parses the records of a message."""
 
     def __init__(self, message):
         _header, self.block, *attached = message
@@ -85,14 +85,14 @@ class Records:
         self.block = self.block[size:]
         return values
 
-    def octets(self, length) -> bytes:
+    def take_bytes(self, length) -> bytes:
         assert len(self.block) >= length, "a record ends too early"
         body, self.block = self.block[:length], self.block[length:]
         return body
 
     def body(self, flags):
         [length] = self.take("I")
-        body = self.octets(length)
+        body = self.take_bytes(length)
         if flags & ATTACHED:
             assert not body and not self.block, "an attached body in the middle of a block"
             body = self.attached.pop(0)
@@ -110,7 +110,7 @@ class Records:
             return Accepted(*self.take("QI"))
         if kind == 0x44:
             number, status, retry_ms, length = self.take("QHIB")
-            return Refused(number, status, retry_ms, self.octets(length).decode())
+            return Refused(number, status, retry_ms, self.take_bytes(length).decode())
         if kind == 0xC1:
             return Welcome(*self.take("Q"))
         if kind == 0xC2:
@@ -138,7 +138,7 @@ class Peer:
         self.socket.send_multipart([self.header, b"".join(records), *attached])
 
     def has_more(self, ms: int) -> bool:
-        """Whether a record is there, or comes within so many milliseconds."""
+        """True if a record is there or arrives within this many milliseconds."""
         return bool(self.records) or bool(self.socket.poll(ms))
 
     def next(self):
@@ -159,7 +159,7 @@ class Client(Peer):
         assert isinstance(self.welcome, Welcome)
 
     def reply(self):
-        """The next reply, past what is said of acceptance."""
+        """The next reply, skipping ACCEPTED records."""
         while not isinstance(record := self.next(), (Reply, Refused)):
             assert isinstance(record, Accepted), record
         return record
@@ -178,7 +178,7 @@ class Worker(Peer):
         return record
 
     def serve(self, requests: int) -> None:
-        """Echoes so many requests."""
+        """Echoes this many requests."""
         for _ in range(requests):
             record = self.request()
             self.send(reply(record.token, record.body))

@@ -1,4 +1,4 @@
-"""ZMTP 3.1 by hand on a plain socket: what no library would write."""
+"""ZMTP 3.1 by hand on a plain socket, for bytes that no library would write."""
 
 import contextlib
 import socket
@@ -18,7 +18,7 @@ def frame(body: bytes, flags=0) -> bytes:
 
 
 def header(length: int, flags=0) -> bytes:
-    """Of a long frame whose body may never come."""
+    """Header of a long frame whose body may never come."""
     return struct.pack(">BQ", flags | LONG, length)
 
 
@@ -33,7 +33,7 @@ def message(*frames: bytes) -> bytes:
 
 
 class Raw:
-    """A connection on which nothing was said yet."""
+    """A connection before the greeting."""
 
     def __init__(self, server):
         host, _, port = server.endpoint.removeprefix("tcp://").rpartition(":")
@@ -47,19 +47,19 @@ class Raw:
         return self
 
     def receive(self, count: int) -> bytes:
-        octets = b""
-        while len(octets) < count:
-            more = self.socket.recv(count - len(octets))
+        data = b""
+        while len(data) < count:
+            more = self.socket.recv(count - len(data))
             if not more:
                 raise ConnectionResetError("closed")
-            octets += more
-        return octets
+            data += more
+        return data
 
-    def send(self, octets: bytes) -> None:
-        self.socket.sendall(octets)
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
 
     def is_closed(self) -> bool:
-        """Reads, and throws away, until the other side closes. Fails if it doesn't."""
+        """Reads and discards until the peer closes; fails if it doesn't."""
         with contextlib.suppress(ConnectionError):
             while self.socket.recv(65_536):
                 pass
@@ -71,7 +71,7 @@ class Raw:
 
 @contextlib.contextmanager
 def connections(server, count: int):
-    """So many, after the handshake."""
+    """This many connections, after the handshake."""
     raws = [Raw(server).handshake() for _ in range(count)]
     try:
         yield raws

@@ -1,5 +1,5 @@
-"""What no Majordomo peer should send: dropped, answered by DISCONNECT, or the end of its connection, as the specifications have
-it; and never the end of the broker, or of what it does for others."""
+"""Invalid messages of Majordomo peers: dropped, answered by DISCONNECT, or the end of the connection, as the specifications
+say; the broker and other peers are not affected."""
 
 import struct
 
@@ -27,7 +27,7 @@ NOT_REQUESTS = {
     "half a header": [b"", b"MDPC0", b"good", b"x"],
     "no empty frame": [b"MDPC01", b"good", b"x"],
     "HTTP": [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"],
-    "octets": [bytes(range(256)), b"\xff" * 1000],
+    "bytes": [bytes(range(256)), b"\xff" * 1000],
     "too long an envelope": [*[b"e"] * 17, b"", b"MDPC01", b"good", b"x"],
     "too large an envelope": [b"e" * 4097, b"", b"MDPC01", b"good", b"x"],
     "a worker's header behind an envelope": [b"e", b"", b"MDPW01", b"\1", b"good"],
@@ -38,7 +38,7 @@ NOT_REQUESTS = {
     "0.2: a broker's command": [b"MDPC02", b"\3", b"good", b"x"],
     "0.2: an unknown command": [b"MDPC02", b"\x63", b"good", b"x"],
     "0.2: an empty command": [b"MDPC02", b"", b"good", b"x"],
-    "0.2: a command of two octets": [b"MDPC02", b"\1\1", b"good", b"x"],
+    "0.2: a command of two bytes": [b"MDPC02", b"\1\1", b"good", b"x"],
     "majortomo: no service": [b"", b"MDPC02", b"\2"],
     "majortomo: no body": [b"", b"MDPC02", b"\2", b"good"],
 }
@@ -54,17 +54,17 @@ OTHER_DIALECTS = {
 
 @pytest.fixture
 def peers(broker, good):  # noqa: F811
-    """A broker and peers that behave."""
+    """A broker and well-behaved peers."""
     return good(broker())
 
 
 @pytest.fixture
 def once(connected):
-    """A function that makes a DEALER which doesn't come again when it was disconnected."""
+    """A factory of DEALERs that don't reconnect."""
     return lambda server: connected(server, RECONNECT_IVL=-1)
 
 
-def test_what_is_no_request_is_dropped(peers, once):
+def test_invalid_requests_are_dropped(peers, once):
     for name, frames in NOT_REQUESTS.items():
         dealer = once(peers.server)
         dealer.send_multipart(frames)
@@ -72,7 +72,7 @@ def test_what_is_no_request_is_dropped(peers, once):
         peers.work()
 
 
-def test_a_req_whose_request_was_dropped_may_ask_again(peers, connected):
+def test_req_asks_again_after_a_dropped_request(peers, connected):
     req = connected(peers.server, zmq.REQ, REQ_RELAXED=1, REQ_CORRELATE=1)
     for frames in ([b"MDPC01"], [b"MDPC01", b""], [b"MDPC01", b"good"]):
         req.send_multipart(frames)
@@ -83,7 +83,7 @@ def test_a_req_whose_request_was_dropped_may_ask_again(peers, connected):
 
 
 @pytest.mark.parametrize("name", OTHER_DIALECTS)
-def test_other_dialects_are_refused_by_name(peers, once, name):
+def test_unknown_dialects_are_logged_by_name(peers, once, name):
     dealer = once(peers.server)
     dealer.send_multipart(OTHER_DIALECTS[name])
     wait_until(lambda: name in peers.server.log(), "the log names it")
@@ -91,7 +91,7 @@ def test_other_dialects_are_refused_by_name(peers, once, name):
     peers.work()
 
 
-def test_a_message_that_is_too_large_is_told_in_the_log(peers, once):
+def test_oversized_message_is_logged(peers, once):
     dealer = once(peers.server)
     dealer.send_multipart([b"", b"MDPC01", b"good", *[bytes(700 << 10)] * 100])
     wait_until(lambda: "a message of over" in peers.server.log(), "the log tells why")
@@ -99,7 +99,7 @@ def test_a_message_that_is_too_large_is_told_in_the_log(peers, once):
 
 
 def bad_commands(dialect) -> dict[str, list]:
-    """Commands of workers, each with whether a READY of the good kind comes before it."""
+    """Commands of workers, each with whether a valid READY comes before it."""
     reply = dialect.from_worker[1]
     return {
         "READY twice": (True, [b"\1", b"mine"]),
@@ -113,7 +113,7 @@ def bad_commands(dialect) -> dict[str, list]:
         "READY for titanic.request": (False, [b"\1", b"titanic.request"]),
         "no command": (False, []),
         "an empty command": (False, [b""]),
-        "a command of two octets": (False, [b"\1\1", b"mine"]),
+        "a command of two bytes": (False, [b"\1\1", b"mine"]),
         "an unknown command": (False, [b"\x63"]),
         "an unknown command of a worker": (True, [b"\x63"]),
         "REQUEST": (True, [b"\2", b"address", b"", b"body"]),
@@ -131,7 +131,7 @@ def bad_commands(dialect) -> dict[str, list]:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=str)
-def test_workers_that_break_the_rules_are_told_to_go(peers, once, dialect):
+def test_invalid_workers_are_disconnected(peers, once, dialect):
     for name, (is_ready, frames) in bad_commands(dialect).items():
         dealer = once(peers.server)
         head = [*dialect.delimiter, dialect.worker]
@@ -149,7 +149,7 @@ def test_workers_that_break_the_rules_are_told_to_go(peers, once, dialect):
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=str)
-def test_what_a_worker_that_must_go_held_goes_to_another(peers, connected, dialect):
+def test_requests_of_a_disconnected_worker_go_to_another(peers, connected, dialect):
     client = Client(connected(peers.server))
     client.send(b"mine", b"body")
     bad = Worker(connected(peers.server), b"mine", dialect)
@@ -168,7 +168,7 @@ def test_what_a_worker_that_must_go_held_goes_to_another(peers, connected, diale
     peers.work()
 
 
-def test_a_reply_to_a_request_of_another_worker_counts_once(peers, connected):
+def test_reply_to_another_workers_request_counts_once(peers, connected):
     client = Client(connected(peers.server))
     workers = [Worker(connected(peers.server), b"mine", dialect) for dialect in (MDP01, MDP02)]
     client.send(b"mine", b"body")
@@ -189,7 +189,7 @@ def test_a_reply_to_a_request_of_another_worker_counts_once(peers, connected):
     peers.work()
 
 
-def test_a_reply_twice_counts_once(peers, connected):
+def test_duplicate_reply_counts_once(peers, connected):
     client = Client(connected(peers.server))
     worker = Worker(connected(peers.server), b"mine", MDP02)
     for n in range(3):
@@ -207,7 +207,7 @@ def test_a_reply_twice_counts_once(peers, connected):
 
 @pytest.mark.parametrize("first", ["client", "worker"])
 @pytest.mark.parametrize("dialect", DIALECTS, ids=str)
-def test_a_peer_keeps_its_role(peers, once, dialect, first):
+def test_peer_keeps_its_role(peers, once, dialect, first):
     dealer = once(peers.server)
     as_client = [*dialect.delimiter, dialect.client, *dialect.request, b"mine", b"body"]
     as_worker = [*dialect.delimiter, dialect.worker, b"\1", b"mine"]
@@ -218,7 +218,7 @@ def test_a_peer_keeps_its_role(peers, once, dialect, first):
     peers.work()
 
 
-def test_bodies_over_the_limits(peers, once):
+def test_bodies_over_the_limits_are_refused(peers, once):
     """Several frames are kept in memory, and have a limit; one frame goes to the disk."""
     dealer = once(peers.server)
     before = peers.server.resident_kib()
@@ -229,7 +229,7 @@ def test_bodies_over_the_limits(peers, once):
     peers.work()
 
 
-def test_connections_that_only_begin_a_body_do_not_hold_up_others(peers, connected):
+def test_incomplete_bodies_hold_up_no_one(peers, connected):
     begun = b"".join(frame(body, MORE) for body in (b"", b"MDPC01", b"good")) + header(100_000_000) + b"x"
     with connections(peers.server, 100) as raws:
         for raw in raws:
@@ -242,7 +242,7 @@ def test_connections_that_only_begin_a_body_do_not_hold_up_others(peers, connect
         peers.work()
 
 
-def test_octets_that_are_no_zmtp(peers):
+def test_garbage_instead_of_zmtp_is_refused(peers):
     garbage = {
         "HTTP": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + bytes(100),
         "zeros": bytes(1000),
@@ -251,17 +251,17 @@ def test_octets_that_are_no_zmtp(peers):
         "no READY": GREETING + message(b"", b"MDPC01", b"good", b"x"),
         "PUB": GREETING + ready(b"PUB"),
         "a READY that lies": GREETING + frame(b"\5READY\x0bSocket-Type\xff\xff\xff\xffDEALER", 4),
-        "a command of 2^62 octets": GREETING + header(1 << 62, 4),
+        "a command of 2^62 bytes": GREETING + header(1 << 62, 4),
     }
-    for name, octets in garbage.items():
+    for name, data in garbage.items():
         raw = Raw(peers.server)
-        raw.send(octets)
+        raw.send(data)
         assert raw.is_closed(), name
         peers.work()
-    for octets in (header(1 << 62), header((1 << 63) - 1, MORE), header((1 << 64) - 1), b"\xff" * 10, b"\x08\1x"):
+    for data in (header(1 << 62), header((1 << 63) - 1, MORE), header((1 << 64) - 1), b"\xff" * 10, b"\x08\1x"):
         raw = Raw(peers.server).handshake()
-        raw.send(octets)
-        assert raw.is_closed(), octets
+        raw.send(data)
+        assert raw.is_closed(), data
         peers.work()
     # In the middle of anything.
     whole = GREETING + ready() + message(b"", b"MDPW01", b"\1", b"mine")
@@ -272,8 +272,8 @@ def test_octets_that_are_no_zmtp(peers):
     peers.work()
 
 
-def test_messages_without_an_end(peers):
-    """They end where a limit is, and cost no more than one message may."""
+def test_endless_messages_are_limited(peers):
+    """They end at a limit and take no more memory than one message."""
     before = peers.server.resident_kib()
     for body in (b"", b"x", b"x" * 70_000, b"x" * 70_000):
         raw = Raw(peers.server).handshake()

@@ -1,4 +1,4 @@
-"""What no end of numbered requests should send. The connection ends, or what makes no sense is ignored; others notice nothing."""
+"""Invalid numbered requests: the connection ends, or they are ignored. Others notice nothing."""
 
 import os
 import struct
@@ -11,7 +11,7 @@ import mdp
 from conftest import DEADLINE_SECONDS, monitor_of, wait_until
 from good_peers import good  # noqa: F401
 from numbered import ATTACHED, CLIENT, LEAVING, MANY, WORKER, Client, Refused, Reply, Worker
-from numbered import cancel, confirm, credit, hello, octets, ready, reply, request
+from numbered import cancel, confirm, credit, hello, ready, reply, request, sized
 from raw import Raw, message
 
 ME = b"0123456789abcdef"
@@ -26,7 +26,7 @@ def peers(broker, good):  # noqa: F811
 
 @pytest.fixture
 def expect_end(peers, connected):
-    """A function that sends messages on a new connection, and expects that the broker ends it."""
+    """A function that sends messages on a new connection and expects the broker to close it."""
 
     def expect(name, *messages):
         dealer = connected(peers.server, RECONNECT_IVL=-1)
@@ -65,7 +65,7 @@ OF_CLIENTS = {
     "a list of no frames": [[CLIENT, hello(ME) + request(1, b"none", b"", flags=MANY)]],
     "a list of too many frames": [[CLIENT, hello(ME) + request(1, b"none", [b""] * 1001)]],
     "attached frames that don't add up": [
-        [CLIENT, hello(ME) + request(1, b"none", flags=MANY | ATTACHED), octets(b"one") + b"more"]
+        [CLIENT, hello(ME) + request(1, b"none", flags=MANY | ATTACHED), sized(b"one") + b"more"]
     ],
     "an empty service": [[CLIENT, hello(ME) + request(1, b"")]],
     "a body of 4 GiB that isn't there": [[CLIENT, hello(ME) + request(1, b"none")[:-4] + b"\xff\xff\xff\xff"]],
@@ -96,27 +96,27 @@ OF_WORKERS = {
 }
 
 
-def test_clients_that_break_the_rules_are_disconnected(expect_end):
+def test_invalid_clients_are_disconnected(expect_end):
     for name, messages in OF_CLIENTS.items():
         expect_end(name, *messages)
 
 
-def test_workers_that_break_the_rules_are_disconnected(expect_end):
+def test_invalid_workers_are_disconnected(expect_end):
     for name, messages in OF_WORKERS.items():
         expect_end(name, *messages)
 
 
-def ends(peers, octets) -> bool:
-    """Whether the broker ends a connection on which this is sent."""
+def ends(peers, data) -> bool:
+    """True if the broker closes a connection on which this is sent."""
     raw = Raw(peers.server).handshake()
-    raw.send(octets)
+    raw.send(data)
     is_closed = raw.is_closed()
     raw.close()
     return is_closed
 
 
-def test_records_that_are_cut_short(peers):
-    """Every prefix of every record: all of them end the connection, but for nothing."""
+def test_truncated_records_are_refused(peers):
+    """Every non-empty proper prefix of every record ends the connection."""
     for header, first, records in (
         (CLIENT, hello(ME), [hello(ME), request(1, b"none", b"body"), SEVERAL, confirm(1), cancel(1)]),
         (WORKER, ready(1, b"mine"), [ready(1, b"mine"), reply(TOKEN, b"body"), reply(TOKEN, b"x", part=3), credit(7)]),
@@ -127,7 +127,7 @@ def test_records_that_are_cut_short(peers):
     peers.work()
 
 
-def test_kinds_that_nobody_knows(peers):
+def test_unknown_record_kinds_are_refused(peers):
     known = {CLIENT: {1, 2, 3, 4}, WORKER: {0x81, 0x82, 0x83, 0x84}}
     for header, first in ((CLIENT, hello(ME)), (WORKER, ready(1, b"mine"))):
         for kind in set(range(256)) - known[header]:
@@ -136,7 +136,7 @@ def test_kinds_that_nobody_knows(peers):
     assert "unknown kind" in peers.server.log()
 
 
-def test_flags_that_nobody_knows_and_a_number_that_is_none(peers):
+def test_unknown_flags_and_number_zero(peers):
     flagged = bytearray(request(1, b"none", b"body"))
     flagged[1] |= 16
     for record, why in ((bytes(flagged), "unknown flags"), (request(0, b"none", b"body"), "number 0")):
@@ -145,7 +145,7 @@ def test_flags_that_nobody_knows_and_a_number_that_is_none(peers):
     peers.work()
 
 
-def test_numbers_at_their_ends(peers, connected):
+def test_extreme_numbers(peers, connected):
     top = (1 << 64) - 1
     client = Client(connected(peers.server))
     for first, count in [(1 << 63, 0xFFFF_FFFF), (top, 0xFFFF_FFFF), (top, 1), (0, 0), (top - 3, 2), (1 << 62, 1)]:
@@ -170,8 +170,8 @@ def test_numbers_at_their_ends(peers, connected):
     peers.work()
 
 
-def test_gaps_in_numbers(peers, connected):
-    """They are allowed, and remembered: but not without a limit."""
+def test_gaps_in_numbers_are_limited(peers, connected):
+    """Gaps are allowed and remembered, up to a limit."""
     before = peers.server.resident_kib()
     client = Client(connected(peers.server, RECONNECT_IVL=-1))
     monitor = monitor_of(client.socket, zmq.EVENT_DISCONNECTED)
@@ -195,7 +195,7 @@ def test_gaps_in_numbers(peers, connected):
     peers.work()
 
 
-def test_replies_with_tokens_that_are_not_the_worker_s(peers, connected):
+def test_replies_with_foreign_tokens_are_ignored(peers, connected):
     client = Client(connected(peers.server))
     worker, other = (Worker(connected(peers.server), b"mine", credit=1) for _ in range(2))
     client.send(request(1, b"mine", b"1"), request(2, b"mine", b"2"))
@@ -212,8 +212,8 @@ def test_replies_with_tokens_that_are_not_the_worker_s(peers, connected):
 
 
 @pytest.mark.parametrize("kind", ["stock", "numbered"])
-def test_replies_of_an_earlier_time_are_not_taken_for_later_ones(broker, connected, kind):
-    """A broker that was killed counts from the beginning again: what its workers bring from before must not fit by chance."""
+def test_replies_from_before_a_restart_are_ignored(broker, connected, kind):
+    """A restarted broker counts from the beginning: old tokens of its workers must not fit by chance."""
     first = broker()
     kinds = {"stock": mdp.Worker, "numbered": Worker}
     make = lambda at: kinds[kind](connected(at), b"mine")
@@ -242,7 +242,7 @@ def test_replies_of_an_earlier_time_are_not_taken_for_later_ones(broker, connect
     assert after.reply() == Reply(1, 200, None, b"the reply")
 
 
-def test_more_services_than_there_may_be(peers, connected):
+def test_number_of_services_is_limited(peers, connected):
     client = Client(connected(peers.server))
     before = peers.server.resident_kib()
     count, block = 150_000, 1000
@@ -271,8 +271,8 @@ def test_more_services_than_there_may_be(peers, connected):
     peers.work()
 
 
-def test_a_client_that_comes_twice_at_a_time(peers, connected):
-    """The new connection takes over: the old one ends, and what was asked for is answered once."""
+def test_second_connection_of_a_client_takes_over(peers, connected):
+    """The old connection ends, and each request is answered once."""
     first = Client(connected(peers.server, RECONNECT_IVL=-1))
     monitor = monitor_of(first.socket, zmq.EVENT_DISCONNECTED)
     first.send(request(1, b"good", b"x"))

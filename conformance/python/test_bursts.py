@@ -1,4 +1,4 @@
-"""More for one peer than its connection should hold."""
+"""More messages for one peer than its connection should hold."""
 
 import signal
 import threading
@@ -14,8 +14,8 @@ BODY = b"b" * 900_000
 MIB = 1 << 20
 
 
-def test_a_worker_comes_to_a_long_queue(broker, connected, told):  # noqa: F811
-    """It gets all of it, each request once: that it had no time to read yet is not its fault."""
+def test_new_worker_gets_a_long_queue(broker, connected, told):  # noqa: F811
+    """The worker gets each request once, and isn't taken for a slow consumer."""
     server = broker()
     about = told(server)
     clients = [numbered.Client(connected(server)) for _ in range(2)]
@@ -33,7 +33,7 @@ def test_a_worker_comes_to_a_long_queue(broker, connected, told):  # noqa: F811
     assert "doesn't read" not in server.log()
 
 
-def test_a_client_comes_back_to_many_outcomes(broker, connected, told):  # noqa: F811
+def test_returning_client_gets_many_outcomes(broker, connected, told):  # noqa: F811
     server = broker()
     about = told(server)
     client = numbered.Client(connected(server))
@@ -60,8 +60,8 @@ def test_a_client_comes_back_to_many_outcomes(broker, connected, told):  # noqa:
     assert "doesn't read" not in server.log()
 
 
-def test_a_stock_client_that_reads_late_gets_all_its_replies(broker, connected, told):  # noqa: F811
-    """270 MB at once, of which it takes nothing before the worker has replied to all."""
+def test_stock_client_that_reads_late_gets_all_replies(broker, connected, told):  # noqa: F811
+    """270 MB of replies, of which the client reads nothing before the last one."""
     server = broker()
     about = told(server)
     client = mdp.Client(connected(server, RCVHWM=1, RCVBUF=65_536))
@@ -76,7 +76,7 @@ def test_a_stock_client_that_reads_late_gets_all_its_replies(broker, connected, 
     assert "doesn't read" not in server.log()
 
 
-def test_a_broker_that_ends_delivers_what_workers_replied(broker, connected):
+def test_stopping_broker_delivers_replies(broker, connected):
     server = broker("--grace", 60)
     client = mdp.Client(connected(server, RCVHWM=1, RCVBUF=65_536))
     for _ in range(60):
@@ -91,8 +91,8 @@ def test_a_broker_that_ends_delivers_what_workers_replied(broker, connected):
     assert server.process.wait(60) == 0
 
 
-def test_more_at_once_than_there_is_memory_for(small, connected, end):
-    """160 MB of stock clients' that nobody resends: the broker reads what it has room for, and all are answered."""
+def test_burst_over_the_memory_limit_is_answered(small, connected, end):
+    """160 MB from stock clients, which don't resend: the broker reads what fits, and all are answered."""
     server, more = small
     end("work", "e", [server], "--echo")
     clients = [mdp.Client(connected(server)) for _ in range(200)]
@@ -109,7 +109,7 @@ def test_more_at_once_than_there_is_memory_for(small, connected, end):
     assert "given up" not in server.log() and "misbehaves" not in server.log()
 
 
-def test_many_that_stop_in_the_middle_of_a_message(small, connected, end):
+def test_clients_stopped_in_a_message_hold_up_no_one(small, connected, end):
     server, more = small
     end("work", "e", [server], "--echo")
     half = message(b"", b"MDPC01", b"e", BODY)[: len(BODY) // 2]

@@ -1,5 +1,5 @@
-"""Messages put together by chance from all that the protocols have, on many connections that come and go: the broker goes on, and
-peers that behave notice nothing."""
+"""Random messages of all protocols on many connections that come and go: the broker continues, and
+well-behaved peers notice nothing."""
 
 import os
 import random
@@ -20,7 +20,7 @@ NUMBERS = [0, 1, 2, 3, 4, 5, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]
 
 
 class Chance:
-    """Makes messages, out of what it has heard among other things."""
+    """Makes random messages, also from what it has received."""
 
     def __init__(self, seed):
         self.random = random.Random(seed)
@@ -29,7 +29,7 @@ class Chance:
         self.names = [bytes([n]) * 16 for n in range(3)]
 
     def heard(self, frames) -> None:
-        """Remembers what can be sent back."""
+        """Remembers tokens and numbers to send back."""
         if frames[0] == WORKER and len(frames) > 1 and len(frames[1]) >= 18 and frames[1][0] == 0xC2:
             self.tokens = [*self.tokens[-10:], frames[1][2:18]]
         self.addresses = [*self.addresses[-10:], *(frame for frame in frames if len(frame) == 32)]
@@ -90,16 +90,16 @@ class Chance:
             elif damage == "twice":
                 frames.insert(at, frames[at])
             elif damage == "flip" and frames[at]:
-                octets = bytearray(frames[at])
-                octets[self.random.randrange(min(len(octets), 100))] ^= 1 << self.random.randrange(8)
-                frames[at] = bytes(octets)
+                data = bytearray(frames[at])
+                data[self.random.randrange(min(len(data), 100))] ^= 1 << self.random.randrange(8)
+                frames[at] = bytes(data)
             elif damage == "empty":
                 frames[at] = b""
         return frames
 
 
 @pytest.mark.parametrize("journal", [False, True], ids=["memory", "journal"])
-def test_messages_by_chance(broker, good, context, tmp_path, journal):  # noqa: F811
+def test_random_messages_disturb_no_one(broker, good, context, tmp_path, journal):  # noqa: F811
     seed = int(os.environ.get("SEED", "7"))
     short = ["--heartbeat", 0.5, "--request-timeout", 1, "--absent-timeout", 1, "--busy-timeout", 1, "--attempts", 3]
     peers = good(broker(*short, *(["--journal", tmp_path / "journal"] if journal else [])))

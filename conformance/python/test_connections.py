@@ -1,4 +1,4 @@
-"""What libzmq does around messages: heartbeats, PLAIN, reconnecting, routing ids, endpoints."""
+"""libzmq's connections: heartbeats, PLAIN, reconnecting, routing ids, endpoints."""
 
 import socket
 import threading
@@ -16,7 +16,7 @@ HEARTBEAT = {"HEARTBEAT_IVL": 50, "HEARTBEAT_TIMEOUT": 1000, "HEARTBEAT_TTL": 20
 
 
 def events(monitor, until=None, seconds=DEADLINE_SECONDS) -> list[int]:
-    """The events of a socket: until one of those wanted comes, or for so many seconds."""
+    """Events of a socket until a wanted one, or for this many seconds."""
     seen, end = [], time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         if not monitor.poll(max(1, int(left * 1000))):
@@ -37,7 +37,7 @@ def test_heartbeats_keep_an_idle_connection(serve, connected, tree):
     assert whole_at_once(dealer, b"big") == contents["big"]
 
 
-def test_heartbeats_while_the_client_reads_slowly(serve, connected, tree):
+def test_heartbeats_reach_a_client_that_reads_slowly(serve, connected, tree):
     root, contents = tree
     dealer = connected(serve(root), RCVHWM=4, **HEARTBEAT)
     monitor = monitor_of(dealer)
@@ -51,7 +51,7 @@ def test_heartbeats_while_the_client_reads_slowly(serve, connected, tree):
 
 
 class Overheard:
-    """A way to a server on which all octets of a connection are noted."""
+    """A proxy to a server that records all bytes of a connection."""
 
     def __init__(self, server):
         self.to_server, self.to_client = bytearray(), bytearray()
@@ -70,13 +70,13 @@ class Overheard:
     @staticmethod
     def pump(source, target, heard):
         with suppress(OSError):
-            while octets := source.recv(65536):
-                heard += octets
-                target.sendall(octets)
+            while data := source.recv(65536):
+                heard += data
+                target.sendall(data)
         target.close()
 
 
-def test_heartbeats_of_the_server_find_libzmq_alive(serve, connected, tree):
+def test_libzmq_answers_heartbeats_of_the_server(serve, connected, tree):
     root, _ = tree
     way = Overheard(serve(root, "--heartbeat", "0.5"))
     dealer = connected(way.endpoint)
@@ -99,7 +99,7 @@ def passwords(tmp_path):
 
 
 @pytest.mark.parametrize(("user", "password"), [(b"ada", b"lovelace"), (b"grace", b"hop:per")])
-def test_plain_lets_those_in_who_know_the_password(serve, connected, tree, passwords, user, password):
+def test_plain_admits_users_with_the_password(serve, connected, tree, passwords, user, password):
     root, contents = tree
     server = serve(root, "--plain-passwords", passwords)
     dealer = connected(server, PLAIN_USERNAME=user, PLAIN_PASSWORD=password)
@@ -117,7 +117,7 @@ def test_plain_lets_those_in_who_know_the_password(serve, connected, tree, passw
         {},
     ],
 )
-def test_plain_keeps_the_others_out(serve, context, tree, passwords, credentials):
+def test_plain_refuses_others(serve, context, tree, passwords, credentials):
     root, _ = tree
     server = serve(root, "--plain-passwords", passwords)
     dealer = context.socket(zmq.DEALER)
@@ -140,7 +140,7 @@ def test_plain_keeps_the_others_out(serve, context, tree, passwords, credentials
     assert "lovelace" not in server.log()
 
 
-def test_a_plain_client_at_an_open_server_is_refused(serve, context, tree):
+def test_plain_client_is_refused_by_an_open_server(serve, context, tree):
     root, _ = tree
     server = serve(root)
     dealer = context.socket(zmq.DEALER)
@@ -176,7 +176,7 @@ def test_several_endpoints(serve, connected, tree, tmp_path):
         assert whole_at_once(connected(endpoint), b"exact") == contents["exact"]
 
 
-def test_libzmq_comes_back_to_a_server_that_was_gone(serve, connected, tree):
+def test_libzmq_reconnects_to_a_restarted_server(serve, connected, tree):
     root, contents = tree
     first = serve(root)
     dealer = connected(first, RECONNECT_IVL=10)
@@ -186,7 +186,7 @@ def test_libzmq_comes_back_to_a_server_that_was_gone(serve, connected, tree):
     assert whole_at_once(dealer, b"exact") == contents["exact"]
 
 
-def test_a_routing_id_goes_over_to_the_newcomer(serve, connected, context, tree):
+def test_routing_id_is_handed_over_to_the_newer_connection(serve, connected, context, tree):
     root, contents = tree
     server = serve(root)
     old = connected(server, IDENTITY=b"the-same", RECONNECT_IVL=-1)
@@ -198,7 +198,7 @@ def test_a_routing_id_goes_over_to_the_newcomer(serve, connected, context, tree)
 
 
 @pytest.mark.parametrize("kind", [zmq.PUB, zmq.SUB, zmq.PUSH, zmq.PULL, zmq.PAIR, zmq.REP])
-def test_sockets_that_do_not_fit_are_refused(serve, context, connected, tree, kind):
+def test_incompatible_socket_types_are_refused(serve, context, connected, tree, kind):
     root, _ = tree
     server = serve(root)
     socket = context.socket(kind)

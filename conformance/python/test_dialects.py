@@ -1,4 +1,4 @@
-"""What `tow call` and `tow work` say to a broker of which nothing tells what it speaks."""
+"""Messages of `tow call` and `tow work` to a broker of unknown dialect."""
 
 import subprocess
 
@@ -25,8 +25,8 @@ def silent(context):
 
 
 @pytest.mark.parametrize("dialect", REQUESTS)
-def test_a_client_asks_once_and_says_what_may_be_wrong(silent, dialect):
-    """There are brokers that end when they are asked in another shape than their own, and replies that are slow."""
+def test_client_asks_once_and_suggests_a_dialect(silent, dialect):
+    """Some brokers end when asked in another dialect, and some replies are slow."""
     words = [TOW, "call", "echo", "x", "--connect", silent.last_endpoint, "--timeout", "3", "--dialect", dialect]
     asking = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert silent.recv_multipart()[1:] == REQUESTS[dialect]
@@ -35,7 +35,7 @@ def test_a_client_asks_once_and_says_what_may_be_wrong(silent, dialect):
     assert not silent.poll(0)
 
 
-def test_a_worker_tries_the_two_shapes_with_an_empty_frame_in_turn(silent):
+def test_worker_alternates_between_mdp_and_majortomo(silent):
     process = subprocess.Popen([TOW, "work", "echo", "--echo", "--connect", silent.last_endpoint])
     try:
         said = []
@@ -50,8 +50,8 @@ def test_a_worker_tries_the_two_shapes_with_an_empty_frame_in_turn(silent):
 
 
 @pytest.mark.parametrize("size", [2 << 20, 8 << 20])
-def test_a_large_reply_counts_though_the_broker_ends_behind_it(context, size):
-    """It has come whole, and is still on its way to the client's disk."""
+def test_large_reply_counts_though_the_broker_ends_after_it(context, size):
+    """The reply has arrived and is being written to the client's disk."""
     body = bytes(range(256)) * (size // 256)
     for _ in range(5):
         broker = context.socket(zmq.ROUTER)

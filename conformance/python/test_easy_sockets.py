@@ -1,4 +1,4 @@
-"""The easy interface's REP and REQ against libzmq's sockets, by the example that both sides could have."""
+"""REP and REQ of our sockets against libzmq's, by the example `echo`."""
 
 import pathlib
 import subprocess
@@ -19,7 +19,7 @@ def built():
 
 @pytest.fixture(params=["tcp", "ipc"])
 def echo(request, tmp_path):
-    """Where our REP answers."""
+    """Endpoint of our REP."""
     endpoint = "tcp://127.0.0.1:0" if request.param == "tcp" else f"ipc://{tmp_path}/echo"
     process = subprocess.Popen([ECHO, "bind", endpoint], stdout=subprocess.PIPE)
     yield process.stdout.readline().decode().strip()
@@ -53,7 +53,7 @@ def asks(endpoint, *words) -> subprocess.Popen:
 
 
 def told(asking) -> bytes:
-    """The reply's frames, in a line each."""
+    """Frames of the reply, one a line."""
     out, err = asking.communicate(timeout=DEADLINE_SECONDS)
     assert asking.returncode == 0, err
     return out
@@ -61,7 +61,7 @@ def told(asking) -> bytes:
 
 @pytest.fixture
 def bound(context):
-    """A function that makes sockets of theirs: bound(kind, endpoint) gives one, and where it is."""
+    """A factory of libzmq's sockets: bound(kind, endpoint) returns one and its endpoint."""
 
     def make(kind, endpoint="tcp://127.0.0.1:*"):
         socket = context.socket(kind)
@@ -86,7 +86,7 @@ def test_our_req_at_their_rep_and_router(bound, kind):
         assert told(asking) == "".join(f"{word}\n" for word in words).encode()
 
 
-def test_a_proxy_of_theirs_between_our_req_and_our_rep(echo, bound, connected):
+def test_their_proxy_between_our_req_and_our_rep(echo, bound, connected):
     front, endpoint = bound(zmq.ROUTER)
     back = connected(echo)
     several = [asks(endpoint, "from", str(number)) for number in range(5)]
@@ -104,7 +104,7 @@ def test_our_req_waits_for_their_rep(bound, tmp_path):
     assert told(asking) == b"anybody?\n"
 
 
-def test_our_req_learns_that_their_rep_went_without_a_reply(bound):
+def test_our_req_fails_when_their_rep_goes_without_a_reply(bound):
     rep, endpoint = bound(zmq.REP)
     asking = asks(endpoint, "will you?")
     assert rep.recv() == b"will you?"

@@ -1,4 +1,4 @@
-"""Processes that vanish, hang, are slow, or have no room: `tow broker` among clients and workers of both kinds."""
+"""Processes that vanish, hang, are slow, or have a full disk: `tow broker` with clients and workers of both kinds."""
 
 import itertools
 import json
@@ -23,7 +23,7 @@ SILENCE_MS = 30
 
 
 class Told:
-    """What the broker tells of itself."""
+    """The broker's statistics."""
 
     def __init__(self, client):
         self.client = client
@@ -34,7 +34,7 @@ class Told:
         return json.loads(said)
 
     def unconfirmed(self, service) -> int:
-        """Requests for a service that it still knows."""
+        """Requests of a service that the broker holds."""
         return sum(queue["unconfirmed"] for queue in self.about(b"mmi.queue", service))
 
     def waiting(self, service) -> int:
@@ -54,7 +54,7 @@ def told(connected):
 
 
 def stop(process):
-    """Stops a process, which begins where it next runs: this waits until it does."""
+    """Stops a process and waits until it has stopped."""
     os.kill(process.pid, signal.SIGSTOP)
     status = pathlib.Path(f"/proc/{process.pid}/status")
     wait_until(lambda: "State:\tT" in status.read_text(), "it has stopped")
@@ -64,7 +64,7 @@ def go_on(process):
     os.kill(process.pid, signal.SIGCONT)
 
 
-def test_a_stock_client_vanishes(broker, connected, good, told):  # noqa: F811
+def test_stock_client_vanishes(broker, connected, good, told):  # noqa: F811
     peers = good(broker())
     server, about = peers.server, told(peers.server)
     before = server.resident_kib()
@@ -87,7 +87,7 @@ def test_a_stock_client_vanishes(broker, connected, good, told):  # noqa: F811
     peers.work()
 
 
-def test_a_stock_client_vanishes_that_is_not_read(broker, connected, told):
+def test_back_pressured_stock_client_vanishes(broker, connected, told):
     # No PING finds out; what it sends fits into the kernel's buffers, so that its end comes through.
     server = broker("--max-waiting", "10", "--heartbeat", "600")
     about = told(server)
@@ -104,7 +104,7 @@ def test_a_stock_client_vanishes_that_is_not_read(broker, connected, told):
     assert other.receive(b"slow") == [[b"after"]]
 
 
-def test_a_numbered_client_vanishes_and_comes_again(broker, connected, good, told):  # noqa: F811
+def test_numbered_client_vanishes_and_returns(broker, connected, good, told):  # noqa: F811
     peers = good(broker("--absent-timeout", "2"))
     server, about = peers.server, told(peers.server)
     worker = numbered.Worker(connected(server), b"slow", credit=100)
@@ -131,8 +131,8 @@ def test_a_numbered_client_vanishes_and_comes_again(broker, connected, good, tol
 
 
 @pytest.mark.parametrize("kind", ["stock", "numbered"])
-def test_a_client_does_not_read(broker, connected, good, kind):  # noqa: F811
-    """Replies of 64 KiB to requests of a few octets: 1.3 GB in all would come."""
+def test_client_does_not_read(broker, connected, good, kind):  # noqa: F811
+    """Replies of 64 KiB to small requests: 1.3 GB in all."""
     peers = good(broker())
     server = peers.server
     socket = connected(server, RCVHWM=1, RCVBUF=65_536)
@@ -169,8 +169,8 @@ def test_a_client_does_not_read(broker, connected, good, kind):  # noqa: F811
     assert worker.has_more(DEADLINE_SECONDS * 1000)
 
 
-def test_a_worker_does_not_read(broker, connected, told):
-    """A worker that has credit for more than it reads holds up nothing but that; another one does the rest."""
+def test_worker_does_not_read(broker, connected, told):
+    """A worker that doesn't read holds up only its requests; another one does the rest."""
     server = broker("--heartbeat", "0.3")
     about = told(server)
     client = numbered.Client(connected(server))
@@ -188,7 +188,7 @@ def test_a_worker_does_not_read(broker, connected, told):
 
 
 @pytest.mark.parametrize("dialect", ["auto", "mdp01"])
-def test_a_worker_hangs(broker, connected, end, told, dialect):
+def test_worker_hangs(broker, connected, end, told, dialect):
     server = broker("--heartbeat", "0.1")
     about = told(server)
     hanging = end("work", "echo", [server], "--echo", "--dialect", dialect)
@@ -208,7 +208,7 @@ def test_a_worker_hangs(broker, connected, end, told, dialect):
     assert not client.socket.poll(50)
 
 
-def test_a_broker_hangs(broker, connected, end):
+def test_broker_hangs(broker, connected, end):
     server = broker("--heartbeat", "0.1")
     end("work", "echo", [server], "--echo")
     client = numbered.Client(connected(server))
@@ -226,8 +226,8 @@ def test_a_broker_hangs(broker, connected, end):
     assert again.reply() == Reply(2, 200, None, b"meanwhile")
 
 
-def test_a_client_hangs(broker, connected, end, told):
-    """`tow call` with a load is stopped for longer than the broker is patient, twice."""
+def test_client_hangs(broker, connected, end, told):
+    """A load test is stopped twice for longer than the heartbeat timeout."""
     server = broker("--heartbeat", "0.1")
     about = told(server)
     end("work", "echo", [server], "--echo", "--work-ms", 1, "--jobs", 10)
@@ -242,7 +242,7 @@ def test_a_client_hangs(broker, connected, end, told):
 
 
 @pytest.mark.parametrize("kind", ["stock", "numbered"])
-def test_the_broker_ends_while_workers_are_busy(broker, connected, kind):
+def test_broker_drains_while_workers_are_busy(broker, connected, kind):
     for grace, is_done in (("20", True), ("0.3", False)):
         server = broker("--grace", grace)
         client = mdp.Client(connected(server))
@@ -266,7 +266,7 @@ def test_the_broker_ends_while_workers_are_busy(broker, connected, kind):
         assert took < 5 if is_done else 0.25 < took < 10
 
 
-def test_a_second_signal_ends_a_broker_that_waits(broker, connected):
+def test_second_signal_ends_a_draining_broker(broker, connected):
     server = broker("--grace", 600)
     client = mdp.Client(connected(server))
     client.send(b"slow", b"body")
@@ -279,10 +279,10 @@ def test_a_second_signal_ends_a_broker_that_waits(broker, connected):
     assert server.process.returncode == 0
 
 
-def in_small_memory(directory, octets) -> list:
+def in_small_memory(directory, size) -> list:
     """Words that run a command which has so much room in this directory, and no more: root may mount it, others may in a user
     namespace of their own."""
-    script = f'mount -t tmpfs -o size={octets} tmpfs "$0" && exec "$@"'
+    script = f'mount -t tmpfs -o size={size} tmpfs "$0" && exec "$@"'
     for flags in ((), ("--user", "--map-root-user")):
         words = ["unshare", *flags, "--mount", "sh", "-c", script, str(directory)]
         if subprocess.run([*words, "true"], capture_output=True, check=False).returncode == 0:
@@ -290,7 +290,7 @@ def in_small_memory(directory, octets) -> list:
     cannot_test("no small file system can be mounted here, neither by unshare --mount nor in a user namespace")
 
 
-def test_a_disk_is_full(broker, connected, tmp_path):
+def test_disk_is_full(broker, connected, tmp_path):
     directory = tmp_path / "small"
     directory.mkdir()
     within = in_small_memory(directory, 6 << 20)
@@ -300,7 +300,7 @@ def test_a_disk_is_full(broker, connected, tmp_path):
     stock = mdp.Client(connected(server))
 
     def put(numbers, body) -> dict:
-        """What becomes of requests: accepted, or refused."""
+        """Outcome of requests: accepted or refused."""
         client.send(*(request(number, b"later", body) for number in numbers))
         fates = {}
         while len(fates) < len(numbers):
@@ -352,8 +352,8 @@ def test_a_disk_is_full(broker, connected, tmp_path):
 
 
 @pytest.mark.parametrize("journal", [False, True])
-def test_a_disk_is_too_small_for_a_body(broker, connected, tmp_path, journal):
-    """A large body that has no room is refused, or fails; the connection goes on."""
+def test_disk_is_too_small_for_a_body(broker, connected, tmp_path, journal):
+    """A large body that doesn't fit is refused or fails; the connection continues."""
     directory = tmp_path / "small"
     directory.mkdir()
     within = in_small_memory(directory, 8 << 20)

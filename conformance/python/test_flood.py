@@ -1,4 +1,4 @@
-"""Many peers that send small messages without end: whoever else asks is answered meanwhile."""
+"""Many peers send small messages without end; others are answered meanwhile."""
 
 import threading
 
@@ -7,14 +7,14 @@ from conftest import DEADLINE_SECONDS
 from raw import connections, message
 
 
-def flood(raws, octets: bytes, full: threading.Event, end: threading.Event) -> None:
+def flood(raws, data: bytes, full: threading.Event, end: threading.Event) -> None:
     """Sends them over and over to all that take them, and throws away what they say. Tells when none of them takes more for a moment."""
-    left = {raw.socket: memoryview(octets) for raw in raws}
+    left = {raw.socket: memoryview(data) for raw in raws}
     while not end.is_set():
         is_idle = True
         for socket in list(left):
             try:
-                left[socket] = left[socket][socket.send(left[socket]) :] or memoryview(octets)
+                left[socket] = left[socket][socket.send(left[socket]) :] or memoryview(data)
                 is_idle = False
             except BlockingIOError:
                 pass
@@ -32,7 +32,7 @@ def flood(raws, octets: bytes, full: threading.Event, end: threading.Event) -> N
             end.wait(0.001)
 
 
-def test_questions_without_end(broker, connected):
+def test_floods_of_small_messages_hold_up_no_one(broker, connected):
     server = broker()
     questions = message(b"", b"MDPC01", b"mmi.nothing", b"") * 1_000
     with connections(server, 200) as raws:

@@ -1,10 +1,10 @@
-"""The golden bytes in the repository are what this libzmq sends: otherwise the tests of the wire judge by something else."""
+"""The golden bytes in the repository equal what this libzmq sends."""
 
 import capture_golden
 from conftest import WORKSPACE
 
 
-def test_a_new_recording_is_the_same(tmp_path):
+def test_new_recording_equals_the_golden_one(tmp_path):
     capture_golden.main(tmp_path)
     stored = WORKSPACE / "crates/zmtp/tests/golden"
     for path in stored.glob("*.txt"):

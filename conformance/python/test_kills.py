@@ -1,4 +1,4 @@
-"""Brokers and workers that are killed again and again under load. `tow call` checks every reply: none is lost, none is wrong."""
+"""Brokers and workers are killed again and again under load. `tow call` checks that no reply is lost or wrong."""
 
 import json
 import os
@@ -22,7 +22,7 @@ COUNT = 3000
 
 
 class Loads:
-    """`tow call` with a load, again and again until the block ends; each must end well."""
+    """Runs load tests until the block ends; each must succeed."""
 
     def __init__(self, end, servers, *arguments, count=COUNT):
         self.start = lambda: end("call", "echo", servers, "--count", count, "--json", "-q", *arguments)
@@ -59,7 +59,7 @@ class Loads:
 
 
 class Again:
-    """A broker that can be killed, and comes again where it was."""
+    """A broker that can be killed and restarted on the same endpoint."""
 
     def __init__(self, log, *arguments):
         self.log, self.arguments = log, arguments
@@ -111,7 +111,7 @@ def busy(connected):
     return wait
 
 
-def test_workers_are_killed_a_hundred_times(broker, end):
+def test_workers_killed_a_hundred_times(broker, end):
     rng = random.Random(SEED)
     server = broker("--attempts", 100)
     work = lambda dialect: end("work", "echo", [server], "--echo", "--work-ms", 3, "--jobs", 20, "--dialect", dialect)
@@ -129,7 +129,7 @@ def test_workers_are_killed_a_hundred_times(broker, end):
 # With a journal, the broker has much to read when it comes again.
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("journal", [False, True], ids=["memory", "journal"])
-def test_the_broker_is_killed_fifty_times(again, end, busy, journal_path, journal):
+def test_broker_killed_fifty_times(again, end, busy, journal_path, journal):
     rng = random.Random(SEED)
     broker = again(*(["--journal", journal_path] if journal else []))
     for _ in range(2):
@@ -144,7 +144,7 @@ def test_the_broker_is_killed_fifty_times(again, end, busy, journal_path, journa
     assert loads.resent > 10 * KILLS
 
 
-def test_one_broker_of_two_is_always_there(again, end):
+def test_one_of_two_brokers_is_always_there(again, end):
     rng = random.Random(SEED)
     brokers = [again(), again()]
     for _ in range(2):
@@ -159,7 +159,7 @@ def test_one_broker_of_two_is_always_there(again, end):
 
 
 @pytest.mark.parametrize("journal", [False, True], ids=["memory", "journal"])
-def test_a_number_has_one_outcome_over_crashes(again, connected, journal_path, journal):
+def test_number_has_one_outcome_across_crashes(again, connected, journal_path, journal):
     """Each execution replies something else, and workers vanish amid their work. What a client has once been told it is told again,
     whatever happened since: with a journal always, without one by the same broker, as its epoch says."""
     rng = random.Random(SEED)

@@ -95,7 +95,7 @@ def test_many_large_frames_reach_our_client(broker, end, mdp_worker, dialect):
 
 
 @pytest.mark.parametrize("options", [[], ["--busy-poll", "0"]], ids=["busy-poll", "sleeps"])
-def test_replies_that_go_out_together_all_arrive_in_order(broker, mdp_client, mdp_worker, options):
+def test_batched_replies_arrive_in_order(broker, mdp_client, mdp_worker, options):
     """Of a client with much outstanding they are gathered: the last ones must not wait for others that never come."""
     server = broker(*options)
     client, worker = mdp_client(server, "0.2-dealer"), mdp_worker(server, dialect=MDP02)
@@ -135,7 +135,7 @@ def test_parts_arrive_as_parts_or_joined(broker, mdp_client, mdp_worker, kind, w
             assert received == parts
 
 
-def test_a_dealer_has_many_requests_outstanding(broker, mdp_client, mdp_worker):
+def test_dealer_has_many_requests_in_flight(broker, mdp_client, mdp_worker):
     server = broker()
     workers = [mdp_worker(server, dialect=dialect) for dialect in DIALECTS]
     clients = [mdp_client(server, kind) for kind in CLIENTS if "dealer" in kind or "majortomo" in kind]
@@ -160,7 +160,7 @@ def test_a_dealer_has_many_requests_outstanding(broker, mdp_client, mdp_worker):
         assert sorted(received) == sorted([b"%d" % n, name] for n in range(300))
 
 
-def test_what_a_dealer_adds_to_the_envelope_comes_back(broker, connected, mdp_worker):
+def test_envelope_of_a_dealer_is_returned(broker, connected, mdp_worker):
     server = broker()
     worker = mdp_worker(server)
     dealer = connected(server)
@@ -170,7 +170,7 @@ def test_what_a_dealer_adds_to_the_envelope_comes_back(broker, connected, mdp_wo
         assert dealer.recv_multipart() == [*envelope, b"", b"MDPC01", b"echo", b"body"]
 
 
-def test_a_req_gives_up_and_asks_again(broker, mdp_client, mdp_worker):
+def test_req_gives_up_and_asks_again(broker, mdp_client, mdp_worker):
     server = broker()
     worker = mdp_worker(server)
     client = mdp_client(server, "0.1-req-correlate")
@@ -223,7 +223,7 @@ def test_mmi(broker, mdp_client, mdp_worker):
     worker.serve(2)
 
 
-def test_titanic_keeps_requests_and_replies_over_restarts(broker, mdp_client, mdp_worker, tmp_path):
+def test_titanic_keeps_requests_and_replies_across_restarts(broker, mdp_client, mdp_worker, tmp_path):
     keep = ("--journal", tmp_path / "journal")
     first = broker(*keep)
     client = mdp_client(first)
@@ -269,7 +269,7 @@ def test_titanic_needs_a_journal(broker, mdp_client):
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=str)
-def test_heartbeats_both_ways(broker, mdp_client, mdp_worker, dialect):
+def test_heartbeats_go_both_ways(broker, mdp_client, mdp_worker, dialect):
     server = broker("--heartbeat", "0.1")
     client = mdp_client(server)
     worker, silent = mdp_worker(server, dialect=dialect), mdp_worker(server, b"silent", dialect)
@@ -291,7 +291,7 @@ def test_heartbeats_both_ways(broker, mdp_client, mdp_worker, dialect):
     assert client.receive(b"silent") == [[b"body"]]
 
 
-def test_a_silent_worker_that_is_busy_keeps_its_request(broker, mdp_client, mdp_worker):
+def test_silent_busy_worker_keeps_its_request(broker, mdp_client, mdp_worker):
     server = broker("--heartbeat", "0.05")
     client = mdp_client(server)
     busy, other = mdp_worker(server), None
@@ -307,7 +307,7 @@ def test_a_silent_worker_that_is_busy_keeps_its_request(broker, mdp_client, mdp_
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=str)
-def test_what_a_worker_held_goes_to_another(broker, mdp_client, mdp_worker, dialect):
+def test_requests_of_a_lost_worker_go_to_another(broker, mdp_client, mdp_worker, dialect):
     server = broker()
     client = mdp_client(server, "0.2-dealer")
     leaving, dying = mdp_worker(server, dialect=dialect), None
@@ -322,7 +322,7 @@ def test_what_a_worker_held_goes_to_another(broker, mdp_client, mdp_worker, dial
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=str)
-def test_a_worker_that_replies_at_length_and_leaves_has_replied(broker, mdp_client, mdp_worker, dialect):
+def test_long_reply_of_a_leaving_worker_counts(broker, mdp_client, mdp_worker, dialect):
     server = broker()
     client = mdp_client(server)
     body = b"r" * LARGE
@@ -335,7 +335,7 @@ def test_a_worker_that_replies_at_length_and_leaves_has_replied(broker, mdp_clie
         assert client.receive(b"echo") == [[body]]
 
 
-def test_a_worker_that_replies_at_length_and_ends_has_replied(broker, mdp_client, mdp_worker):
+def test_long_reply_of_an_ending_worker_counts(broker, mdp_client, mdp_worker):
     server = broker()
     client = mdp_client(server)
     body = b"r" * LARGE

@@ -41,7 +41,7 @@ def ask(client, service, *body):
     return list(client.recv_all(timeout=DEADLINE_SECONDS))
 
 
-def test_client_and_worker(broker, context, majortomo_worker):
+def test_client_and_worker_of_majortomo(broker, context, majortomo_worker):
     server = broker()
     majortomo_worker(server, "echo", lambda requests, body: requests.send_reply_final(body[::-1]))
     with majortomo.Client(server.endpoint, zmq_context=context) as client:
@@ -51,7 +51,7 @@ def test_client_and_worker(broker, context, majortomo_worker):
         assert ask(client, "mmi.service", b"nobody") == [[b"404"]]
 
 
-def test_parts(broker, context, majortomo_worker):
+def test_parts_are_joined(broker, context, majortomo_worker):
     server = broker()
     parts = [[b"1"], [b"2", b""], [b"3" * LARGE]]
     majortomo_worker(server, "parts", lambda requests, _: requests.send_reply_from_iterable(parts, [b"last"]))
@@ -60,7 +60,7 @@ def test_parts(broker, context, majortomo_worker):
             assert ask(client, "parts", b"please") == [*parts, [b"last"]]
 
 
-def test_workers_share(broker, context, majortomo_worker):
+def test_workers_share_requests(broker, context, majortomo_worker):
     server = broker()
     reply = lambda requests, body: requests.send_reply_final([threading.current_thread().name.encode()])
     for _ in range(3):
@@ -75,7 +75,7 @@ def test_workers_share(broker, context, majortomo_worker):
         wait_until(all_seen, "each worker has replied")
 
 
-def test_a_worker_comes_to_a_broker_that_was_started_anew(broker, context):
+def test_worker_returns_to_a_restarted_broker(broker, context):
     first = broker()
     worker = majortomo.Worker(first.endpoint, "echo", heartbeat_interval=0.1, zmq_context=context, zmq_linger=0)
     worker.connect()
@@ -110,7 +110,7 @@ def their_broker(tmp_path):
     process.wait()
 
 
-def test_our_ends_at_their_broker(their_broker, end, context, majortomo_worker, tmp_path):
+def test_our_client_and_worker_at_their_broker(their_broker, end, context, majortomo_worker, tmp_path):
     worker = end("work", "shout", [their_broker], "--dialect", "majortomo", "--", "tr", "a-z", "A-Z")
     for body in (b"hello", b"x" * 300_000, b"y" * LARGE):
         question = tmp_path / "question"
@@ -134,7 +134,7 @@ def test_our_ends_at_their_broker(their_broker, end, context, majortomo_worker, 
     assert (done.returncode, done.stdout) == (0, b"123"), done.stderr
 
 
-def test_our_worker_finds_out_what_their_broker_speaks(their_broker, end, context):
+def test_our_worker_detects_their_dialect(their_broker, end, context):
     # When it has heard no heartbeat for ten seconds. Our client doesn't try, and says what to do.
     end("work", "shout", [their_broker], "--", "tr", "a-z", "A-Z")
     with majortomo.Client(their_broker.endpoint, zmq_context=context) as client:

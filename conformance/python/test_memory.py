@@ -1,4 +1,4 @@
-"""What counts as memory of the broker's, beside bodies: --max-memory bounds it all."""
+"""Memory that --max-memory bounds beside bodies."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from raw import Raw, message
 MIB = 1 << 20
 
 
-def test_envelopes(small, connected):
+def test_envelopes_count_as_memory(small, connected):
     server, more = small
     sockets = [connected(server, SNDHWM=10) for _ in range(8)]
     frames = [*[b"e" * 255] * 16, b"", b"MDPC01", b"nobody", b"x"]
@@ -28,7 +28,7 @@ def test_envelopes(small, connected):
     assert mdp.Client(connected(server)).ask(b"mmi.service", b"nobody") == [b"404"]
 
 
-def test_frames_of_an_octet(small, connected):
+def test_one_byte_frames_count_as_memory(small, connected):
     server, more = small
     asking = mdp.Client(connected(server))
     raws = [Raw(server).handshake() for _ in range(5)]
@@ -45,7 +45,7 @@ def test_frames_of_an_octet(small, connected):
         raw.close()
 
 
-def test_gaps_between_confirmations(small, connected):
+def test_gaps_between_confirmations_are_bounded(small, connected):
     server, more = small
     ranges = [range(at, at + 1000) for at in range(1, 10_000, 1000)]
     gaps = [message(CLIENT, b"".join(confirm(2 * number) for number in numbers)) for numbers in ranges]

@@ -1,4 +1,4 @@
-"""The file protocol with stock sockets and a client that was written from its specification."""
+"""The files protocol with stock sockets and a client written from its specification."""
 
 import json
 import os
@@ -17,16 +17,16 @@ def client(serve, connected, tree):
     return Client(connected(serve(tree[0])))
 
 
-def test_the_tree_in_python_is_blake3():
+def test_python_tree_equals_blake3():
     for size in (0, 1, 64, 65, 1023, 1024):
-        octets = bytes(i % 251 for i in range(size))
+        data = bytes(i % 251 for i in range(size))
         # One chunk is its own root, so only larger inputs can be compared through merge().
-        assert len(blake3_tree.chunk_value(octets, 0)) == 32
+        assert len(blake3_tree.chunk_value(data, 0)) == 32
     for size in (1025, 2048, 2049, 5000, 31744):
-        octets = bytes(i % 251 for i in range(size))
-        chunks = [octets[at : at + 1024] for at in range(0, size, 1024)]
+        data = bytes(i % 251 for i in range(size))
+        chunks = [data[at : at + 1024] for at in range(0, size, 1024)]
         values = [blake3_tree.chunk_value(chunk, index) for index, chunk in enumerate(chunks)]
-        assert blake3_tree.merge(values, True).hex() == blake3.blake3(octets).hexdigest()
+        assert blake3_tree.merge(values, True).hex() == blake3.blake3(data).hexdigest()
 
 
 def test_hello(client):
@@ -49,7 +49,7 @@ def test_list(client, tree):
         assert entry["digest"] == blake3.blake3(contents[name]).hexdigest()
     names = [name_of(entry) for entry in entries]
     assert [entry["path"] for entry in entries if entry["type"] == "dir"] == ["many", "sub", "sub/folder"]
-    assert names == sorted(names, key=lambda name: name.split(b"/")), "depth first, sorted by octets"
+    assert names == sorted(names, key=lambda name: name.split(b"/")), "depth first, sorted by bytes"
 
 
 def test_list_in_pages(serve, connected, tmp_path):
@@ -75,12 +75,12 @@ def test_names_that_are_not_utf8(serve, connected, tmp_path):
     root = tmp_path / "served"
     root.mkdir()
     with open(os.fsencode(root) + b"/caf\xe9", "wb") as file:
-        file.write(b"octets")
+        file.write(b"bytes")
     client = Client(connected(serve(root)))
     [entry] = client.listing()
     assert name_of(entry) == b"caf\xe9" and "path" not in entry
     [file] = client.fetch([{"path_b64": entry["path_b64"]}])
-    assert file.content == b"octets"
+    assert file.content == b"bytes"
 
 
 @pytest.mark.parametrize("digest", ["now", "later"])
@@ -109,7 +109,7 @@ def test_ranges(client, tree):
     assert file.received_bytes == 10 + 2_000_000 + 5
 
 
-def test_what_the_client_has_is_not_sent_again(client, tree):
+def test_ranges_of_the_client_are_not_sent_again(client, tree):
     root, contents = tree
     stat = (root / "big").stat()
     mtime = [stat.st_mtime_ns // 10**9, stat.st_mtime_ns % 10**9]
@@ -162,13 +162,13 @@ def test_leaves_merge_to_the_digest(client, tree):
         client.leaves("big", "0" * 64)
 
 
-def test_credit_is_kept_to(client, tree):
+def test_credit_is_respected(client, tree):
     client.send(op="fetch", id=77, files=[{"path": "big"}], digest="none", chunk_bytes=65_536)
     assert client.control()[0]["re"] == "files"
     received = 0
 
     def next_answer() -> dict | None:
-        """The next message, if it is no data."""
+        """The next message, unless it is data."""
         nonlocal received
         frames = client.socket.recv_multipart()
         if frames[0] == b"TOW1":
@@ -214,7 +214,7 @@ def test_several_requests_at_once(client, tree):
     assert [bytes(received[n]) for n in range(3)] == [tree[1][name] for name in names]
 
 
-def test_a_confirmation_is_logged(serve, connected, tree):
+def test_confirmation_is_logged(serve, connected, tree):
     server = serve(tree[0])
     client = Client(connected(server))
     [file] = client.fetch([{"path": "one"}])
@@ -225,13 +225,13 @@ def test_a_confirmation_is_logged(serve, connected, tree):
 
 
 @pytest.mark.parametrize("options", [{}, {"REQ_CORRELATE": 1}])
-def test_req_for_exchanges_of_one_reply(serve, connected, tree, options):
+def test_req_sockets_get_single_replies(serve, connected, tree, options):
     client = Client(connected(serve(tree[0]), zmq.REQ, **options))
     assert client.ask(op="hello")["protocol"] == 1
     assert len(client.listing(path="many")) == 50
 
 
-def test_the_protocol_can_grow(client):
+def test_unknown_members_and_operations_are_tolerated(client):
     assert client.ask(op="hello", novelty={"a": [1, 2]})["re"] == "hello"
     with pytest.raises(ProtocolError, match="unsupported"):
         client.ask(op="teleport", id=1)

@@ -1,4 +1,4 @@
-"""Numbered requests against `tow broker`: the examples that the guide shows, and what numbers promise."""
+"""Numbered requests against `tow broker`: the examples of the guide, and the promises of numbers."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ import zmq
 import mdp
 from conftest import DEADLINE_SECONDS, WORKSPACE, wait_until
 from numbered import ATTACHED, MANY, Accepted, Cancel, Client, Leave, Reply, Worker
-from numbered import cancel, confirm, credit, octets, reply, request
+from numbered import cancel, confirm, credit, reply, request, sized
 
 EXAMPLES = WORKSPACE / "examples"
 LARGE = 5_000_000
@@ -41,7 +41,7 @@ def worker(connected):
     return lambda server, service=b"echo", **options: Worker(connected(server), service, **options)
 
 
-def test_the_examples(broker, example):
+def test_examples(broker, example):
     server = broker()
     worker = example("work.py", server.endpoint, "shout")
     lines = ["hello", "", "x" * 10_000, *(f"line {n}" for n in range(500))]
@@ -52,11 +52,11 @@ def test_the_examples(broker, example):
 
 
 @pytest.mark.parametrize("name", ["call.py", "work.py"])
-def test_the_guide_shows_the_examples(name):
+def test_guide_shows_the_examples(name):
     assert (EXAMPLES / name).read_text() in (WORKSPACE / "docs/guide/requests.md").read_text()
 
 
-def test_the_example_tells_the_parts_of_a_reply(broker, example, worker):
+def test_example_client_recognises_parts(broker, example, worker):
     server = broker()
     working = worker(server, b"parts")
     client = example("call.py", server.endpoint, "parts")
@@ -70,7 +70,7 @@ def test_the_example_tells_the_parts_of_a_reply(broker, example, worker):
     assert output.decode().splitlines() == ["1 200 one", "1 200 two", "1 206 end"]
 
 
-def test_an_example_asks_for_more_than_a_message_may_have(broker, example):
+def test_example_client_splits_large_messages(broker, example):
     server = broker()
     example("work.py", server.endpoint, "shout")
     client = example("call.py", server.endpoint, "shout")
@@ -79,7 +79,7 @@ def test_an_example_asks_for_more_than_a_message_may_have(broker, example):
     assert output.count(b" 200 X") == 35 and len(output) > 70_000_000
 
 
-def test_the_examples_survive_a_broker(broker, example, tmp_path):
+def test_examples_survive_a_restart_of_the_broker(broker, example, tmp_path):
     keep = ("--journal", tmp_path / "journal")
     first = broker(*keep)
     client = example("call.py", first.endpoint, "shout")
@@ -94,7 +94,7 @@ def test_the_examples_survive_a_broker(broker, example, tmp_path):
     assert sorted(output.decode().splitlines()) == sorted(f"{n + 1} 200 LINE {n}" for n in range(100))
 
 
-def test_numbered_clients_and_stock_workers_and_the_other_way_round(broker, connected, client, worker):
+def test_numbered_and_stock_peers_work_together(broker, connected, client, worker):
     server = broker()
     bodies = [[b"one"], [b""], [b"several", b"", b"frames"], [b"l" * LARGE], [b"a" * LARGE, b"", b"b" * LARGE]]
     numbered = client(server)
@@ -105,7 +105,7 @@ def test_numbered_clients_and_stock_workers_and_the_other_way_round(broker, conn
         elif len(body) == 1:
             numbered.send(request(number, b"stock", flags=ATTACHED), attached=body)
         else:
-            several = b"".join(map(octets, body))
+            several = b"".join(map(sized, body))
             numbered.send(request(number, b"stock", flags=ATTACHED | MANY), attached=[several])
         stock_worker.serve(1)
         outcome = numbered.reply()
@@ -121,12 +121,12 @@ def test_numbered_clients_and_stock_workers_and_the_other_way_round(broker, conn
         if len(frames) == 1:
             numbered_worker.send(reply(record.token, flags=ATTACHED), attached=frames)
         else:
-            several = b"".join(map(octets, frames))
+            several = b"".join(map(sized, frames))
             numbered_worker.send(reply(record.token, flags=ATTACHED | MANY), attached=[several])
         assert stock.receive(b"numbered") == [frames]
 
 
-def test_a_number_is_executed_once(broker, client, worker):
+def test_number_is_executed_once(broker, client, worker):
     server = broker()
     first = client(server)
     first.send(request(1, b"echo", b"one"), request(2, b"echo", b"two"))
@@ -185,7 +185,7 @@ def test_credit(broker, client, worker):
     assert sorted(asking.reply().number for _ in range(14)) == list(range(7, 21))
 
 
-def test_the_journal_acknowledges_and_keeps(broker, client, worker, tmp_path):
+def test_journal_acknowledges_and_keeps_requests(broker, client, worker, tmp_path):
     keep = ("--journal", tmp_path / "journal")
     first = broker(*keep)
     asking = client(first)
@@ -214,7 +214,7 @@ def test_the_journal_acknowledges_and_keeps(broker, client, worker, tmp_path):
     assert not working.has_more(100)
 
 
-def test_a_broker_that_ends_says_so(broker, client, worker):
+def test_stopping_broker_announces_it(broker, client, worker):
     server = broker("--grace", "20")
     asking, working = client(server), worker(server)
     asking.send(request(1, b"echo", b"body"))

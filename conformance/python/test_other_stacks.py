@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(2 * INSTALL_SECONDS)
 
 
 def install(tool: str, *arguments, folder) -> None:
-    """Runs an installer, or skips the tests that need it."""
+    """Runs an installer; skips the tests that need it if it fails."""
     if shutil.which(tool) is None:
         pytest.skip(f"{tool} is not here")
     command = [tool, *map(str, arguments)]
@@ -59,7 +59,7 @@ def zeromq_js():
 
 
 @pytest.mark.skipif(not IN_CI, reason="outside CI what can't be installed may be missing")
-def test_a_stack_that_announces_zmtp_3_0_is_installed_in_ci(request):
+def test_ci_has_a_stack_that_announces_zmtp_3_0(request):
     reasons = []
     for stack in ("jeromq", "go_zeromq"):
         try:
@@ -76,7 +76,7 @@ def never_greeted(server, *stacks) -> bool:
 
 
 @pytest.mark.parametrize("stack", ["jeromq", "go_zeromq", "zeromq_js"])
-def test_a_stack_fetches_files(stack, request, serve, tree, tmp_path):
+def test_stack_fetches_files(stack, request, serve, tree, tmp_path):
     command = request.getfixturevalue(stack)
     root, contents = tree
     server = serve(root)
@@ -105,7 +105,7 @@ def majordomo_of(request):
 
 @pytest.mark.parametrize("worker", ["jeromq", "go_zeromq", "zeromq_js"])
 @pytest.mark.parametrize("client", ["jeromq", "go_zeromq", "zeromq_js"])
-def test_stacks_are_both_ends_of_the_broker(client, worker, majordomo_of, broker):
+def test_stacks_are_client_and_worker_of_the_broker(client, worker, majordomo_of, broker):
     asking, working = majordomo_of(client, "request"), majordomo_of(worker, "work")
     for _ in range(ATTEMPTS):
         # A short interval: their heartbeats, and ours, are exchanged meanwhile.

@@ -13,7 +13,7 @@ NAMES = ["empty", "one", "exact", "big", "sub/folder/inner", "sub/Grüße"]
 
 
 def whole_at_once(dealer, *path: bytes) -> bytes:
-    """Ask once; chunks come until an empty one."""
+    """Asks once; chunks come until an empty one."""
     dealer.send_multipart([b"fetch", *path])
     chunks = []
     while True:
@@ -26,7 +26,7 @@ def whole_at_once(dealer, *path: bytes) -> bytes:
 
 
 def one_by_one(socket, *path: bytes, chunk_size=CHUNK) -> bytes:
-    """Ask for a chunk when the last one has come, until one is short."""
+    """Asks for a chunk after the last one, until one is short."""
     content = b""
     while True:
         socket.send_multipart([b"fetch", *path, b"%d" % len(content), b"%d" % chunk_size])
@@ -37,7 +37,7 @@ def one_by_one(socket, *path: bytes, chunk_size=CHUNK) -> bytes:
 
 
 def ten_ahead(dealer, *path: bytes, chunk_size=CHUNK, ahead=10) -> bytes:
-    """Keep ten requests under way; the answers come in their order."""
+    """Keeps ten requests in flight; the answers come in their order."""
     content, asked, credit = b"", 0, ahead
     while True:
         while credit:
@@ -83,7 +83,7 @@ def test_chunk_sizes(serve, connected, tree, chunk_size):
     assert ten_ahead(dealer, name.encode(), chunk_size=chunk_size) == contents[name]
 
 
-def test_many_requests_ahead_come_in_order(serve, connected, tree):
+def test_replies_to_requests_in_flight_come_in_order(serve, connected, tree):
     root, contents = tree
     dealer = connected(serve(root), RCVHWM=0, SNDHWM=0)
     big = contents["big"]
@@ -121,7 +121,7 @@ def test_receive_high_water_mark_of_two(serve, connected, tree):
         assert model(dealer, b"big") == contents["big"]
 
 
-def test_max_message_size(serve, connected, tree):
+def test_libzmq_max_message_size(serve, connected, tree):
     root, contents = tree
     server = serve(root)
     dealer = connected(server, MAXMSGSIZE=CHUNK)
@@ -139,7 +139,7 @@ def test_probe_router_is_ignored(serve, connected, tree):
     assert dealer.recv_multipart() == [b""]
 
 
-def test_a_client_that_is_a_router(serve, context, tree):
+def test_router_socket_as_client(serve, context, tree):
     root, contents = tree
     server = serve(root)
     router = context.socket(zmq.ROUTER)
@@ -163,7 +163,7 @@ def test_many_clients_at_once(serve, connected, tree):
         assert received == contents["big"]
 
 
-def test_a_whole_file_is_queued_without_memory(serve, connected, tmp_path):
+def test_whole_file_is_queued_without_memory(serve, connected, tmp_path):
     source = tmp_path / "sparse"
     with open(source, "wb") as file:
         file.truncate(1 << 30)
@@ -179,7 +179,7 @@ def test_a_whole_file_is_queued_without_memory(serve, connected, tmp_path):
     assert server.resident_kib() < before + 16 * 1024
 
 
-def test_the_ten_lines_of_the_readme(serve, tree, tmp_path):
+def test_client_of_the_readme(serve, tree, tmp_path):
     root, contents = tree
     server = serve(root)
     script = WORKSPACE / "examples/fetch.py"

@@ -1,4 +1,4 @@
-"""The progress bar of `tow get`: on a terminal, which a pty is, and nowhere else."""
+"""The progress bar of `tow get`, on a pty and nowhere else."""
 
 import fcntl
 import os
@@ -25,7 +25,7 @@ CONTROL = re.compile(r"\x1b\[(\d*)([A-Z])|\x1b\[\?\d+[hl]|[\r\n]|[^\x1b\r\n]+")
 DONE = re.compile(r"tow: (\d+ files?), [\d.]+ [KM]iB in [\d.]+ s, [\d.]+ [KM]iB/s, verified")
 
 class Screen:
-    """What is to be seen of what was written: as much of a terminal as a bar needs."""
+    """As much of a terminal as a progress bar needs."""
 
     def __init__(self):
         self.lines, self.row, self.column = [""], 0, 0
@@ -55,7 +55,7 @@ class Screen:
 
 
 class OnTerminal:
-    """A process with a terminal for its standard error, and all that this showed."""
+    """A process with a pty as standard error, and its screen."""
 
     def __init__(self, *words, columns=COLUMNS):
         ours, theirs = pty.openpty()
@@ -89,7 +89,7 @@ class OnTerminal:
 
 @pytest.fixture
 def slowly(serve, tmp_path):
-    """The URL of a folder, by a way on which a transfer takes a second or more."""
+    """The URL of a folder behind a slow proxy."""
     served = tmp_path / "served"
     served.mkdir()
     for number in range(FILES):
@@ -100,9 +100,9 @@ def slowly(serve, tmp_path):
     def pump(source, target, rest):
         # Either side may go in the middle.
         with suppress(OSError):
-            while octets := source.recv(65536):
-                time.sleep(len(octets) / BYTES_PER_SECOND * rest)
-                target.sendall(octets)
+            while data := source.recv(65536):
+                time.sleep(len(data) / BYTES_PER_SECOND * rest)
+                target.sendall(data)
         target.close()
 
     def relay():
@@ -121,7 +121,7 @@ def slowly(serve, tmp_path):
 BAR = re.compile(r"[█░]+ ([\d.]+ (?:[KM]i)?B)/9\.54 MiB  ([\d.]+) ([KM]i)?B/s  ETA (\d+)s  (\d+) of 40 files")
 
 
-def test_it_shows_octets_rate_time_and_files_and_is_gone_at_the_end(slowly, tmp_path):
+def test_bar_shows_bytes_rate_time_and_files_and_disappears(slowly, tmp_path):
     get = OnTerminal("get", slowly + "/", tmp_path / "copy")
     assert get.finish() == 0
     assert get.output == b"" and DONE.fullmatch(get.screen.text())[1] == "40 files", get.screen.text()
@@ -136,7 +136,7 @@ def test_it_shows_octets_rate_time_and_files_and_is_gone_at_the_end(slowly, tmp_
     assert later[0].startswith("█") and "░" in later[0]
 
 
-def test_it_fits_the_terminal(slowly, tmp_path):
+def test_bar_fits_the_terminal(slowly, tmp_path):
     # All of it a hole: nothing of it has to come.
     with open(tmp_path / "served" / "large", "wb") as large:
         large.truncate(1100 << 20)
@@ -148,13 +148,13 @@ def test_it_fits_the_terminal(slowly, tmp_path):
         assert any(map(is_long.fullmatch, bars)) and max(map(len, bars)) <= columns, bars
 
 
-def test_one_file_is_not_counted(slowly, tmp_path):
+def test_single_file_is_not_counted(slowly, tmp_path):
     get = OnTerminal("get", slowly + "/file-1", tmp_path / "copy")
     assert get.finish() == 0 and DONE.fullmatch(get.screen.text())[1] == "1 file", get.screen.text()
     assert any("ETA" in shown for shown in get.shown) and not any("files" in shown for shown in get.shown)
 
 
-def test_an_interruption_leaves_its_line_alone(slowly, tmp_path):
+def test_interruption_message_has_its_own_line(slowly, tmp_path):
     get = OnTerminal("get", slowly + "/", tmp_path / "copy")
     wait_until(lambda: any(re.search(r"\b[1-9]\d* of 40 files", shown) for shown in get.shown), "some of it is here")
     get.process.send_signal(signal.SIGINT)
@@ -162,7 +162,7 @@ def test_an_interruption_leaves_its_line_alone(slowly, tmp_path):
     assert re.fullmatch(r"tow: \S+: .*interrupted.*\n  What has arrived is kept; .*", get.screen.text()), get.screen.text()
 
 
-def test_what_was_here_before_is_not_taken_for_speed(slowly, tmp_path):
+def test_resumed_bytes_do_not_count_for_the_rate(slowly, tmp_path):
     (tmp_path / "served" / "large").write_bytes(os.urandom(12_000_000))
     words = ["get", slowly + "/large", tmp_path / "copy"]
     first = OnTerminal(*words)
@@ -176,7 +176,7 @@ def test_what_was_here_before_is_not_taken_for_speed(slowly, tmp_path):
     assert len(rates) > 3 and max(rates) < 2 * BYTES_PER_SECOND, rates
 
 
-def test_none_where_it_is_not_wanted_or_not_seen(slowly, tmp_path):
+def test_no_bar_with_quiet_or_without_a_terminal(slowly, tmp_path):
     quiet = OnTerminal("get", slowly + "/", tmp_path / "copy", "--quiet")
     assert (quiet.finish(), quiet.said) == (0, "")
     words = [TOW, "get", slowly + "/", tmp_path / "another"]

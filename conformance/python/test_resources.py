@@ -1,4 +1,4 @@
-"""What runs out or is left over: descriptors, memory, the room for the log; and names that two peers give themselves."""
+"""Descriptors, memory and log space that run out, and routing ids that two peers share."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def processor_seconds(server) -> float:
 
 
 @pytest.mark.parametrize("log", ["full", "closed"])
-def test_a_log_that_can_not_be_written_ends_nothing(connected, tmp_path, log):
+def test_unwritable_log_ends_nothing(connected, tmp_path, log):
     if log == "full":
         stderr = open("/dev/full", "wb")
     else:
@@ -51,7 +51,7 @@ def test_a_log_that_can_not_be_written_ends_nothing(connected, tmp_path, log):
         assert process.wait(DEADLINE_SECONDS) == 0
 
 
-def test_descriptors_run_out(broker, good):  # noqa: F811
+def test_broker_survives_running_out_of_descriptors(broker, good):  # noqa: F811
     peers = good(broker(within=["prlimit", "--nofile=48:48"]))
     peers.work()
     raws = [Raw(peers.server) for _ in range(100)]
@@ -73,7 +73,7 @@ def test_descriptors_run_out(broker, good):  # noqa: F811
         peers.work()
 
 
-def test_clients_come_and_go(broker, good, connected):  # noqa: F811
+def test_clients_that_come_and_go_leave_nothing(broker, good, connected):  # noqa: F811
     peers = good(broker())
     server = peers.server
 
@@ -97,7 +97,7 @@ def test_clients_come_and_go(broker, good, connected):  # noqa: F811
     peers.work()
 
 
-def test_bodies_that_never_end_leave_nothing(broker, good):  # noqa: F811
+def test_incomplete_bodies_leave_nothing(broker, good):  # noqa: F811
     peers = good(broker("--heartbeat", "0.2", "--max-spool", 40 << 20))
     server = peers.server
     before = descriptors(server)
@@ -114,8 +114,8 @@ def test_bodies_that_never_end_leave_nothing(broker, good):  # noqa: F811
 
 
 @pytest.mark.parametrize("frame_bytes", [900_000, 1_200_000])
-def test_messages_that_never_end_are_bounded_together(broker, good, frame_bytes):  # noqa: F811
-    """Ten peers that each send what a message may have, 640 MB in all, in frames that are taken whole and in streamed ones."""
+def test_incomplete_messages_share_one_budget(broker, good, frame_bytes):  # noqa: F811
+    """Ten peers send almost whole messages of the largest size, 640 MB in all, in small and in streamed frames."""
     peers = good(broker("--max-memory", 100, "--heartbeat", 100))
     server = peers.server
     raws = {Raw(server).handshake() for _ in range(10)}
@@ -148,14 +148,14 @@ def test_messages_that_never_end_are_bounded_together(broker, good, frame_bytes)
     peers.work()
 
 
-def test_whole_requests_that_nobody_takes_wait_with_their_clients(broker, good, connected):  # noqa: F811
-    """Twenty stock clients that each send a request of 30 MB to a service without a worker: all are answered once there is one."""
+def test_requests_over_the_budget_wait_at_their_clients(broker, good, connected):  # noqa: F811
+    """Twenty stock clients send requests of 30 MB to a service without a worker; all are answered once it has one."""
     peers = good(broker("--max-memory", 100, "--heartbeat", 100))
     server, most = peers.server, 0
-    octets = b"".join(frame(body, MORE) for body in (b"", b"MDPC01", b"nobody"))
-    octets += frame(bytes(1_000_000), MORE) * 30 + frame(b"")
+    data = b"".join(frame(body, MORE) for body in (b"", b"MDPC01", b"nobody"))
+    data += frame(bytes(1_000_000), MORE) * 30 + frame(b"")
     with connections(server, 20) as raws:
-        sending = [threading.Thread(target=raw.send, args=(octets,), daemon=True) for raw in raws]
+        sending = [threading.Thread(target=raw.send, args=(data,), daemon=True) for raw in raws]
         for thread in sending:
             thread.start()
         wait_until(lambda: server.resident_kib() > 100_000, "there is no room for more")
@@ -188,8 +188,8 @@ PADDED = {
 
 @pytest.mark.parametrize("how", ["in its block", "attached", "behind a block", "behind a question"])
 @pytest.mark.parametrize("shape", PADDED)
-def test_bodies_that_come_with_something_large_keep_only_themselves(broker, connected, shape, how):
-    """What waits for a worker that never comes may take twice the memory that is counted, whatever came with it."""
+def test_small_bodies_do_not_keep_their_large_buffers(broker, connected, shape, how):
+    """Queued requests take at most twice the memory that is counted, whatever arrived in the same buffer."""
     size, padding, count = PADDED[shape]
     server = broker("--max-memory", 100)
     client = numbered.Client(connected(server, SNDHWM=1)) if how != "behind a question" else mdp.Client(connected(server))
@@ -214,8 +214,8 @@ def test_bodies_that_come_with_something_large_keep_only_themselves(broker, conn
     assert (server.resident_kib() - before) * 1024 < 2 * size * count + 30_000_000
 
 
-def test_requests_to_the_file_server_that_never_end(serve, connected, tree):
-    """Three hundred clients that each send most of the largest request: 270 MB."""
+def test_incomplete_requests_to_the_file_server_are_bounded(serve, connected, tree):
+    """Three hundred clients send most of the largest request: 270 MB."""
     root, contents = tree
     server = serve(root)
     dealer, most = connected(server), 0
@@ -228,7 +228,7 @@ def test_requests_to_the_file_server_that_never_end(serve, connected, tree):
         left = set(raws)
 
         def are_gone() -> bool:
-            """Those for whom there is no room, as long as they keep others waiting."""
+            """Clients over the budget, as long as they keep others waiting."""
             nonlocal most
             readable, _, _ = select.select([raw.socket for raw in left], [], [], 0)
             left.difference_update([raw for raw in left if raw.socket in readable])
@@ -243,7 +243,7 @@ def test_requests_to_the_file_server_that_never_end(serve, connected, tree):
     assert whole_at_once(dealer, b"big") == contents["big"]
 
 
-def test_fetches_that_name_many_files_are_bounded_together(serve, connected, tree):
+def test_fetches_of_many_files_share_one_budget(serve, connected, tree):
     """Forty clients that each have 64 fetches of 4096 files open, and give no credit: ten million names, of 1.8 GB in memory."""
     root, contents = tree
     server = serve(root)
@@ -268,8 +268,8 @@ def test_fetches_that_name_many_files_are_bounded_together(serve, connected, tre
 
 
 @pytest.mark.parametrize("kind", ["stock", "numbered"])
-def test_parts_without_an_end(broker, good, connected, kind):  # noqa: F811
-    """A worker sends parts that the client doesn't take: 640 MB of them."""
+def test_endless_parts_are_back_pressured(broker, good, connected, kind):  # noqa: F811
+    """A worker sends 640 MB of parts that the client doesn't read."""
     peers = good(broker())
     server = peers.server
     client = mdp.Client(connected(server, RCVHWM=1, RCVBUF=65_536), mdp.MDP02)
@@ -297,8 +297,8 @@ def test_parts_without_an_end(broker, good, connected, kind):  # noqa: F811
 
 
 @pytest.mark.parametrize("dialect", [mdp.MDP01, mdp.MDP02], ids=str)
-def test_parts_for_a_client_that_takes_one_reply(broker, good, connected, dialect):  # noqa: F811
-    """They are collected, up to a limit; then the request fails, and the worker goes on."""
+def test_parts_for_a_client_of_single_replies_are_limited(broker, good, connected, dialect):  # noqa: F811
+    """Parts are collected up to a limit; then the request fails and the worker continues."""
     peers = good(broker())
     client = mdp.Client(connected(peers.server), dialect)
     worker = mdp.Worker(connected(peers.server), b"parts", mdp.MDP02)
@@ -318,8 +318,8 @@ def test_parts_for_a_client_that_takes_one_reply(broker, good, connected, dialec
     peers.work()
 
 
-def test_peers_with_one_name(broker, good, connected):  # noqa: F811
-    """Routing ids are nothing to the broker: programs that were copied have the same."""
+def test_peers_may_share_a_routing_id(broker, good, connected):  # noqa: F811
+    """The broker ignores routing ids: copied programs share one."""
     peers = good(broker())
     clients = [mdp.Client(connected(peers.server, IDENTITY=b"client-1"), mdp.MDP02) for _ in range(3)]
     for turn in range(20):
@@ -331,7 +331,7 @@ def test_peers_with_one_name(broker, good, connected):  # noqa: F811
     peers.work()
 
 
-def test_a_probe_is_no_message(broker, good, connected):  # noqa: F811
+def test_router_probe_is_ignored(broker, good, connected):  # noqa: F811
     """libzmq's ZMQ_PROBE_ROUTER sends an empty message on every connection."""
     peers = good(broker())
     for kind, dialect in ((zmq.REQ, mdp.MDP01), (zmq.DEALER, mdp.MDP02)):

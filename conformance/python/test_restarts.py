@@ -1,4 +1,4 @@
-"""More of what test_kills.py does: brokers that are ended in good order, large bodies over crashes, and what stock clients get when
+"""Beside test_kills.py: clean restarts of brokers, large bodies across crashes, and replies to stock clients when
 workers die."""
 
 import random
@@ -15,7 +15,7 @@ RESTARTS = 10
 
 
 @pytest.mark.parametrize("journal", [False, True], ids=["memory", "journal"])
-def test_restarts_in_good_order_are_not_noticed(again, end, journal_path, journal):  # noqa: F811
+def test_clients_do_not_notice_clean_restarts(again, end, journal_path, journal):  # noqa: F811
     rng = random.Random(SEED)
     broker = again("--grace", 2, *(["--journal", journal_path] if journal else []))
     for _ in range(2):
@@ -28,7 +28,7 @@ def test_restarts_in_good_order_are_not_noticed(again, end, journal_path, journa
 
 
 @pytest.mark.parametrize("dialect", mdp.DIALECTS, ids=str)
-def test_stock_clients_are_told_that_the_broker_ends(broker, connected, dialect):
+def test_stock_clients_get_an_error_when_the_broker_stops(broker, connected, dialect):
     server = broker("--grace", 1)
     worker = mdp.Worker(connected(server), b"slow")
     clients = [mdp.Client(connected(server), dialect) for _ in range(2)]
@@ -46,7 +46,7 @@ def test_stock_clients_are_told_that_the_broker_ends(broker, connected, dialect)
     assert server.process.wait(DEADLINE_SECONDS) == 0
 
 
-def test_large_bodies_over_crashes(again, end, journal_path):  # noqa: F811
+def test_large_bodies_survive_crashes(again, end, journal_path):  # noqa: F811
     rng = random.Random(SEED)
     # A client may come to its end while no broker is there to be told what it has.
     broker = again("--journal", journal_path, "--journal-retention", 5)

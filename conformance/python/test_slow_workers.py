@@ -1,4 +1,4 @@
-"""Workers that take too long, or die over what they are given."""
+"""Workers that take too long, or die over a request."""
 
 import time
 
@@ -19,7 +19,7 @@ def worker(connected):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_worker_has_a_time_for_a_request(broker, connected, worker, kind):
+def test_busy_timeout_ends_a_request(broker, connected, worker, kind):
     server = broker("--busy-timeout", "0.4")
     client = mdp.Client(connected(server))
     slow = worker(server, kind, RECONNECT_IVL=-1)
@@ -38,7 +38,7 @@ def test_a_worker_has_a_time_for_a_request(broker, connected, worker, kind):
 
 
 @pytest.mark.parametrize("gone", ["client gone", "expired"])
-def test_a_stock_worker_that_is_busy_for_nobody_has_a_time_too(broker, connected, worker, gone):
+def test_busy_timeout_holds_for_requests_without_a_client(broker, connected, worker, gone):
     expiry = 0.2 if gone == "expired" else 60
     server = broker("--busy-timeout", 0.5, "--heartbeat", 0.1, "--request-timeout", expiry)
     client = mdp.Client(connected(server))
@@ -53,7 +53,7 @@ def test_a_stock_worker_that_is_busy_for_nobody_has_a_time_too(broker, connected
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_request_that_kills_workers_is_given_up(broker, connected, worker, kind):
+def test_request_that_kills_workers_is_given_up(broker, connected, worker, kind):
     server = broker("--attempts", "3")
     client = mdp.Client(connected(server, zmq.DEALER), mdp.MDP02)
     client.send(b"slow", b"poison")
@@ -70,7 +70,7 @@ def test_a_request_that_kills_workers_is_given_up(broker, connected, worker, kin
     assert asking.reply() == numbered.Reply(1, 200, None, b"good")
 
 
-def test_a_worker_learns_how_often_and_how_long(broker, connected, worker):
+def test_worker_is_told_attempt_and_time_left(broker, connected, worker):
     server = broker()
     asking = numbered.Client(connected(server))
     asking.send(numbered.request(1, b"slow", b"body", ttl_ms=20_000))
@@ -84,8 +84,8 @@ def test_a_worker_learns_how_often_and_how_long(broker, connected, worker):
     assert asking.reply().body == b"done"
 
 
-def test_one_slow_worker_among_many(broker, connected, worker):
-    """It holds up what it has, and nothing else; nor does a service without workers hold up another one."""
+def test_slow_worker_holds_up_only_its_requests(broker, connected, worker):
+    """A slow worker holds up only its requests, and a service without workers no other service."""
     server = broker()
     asking = numbered.Client(connected(server))
     slow = worker(server, "numbered")

@@ -1,4 +1,4 @@
-"""The room that large bodies have on the broker's disk, and who gets how much of it."""
+"""The broker's spool quota for large bodies, and its distribution."""
 
 import json
 import os
@@ -18,7 +18,7 @@ BODY = b"b" * 2_000_000
 
 @pytest.fixture
 def spooled(connected):
-    """A function of a broker that gives one which tells how many bytes of large bodies there are."""
+    """A function of a broker that returns a function for the bytes in its spool."""
 
     def of(server):
         client = mdp.Client(connected(server))
@@ -37,7 +37,7 @@ def large(client, number, body=BODY, service=b"slow") -> None:
     client.send(request(number, service, flags=ATTACHED), attached=[body])
 
 
-def test_a_numbered_client_is_told_when_to_come_again(broker, connected, spooled):
+def test_numbered_client_is_told_when_to_retry(broker, connected, spooled):
     server = broker("--max-spool", 4)
     told = spooled(server)
     client = numbered.Client(connected(server))
@@ -91,7 +91,7 @@ def test_large_bodies_leave_descriptors_to_workers(broker, connected):
     assert client.reply() == Reply(25, 200, None, body)
 
 
-def test_a_reply_without_room_is_an_outcome(broker, connected, spooled):
+def test_reply_over_the_quota_ends_its_request(broker, connected, spooled):
     server = broker("--max-spool", 4)
     told = spooled(server)
     client, stock = numbered.Client(connected(server)), mdp.Client(connected(server))
@@ -122,7 +122,7 @@ def test_a_reply_without_room_is_an_outcome(broker, connected, spooled):
     wait_until(lambda: told() == 0, "nothing is there any more")
 
 
-def test_stock_clients_wait_for_room_in_their_order(broker, connected, spooled):
+def test_stock_clients_wait_for_the_quota_in_order(broker, connected, spooled):
     server = broker("--max-spool", 4, "--heartbeat", 0.2)
     told = spooled(server)
     first = numbered.Client(connected(server))
@@ -152,8 +152,8 @@ def test_stock_clients_wait_for_room_in_their_order(broker, connected, spooled):
     wait_until(lambda: told() == 0, "nothing is there any more")
 
 
-def test_those_who_wait_for_room_keep_nothing_from_others(broker, connected, spooled):
-    """More of them than there are buffers to read bodies into."""
+def test_clients_waiting_for_the_quota_hold_up_no_one(broker, connected, spooled):
+    """More clients than there are body buffers."""
     server = broker("--max-spool", 8)
     told = spooled(server)
     client = numbered.Client(connected(server))
@@ -173,8 +173,8 @@ def test_those_who_wait_for_room_keep_nothing_from_others(broker, connected, spo
         raw.close()
 
 
-def test_large_replies_may_wait_for_a_slow_client(broker, connected, spooled):
-    """They wait on the disk: the bound on what waits for one peer in memory isn't theirs."""
+def test_large_replies_wait_for_a_slow_client(broker, connected, spooled):
+    """They wait on the disk, beyond the bound for a peer's backlog in memory."""
     server = broker()
     told = spooled(server)
     worker = numbered.Worker(connected(server), b"slow", credit=50)
@@ -191,7 +191,7 @@ def test_large_replies_may_wait_for_a_slow_client(broker, connected, spooled):
     assert "doesn't read" not in server.log()
 
 
-def test_what_is_only_announced_keeps_nobody_out(broker, connected, spooled):
+def test_announced_bodies_take_no_quota(broker, connected, spooled):
     server = broker("--max-spool", 4)
     told = spooled(server)
     raw = Raw(server).handshake()
@@ -208,7 +208,7 @@ def test_what_is_only_announced_keeps_nobody_out(broker, connected, spooled):
     raw.close()
 
 
-def test_what_the_journal_keeps_has_its_part(broker, connected, spooled, tmp_path):
+def test_journalled_bodies_count_for_the_quota(broker, connected, spooled, tmp_path):
     keep = ("--journal", tmp_path / "journal")
     server = broker(*keep, "--max-spool", 8)
     client = numbered.Client(connected(server))
@@ -229,7 +229,7 @@ def test_what_the_journal_keeps_has_its_part(broker, connected, spooled, tmp_pat
     wait_until(lambda: told() == 0, "nothing is there any more")
 
 
-def test_without_a_word_bodies_leave_half_of_the_disk(broker, connected, tmp_path):
+def test_default_quota_is_half_of_the_disk(broker, connected, tmp_path):
     server = broker("--spool", tmp_path / "spool")
     told = json.loads(mdp.Client(connected(server)).ask(b"mmi.spool", b"")[1])
     assert told["bytes"] == 0 and told["most_for_requests"] == told["most"] - told["most"] // 4

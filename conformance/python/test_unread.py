@@ -1,4 +1,4 @@
-"""What peers don't read of what they are sent: the broker holds little of it, and serves those who do."""
+"""Peers that don't read: the broker holds little for them, and serves the others."""
 
 import collections
 import os
@@ -16,7 +16,7 @@ from raw import Raw, connections, message
 MIB = 1 << 20
 
 
-def test_large_replies_that_nobody_reads(small, connected, end):
+def test_unread_large_replies_are_bounded(small, connected, end):
     server, more = small
     size = 900_000
     end("work", "large", [server], "--jobs", 4, "--", "head", "-c", size, "/dev/zero")
@@ -38,7 +38,7 @@ def test_large_replies_that_nobody_reads(small, connected, end):
     assert server.log().count("a peer misbehaves") < 80
 
 
-def test_long_lists_that_nobody_reads(broker, connected):
+def test_unread_listings_are_bounded(broker, connected):
     server = broker()
     raw = Raw(server).handshake()
     raw.send(b"".join(message(b"", b"MDPC01", b"%0200d" % number, b"x") for number in range(9_000)))
@@ -57,7 +57,7 @@ def test_long_lists_that_nobody_reads(broker, connected):
         other.close()
 
 
-def test_an_outcome_that_is_asked_for_again_and_again(small, connected, end):
+def test_repeated_outcomes_are_bounded(small, connected, end):
     server, more = small
     end("work", "echo", [server], "--echo")
     asking = mdp.Client(connected(server))
@@ -73,7 +73,7 @@ def test_an_outcome_that_is_asked_for_again_and_again(small, connected, end):
         assert asking.ask(b"mmi.service", b"echo") == [b"200"]
 
 
-def test_acceptances_that_nobody_reads(broker, tmp_path):
+def test_unread_acceptances_are_bounded(broker, tmp_path):
     server = broker("--max-memory", 32, "--journal", tmp_path / "journal")
     before = server.resident_kib()
     again = message(CLIENT, (request(1, b"nobody") + request(3, b"nobody")) * 1_500)
@@ -97,7 +97,7 @@ def test_acceptances_that_nobody_reads(broker, tmp_path):
         assert server.resident_kib() - before < 3 * 32 * 1024
 
 
-def test_parts_that_nobody_reads(small, connected):
+def test_unread_parts_are_bounded(small, connected):
     server, more = small
     worker = connected(server, SNDHWM=4)
     worker.send_multipart([b"MDPW02", b"\1", b"large"])
@@ -136,7 +136,7 @@ def zeros(server, connected, requests: int):
 
 
 def take_all(client, work, left: set, more) -> collections.Counter:
-    """Confirms one outcome after the other, until none is left; tells how they ended."""
+    """Confirms one outcome after another; returns how they ended."""
     ends = collections.Counter()
     while left:
         work(0)
@@ -150,7 +150,7 @@ def take_all(client, work, left: set, more) -> collections.Counter:
     return ends
 
 
-def test_replies_to_a_numbered_client_that_reads_nothing(small, connected, end):
+def test_unread_replies_to_a_numbered_client_are_bounded(small, connected, end):
     server, more = small
     end("work", "echo", [server], "--echo")
     reader = mdp.Client(connected(server))
@@ -169,7 +169,7 @@ def test_replies_to_a_numbered_client_that_reads_nothing(small, connected, end):
     assert 0 < ends[507] < done
 
 
-def test_a_numbered_client_that_reads_slowly_loses_nothing(small, connected):
+def test_slow_numbered_client_loses_nothing(small, connected):
     server, more = small
     client, work = zeros(server, connected, 1)
     assert work(10_000) == 1 and client.reply().status == 200
