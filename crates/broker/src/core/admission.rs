@@ -1,4 +1,4 @@
-//! Whether there is room for a request, and what becomes of one for which there is none.
+//! Admission: which requests are taken, which are refused, and which stock clients have to wait.
 
 use super::drain::STOPPING;
 use super::service::Service;
@@ -12,7 +12,7 @@ use towpath_requests::numbered::{Status, Token};
 
 pub(super) const TOO_MANY_SERVICES: &str = "the broker has as many services as it can hold";
 
-/// Why a request is not taken, and when it would be worth another try.
+/// Why a request is refused, and when to try again.
 pub(super) struct Refusal {
     pub status: Status,
     pub retry_ms: u32,
@@ -32,7 +32,7 @@ pub enum MemoryPressure {
     Full,
 }
 
-/// Of what should be in the journal, and can't be.
+/// Refuses what would be journalled.
 pub(super) const NO_JOURNAL: Refusal = Refusal {
     status: Status::NO_STORAGE,
     retry_ms: 1_000,
@@ -43,7 +43,7 @@ const fn retry_in(retry_ms: u32, reason: &'static str) -> Result<(), Refusal> {
     Err(Refusal { status: Status::UNAVAILABLE, retry_ms, reason })
 }
 
-/// Whether less is there than so much, or a part of it. A bound of one request has no half.
+/// Whether `length` is below a fraction of `most`. A limit of one request has no half.
 fn below(length: usize, most: usize, divisor: usize) -> bool {
     length < (most / divisor).max(1)
 }
@@ -61,7 +61,7 @@ pub(super) struct PausedClients {
 }
 
 impl PausedClients {
-    /// Whether something was freed that a paused client may have.
+    /// Whether memory was freed that a paused client may use.
     #[inline]
     fn may_resume(&self) -> bool {
         self.memory_freed && !self.queue.is_empty()
@@ -78,7 +78,7 @@ impl PausedClients {
 }
 
 impl Core {
-    /// Whether a request of so many bytes is taken; `None`: of a client that isn't there yet.
+    /// Whether a request of so many bytes is admitted. `key`: its session; `None`: there is none yet.
     pub(super) fn admit(
         &mut self,
         key: Option<SessionKey>,
@@ -88,13 +88,13 @@ impl Core {
     ) -> Result<(), Refusal> {
         let settings = &self.settings;
         if bytes > settings.client_bytes_max.min(settings.bytes_max).min(settings.service_bytes_max) {
-            let reason = "larger than all that the broker holds for a client or a service";
+            let reason = "larger than the memory limit of a client or a service";
             return Err(Refusal { status: Status::TOO_LARGE, retry_ms: 0, reason });
         }
         if self.drain.is_stopping() {
             return retry_in(1_000, STOPPING);
         }
-        // What needs no journal is as well off as without one.
+        // Volatile requests need no journal.
         if self.storage_failed && journalled {
             return Err(NO_JOURNAL);
         }
@@ -107,7 +107,7 @@ impl Core {
         self.admit_shared(service, bytes)
     }
 
-    /// Whether there is room in what is everybody's, and in the service's queue.
+    /// Whether a request fits into the memory and its service's queue.
     pub(super) fn admit_shared(&mut self, service: &[u8], bytes: usize) -> Result<(), Refusal> {
         let settings = &self.settings;
         if self.bytes + bytes > settings.bytes_max || self.requests.len() >= settings.requests_max {
@@ -124,15 +124,15 @@ impl Core {
         Ok(())
     }
 
-    /// Whether a request would call a service into being, and there are as many as requests alone may.
+    /// Whether a request would add a service beyond the number that requests may add.
     pub(super) fn exceeds_services(&mut self, service: &[u8]) -> bool {
         self.services.len() >= self.settings.asked_services_max()
             && self.services.find(service).is_none()
             && !is_built_in(service)
     }
 
-    /// Whether a stock client may go on; with divisors over 1, whether there is so much more room in what is its own and in what
-    /// is everybody's.
+    /// Whether a stock client is below the limits, so that it may be read. `own`, `shared`: whether it is even below that
+    /// fraction of its own limits, and of the shared ones.
     pub(super) fn is_below_limits(
         &self,
         key: SessionKey,
@@ -151,14 +151,14 @@ impl Core {
             })
     }
 
-    /// The same of what is everybody's, whichever service it is for.
+    /// Whether memory and requests are below a fraction of their limits.
     fn is_below_shared_limits(&self, divisor: usize) -> bool {
         below(self.bytes, self.settings.bytes_max, divisor)
             && below(self.requests.len(), self.settings.requests_max, divisor)
     }
 
-    /// How much is left of what is everybody's, while so many bytes wait for peers to read them: as much as the requests that are here
-    /// may come to yet, if their replies are as large.
+    /// The memory pressure while so many bytes are queued for peers. They count once more, since the replies to requests that are
+    /// here may be as large.
     pub fn memory_pressure(&self, waiting_bytes: usize) -> MemoryPressure {
         let Settings { bytes_max, requests_max, .. } = self.settings;
         let (half, has_half) = (bytes_max / 2, below(self.requests.len(), requests_max, 2));
@@ -173,7 +173,7 @@ impl Core {
         }
     }
 
-    /// Has a stock client not read until there is room in what is its own, everybody's, and the service's of that name.
+    /// Pauses reading from a stock client until it is below its own limits, the shared ones, and those of this service's queue.
     pub(super) fn pause_client(&mut self, key: SessionKey, service: Bytes) {
         let session = &mut self.sessions[key];
         if let (false, Some(peer)) = (session.paused, session.peer) {
@@ -183,20 +183,19 @@ impl Core {
         }
     }
 
-    /// Whether something was freed that paused clients may have, and nobody has looked since.
+    /// Whether [`Core::resume_clients`] may have something to do.
     #[inline]
     pub(super) fn may_resume(&self) -> bool {
         self.paused.may_resume() && !self.drain.is_stopping()
     }
 
-    /// Lets stock clients go on whose own queues have become half as long, those first that have waited longest: all of them if
-    /// what is everybody's is half empty too, or else one a turn as long as there is room at all. Others, such as numbered
-    /// clients that are away from their outcomes, may keep more than half of it for hours.
+    /// Resumes stock clients below half of their own limits, those that waited longest first: all of them if the shared memory is
+    /// half free, otherwise one in each tick. Numbered clients may fill more than half of it with unconfirmed outcomes for hours.
     pub(super) fn resume_clients(&mut self) {
         let (mut resumed, mut stay) = (0, 0);
         for _ in 0..self.paused.queue.len() {
             let shared = if resumed == 0 { 1 } else { 2 };
-            // None of the others is looked at then: there may be thousands.
+            // The others aren't looked at: there may be thousands.
             if !self.is_below_shared_limits(shared) {
                 self.paused.queue.rotate_right(stay);
                 break;
@@ -218,11 +217,11 @@ impl Core {
                 self.paused.queue.push_back((key, service));
             }
         }
-        // The one may have nothing more to ask, and leave the room to the next.
+        // The resumed client may send nothing: then it is the next one's turn.
         self.paused.memory_freed = resumed > 0 && !self.paused.queue.is_empty();
     }
 
-    /// A numbered client's request couldn't be taken in. `retry_ms` of 0: nor can it be later.
+    /// The driver couldn't take in a numbered client's request. `retry_ms`: when the client may try again; 0: never.
     pub fn refuse(
         &mut self,
         now: Millis,
@@ -233,9 +232,9 @@ impl Core {
         reason: &'static str,
     ) {
         let Some(key) = self.numbered_session(peer) else {
-            return self.disconnect(now, peer, "a client says who it is before its first request");
+            return self.disconnect(now, peer, "a request before HELLO");
         };
-        // What was taken when it came before isn't refused because it comes again.
+        // A request that was accepted before isn't refused when it is repeated.
         if !self.is_duplicate(key, number, peer) {
             self.counters.refused += 1;
             self.actions.push(Action::Refused { peer, number, status, retry_ms, reason });
@@ -243,7 +242,7 @@ impl Core {
         }
     }
 
-    /// A part of a worker's reply couldn't be taken in: its request has ended then, and what else comes of the reply is late.
+    /// The driver couldn't take in a part of a worker's reply. Ends the request; the rest of the reply is late.
     pub fn reject_part(&mut self, now: Millis, peer: Peer, token: &Token, status: Status, reason: &'static str) {
         let held = match self.roles.get(peer) {
             Role::Worker(key) => self.find_held(key, token),
@@ -258,7 +257,7 @@ impl Core {
         }
     }
 
-    /// A stock client's request couldn't be taken in.
+    /// The driver couldn't take in a stock client's request.
     pub fn stock_refuse(
         &mut self,
         now: Millis,

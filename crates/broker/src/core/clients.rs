@@ -1,4 +1,4 @@
-//! What clients say.
+//! Events from clients.
 
 use super::admission::{Refusal, TOO_MANY_SERVICES};
 use super::drain::STOPPING;
@@ -12,20 +12,20 @@ use towpath_requests::body::{Arriving, Body};
 use towpath_requests::is_built_in;
 use towpath_requests::numbered::{ClientId, Status};
 
-/// Gaps between confirmed numbers that are remembered for one client. It may hold more requests than it may have here, so the
-/// bound on these is none on the gaps: it would be disconnected over and over.
+/// Gaps between confirmed numbers that one client may have. More than the requests that it may have here, since it may hold more
+/// itself: otherwise it would be disconnected over and over.
 const GAPS_MAX: usize = 262_144;
 
-/// All of the broker's own services have one entry among the services, under this name: whoever asks for `mmi.1`, `mmi.2` and so on
-/// would use up what there may be of them.
+/// The one service by which all built-in ones are counted. Otherwise requests for `mmi.1`, `mmi.2` and so on would use up the
+/// services.
 const BUILT_IN: &[u8] = b"mmi.";
 
 impl Core {
-    /// A numbered client says who it is, and which of its numbers are settled.
+    /// A numbered client introduces itself. All numbers below `first` are confirmed.
     pub fn client_hello(&mut self, now: Millis, peer: Peer, client: ClientId, first: u64) {
         match self.roles.get(peer) {
             Role::None => {}
-            Role::Client(_) => return self.disconnect(now, peer, "a client says who it is once a connection"),
+            Role::Client(_) => return self.disconnect(now, peer, "a second HELLO on one connection"),
             Role::Worker(_) => return self.disconnect(now, peer, "a worker can't be a client too"),
         }
         let key = match self.sessions.find(client) {
@@ -55,7 +55,7 @@ impl Core {
         self.unpark(now, key);
     }
 
-    /// A numbered client's request, or one once more. `ttl_ms` of 0 is the broker's default.
+    /// A numbered client's request, possibly a repeated one. `ttl_ms`: milliseconds until it expires; 0: the broker's default.
     #[expect(clippy::too_many_arguments, reason = "the fields of one record")]
     #[inline]
     pub fn request<'a>(
@@ -70,12 +70,12 @@ impl Core {
     ) {
         let body = body.into();
         let Some(key) = self.numbered_session(peer) else {
-            return self.disconnect(now, peer, "a client says who it is before its first request");
+            return self.disconnect(now, peer, "a request before HELLO");
         };
         if self.is_duplicate(key, number, peer) {
             return;
         }
-        // The broker answers for its own services at once, and after a restart nobody else would.
+        // Built-in services answer at once, and after a restart nobody would.
         let journalled = self.settings.journal && !volatile && !is_built_in(service);
         let room = self.admit(Some(key), service, body.memory_bytes(), journalled);
         if let Err(Refusal { status, retry_ms, reason }) = room {
@@ -88,7 +88,7 @@ impl Core {
         self.accept(now, key, number, ttl_ms, journalled, service, body, None);
     }
 
-    /// Whether a number has been taken or confirmed before. If so, its client is told what becomes of it.
+    /// Whether a number was accepted or confirmed before. If so, its state is sent to the client again.
     #[inline]
     pub(super) fn is_duplicate(&mut self, key: SessionKey, number: u64, peer: Peer) -> bool {
         let session = &self.sessions[key];
@@ -105,7 +105,7 @@ impl Core {
         is_confirmed
     }
 
-    /// A stock client's session, as long as it keeps to its role.
+    /// A stock client's session, added for a new connection. `None`: the connection has another role, and is disconnected.
     pub(super) fn stock_session(&mut self, now: Millis, peer: Peer) -> Option<SessionKey> {
         let why = match self.roles.get(peer) {
             Role::Client(key) if self.sessions[key].client.is_none() => return Some(key),
@@ -121,7 +121,7 @@ impl Core {
         None
     }
 
-    /// A request of a stock client. It gets its reply as long as its connection lasts. `one_reply`: it knows no parts.
+    /// A stock client's request. The reply is dropped if the connection ends before it. `one_reply`: the client knows no parts.
     pub fn stock_request(
         &mut self,
         now: Millis,
@@ -135,13 +135,13 @@ impl Core {
         if self.bytes + bytes > self.settings.bytes_max + self.settings.late_bytes_max() {
             let (status, reason) = (Status::UNAVAILABLE, "the broker has all that it can hold");
             self.stock_refuse(now, peer, envelope, service, status, reason);
-            // The next one would be refused as well, and so on through all that it sends.
+            // Everything that it sends now would be refused as well.
             if let Role::Client(key) = self.roles.get(peer) {
                 self.pause_client(key, Bytes::copy_from_slice(service));
             }
             return;
         }
-        // Those that were there before aren't read any more.
+        // Stock clients that were connected before aren't read any more.
         if self.drain.is_stopping() {
             return self.stock_refuse(now, peer, envelope, service, Status::UNAVAILABLE, STOPPING);
         }
@@ -149,8 +149,8 @@ impl Core {
         let session = &mut self.sessions[key];
         session.one_reply = one_reply;
         if session.blocked && is_built_in(service) {
-            // These are answered at once, and would pile up.
-            let (status, reason) = (Status::UNAVAILABLE, "read the replies that wait before you ask for more");
+            // The answers would pile up.
+            let (status, reason) = (Status::UNAVAILABLE, "replies are queued; read them before you ask for more");
             return self.stock_refuse(now, peer, envelope, service, status, reason);
         }
         if self.exceeds_services(service) {
@@ -160,8 +160,8 @@ impl Core {
         let number = session.next_number;
         session.next_number += 1;
         let ttl_ms = self.settings.ttl_ms;
-        // It isn't told to come again, as numbered clients are. What is done is to stop reading before the next one; many clients
-        // may each have one beyond the bound, but not more together than the broker was prepared to hold while they came.
+        // A stock client can't be told to retry. Instead it isn't read before the next request. Each client may exceed the limit
+        // by one request, and all of them together by `late_bytes_max`.
         let service = self.accept(now, key, number, ttl_ms, false, service, Arriving::Body(body), envelope);
         let service = self.services.at(service);
         if !self.is_below_limits(key, Some(service), 1, 1) {
@@ -201,7 +201,7 @@ impl Core {
             request.extra_mut().envelope = envelope;
         }
         let is_stock = self.sessions[session].client.is_none();
-        // Its reply names what it asked for: a built-in service, or an alias.
+        // The reply names the service as the client did: a built-in one, or an alias.
         if is_stock && self.services.at(service).name != asked {
             request.extra_mut().asked_service = Some(Bytes::copy_from_slice(asked));
         }
@@ -228,11 +228,11 @@ impl Core {
         service
     }
 
-    /// Outcomes have arrived at a numbered client.
+    /// A numbered client confirms outcomes.
     #[inline]
     pub fn confirm(&mut self, now: Millis, peer: Peer, first: u64, count: u32) {
         let Some(key) = self.numbered_session(peer) else {
-            return self.disconnect(now, peer, "a client says who it is before it confirms anything");
+            return self.disconnect(now, peer, "CONFIRM before HELLO");
         };
         let end = first.saturating_add(u64::from(count));
         let before = self.bytes;
@@ -242,18 +242,18 @@ impl Core {
         session.confirmed.insert(first, end);
         session.highest = session.highest.max(end.saturating_sub(1));
         self.update_gap_bytes(key, gaps);
-        // Who confirms what it asked for needs less than before.
+        // Confirming what it asked for frees memory.
         if self.bytes > before && self.bytes_left_beyond_requests() == 0 {
-            return self.disconnect(now, peer, "the broker can't remember more numbers that were never asked for");
+            return self.disconnect(now, peer, "no memory for more confirmed numbers that were never requested");
         }
         let session = &self.sessions[key];
         if session.confirmed.gaps() > self.settings.client_requests_max.max(GAPS_MAX) {
-            return self.disconnect(now, peer, "a client numbers its requests without gaps");
+            return self.disconnect(now, peer, "too many gaps between confirmed numbers");
         }
         self.unpark(now, key);
     }
 
-    /// The gaps between a client's confirmed numbers cost memory too: keeps the sums true, given how many there were.
+    /// Updates the sums of bytes after the gaps between a client's confirmed numbers have changed. `before`: how many there were.
     fn update_gap_bytes(&mut self, key: SessionKey, before: usize) {
         let session = &mut self.sessions[key];
         let (before, after) = (before * GAP_BYTES, session.confirmed.gaps() * GAP_BYTES);
@@ -262,7 +262,7 @@ impl Core {
         self.paused.memory_freed |= after < before;
     }
 
-    /// A client doesn't want some outcomes any more, or has them.
+    /// Forgets the requests in a range of numbers: the client has their outcomes or doesn't want them.
     #[inline]
     fn forget_range(&mut self, now: Millis, key: SessionKey, first: u64, end: u64) {
         let mut cursor = RangeCursor::new(first, end);
@@ -271,17 +271,17 @@ impl Core {
                 State::Settled => {
                     self.sessions[key].replies.confirmed(now);
                 }
-                // A worker that had it is given another one, which may be this client's.
+                // A worker that had it gets another one, which may be this client's.
                 _ => self.withdraw(now, slot),
             }
             self.free_request(slot);
         }
     }
 
-    /// A numbered client cancels a request. It has an outcome all the same.
+    /// A numbered client cancels a request. Its outcome says so.
     pub fn cancel(&mut self, now: Millis, peer: Peer, number: u64) {
         let Some(key) = self.numbered_session(peer) else {
-            return self.disconnect(now, peer, "a client says who it is before it cancels anything");
+            return self.disconnect(now, peer, "CANCEL before HELLO");
         };
         let Some(slot) = self.sessions[key].requests.get(number) else { return };
         if self.requests.at(slot).state != State::Settled {
@@ -290,13 +290,13 @@ impl Core {
         }
     }
 
-    /// A client's connection is gone.
+    /// A client's connection has ended.
     pub(super) fn client_gone(&mut self, now: Millis, key: SessionKey) {
         let session = &mut self.sessions[key];
         session.peer = None;
         session.absent_since = now;
         session.blocked = false;
-        // What is left of it may not be: then it isn't kept so long.
+        // If nothing journalled is left, it is kept as long as any other.
         session.is_journalled =
             session.is_journalled && session.requests.slots().any(|slot| self.requests.at(slot).journal_id != 0);
         let is_over = session.client.is_none() || session.requests.is_empty();
@@ -308,10 +308,10 @@ impl Core {
         }
     }
 
-    /// Forgets a client. What stock workers have of its requests they finish, and nobody hears of it.
+    /// Forgets a client. Stock workers finish what they have of its requests; the replies are dropped.
     pub(super) fn remove_session(&mut self, now: Millis, key: SessionKey) {
         let mut slots: Vec<u32> = self.sessions[key].requests.slots().collect();
-        // First what waits: a worker that becomes free must not be given more of this client's.
+        // Waiting requests first: a worker that becomes free must not get one of these.
         slots.sort_unstable_by_key(|&slot| {
             let request = self.requests.at(slot);
             (matches!(request.state, State::Held(..)), request.number)
@@ -327,10 +327,11 @@ impl Core {
         if session.paused {
             self.paused.remove(key);
         }
-        // Somebody has come by the name of what was stored, and couldn't be kept.
+        // Somebody connected under the name of a stored request that the journal rejected.
         if let Some(peer) = session.peer {
             self.roles.set(peer, Role::None);
-            self.actions.push(Action::Disconnect { peer, reason: "what was stored under this name could not be kept" });
+            self.actions
+                .push(Action::Disconnect { peer, reason: "the journal couldn't keep the stored request of this name" });
         }
         let gaps = session.confirmed.gaps();
         self.bytes -= gaps * GAP_BYTES;

@@ -12,7 +12,7 @@ use towpath_requests::body::Body;
 use towpath_requests::numbered::{ClientId, Status};
 
 /// Reason of a failure.
-const ENTRY_TOO_LARGE: &str = "larger than what the journal takes";
+const ENTRY_TOO_LARGE: &str = "larger than the journal takes";
 
 /// An entry to append to the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]

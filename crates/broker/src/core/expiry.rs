@@ -1,4 +1,4 @@
-//! What happens because time passes.
+//! Deadlines: expiry of requests, the busy timeout, heartbeats of stock workers, and absent clients.
 
 use super::requests::State;
 use super::settings::{Millis, NEVER};
@@ -6,19 +6,19 @@ use super::{Action, Core, Kind, SessionKey};
 use towpath_requests::body::Body;
 use towpath_requests::numbered::Status;
 
-/// Requests are looked through no more often than this; with many of them less often, so that it costs little.
+/// Milliseconds between sweeps, at least. More with many requests, so that sweeps cost little.
 const SWEEP_GRAIN: Millis = 20;
 const SWEPT_PER_MILLISECOND: usize = 20_000;
 
-/// How often clients that aren't connected are looked through.
+/// Milliseconds between looks at the absent clients.
 const ABSENCE_GRAIN: Millis = 1_000;
 
-const TOO_SLOW: &str = "a worker took longer for a request than it may";
+const TOO_SLOW: &str = "a worker exceeded the busy timeout";
 
 /// When [`Core::tick`] next has something to do for requests, heartbeats and absent clients.
 #[derive(Debug)]
 pub(super) struct Deadlines {
-    /// No request expires before this, and no worker exceeds the busy timeout.
+    /// No request expires before this, and no worker exceeds the busy timeout. May be too early.
     expiry: Millis,
     last_sweep: Millis,
     heartbeat: Millis,
@@ -32,7 +32,7 @@ impl Default for Deadlines {
 }
 
 impl Deadlines {
-    /// A request expires, or its worker has to reply, at this time.
+    /// A request expires or exceeds the busy timeout at this time.
     #[inline]
     pub fn expires_at(&mut self, at: Millis) {
         self.expiry = self.expiry.min(at);
@@ -50,7 +50,7 @@ impl Deadlines {
 }
 
 impl Core {
-    /// Does what is due. To be called after every batch of events: it costs next to nothing when nothing is due.
+    /// Does what is due. Called in every round: costs next to nothing if nothing is due.
     #[inline]
     pub fn tick(&mut self, now: Millis) {
         if self.may_resume() {
@@ -80,7 +80,7 @@ impl Core {
         }
     }
 
-    /// When [`Core::tick`] has something to do next.
+    /// When [`Core::tick`] next has something to do.
     pub fn next_deadline(&self) -> Millis {
         if self.may_resume() {
             return 0;
@@ -88,7 +88,8 @@ impl Core {
         self.deadlines.next(self.requests.len()).min(self.workers.next_rest_end)
     }
 
-    /// One look at all requests instead of a timer each: the earliest deadline tells when it is worth it.
+    /// Ends requests that have expired and disconnects workers that exceed the busy timeout. One look at all requests, when the
+    /// earliest deadline is due, is cheaper than a timer for each.
     fn sweep(&mut self, now: Millis) {
         self.deadlines.last_sweep = now;
         let busy = self.settings.busy_timeout_ms;
@@ -114,21 +115,21 @@ impl Core {
         self.deadlines.expiry = next;
         too_slow.sort_unstable();
         for &(_, worker, ..) in &too_slow {
-            // Nor are they given what others of them had, or what takes the place of an expired one.
+            // They don't get requests of each other, nor one in place of an expired one.
             self.change_worker(worker, |worker| worker.leaving = true);
         }
-        // First what waits: a worker that becomes free must not be given what has expired too.
+        // Waiting requests first: a worker that becomes free must not get one that has expired too.
         expired.sort_unstable();
         for (_, slot, generation) in expired {
-            // An earlier one may have taken it along.
+            // It may have ended with an earlier one.
             let Some(request) = self.requests.find(slot, generation) else { continue };
-            // Short enough to take no memory beside the request's. The status says that it expired.
+            // Short enough to need no memory beside the request's. The status says that it expired.
             let (status, reason) = match request.state {
                 State::Settled => continue,
-                State::Held(..) => (Status::TIMED_OUT, "one had it at the end of its time"),
-                State::Detached => (Status::TIMED_OUT, "it was on its way to the disk until then"),
-                _ if request.attempt == 0 => (Status::EXPIRED, "it was in its service's queue until then"),
-                _ => (Status::TIMED_OUT, "it waited again; one had it, or may have had"),
+                State::Held(..) => (Status::TIMED_OUT, "a worker had it"),
+                State::Detached => (Status::TIMED_OUT, "its answer was waiting for the disk"),
+                _ if request.attempt == 0 => (Status::EXPIRED, "it was waiting for a worker"),
+                _ => (Status::TIMED_OUT, "queued again; a worker had it, or may have had"),
             };
             self.withdraw(now, slot);
             self.settle(slot, status, Body::from(reason).into());
@@ -136,7 +137,7 @@ impl Core {
         for its in too_slow.chunk_by(|(one, ..), (other, ..)| one == other) {
             let &[(peer, worker, ..), ..] = its else { continue };
             if self.workers.get(worker).is_some_and(|worker| worker.kind == Kind::Numbered) {
-                // What hangs there would otherwise keep its place on the worker's next connection too.
+                // Otherwise the hung request would use up credit on the worker's next connection too.
                 for &(.., slot, generation) in its {
                     let request = self.requests.find(slot, generation);
                     if request.is_some_and(|request| matches!(request.state, State::Held(by, _) if by == worker)) {
@@ -147,12 +148,12 @@ impl Core {
             self.disconnect(now, peer, TOO_SLOW);
         }
         if let Some(busy) = busy {
-            // What went to other workers has a new deadline.
+            // Requests that went to other workers have a new deadline.
             self.deadlines.expires_at(now.saturating_add(busy));
         }
     }
 
-    /// Stock workers hear from the broker, and must be heard unless they are busy: they can't speak then.
+    /// Sends heartbeats to stock workers, and disconnects those that are silent. A busy one may be silent: it can't send.
     fn heartbeats(&mut self, now: Millis) {
         let timeout = self.settings.heartbeat_ms.saturating_mul(Millis::from(self.settings.liveness));
         let busy = self.settings.busy_timeout_ms;
@@ -164,9 +165,9 @@ impl Core {
             let is_busy = worker.held.len > 0 || !worker.abandoned.is_empty();
             let is_stuck = |since: Millis| busy.is_some_and(|busy| now.saturating_sub(since) >= busy);
             if !is_busy && now.saturating_sub(worker.last_heard) > timeout {
-                gone.push((worker.peer, "a worker was silent for too long"));
+                gone.push((worker.peer, "a worker missed its heartbeats"));
             } else if worker.abandoned.iter().any(|&(_, since)| is_stuck(since)) {
-                // The request isn't there any more to be looked at.
+                // The abandoned request has ended, so the sweep doesn't see it.
                 gone.push((worker.peer, TOO_SLOW));
             } else {
                 self.actions.push(Action::Heartbeat { peer: worker.peer });
@@ -195,7 +196,7 @@ impl Core {
         let too_many = absent.len().saturating_sub(self.settings.absent_clients_max);
         absent.sort_unstable();
         for (index, (_, key, gone)) in absent.into_iter().enumerate() {
-            // What is in the journal was promised: only its time ends it.
+            // Journalled requests were acknowledged: only their retention ends them.
             if gone || (index < too_many && !self.sessions[key].is_journalled) {
                 self.remove_session(now, key);
             }

@@ -1,13 +1,49 @@
-//! The broker as a pure function: events and a time in, actions out. No socket, file, thread or clock.
+//! The broker as a state machine without I/O: events and a time in, actions and journal entries out.
 //!
-//! A driver tells the [`Core`] what peers say, carries out its [`Action`]s, and writes its [`Entry`]s to a journal. The core
-//! matches requests with workers by least recent use, keeps what each worker holds, gives it to another one when the worker
-//! goes, and keeps every outcome until the client that numbered the request has confirmed it.
+//! The core matches requests with workers by least recent use, requeues what a worker held when its connection ends, and keeps every
+//! outcome until the client that numbered the request has confirmed it.
 //!
-//! A queue that several brokers share would join here: as one more source of requests ([`Core::restore`]) and one more taker
-//! of [`Entry`]s.
+//! # Parts
 //!
-//! What happens by the million is wanted as a [`QueuedAction`], whose body stays here until it is carried out.
+//! Each part owns its fields and their invariants. [`Core`] is what they have in common: a request passes through most of them.
+//!
+//! | part | what it owns |
+//! |---|---|
+//! | `Requests` | every request, in slots; the lists that requests are linked into |
+//! | `Sessions`, `SequenceMap`, `ConfirmedNumbers` | clients, their requests by number, and the numbers they have confirmed |
+//! | `Services`, `WaitingQueue` | services by name, and the requests that wait for a worker |
+//! | `Workers` | workers, what each holds, and when each may be given more |
+//! | `Roles` | which session or worker a connection belongs to |
+//! | `TokenMaker` | the secret by which a reply's token is recognised |
+//! | `ActionQueue` | actions that the driver hasn't taken |
+//! | `Durability` | entries on their way to the journal, and what waits for the disk |
+//! | `Stored` | answers of the store-and-forward service that wait for the disk |
+//! | `DeadLetters` | the sums of dead letters, and whose turn is next |
+//! | `ReplyBudget` | memory of unconfirmed and expected replies |
+//! | `PausedClients` | stock clients that aren't read, in the order of their turns |
+//! | `InFlightWindows` | bytes sent since the last flush, and the peers with a full window |
+//! | `Deadlines` | when something expires |
+//! | `Drain` | whether the broker is stopping, and the clients that leave |
+//!
+//! # Order of calls
+//!
+//! 1. At the start [`Core::restore`] for each request in the journal, then [`Core::restored_up_to`].
+//! 2. In every round, events in the order in which they came. From clients: [`Core::client_hello`], [`Core::request`], [`Core::confirm`],
+//!    [`Core::cancel`], [`Core::stock_request`]; [`Core::refuse`] and [`Core::stock_refuse`] for a request that the driver couldn't take in.
+//!    From workers: [`Core::worker_ready`], [`Core::worker_credit`], [`Core::worker_heard`], [`Core::worker_reply`],
+//!    [`Core::worker_returns_request`], [`Core::worker_leaving`]; [`Core::reject_part`] for a part of a reply. From both:
+//!    [`Core::peer_blocked`], [`Core::peer_gone`]. From the journal: [`Core::persisted`], [`Core::entry_rejected`],
+//!    [`Core::journal_full`], [`Core::storage_failed`].
+//! 3. [`Core::tick`].
+//! 4. [`Core::take_queued_actions`] until there are none. Each [`Action::BuiltIn`] is answered by [`Core::built_in_reply`],
+//!    [`Core::store`] or [`Core::close_stored`], at once or later.
+//! 5. [`Core::take_entries`].
+//! 6. When all of it is sent, [`Core::flushed`]. If it returns true, steps 4 and 5 again.
+//! 7. Wait for events, or until [`Core::next_deadline`].
+//!
+//! To stop: [`Core::stop`], rounds until [`Core::is_idle`] or the grace time is over, [`Core::end_stock_requests`], and steps 4 and 5.
+//!
+//! A queue shared by several brokers would be another source of [`Restored`] requests and another sink of [`Entry`]s.
 
 mod actions;
 mod admission;
@@ -35,7 +71,7 @@ mod workers;
 #[cfg(test)]
 mod tests;
 
-pub use actions::{BodyRef, QueuedAction};
+pub use actions::{Action, BodyRef, QueuedAction, StockEnvelope};
 pub use admission::MemoryPressure;
 pub use durability::{Entry, Restored};
 pub use settings::{Millis, Settings};
@@ -43,176 +79,23 @@ pub use stats::{Counters, ServiceInfo, WorkerInfo};
 pub use stored::StoredState;
 pub use worker::Kind;
 
-use bytes::Bytes;
 use in_flight::InFlightWindows;
 use reply_budget::ReplyBudget;
-use requests::Requests;
-use requests::State;
+use requests::{Requests, State};
 use roles::{Role, Roles};
 use service::Services;
 use session::Sessions;
-use std::sync::Arc;
 use token::TokenMaker;
-use towpath_requests::body::Body;
-use towpath_requests::numbered::{ClientId, Status, Token};
 use worker::Workers;
 
-/// A connection, as the driver counts them: a small number, used again after [`Core::peer_gone`].
+/// A connection, as a small number that the driver reuses after [`Core::peer_gone`].
 pub type Peer = u32;
 
 type SessionKey = u32;
 type ServiceKey = u32;
 type WorkerKey = u32;
 
-/// What came with a stock client's request and must go back with its reply.
-pub type StockEnvelope = Option<Arc<[Bytes]>>;
-
-/// What the driver is to do, in this order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
-    /// Tell a numbered client that it is known.
-    Welcome {
-        /// Which connection.
-        peer: Peer,
-    },
-    /// Tell a numbered client an outcome, or part of one.
-    Reply {
-        /// Which connection.
-        peer: Peer,
-        /// The request's number.
-        number: u64,
-        /// How it ended.
-        status: Status,
-        /// A part, or the last.
-        part: Option<u32>,
-        /// The reply or the reason.
-        body: Body,
-    },
-    /// Tell a numbered client that requests are on the disk.
-    Accepted {
-        /// Which connection.
-        peer: Peer,
-        /// The first number.
-        first: u64,
-        /// How many.
-        count: u32,
-    },
-    /// Tell a numbered client that a request was not taken.
-    Refused {
-        /// Which connection.
-        peer: Peer,
-        /// The request's number.
-        number: u64,
-        /// Why.
-        status: Status,
-        /// When to try again; 0: never.
-        retry_ms: u32,
-        /// Why, for people.
-        reason: &'static str,
-    },
-    /// Reply to a stock client.
-    StockReply {
-        /// Which connection.
-        peer: Peer,
-        /// What came with the request.
-        envelope: StockEnvelope,
-        /// The service that replies.
-        service: Bytes,
-        /// How it ended.
-        status: Status,
-        /// Whether more will follow.
-        partial: bool,
-        /// The reply or the reason.
-        body: Body,
-    },
-    /// Give a request to a worker.
-    Dispatch {
-        /// Which connection.
-        peer: Peer,
-        /// What its reply must bring back.
-        token: Token,
-        /// From 1.
-        attempt: u16,
-        /// What is left of its time; 0: there is no limit.
-        ttl_ms: u32,
-        /// The request.
-        body: Body,
-    },
-    /// Tell a worker that nobody wants a reply any more.
-    CancelWork {
-        /// Which connection.
-        peer: Peer,
-        /// Of which request.
-        token: Token,
-    },
-    /// Answer by [`Core::built_in_reply`].
-    BuiltIn {
-        /// What the answer must bring back.
-        token: Token,
-        /// The service, which begins with `mmi.` or `titanic.`.
-        service: Bytes,
-        /// The request.
-        body: Body,
-    },
-    /// Send a stock worker a heartbeat.
-    Heartbeat {
-        /// Which connection.
-        peer: Peer,
-    },
-    /// Tell a worker that the broker is stopping.
-    Leave {
-        /// Which connection.
-        peer: Peer,
-    },
-    /// Stop or go on reading from a stock client.
-    Pause {
-        /// Which connection.
-        peer: Peer,
-        /// Stop?
-        paused: bool,
-    },
-    /// Tell the operator that a request was given up: as many workers as it may be given to went while they had it.
-    GaveUp {
-        /// Whose it was; `None`: a stock client's.
-        client: Option<ClientId>,
-        /// Its number there.
-        number: u64,
-        /// For which service it was.
-        service: Bytes,
-        /// How many workers.
-        attempts: u16,
-        /// It is in the journal, and kept as a request for this service. `None`: it isn't, or there is no room.
-        kept_for: Option<Bytes>,
-    },
-    /// Tell the operator that a worker replied, and there was no room for that.
-    ReplyLost {
-        /// Whose request it was.
-        client: Option<ClientId>,
-        /// Its number there.
-        number: u64,
-        /// For which service it was.
-        service: Bytes,
-        /// Bytes of memory that the reply needs.
-        bytes: usize,
-    },
-    /// End a connection of a client that can be served by another broker, when it has heard what there is to say. The core has already
-    /// forgotten it.
-    SendAway {
-        /// Which connection.
-        peer: Peer,
-        /// Why, for people.
-        reason: &'static str,
-    },
-    /// End a connection. The core has already forgotten it.
-    Disconnect {
-        /// Which connection.
-        peer: Peer,
-        /// Why, for people.
-        reason: &'static str,
-    },
-}
-
-/// The broker's state.
+/// The state of a broker. The module says in which order its methods are called.
 #[derive(Debug)]
 pub struct Core {
     settings: Settings,
@@ -264,13 +147,13 @@ impl Core {
         }
     }
 
-    /// How it was told to behave.
+    /// The settings it was made with.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// A connection is gone: what a worker held goes to others, what a stock client waited for is given up, what a numbered
-    /// client has here waits for it.
+    /// A connection has ended. Requeues what a worker held and drops what a stock client asked for. Requests and outcomes of a numbered
+    /// client stay until it reconnects.
     pub fn peer_gone(&mut self, now: Millis, peer: Peer) {
         match self.roles.get(peer) {
             Role::None => {}
@@ -285,7 +168,7 @@ impl Core {
         }
     }
 
-    /// The driver can't take more output for a connection, or can again.
+    /// The driver takes no more output for a connection, or does again.
     pub fn peer_blocked(&mut self, now: Millis, peer: Peer, blocked: bool) {
         match self.roles.get(peer) {
             Role::None => {}
@@ -302,17 +185,17 @@ impl Core {
         }
     }
 
-    /// Bytes of large bodies that there is room for.
+    /// Sets the limit of the bytes of bodies that aren't in memory: the spool's quota.
     pub fn set_large_bytes_max(&mut self, bytes: u64) {
         self.settings.large_bytes_max = bytes;
     }
 
-    /// The driver's journal fails (no new request is taken), or works again.
+    /// The journal can't be written, or can again. Meanwhile requests that would be journalled are refused.
     pub fn storage_failed(&mut self, failed: bool) {
         self.storage_failed = failed;
     }
 
-    /// Requests of a client that have no outcome, or one that isn't confirmed.
+    /// The number of a client's requests without a confirmed outcome.
     #[inline]
     pub fn outstanding(&self, peer: Peer) -> usize {
         match self.roles.get(peer) {
@@ -321,18 +204,18 @@ impl Core {
         }
     }
 
-    /// Whether a connection is a client's or a worker's.
+    /// Whether a connection has introduced itself as a client or a worker.
     pub fn has_role(&self, peer: Peer) -> bool {
         self.roles.get(peer) != Role::None
     }
 
-    /// Ends a connection that broke the rules, or isn't wanted any more.
+    /// Ends a connection that broke the protocol or isn't wanted any more.
     fn disconnect(&mut self, now: Millis, peer: Peer, reason: &'static str) {
         self.peer_gone(now, peer);
         self.actions.push(Action::Disconnect { peer, reason });
     }
 
-    /// Changes what a request holds, and keeps the sums true.
+    /// Changes the bodies of a request and updates the sums of bytes.
     fn update_request(&mut self, slot: u32, change: impl FnOnce(&mut requests::Request)) {
         let request = self.requests.at_mut(slot);
         let before = request.bytes();
@@ -346,7 +229,7 @@ impl Core {
         }
     }
 
-    /// Whether all lists and sums agree with each other; panics if they don't. For tests: it looks at every request.
+    /// Panics unless all lists and sums agree with each other. For tests: looks at every request.
     #[doc(hidden)]
     pub fn check(&self) {
         let mut bytes = 0;

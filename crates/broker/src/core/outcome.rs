@@ -1,4 +1,4 @@
-//! How requests wait, and how they end.
+//! Requests between states: queued, withdrawn, settled, forgotten; and replies in parts.
 
 use super::requests::{REQUEST_BYTES, State};
 use super::settings::{Millis, NEVER};
@@ -8,13 +8,13 @@ use towpath_requests::body::{Arriving, Body};
 use towpath_requests::limits::{BODY_BYTES_MAX, BODY_FRAMES_MAX};
 use towpath_requests::numbered::{Status, Token};
 
-/// Why a reply in parts failed.
+/// Reason for parts that are larger than one reply may be.
 const TOO_MUCH_IN_PARTS: &str = "the parts of the reply are too large for a client that takes one reply";
 
-/// Why one fails that is not too large itself.
+/// Reason for parts that don't fit into the memory.
 const NO_ROOM_FOR_PARTS: &str = "executed, but no room for parts of the reply";
 
-/// Why a reply in parts can't be told.
+/// Reason for a reply whose first parts went over another connection.
 const PARTS_LOST: &str = "the connection was lost in the middle of it";
 
 impl Core {
@@ -47,8 +47,8 @@ impl Core {
         self.paused.memory_freed = true;
     }
 
-    /// Takes a request that isn't settled out of wherever it is. A worker that has it is told, or, if it can't be told, stays busy
-    /// until its reply comes.
+    /// Takes a request that isn't settled out of its list. A worker that has it is told to stop, or, if it can't be told, stays
+    /// busy until it replies.
     pub(super) fn withdraw(&mut self, now: Millis, slot: u32) {
         match self.requests.at(slot).state {
             State::Waiting => self.dequeue(slot),
@@ -75,7 +75,7 @@ impl Core {
         self.requests.at_mut(slot).state = State::Detached;
     }
 
-    /// Ends a request that is in no list.
+    /// Settles a request that is in no list: sends the outcome, and keeps it for a numbered client.
     #[inline]
     pub(super) fn settle(&mut self, slot: u32, status: Status, body: Arriving<'_>) {
         let is_dead_letter = self.is_dead_letter(slot);
@@ -119,8 +119,8 @@ impl Core {
         }
     }
 
-    /// What a reply is behind parts of it that were told: of use to a client that got these on the same connection, which only the
-    /// client knows.
+    /// The outcome behind parts that were sent. Only the client knows whether they arrived; if it has reconnected since, they are
+    /// lost.
     #[inline]
     fn status_after_parts<'a>(&self, slot: u32, status: Status, body: Arriving<'a>) -> (Status, Arriving<'a>) {
         let request = self.requests.at(slot);
@@ -132,7 +132,7 @@ impl Core {
         }
     }
 
-    /// A numbered client asks again for what it asked for before.
+    /// Sends a repeated request's outcome again, or acknowledges it again.
     pub(super) fn resend_outcome(&mut self, slot: u32, peer: Peer) {
         let request = self.requests.at(slot);
         if request.state == State::Settled && request.may_send_outcome {
@@ -150,7 +150,7 @@ impl Core {
         self.free_request(slot);
     }
 
-    /// The same for a request that its session doesn't know any more.
+    /// Like [`Core::forget`], for a request that is no longer in its session's map.
     #[inline]
     pub(super) fn free_request(&mut self, slot: u32) {
         self.clear_pending_outcome(self.requests.at(slot).session, slot);
@@ -178,9 +178,9 @@ impl Core {
         self.paused.memory_freed = true;
     }
 
-    /// Gives what may be executed now of what a client's unconfirmed replies held back.
+    /// Queues a client's parked requests again, if it is held back no longer.
     pub(super) fn unpark(&mut self, now: Millis, key: SessionKey) {
-        // Half, so that it isn't parked again at once.
+        // Half of the limit, so that they aren't parked again at once.
         let session = &self.sessions[key];
         let Some(first) = session.parked.first().filter(|_| !session.is_dead_letter) else { return };
         let expected = self.expected_reply(self.requests.at(first).service, first);
@@ -189,7 +189,7 @@ impl Core {
         }
     }
 
-    /// The same whatever held it back.
+    /// Queues a client's parked requests again.
     pub(super) fn unpark_all(&mut self, now: Millis, key: SessionKey) {
         let mut services = Vec::new();
         while let Some(slot) = self.sessions[key].parked.first() {
@@ -205,7 +205,7 @@ impl Core {
         }
     }
 
-    /// Keeps a part of a reply until the last one, for a client that takes one reply. Too much ends the request so.
+    /// Keeps a part of a reply for a client that takes one reply. Fails if the parts are too large together.
     pub(super) fn collect_part(&mut self, slot: u32, body: Body) -> Result<(), (Status, &'static str)> {
         let held = self.requests.at(slot).bytes() - REQUEST_BYTES;
         if held + body.memory_bytes() > BODY_BYTES_MAX || (self.keeps_outcome(slot) && body.frames().is_none()) {
@@ -218,7 +218,7 @@ impl Core {
         Ok(())
     }
 
-    /// Puts the parts that were collected before the last one.
+    /// Joins the kept parts and the last one.
     #[inline]
     fn join_parts<'a>(&mut self, slot: u32, status: Status, last: Arriving<'a>) -> (Status, Arriving<'a>) {
         if self.requests.at(slot).parts().is_empty() || !status.is_ok() {
@@ -237,7 +237,7 @@ impl Core {
         (status, body.into())
     }
 
-    /// Whether the outcome is kept until its client confirms it: it is one body then, in memory or in one file.
+    /// Whether the outcome is kept until its client confirms it. Then it is one body, in memory or in one file.
     fn keeps_outcome(&self, slot: u32) -> bool {
         self.sessions[self.requests.at(slot).session].client.is_some()
     }

@@ -1,4 +1,4 @@
-//! The table of requests, and the lists that run through it.
+//! The table of requests, and the lists that link them.
 
 use super::StockEnvelope;
 use super::reply_budget::ExpectedBytes;
@@ -11,42 +11,42 @@ use towpath_requests::numbered::Status;
 /// No slot.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// What a request costs beside its body: its slot, and its entry in its session's table.
+/// Bytes of memory that a request counts beside its body: its slot, and its entry in its session's map.
 pub(super) const REQUEST_BYTES: usize = 256;
 
-/// A free slot keeps the memory of its last body for the next one, if all of them together keep no more than this.
+/// Bytes of memory that free slots keep for their next bodies.
 const SPARE_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Slots are made so many at a time.
+/// Slots in a block.
 const BLOCK_SLOTS: usize = 512;
 
 /// Where a request is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// The slot is free.
+    /// Nowhere: the slot is free.
     Free,
     /// In its service's queue.
     Waiting,
-    /// In its session's list: the session has to take replies first.
+    /// In its session's list of parked requests: its client has to confirm replies first.
     Parked,
-    /// In the list of the worker that has it; with what its reply is expected to need.
+    /// In its worker's list, with the size that is expected of its reply.
     Held(WorkerKey, ExpectedBytes),
-    /// In no list: the broker itself answers it, or is about to end it.
+    /// In no list: the broker answers it itself, or is about to end it.
     Detached,
-    /// It has an outcome, which is kept until the client confirms it.
+    /// Ended. Its outcome is kept until the client confirms it.
     Settled,
 }
 
-/// What few requests have.
+/// Fields that few requests need.
 #[derive(Debug, Default)]
 pub(super) struct Extra {
-    /// What came with a stock client's request.
+    /// The envelope of a stock client's request.
     pub envelope: StockEnvelope,
     /// The service that a stock client asked for, if it has another name here.
     pub asked_service: Option<Bytes>,
-    /// Parts that wait for the last one, because this client knows no parts.
+    /// Parts of the reply, kept until the last one for a client that takes one reply.
     parts: Vec<Body>,
-    /// Bytes of memory that they take. There may be very many.
+    /// Bytes of memory of the parts. There may be very many.
     parts_bytes: usize,
 }
 
@@ -65,12 +65,12 @@ impl Extra {
     }
 }
 
-/// Bytes of memory that an envelope holds.
+/// Bytes of memory of an envelope.
 pub(super) fn envelope_bytes(envelope: &StockEnvelope) -> usize {
     envelope.as_deref().map_or(0, memory_bytes_of_frames)
 }
 
-/// It fills two lines of a processor's cache. There are millions of these, and what each costs is getting it there.
+/// A request, in two cache lines. There are millions, and most of their cost is getting them into the cache.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Request {
@@ -78,7 +78,7 @@ pub(super) struct Request {
     pub state: State,
     pub status: Status,
     pub attempt: u16,
-    /// In the journal under this number; 0: it isn't.
+    /// The id in the journal; 0: it isn't journalled.
     pub journal_id: u64,
     pub session: SessionKey,
     pub number: u64,
@@ -86,20 +86,20 @@ pub(super) struct Request {
     previous: u32,
     next: u32,
     pub expires: Millis,
-    /// When a worker took it.
+    /// When a worker got it.
     pub since: Millis,
-    /// The request; once settled the reply.
+    /// The request; once settled, the reply or the reason.
     pub body: Body,
     extra: Option<Box<Extra>>,
-    /// Which of its client's connections was told parts of this attempt's reply; 0: none.
+    /// The client's connection to which parts of this attempt's reply were sent; 0: none.
     pub parts_on: u32,
     /// Some worker has replied in parts.
     pub has_parts: bool,
-    /// It is in the journal, and on the disk.
+    /// Its journal entry is on the disk.
     pub is_durable: bool,
-    /// The outcome may be told: it doesn't wait for the disk.
+    /// The outcome doesn't wait for the disk.
     pub may_send_outcome: bool,
-    /// It is in the list of those whose outcome waits to be told.
+    /// It is in its session's list of pending outcomes.
     pub outcome_pending: bool,
 }
 
@@ -133,7 +133,7 @@ impl Request {
         REQUEST_BYTES + self.body.memory_bytes() + self.extra.as_ref().map_or(0, |extra| extra.bytes())
     }
 
-    /// What came with a stock client's request.
+    /// The envelope of a stock client's request.
     pub fn envelope(&self) -> StockEnvelope {
         self.extra.as_ref().and_then(|extra| extra.envelope.clone())
     }
@@ -143,7 +143,7 @@ impl Request {
         self.extra.as_ref().and_then(|extra| extra.asked_service.clone())
     }
 
-    /// Parts that wait for the last one.
+    /// Parts that are kept until the last one.
     #[inline]
     pub fn parts(&self) -> &[Body] {
         self.extra.as_ref().map_or(&[], |extra| &extra.parts)
@@ -153,7 +153,7 @@ impl Request {
         self.extra.get_or_insert_default()
     }
 
-    /// Takes the parts that wait, if there are any.
+    /// Takes the parts that are kept, if there are any.
     #[inline]
     pub fn take_parts(&mut self) -> Vec<Body> {
         self.extra.as_mut().map_or_else(Vec::new, |extra| {
@@ -167,7 +167,7 @@ fn part_bytes(part: &Body) -> usize {
     size_of::<Body>() + part.memory_bytes()
 }
 
-/// A list that runs through the table.
+/// A doubly linked list of requests, each of which is in one list at most.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct List {
     head: u32,
@@ -191,14 +191,14 @@ impl List {
     }
 }
 
-/// All requests: slots that are used again, each time under another generation.
+/// All requests, in slots. A slot is reused under another generation.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
-    /// In blocks, so that there may be more without moving those that are there.
+    /// Blocks, so that the table grows without moving requests.
     blocks: Vec<Vec<Request>>,
     slots: usize,
     free: Vec<u32>,
-    /// What free slots keep.
+    /// Bytes of memory that free slots keep.
     spare_bytes: usize,
 }
 
@@ -207,7 +207,7 @@ impl Requests {
         self.slots - self.free.len()
     }
 
-    /// A slot for a request, in no list. It is written in place: a request is large, and they come by the million.
+    /// Adds a request that is in no list. Written in place: a request is large, and they come by the million.
     #[inline]
     pub fn insert(
         &mut self,
@@ -253,7 +253,7 @@ impl Requests {
         slot as u32
     }
 
-    /// Frees a slot that is in no list. Tokens of it find nothing from now on.
+    /// Frees a slot that is in no list. Its generation ends: tokens of it find nothing any more.
     #[inline]
     pub fn remove(&mut self, slot: u32) {
         let room = SPARE_BYTES_MAX - self.spare_bytes;
@@ -283,7 +283,7 @@ impl Requests {
         &mut self.blocks[slot as usize / BLOCK_SLOTS][slot as usize % BLOCK_SLOTS]
     }
 
-    /// The request of that name, if it is still there.
+    /// The request of that slot and generation, if it is still there.
     #[inline]
     pub fn find(&self, slot: u32, generation: u32) -> Option<&Request> {
         self.blocks
@@ -292,7 +292,7 @@ impl Requests {
             .filter(|request| request.generation == generation && request.state != State::Free)
     }
 
-    /// All that are there.
+    /// All requests.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Request)> {
         (0..).zip(self.blocks.iter().flatten()).filter(|(_, request)| request.state != State::Free)
     }
@@ -328,7 +328,7 @@ impl Requests {
         list.len += 1;
     }
 
-    /// Takes a request out of the list in which it is.
+    /// Removes a request from the list that it is in.
     #[inline]
     pub fn unlink(&mut self, list: &mut List, slot: u32) {
         let request = self.at_mut(slot);
@@ -358,12 +358,12 @@ mod tests {
     }
 
     #[test]
-    fn a_request_fills_two_lines_of_a_cache() {
+    fn a_request_fills_two_cache_lines() {
         assert_eq!(size_of::<Request>(), 128);
     }
 
     #[test]
-    fn free_slots_keep_no_more_memory_of_bodies_than_is_said() {
+    fn free_slots_keep_limited_memory() {
         let mut requests = Requests::default();
         let body = [0; 1024];
         let most = (SPARE_BYTES_MAX / body.len()) as u64 + 2;
@@ -376,7 +376,7 @@ mod tests {
             let kept: usize = (0..most as u32).map(|slot| requests.at(slot).body.reusable_bytes()).sum();
             assert_eq!(kept, SPARE_BYTES_MAX);
         }
-        // Two slots had to give theirs back, and are the first that are used again.
+        // Two slots had to free theirs, and are reused first.
         let mut slots = (0..3).map(|number| requests.insert(0, number, 0, 0, Body::default().into()));
         let third = slots.nth(2).expect("a slot");
         assert_eq!(requests.spare_bytes, SPARE_BYTES_MAX - body.len());
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_keep_their_order_and_slots_their_generation() {
+    fn lists_keep_order_and_slots_change_generation() {
         let mut requests = Requests::default();
         let mut list = List::default();
         let slots: Vec<u32> = (0..4).map(|number| requests.insert(0, number, 0, 0, Body::default().into())).collect();

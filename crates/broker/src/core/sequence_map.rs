@@ -5,25 +5,24 @@ use std::collections::{BTreeMap, VecDeque};
 /// No slot.
 const VACANT: u32 = u32::MAX;
 
-/// A number so far beyond the last one still continues the ring; what is between them stays vacant.
+/// A number so far beyond the last one still continues the ring, with vacant places in between.
 const GAP_MAX: u64 = 16;
 
-/// The ring may be so many times as long as there are numbers in it, beside a constant.
+/// The ring may have so many places for each number in it, beside a constant.
 const SPARSE: usize = 4;
 const SPARSE_CONSTANT: usize = 1024;
 
-/// Places that may be looked at in vain, beside some for each number that comes, before the ring is given up.
+/// Vacant places that may be looked at before the ring is given up, beside some for each number that is inserted.
 const MISSES_MAX: usize = 65_536;
 const MISSES_PER_INSERT: usize = 16;
 
-/// Finds a request by its number, and all whose numbers are in a range.
+/// A map from a client's numbers to slots, with removal of ranges.
 ///
-/// Clients count, so a ring has almost all of them side by side: a table that scatters them costs a miss of the processor's cache
-/// for each. What doesn't fit is in a tree, whose cost no choice of numbers can raise.
+/// Clients count, so almost all numbers are side by side in a ring. A hash table would scatter them and cost a cache miss for
+/// each. Numbers that don't fit are in a tree, whose cost doesn't depend on the choice of numbers.
 ///
-/// A record of a few bytes can name four thousand million numbers, none of which is there: what it costs to take a range out must
-/// depend on what was in it, and on nothing else. So the places of the ring that are looked at in misses are counted, and whoever has
-/// too many of them has its numbers in the tree.
+/// A record of a few bytes can name four billion numbers, none of which is here: the cost of removing a range must depend only on
+/// what is in it. So vacant places that are looked at are counted, and when there are too many, all numbers move to the tree.
 #[derive(Debug, Default)]
 pub(super) struct SequenceMap {
     /// The number of the ring's first place, which isn't vacant.
@@ -31,14 +30,14 @@ pub(super) struct SequenceMap {
     ring: VecDeque<u32>,
     tree: BTreeMap<u64, u32>,
     len: usize,
-    /// Places of the ring that were looked at in vain, less what numbers that came allowed for.
+    /// Vacant places of the ring that were looked at, less what inserted numbers allow for.
     misses: usize,
-    /// What was done, in looks at one number.
+    /// Places looked at.
     #[cfg(test)]
     pub steps: usize,
 }
 
-/// A range that is being taken out.
+/// A cursor over a range that is being removed.
 #[derive(Debug)]
 pub(super) struct RangeCursor {
     next: u64,
@@ -46,7 +45,7 @@ pub(super) struct RangeCursor {
 }
 
 impl RangeCursor {
-    /// From `first` to one below `end`.
+    /// From `first` to `end`, exclusive.
     pub fn new(first: u64, end: u64) -> RangeCursor {
         RangeCursor { next: first, end }
     }
@@ -70,7 +69,7 @@ impl SequenceMap {
         }
     }
 
-    /// Adds a number that isn't there.
+    /// Adds a number that isn't in the map.
     #[inline]
     pub fn insert(&mut self, number: u64, slot: u32) {
         debug_assert!(self.get(number).is_none() && slot != VACANT);
@@ -113,12 +112,12 @@ impl SequenceMap {
         Some(slot)
     }
 
-    /// The slots of all, in no order.
+    /// All slots, in no order.
     pub fn slots(&self) -> impl Iterator<Item = u32> {
         self.ring.iter().copied().filter(|&slot| slot != VACANT).chain(self.tree.values().copied())
     }
 
-    /// Removes the next one in a range, from the lowest to the highest.
+    /// Removes the next number in the range, in ascending order.
     #[inline]
     pub fn remove_next(&mut self, cursor: &mut RangeCursor) -> Option<u32> {
         if cursor.next >= cursor.end {
@@ -134,7 +133,7 @@ impl SequenceMap {
         if found < cursor.end { self.remove(found) } else { None }
     }
 
-    /// The first number of the ring from `from` to one below `end`.
+    /// The first number in the ring from `from` to `end`, exclusive.
     #[inline]
     fn first_in_ring(&mut self, from: u64, end: u64) -> Option<u64> {
         let from = from.max(self.base);
@@ -171,7 +170,7 @@ impl SequenceMap {
         usize::try_from(number.checked_sub(self.base)?).ok()
     }
 
-    /// SequenceMap that stay long must not keep a place for each of those that came and went since.
+    /// Limits the vacant places: a number that stays must not keep a place for each one that came and went since.
     fn limit_sparseness(&mut self) {
         let of_ring = self.len - self.tree.len();
         if self.ring.len() <= SPARSE_CONSTANT + SPARSE * of_ring {
@@ -212,7 +211,7 @@ mod tests {
     }
 
     fn step() -> impl Strategy<Value = Step> {
-        // Near each other, and so far that nobody looks at all in between.
+        // Near each other, and too far to look at every number in between.
         let number = prop_oneof![0..300_u64, 0..40_u64, any::<u64>()];
         prop_oneof![
             4 => number.clone().prop_map(Step::Insert),
@@ -225,7 +224,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_are_found_and_taken_as_in_a_plain_map(steps in prop::collection::vec(step(), 0..60)) {
+        fn behaves_like_a_plain_map(steps in prop::collection::vec(step(), 0..60)) {
             let (mut numbers, mut model) = (SequenceMap::default(), BTreeMap::new());
             let mut slot = 0;
             for step in steps {
@@ -263,12 +262,12 @@ mod tests {
     }
 
     #[test]
-    fn what_a_range_costs_depends_on_what_is_in_it() {
+    fn the_cost_of_a_range_depends_on_what_is_in_it() {
         const HELD: u64 = 100_000;
         const RANGES: u64 = 1_000;
         for gap in [1, 5, GAP_MAX, 1_000] {
             let mut numbers = SequenceMap::default();
-            // Much in between, in the ring or beyond it; and most of it goes again, which leaves long stretches of nothing.
+            // Numbers far apart, in the ring or beyond it. Most are removed again, which leaves long vacant stretches.
             for index in 0..HELD {
                 numbers.insert(index * gap, index as u32);
             }
@@ -280,11 +279,11 @@ mod tests {
             for range in 0..RANGES {
                 let first = range * 500 + 1;
                 for count in [3, 60, 1_500, 150_000, u64::from(u32::MAX)] {
-                    // Below what is there, beyond it, between, and one or two of it.
+                    // Below all numbers, beyond them, between them, and one or two of them.
                     found += take_all(&mut numbers, (1 << 40) + first, (1 << 40) + first + count).len();
                     found += take_all(&mut numbers, first * gap + 1, first * gap + 1 + count.min(1_500)).len();
                 }
-                // What else it does must not bring the ring back.
+                // Other operations must not bring the ring back.
                 numbers.insert((1 << 50) + range, 0);
             }
             let most = HELD as usize * 8 + 2 * MISSES_MAX + RANGES as usize * (10 + MISSES_PER_INSERT) + 3 * found;
@@ -293,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_stays_keeps_no_place_for_those_that_went() {
+    fn a_number_that_stays_does_not_grow_the_ring() {
         let mut numbers = SequenceMap::default();
         numbers.insert(1, 1);
         for number in 2..100_000 {

@@ -1,4 +1,4 @@
-//! Services: a queue of requests, and the workers that can take one.
+//! Services: their queues of requests, and the workers that may be given one.
 
 use super::dead_letter::canonical_name;
 use super::reply_budget::ServiceReplies;
@@ -49,7 +49,7 @@ impl WaitingQueue {
         requests.push_front(&mut self.list, slot);
     }
 
-    /// Removes a request from anywhere in the queue. Its state is left to the caller.
+    /// Removes a request from anywhere in the queue. The caller sets its state.
     #[inline]
     pub fn remove(&mut self, requests: &mut Requests, slot: u32) {
         let body = &requests.at(slot).body;
@@ -82,22 +82,22 @@ impl WaitingQueue {
 pub(super) struct Service {
     pub name: Bytes,
     pub waiting: WaitingQueue,
-    /// Requests that name it, in whatever state.
+    /// Requests for it, in whatever state.
     pub live: usize,
     pub workers: usize,
-    /// Those of them that are given nothing, whatever they have: see [`Worker::is_out`](super::worker::Worker::is_out).
+    /// Workers that are given nothing, whatever credit they have: see [`Worker::is_out`](super::worker::Worker::is_out).
     pub workers_out: usize,
     pub replies: ServiceReplies,
-    /// Workers with credit to spare, the least recently used first.
+    /// Workers with credit, the least recently used first.
     pub available: VecDeque<WorkerKey>,
 }
 
-/// All services that somebody works for or waits for.
+/// All services that have workers or requests.
 #[derive(Debug)]
 pub(super) struct Services {
     slab: Slab<Service>,
     by_name: HashMap<Bytes, ServiceKey, FixedState>,
-    /// The one that was asked for last: most requests of a block are for the same.
+    /// The service that was looked up last: most requests of a block are for the same one.
     last: Option<(Bytes, ServiceKey)>,
 }
 
@@ -140,7 +140,7 @@ impl Services {
         })
     }
 
-    /// Forgets a service that nobody works for and nobody waits for.
+    /// Removes a service without workers and requests.
     pub fn remove_if_unused(&mut self, key: ServiceKey) {
         if self.slab.get(key as usize).is_some_and(|service| service.live == 0 && service.workers == 0) {
             let service = self.slab.remove(key as usize);

@@ -1,4 +1,4 @@
-//! What the broker knows of a client: its requests by number, and the numbers that are settled.
+//! Sessions: what the broker knows of a client.
 
 use super::in_flight::InFlightWindow;
 use super::reply_budget::ClientReplies;
@@ -12,48 +12,48 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::{Index, IndexMut};
 use towpath_requests::numbered::ClientId;
 
-/// What a gap between confirmed numbers costs.
+/// Bytes of memory that a gap between confirmed numbers counts.
 pub(super) const GAP_BYTES: usize = 64;
 
-/// A client: one that says who it is, over all its connections; or a stock one, as long as its connection lasts.
+/// A numbered client, across its connections; or a stock client, as long as its connection lasts.
 #[derive(Debug)]
 pub(super) struct Session {
-    /// Who it says it is; `None`: a stock client, whose requests are numbered here.
+    /// The id of a numbered client. `None`: a stock client, whose requests the broker numbers.
     pub client: Option<ClientId>,
-    /// Its connection.
+    /// Its connection, if it is connected.
     pub peer: Option<Peer>,
-    /// How many it has had.
+    /// Connections that it has had.
     pub connections: u32,
-    /// Since when it has none.
+    /// When its last connection ended.
     pub absent_since: Millis,
-    /// Its requests that aren't settled, or are and not confirmed.
+    /// Its requests without a confirmed outcome, by number.
     pub requests: SequenceMap,
-    /// No greater number was requested or confirmed.
+    /// The highest number that was requested or confirmed.
     pub highest: u64,
-    /// SequenceMap that are confirmed.
+    /// Numbers that are confirmed.
     pub confirmed: ConfirmedNumbers,
-    /// The number for the next request of a stock client.
+    /// The number of a stock client's next request.
     pub next_number: u64,
-    /// Bytes of its requests and unconfirmed replies.
+    /// Bytes of memory of its requests, unconfirmed replies and gaps.
     pub bytes: usize,
     pub replies: ClientReplies,
-    /// Requests that no worker gets before it has taken replies.
+    /// Requests that wait until it confirms replies.
     pub parked: List,
-    /// What it was told.
+    /// Bytes sent to it.
     pub window: InFlightWindow,
-    /// Requests whose outcome waits until it takes more.
+    /// Requests whose outcomes wait until its window opens.
     pub pending_outcomes: List,
-    /// Its output is full.
+    /// The driver takes no more output for it.
     pub blocked: bool,
-    /// No more is read from it.
+    /// It isn't read.
     pub paused: bool,
-    /// It takes one reply a request: parts are collected for it.
+    /// It takes one reply for a request: parts are kept for it.
     pub one_reply: bool,
-    /// Some of its requests are in the journal, or were since its connection began.
+    /// It has journalled requests, or had some since its connection began.
     pub is_journalled: bool,
-    /// It is sent away as soon as it has nothing here: the broker is stopping.
+    /// It was refused while the broker stops, and is sent away when it has nothing left here.
     pub is_leaving: bool,
-    /// It is nobody: it has one request, which was given up and is kept aside.
+    /// It isn't a client: its one request is a dead letter.
     pub is_dead_letter: bool,
 }
 
@@ -82,14 +82,14 @@ impl Session {
         }
     }
 
-    /// Whether it has a connection, which is this one of all that it has had.
+    /// Whether it is connected, by this one of its connections.
     #[inline]
     pub fn is_on(&self, connection: u32) -> bool {
         self.peer.is_some() && self.connections == connection
     }
 }
 
-/// All sessions, and who of them says which name.
+/// All sessions, and numbered clients by their ids.
 #[derive(Debug)]
 pub(super) struct Sessions {
     slab: Slab<Session>,
@@ -106,7 +106,7 @@ impl Sessions {
         self.by_client.get(&client).copied()
     }
 
-    /// Adds a session, under its client's name if it has one. No other session has that name.
+    /// Adds a session. No other session has the same client.
     pub fn insert(&mut self, session: Session) -> SessionKey {
         let client = session.client;
         let key = self.slab.insert(session) as SessionKey;
@@ -146,7 +146,7 @@ impl Sessions {
         self.slab.iter_mut().map(|(key, session)| (key as SessionKey, session))
     }
 
-    /// Panics if a name leads to another session than its own.
+    /// Panics unless every id leads to its own session.
     pub fn check(&self) {
         let named = self.iter().filter_map(|(key, session)| Some((session.client?, key)));
         let count = named.inspect(|&(client, key)| assert_eq!(self.find(client), Some(key))).count();
@@ -170,11 +170,11 @@ impl IndexMut<SessionKey> for Sessions {
     }
 }
 
-/// A set of numbers that grows together: all below a mark, and ranges above it.
+/// A growing set of numbers: all below a bound, and ranges above it.
 #[derive(Debug, Default)]
 pub(super) struct ConfirmedNumbers {
     below: u64,
-    /// First to one past the last; they neither touch nor overlap.
+    /// From the first number to the end, exclusive. Ranges neither touch nor overlap.
     ranges: BTreeMap<u64, u64>,
 }
 
@@ -183,7 +183,7 @@ impl ConfirmedNumbers {
         number < self.below || self.ranges.range(..=number).next_back().is_some_and(|(_, &end)| number < end)
     }
 
-    /// Adds the numbers from `first` to one below `end`.
+    /// Adds the numbers from `first` to `end`, exclusive.
     pub fn insert(&mut self, first: u64, end: u64) {
         let (mut first, mut end) = (first.max(self.below), end);
         if first >= end {
@@ -203,12 +203,12 @@ impl ConfirmedNumbers {
         }
     }
 
-    /// Adds all numbers below this one.
+    /// Adds all numbers below `end`.
     pub fn insert_below(&mut self, end: u64) {
         self.insert(self.below, end);
     }
 
-    /// Gaps that have to be remembered.
+    /// The number of gaps, each of which costs memory.
     pub fn gaps(&self) -> usize {
         self.ranges.len()
     }

@@ -1,4 +1,4 @@
-//! What an operator may decide.
+//! Settings of a broker.
 
 use towpath_requests::limits::MESSAGE_BYTES_MAX;
 
@@ -7,83 +7,83 @@ pub use towpath_requests::Millis;
 /// Never.
 pub(super) const NEVER: Millis = Millis::MAX;
 
-/// How a broker behaves.
+/// Limits and times of a broker. Bytes are bytes of memory, times are milliseconds, unless a field says otherwise.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Another one after every start: what was said under an older one is out of date.
+    /// Different at every start: acknowledgements of an earlier one are void.
     pub epoch: u64,
-    /// Makes tokens that nobody can invent. Random.
+    /// The random secret of this process, from which tokens and seeds are made.
     pub secret: [u64; 2],
-    /// Whether numbered requests are journalled.
+    /// Whether requests of numbered clients are journalled.
     pub journal: bool,
-    /// Requests of one service that wait for a worker.
+    /// Queued requests of one service.
     pub service_requests_max: usize,
-    /// Bytes of them.
+    /// Bytes of the queued requests of one service.
     pub service_bytes_max: usize,
-    /// Requests in all, waiting, with workers, or settled and not yet confirmed.
+    /// Requests in all: queued, dispatched, or settled and not confirmed.
     pub requests_max: usize,
-    /// Bytes of memory of all requests and replies.
+    /// Bytes of all requests and replies.
     pub bytes_max: usize,
-    /// Bytes of bodies that aren't in memory. What keeps them bounds them; here it tells how much may be kept aside.
+    /// Bytes of bodies that aren't in memory. The spool's quota limits them; a quarter of it is for dead letters.
     pub large_bytes_max: u64,
-    /// Requests that one client has here.
+    /// Requests of one client.
     pub client_requests_max: usize,
-    /// Bytes of them; and bytes of replies that it has not confirmed before no more of its requests are given to workers.
+    /// Bytes of the requests of one client. When it has as many bytes of unconfirmed replies, no more of its requests are
+    /// dispatched.
     pub client_bytes_max: usize,
-    /// Bytes that one peer is given before they are sent: after that, what follows from whether it takes more. Not an operator's
-    /// business.
+    /// Bytes that one peer is sent between flushes. Not an option of the command line.
     pub window_bytes_max: usize,
-    /// Bytes that a reply is expected to need as long as its service has had none. Nor is that.
+    /// Bytes expected of a service's first reply. Not an option of the command line.
     pub reply_bytes_expected: usize,
     /// Services in all.
     pub services_max: usize,
-    /// Clients that are remembered while they aren't connected.
+    /// Clients without a connection that are remembered.
     pub absent_clients_max: usize,
-    /// How long a request waits for its outcome if its client doesn't say, in milliseconds.
+    /// Time after which a request expires, if its client doesn't say.
     pub ttl_ms: Millis,
-    /// How often a request is given to a worker before it fails because they all died.
+    /// Attempts at a request before it is given up, because each time its worker went.
     pub attempts_max: u16,
-    /// How long a worker may take for a request; `None`: as long as it is connected.
+    /// How long a worker may have a request. `None`: as long as it is connected.
     pub busy_timeout_ms: Option<Millis>,
-    /// How long what belongs to a client that isn't connected is kept.
+    /// How long requests and outcomes of a client without a connection are kept.
     pub absent_client_ms: Millis,
-    /// The same for what is in the journal; of what is restored, from then on.
+    /// How long those in the journal are kept; restored ones from the restart on.
     pub journal_retention_ms: Millis,
-    /// How often stock workers are sent a heartbeat. At least 1.
+    /// The interval of heartbeats to stock workers. At least 1.
     pub heartbeat_ms: Millis,
     /// Heartbeats that an idle stock worker may miss. At least 1.
     pub liveness: u32,
 }
 
 impl Settings {
-    /// Services that requests alone may call into being: the others are for workers, whom no client may keep out.
+    /// Services that requests may add. The rest is for workers, which no client may keep out.
     pub fn asked_services_max(&self) -> usize {
         self.services_max - self.services_max / 10
     }
 
-    /// Requests that are kept aside: what each costs is looked at every second.
+    /// Dead letters in all. All of them are looked at every second.
     pub fn dead_letters_max(&self) -> usize {
         self.absent_clients_max
     }
 
-    /// Bytes of them: a quarter of all memory.
+    /// Bytes of dead letters: a quarter of all memory.
     pub fn dead_letter_bytes_max(&self) -> usize {
         self.bytes_max / 4
     }
 
-    /// Bytes of messages that have begun and aren't whole, beside one message: a quarter of all memory.
+    /// Bytes of incomplete messages, beside one message: a quarter of all memory.
     pub fn reassembly_bytes_max(&self) -> usize {
         self.bytes_max / 4
     }
 
-    /// Bytes that may still come whole when there is no room for more, but at least a message's: what has begun, and what comes in a
-    /// turn, which is half as much.
+    /// Bytes by which the limit may be exceeded, since messages that have begun are completed: the incomplete ones and half as
+    /// much again in one poll. At least one message.
     pub fn late_bytes_max(&self) -> usize {
         (self.bytes_max / 8 * 3).max(MESSAGE_BYTES_MAX)
     }
 
-    /// Bytes that sockets are to hold of what waits for peers: a quarter of all memory. What they don't take waits here, and follows
-    /// from that: no more of a client's requests are given to workers.
+    /// Bytes that sockets queue for peers: a quarter of all memory. The rest stays in the core, which dispatches fewer requests
+    /// then.
     pub fn queued_bytes_max(&self) -> usize {
         self.bytes_max / 4
     }

@@ -1,48 +1,48 @@
-//! What an operator may see.
+//! Statistics: counters, services and workers.
 
 use super::service::Service;
 use super::{Core, Kind, Peer};
 use bytes::Bytes;
 
-/// What happened since the start.
+/// Events since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Requests taken.
+    /// Requests accepted.
     pub accepted: u64,
-    /// Requests that came again and were recognised.
+    /// Requests that were repeated and recognised.
     pub duplicates: u64,
-    /// Requests not taken, because there was no room, the journal couldn't be written, or the broker was stopping.
+    /// Requests refused: no room, the journal couldn't be written, or the broker was stopping.
     pub refused: u64,
-    /// Requests given to workers, again and again.
+    /// Attempts: requests given to workers, each time.
     pub dispatched: u64,
-    /// Requests given back because their worker went.
+    /// Requests put back into their queue because their worker went or returned them.
     pub requeued: u64,
     /// Requests that ended with a worker's reply.
     pub replied: u64,
     /// Requests that ended otherwise.
     pub failed: u64,
-    /// ReplyBudget that came when the request was over.
+    /// Replies to requests that had ended.
     pub late_replies: u64,
-    /// Parts of replies whose client wasn't there.
+    /// Parts of replies whose client was absent.
     pub lost_parts: u64,
-    /// Requests that were given up because their client was gone.
+    /// Requests dropped because their client was gone.
     pub given_up: u64,
-    /// Requests that were kept as dead letters.
+    /// Requests kept as dead letters.
     pub dead_letters: u64,
 }
 
 /// A service and its queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceInfo {
-    /// Its name.
+    /// The name.
     pub name: Bytes,
     /// Requests that wait for a worker.
     pub waiting: usize,
-    /// Bytes of memory of them.
+    /// Bytes of memory of the waiting requests.
     pub waiting_bytes: usize,
-    /// Bytes of them that aren't in memory.
+    /// Bytes of the waiting requests that aren't in memory.
     pub waiting_large_bytes: u64,
-    /// Requests that aren't confirmed, in whatever state.
+    /// Requests in all, in whatever state.
     pub live: usize,
     /// Workers.
     pub workers: usize,
@@ -51,11 +51,11 @@ pub struct ServiceInfo {
 /// A worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerInfo {
-    /// Its connection.
+    /// The connection.
     pub peer: Peer,
-    /// What it works for.
+    /// The service.
     pub service: Bytes,
-    /// What it speaks.
+    /// The protocol.
     pub kind: Kind,
     /// Requests that it takes at a time.
     pub credit: u32,
@@ -77,7 +77,7 @@ impl Service {
 }
 
 impl Core {
-    /// What happened since the start.
+    /// Events since the start.
     pub fn counters(&self) -> Counters {
         self.counters
     }
@@ -103,7 +103,7 @@ impl Core {
         })
     }
 
-    /// Requests that aren't confirmed, in whatever state, and the bytes of memory that they hold.
+    /// The number of requests, in whatever state, and the bytes of memory of all requests and replies.
     pub fn load(&self) -> (usize, usize) {
         (self.requests.len(), self.bytes)
     }

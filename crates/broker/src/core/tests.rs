@@ -8,6 +8,9 @@ mod reply_budget;
 mod requeue;
 
 use super::*;
+use bytes::Bytes;
+use towpath_requests::body::Body;
+use towpath_requests::numbered::{ClientId, Status, Token};
 
 const CLIENT: ClientId = ClientId([7; 16]);
 
@@ -32,7 +35,7 @@ fn dispatched(core: &mut Core) -> Vec<(Peer, Token, u16)> {
 }
 
 #[test]
-fn a_request_goes_to_a_worker_and_its_reply_back() {
+fn a_reply_is_sent_again_until_it_is_confirmed() {
     let mut core = core();
     core.client_hello(0, 1, CLIENT, 1);
     core.request(0, 1, 1, 0, false, b"echo", Body::from("hello"));
@@ -42,7 +45,7 @@ fn a_request_goes_to_a_worker_and_its_reply_back() {
     core.worker_reply(2, 2, &token, Status::OK, None, Body::from("there"));
     let reply = Action::Reply { peer: 1, number: 1, status: Status::OK, part: None, body: Body::from("there") };
     assert_eq!(actions(&mut core), [reply]);
-    // The client didn't get it: it asks again, over another connection.
+    // The reply was lost: the client asks again over another connection.
     core.client_hello(3, 5, CLIENT, 1);
     core.request(3, 5, 1, 0, false, b"echo", Body::from("hello"));
     let Action::Reply { peer: 5, number: 1, .. } = actions(&mut core)[2] else { panic!("not told again") };
@@ -56,13 +59,13 @@ fn a_request_goes_to_a_worker_and_its_reply_back() {
 }
 
 #[test]
-fn what_is_over_before_it_was_done_is_not_done_with_another_body() {
+fn a_queued_action_never_sends_the_body_of_another_request() {
     let mut core = core();
     core.client_hello(0, 1, CLIENT, 1);
     core.worker_ready(0, 2, Kind::Numbered, b"echo", 10);
     core.worker_ready(0, 3, Kind::Stock, b"stock", 1);
     actions(&mut core);
-    // All of it in one block: the first has ended before the worker could be told, the second one's place is another's.
+    // All in one block: the first has ended before the worker was told, and the second one's slot is reused.
     core.request(1, 1, 1, 0, false, b"echo", Body::from("first"));
     core.cancel(1, 1, 1);
     core.request(1, 1, 2, 0, false, b"echo", Body::from("second"));
@@ -77,7 +80,7 @@ fn what_is_over_before_it_was_done_is_not_done_with_another_body() {
         })
         .collect();
     assert_eq!(bodies, [Body::from("cancelled by its client"), Body::from("third")]);
-    // A stock worker gets what it can't be told to leave.
+    // A stock worker is sent a request even if it is cancelled at once.
     core.request(2, 1, 4, 0, false, b"stock", Body::from("fourth"));
     core.cancel(2, 1, 4);
     let [Action::Dispatch { peer: 3, body, .. }, Action::Reply { number: 4, .. }] = &actions(&mut core)[..] else {
@@ -87,7 +90,7 @@ fn what_is_over_before_it_was_done_is_not_done_with_another_body() {
 }
 
 #[test]
-fn what_a_worker_held_goes_to_the_next_in_the_same_order_and_not_for_ever() {
+fn requests_of_a_lost_worker_are_requeued_in_order_until_given_up() {
     let mut core = Core::new(Settings { attempts_max: 2, ..Settings::default() });
     core.worker_ready(0, 2, Kind::Numbered, b"echo", 2);
     core.client_hello(0, 1, CLIENT, 1);
@@ -111,7 +114,7 @@ fn what_a_worker_held_goes_to_the_next_in_the_same_order_and_not_for_ever() {
         body: Body::from("given up: 2 workers went while they had it"),
     };
     assert_eq!(actions(&mut core), [told, failed]);
-    // The first worker comes again, with a reply to what it was given before.
+    // The first worker reconnects, with a reply to its first attempt.
     core.worker_ready(4, 4, Kind::Numbered, b"echo", 1);
     assert_eq!(dispatched(&mut core).len(), 1);
     core.worker_reply(4, 4, &first[1].1, Status::OK, None, Body::default());
@@ -132,7 +135,7 @@ fn a_request_expires_wherever_it_is() {
     core.tick(50);
     assert!(matches!(actions(&mut core)[..], [Action::Reply { number: 1, status: Status::TIMED_OUT, .. }]));
     core.tick(120);
-    // The stock worker couldn't be told, and is busy.
+    // The stock worker couldn't be told, and stays busy.
     assert!(matches!(actions(&mut core)[..], [Action::Reply { number: 2, status: Status::EXPIRED, .. }]));
     core.request(120, 1, 3, 0, false, b"echo", Body::default());
     assert_eq!(actions(&mut core), []);
@@ -141,7 +144,7 @@ fn a_request_expires_wherever_it_is() {
 }
 
 #[test]
-fn an_unread_reply_holds_back_only_its_client() {
+fn an_unconfirmed_reply_holds_back_only_its_client() {
     let mut core = Core::new(Settings { client_bytes_max: 10_000, ..Settings::default() });
     core.worker_ready(0, 2, Kind::Numbered, b"echo", 100);
     core.client_hello(0, 1, CLIENT, 1);
@@ -161,7 +164,7 @@ fn an_unread_reply_holds_back_only_its_client() {
 }
 
 #[test]
-fn what_is_in_the_journal_is_told_when_it_is_on_the_disk_and_survives() {
+fn journalled_requests_are_acknowledged_when_durable_and_restored() {
     let settings = Settings { journal: true, ..Settings::default() };
     let mut core = Core::new(settings.clone());
     core.client_hello(0, 1, CLIENT, 1);
@@ -198,7 +201,7 @@ fn what_is_in_the_journal_is_told_when_it_is_on_the_disk_and_survives() {
 }
 
 #[test]
-fn what_expires_at_once_goes_to_no_worker_and_a_stuck_one_is_given_up() {
+fn expired_requests_go_to_no_worker_and_a_hung_worker_is_disconnected() {
     let mut core = Core::new(Settings { busy_timeout_ms: Some(1_000), heartbeat_ms: 50, ..Settings::default() });
     core.client_hello(0, 1, CLIENT, 1);
     core.worker_ready(0, 2, Kind::Numbered, b"echo", 1);
@@ -218,7 +221,7 @@ fn what_expires_at_once_goes_to_no_worker_and_a_stuck_one_is_given_up() {
 }
 
 #[test]
-fn a_client_that_holds_more_than_it_may_have_here_isn_t_sent_away() {
+fn a_client_may_have_more_gaps_than_requests() {
     let mut core = Core::new(Settings { client_requests_max: 2, ..Settings::default() });
     core.client_hello(0, 1, CLIENT, 1);
     for number in 1..=5 {
@@ -228,7 +231,7 @@ fn a_client_that_holds_more_than_it_may_have_here_isn_t_sent_away() {
 }
 
 #[test]
-fn a_record_of_a_few_bytes_keeps_the_broker_no_longer_than_others() {
+fn confirming_huge_ranges_costs_no_more_than_what_is_in_them() {
     const HELD: u64 = 20_000;
     let mut core = core();
     core.client_hello(0, 1, CLIENT, 1);
@@ -236,7 +239,7 @@ fn a_record_of_a_few_bytes_keeps_the_broker_no_longer_than_others() {
         core.request(0, 1, 10 * index, 0, false, b"echo", Body::default());
     }
     let before = core.sessions[0].requests.steps;
-    // What each names is much, and hardly any of it is there.
+    // Ranges of many numbers, hardly any of which are here.
     for record in 0..10_000 {
         core.confirm(0, 1, 11 + 10 * record, 9);
         core.confirm(0, 1, 1_000_000 + record, 39_000);
@@ -257,7 +260,7 @@ fn stock_replies(core: &mut Core) -> Vec<(Status, Body)> {
 }
 
 #[test]
-fn a_reply_of_which_parts_went_with_a_connection_is_not_told_as_whole() {
+fn parts_lost_with_a_connection_are_reported() {
     for (is_away, comes_again_before_the_end) in [(true, true), (true, false), (false, true)] {
         let mut core = core();
         core.worker_ready(0, 2, Kind::Numbered, b"echo", 1);
@@ -290,7 +293,7 @@ fn a_reply_of_which_parts_went_with_a_connection_is_not_told_as_whole() {
 }
 
 #[test]
-fn the_end_behind_parts_stays_what_it_is() {
+fn the_last_part_is_sent_again_after_a_reconnect() {
     let mut core = core();
     core.worker_ready(0, 2, Kind::Numbered, b"echo", 1);
     core.client_hello(0, 1, CLIENT, 1);
@@ -300,7 +303,7 @@ fn the_end_behind_parts_stays_what_it_is() {
     core.worker_reply(1, 2, &token, Status::OK, None, Body::from("end"));
     let end = |peer| Action::Reply { peer, number: 1, status: Status::IN_PARTS, part: None, body: Body::from("end") };
     assert_eq!(actions(&mut core).last(), Some(&end(1)));
-    // It was on its way when the connection went: whether that and the parts have arrived the client knows.
+    // Only the client knows whether the parts and the end arrived before the connection was lost.
     core.peer_gone(2, 1);
     core.client_hello(3, 4, CLIENT, 1);
     core.request(3, 4, 1, 0, false, b"echo", Body::from("work"));
@@ -308,7 +311,7 @@ fn the_end_behind_parts_stays_what_it_is() {
 }
 
 #[test]
-fn a_worker_replies_to_requests_of_its_own_service() {
+fn a_reply_from_a_worker_of_another_service_is_ignored() {
     let mut core = core();
     core.worker_ready(0, 2, Kind::Stock, b"echo", 1);
     core.worker_ready(0, 3, Kind::Stock, b"other", 1);
@@ -327,7 +330,7 @@ fn a_worker_replies_to_requests_of_its_own_service() {
 }
 
 #[test]
-fn the_end_of_a_reply_whose_parts_are_lost_is_not_the_reply() {
+fn the_last_part_alone_is_not_taken_for_the_reply() {
     let mut core = core();
     core.worker_ready(0, 2, Kind::Numbered, b"echo", 1);
     core.stock_request(0, 1, true, None, b"echo", Body::from("work"));
@@ -337,7 +340,7 @@ fn the_end_of_a_reply_whose_parts_are_lost_is_not_the_reply() {
     core.worker_ready(3, 3, Kind::Numbered, b"other", 1);
     core.worker_reply(4, 3, &first, Status::OK, None, Body::from("end"));
     assert_eq!(actions(&mut core), []);
-    // Nor is it so if the broker has seen parts on the wrong connection only.
+    // Nor if the broker has seen parts on the wrong connection only.
     core.worker_ready(5, 4, Kind::Numbered, b"echo", 1);
     let [(_, second, 2)] = dispatched(&mut core)[..] else { panic!("not given again") };
     core.worker_reply(6, 4, &second, Status::OK, Some(0), Body::from("p"));
@@ -347,7 +350,7 @@ fn the_end_of_a_reply_whose_parts_are_lost_is_not_the_reply() {
 }
 
 #[test]
-fn a_client_that_comes_in_the_middle_of_a_reply_in_parts_gets_all_of_it_at_once() {
+fn a_client_that_connects_during_a_reply_in_parts_gets_one_reply() {
     let mut core = Core::new(Settings { journal: true, ..Settings::default() });
     let (service, body) = (Bytes::from_static(b"echo"), Body::default());
     core.restore(0, Restored { id: 1, client: CLIENT, number: 1, service, expires: 9_000, body, outcome: None });
@@ -364,7 +367,7 @@ fn a_client_that_comes_in_the_middle_of_a_reply_in_parts_gets_all_of_it_at_once(
 }
 
 #[test]
-fn parts_that_are_kept_as_one_body_are_no_larger_than_one() {
+fn joined_parts_are_limited_like_one_body() {
     let mut core = core();
     core.worker_ready(0, 2, Kind::Stock, b"echo", 1);
     core.store(0, CLIENT, b"echo", Body::default(), Token([0; 16]), Body::default());
@@ -378,7 +381,7 @@ fn parts_that_are_kept_as_one_body_are_no_larger_than_one() {
 }
 
 #[test]
-fn a_request_that_a_slow_worker_had_expires_in_its_time() {
+fn a_request_of_a_slow_worker_expires_at_its_deadline() {
     let mut core = Core::new(Settings { busy_timeout_ms: Some(1_000), ..Settings::default() });
     core.client_hello(0, 1, CLIENT, 1);
     core.worker_ready(0, 2, Kind::Numbered, b"echo", 5);
@@ -388,7 +391,7 @@ fn a_request_that_a_slow_worker_had_expires_in_its_time() {
     }
     assert_eq!(dispatched(&mut core).len(), 2);
     core.tick(1_000);
-    // Both workers are too slow; neither gets what the other had, and each is told to leave off what it has.
+    // Both workers are disconnected. Neither gets what the other had, and each is told to stop.
     let [
         Action::CancelWork { peer: 2, .. },
         Action::Disconnect { peer: 2, .. },
@@ -401,13 +404,13 @@ fn a_request_that_a_slow_worker_had_expires_in_its_time() {
     assert!(core.next_deadline() <= 1_100);
     core.tick(1_100);
     let done = actions(&mut core);
-    let body = Body::from("it waited again; one had it, or may have had");
+    let body = Body::from("queued again; a worker had it, or may have had");
     let told = |number| Action::Reply { peer: 1, number, status: Status::TIMED_OUT, part: None, body: body.clone() };
     assert_eq!(done, [told(1), told(2)]);
 }
 
 #[test]
-fn a_stock_client_goes_on_under_a_bound_of_one_request() {
+fn a_stock_client_resumes_under_a_limit_of_one_request() {
     let mut core = Core::new(Settings { client_requests_max: 1, ..Settings::default() });
     core.worker_ready(0, 2, Kind::Numbered, b"echo", 1);
     core.stock_request(0, 1, true, None, b"echo", Body::default());
@@ -418,7 +421,7 @@ fn a_stock_client_goes_on_under_a_bound_of_one_request() {
 }
 
 #[test]
-fn outcomes_that_nobody_fetches_don_t_keep_stock_clients_from_going_on() {
+fn unconfirmed_outcomes_do_not_keep_stock_clients_paused() {
     let mut core = Core::new(Settings { requests_max: 4, ..Settings::default() });
     core.worker_ready(0, 9, Kind::Numbered, b"echo", 10);
     core.client_hello(0, 1, CLIENT, 1);
@@ -428,7 +431,7 @@ fn outcomes_that_nobody_fetches_don_t_keep_stock_clients_from_going_on() {
     for (peer, token, _) in dispatched(&mut core) {
         core.worker_reply(1, peer, &token, Status::OK, None, Body::default());
     }
-    // Its two outcomes stay here, for as long as it may be away: half of all that there is room for.
+    // Its two outcomes stay while it is absent: half of all requests.
     core.peer_gone(1, 1);
     actions(&mut core);
     let ask = |core: &mut Core, peer| core.stock_request(2, peer, true, None, b"echo", Body::default());
@@ -449,11 +452,11 @@ fn outcomes_that_nobody_fetches_don_t_keep_stock_clients_from_going_on() {
             core.worker_reply(3, peer, &token, Status::OK, None, Body::default());
         }
     }
-    // One a turn, the first first; the second too, as the first asks nothing.
+    // One in each tick, in order. The second one follows, since the first asks nothing.
     actions(&mut core);
     core.tick(4);
     assert_eq!(paused(&actions(&mut core)), [(3, false)]);
-    // Nobody has to say anything before it is the next one's turn.
+    // The next one doesn't need an event.
     assert!(core.next_deadline() <= 5);
     core.tick(5);
     assert_eq!(paused(&actions(&mut core)), [(4, false)]);
@@ -462,7 +465,7 @@ fn outcomes_that_nobody_fetches_don_t_keep_stock_clients_from_going_on() {
 }
 
 #[test]
-fn what_can_never_be_taken_is_refused_for_ever_and_what_is_stored_is_bounded() {
+fn too_large_requests_are_refused_for_good_and_stored_ones_are_limited() {
     let mut core =
         Core::new(Settings { journal: true, client_bytes_max: 1_000, requests_max: 3, ..Settings::default() });
     core.client_hello(0, 1, CLIENT, 1);
@@ -488,7 +491,7 @@ fn what_can_never_be_taken_is_refused_for_ever_and_what_is_stored_is_bounded() {
 }
 
 #[test]
-fn only_what_is_in_the_journal_is_kept_as_long_as_that() {
+fn only_journalled_requests_have_the_journals_retention() {
     for journalled in [1, 0] {
         let mut core = Core::new(Settings { journal: true, ..Settings::default() });
         core.client_hello(0, 1, CLIENT, 1);
@@ -503,7 +506,7 @@ fn only_what_is_in_the_journal_is_kept_as_long_as_that() {
 }
 
 #[test]
-fn who_comes_by_the_name_of_what_can_not_be_kept_is_sent_away() {
+fn a_client_with_the_name_of_a_rejected_stored_request_is_disconnected() {
     let mut core = Core::new(Settings { journal: true, ..Settings::default() });
     core.store(0, CLIENT, b"nobody", Body::from("too large"), Token([0; 16]), Body::default());
     core.client_hello(0, 1, CLIENT, 1);
@@ -515,7 +518,7 @@ fn who_comes_by_the_name_of_what_can_not_be_kept_is_sent_away() {
 }
 
 #[test]
-fn a_stored_request_is_closed_when_a_crash_can_not_bring_it_back() {
+fn closing_a_stored_request_is_answered_when_durable() {
     let mut core = Core::new(Settings { journal: true, ..Settings::default() });
     let own = |core: &mut Core, peer: Peer, service: &[u8]| {
         core.stock_request(0, peer, true, None, service, Body::default());
@@ -534,7 +537,7 @@ fn a_stored_request_is_closed_when_a_crash_can_not_bring_it_back() {
     core.persisted(1);
     assert_eq!(stock_replies(&mut core).len(), 1);
     close(&mut core, 1);
-    // There is nothing of that name any more, but there may be again.
+    // There is nothing of that name any more, but an earlier entry may be on its way to the disk.
     close(&mut core, 2);
     assert_eq!((stock_replies(&mut core), core.is_idle()), (vec![], false));
     for _ in 0..100 {
@@ -549,7 +552,7 @@ fn a_stored_request_is_closed_when_a_crash_can_not_bring_it_back() {
 }
 
 #[test]
-fn a_reply_to_what_an_earlier_process_gave_is_no_reply() {
+fn a_token_of_an_earlier_process_is_not_accepted() {
     let tokens: Vec<(Core, Token)> = [1, 2]
         .map(|secret| {
             let mut core = Core::new(Settings { secret: [secret, 0], ..Settings::default() });

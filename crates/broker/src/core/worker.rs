@@ -1,4 +1,4 @@
-//! What the broker knows of a worker.
+//! Workers: what the broker knows of them.
 
 use super::in_flight::InFlightWindow;
 use super::requests::List;
@@ -9,12 +9,12 @@ use smallvec::SmallVec;
 use std::ops::{Index, IndexMut};
 use towpath_requests::numbered::Token;
 
-/// What a worker can be told.
+/// The protocol of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// It speaks MDP: one request at a time, heartbeats in both directions, no cancelling.
+    /// Majordomo: one request at a time, heartbeats in both directions, no cancellation.
     Stock,
-    /// It speaks ours: credit, cancelling; whether it is alive is seen by ZMTP's heartbeats.
+    /// Ours: credit and cancellation. ZMTP's heartbeats tell whether it is alive.
     Numbered,
 }
 
@@ -24,24 +24,24 @@ pub(super) struct Worker {
     pub service: ServiceKey,
     pub kind: Kind,
     pub credit: u32,
-    /// What it has been given and not replied to.
+    /// Requests that it has.
     pub held: List,
-    /// Requests that are over for their clients, while a stock worker can't be told and is still busy with them; since when.
+    /// Tokens of requests that have ended while it has them, and since when it has. A stock worker can't be told, and stays busy.
     pub abandoned: SmallVec<[(Token, Millis); 1]>,
     pub last_heard: Millis,
     pub leaving: bool,
-    /// What it was given.
+    /// Bytes sent to it.
     pub window: InFlightWindow,
     pub blocked: bool,
-    /// It is in its service's list of available workers.
+    /// It is in its service's queue of available workers.
     pub in_available: bool,
-    /// It is given nothing before: it had no place for a request.
+    /// Until when it rests: it had no room for a request.
     pub rests_until: Option<Millis>,
     pub rests_in_a_row: u8,
 }
 
 impl Worker {
-    /// It leaves, or rests.
+    /// Whether it is given nothing: it leaves, or rests.
     #[inline]
     pub fn is_out(&self) -> bool {
         self.leaving || self.rests_until.is_some()
@@ -87,7 +87,7 @@ impl Workers {
         self.slab.iter().map(|(key, worker)| (key as WorkerKey, worker))
     }
 
-    /// The workers whose rest has ended.
+    /// Takes the workers whose rest has ended, and updates `next_rest_end`.
     pub fn take_rested(&mut self, now: Millis) -> Vec<WorkerKey> {
         let mut rested = Vec::new();
         self.next_rest_end = NEVER;

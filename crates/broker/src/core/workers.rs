@@ -1,4 +1,4 @@
-//! What workers say, and what they are given.
+//! Events from workers, and dispatch.
 
 use super::in_flight::InFlightWindow;
 use super::reply_budget::ExpectedBytes;
@@ -11,19 +11,19 @@ use smallvec::SmallVec;
 use towpath_requests::body::{Arriving, Body};
 use towpath_requests::numbered::{Status, Token};
 
-/// Why a reply in parts ends early.
+/// Reason for a reply in parts whose worker went.
 const CUT_SHORT: &str = "the worker went in the middle of its reply";
 
-/// The most requests that one worker is given at a time, whatever it asks for.
+/// Most requests that one worker is given at a time, whatever credit it announces.
 const CREDIT_MAX: u32 = 65_536;
 
 impl Core {
-    /// A worker is there, for one service.
+    /// A worker introduces itself, for one service.
     pub fn worker_ready(&mut self, now: Millis, peer: Peer, kind: Kind, service: &[u8], credit: u32) {
         match self.roles.get(peer) {
             Role::None => {}
             Role::Client(_) => return self.disconnect(now, peer, "a client can't be a worker too"),
-            Role::Worker(_) => return self.disconnect(now, peer, "a worker says that it is ready once a connection"),
+            Role::Worker(_) => return self.disconnect(now, peer, "a second READY on one connection"),
         }
         if towpath_requests::is_built_in(service) {
             return self.disconnect(now, peer, "names that begin with mmi. or titanic. are the broker's own");
@@ -56,7 +56,7 @@ impl Core {
         self.dispatch(now, service);
     }
 
-    /// Anything came from a worker.
+    /// A worker has sent something, whatever it was.
     pub fn worker_heard(&mut self, now: Millis, peer: Peer) {
         if let Role::Worker(key) = self.roles.get(peer) {
             self.workers[key].last_heard = now;
@@ -68,10 +68,10 @@ impl Core {
         matches!(self.roles.get(peer), Role::Worker(_))
     }
 
-    /// How many requests a worker takes at a time from now on.
+    /// A worker announces how many requests it takes at a time.
     pub fn worker_credit(&mut self, now: Millis, peer: Peer, credit: u32) {
         let Role::Worker(key) = self.roles.get(peer) else {
-            return self.disconnect(now, peer, "a worker says that it is ready first");
+            return self.disconnect(now, peer, "CREDIT before READY");
         };
         self.workers[key].credit = credit.min(CREDIT_MAX);
         self.mark_available(key);
@@ -81,12 +81,12 @@ impl Core {
     /// A worker takes no more requests.
     pub fn worker_leaving(&mut self, now: Millis, peer: Peer) {
         let Role::Worker(key) = self.roles.get(peer) else {
-            return self.disconnect(now, peer, "a worker says that it is ready first");
+            return self.disconnect(now, peer, "LEAVING before READY");
         };
         self.change_worker(key, |worker| worker.leaving = true);
     }
 
-    /// A worker's reply, or part of one.
+    /// A worker's reply. `part`: the index of a part; `None`: the whole reply, or the last part.
     #[inline]
     pub fn worker_reply<'a>(
         &mut self,
@@ -99,7 +99,7 @@ impl Core {
     ) {
         let body = body.into();
         let Role::Worker(key) = self.roles.get(peer) else {
-            return self.disconnect(now, peer, "a worker says that it is ready before it replies");
+            return self.disconnect(now, peer, "a reply before READY");
         };
         let Some(slot) = self.find_held(key, token) else {
             return self.unexpected_reply(now, key, token, status, part, body);
@@ -125,8 +125,8 @@ impl Core {
         self.dispatch(now, service);
     }
 
-    /// Takes a request that a worker has from it. What it is then is still to be said; [`Core::mark_available`] and [`Core::dispatch`] should follow,
-    /// as the worker may get another one.
+    /// Takes a request out of its worker's list. The caller sets its state, then calls [`Core::mark_available`] and
+    /// [`Core::dispatch`], as the worker may get another one.
     #[inline]
     pub(super) fn release_from_worker(&mut self, key: WorkerKey, slot: u32) {
         self.requests.unlink(&mut self.workers[key].held, slot);
@@ -135,18 +135,18 @@ impl Core {
         }
     }
 
-    /// The request that this token is of, if the worker has it.
+    /// The request of a token, if this worker has it.
     #[inline]
     pub(super) fn find_held(&self, key: WorkerKey, token: &Token) -> Option<u32> {
         let ticket = Ticket::read(token);
         let request = self.requests.find(ticket.slot, ticket.generation)?;
         let is_its_own =
             matches!(request.state, State::Held(worker, _) if worker == key) && request.attempt == ticket.attempt;
-        // An earlier broker may have used the same slot: its tokens have another tag.
+        // An earlier broker may have used the same slot. The tag of its token is another one.
         (is_its_own && self.tokens.is_genuine(ticket, token)).then_some(ticket.slot)
     }
 
-    /// A reply to what this worker doesn't have, as far as the broker knows.
+    /// A reply to a request that this worker doesn't have: any more, or at all.
     fn unexpected_reply(
         &mut self,
         now: Millis,
@@ -173,18 +173,18 @@ impl Core {
         let is_of_its_service = found.is_none_or(|request| request.service == worker.service);
         if !is_of_its_service || !self.tokens.is_genuine(ticket, token) {
             let (peer, is_numbered) = (worker.peer, worker.kind == Kind::Numbered);
-            // After a restart of the broker, workers finish what an earlier one gave them.
+            // Workers finish requests of a broker that was restarted.
             if is_numbered {
                 self.counters.late_replies += 1;
                 return;
             }
-            return self.disconnect(now, peer, "a worker replies to a request that it wasn't given");
+            return self.disconnect(now, peer, "a reply to a request that the worker wasn't given");
         }
-        // It was given this request: on another connection, or before the request was given to another worker.
+        // It was given the request: over another connection, or before another worker was.
         let is_open = found.is_some_and(|r| matches!(r.state, State::Waiting | State::Parked | State::Held(..)));
         let has_parts = found.is_some_and(|request| request.has_parts);
         match part {
-            // Another worker may look after what one couldn't.
+            // A dead letter that one worker fails is left to another.
             None if is_open && !has_parts && (status.is_ok() || !self.is_dead_letter(slot)) => {
                 self.withdraw(now, slot);
                 match self.reply_fits(now, slot, body.memory_bytes()) {
@@ -193,7 +193,7 @@ impl Core {
                 }
             }
             _ => {
-                // What comes after parts that are lost, or among those of another worker, is not the reply.
+                // Parts are lost, or mixed with those of another worker: the rest isn't the reply.
                 if is_open && part.is_some() {
                     self.requests.at_mut(slot).has_parts = true;
                 }
@@ -211,14 +211,14 @@ impl Core {
         let (number, status, connection) = (request.number, Status::OK, session.connections);
         let was_on = request.parts_on;
         match (session.peer, session.client) {
-            // What was begun while nobody could take parts is ended so.
+            // Kept for a client that takes one reply, or begun for one that was absent.
             _ if session.one_reply || !request.parts().is_empty() => {
                 if let Err((status, reason)) = self.collect_part(slot, body) {
                     self.withdraw(now, slot);
                     self.settle(slot, status, Body::from(reason).into());
                 }
             }
-            // Without those before it is of no use.
+            // The earlier parts went over another connection.
             (Some(_), Some(_)) if was_on != 0 && was_on != connection => self.counters.lost_parts += 1,
             (Some(peer), Some(_)) => {
                 if was_on == 0 {
@@ -236,7 +236,7 @@ impl Core {
             }
             (None, _) => {
                 self.counters.lost_parts += 1;
-                // No connection has this number before the client comes again, and then it is another one.
+                // This number is that of the last connection. The next one has another, so the parts are lost.
                 if was_on == 0 {
                     self.requests.at_mut(slot).parts_on = connection;
                 }
@@ -244,7 +244,7 @@ impl Core {
         }
     }
 
-    /// The broker's own answer.
+    /// The broker's answer to a request for a built-in service.
     pub fn built_in_reply(&mut self, token: &Token, status: Status, body: Body) {
         let ticket = Ticket::read(token);
         let found = self.requests.find(ticket.slot, ticket.generation);
@@ -253,7 +253,7 @@ impl Core {
         }
     }
 
-    /// Puts a worker into the list of available ones, if it is.
+    /// Adds a worker to its service's available ones, if it has credit.
     #[inline]
     pub(super) fn mark_available(&mut self, key: WorkerKey) {
         let worker = &mut self.workers[key];
@@ -263,7 +263,7 @@ impl Core {
         }
     }
 
-    /// Gives waiting requests to available workers, one each in turn.
+    /// Gives queued requests to available workers, one each in turn.
     #[inline]
     pub(super) fn dispatch(&mut self, now: Millis, key: ServiceKey) {
         loop {
@@ -318,7 +318,7 @@ impl Core {
         self.counters.dispatched += 1;
         match kind {
             Kind::Numbered => self.queue_dispatch(peer, token, slot, attempt, ttl_ms),
-            // It can't be told that nobody wants the reply any more: it gets what it is counted to have.
+            // Sent even if it is cancelled at once: a stock worker can't be told, and stays busy until it replies.
             Kind::Stock => {
                 let body = request.body.clone();
                 self.actions.push(Action::Dispatch { peer, token, attempt, ttl_ms, body });
@@ -326,13 +326,13 @@ impl Core {
         }
     }
 
-    /// Whether a client was told parts that it can't take for void when others come: a stock one has nothing to tell them apart by.
+    /// Whether parts were sent to a stock client, which couldn't tell them from those of another attempt.
     pub(super) fn has_sent_stock_parts(&self, slot: u32) -> bool {
         let request = self.requests.at(slot);
         request.parts_on != 0 && self.sessions[request.session].client.is_none()
     }
 
-    /// A worker's connection is gone: what it held goes back to the front of the queue, in the order in which it was given.
+    /// A worker's connection has ended. Puts its requests back at the front of the queue, in the order of their dispatch.
     pub(super) fn worker_gone(&mut self, now: Millis, key: WorkerKey) {
         let service = self.workers[key].service;
         self.services.at_mut(service).available.retain(|&available| available != key);
@@ -371,7 +371,7 @@ impl Core {
         }
     }
 
-    /// A worker takes more requests.
+    /// Opens a worker's window.
     pub(super) fn open_worker_window(&mut self, now: Millis, key: WorkerKey) {
         let worker = &mut self.workers[key];
         worker.window.reset();

@@ -1,4 +1,4 @@
-//! The core beside a model of it that is as simple as can be: after every step both have done and counted the same.
+//! The core beside a simple model of it: after every step both have done and counted the same.
 #![allow(clippy::unwrap_used)]
 
 mod model;
@@ -62,7 +62,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A body that says what it is.
+/// A body that begins with its name.
 fn bytes(what: u64, length: usize) -> Vec<u8> {
     let mut bytes = what.to_be_bytes().to_vec();
     bytes.resize(length.max(8), 0);
@@ -74,13 +74,13 @@ fn what(body: &Body) -> u64 {
     bytes.first_chunk::<8>().map_or(0, |first| u64::from_be_bytes(*first))
 }
 
-/// The core, and what it gave to workers.
+/// The core, and what it has dispatched.
 struct Real {
     core: Core,
     given: Vec<(Peer, Token, (u64, u16))>,
     names: HashMap<Token, (u64, u16)>,
-    /// Workers of services for what is kept aside.
-    of_aside: HashSet<Peer>,
+    /// Workers of dead-letter queues.
+    dead_letter_workers: HashSet<Peer>,
     entries: Vec<Entry>,
     taken: usize,
     persisted: usize,
@@ -111,14 +111,14 @@ impl Real {
                     continue;
                 }
                 Action::Dispatch { peer, token, attempt, body, .. } => {
-                    let aside = if self.of_aside.contains(&peer) { model::ASIDE } else { 0 };
-                    let name = (what(&body) | aside, attempt);
+                    let dead_letter = if self.dead_letter_workers.contains(&peer) { model::DEAD_LETTER } else { 0 };
+                    let name = (what(&body) | dead_letter, attempt);
                     self.given.push((peer, token, name));
                     self.names.insert(token, name);
                     Seen::Dispatch { peer, request: name.0, attempt }
                 }
                 Action::CancelWork { peer, token } => {
-                    // What was taken back before it was said.
+                    // Dispatched and cancelled in the same step.
                     let Some(&(request, attempt)) = self.names.get(&token) else { continue };
                     Seen::CancelWork { peer, request, attempt }
                 }
@@ -161,7 +161,7 @@ fn run(steps: Vec<Step>, journal: bool, reply_bytes_expected: usize) -> Result<(
         core: Core::new(settings),
         given: Vec::new(),
         names: HashMap::new(),
-        of_aside: HashSet::new(),
+        dead_letter_workers: HashSet::new(),
         entries: Vec::new(),
         taken: 0,
         persisted: 0,
@@ -176,9 +176,9 @@ fn run(steps: Vec<Step>, journal: bool, reply_bytes_expected: usize) -> Result<(
             }
             Step::Ready { peer, stock, service, credit } => {
                 let (kind, credit) = if stock { (Kind::Stock, 1) } else { (Kind::Numbered, credit) };
-                match service >= model::ASIDE_SERVICES {
-                    true => real.of_aside.insert(peer),
-                    false => real.of_aside.remove(&peer),
+                match service >= model::DEAD_LETTER_SERVICES {
+                    true => real.dead_letter_workers.insert(peer),
+                    false => real.dead_letter_workers.remove(&peer),
                 };
                 core.worker_ready(now, peer, kind, SERVICES[usize::from(service)], credit as u32);
                 model.ready(now, peer, kind, service, credit);
@@ -195,7 +195,7 @@ fn run(steps: Vec<Step>, journal: bool, reply_bytes_expected: usize) -> Result<(
                 model.stock_request(now, peer, service, name, length);
             }
             Step::Reply { which, other, ok, part, length } => {
-                // Mostly to what was given last.
+                // Mostly one of the last that were dispatched.
                 let Some(&(to, token, given)) = real.given.iter().rev().nth(which % 8) else { continue };
                 let (peer, status) = (other.unwrap_or(to), if ok { Status::OK } else { Status::FAILED });
                 let bytes = bytes(name, length);

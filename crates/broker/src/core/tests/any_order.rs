@@ -1,4 +1,4 @@
-//! Any events in any order.
+//! Random events in random order.
 
 use super::*;
 use crate::core::worker::Worker;
@@ -51,12 +51,12 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Whoever takes more has been given what there is: nobody waits for something that doesn't come.
+/// Panics if something waits that nothing holds back.
 fn check_progress(core: &Core, now: Millis) {
     assert!(core.windows.none_is_full());
     for (key, session) in core.sessions.iter() {
         assert!(session.pending_outcomes.len == 0 || session.blocked, "an outcome is never told");
-        // What others have may become less, and that is looked at once a second.
+        // Memory freed by others is noticed once a second.
         let is_held_back = core.is_held_back(now, key, 2) || core.settings.bytes_max < 1 << 20;
         assert!(session.parked.len == 0 || session.is_dead_letter || is_held_back, "requests are never executed");
     }
@@ -70,9 +70,9 @@ fn check_progress(core: &Core, now: Millis) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Whatever peers do, the sums and lists stay true, and nothing panics.
+    /// Sums and lists stay true, and nothing panics.
     #[test]
-    fn any_order_of_events_keeps_the_books(
+    fn random_events_keep_lists_and_sums_true(
         steps in prop::collection::vec(step(), 0..200),
         journal in any::<bool>(),
         reply_bytes_expected in prop_oneof![Just(0), 1_000..4_000_usize],
@@ -160,7 +160,7 @@ proptest! {
                 }
                 Step::NotKept => {
                     core.take_entries(&mut entries);
-                    // One of them isn't kept, and those before it are.
+                    // One of them is rejected, and those before it are kept.
                     let kept = entries.drain(..).count() as u64;
                     if kept > 0 {
                         core.persisted(written + kept - 1);
@@ -197,7 +197,7 @@ proptest! {
                 }
             }
         }
-        // When all are gone and the time is over, nothing is left.
+        // When all peers are gone and everything has expired, nothing is left.
         for peer in 0..6 {
             core.peer_gone(now, peer);
         }

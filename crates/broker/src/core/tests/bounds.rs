@@ -1,9 +1,9 @@
-//! What counts as memory, and what becomes of those who want more of it than there is.
+//! Limits: what counts as memory, and what happens beyond it.
 
 use super::*;
 use towpath_requests::is_built_in;
 
-/// MemoryPressure for little; the rest of the bounds is never in the way.
+/// A core with little memory, and no other limit in the way.
 fn narrow(bytes_max: usize) -> Core {
     let settings = Settings { secret: [3, 4], bytes_max, service_bytes_max: bytes_max, ..Settings::default() };
     Core::new(Settings { client_bytes_max: bytes_max, ..settings })
@@ -19,7 +19,7 @@ fn refusals(actions: &[Action]) -> usize {
 }
 
 #[test]
-fn an_envelope_counts_as_what_it_holds() {
+fn an_envelope_counts_with_its_bytes() {
     let mut core = core();
     core.stock_request(0, 1, true, envelope(16, 255), b"nobody", Body::from("x"));
     let with = core.load().1;
@@ -30,14 +30,14 @@ fn an_envelope_counts_as_what_it_holds() {
 }
 
 #[test]
-fn frames_of_a_byte_count_what_they_cost() {
+fn tiny_frames_count_with_their_overhead() {
     let frames = || (0..1000).map(|_| Bytes::from_static(b"x"));
     let counted = Body::owned(frames().collect::<Vec<_>>()).memory_bytes();
     assert!(counted >= 1000 * 96, "{counted}");
 }
 
 #[test]
-fn a_stock_client_beyond_all_bounds_is_told_so_once_and_not_read_any_further() {
+fn a_stock_client_beyond_the_limits_is_refused_once_and_paused() {
     let mut core = narrow(1 << 20);
     let most = (1 << 20) + core.settings().late_bytes_max();
     let body = || Body::from(Bytes::from(vec![0; 512 << 10]));
@@ -51,20 +51,20 @@ fn a_stock_client_beyond_all_bounds_is_told_so_once_and_not_read_any_further() {
     let done = actions(&mut core);
     assert_eq!(refusals(&done), 1);
     assert!(done.contains(&Action::Pause { peer, paused: true }), "{done:?}");
-    // It goes on when there is room.
+    // It is resumed when there is room.
     (0..peer).for_each(|other| core.peer_gone(1, other));
     core.tick(1);
     assert!(actions(&mut core).contains(&Action::Pause { peer, paused: false }));
 }
 
 #[test]
-fn how_much_room_there_is_counts_what_waits_to_be_read() {
+fn memory_pressure_counts_unread_output() {
     const MIB: usize = 1 << 20;
     let mut core = narrow(8 * MIB);
     assert_eq!(core.memory_pressure(0), MemoryPressure::Low);
     core.stock_request(0, 1, true, None, b"nobody", Body::from(Bytes::from(vec![0; 3 * MIB])));
     assert_eq!(core.memory_pressure(0), MemoryPressure::Low);
-    // What is here may come to as many bytes of replies.
+    // The replies to requests that are here may be as large.
     assert_eq!(core.memory_pressure(MIB), MemoryPressure::High);
     assert_eq!(core.memory_pressure(5 * MIB), MemoryPressure::Backlog);
     core.stock_request(0, 2, true, None, b"nobody", Body::from(Bytes::from(vec![0; 5 * MIB])));
@@ -82,20 +82,20 @@ fn how_much_room_there_is_counts_what_waits_to_be_read() {
 }
 
 #[test]
-fn clients_that_go_on_one_by_one_are_not_all_looked_at_each_time() {
+fn resuming_one_client_does_not_look_at_all() {
     const STOPPED: Peer = 200;
     const KEPT: u64 = 300;
     let mut core = Core::new(Settings { requests_max: KEPT as usize + 1, ..Settings::default() });
     core.worker_ready(0, 1000, Kind::Numbered, b"echo", 1000);
     core.client_hello(0, 999, CLIENT, 1);
-    // More than half of what there is room for waits for nobody, and each of the others is one too many.
+    // More than half of the requests are for a service without workers, so each stock client exceeds the limit.
     (1..=KEPT).for_each(|number| core.request(0, 999, number, 0, false, b"nobody", Body::default()));
     (0..STOPPED).for_each(|peer| core.stock_request(0, peer, true, None, b"echo", Body::default()));
     for (worker, token, _) in dispatched(&mut core) {
         core.worker_reply(0, worker, &token, Status::OK, None, Body::default());
     }
     actions(&mut core);
-    // Who goes meanwhile isn't remembered, though there is no room for a look.
+    // Clients that leave meanwhile aren't remembered, although nobody is looked at.
     core.request(0, 999, KEPT + 1, 0, false, b"nobody", Body::default());
     for _ in 0..10 {
         core.stock_request(0, STOPPED, true, None, b"nobody", Body::default());
@@ -119,7 +119,7 @@ fn clients_that_go_on_one_by_one_are_not_all_looked_at_each_time() {
 }
 
 #[test]
-fn the_broker_answers_nothing_more_to_who_does_not_read() {
+fn a_blocked_client_gets_no_builtin_answers() {
     let mut core = core();
     core.stock_request(0, 1, true, None, b"mmi.queue", Body::default());
     assert!(matches!(actions(&mut core)[..], [Action::BuiltIn { .. }]));
@@ -133,7 +133,7 @@ fn the_broker_answers_nothing_more_to_who_does_not_read() {
 }
 
 #[test]
-fn gaps_between_confirmed_numbers_count_and_end_with_their_client() {
+fn gaps_between_confirmed_numbers_count_as_memory() {
     let mut core = narrow(64 << 10);
     let confirm_odd = |core: &mut Core, peer, numbers: std::ops::Range<u64>| {
         numbers.for_each(|number| core.confirm(0, peer, 2 * number, 1));
@@ -142,7 +142,7 @@ fn gaps_between_confirmed_numbers_count_and_end_with_their_client() {
     confirm_odd(&mut core, 1, 1..500);
     assert!(core.load().1 >= 499 * 64);
     assert!(!actions(&mut core).iter().any(|action| matches!(action, Action::Disconnect { .. })));
-    // What was asked for may be confirmed in any order, also where there is no room.
+    // Requested numbers may be confirmed in any order, even without room.
     let mut filler = 0;
     core.client_hello(0, 2, ClientId([8; 16]), 1);
     while filler < 100 && core.load().1 + 300 < 64 << 10 {
@@ -151,7 +151,7 @@ fn gaps_between_confirmed_numbers_count_and_end_with_their_client() {
     }
     (1..=filler).filter(|number| number % 2 == 0).for_each(|number| core.confirm(0, 2, number, 1));
     assert!(!actions(&mut core).iter().any(|action| matches!(action, Action::Disconnect { .. })));
-    // Nor is it the client's fault if the broker has lost what it was asked for: there is more room for that.
+    // Nor is a client at fault whose requests the broker has lost: it has more room for that.
     confirm_odd(&mut core, 1, 500..600);
     assert!(!actions(&mut core).iter().any(|action| matches!(action, Action::Disconnect { .. })));
     confirm_odd(&mut core, 1, 600..2000);
@@ -162,9 +162,9 @@ fn gaps_between_confirmed_numbers_count_and_end_with_their_client() {
     assert_eq!(core.load(), (0, 0));
 }
 
-/// Nothing of them goes to the journal.
+/// Built-in services and volatile requests need no journal.
 #[test]
-fn a_journal_that_fails_keeps_out_only_what_it_would_keep() {
+fn a_failed_journal_refuses_only_journalled_requests() {
     let mut core = Core::new(Settings { journal: true, ..Settings::default() });
     core.client_hello(0, 1, CLIENT, 1);
     core.storage_failed(true);
@@ -190,7 +190,7 @@ fn refused_number(action: &Action) -> Option<u64> {
 }
 
 #[test]
-fn nobody_uses_up_the_services_that_are_for_workers() {
+fn requests_cannot_use_up_the_services_of_workers() {
     let mut core = Core::new(Settings { services_max: 100, ..Settings::default() });
     core.client_hello(0, 1, CLIENT, 1);
     for n in 1..=200 {
@@ -208,7 +208,7 @@ fn nobody_uses_up_the_services_that_are_for_workers() {
     }
     assert!(core.services().count() <= core.settings().asked_services_max());
     actions(&mut core);
-    // Who asks for one more is told so, and those that are there are asked for as before.
+    // New services are refused, known ones are not.
     core.stock_request(0, 2, true, None, b"one more", Body::default());
     assert_eq!(refusals(&actions(&mut core)), 1);
     core.stock_request(0, 2, true, None, b"stock 1", Body::default());
@@ -224,7 +224,7 @@ fn nobody_uses_up_the_services_that_are_for_workers() {
 }
 
 #[test]
-fn a_part_for_which_there_is_no_room_ends_its_request_and_not_its_worker() {
+fn a_rejected_part_ends_its_request_but_not_its_worker() {
     for kind in [Kind::Numbered, Kind::Stock] {
         let mut core = core();
         core.client_hello(0, 1, CLIENT, 1);
@@ -239,9 +239,9 @@ fn a_part_for_which_there_is_no_room_ends_its_request_and_not_its_worker() {
         let given = |actions: &[Action]| actions.iter().position(|action| matches!(action, Action::Dispatch { .. }));
         let cancelled = done.iter().position(|action| matches!(action, Action::CancelWork { .. }));
         match kind {
-            // It has nothing to do any more when the next one comes.
+            // It is told to stop before it gets the next request.
             Kind::Numbered => assert!(cancelled.unwrap() < given(&done).unwrap(), "{done:?}"),
-            // It can't be told, and goes on with what is late.
+            // It can't be told, and stays busy until its reply comes.
             Kind::Stock => assert_eq!((cancelled, given(&done)), (None, None), "{done:?}"),
         }
         core.reject_part(2, 2, &token, Status::TOO_LARGE, "too large");
@@ -253,9 +253,9 @@ fn a_part_for_which_there_is_no_room_ends_its_request_and_not_its_worker() {
     }
 }
 
-/// The disk is full when they come, before anybody noticed.
+/// The disk fills up before anybody noticed.
 #[test]
-fn what_finds_no_room_in_the_journal_is_refused_unless_a_worker_had_it() {
+fn a_full_journal_refuses_requests_that_no_worker_had() {
     let mut core = Core::new(Settings { journal: true, ..Settings::default() });
     core.client_hello(0, 1, CLIENT, 1);
     core.worker_ready(0, 2, Kind::Numbered, b"echo", 2);
@@ -276,21 +276,21 @@ fn what_finds_no_room_in_the_journal_is_refused_unless_a_worker_had_it() {
     });
     core.journal_full(1, &accepted.skip(1).collect());
     let done = actions(&mut core);
-    // Nobody can be told of one that was replied to that it isn't taken; what is with a worker still goes on.
+    // It is too late to refuse what was replied to, or what a worker has.
     let replied = |action: &Action| matches!(action, Action::Reply { number: 2, status: Status::OK, .. });
     assert!(done.iter().any(replied), "{done:?}");
     assert_eq!(done.iter().filter_map(refused_number).collect::<Vec<_>>(), [4, 5]);
     core.worker_reply(2, 2, &tokens[1], Status::OK, None, Body::from("replied"));
     let done = actions(&mut core);
     assert!(matches!(done[..], [Action::Reply { number: 3, status: Status::OK, .. }]), "{done:?}");
-    // Nothing more is said of them to the journal, and what was acknowledged is there.
+    // The journal gets nothing more of them, and keeps what was acknowledged.
     core.persisted(entries.len() as u64);
     core.confirm(3, 1, 2, 4);
     entries.clear();
     core.take_entries(&mut entries);
     assert_eq!((entries, actions(&mut core)), (vec![], vec![]));
     assert_eq!(core.load().0, 1);
-    // Who comes again finds room by then.
+    // A repeated request finds room by then.
     core.request(4, 1, 6, 0, false, b"nobody", Body::from("x"));
     core.persisted(7);
     assert_eq!(actions(&mut core), [Action::Accepted { peer: 1, first: 6, count: 1 }]);

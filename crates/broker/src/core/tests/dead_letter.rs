@@ -1,4 +1,4 @@
-//! What becomes of journalled requests whose workers all went.
+//! Dead letters.
 
 use super::*;
 use crate::core::dead_letter::NUMBER;
@@ -11,7 +11,7 @@ fn journalled() -> Core {
     core
 }
 
-/// A request of one client, given to a worker that went with it.
+/// Requests something of a worker whose connection ends.
 fn give_up(core: &mut Core, number: u64, body: Body) -> Vec<Action> {
     core.worker_ready(0, 2, Kind::Numbered, b"echo", 1);
     core.request(0, 1, number, 0, false, b"echo", body);
@@ -27,7 +27,7 @@ fn entries(core: &mut Core) -> Vec<Entry> {
 }
 
 #[test]
-fn a_worker_of_its_service_gets_what_was_given_up_until_it_can_look_after_it() {
+fn a_dead_letter_is_dispatched_again_until_a_worker_succeeds() {
     let mut core = journalled();
     let told = give_up(&mut core, 1, Body::from("poison"));
     let [Action::GaveUp { number: 1, attempts: 1, kept_for: Some(queue), .. }] = &told[..] else { panic!("{told:?}") };
@@ -41,7 +41,7 @@ fn a_worker_of_its_service_gets_what_was_given_up_until_it_can_look_after_it() {
     assert_eq!(body.single(), Some(&b"given up: 1 workers went while they had it; kept for dlq.echo"[..]));
     core.confirm(2, 1, 1, 1);
     assert_eq!((core.counters().dead_letters, core.load().0), (1, 1));
-    // Its worker fails, and the next one goes as the others did: it is given again, but not at once.
+    // One worker fails it, another one goes: each time it is dispatched again, but not at once.
     core.worker_ready(3, 4, Kind::Numbered, b"dlq.echo", 1);
     let [(4, token, 1)] = dispatched(&mut core)[..] else { panic!("not given") };
     core.worker_reply(4, 4, &token, Status::FAILED, None, Body::from("no"));
@@ -55,7 +55,7 @@ fn a_worker_of_its_service_gets_what_was_given_up_until_it_can_look_after_it() {
     let given = actions(&mut core);
     let [Action::Dispatch { peer: 5, token, attempt: 3, ttl_ms: 0, body }] = &given[..] else { panic!("{given:?}") };
     assert_eq!(body.single(), Some(&b"poison"[..]));
-    // Parts of a reply go nowhere.
+    // Parts of a reply are dropped.
     core.worker_reply(4_001, 5, token, Status::OK, Some(0), Body::from("part"));
     core.worker_reply(4_002, 5, token, Status::OK, None, Body::from("done"));
     assert_eq!(core.load(), (0, 0));
@@ -65,7 +65,7 @@ fn a_worker_of_its_service_gets_what_was_given_up_until_it_can_look_after_it() {
 }
 
 #[test]
-fn it_is_in_the_journal_before_the_outcome_is_and_comes_back_from_there() {
+fn a_dead_letter_is_journalled_before_the_outcome_and_restored() {
     let mut core = journalled();
     give_up(&mut core, 1, Body::from("poison"));
     let entries = entries(&mut core);
@@ -80,27 +80,27 @@ fn it_is_in_the_journal_before_the_outcome_is_and_comes_back_from_there() {
     let [(3, token, 2)] = dispatched(&mut core)[..] else { panic!("not given") };
     core.worker_reply(2, 3, &token, Status::FAILED, None, Body::default());
     assert_eq!(core.service(b"dlq.echo").map(|service| service.live), Some(1));
-    // It is kept as long as any other: then it goes.
+    // Its retention ends like any other.
     core.tick(core.settings().journal_retention_ms + 3);
     assert_eq!(core.load(), (0, 0));
 }
 
 #[test]
-fn it_can_neither_be_closed_nor_fill_the_broker() {
+fn dead_letters_are_limited_and_cannot_be_closed() {
     let mut core = journalled();
     give_up(&mut core, 1, Body::from(vec![0; 2_000]));
     let Some(Entry::Accepted { client, .. }) = entries(&mut core).into_iter().nth(1) else { panic!("not kept") };
     assert_eq!(core.stored(client), None);
     core.close_stored(1, client, Token::default(), Body::default());
     assert_eq!(core.service(b"dlq.echo").map(|service| service.waiting), Some(1));
-    // They have a quarter of the memory.
+    // Dead letters have a quarter of the memory.
     let told = give_up(&mut core, 2, Body::from(vec![0; 400]));
     assert!(matches!(told[..], [Action::GaveUp { number: 2, kept_for: None, .. }]), "{told:?}");
     assert_eq!((core.counters().dead_letters, core.counters().failed), (1, 2));
 }
 
 #[test]
-fn what_is_not_in_the_journal_is_not_kept() {
+fn volatile_requests_become_no_dead_letters() {
     let mut core = journalled();
     core.worker_ready(0, 2, Kind::Numbered, b"echo", 2);
     core.request(0, 1, 1, 0, true, b"echo", Body::from("volatile"));
@@ -112,7 +112,7 @@ fn what_is_not_in_the_journal_is_not_kept() {
 }
 
 #[test]
-fn they_keep_their_order_also_while_the_broker_stops() {
+fn dead_letters_keep_their_order_during_a_drain() {
     let mut core = journalled();
     core.worker_ready(0, 2, Kind::Numbered, b"echo", 3);
     for number in 1..=3 {
@@ -134,7 +134,7 @@ fn they_keep_their_order_also_while_the_broker_stops() {
 }
 
 #[test]
-fn a_late_failure_leaves_it_to_the_worker_that_has_it() {
+fn a_late_failure_does_not_postpone_a_dead_letter() {
     let mut core = journalled();
     give_up(&mut core, 1, Body::from("poison"));
     core.worker_ready(2, 3, Kind::Numbered, b"dlq.echo", 1);

@@ -1,4 +1,4 @@
-//! What peers are given at a time.
+//! In-flight windows.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn replies(actions: &[Action]) -> usize {
     actions.iter().filter(|action| matches!(action, Action::Reply { .. })).count()
 }
 
-/// What comes until nothing more does, by turns.
+/// Actions in each round, until a flush opens no window.
 fn by_turns(core: &mut Core, count: fn(&[Action]) -> usize) -> Vec<usize> {
     let mut turns = vec![count(&actions(core))];
     while core.flushed(0) {
@@ -22,7 +22,7 @@ fn by_turns(core: &mut Core, count: fn(&[Action]) -> usize) -> Vec<usize> {
 }
 
 #[test]
-fn a_worker_is_given_more_as_it_takes_what_it_was_given() {
+fn a_worker_gets_more_as_its_window_opens() {
     let mut core = core();
     for peer in 0..2 {
         core.stock_request(0, peer, true, None, b"echo", Body::default());
@@ -31,7 +31,7 @@ fn a_worker_is_given_more_as_it_takes_what_it_was_given() {
     core.worker_ready(0, 9, Kind::Numbered, b"echo", 4096);
     let first = dispatched(&mut core).len();
     assert!((4..8).contains(&first), "{first}");
-    // Nothing while it doesn't take any.
+    // Nothing while it is blocked.
     core.peer_blocked(0, 9, true);
     assert!(!core.flushed(0) && dispatched(&mut core).is_empty());
     core.peer_blocked(0, 9, false);
@@ -44,7 +44,7 @@ fn a_worker_is_given_more_as_it_takes_what_it_was_given() {
 }
 
 #[test]
-fn who_comes_back_to_many_outcomes_is_told_them_as_it_takes_them() {
+fn pending_outcomes_are_sent_as_the_window_opens() {
     let mut core = core();
     core.client_hello(0, 1, CLIENT, 1);
     core.worker_ready(0, 2, Kind::Numbered, b"echo", 100);
@@ -53,17 +53,17 @@ fn who_comes_back_to_many_outcomes_is_told_them_as_it_takes_them() {
     core.peer_gone(0, 1);
     given.iter().for_each(|(peer, token, _)| core.worker_reply(0, *peer, token, Status::OK, None, large()));
     core.client_hello(0, 3, CLIENT, 1);
-    // However often it asks, it is told each once.
+    // Each outcome is sent once, however often the client asks.
     for _ in 0..50 {
         (1..=40).for_each(|number| core.request(0, 3, number, 0, false, b"echo", Body::default()));
     }
-    // One of them it doesn't want any more.
+    // One of them is confirmed meanwhile.
     core.confirm(0, 3, 40, 1);
     let turns = by_turns(&mut core, replies);
     assert!(turns.iter().all(|&turn| turn < 8), "{turns:?}");
     let told: usize = turns.iter().sum();
     assert!((39..50).contains(&told), "{told}");
-    // What it wasn't told before its connection went is told on the next one, if it asks.
+    // Outcomes that were pending when the connection ended are sent on the next one, if the client asks.
     (1..=39).for_each(|number| core.request(0, 3, number, 0, false, b"echo", Body::default()));
     core.client_hello(0, 4, CLIENT, 1);
     core.check();
@@ -73,7 +73,7 @@ fn who_comes_back_to_many_outcomes_is_told_them_as_it_takes_them() {
 }
 
 #[test]
-fn a_stock_client_gets_no_parts_of_two_workers() {
+fn a_stock_client_never_gets_parts_of_two_workers() {
     let mut core = core();
     core.stock_request(0, 1, false, None, b"echo", Body::from("please"));
     core.worker_ready(0, 2, Kind::Stock, b"echo", 1);

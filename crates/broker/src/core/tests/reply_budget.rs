@@ -1,4 +1,4 @@
-//! How much of the memory replies may take, whoever doesn't take them.
+//! The memory of replies, when clients don't confirm them.
 
 use super::*;
 use std::collections::VecDeque;
@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 const MIB: usize = 1 << 20;
 const KIB: usize = 1 << 10;
 
-/// A broker with 64 MiB, and a worker that takes all that there is.
+/// A broker with 64 MiB, and a worker with credit for everything.
 fn broker() -> Core {
     let settings = Settings { bytes_max: 64 * MIB, client_bytes_max: 32 * MIB, ..Settings::default() };
     let mut core = Core::new(Settings { secret: [3, 4], ..settings });
@@ -27,13 +27,13 @@ fn client(core: &mut Core, peer: Peer, requests: u64) {
     ask(core, peer, 1..=requests, 0);
 }
 
-/// What was said, to peers that take all of it.
+/// What was sent, to peers that read all of it.
 #[derive(Default)]
 struct Said {
     given: Vec<Token>,
-    /// Whose requests were done.
+    /// Requests that were replied to.
     done: Vec<(Peer, u64)>,
-    /// Whose replies had no room.
+    /// Requests whose replies were discarded.
     without_room: Vec<(Peer, u64)>,
 }
 
@@ -67,7 +67,7 @@ fn confirm(core: &mut Core, done: &[(Peer, u64)]) {
 }
 
 #[test]
-fn a_client_gets_all_of_large_replies_as_it_takes_them() {
+fn a_confirming_client_gets_any_number_of_large_replies() {
     let mut core = broker();
     client(&mut core, 1, 1);
     let mut now = said(&mut core);
@@ -100,14 +100,14 @@ fn small_replies_hold_nothing_back() {
 }
 
 #[test]
-fn what_nobody_expected_has_no_room_in_the_end_and_others_are_served() {
+fn unexpectedly_large_replies_are_discarded_and_others_are_served() {
     let mut core = broker();
     client(&mut core, 1, 5_000);
     let first = said(&mut core).given;
     reply(&mut core, &first, 900 * KIB);
     let bytes = core.load().1;
     assert!((40 * MIB..60 * MIB).contains(&bytes), "{bytes}");
-    // It knows how each of them ended, and nothing else is executed until it confirms that.
+    // The client knows how each of them ended. No others are dispatched until it confirms.
     let now = said(&mut core);
     assert_eq!(now.done.len() + now.without_room.len(), first.len());
     assert!((45..70).contains(&now.done.len()), "{}", now.done.len());
@@ -123,7 +123,7 @@ fn what_nobody_expected_has_no_room_in_the_end_and_others_are_served() {
 }
 
 #[test]
-fn the_more_clients_take_nothing_the_less_each_of_them_has() {
+fn clients_that_confirm_nothing_share_the_memory() {
     let mut core = broker();
     (1..=60).for_each(|peer| client(&mut core, peer, 100));
     let mut now = said(&mut core);
@@ -133,7 +133,7 @@ fn the_more_clients_take_nothing_the_less_each_of_them_has() {
     }
     let bytes = core.load().1;
     assert!((40 * MIB..64 * MIB).contains(&bytes), "{bytes}");
-    // One that takes them has all of its own.
+    // A client that confirms gets all of its replies.
     client(&mut core, 61, 20);
     let mut taken = 0;
     while taken < 20 {
@@ -148,7 +148,7 @@ fn the_more_clients_take_nothing_the_less_each_of_them_has() {
 }
 
 #[test]
-fn who_was_held_back_for_others_goes_on_when_they_have_gone() {
+fn a_client_held_back_for_others_resumes_when_they_confirm() {
     let mut core = broker();
     client(&mut core, 1, 2_000);
     let first = said(&mut core).given;
@@ -165,7 +165,7 @@ fn who_was_held_back_for_others_goes_on_when_they_have_gone() {
 }
 
 #[test]
-fn who_finds_much_of_others_can_still_have_many_at_a_time() {
+fn restored_outcomes_of_others_do_not_stop_a_client() {
     let mut core = Core::new(Settings { journal: true, ..Settings::default() });
     for number in 1..=800 {
         core.restore(
@@ -196,14 +196,14 @@ fn who_finds_much_of_others_can_still_have_many_at_a_time() {
 }
 
 #[test]
-fn jobs_of_large_replies_do_not_stop_their_clients_other_requests() {
+fn large_expected_replies_do_not_stop_other_services_of_the_client() {
     let mut core = broker();
     client(&mut core, 1, 1);
     let first = said(&mut core).given;
     reply(&mut core, &first, MIB);
     confirm(&mut core, &[(1, 1)]);
     ask(&mut core, 1, 2..=200, 0);
-    // There is room for so many replies.
+    // As many as there is memory for.
     let jobs = said(&mut core).given;
     assert_eq!(jobs.len(), 48);
     core.worker_ready(0, WORKER - 1, Kind::Numbered, b"echo", 10);
@@ -211,14 +211,14 @@ fn jobs_of_large_replies_do_not_stop_their_clients_other_requests() {
     let [echo] = said(&mut core).given[..] else { panic!("not given") };
     core.worker_reply(0, WORKER - 1, &echo, Status::OK, None, Body::from("small"));
     assert!(said(&mut core).done.contains(&(1, 201)));
-    // Each that is done leaves its room to another one, of any service.
+    // Each reply makes room for another request, of any service.
     core.request(0, 1, 202, 0, false, b"others", Body::default());
     reply(&mut core, &jobs[..10], KIB);
     assert_eq!(said(&mut core).given.len(), 10);
 }
 
 #[test]
-fn services_that_wait_for_room_take_turns() {
+fn services_that_wait_for_memory_take_turns() {
     let mut core = broker();
     let services = [&b"one"[..], b"two", b"three"];
     core.client_hello(0, 1, CLIENT, 1);
@@ -238,7 +238,7 @@ fn services_that_wait_for_room_take_turns() {
         let (peer, token) = held.pop_front().expect("something is given");
         core.worker_reply(turn, peer, &token, Status::OK, None, Body::from(Bytes::from(vec![0; MIB])));
         done[peer as usize - 10] += 1;
-        // More than there is room for waits for each of them.
+        // More waits for each of them than fits.
         for service in services.iter().cycle().take(6) {
             number += 1;
             core.request(turn, 1, number, 0, false, service, Body::default());
@@ -250,7 +250,7 @@ fn services_that_wait_for_room_take_turns() {
 }
 
 #[test]
-fn a_stock_clients_requests_keep_their_order_when_their_worker_goes() {
+fn requests_of_a_stock_client_are_requeued_in_order() {
     let mut core = broker();
     for number in 0..3_000_u64 {
         core.stock_request(0, 1, true, None, b"zeros", Body::copied(&number.to_be_bytes()));
@@ -272,7 +272,7 @@ fn a_stock_clients_requests_keep_their_order_when_their_worker_goes() {
 }
 
 #[test]
-fn an_echo_needs_no_more_than_its_request() {
+fn an_echo_needs_no_memory_beyond_its_request() {
     let mut core = broker();
     core.client_hello(0, 1, CLIENT, 1);
     ask(&mut core, 1, 1..=30, MIB);
@@ -285,12 +285,12 @@ fn an_echo_needs_no_more_than_its_request() {
         assert!(now.without_room.is_empty());
         done += now.done.len();
     }
-    // It has confirmed none.
+    // Nothing is confirmed.
     assert!(given == done && done > 15, "{done} of {given}");
 }
 
 #[test]
-fn parts_that_are_collected_have_a_bound_for_all() {
+fn kept_parts_are_limited_in_all() {
     let mut core = broker();
     (1..=50).for_each(|peer| core.stock_request(0, peer, true, None, b"zeros", Body::default()));
     for token in said(&mut core).given {

@@ -1,4 +1,4 @@
-//! Workers that have no place for a request, and haven't begun it.
+//! Workers that return requests they have no room for.
 
 use super::*;
 
@@ -11,13 +11,13 @@ fn failed(action: &Action) -> bool {
 }
 
 #[test]
-fn what_a_worker_can_not_keep_goes_to_another_one_if_there_is_one() {
+fn a_returned_request_goes_to_another_worker_or_fails() {
     let mut core = core();
     core.client_hello(0, 1, CLIENT, 1);
     core.worker_ready(0, 2, Kind::Numbered, b"echo", 1);
     core.request(0, 1, 1, 0, false, b"echo", Body::default());
     let [(2, token, 1)] = dispatched(&mut core)[..] else { panic!("not given to the worker") };
-    // There is nobody else.
+    // There is no other worker.
     no_place(&mut core, 2, &token);
     assert!(actions(&mut core).iter().any(failed));
     core.worker_ready(0, 3, Kind::Numbered, b"echo", 1);
@@ -25,7 +25,7 @@ fn what_a_worker_can_not_keep_goes_to_another_one_if_there_is_one() {
         core.request(0, 1, number, 0, false, b"echo", Body::default());
     }
     let [(2, second, 1), (3, third, 1)] = dispatched(&mut core)[..] else { panic!("not given to both") };
-    // The other one is busy, and this one rests: it is for the other one, whenever that is free, behind what waits.
+    // The other one is busy, and this one rests: it waits for the other one, at the end of the queue.
     no_place(&mut core, 2, &second);
     assert_eq!(dispatched(&mut core), []);
     core.worker_reply(1, 3, &third, Status::OK, None, Body::default());
@@ -34,13 +34,13 @@ fn what_a_worker_can_not_keep_goes_to_another_one_if_there_is_one() {
     let [(3, second, 1)] = dispatched(&mut core)[..] else {
         panic!("not given to the other one, or it cost an attempt")
     };
-    // Who else had a place, if this one hasn't, rests.
+    // The other worker rests too.
     no_place(&mut core, 3, &second);
     assert!(actions(&mut core).iter().any(failed));
-    // What it gave back isn't its own any more.
+    // It doesn't have the first one any more.
     no_place(&mut core, 2, &token);
     assert_eq!((actions(&mut core), core.counters().late_replies), (vec![], 1));
-    // What the broker has no room for is a reply: it was executed.
+    // A reply that the broker has no room for was executed.
     core.request(1, 1, 5, 0, false, b"echo", Body::default());
     let [(3, fifth, 1)] = dispatched(&mut core)[..] else { panic!("not given") };
     core.worker_reply(1, 3, &fifth, Status::NO_STORAGE, None, Body::from("no room"));
@@ -49,7 +49,7 @@ fn what_a_worker_can_not_keep_goes_to_another_one_if_there_is_one() {
 }
 
 #[test]
-fn who_gave_back_rests_longer_each_time_and_then_is_given_work_again() {
+fn rests_double_up_to_a_limit() {
     let mut core = core();
     core.client_hello(0, 1, CLIENT, 1);
     core.worker_ready(0, 2, Kind::Numbered, b"echo", 8);
@@ -71,7 +71,7 @@ fn who_gave_back_rests_longer_each_time_and_then_is_given_work_again() {
 }
 
 #[test]
-fn what_comes_back_at_once_is_rested_for_once() {
+fn requests_returned_together_count_as_one_rest() {
     let mut core = core();
     core.client_hello(0, 1, CLIENT, 1);
     core.worker_ready(0, 2, Kind::Numbered, b"echo", 3);
@@ -90,7 +90,7 @@ fn what_comes_back_at_once_is_rested_for_once() {
 }
 
 #[test]
-fn parts_of_an_earlier_attempt_keep_nobody_from_giving_it_back() {
+fn parts_of_an_earlier_attempt_do_not_prevent_a_return() {
     let mut core = core();
     core.client_hello(0, 1, CLIENT, 1);
     core.worker_ready(0, 2, Kind::Numbered, b"echo", 1);

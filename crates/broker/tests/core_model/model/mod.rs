@@ -1,4 +1,4 @@
-//! What the core does, as simply as it can be said: vectors, and a look at all of them.
+//! The model: vectors instead of lists and sums.
 
 mod requests;
 mod workers;
@@ -6,7 +6,7 @@ mod workers;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use towpath_broker::core::{Counters, Kind, Millis, Peer, Settings};
 
-/// What can be seen from outside. Requests are told apart by what is in their bodies.
+/// Actions as the model knows them. Requests are told apart by their bodies.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Seen {
     Welcome(Peer),
@@ -22,17 +22,17 @@ pub enum Seen {
     Disconnect(Peer),
 }
 
-/// What the name of a request that is kept aside has beside its own, and how far its service is from its own.
-pub const ASIDE: u64 = 1 << 32;
-pub const ASIDE_SERVICES: u8 = 2;
+/// A dead letter's name is that of its request with this bit, and its service is this far from its own.
+pub const DEAD_LETTER: u64 = 1 << 32;
+pub const DEAD_LETTER_SERVICES: u8 = 2;
 
-/// What a request costs beside its body.
+/// Bytes that a request counts beside its body.
 const REQUEST_BYTES: usize = 256;
 
-/// What a gap between confirmed numbers costs.
+/// Bytes that a gap between confirmed numbers counts.
 const GAP_BYTES: usize = 64;
 
-/// Small bodies cost nothing more, and those up to 1 KiB in steps.
+/// Bytes of memory of a body: nothing for small ones, steps up to 1 KiB.
 pub fn memory_bytes(length: usize) -> usize {
     match length {
         0..=46 => 0,
@@ -41,34 +41,34 @@ pub fn memory_bytes(length: usize) -> usize {
     }
 }
 
-/// Places that are used again, the last one freed first: the order in which the core looks at things.
+/// Slots that are reused, the last one freed first: the order in which the core looks at things.
 #[derive(Debug)]
-struct Places<T> {
+struct Slots<T> {
     all: Vec<Option<T>>,
     free: Vec<usize>,
 }
 
-impl<T> Places<T> {
+impl<T> Slots<T> {
     fn put(&mut self, one: T) -> usize {
-        let place = self.free.pop().unwrap_or_else(|| {
+        let slot = self.free.pop().unwrap_or_else(|| {
             self.all.push(None);
             self.all.len() - 1
         });
-        self.all[place] = Some(one);
-        place
+        self.all[slot] = Some(one);
+        slot
     }
 
-    fn take(&mut self, place: usize) -> T {
-        self.free.push(place);
-        self.all[place].take().expect("it is there")
+    fn take(&mut self, slot: usize) -> T {
+        self.free.push(slot);
+        self.all[slot].take().expect("it is there")
     }
 
-    fn at(&mut self, place: usize) -> &mut T {
-        self.all[place].as_mut().expect("it is there")
+    fn at(&mut self, slot: usize) -> &mut T {
+        self.all[slot].as_mut().expect("it is there")
     }
 
     fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
-        self.all.iter().enumerate().filter_map(|(place, one)| Some((place, one.as_ref()?)))
+        self.all.iter().enumerate().filter_map(|(slot, one)| Some((slot, one.as_ref()?)))
     }
 }
 
@@ -89,17 +89,17 @@ struct Request {
     service: u8,
     expires: Millis,
     bytes: usize,
-    /// What its reply is expected to need beyond that, while a worker has it.
+    /// Bytes expected of its reply beyond that, while a worker has it.
     expected: usize,
     state: State,
     attempt: u16,
     has_parts: bool,
-    /// Which connection of its client's was told parts of this attempt's.
+    /// The client's connection to which parts of this attempt's reply were sent.
     parts_on: u32,
     outcome: (u16, u64),
     is_journalled: bool,
     is_durable: bool,
-    is_tellable: bool,
+    may_send_outcome: bool,
 }
 
 #[derive(Debug)]
@@ -112,8 +112,8 @@ struct Session {
     blocked: bool,
     paused: bool,
     is_journalled: bool,
-    is_aside: bool,
-    takes_since: Millis,
+    is_dead_letter: bool,
+    idle_since: Millis,
     has_confirmed: bool,
     parked: Vec<usize>,
     next_number: u64,
@@ -141,7 +141,7 @@ struct Worker {
     last_heard: Millis,
     leaving: bool,
     blocked: bool,
-    /// Since when it could take one: the lowest is the least recently used.
+    /// When it became available: the lowest is the least recently used.
     available: Option<u64>,
 }
 
@@ -169,19 +169,19 @@ pub struct Model {
     settings: Settings,
     pub seen: Vec<Seen>,
     pub counters: Counters,
-    requests: Places<Request>,
-    sessions: Places<Session>,
-    workers: Places<Worker>,
+    requests: Slots<Request>,
+    sessions: Slots<Session>,
+    workers: Slots<Worker>,
     queues: BTreeMap<u8, Vec<usize>>,
-    /// What replies of a service needed lately.
+    /// Sizes of recent replies by service.
     reply_sizes: BTreeMap<u8, usize>,
-    /// Services whose requests wait for room for their replies.
-    short: VecDeque<u8>,
+    /// Services whose requests wait for memory.
+    waiting_services: VecDeque<u8>,
     pub now: Millis,
     roles: BTreeMap<Peer, Role>,
     awaiting: VecDeque<Awaiting>,
     paused: VecDeque<(usize, u8)>,
-    relieved: bool,
+    memory_freed: bool,
     turns: u64,
     next_heartbeat: Millis,
     next_absence: Millis,
@@ -193,17 +193,17 @@ impl Model {
             settings,
             seen: Vec::new(),
             counters: Counters::default(),
-            requests: Places { all: Vec::new(), free: Vec::new() },
-            sessions: Places { all: Vec::new(), free: Vec::new() },
-            workers: Places { all: Vec::new(), free: Vec::new() },
+            requests: Slots { all: Vec::new(), free: Vec::new() },
+            sessions: Slots { all: Vec::new(), free: Vec::new() },
+            workers: Slots { all: Vec::new(), free: Vec::new() },
             queues: BTreeMap::new(),
             reply_sizes: BTreeMap::new(),
-            short: VecDeque::new(),
+            waiting_services: VecDeque::new(),
             now: 0,
             roles: BTreeMap::new(),
             awaiting: VecDeque::new(),
             paused: VecDeque::new(),
-            relieved: false,
+            memory_freed: false,
             turns: 0,
             next_heartbeat: 0,
             next_absence: 0,
@@ -211,11 +211,11 @@ impl Model {
     }
 
     fn find(&self, request: u64) -> Option<usize> {
-        self.requests.iter().find(|(_, r)| r.name == request).map(|(place, _)| place)
+        self.requests.iter().find(|(_, r)| r.name == request).map(|(slot, _)| slot)
     }
 
     fn numbered(&self, session: usize, number: u64) -> Option<usize> {
-        self.requests.iter().find(|(_, r)| r.session == session && r.number == number).map(|(place, _)| place)
+        self.requests.iter().find(|(_, r)| r.session == session && r.number == number).map(|(slot, _)| slot)
     }
 
     fn of_session(&self, session: usize) -> impl Iterator<Item = &Request> {
@@ -228,7 +228,7 @@ impl Model {
         (self.requests.iter().count(), bytes + gaps)
     }
 
-    /// Bytes of a client's requests and of the gaps between what it has confirmed.
+    /// Bytes of a client's requests and gaps.
     fn bytes_of(&self, key: usize) -> usize {
         let gaps: usize =
             self.sessions.iter().filter(|(of, _)| *of == key).map(|(_, session)| session.gap_bytes()).sum();
@@ -239,7 +239,7 @@ impl Model {
         let session = self.sessions.at(key);
         let before = session.gap_bytes();
         session.confirmed.extend(numbers);
-        self.relieved |= self.sessions.at(key).gap_bytes() < before;
+        self.memory_freed |= self.sessions.at(key).gap_bytes() < before;
     }
 
     fn disconnect(&mut self, now: Millis, peer: Peer) {
@@ -266,23 +266,23 @@ impl Model {
                 let service = self.workers.at(key).service;
                 self.workers.at(key).available = None;
                 let (mut given_up, mut cut_short) = (Vec::new(), Vec::new());
-                while let Some(place) = self.workers.at(key).held.pop() {
-                    self.requests.at(place).expected = 0;
-                    let (session, parts_on) = (self.requests.at(place).session, self.requests.at(place).parts_on);
+                while let Some(slot) = self.workers.at(key).held.pop() {
+                    self.requests.at(slot).expected = 0;
+                    let (session, parts_on) = (self.requests.at(slot).session, self.requests.at(slot).parts_on);
                     if parts_on != 0 && self.sessions.at(session).client.is_none() {
-                        self.requests.at(place).state = State::Ended;
-                        cut_short.push(place);
-                    } else if self.requests.at(place).attempt >= self.settings.attempts_max {
-                        self.requests.at(place).state = State::Ended;
-                        given_up.push(place);
+                        self.requests.at(slot).state = State::Ended;
+                        cut_short.push(slot);
+                    } else if self.requests.at(slot).attempt >= self.settings.attempts_max {
+                        self.requests.at(slot).state = State::Ended;
+                        given_up.push(slot);
                     } else {
                         self.counters.requeued += 1;
-                        self.requests.at(place).state = State::Waiting;
-                        self.queues.entry(service).or_default().insert(0, place);
+                        self.requests.at(slot).state = State::Waiting;
+                        self.queues.entry(service).or_default().insert(0, slot);
                     }
                 }
-                given_up.into_iter().rev().for_each(|place| self.give_up(now, place));
-                cut_short.into_iter().rev().for_each(|place| self.settle(place, 410, 0, 0));
+                given_up.into_iter().rev().for_each(|slot| self.give_up(now, slot));
+                cut_short.into_iter().rev().for_each(|slot| self.settle(slot, 410, 0, 0));
                 self.workers.take(key);
                 self.dispatch(service);
                 self.forget_service(service);
@@ -295,14 +295,14 @@ impl Model {
             self.of_session(key).map(|r| (matches!(r.state, State::Held(_)), r.number)).collect();
         all.sort_unstable();
         for (_, number) in all {
-            let place = self.numbered(key, number).expect("it is there");
-            if self.requests.at(place).state != State::Settled {
+            let slot = self.numbered(key, number).expect("it is there");
+            if self.requests.at(slot).state != State::Settled {
                 self.counters.given_up += 1;
-                self.withdraw(place);
+                self.withdraw(slot);
             }
-            self.forget(place);
+            self.forget(slot);
         }
-        self.relieved |= self.sessions.at(key).gap_bytes() > 0;
+        self.memory_freed |= self.sessions.at(key).gap_bytes() > 0;
         self.sessions.take(key);
         self.paused.retain(|&(paused, _)| paused != key);
     }
@@ -322,7 +322,7 @@ impl Model {
         }
         self.roles.insert(peer, Role::Client(key));
         self.seen.push(Seen::Welcome(peer));
-        self.drop_all(now, key, 0..first);
+        self.forget_range(now, key, 0..first);
         self.add_confirmed(key, 0..first);
         self.unpark(key);
     }
@@ -337,27 +337,27 @@ impl Model {
             blocked: false,
             paused: false,
             is_journalled: false,
-            is_aside: false,
-            takes_since: 0,
+            is_dead_letter: false,
+            idle_since: 0,
             has_confirmed: false,
             parked: Vec::new(),
             next_number: 1,
         })
     }
 
-    fn drop_all(&mut self, now: Millis, key: usize, numbers: std::ops::Range<u64>) {
-        numbers.for_each(|number| self.drop_interest(now, key, number));
+    fn forget_range(&mut self, now: Millis, key: usize, numbers: std::ops::Range<u64>) {
+        numbers.for_each(|number| self.forget_number(now, key, number));
     }
 
-    fn drop_interest(&mut self, now: Millis, key: usize, number: u64) {
-        if let Some(place) = self.numbered(key, number) {
-            if self.requests.at(place).state == State::Settled {
+    fn forget_number(&mut self, now: Millis, key: usize, number: u64) {
+        if let Some(slot) = self.numbered(key, number) {
+            if self.requests.at(slot).state == State::Settled {
                 let session = self.sessions.at(key);
-                (session.takes_since, session.has_confirmed) = (now, true);
+                (session.idle_since, session.has_confirmed) = (now, true);
             } else {
-                self.withdraw(place);
+                self.withdraw(slot);
             }
-            self.forget(place);
+            self.forget(slot);
         }
     }
 
@@ -371,7 +371,7 @@ impl Model {
         }
     }
 
-    /// What is said, without what was taken back from a worker in the same step as it was given.
+    /// Takes the actions, without requests that were dispatched and cancelled in the same step.
     pub fn seen(&mut self) -> Vec<Seen> {
         let mut seen = std::mem::take(&mut self.seen);
         let cancels: Vec<Seen> = seen.iter().filter(|said| matches!(said, Seen::CancelWork { .. })).cloned().collect();
@@ -387,23 +387,23 @@ impl Model {
 
     pub fn tick(&mut self, now: Millis) {
         self.resume();
-        self.end_shortage();
-        let due = self.requests.iter().filter(|(_, request)| request.expires <= now);
-        let mut due: Vec<(bool, usize)> = due.map(|(at, r)| (matches!(r.state, State::Held(_)), at)).collect();
-        due.sort_unstable();
-        for (_, place) in due {
-            let was_held = self.requests.at(place).attempt > 0;
-            self.withdraw(place);
-            self.settle(place, if was_held { 504 } else { 408 }, 0, 0);
+        self.retry_waiting_services();
+        let expired = self.requests.iter().filter(|(_, request)| request.expires <= now);
+        let mut expired: Vec<(bool, usize)> = expired.map(|(at, r)| (matches!(r.state, State::Held(_)), at)).collect();
+        expired.sort_unstable();
+        for (_, slot) in expired {
+            let was_held = self.requests.at(slot).attempt > 0;
+            self.withdraw(slot);
+            self.settle(slot, if was_held { 504 } else { 408 }, 0, 0);
         }
         if now >= self.next_heartbeat {
             self.next_heartbeat = now + self.settings.heartbeat_ms;
-            let patience = self.settings.heartbeat_ms * Millis::from(self.settings.liveness);
+            let timeout = self.settings.heartbeat_ms * Millis::from(self.settings.liveness);
             let silent = self.workers.iter().filter(|(_, w)| {
                 w.kind == Kind::Stock
                     && w.held.is_empty()
                     && w.abandoned.is_empty()
-                    && now.saturating_sub(w.last_heard) > patience
+                    && now.saturating_sub(w.last_heard) > timeout
             });
             let silent: Vec<Peer> = silent.map(|(_, worker)| worker.peer).collect();
             silent.into_iter().for_each(|peer| self.disconnect(now, peer));
@@ -411,7 +411,8 @@ impl Model {
         if now >= self.next_absence {
             self.next_absence = now + 1_000;
             let is_empty = |key: usize| self.of_session(key).next().is_none();
-            let absent = self.sessions.iter().filter(|(key, s)| s.peer.is_none() && (!s.is_aside || is_empty(*key)));
+            let absent =
+                self.sessions.iter().filter(|(key, s)| s.peer.is_none() && (!s.is_dead_letter || is_empty(*key)));
             let mut absent: Vec<(Millis, usize)> = absent.map(|(key, s)| (s.absent_since, key)).collect();
             absent.sort_unstable();
             for (since, key) in absent {
@@ -422,28 +423,29 @@ impl Model {
                     self.remove_session(key);
                 }
             }
-            let held_back = self.sessions.iter().filter(|(_, one)| !one.is_aside && !one.parked.is_empty());
+            let held_back = self.sessions.iter().filter(|(_, one)| !one.is_dead_letter && !one.parked.is_empty());
             let held_back: Vec<usize> = held_back.map(|(key, _)| key).collect();
             held_back.into_iter().for_each(|key| self.unpark(key));
             let retention = self.settings.journal_retention_ms;
-            let aside = self.sessions.iter().filter(|(_, session)| session.is_aside);
-            let aside: Vec<(usize, bool)> = aside.map(|(key, s)| (key, now - s.absent_since > retention)).collect();
-            for (key, is_over) in aside {
+            let dead_letters = self.sessions.iter().filter(|(_, session)| session.is_dead_letter);
+            let dead_letters: Vec<(usize, bool)> =
+                dead_letters.map(|(key, s)| (key, now - s.absent_since > retention)).collect();
+            for (key, is_over) in dead_letters {
                 if is_over { self.remove_session(key) } else { self.unpark_all(key) }
             }
         }
     }
 
     fn resume(&mut self) {
-        if !std::mem::take(&mut self.relieved) {
+        if !std::mem::take(&mut self.memory_freed) {
             return;
         }
         let mut resumed = 0;
         for (key, service) in std::mem::take(&mut self.paused) {
             let Some(session) = self.sessions.all.get(key).and_then(Option::as_ref) else { continue };
             let (true, Some(peer)) = (session.paused, session.peer) else { continue };
-            // One where there is room, all where there is much.
-            if self.may_go_on(key, service, 2, 1 + resumed.min(1)) {
+            // One if there is room, all if there is much.
+            if self.is_below_limits(key, service, 2, 1 + resumed.min(1)) {
                 resumed += 1;
                 self.sessions.at(key).paused = false;
                 self.seen.push(Seen::Pause { peer, paused: false });
@@ -451,6 +453,6 @@ impl Model {
                 self.paused.push_back((key, service));
             }
         }
-        self.relieved = resumed > 0 && !self.paused.is_empty();
+        self.memory_freed = resumed > 0 && !self.paused.is_empty();
     }
 }

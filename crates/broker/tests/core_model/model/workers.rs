@@ -1,4 +1,4 @@
-//! What workers say and are given.
+//! Workers.
 
 use super::{Model, Role, Seen, State, Worker, memory_bytes};
 use towpath_broker::core::{Kind, Millis, Peer};
@@ -21,7 +21,7 @@ impl Model {
             available: None,
         });
         self.roles.insert(peer, Role::Worker(key));
-        self.offer(key);
+        self.mark_available(key);
         self.dispatch(service);
     }
 
@@ -31,7 +31,7 @@ impl Model {
             None => self.workers.at(key).leaving = true,
             Some(credit) => {
                 self.workers.at(key).credit = credit;
-                self.offer(key);
+                self.mark_available(key);
                 self.dispatch(self.workers.all[key].as_ref().expect("it is there").service);
             }
         }
@@ -54,7 +54,7 @@ impl Model {
                 self.workers.at(key).blocked = blocked;
                 if !blocked {
                     let service = self.workers.at(key).service;
-                    self.offer(key);
+                    self.mark_available(key);
                     self.dispatch(service);
                 }
             }
@@ -73,22 +73,22 @@ impl Model {
         length: usize,
     ) {
         let Some(&Role::Worker(key)) = self.roles.get(&peer) else { return self.disconnect(now, peer) };
-        let place = self.find(request);
-        let state = place.map(|place| self.requests.at(place).state);
+        let slot = self.find(request);
+        let state = slot.map(|slot| self.requests.at(slot).state);
         let status = if ok { 200 } else { 500 };
-        let is_own = place.is_some_and(|p| self.requests.at(p).attempt == attempt) && state == Some(State::Held(key));
+        let is_own = slot.is_some_and(|p| self.requests.at(p).attempt == attempt) && state == Some(State::Held(key));
         if let Some(index) = self.workers.at(key).abandoned.iter().position(|given| *given == (request, attempt)) {
             self.counters.late_replies += 1;
             if part.is_none() {
                 self.workers.at(key).abandoned.remove(index);
                 let service = self.workers.at(key).service;
-                self.offer(key);
+                self.mark_available(key);
                 self.dispatch(service);
             }
             return;
         }
-        // One worker's reply counts for another of the same service.
-        if place.is_some_and(|place| self.requests.at(place).service != self.workers.at(key).service) {
+        // A worker's late reply counts, if it is of the same service.
+        if slot.is_some_and(|slot| self.requests.at(slot).service != self.workers.at(key).service) {
             if self.workers.at(key).kind == Kind::Numbered {
                 self.counters.late_replies += 1;
                 return;
@@ -96,55 +96,55 @@ impl Model {
             return self.disconnect(now, peer);
         }
         let is_open = matches!(state, Some(State::Waiting | State::Parked | State::Held(_)));
-        let Some(place) = place.filter(|_| is_open) else {
+        let Some(slot) = slot.filter(|_| is_open) else {
             self.counters.late_replies += 1;
             return;
         };
         if let Some(part) = part {
-            self.requests.at(place).has_parts = true;
-            let (session, number) = (self.requests.at(place).session, self.requests.at(place).number);
-            let was_on = self.requests.at(place).parts_on;
+            self.requests.at(slot).has_parts = true;
+            let (session, number) = (self.requests.at(slot).session, self.requests.at(slot).number);
+            let was_on = self.requests.at(slot).parts_on;
             let session = self.sessions.at(session);
             let connection = session.connections;
             match (session.peer, session.client) {
                 _ if !is_own => self.counters.late_replies += 1,
                 (Some(_), Some(_)) if was_on != 0 && was_on != connection => self.counters.lost_parts += 1,
                 (Some(peer), Some(_)) => {
-                    self.requests.at(place).parts_on = connection;
+                    self.requests.at(slot).parts_on = connection;
                     self.seen.push(Seen::Reply { peer, number, status: 200, part: Some(part), what })
                 }
                 (Some(peer), None) => {
-                    self.requests.at(place).parts_on = 1;
+                    self.requests.at(slot).parts_on = 1;
                     self.seen.push(Seen::StockReply { peer, status: 200, partial: true, what });
                 }
                 (None, _) => {
                     self.counters.lost_parts += 1;
                     if was_on == 0 {
-                        self.requests.at(place).parts_on = connection;
+                        self.requests.at(slot).parts_on = connection;
                     }
                 }
             }
         } else if is_own {
             let service = self.workers.at(key).service;
-            self.workers.at(key).held.retain(|&held| held != place);
-            self.requests.at(place).expected = 0;
-            self.learn(service, memory_bytes(length));
-            let session = self.requests.at(place).session;
+            self.workers.at(key).held.retain(|&held| held != slot);
+            self.requests.at(slot).expected = 0;
+            self.observe(service, memory_bytes(length));
+            let session = self.requests.at(slot).session;
             if self.of_session(session).all(|request| request.state != State::Settled) {
-                self.sessions.at(session).takes_since = now;
+                self.sessions.at(session).idle_since = now;
             }
-            self.offer(key);
-            self.settle_reply(place, status, what, length);
+            self.mark_available(key);
+            self.settle_reply(slot, status, what, length);
             self.dispatch(service);
-        } else if self.requests.at(place).has_parts || (!ok && self.is_aside(place)) {
+        } else if self.requests.at(slot).has_parts || (!ok && self.is_dead_letter(slot)) {
             self.counters.late_replies += 1;
         } else {
-            self.withdraw(place);
-            self.settle_reply(place, status, what, length);
+            self.withdraw(slot);
+            self.settle_reply(slot, status, what, length);
         }
     }
 
-    pub(super) fn offer(&mut self, key: usize) {
+    pub(super) fn mark_available(&mut self, key: usize) {
         self.turns += 1;
         let turn = self.turns;
         let worker = self.workers.at(key);
@@ -158,37 +158,37 @@ impl Model {
             let of_service = self.workers.iter().filter(|(_, w)| w.service == service && w.available.is_some());
             let first = of_service.min_by_key(|(_, worker)| worker.available).map(|(key, _)| key);
             let queue = self.queues.entry(service).or_default();
-            let (Some(key), Some(&place)) = (first, queue.first()) else { return };
+            let (Some(key), Some(&slot)) = (first, queue.first()) else { return };
             if !self.workers.at(key).has_credit() {
                 self.workers.at(key).available = None;
                 continue;
             }
-            let session = self.requests.at(place).session;
-            let expected = self.expected(place);
-            if self.is_held_back(session, 1) || self.has_enough_coming(session, expected) {
+            let session = self.requests.at(slot).session;
+            let expected = self.expected(slot);
+            if self.is_held_back(session, 1) || self.expects_enough(session, expected) {
                 self.queues.entry(service).or_default().remove(0);
-                self.relieved = true;
-                self.sessions.at(session).parked.push(place);
-                self.requests.at(place).state = State::Parked;
+                self.memory_freed = true;
+                self.sessions.at(session).parked.push(slot);
+                self.requests.at(slot).state = State::Parked;
                 continue;
             }
-            if self.waits_for_room(service, expected) {
+            if self.must_wait_for_memory(service, expected) {
                 return;
             }
             self.queues.entry(service).or_default().remove(0);
-            self.relieved = true;
+            self.memory_freed = true;
             let worker = self.workers.at(key);
-            worker.held.push(place);
+            worker.held.push(slot);
             worker.available = None;
             let peer = worker.peer;
-            let request = self.requests.at(place);
+            let request = self.requests.at(slot);
             request.expected = expected;
             (request.state, request.attempt) = (State::Held(key), request.attempt + 1);
             request.parts_on = 0;
             let (request, attempt) = (request.name, request.attempt);
             self.counters.dispatched += 1;
             self.seen.push(Seen::Dispatch { peer, request, attempt });
-            self.offer(key);
+            self.mark_available(key);
         }
     }
 }
