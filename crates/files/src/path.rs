@@ -204,7 +204,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_leads_out_is_refused() {
+    fn paths_that_lead_out_are_refused() {
         for (bytes, error) in [
             (&b"/etc/passwd"[..], PathError::Absolute),
             (b"..", PathError::Dots),

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_settled_and_the_same() {
+    fn only_settled_and_unchanged_files_hit() {
         let digests = SmallDigests::default();
         let (changed, digest) = (stat(1).changed, Digest::of(b"small"));
         let settled = Timestamp { seconds: changed.seconds + SETTLED_AFTER_SECONDS, ..changed };
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_stays_and_memory_is_bounded() {
+    fn used_entries_stay_and_memory_is_bounded() {
         let digests = SmallDigests::default();
         let (digest, later) = (Digest::of(b"small"), Timestamp { seconds: 5000, nanoseconds: 0 });
         let files = 4 * HALF_FILES_MAX as u64;

@@ -7,14 +7,14 @@ use crate::limits::{CHUNK_BYTES_MAX, DATA_ENTRIES_MAX, FETCH_FILES_MAX, FILE_BYT
 pub const HEADER_BYTES: usize = 12;
 /// Bytes of an entry.
 pub const ENTRY_BYTES: usize = 32;
-/// The one version of the header that there is.
+/// Version of the header.
 pub const DATA_VERSION: u8 = 1;
 
 const FLAG_END: u8 = 1;
 const FLAG_ZSTD: u8 = 2;
 const FLAG_HOLE: u8 = 4;
 
-/// What the body of an entry is.
+/// Encoding of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
     /// The bytes of the file themselves.
@@ -32,9 +32,9 @@ pub struct DataEntry {
     pub n: u32,
     /// With this piece the file is complete, and did not change meanwhile.
     pub end: bool,
-    /// How the body is written.
+    /// Encoding of the body.
     pub body: Body,
-    /// Where in the file the piece begins.
+    /// Offset of the piece in the file.
     pub offset: u64,
     /// Bytes of the file that the piece covers.
     pub length: u64,
@@ -43,12 +43,12 @@ pub struct DataEntry {
 }
 
 impl DataEntry {
-    /// What this piece takes from the credit.
+    /// Credit that this piece costs.
     pub fn cost(&self) -> u64 {
         self.body_length.max(PIECE_COST_MIN)
     }
 
-    /// Checks one entry on its own; what was asked for is the receiver's to check.
+    /// Checks one entry on its own. The receiver checks that it was requested.
     fn check(&self) -> Result<(), &'static str> {
         if self.n as usize >= FETCH_FILES_MAX {
             return Err("file index is over the files of a fetch");
@@ -141,10 +141,10 @@ impl DataHeader {
         Ok(frame)
     }
 
-    /// Reads a header, strictly: whatever is not exactly as specified is refused.
+    /// Decodes a header. Anything that is not exactly as specified is an error.
     ///
     /// # Errors
-    /// Says which field is wrong.
+    /// Names the invalid field.
     pub fn decode(frame: &[u8]) -> Result<Self, WireError> {
         let Some((fixed, rest)) = frame.split_first_chunk::<HEADER_BYTES>() else {
             return Err(WireError::bad("data header is shorter than 12 bytes"));

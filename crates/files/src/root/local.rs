@@ -41,7 +41,7 @@ mod tests {
     use std::fs::File;
 
     #[test]
-    fn what_the_kernel_makes_up_is_not_taken_for_a_disk() {
+    fn virtual_file_systems_are_not_local() {
         assert!(is_local(File::open(env!("CARGO_MANIFEST_DIR")).unwrap()));
         assert!(!is_local(File::open("/proc/self").unwrap()));
     }

@@ -135,7 +135,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn both_calls_tell_the_same() {
+    fn statx_and_fstat_agree() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[1; 10_000]).unwrap();
         let now = FileStat::try_from(&file).unwrap();

@@ -55,7 +55,7 @@ fn links_never_lead_out() {
 }
 
 #[test]
-fn what_is_mounted_below_is_told_by_the_names_that_are_in_memory() {
+fn mounts_are_found_by_cached_names() {
     let device = |path: &str| FileStat::try_from(&File::open(path).unwrap()).unwrap().device;
     let (root, proc) = (Root::directory("/", Links::Beneath).unwrap(), device("/proc/version"));
     assert_ne!(proc, device("/"));
@@ -82,7 +82,7 @@ fn what_is_mounted_below_is_told_by_the_names_that_are_in_memory() {
 }
 
 #[test]
-fn links_that_stay_are_followed_only_where_asked_for() {
+fn inner_links_are_followed_only_if_requested() {
     let temp = tree();
     let serving = Root::directory(temp.path().join("root"), Links::Beneath).unwrap();
     assert_eq!(content(&serving, "link").unwrap(), "inside");
@@ -220,7 +220,7 @@ fn receiving_creates_renames_and_sets_metadata() {
 }
 
 #[test]
-fn what_is_in_the_cache_of_names_opens_by_the_same_rules() {
+fn cached_paths_open_by_the_same_rules() {
     let temp = tree();
     let [root, without_openat2] = both_ways(&temp, Links::Beneath);
     let cached = |name: &str| root.open_cached_file(&path(name));

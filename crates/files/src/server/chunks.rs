@@ -1,9 +1,9 @@
-//! Which pieces of a file come next: the wanted ranges, cut at chunks and at the borders of holes.
+//! Cutting a file into pieces: the requested ranges, split at chunks and holes.
 
 use crate::protocol::control::Range;
 use std::collections::VecDeque;
 
-/// A stretch of a file that is all data or all hole.
+/// A part of a file that is all data or all hole.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Extent {
     pub(super) offset: u64,
@@ -11,7 +11,7 @@ pub(super) struct Extent {
     pub(super) hole: bool,
 }
 
-/// The next stretch to send, before the credit is asked how much of it may go.
+/// The next piece to send, before credit cuts it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) offset: u64,
@@ -19,26 +19,26 @@ pub(super) struct Piece {
     pub(super) hole: bool,
 }
 
-/// Where a file has data and where holes, from some place on, as far as anybody has looked.
+/// Data and holes of a part of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
-    /// Ascending. What is before the first, or between two, counts as data.
+    /// Ascending. Gaps count as data.
     pub(super) extents: Vec<Extent>,
-    /// Nothing is known of what is behind this.
+    /// End of the known part.
     pub(super) until: u64,
 }
 
 impl Layout {
-    /// Of a file without holes.
+    /// Layout of a file without holes.
     pub(super) fn without_holes() -> Layout {
         Layout { extents: Vec::new(), until: u64::MAX }
     }
 }
 
-/// With fewer extents left, more are looked for. They are there before the others are sent.
+/// Extents left before more are looked up, so that they are there in time.
 const EXTENTS_LEFT_MIN: usize = 32;
 
-/// Goes through the wanted ranges of a file in ascending order, once.
+/// Cursor through the requested ranges of a file.
 #[derive(Debug)]
 pub(super) struct PieceCursor {
     ranges: VecDeque<Range>,
@@ -48,7 +48,7 @@ pub(super) struct PieceCursor {
 }
 
 impl PieceCursor {
-    /// `wanted` ascends without overlap; None is the whole file. What lies past the end is cut off.
+    /// `wanted` ascends without overlap; None is the whole file. Ranges are cut at the end of the file.
     pub(super) fn new(wanted: Option<&[Range]>, size: u64, layout: Layout, chunk_bytes: u64) -> PieceCursor {
         let whole = [Range { offset: 0, length: size }];
         let ranges = wanted
@@ -61,25 +61,25 @@ impl PieceCursor {
         PieceCursor { ranges, extents: extents.into(), known_until: until, chunk_bytes: chunk_bytes.max(1) }
     }
 
-    /// Whether nothing is left.
+    /// Whether the end is reached.
     pub(super) fn is_done(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// From where on somebody has to look where data and holes are, now or soon.
+    /// Offset from which extents have to be looked up now or soon.
     pub(super) fn wants_layout(&self) -> Option<u64> {
         let (first, last) = (self.ranges.front()?, self.ranges.back()?);
         let is_short = self.extents.len() < EXTENTS_LEFT_MIN && self.known_until < last.offset + last.length;
         is_short.then_some(self.known_until.max(first.offset))
     }
 
-    /// Somebody has looked, from where it was wanted.
+    /// Adds extents, from the wanted offset on.
     pub(super) fn add_layout(&mut self, layout: Layout) {
         self.extents.extend(layout.extents);
         self.known_until = layout.until;
     }
 
-    /// What comes next, at most a chunk unless it is a hole; None at the end, or if that isn't known yet.
+    /// The next piece, at most a chunk unless it is a hole. None at the end, or if the extent isn't known yet.
     pub(super) fn peek(&mut self) -> Option<Piece> {
         let range = self.ranges.front()?;
         while self.extents.front().is_some_and(|extent| extent.offset + extent.length <= range.offset) {
@@ -95,7 +95,7 @@ impl PieceCursor {
         (length > 0).then_some(Piece { offset: range.offset, length, hole })
     }
 
-    /// The first `length` bytes of what [`PieceCursor::peek`] gave are on their way.
+    /// Moves on by the first `length` bytes of the piece that [`PieceCursor::peek`] returned.
     pub(super) fn advance(&mut self, length: u64) {
         if let Some(range) = self.ranges.front_mut() {
             let length = length.min(range.length);

@@ -1,4 +1,4 @@
-//! All clients: their sessions, and the jobs that run for them.
+//! Clients: their sessions, and the jobs that run for them.
 
 use super::jobs::{Done, Pool, RequestState, Requester};
 use super::open_file::OpenFile;
@@ -18,11 +18,11 @@ use std::sync::Arc;
 use towpath_quota::FairQueue;
 use towpath_sockets::{PeerId, PeerInfo, Principal};
 
-/// One connected client.
+/// A connected client.
 struct Client {
     session: Session<OpenFile>,
     address: String,
-    /// Keeps its jobs' turns apart from those of others.
+    /// Id for the fair queues of the pool.
     key: u64,
     /// State of its requests that have started jobs.
     requests: HashMap<Ticket, Arc<RequestState>>,
@@ -31,12 +31,12 @@ struct Client {
     snapshot: Arc<RootSnapshot>,
 }
 
-/// All clients by peer.
+/// Clients by peer.
 pub(super) struct Clients {
     clients: HashMap<PeerId, Client>,
     pool: Pool,
     quotas: Quotas,
-    /// Clients for which a file could not be opened, as too many are open.
+    /// Clients that wait for an open file of others to be closed.
     awaiting_files: FairQueue<PeerId, ()>,
     next_key: u64,
     counters: Counters,
@@ -76,10 +76,10 @@ impl Clients {
         self.clients.insert(peer, client);
     }
 
-    /// Frees all that a client had.
+    /// Removes a client and releases all that it had.
     pub(super) fn gone(&mut self, peer: PeerId, reason: &str) {
         let Some(mut client) = self.clients.remove(&peer) else { return };
-        // It may have said something just before, and is served only after all that was read.
+        // Log events of messages that came just before.
         while let Some(action) = client.session.next_action() {
             if let Action::Log(event) = action {
                 self.counters.add_event(&event);
@@ -92,12 +92,12 @@ impl Clients {
         self.pool.cancel(client.key, None);
     }
 
-    /// Takes a message of a client.
+    /// Handles a client's message.
     pub(super) fn message(&mut self, peer: PeerId, frames: &[Bytes]) {
         let Some(client) = self.clients.get_mut(&peer) else { return };
         let Opening::Envelope(envelope) = opening(frames) else { return };
         let (envelope, frames) = frames.split_at_checked(envelope).unwrap_or((frames, &[]));
-        // Copied: a slice would keep alive what it was read with, for as long as the request waits.
+        // Copied, since a slice would keep the whole read buffer for as long as the request waits.
         let envelope: Vec<Bytes> = envelope.iter().map(|frame| Bytes::copy_from_slice(frame)).collect();
         match frames.first().and_then(|first| Dialect::of(first)) {
             Some(Dialect::Plain) => {
@@ -123,19 +123,19 @@ impl Clients {
         }
     }
 
-    /// A piece of a file has left the socket.
+    /// Handles a piece of a file that has left the socket.
     pub(super) fn sent(&mut self, peer: PeerId, slot: u64, whole: bool) {
         let Some(client) = self.clients.get_mut(&peer) else { return };
         let result = match client.session.file_in_socket(slot) {
             Some(_) if !whole => Err(Failure::changed("the file shrank while it was sent")),
-            // On a local file system, as all that sendfile is given: looking at it waits for nothing.
+            // sendfile is used for local file systems only, so this doesn't block.
             Some(source) => source.check(),
             None => Ok(()),
         };
         client.session.sent(slot, result);
     }
 
-    /// Takes the result of a job, and adds the peers whose sessions may have something to send now.
+    /// Hands the result of a job to its sessions, and adds their peers to those to be served.
     pub(super) fn done(&mut self, done: Done, touched: &mut BTreeSet<PeerId>) {
         let Clients { clients, pool, .. } = self;
         pool.finish(done, |Requester { peer, ticket, .. }, answer| {
@@ -146,7 +146,7 @@ impl Clients {
         });
     }
 
-    /// Does what a session wants done, until it wants nothing more. `take_back` tells the socket to.
+    /// Carries out all actions of a session. `take_back` takes a request's messages back from the socket.
     pub(super) fn act(&mut self, peer: PeerId, mut take_back: impl FnMut(Ticket) -> usize) {
         let Clients { clients, pool, counters, .. } = self;
         let Some(client) = clients.get_mut(&peer) else { return };
@@ -208,7 +208,7 @@ impl Clients {
         self.pool.start_copies();
     }
 
-    /// To be called when a client was served: remembers whether a file of it waits for others to be closed.
+    /// Called after a client was served: notes whether it waits for an open file.
     pub(super) fn served(&mut self, peer: PeerId) {
         if self.clients.get_mut(&peer).is_some_and(|client| client.session.take_waits_for_files())
             && !self.awaiting_files.contains(peer)
@@ -217,21 +217,21 @@ impl Clients {
         }
     }
 
-    /// The peers that are to be served again, as files of theirs have waited and may be opened now.
+    /// Peers that have waited for an open file and may go on.
     pub(super) fn may_open(&mut self) -> BTreeSet<PeerId> {
-        // Each of them takes something, or has no need any more: so this is asked again, and none is served for nothing.
+        // Called until empty, since each may take a file or need none any more.
         (0..self.quotas.open_files.available())
             .map_while(|_| self.awaiting_files.pop_next())
             .map(|(peer, ())| peer)
             .collect()
     }
 
-    /// What to send to a client next, if the socket has room.
+    /// See [`Session::next_message`].
     pub(super) fn next_message(&mut self, peer: PeerId) -> Option<Outgoing<OpenFile>> {
         self.clients.get_mut(&peer)?.session.next_message()
     }
 
-    /// Whether a session wants something done.
+    /// See [`Session::has_actions`].
     pub(super) fn has_actions(&self, peer: PeerId) -> bool {
         self.clients.get(&peer).is_some_and(|client| client.session.has_actions())
     }
@@ -288,8 +288,7 @@ fn log_plain(address: &str, request: &Result<PlainRequest, WireError>) {
     }
 }
 
-/// One file is told with its digest; of many each only to those who want details: a line a file would cost the event thread
-/// more than sending it.
+/// Logs confirmed files. A line for each of many files would cost the event thread more than sending them, so those are debug lines.
 fn log_confirmed(address: &str, files: &[ConfirmedFile]) {
     let digest_of = |file: &ConfirmedFile| file.digest.map_or_else(|| "unverified".into(), |digest| digest.to_string());
     match files {
@@ -318,7 +317,7 @@ fn log(address: &str, event: &LogEvent) {
             let path = Escaped(path.as_bytes());
             tracing::warn!(%address, %path, code = %failure.code, reason = %failure.message, "void");
         }
-        // The limit that is reached is told once for all of them.
+        // The limit itself is logged once for all clients.
         LogEvent::Refused { count, path, failure } if failure.code == ErrorCode::Busy => {
             let path = Escaped(path.as_bytes());
             tracing::debug!(%address, files = count, %path, reason = %failure.message, "busy");

@@ -1,4 +1,4 @@
-//! The thread that owns the sockets.
+//! The event loop, which owns the sockets.
 
 use super::clients::Clients;
 use super::handle::{Control, Handle};
@@ -19,44 +19,43 @@ use towpath_sockets::{
     Authenticator, Endpoint, Event, FileRange, Frame, Hub, HubOptions, Message, PeerId, SendError, SocketError,
 };
 
-/// A client's control message and its envelope: one frame near the limit, and a few short ones.
+/// Largest control message with its envelope: one frame near the limit, and a few short ones.
 const MESSAGE_BYTES_MAX: u64 = CONTROL_BYTES_MAX as u64 + 4096;
 const MESSAGE_FRAMES_MAX: usize = 16;
-/// What waits in memory for one client's socket. Bodies of large files aren't in memory.
+/// Memory of a client's send queue. Bodies of large files aren't in memory.
 const SEND_QUEUE_BYTES: usize = 2 << 20;
-/// Requests are small, and each is answered at more length than it was asked: a client that asks without reading the answers is
-/// paused after so many bytes of requests.
+/// Bytes read from a client in one turn. Replies are larger than requests: a client that doesn't read them is paused after this much.
 const READ_TURN_BYTES: usize = 16 << 10;
-/// Bytes of requests that have begun and not ended, of all clients.
+/// Reassembly memory for requests of all clients.
 const UNFINISHED_BYTES_MAX: usize = 128 << 20;
 const DIGEST_CACHE_BYTES: usize = 64 << 20;
 const SMALL_FILES_BYTES: usize = 64 << 20;
 
-/// What is served, where, and how.
+/// Options of a server.
 #[non_exhaustive]
 pub struct ServerOptions {
-    /// A directory, or one file. A request that begins sees what the path leads to then: another directory may be renamed to it, or a
-    /// link be switched. As long as it leads nowhere, what was there before is served.
+    /// A directory or one file. It may be replaced: another directory be renamed to the path, or a link be switched. Each request sees the root
+    /// that the path leads to when it begins. While it leads nowhere, the previous root is served.
     pub root: PathBuf,
-    /// Where to listen. Port 0 picks a free one; [`Server::endpoints`] tells.
+    /// Endpoints to listen on. Port 0 picks a free one: see [`Server::endpoints`].
     pub endpoints: Vec<Endpoint>,
-    /// Of the socket: mechanism, heartbeats, limits on connections. Its type and the limits on messages are set by the server.
+    /// Options of the socket: mechanism, heartbeats, limits on connections. The server sets its type and the limits on messages.
     pub hub: HubOptions,
     /// Asked for each client if the mechanism is PLAIN. None admits nobody.
     pub authenticator: Option<Authenticator>,
-    /// Memory for remembered digests, in bytes.
+    /// Memory of the digest cache, in bytes.
     pub digest_cache_bytes: usize,
-    /// Where digests are remembered over restarts. None: only as long as the server runs.
+    /// File in which digests persist. None: they are kept in memory only.
     pub digest_file: Option<PathBuf>,
-    /// Large files that fetches of all clients may have open at a time; each client may have one in any case. By default half of the
-    /// descriptors that the process may have: the others are for connections.
+    /// Large files that fetches may have open, for all clients; each client may have one in any case. By default half of the process's
+    /// descriptors: the others are for connections.
     pub open_files_max: usize,
-    /// Memory for small files that were read and not sent yet, of all clients, in bytes.
+    /// Memory of small files that were read and not sent yet, for all clients, in bytes.
     pub small_files_bytes: usize,
 }
 
 impl ServerOptions {
-    /// The defaults, for a directory or one file. Endpoints are still to be added.
+    /// The defaults for a directory or one file, without endpoints.
     pub fn new(root: impl Into<PathBuf>) -> ServerOptions {
         let mut hub = HubOptions::new(SocketType::Router);
         hub.send_queue_bytes = SEND_QUEUE_BYTES;
@@ -74,7 +73,7 @@ impl ServerOptions {
         }
     }
 
-    /// Listens there as well.
+    /// Adds an endpoint to listen on.
     #[must_use]
     pub fn listen(mut self, endpoint: Endpoint) -> ServerOptions {
         self.endpoints.push(endpoint);
@@ -82,11 +81,11 @@ impl ServerOptions {
     }
 }
 
-/// Why a server could not start or go on. All of them are of this side.
+/// A server could not start or go on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// What is to be served can't be opened.
+    /// The root can't be opened.
     #[error("cannot serve {path}: {source}")]
     Root {
         /// As it was given.
@@ -94,7 +93,7 @@ pub enum ServeError {
         /// Why.
         source: RootError,
     },
-    /// The file of remembered digests can't be used.
+    /// The file of digests can't be used.
     #[error("cannot remember digests in {path}: {source}")]
     DigestFile {
         /// As it was given.
@@ -102,15 +101,15 @@ pub enum ServeError {
         /// Why.
         source: std::io::Error,
     },
-    /// The system gives it no threads.
+    /// Threads can't be started.
     #[error("cannot start the server's threads: {0} (ulimit -u, pids.max?)")]
     Threads(#[source] std::io::Error),
-    /// Of the sockets.
+    /// An error of the sockets.
     #[error(transparent)]
     Socket(#[from] SocketError),
 }
 
-/// A file server: bound by [`Server::bind`], and served by [`Server::run`] on the caller's thread.
+/// A file server. [`Server::bind`] makes it, and [`Server::run`] serves on the caller's thread.
 pub struct Server {
     hub: Hub,
     endpoints: Vec<Endpoint>,
@@ -121,7 +120,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens what is served and listens. Clients can connect from now on; they are answered once it runs.
+    /// Opens the root and listens. Clients can connect from now on and are served once [`Server::run`] is called.
     pub fn bind(options: ServerOptions) -> Result<Server, ServeError> {
         Server::bind_with(options, Box::new(PageCache))
     }
@@ -148,19 +147,19 @@ impl Server {
         Ok(Server { hub, endpoints, clients, done, authenticator, control })
     }
 
-    /// Where it listens, with the real ports.
+    /// Endpoints that it listens on, with the real ports.
     pub fn endpoints(&self) -> &[Endpoint] {
         &self.endpoints
     }
 
-    /// Controls it from other threads.
+    /// A handle to control the server from other threads.
     pub fn handle(&self) -> Handle {
         self.control.handle()
     }
 
     /// Serves until it is shut down.
     pub fn run(mut self) -> Result<(), ServeError> {
-        // A turn's work is done for each peer once, however many of its pieces left or jobs ended meanwhile.
+        // Peers with events in this turn: each is served once.
         let mut touched = BTreeSet::new();
         while !self.control.is_shutdown {
             self.hub.poll(None)?;
@@ -185,7 +184,7 @@ impl Server {
         Ok(())
     }
 
-    /// Takes an event in. The peer that may now have something to be done or sent.
+    /// Handles an event and returns the peer that is to be served.
     fn take(&mut self, event: Event) -> Option<PeerId> {
         match event {
             Event::Ready { peer } => {
@@ -213,11 +212,11 @@ impl Server {
                 self.clients.gone(peer, &reason);
                 None
             }
-            // The hub's log says so.
+            // Logged by the hub.
             Event::Failed { .. } => None,
-            // It is paused while something waits to be sent to it, and sending finds out.
+            // Reading may be paused; sending will fail.
             Event::HungUp { .. } => None,
-            // Nothing is streamed to a server.
+            // Bodies are not streamed to this server.
             Event::BodyStart { peer, .. } | Event::BodyData { peer, .. } | Event::BodyEnd { peer, .. } => {
                 self.hub.disconnect(peer, "a frame over the limit");
                 None
@@ -226,7 +225,7 @@ impl Server {
         }
     }
 
-    /// Starts what is to be done for a peer, and queues for it what its credit, its pipeline and its socket take.
+    /// Carries out a session's actions and queues its messages, as far as credit, pipeline and socket allow.
     fn serve(&mut self, peer: PeerId) {
         let Server { hub, clients, .. } = self;
         clients.still_queued(peer, hub.queued(peer).messages);

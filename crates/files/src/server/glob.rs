@@ -1,4 +1,4 @@
-//! Globs: what matches one, and below which directories something may.
+//! Globs: which paths match, and below which directories some may.
 
 use super::Failure;
 use crate::path::RelPath;
@@ -12,11 +12,11 @@ use regex_automata::{Anchored, MatchKind};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-/// Braces of a glob that may be open at a time: what it is compiled to can't be nested without end.
+/// Nesting depth of braces, which bounds the recursion of the compiled glob.
 pub(super) const GLOB_BRACES_MAX: usize = 32;
-/// What a glob may be compiled to.
+/// Size limit of a compiled glob.
 const COMPILED_BYTES_MAX: usize = 10 << 20;
-/// States that are kept of those that a glob has gone through.
+/// Cache of automaton states.
 const STATES_BYTES: usize = 64 << 10;
 
 /// A glob.
@@ -26,7 +26,7 @@ pub(super) struct Glob {
     prefixes: Prefixes,
 }
 
-/// Tells whether bytes can begin a match.
+/// An automaton that accepts the prefixes of matches.
 #[derive(Debug)]
 struct Prefixes {
     automaton: DFA,
@@ -49,26 +49,26 @@ impl Glob {
         self.matcher.is_match(OsStr::from_bytes(path))
     }
 
-    /// Whether this matches, or anything below it can.
+    /// Whether this path matches, or anything below it may.
     pub(super) fn reaches(&mut self, path: &[u8]) -> bool {
         self.matches(path) || self.may_match_below(path)
     }
 
-    /// Whether anything below this directory can match.
+    /// Whether anything below this directory may match.
     pub(super) fn may_match_below(&mut self, path: &[u8]) -> bool {
         self.prefixes.has(path.iter().chain(b"/"))
     }
 }
 
 impl Prefixes {
-    /// Of an anchored regular expression over bytes.
+    /// The prefixes of an anchored regular expression over bytes.
     fn new(regex: &str) -> Result<Prefixes, regex_automata::hybrid::BuildError> {
         let automaton = DFA::builder()
             .configure(
                 DFA::config()
                     .match_kind(MatchKind::All)
                     .cache_capacity(STATES_BYTES)
-                    // What is larger than that gets what it can't do without.
+                    // A larger automaton gets the least cache that it works with.
                     .skip_cache_capacity_check(true),
             )
             .syntax(syntax::Config::new().utf8(false).dot_matches_new_line(true))
@@ -83,7 +83,7 @@ impl Prefixes {
         let begin = start::Config::new().anchored(Anchored::Yes);
         let Ok(mut state) = automaton.start_state(cache, &begin) else { return true };
         for byte in bytes {
-            // It can't fail so configured; if it did, the directory would be looked at.
+            // Can't fail in this configuration; if it did, the directory would be visited.
             let Ok(next) = automaton.next_state(cache, state, *byte) else { return true };
             state = next;
             if LazyStateID::is_dead(&state) {
@@ -94,7 +94,7 @@ impl Prefixes {
     }
 }
 
-/// How deep the braces of a pattern are nested.
+/// Nesting depth of a pattern's braces.
 fn braces_depth(glob: &str) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0);
     let mut bytes = glob.bytes().peekable();
@@ -105,7 +105,7 @@ fn braces_depth(glob: &str) -> usize {
             b'\\' => _ = bytes.next(),
             b'[' => {
                 bytes.next_if(|byte| matches!(byte, b'!' | b'^'));
-                // The first one is in the brackets whatever it is.
+                // The first character is literal, even `]`.
                 bytes.next();
                 bytes.find(|byte| *byte == b']');
             }
@@ -116,7 +116,7 @@ fn braces_depth(glob: &str) -> usize {
     deepest
 }
 
-/// The directory that a pattern's first names spell out, without the last name: nothing outside of it can match.
+/// The literal directory prefix of a pattern: nothing outside of it can match.
 pub(super) fn literal_beginning(glob: &str) -> RelPath {
     let mut path = RelPath::root();
     let mut names = glob.split('/').peekable();
@@ -138,7 +138,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_directory_is_looked_into_if_what_is_below_may_match() {
+    fn directories_are_visited_if_something_below_may_match() {
         let cases: [(&str, &[&str], &[&str]); 9] = [
             ("ok*/a.txt", &["ok", "ok1"], &["no", "ok/b", "lost+found", "o"]),
             ("{no,ok}/a.txt", &["no", "ok"], &["n", "nok", "no/a.txt"]),
@@ -168,7 +168,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_match_is_below_what_is_not_looked_into(glob in "[ab*?/{},!\\[\\]]{1,12}", path in "[ab]{1,3}(/[ab]{1,3}){0,4}") {
+        fn no_match_is_below_a_directory_that_is_not_visited(glob in "[ab*?/{},!\\[\\]]{1,12}", path in "[ab]{1,3}(/[ab]{1,3}){0,4}") {
             let Ok(mut pattern) = Glob::new(&glob) else { return Ok(()) };
             if pattern.matches(path.as_bytes()) {
                 for (at, _) in path.match_indices('/') {

@@ -1,4 +1,4 @@
-//! An open file of which a version is being sent: the stat at opening says which.
+//! An open file, of which one version is sent.
 
 use super::Failure;
 use super::deferred_close::{DeferredClose, handle};
@@ -10,12 +10,12 @@ use std::fs::File;
 use std::sync::Arc;
 use towpath_buffers::PageBuffer;
 
-/// An open regular file, and what it was when it was opened. Cheap to clone.
+/// An open regular file with its metadata at opening, which identifies the version. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct OpenFile {
     pub(super) file: Arc<DeferredClose>,
     pub(super) stat: FileStat,
-    /// Whether it is on a local file system. Elsewhere everything that isn't known to be in memory may block.
+    /// Whether it is on a local file system. Elsewhere any operation may block.
     pub(super) is_local: bool,
 }
 
@@ -25,7 +25,7 @@ impl OpenFile {
         Ok(OpenFile::opened(root, root.open_file(path)?))
     }
 
-    /// The same if nothing that is mounted below the root is on the way: [`Root::open_unmounted_file`].
+    /// Opens a file whose path crosses no mount: [`Root::open_unmounted_file`].
     pub(super) fn open_unmounted(root: &Root, path: &RelPath) -> Result<Option<OpenFile>, Failure> {
         Ok(root.open_unmounted_file(path)?.map(|opened| OpenFile::opened(root, opened)))
     }
@@ -36,13 +36,13 @@ impl OpenFile {
         OpenFile { file: Arc::new(handle(file, far)), stat, is_local }
     }
 
-    /// The same where it can't block; `None` where it may.
+    /// Opens a file if that can't block; `None` if it might.
     pub(super) fn open_cached(root: &Root, path: &RelPath) -> Result<Option<OpenFile>, Failure> {
         let opened = root.open_cached_file(path)?;
         Ok(opened.map(|(file, stat)| OpenFile { file: Arc::new(handle(file, None)), stat, is_local: true }))
     }
 
-    /// Appends the file from its beginning, as far as this size or a little beyond; how many bytes that were. Blocks.
+    /// Appends the file up to this size, or a little more, and returns the number of bytes. Blocks.
     pub(super) fn append(&self, buffer: &mut PageBuffer, size: usize) -> Result<usize, Failure> {
         let begin = buffer.len();
         while buffer.len() - begin < size {
@@ -55,7 +55,7 @@ impl OpenFile {
         Ok(buffer.len() - begin)
     }
 
-    /// Reads exactly these bytes. Blocks. A file that ends before them has changed.
+    /// Reads exactly these bytes. Fails if the file has shrunk. Blocks.
     pub(super) fn read(&self, offset: u64, length: usize) -> Result<PageBuffer, Failure> {
         let mut bytes = PageBuffer::with_capacity(length);
         while bytes.len() < length {
@@ -68,8 +68,7 @@ impl OpenFile {
         Ok(bytes)
     }
 
-    /// Whether the open file still is the version that it was at opening, so far as its times and size tell. Blocks where the file
-    /// isn't on a local file system.
+    /// Fails if the file's times or size have changed since it was opened. Blocks unless the file is on a local file system.
     pub(super) fn check(&self) -> Result<(), Failure> {
         let now = FileStat::try_from(&**self.file)?;
         if now.same_content(&self.stat) {
@@ -91,7 +90,7 @@ impl Failure {
         Failure { code: ErrorCode::Changed, message: message.into() }
     }
 
-    /// What the system says of a file; or that there is too little of something, which it says nothing of the file by.
+    /// An I/O error; `busy` if a resource is exhausted, which says nothing about the file.
     pub(super) fn io(error: &std::io::Error) -> Failure {
         match Shortage::of(error) {
             Some(shortage) => Failure::short(shortage, error),
@@ -99,7 +98,7 @@ impl Failure {
         }
     }
 
-    /// There is no thread for a job.
+    /// No thread can be started for a job.
     pub(super) fn no_thread(error: &std::io::Error) -> Failure {
         Failure::short(Shortage::Threads, error)
     }
@@ -121,7 +120,7 @@ impl From<RootError> for Failure {
             }
             RootError::Denied => ErrorCode::Denied,
             RootError::NotAFile => ErrorCode::NotAFile,
-            // A limit of the protocol's server, and no fault of its disk.
+            // A limit of this server, not an error of its disk.
             RootError::TooMany(_) => ErrorCode::BadRequest,
             RootError::Exists | RootError::Io(_) => ErrorCode::Io,
         };
@@ -134,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_over_the_limit_is_no_fault_of_the_disk() {
+    fn a_directory_over_the_limit_is_not_an_io_error() {
         let failure = Failure::from(RootError::TooMany(7));
         assert_eq!(failure.code, ErrorCode::BadRequest);
         assert!(failure.message.contains("more than 7 names"), "{}", failure.message);

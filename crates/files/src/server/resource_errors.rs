@@ -1,5 +1,5 @@
-//! What this process, or its system, has too little of for now. It says nothing about a file, and there may be some a moment later: clients
-//! hear `busy`, and ask again. The operator hears which limit it is.
+//! Exhausted resources of the process or the system. They say nothing about the file and may be available a moment later, so clients get
+//! `busy` and retry. The log names the limit.
 
 use crate::root::RootError;
 use rustix::io::Errno;
@@ -8,7 +8,7 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Something that there is too little of.
+/// An exhausted resource.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Shortage {
     /// Descriptors that this process may have.
@@ -21,13 +21,13 @@ pub(super) enum Shortage {
     Threads,
 }
 
-/// How often the operator hears of each: a client that asks again and again can't fill the log.
+/// Interval of log lines about each, so that retrying clients can't fill the log.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
-/// When the operator heard of it last. Limits are of the process, so this is too.
+/// Time of the last log line. Global, as the limits are the process's.
 static TOLD: Mutex<BTreeMap<Shortage, Instant>> = Mutex::new(BTreeMap::new());
 
 impl Shortage {
-    /// What an operation on a file failed for want of, if that is why.
+    /// The resource that an operation failed for want of, if any.
     pub(super) fn of(error: &io::Error) -> Option<Shortage> {
         match Errno::from_io_error(error)? {
             Errno::MFILE => Some(Shortage::Descriptors),
@@ -37,12 +37,12 @@ impl Shortage {
         }
     }
 
-    /// Whether a path couldn't be looked at for want of something, so that nothing is known of what is there.
+    /// Whether a lookup failed for want of a resource, so that nothing is known about the path.
     pub(super) fn is_why(error: &RootError) -> bool {
         matches!(error, RootError::Io(error) if Shortage::of(error).is_some())
     }
 
-    /// For clients.
+    /// Message for clients.
     pub(super) fn message(self) -> &'static str {
         match self {
             Shortage::Descriptors => "the server has as many files open as it may (ulimit -n there)",
@@ -61,10 +61,10 @@ impl Shortage {
         }
     }
 
-    /// Tells the operator, unless that was just done.
+    /// Logs it, unless that was done just before.
     pub(super) fn tell(self, error: &io::Error) {
         if self.is_due(Instant::now()) {
-            tracing::warn!(limit = self.limit(), %error, "short of what requests need: clients are told to ask again");
+            tracing::warn!(limit = self.limit(), %error, "a resource is exhausted: clients are told to retry");
         }
     }
 
@@ -85,7 +85,7 @@ mod tests {
     use crate::server::Failure;
 
     #[test]
-    fn a_shortage_is_busy_and_other_errors_are_what_they_are() {
+    fn exhausted_resources_are_busy_and_other_errors_keep_their_codes() {
         for (errno, code) in [
             (Errno::MFILE, ErrorCode::Busy),
             (Errno::NFILE, ErrorCode::Busy),
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_told_seldom() {
+    fn log_lines_are_rate_limited() {
         let now = Instant::now() + Duration::from_secs(1_000_000);
         assert!(Shortage::SystemFiles.is_due(now) && !Shortage::SystemFiles.is_due(now + TOLD_EVERY / 2));
         assert!(Shortage::SystemFiles.is_due(now + TOLD_EVERY));

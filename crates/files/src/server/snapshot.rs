@@ -1,8 +1,7 @@
-//! What the path that is served leads to now.
+//! The served root, which may be replaced.
 //!
-//! Operators replace what they serve: another directory is renamed to the path, or the path is a link that is switched to the next
-//! release. So a request sees what the path leads to when it begins, and what is under way goes on with what it began with. The
-//! path is the operator's, and trusted as it was at the start; that nothing leads out of a root holds for each root on its own.
+//! Operators rename another directory to the served path, or switch a link to the next release. A request sees the root that the path leads to
+//! when it begins, and keeps it to its end. The path is trusted, as at the start; each root is confined on its own.
 
 use super::resource_errors::Shortage;
 use crate::root::{Root, RootError};
@@ -10,27 +9,27 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// The path, and the root that it led to when somebody looked last.
+/// The served path, and the root that it led to when last checked.
 pub(super) struct RootWatch {
     path: PathBuf,
     root: Mutex<Arc<Root>>,
-    /// Held by whoever opens another root: it is opened once, and told once.
+    /// Held while a new root is opened, so that it is opened and logged once.
     reopening: Mutex<()>,
-    /// The path leads nowhere, which was told.
+    /// The path leads nowhere, which was logged.
     is_gone: AtomicBool,
 }
 
-/// The root of the requests of a client that are under way at the same time: they all see the same one.
+/// The root that the concurrent requests of a client see.
 #[derive(Debug, Default)]
 pub(super) struct RootSnapshot(OnceLock<Arc<Root>>);
 
 impl RootSnapshot {
-    /// The root, looked for by the first job that asks. Blocks.
+    /// The root, looked up by the first call. Blocks.
     pub(super) fn root(&self, current: &RootWatch) -> Arc<Root> {
         Arc::clone(self.0.get_or_init(|| current.look()))
     }
 
-    /// The same, or as long as nobody has asked, what was there when somebody looked last. Never blocks.
+    /// The root; before the first call of [`RootSnapshot::root`], the one last seen. Doesn't block.
     pub(super) fn likely(&self, current: &RootWatch) -> Arc<Root> {
         self.0.get().map_or_else(|| current.last(), Arc::clone)
     }
@@ -46,17 +45,17 @@ impl RootWatch {
         self.root.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was there when somebody looked last. Never blocks.
+    /// The root last seen. Doesn't block.
     pub(super) fn last(&self) -> Arc<Root> {
         Arc::clone(&self.lock())
     }
 
-    /// The same if it is known to be there still. Never blocks: where it would take a disk to know, it isn't.
+    /// The root last seen, if the kernel's cache shows that the path still leads there. Doesn't block.
     pub(super) fn look_in_memory(&self) -> Option<Arc<Root>> {
         Some(self.last()).filter(|root| root.is_known_to_be_at(&self.path))
     }
 
-    /// What the path leads to now, or if that is nothing that can be served, what it led to before. Blocks.
+    /// The root that the path leads to now; if it can't be served, the one before. Blocks.
     pub(super) fn look(&self) -> Arc<Root> {
         let last = self.last();
         if matches!(last.is_at(&self.path), Ok(true)) {
@@ -76,15 +75,15 @@ impl RootWatch {
                 self.is_gone.store(false, Ordering::Relaxed);
                 let root = Arc::new(root);
                 *self.lock() = Arc::clone(&root);
-                tracing::info!(path = %self.path.display(), "the served path was replaced: new requests get what is there now");
+                tracing::info!(path = %self.path.display(), "the served path was replaced: new requests see the new root");
                 return root;
             }
-            // Where there are no descriptors to look with, nothing is known to be gone.
+            // Without descriptors to look with, the path may well be there.
             Err(error) if Shortage::is_why(&error) => {}
             Err(error) => {
                 if !self.is_gone.swap(true, Ordering::Relaxed) {
                     let path = self.path.display();
-                    tracing::warn!(%path, reason = %error, "the served path is gone: what was there before is served");
+                    tracing::warn!(%path, reason = %error, "the served path is gone: the previous root is still served");
                 }
             }
         }

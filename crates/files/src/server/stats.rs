@@ -1,4 +1,4 @@
-//! What an operator sees of a running server.
+//! Statistics of a running server.
 
 use std::time::Duration;
 use towpath_blocking::PoolLoad;

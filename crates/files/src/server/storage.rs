@@ -1,14 +1,14 @@
-//! How pieces of files get into memory.
+//! Bringing pieces of files into the page cache.
 
 use super::Failure;
 use super::open_file::OpenFile;
 use towpath_sockets::page_cache::{self, Residency};
 
-/// The page cache, or in tests something that can be held up.
+/// The page cache; in tests, one that can be blocked.
 pub(super) trait Storage: Send + Sync + 'static {
-    /// Whether a piece is resident. Called on the event thread: must not block.
+    /// Whether a piece is cached. Called on the event thread: must not block.
     fn probe(&self, source: &OpenFile, offset: u64, length: u64) -> Residency;
-    /// Makes it resident. Called in the pool, in a lane with a queue for each device.
+    /// Reads a piece into the cache. Called in the pool.
     fn warm(&self, source: &OpenFile, offset: u64, length: u64) -> Result<(), Failure>;
 }
 

@@ -1,14 +1,14 @@
-//! Lists under a limit that holds while they are read.
+//! Lists whose limit is enforced while they are parsed.
 //!
-//! A short element of JSON (`{}`) can become a large one in memory, so a list that is measured only when it is whole may by then be
-//! fifty times the message.
+//! A short JSON element (`{}`) can become a large one in memory: a list that is checked only when complete may have fifty times the size of
+//! the message.
 
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
 use std::marker::PhantomData;
 
-/// A list of at most `MAX` elements: one more ends the parse.
+/// A list of at most `MAX` elements. One more is a parse error.
 pub(super) struct Bounded<T, const MAX: usize>(pub(super) Vec<T>);
 
 impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Bounded<T, MAX> {
@@ -17,7 +17,7 @@ impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Bounded<T,
     }
 }
 
-/// [`Bounded`] for a member that is an ordinary list otherwise.
+/// Deserializes a member as [`Bounded`].
 pub(super) fn at_most<'de, const MAX: usize, T, D>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     T: Deserialize<'de>,

@@ -9,12 +9,11 @@ use crate::limits::{PATH_BYTES_MAX, REASON_BYTES_MAX};
 use crate::path::{PathError, RelPath};
 use crate::root::Timestamp;
 
-/// A path as it is on the wire: `path`, or `path_b64` where it is not UTF-8. Only its length is checked: whether it stays
-/// below a root is for [`crate::path`] to say.
+/// A path on the wire: `path`, or `path_b64` where it is not UTF-8. Only its length is checked; [`WirePath::to_rel_path`] checks the rest.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct WirePath(Vec<u8>);
 
-/// Where a symbolic link points, as it is stored: `target`, or `target_b64`. Only its length is checked.
+/// Target of a symbolic link, as stored: `target`, or `target_b64`. Only its length is checked.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct LinkTarget(Vec<u8>);
 
@@ -73,10 +72,10 @@ byte_string!(WirePath, "path", "path_b64");
 byte_string!(LinkTarget, "target", "target_b64");
 
 impl WirePath {
-    /// The path below a root that this is, if it is one.
+    /// The path below a root.
     ///
     /// # Errors
-    /// Absolute, `..`, an empty or over-long name: see [`RelPath::new`].
+    /// The path is absolute or has `..`, an empty or an over-long name: see [`RelPath::new`].
     pub fn to_rel_path(&self) -> Result<RelPath, PathError> {
         RelPath::new(self.0.as_slice())
     }
@@ -118,7 +117,7 @@ impl<'de> Deserialize<'de> for Timestamp {
     }
 }
 
-/// Cuts a text from the wire to [`REASON_BYTES_MAX`], at a character's border.
+/// Truncates a text from the wire to [`REASON_BYTES_MAX`], at a character boundary.
 pub(super) fn cut_reason(mut text: String) -> String {
     let end = (0..=REASON_BYTES_MAX).rev().find(|&at| text.is_char_boundary(at));
     if text.len() > REASON_BYTES_MAX {

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_found_wherever_it_is() {
+    fn tag_and_id_are_found_anywhere_in_the_object() {
         for json in [r#"{"op":"x","id":7,"y":[1,2]}"#, r#"{"y":{"op":"z"},"id":7,"op":"x"}"#, r#"{"id":7,"op":"x"}"#] {
             let head = Head::read(json.as_bytes(), "op").unwrap();
             assert_eq!((head.tag(), head.id), ("x", Some(7)), "{json}");
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_none_is_refused() {
+    fn objects_without_a_valid_tag_are_refused() {
         for json in
             ["", "[]", "7", "{", "{}", r#"{"id":7}"#, r#"{"op":7,"id":7}"#, r#"{"op":"x"]"#, r#"{"op":"x","id":-1}"#]
         {

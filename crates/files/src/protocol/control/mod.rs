@@ -31,7 +31,7 @@ fn frames(json: Vec<u8>) -> [Bytes; 2] {
     [Bytes::from_static(CONTROL_TAG), json.into()]
 }
 
-/// Refuses JSON over its limit before anything is parsed.
+/// Rejects JSON over its limit before parsing.
 fn check_size(json: &[u8]) -> Result<(), WireError> {
     if json.len() > CONTROL_BYTES_MAX {
         return Err(WireError::bad(format!("control message is over {CONTROL_BYTES_MAX} bytes")));
@@ -39,7 +39,7 @@ fn check_size(json: &[u8]) -> Result<(), WireError> {
     Ok(())
 }
 
-/// Why JSON was refused. The position helps whoever debugs their own client.
+/// The error of a parser, with the position, which helps to debug a client.
 fn parse_error(error: &serde_json::Error) -> WireError {
     WireError::bad(error.to_string())
 }

@@ -1,12 +1,12 @@
-//! A page of a listing, written entry by entry: what it takes is known while it grows, and nothing is written twice.
+//! A page of a listing, written entry by entry, so that its size is known while it grows.
 
 use super::reply::{Base, DirStat, ListEntry};
 use crate::limits::LIST_PAGE_BYTES_MAX;
 
-/// What follows the entries, at most.
+/// Largest end of a page after its entries.
 const END: &[u8] = b"],\"more\":false}";
 
-/// The JSON of a [`super::ListPage`] that is not at its end.
+/// The JSON of an incomplete [`super::ListPage`].
 #[derive(Debug)]
 pub struct PageWriter {
     json: Vec<u8>,
@@ -26,7 +26,7 @@ impl PageWriter {
         PageWriter { json, entries: 0 }
     }
 
-    /// Appends an entry, unless there are others and the page would be over its limit: then it is as it was, and false comes back.
+    /// Appends an entry. Returns false, and changes nothing, if the page has others and would exceed its limit.
     pub fn push(&mut self, entry: &ListEntry) -> bool {
         let before = self.json.len();
         if self.entries > 0 {
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_what_the_page_as_a_whole_would_be() {
+    fn a_page_written_by_entries_equals_the_whole_page() {
         let some = Some(DirStat { mode: 0o1750, mtime: Default::default() });
         for (names, more, dir) in
             [(&["a", "\"", "ü"][..], true, some), (&["a"], false, None), (&[], false, None), (&[], false, some)]

@@ -1,4 +1,4 @@
-//! What servers send: objects with `re`.
+//! Messages of servers: objects with `re`.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ use crate::root::Timestamp;
 /// A server's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// What the server is and has.
+    /// Version, limits and features of the server.
     Hello(HelloReply),
     /// A page of a listing.
     List(ListPage),
@@ -26,14 +26,14 @@ pub enum Reply {
     Files(FilesReply),
     /// A digest that was not known when the metadata was sent.
     Digest(DigestReply),
-    /// All of a file was sent, and it did not change meanwhile.
+    /// A file was sent completely and did not change meanwhile.
     End {
         /// Of the fetch.
         id: u32,
         /// Index of the file.
         n: u32,
     },
-    /// What was sent of a file must not be used.
+    /// The data sent of a file must be discarded.
     Void(VoidReply),
     /// The fetch is over.
     Done {
@@ -46,7 +46,7 @@ pub enum Reply {
     Cancelled(Cancelled),
     /// A request failed.
     Error(ErrorReply),
-    /// Something of a later protocol, to be ignored.
+    /// A message of a later protocol version, to be ignored.
     Unknown,
 }
 
@@ -63,7 +63,7 @@ pub struct HelloReply {
     pub fetch_files_max: u32,
     /// Requests of one client that may be open at a time.
     pub requests_max: u32,
-    /// What it has beyond the basics.
+    /// Optional features.
     #[serde(default, deserialize_with = "at_most::<FEATURES_MAX, _, _>")]
     pub features: Vec<String>,
 }
@@ -73,9 +73,9 @@ pub struct HelloReply {
 pub struct ListPage {
     /// Of the listing.
     pub id: u32,
-    /// What the listed path is.
+    /// Kind of the listed path.
     pub base: Base,
-    /// Of a directory, what it is itself: in the first page only, as no entry tells it.
+    /// Metadata of a listed directory itself; in the first page only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<DirStat>,
     /// At most [`LIST_PAGE_ENTRIES_MAX`].
@@ -86,7 +86,7 @@ pub struct ListPage {
     pub more: bool,
 }
 
-/// What the listed directory is itself.
+/// Metadata of the listed directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirStat {
     /// Permission bits, at most [`MODE_MAX`].
@@ -101,7 +101,7 @@ fn permission_bits<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<
     check_stat(0, mode).map(|()| mode).map_err(serde::de::Error::custom)
 }
 
-/// What the listed path is.
+/// Kind of the listed path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Base {
@@ -111,18 +111,18 @@ pub enum Base {
     File,
     /// A link, the only entry.
     Link,
-    /// A pattern: what it matches is listed.
+    /// A glob: its matches are listed.
     Glob,
 }
 
-/// Something in a listing.
+/// An entry of a listing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "RawListEntry")]
 pub struct ListEntry {
     /// From the root.
     #[serde(flatten)]
     pub path: WirePath,
-    /// What it is.
+    /// Kind of the entry.
     #[serde(rename = "type")]
     pub kind: EntryKind,
     /// Bytes, as stat(2) has it.
@@ -131,21 +131,21 @@ pub struct ListEntry {
     pub mtime: Timestamp,
     /// Permission bits, at most [`MODE_MAX`].
     pub mode: u32,
-    /// Bytes that a file takes on the server's disk, if that is less than its size: it has holes there, or is compressed.
+    /// Bytes allocated on the server's disk, if fewer than its size: the file has holes or is compressed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocated: Option<u64>,
-    /// Where a link points.
+    /// Target of a link.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub target: Option<LinkTarget>,
-    /// Of a file, if it was asked for.
+    /// Digest of a file, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
-    /// Why it could not be read.
+    /// Error of an entry that could not be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
-/// What an entry of a listing is.
+/// Kind of an entry of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EntryKind {
@@ -172,18 +172,18 @@ pub struct FilesReply {
     pub files: Vec<FileAnswer>,
 }
 
-/// What a fetch answers about one file.
+/// Answer about one file of a fetch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "RawFileAnswer", into = "RawFileAnswer")]
 pub enum FileAnswer {
-    /// It comes.
+    /// The file follows.
     Metadata(FileMetadata),
-    /// It is as `unless` said; nothing else comes for it.
+    /// The file is as `unless` says; nothing else follows for it.
     Same {
         /// Index of the file.
         n: u32,
     },
-    /// It failed; nothing else comes for it.
+    /// The file failed; nothing else follows for it.
     Error {
         /// Index of the file.
         n: u32,
@@ -194,7 +194,7 @@ pub enum FileAnswer {
     },
 }
 
-/// What a file is, before it comes.
+/// Metadata of a file, before its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileMetadata {
     /// Index of the file.
@@ -205,11 +205,11 @@ pub struct FileMetadata {
     pub mtime: Timestamp,
     /// Permission bits.
     pub mode: u32,
-    /// If it is known and was asked for.
+    /// Digest, if known and requested.
     pub digest: Option<Digest>,
     /// Bytes of a leaf, a power of two.
     pub leaf_bytes: u64,
-    /// Has holes.
+    /// The file has holes.
     pub sparse: bool,
 }
 
@@ -285,7 +285,7 @@ struct FileOfFetch {
 }
 
 impl Reply {
-    /// The JSON object. [`Reply::Unknown`] is only ever received: it gives nothing.
+    /// The JSON object; empty for [`Reply::Unknown`], which is only received.
     pub fn encode(&self) -> Vec<u8> {
         fn json<T: Serialize>(re: &'static str, body: &T) -> Vec<u8> {
             // Every member is a number, a text or a list of them: nothing that serde_json can refuse.

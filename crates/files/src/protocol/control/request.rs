@@ -1,4 +1,4 @@
-//! What clients send: objects with `op`.
+//! Messages of clients: objects with `op`.
 
 use bytes::Bytes;
 use serde::de::IgnoredAny;
@@ -19,7 +19,7 @@ use crate::root::Timestamp;
 /// A client's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Asks what the server is and has.
+    /// Asks for version, limits and features of the server.
     Hello,
     /// Asks for a listing.
     List(ListRequest),
@@ -42,7 +42,7 @@ pub enum Request {
         /// Of the request to end.
         id: u32,
     },
-    /// Tells that files arrived whole.
+    /// Confirms files that were received completely.
     Confirm(Confirm),
 }
 
@@ -51,24 +51,24 @@ pub enum Request {
 pub struct ListRequest {
     /// The client's number for this request.
     pub id: u32,
-    /// What to list.
+    /// Target of the listing.
     #[serde(flatten)]
     pub target: ListTarget,
-    /// With all that is below a directory.
+    /// List everything below a directory.
     #[serde(skip_serializing_if = "is_false")]
     pub recursive: bool,
-    /// With each file's digest.
+    /// Add each file's digest.
     #[serde(skip_serializing_if = "is_false")]
     pub digest: bool,
 }
 
-/// What a listing lists.
+/// Target of a listing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum ListTarget {
     /// A file, link or directory; empty for the root.
     Path(WirePath),
-    /// All that a pattern matches.
+    /// All matches of a glob.
     Glob {
         /// The pattern.
         glob: String,
@@ -95,7 +95,7 @@ pub struct FetchRequest {
 }
 
 impl FetchRequest {
-    /// Bytes of memory that the files take, about.
+    /// Approximate memory of the request's files, in bytes.
     pub fn memory_bytes(&self) -> usize {
         let of_ranges =
             |file: &FetchFile| file.ranges.as_ref().map_or(0, |ranges| size_of::<Range>() * ranges.capacity());
@@ -104,7 +104,7 @@ impl FetchRequest {
     }
 }
 
-/// What the allocator needs for the path of a file beside its bytes.
+/// Allocator overhead of a path, in bytes.
 const ALLOCATION_BYTES: usize = 32;
 
 /// One file of a fetch.
@@ -113,10 +113,10 @@ pub struct FetchFile {
     /// From the root.
     #[serde(flatten)]
     pub path: WirePath,
-    /// The pieces wanted, ascending and not overlapping; `None` for the whole file. An empty list asks for metadata and digest only.
+    /// Requested ranges, ascending and not overlapping; `None` for the whole file. An empty list asks for metadata and digest only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ranges: Option<Vec<Range>>,
-    /// Don't send the file if it is this.
+    /// Don't send the file if it is unchanged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unless: Option<Unless>,
 }

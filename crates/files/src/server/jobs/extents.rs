@@ -8,7 +8,7 @@ use crate::server::open_file::OpenFile;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
-/// Extents of a file that are looked for at a time: they are in memory for each fetch of it.
+/// Extents looked up at a time, which each fetch of the file keeps in memory.
 const EXTENTS_MAX: usize = 128;
 
 /// Finds data and holes of a file, which has this number in its fetch, from an offset on.
@@ -27,7 +27,7 @@ impl FindExtents<OpenFile> {
     }
 }
 
-/// Data and holes of a file from an offset on; none if it has no holes (or the file system doesn't tell). Blocks.
+/// Looks up data and holes of a file from an offset on. Empty if it has no holes, or if the file system doesn't tell. Blocks.
 ///
 /// Moves the position of the open file, which nothing else uses.
 pub(crate) fn layout(source: &OpenFile, from: u64) -> Result<Layout, Failure> {
@@ -40,7 +40,7 @@ pub(crate) fn layout(source: &OpenFile, from: u64) -> Result<Layout, Failure> {
         }
         let data = match seek(&*source.file, SeekFrom::Data(at)) {
             Ok(data) => data.min(size),
-            // Nothing but a hole up to the end.
+            // A hole up to the end.
             Err(Errno::NXIO) => size,
             Err(Errno::INVAL | Errno::OPNOTSUPP) => break,
             Err(errno) => return Err(Failure::io(&errno.into())),
@@ -57,7 +57,7 @@ pub(crate) fn layout(source: &OpenFile, from: u64) -> Result<Layout, Failure> {
             Err(errno) => return Err(Failure::io(&errno.into())),
         };
         if hole <= data {
-            // The file changed between the two calls; sending will notice.
+            // The file changed between the two calls, which sending will notice.
             break;
         }
         extents.push(Extent { offset: data, length: hole - data, hole: false });
@@ -116,12 +116,12 @@ mod tests {
     }
 
     #[test]
-    fn extents_cover_the_file_and_hold_what_was_written() {
+    fn extents_cover_the_file_and_contain_all_data() {
         check(&[(1 << 20, 4096), (5 << 20, 100_000)], 8 << 20);
     }
 
     #[test]
-    fn of_many_extents_some_are_found_at_a_time() {
+    fn many_extents_are_found_in_parts() {
         let written: Vec<_> = (0..1000).map(|index| ((2 * index + 1) << 16, 4096)).collect();
         check(&written, 1 << 27);
     }

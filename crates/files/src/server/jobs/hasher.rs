@@ -1,4 +1,4 @@
-//! Hasher in slices, so that a large file doesn't keep small ones waiting.
+//! Hashing in slices, so that a large file doesn't keep small ones waiting.
 //!
 //! The state of a cancelled hash is kept for a while: a file that takes longer than clients wait is hashed in the end all the same.
 
@@ -17,11 +17,11 @@ const KEPT_MAX: usize = 64;
 /// Their memory, in bytes: that of a file of 1 TiB may take half of it.
 const KEPT_BYTES_MAX: usize = 64 << 20;
 
-/// Remembered digests, and hashes that were cancelled half-way.
+/// The digest cache, and hashes that were cancelled half-way.
 #[derive(Debug)]
 pub(crate) struct Hasher {
     pub(crate) cache: DigestCache,
-    /// The one that was cancelled last at the end.
+    /// Oldest first.
     cancelled: Mutex<VecDeque<FileHasher>>,
 }
 
@@ -113,7 +113,7 @@ mod tests {
         let hashing = Hasher::new(DigestCache::new(1 << 20));
         let size = 3 * KEPT_FROM_BYTES;
         let (file, stat) = settled(size);
-        // How often it asks whether it is given up tells how much it hashes.
+        // The number of polls tells how much is hashed.
         let asked = Cell::new(0);
         let until = |most| {
             asked.set(0);
@@ -132,13 +132,13 @@ mod tests {
         for _ in 0..2 {
             assert!(matches!(hash(&until(whole * 2 / 5)), Err(HashError::GivenUp)));
         }
-        // One that was given up before it came so far doesn't take its place.
+        // A hash that has come less far doesn't replace it.
         let mut short = FileHasher::new(&stat);
         short.advance(&file, KEPT_FROM_BYTES, || false).unwrap();
         hashing.keep(short);
         let kept: Vec<_> = hashing.lock().iter().map(|kept| kept.hashed_bytes() / KEPT_FROM_BYTES).collect();
         assert_eq!(kept, [2]);
-        // Changed since it was opened, so there is no digest, but it got to the end.
+        // The file has changed since it was opened, so there is no digest, but the end is reached.
         let _ = hash(&until(u64::MAX));
         assert_eq!(asked.get(), whole - 2 * (whole * 2 / 5));
         assert!(hashing.lock().is_empty());

@@ -1,4 +1,4 @@
-//! Listings, page by page: a walk that can stop anywhere and go on.
+//! Listings, page by page: a resumable walk through directories.
 
 use super::hasher::{Hasher, SLICE_BYTES};
 use super::pool::{Pool, Requester};
@@ -20,22 +20,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use towpath_quota::{Permit, Quota};
 
-/// What the allocator adds to a name, and the least that it gives out.
+/// Allocator overhead of a name, and its smallest block, in bytes.
 const ALLOCATED_EXTRA: usize = 8;
 const ALLOCATED_MIN: usize = 32;
-/// Bytes that one name takes at least.
+/// Least memory of a name, in bytes.
 const NAME_BYTES_MIN: usize = size_of::<DirEntry>() + ALLOCATED_MIN;
 
-/// Names that a listing keeps in memory, of all directories that it is in.
+/// Names that a listing keeps in memory, for all directories on its path.
 const NAMES_MAX: usize = 1 << 20;
-/// Directories that stay open while a page is made; those above are opened again when the walk comes back to them.
+/// Directories that stay open while a page is made. Those above are reopened when the walk returns to them.
 const OPEN_LEVELS_MAX: usize = 16;
 /// Entries of the first page.
 pub(crate) const FIRST_PAGE_ENTRIES: usize = 512;
-/// Entries of later pages, fewer than the protocol allows: while a client takes in a page, it receives nothing.
+/// Entries of later pages. Fewer than the protocol allows, since a client receives nothing while it processes a page.
 pub(crate) const PAGE_ENTRIES_MAX: usize = 1024;
 const _: () = assert!(PAGE_ENTRIES_MAX <= LIST_PAGE_ENTRIES_MAX);
-/// A page that hashes is ended when so many bytes were hashed for it, so that the client sees how it goes.
+/// Bytes hashed for a page before it is sent, so that the client sees progress.
 const PAGE_HASHED_BYTES: u64 = 1 << 30;
 
 /// Makes the next page of a listing, or the first one of a new listing.
@@ -51,7 +51,7 @@ pub(crate) struct Page {
     pub(crate) more: bool,
 }
 
-/// Where a listing is before its next page.
+/// A listing before its next page.
 enum Walk {
     New(ListRequest),
     Begun(Box<Listing>),
@@ -99,7 +99,7 @@ impl List {
     }
 }
 
-/// What listings need from the server.
+/// Context of the listings of a request.
 pub(crate) struct Lister<'a> {
     pub(crate) root: &'a Root,
     pub(crate) hasher: &'a Hasher,
@@ -108,23 +108,23 @@ pub(crate) struct Lister<'a> {
     pub(crate) is_cancelled: &'a AtomicBool,
 }
 
-/// A listing between two pages: where the walk is. Holds no descriptors.
+/// A listing: the position of the walk. Holds no descriptors between two pages.
 #[derive(Debug)]
 pub(crate) struct Listing {
     id: u32,
     base: Base,
-    /// What the listed directory is itself, for the first page.
+    /// Metadata of the listed directory, for the first page.
     dir: Option<DirStat>,
     digest: bool,
     recursive: bool,
     glob: Option<Glob>,
     /// From the listed directory downwards.
     levels: Vec<Level>,
-    /// Found, but the page was full.
+    /// An entry for which the page had no room.
     held_back: Option<ListEntry>,
-    /// Entries in the next page at most. The first is short, so that the client has something to do while the next is made.
+    /// Entries in the next page. The first is short, so that the client can begin while the next is made.
     page_entries: usize,
-    /// The page that is being made, between the slices that it is made in, and the bytes that were hashed for it.
+    /// The page in progress between two slices, and the bytes hashed for it.
     page: Option<PageWriter>,
     hashed: u64,
     /// The file of `held_back` while it is being hashed.
@@ -134,18 +134,18 @@ pub(crate) struct Listing {
 #[derive(Debug)]
 struct Level {
     path: RelPath,
-    /// What is not walked yet, in reverse order.
+    /// Names not walked yet, in reverse order.
     names: Vec<DirEntry>,
     _permit: Permit,
     open: Option<Dir>,
-    /// Everything below is listed: the listing is recursive, or the directory matched.
+    /// Everything below is listed, since the listing is recursive or the directory matched.
     all: bool,
 }
 
-/// Why the names of a directory can't be had.
+/// The names of a directory can't be read.
 enum LevelError {
     Root(RootError),
-    /// There is no room for them beside those of other listings, or too little of something else.
+    /// Memory for names, or another resource, is exhausted.
     Busy(Failure),
 }
 
@@ -219,7 +219,7 @@ impl Lister<'_> {
         let room = usize::try_from(self.names.available()).unwrap_or(usize::MAX) / NAME_BYTES_MIN;
         let mut names = match dir.entries(names_max.min(room)) {
             Err(RootError::TooMany(_)) if room < names_max => return Err(LevelError::no_room()),
-            // What is left of the limit is nothing that anybody could make sense of.
+            // The rest of the limit would mean nothing to the client.
             Err(RootError::TooMany(_)) => return Err(LevelError::Root(RootError::TooMany(NAMES_MAX))),
             names => names?,
         };
@@ -229,7 +229,7 @@ impl Lister<'_> {
         Ok(Level { path: path.clone(), names, _permit: permit, open: Some(dir), all })
     }
 
-    /// Makes the next page. None if that takes a while: this is to be called again, when others had their turn.
+    /// Makes the next page. None: a slice is done, call this again.
     pub(crate) fn page(&self, listing: &mut Listing) -> Result<Option<Page>, Failure> {
         let mut page = match listing.page.take() {
             Some(page) => page,
@@ -259,7 +259,7 @@ impl Lister<'_> {
             }
         }
         if listing.held_back.is_none() && !listing.is_through() && page.entries() >= entries_max {
-            // Full just at the end? Then no further page should be promised.
+            // If the page is full just at the end, no further one must be promised.
             listing.held_back = self.next(listing)?;
         }
         listing.page_entries = (entries_max * 2).min(PAGE_ENTRIES_MAX);
@@ -275,7 +275,7 @@ impl Lister<'_> {
         }
     }
 
-    /// Walks on to the next entry. Fails if the listing can't go on.
+    /// Walks to the next entry. Fails if the listing can't go on.
     fn next(&self, listing: &mut Listing) -> Result<Option<ListEntry>, Failure> {
         while let Some(level) = listing.levels.last_mut() {
             if self.is_cancelled.load(Ordering::Relaxed) {
@@ -291,7 +291,7 @@ impl Lister<'_> {
                 if !level.all && glob.as_mut().is_some_and(|glob| !glob.reaches(&bytes)) {
                     continue;
                 }
-                // It can't be asked for, nor be named in full; but who asks for all that is there has to know that this isn't.
+                // Its path is too long to be named or requested, but the client has to know that something is missing.
                 let name = name.escape_ascii();
                 let message = format!("what is below is left out, its path has over {PATH_BYTES_MAX} bytes: {name}");
                 return Ok(Some(unreadable(&level.path, message)));
@@ -300,7 +300,7 @@ impl Lister<'_> {
             let dir = match level.open(self.root) {
                 Ok(dir) => dir,
                 Err(error) => {
-                    // The directory went away under the walk, with all that is in it.
+                    // The directory was removed during the walk, with all that is in it.
                     level.names.clear();
                     if matches!(error, RootError::NotFound) {
                         continue;
@@ -312,7 +312,7 @@ impl Lister<'_> {
                 Ok(found) => found,
                 Err(RootError::NotFound) => continue,
                 Err(error) => {
-                    // Of what isn't asked for it doesn't matter.
+                    // Otherwise it can't match, and its error doesn't matter.
                     if is_listed || glob.as_mut().is_none_or(|glob| glob.may_match_below(path.as_bytes())) {
                         return failed(&path, error).map(Some);
                     }
@@ -351,7 +351,7 @@ impl Lister<'_> {
         Ok(())
     }
 
-    /// Adds the digest, remembered or made, if it is wanted; false if it isn't known yet. A file that can't be read becomes an error.
+    /// Adds the digest if requested; false if it isn't known yet. A file that can't be read becomes an error entry.
     fn add_digest(&self, listing: &mut Listing, entry: &mut ListEntry) -> Result<bool, Failure> {
         if !listing.digest || entry.kind != EntryKind::File || entry.digest.is_some() {
             return Ok(true);
@@ -454,7 +454,7 @@ fn entry(path: &RelPath, stat: &FileStat, target: Option<Vec<u8>>) -> ListEntry 
     }
 }
 
-/// An entry that can't be read, as one of the listing. What there is a shortage of fails the listing: it would be left out of it.
+/// An error entry. An exhausted resource fails the whole listing instead, since entries would be missing from it.
 fn failed(path: impl Into<WirePath>, error: RootError) -> Result<ListEntry, Failure> {
     if Shortage::is_why(&error) {
         return Err(error.into());
@@ -482,7 +482,7 @@ pub(crate) fn memory_bytes(names: &Vec<DirEntry>) -> u64 {
     (names.capacity() * size_of::<DirEntry>() + names.iter().map(of_name).sum::<usize>()) as u64
 }
 
-/// Where a listing begins, so far as its request is a valid one.
+/// The path where a listing begins, if its request is valid.
 pub(crate) fn start_of(request: &ListRequest) -> Option<RelPath> {
     match &request.target {
         ListTarget::Glob { glob } => Some(literal_beginning(glob)),

@@ -23,12 +23,12 @@ pub(crate) struct Load<F> {
     pub(crate) how: LoadHow,
 }
 
-/// How a piece is made ready.
+/// The way a piece is made ready.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LoadHow {
-    /// Brought into memory as one piece, whatever version of the file it is now.
+    /// Cached or copied as a whole, whatever version of the file it is now.
     AsItIs,
-    /// Brought into memory, if the file still is the version that is being sent.
+    /// Cached or copied, if the file still is the version that is being sent.
     Unchanged,
     /// That, and compressed.
     Compressed,
@@ -43,8 +43,8 @@ pub(crate) enum Loaded {
     InPlace,
     /// Compressed, smaller than it was.
     Packed(Bytes),
-    /// From memory, as the file can't be left to the page cache: all of the piece or, where memory is short and the piece isn't of the
-    /// plain dialect, its beginning.
+    /// Copied into memory, as the page cache may drop the file: the whole piece or, where memory is short and the piece isn't of the plain dialect,
+    /// a prefix.
     Copied(Bytes),
 }
 
@@ -53,10 +53,10 @@ impl Load<OpenFile> {
     pub(super) fn start(self, pool: &mut Pool, requester: Requester) -> Option<(Slot, Result<Loaded, Failure>)> {
         let Load { slot, ref file, offset, length, how } = self;
         if !file.is_local {
-            // A piece of more bytes than memory can have waits for ever; there is none.
+            // No piece is larger than memory.
             let bytes = usize::try_from(length).unwrap_or(usize::MAX);
             let cut = match how {
-                // The plain dialect has asked for one frame, of all of it.
+                // The plain dialect needs the whole piece in one frame.
                 LoadHow::AsItIs => Cut::Never,
                 LoadHow::Unchanged | LoadHow::Compressed => Cut::May,
                 LoadHow::Rest => Cut::Was,
@@ -88,18 +88,18 @@ impl Load<OpenFile> {
         None
     }
 
-    /// Reads and compresses it. If it doesn't shrink it is sent as it is; having been read, it is in memory.
+    /// Reads and compresses the piece. If it doesn't shrink, it is sent from the file, which is cached by now.
     pub(crate) fn pack(&self) -> Result<Loaded, Failure> {
         let length = usize::try_from(self.length).map_err(|_| Failure::new(ErrorCode::Io, "piece too large"))?;
         let bytes = self.file.read(self.offset, length)?;
-        // Compressed bytes are sent later than they are read, so what was read is checked now.
+        // The file may change before the compressed bytes are sent, so it is checked now.
         self.file.check()?;
         Ok(packed(&bytes).unwrap_or(Loaded::InPlace))
     }
 
-    /// Copies as much of it as there is room for. Where that is all of it, it is compressed if that is wanted.
+    /// Copies as much of the piece as was granted. If that is all of it, it is compressed on request.
     pub(crate) fn copy(&self, room: Share) -> Result<Loaded, Failure> {
-        // While this piece travels, the disk may read the next. If it can't be told to, it is read when its turn comes.
+        // Reads ahead while this piece is sent.
         if let Some(ahead) = NonZeroU64::new(self.length.saturating_mul(2)) {
             let _ = fadvise(&*self.file.file, self.offset, Some(ahead), Advice::WillNeed);
         }
@@ -119,7 +119,7 @@ fn packed(bytes: &[u8]) -> Option<Loaded> {
 }
 
 impl Pool {
-    /// Reads pieces that waited for memory, as far as there is some. Called after the waker was woken.
+    /// Starts copying pieces that memory was granted to. Called after the waker was woken.
     pub(crate) fn start_copies(&mut self) {
         while let Some(((requester, load), room)) = self.copies.next() {
             let Load { slot, how, .. } = load;

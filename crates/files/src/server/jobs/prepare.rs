@@ -1,4 +1,4 @@
-//! Looking at files of a fetch before they are sent. Small ones are read here.
+//! Preparing files of a fetch: opening them, and reading the small ones.
 
 use super::extents::layout;
 use super::pool::{Pool, Requester};
@@ -19,16 +19,16 @@ use std::ops::Range;
 use std::sync::Arc;
 use towpath_buffers::PageBuffer;
 
-/// A small file that changes while it is read is read again, so many times in all.
+/// Attempts to read a small file that changes meanwhile.
 const READ_ATTEMPTS_MAX: usize = 3;
-/// Bodies below this are not worth compressing.
+/// Smallest body worth compressing, in bytes.
 const PACK_FROM_BYTES: usize = 512;
-/// In smaller files holes are not worth a path of their own.
+/// Smallest file whose holes are sent as such, in bytes.
 const HOLES_FROM_BYTES: u64 = 64 << 10;
-/// Fast enough not to be what a transfer waits for.
+/// Fast enough not to limit a transfer.
 pub(crate) const ZSTD_LEVEL: i32 = 3;
 
-/// Looks at files of a fetch from an index on, as many as make a batch; reads the small ones, leaves as many of the others open.
+/// Prepares a batch of files of a fetch from an index on: reads small ones, and opens up to `open_max` others.
 #[derive(Debug)]
 pub(crate) struct Prepare {
     pub(crate) request: Arc<FetchRequest>,
@@ -36,12 +36,12 @@ pub(crate) struct Prepare {
     pub(crate) open_max: usize,
 }
 
-/// A file of a fetch, looked at.
+/// A prepared file of a fetch.
 #[derive(Debug)]
 pub(crate) enum Prepared<F> {
-    /// The answer is all: the file is the same, or there is an error.
+    /// Only an answer: the file is unchanged, or failed.
     Answer(FileAnswer),
-    /// A small file, read whole between two looks at its times.
+    /// A small file, whose times were the same before and after reading.
     Small { metadata: FileMetadata, body: Bytes, packed: Option<Bytes> },
     /// A file to be sent in pieces.
     Large { metadata: FileMetadata, file: F, layout: Layout, unless: Option<Digest> },
@@ -52,7 +52,7 @@ impl Prepare {
         let Prepare { request, from, open_max } = self;
         let path = request.files.get(from).and_then(|file| file.path.to_rel_path().ok());
         let (mount, group) = pool.group(requester, &state.snapshot, path.as_ref());
-        // The files behind the first are asked for again, in a job of their own.
+        // The files after the first are retried in a job of their own.
         let failed = move |Failure { code, message }| {
             let answer = FileAnswer::Error { n: u32::try_from(from).unwrap_or(u32::MAX), code, message };
             Answer::Prepare(vec![Prepared::Answer(answer)])
@@ -67,18 +67,18 @@ impl Prepare {
     }
 }
 
-/// What looking at files needs.
+/// A batch of files that is being prepared.
 struct Batch<'a> {
     root: &'a Root,
     cache: &'a DigestCache,
-    /// When this begins.
+    /// Time at which the batch began.
     began: Timestamp,
     small_files: &'a Arc<SmallFiles>,
     request: &'a FetchRequest,
-    /// The mounted file system that the first file leads to: [`Root::mounted_below`]. Those of a batch all lead to the same one, so
-    /// that one that hangs keeps waiting only what is asked of it.
+    /// File system of the first file, from [`Root::mounted_below`]. All files of a batch are on the same one, so that one that hangs blocks no
+    /// others.
     mount: Option<u64>,
-    /// Files to be left open.
+    /// Large files that may be opened.
     open_max: usize,
 }
 
@@ -89,9 +89,9 @@ enum Looked {
 }
 
 impl Batch<'_> {
-    /// Looks at files from an index on: as many as make a batch, at least one. Blocks.
+    /// Prepares files from an index on, at least one. Blocks.
     fn prepare(&self, from: usize) -> Vec<Prepared<OpenFile>> {
-        // Without memory nothing is read ahead: small files are then sent like large ones, out of the page cache.
+        // If the memory of small files is used up, they are sent like large ones, from the page cache.
         let mut buffer = self.small_files.has(BATCH_BYTES_MAX).then(|| self.small_files.buffer());
         let mut looked = Vec::new();
         let mut open = 0;
@@ -100,7 +100,7 @@ impl Batch<'_> {
             let one = match self.look(n, file, looked.is_empty(), buffer.as_mut()) {
                 Ok(Some(one)) => one,
                 Ok(None) => break,
-                // When it is the first of a batch, files of this one may be closed.
+                // By the next batch, files of this one may be closed.
                 Err(Failure { code: ErrorCode::Busy, .. }) if !looked.is_empty() => break,
                 Err(Failure { code, message }) => {
                     Looked::Done(Prepared::Answer(FileAnswer::Error { n, code, message }))
@@ -115,8 +115,7 @@ impl Batch<'_> {
         self.finish(looked, buffer.unwrap_or_default())
     }
 
-    /// Looks at one file. None if it is too large for what is left of the buffer, or on another file system than the first: it is one
-    /// for the next batch.
+    /// Prepares one file. None if it has to wait for the next batch: it is too large for the rest of the buffer, or on another file system.
     fn look(
         &self,
         n: u32,
@@ -137,7 +136,7 @@ impl Batch<'_> {
                         return Ok(Some(Looked::Done(Prepared::Answer(FileAnswer::Same { n }))));
                     }
                     buffer.truncate(begin);
-                    // A buffer that grew would be copied, and keep twice the memory.
+                    // Growing would copy the buffer and take twice the memory.
                     if begin > 0 && source.stat.size > (buffer.capacity() - begin) as u64 {
                         return Ok(None);
                     }
@@ -155,10 +154,10 @@ impl Batch<'_> {
         }
     }
 
-    /// Opens a file. None if it is on another file system than the first of the batch.
+    /// Opens a file. None if it is on another file system than the batch.
     fn open(&self, path: &RelPath, is_first: bool) -> Result<Option<OpenFile>, Failure> {
         if !is_first {
-            // Most are where the root is, and need no second look.
+            // Most files are on the root's file system and need no second lookup.
             if self.mount.is_none()
                 && let Some(source) = OpenFile::open_unmounted(self.root, path)?
             {
@@ -171,7 +170,7 @@ impl Batch<'_> {
         OpenFile::open(self.root, path).map(Some)
     }
 
-    /// Whether a file is read here. One with holes worth keeping isn't: they would arrive as zeros.
+    /// Whether a file is read here. Large holes wouldn't survive that, so such files are not.
     fn is_small(&self, stat: &FileStat) -> bool {
         let keeps_holes = stat.size > HOLES_FROM_BYTES && stat.is_sparse();
         stat.size <= SMALL_FILE_BYTES_MAX.min(self.request.chunk_bytes) && !keeps_holes
@@ -212,7 +211,7 @@ impl Batch<'_> {
         Ok(Looked::Done(Prepared::Large { metadata, file: source, layout, unless }))
     }
 
-    /// Hands out the batch's buffer in slices, which hold their share of the small_files until the last of them was sent.
+    /// Slices the batch's buffer, which counts until the last slice was sent.
     fn finish(&self, looked: Vec<Looked>, buffer: PageBuffer) -> Vec<Prepared<OpenFile>> {
         let mut packer = self.request.compress.and_then(|_| zstd::bulk::Compressor::new(ZSTD_LEVEL).ok());
         let buffer = if buffer.is_empty() { Bytes::new() } else { self.small_files.hold_batch(buffer) };
@@ -233,7 +232,7 @@ impl Batch<'_> {
     }
 }
 
-/// Appends the whole file. False if it wasn't the same before and after.
+/// Appends the whole file. False if it changed meanwhile.
 fn read_whole(source: &OpenFile, buffer: &mut PageBuffer) -> Result<bool, Failure> {
     // Small, so this fits.
     let size = usize::try_from(source.stat.size.min(CHUNK_BYTES_MAX)).unwrap_or(0);
@@ -308,14 +307,14 @@ mod tests {
         };
         assert_eq!(bodies(0), sizes[..2]);
         assert_eq!(bodies(2), sizes[2..3]);
-        // One that fills the buffer alone.
+        // This one fills the buffer alone.
         assert_eq!(bodies(3), sizes[3..4]);
         assert_eq!(bodies(4), sizes[4..]);
         assert_eq!(small_files.buffer().capacity() / BATCH_BYTES_MAX, 1);
     }
 
     #[test]
-    fn a_digest_is_remembered_for_as_long_as_the_file_is_the_same() {
+    fn digests_are_cached_while_the_file_is_unchanged() {
         let temp = tempfile::tempdir().unwrap();
         std::fs::write(temp.path().join("f"), b"content").unwrap();
         let files = vec![FetchFile { path: b"f".to_vec().into(), ranges: None, unless: None }];
@@ -332,7 +331,7 @@ mod tests {
             }
         };
         assert_eq!(told(), Some(Digest::of(b"content")));
-        // Another one, to see that it isn't hashed.
+        // A wrong digest in the cache shows that the file isn't hashed again.
         let (known, began) = (Digest::of(b"known"), Timestamp { seconds: i64::MAX, nanoseconds: 0 });
         let stat = OpenFile::open(&root, &"f".parse().unwrap()).unwrap().stat;
         cache.remember_small(&stat, known, began);

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_buffers::PageBuffer;
 use towpath_quota::FairQueue;
 
-/// What is copied, and ranges `W` that wait for memory. Used by the event thread only.
+/// Memory of copies, and ranges `W` that wait for it. Used by the event thread only.
 pub(crate) struct Copies<W> {
     counts: Arc<Counts>,
     /// By client and request. The ranges of a request are sent in their order, so they are granted in it: else later ones would take
@@ -27,7 +27,7 @@ pub(crate) struct Copies<W> {
     turns: VecDeque<u64>,
 }
 
-/// A piece that needs room.
+/// A range that waits for memory.
 pub(crate) struct Wanted<W> {
     pub(crate) client: u64,
     pub(crate) request: u64,
@@ -37,50 +37,50 @@ pub(crate) struct Wanted<W> {
     pub(crate) what: W,
 }
 
-/// Whether there may be room for less than all of a piece.
+/// Whether a grant may cover less than the whole range.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
-    /// It is sent as one, or waits.
+    /// The whole range or nothing.
     Never,
-    /// Its beginning will do.
+    /// A prefix will do.
     May,
-    /// It was: this is what is left, and comes before all that waits of its request.
+    /// The rest of a range of which a prefix was granted. Comes before all others of its request.
     Was,
 }
 
 struct Counts {
     held: Mutex<Held>,
-    /// Has the event thread look again.
+    /// Wakes the event thread.
     wake: Box<dyn Fn() + Send + Sync>,
 }
 
 #[derive(Default)]
 struct Held {
-    /// Of all clients, less what was sure.
+    /// Bytes of all clients, guaranteed minimums excepted.
     bytes: usize,
     clients: HashMap<u64, usize>,
-    /// Clients that have what is sure, and the request that has it. It gets no more before that is gone: by then what was cut off is the
-    /// first that waits for it.
+    /// Clients that use their guaranteed minimum, and the request that has it. The request gets no more until it is released: by then the rest
+    /// of its range is first in line.
     sure: HashMap<u64, u64>,
-    /// What was granted and isn't read, less what was sure, by device.
+    /// Bytes granted and not read yet by device, guaranteed minimums excepted.
     ahead: HashMap<u64, usize>,
-    /// Something waits.
+    /// Ranges wait.
     is_awaited: bool,
-    /// There is more room than when it was last looked for.
+    /// Memory was released since the last attempt.
     is_changed: bool,
 }
 
-/// Room for a piece, as long as this is there.
+/// Memory for a range, until this is dropped.
 pub(crate) struct Share {
     counts: Arc<Counts>,
     client: u64,
     bytes: usize,
     is_sure: bool,
-    /// The device, until the piece was read from it.
+    /// The device, until the range was read.
     ahead: Option<u64>,
 }
 
-/// A piece that was read, with the room that it takes.
+/// A range that was read, with its grant.
 struct Copy {
     bytes: PageBuffer,
     _share: Share,
@@ -107,7 +107,7 @@ impl<W> Copies<W> {
         self.counts.lock().is_changed = true;
     }
 
-    /// The next piece that has room, and its room. To be asked until there is none.
+    /// The next range that memory is granted to. Called until there is none.
     pub(crate) fn next(&mut self) -> Option<(W, Share)> {
         if self.turns.is_empty() {
             return None;
@@ -150,7 +150,7 @@ impl<W> Copies<W> {
         Some(wanted)
     }
 
-    /// Drops what a client has waiting, or only what is for one request of it.
+    /// Drops the waiting ranges of a client, or of one request.
     pub(crate) fn forget(&mut self, client: u64, request: Option<u64>) {
         let Some(queue) = self.waiting.get_mut(&client) else { return };
         if let Some(request) = request {
@@ -161,7 +161,7 @@ impl<W> Copies<W> {
             self.turns.retain(|of| *of != client);
         }
         let mut held = self.counts.lock();
-        // Room may have been kept for it.
+        // Memory may have been reserved for it.
         held.is_changed = true;
         held.is_awaited = !self.turns.is_empty();
     }
@@ -172,7 +172,7 @@ impl Counts {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives room back.
+    /// Releases memory.
     fn give_back(&self, change: impl FnOnce(&mut Held)) {
         let mut held = self.lock();
         change(&mut held);
@@ -186,8 +186,8 @@ impl Counts {
 }
 
 impl Held {
-    /// How many bytes of what is wanted there is room for, and whether they are of what is sure. `is_kept` becomes true where
-    /// all that is free is kept for this piece: else one that is large would wait for as long as there are smaller ones.
+    /// Bytes to grant, and whether they are of the guaranteed minimum. Sets `is_kept` if all free memory is reserved for this range: else a large
+    /// one would wait for as long as smaller ones come.
     fn room<W>(&self, wanted: &Wanted<W>, is_kept: &mut bool) -> Option<(usize, bool)> {
         let Wanted { client, request, device, bytes, cut, .. } = *wanted;
         if self.sure.get(&client) == Some(&request) {
@@ -209,7 +209,7 @@ impl Held {
         if bytes <= CLIENT_COPIES_BYTES_SURE {
             return Some((bytes, true));
         }
-        // What is left isn't so short that it would cost more credit than it has bytes.
+        // At most half, so that the rest isn't so short that it costs more credit than it has bytes.
         (cut != Cut::Never).then_some((CLIENT_COPIES_BYTES_SURE.min(bytes / 2), true))
     }
 
@@ -240,7 +240,7 @@ impl Share {
         self.bytes
     }
 
-    /// The piece was read: it keeps its room until the last of it is gone.
+    /// Attaches the bytes that were read. The memory is released when the last slice of them is dropped.
     pub(crate) fn hold(mut self, bytes: PageBuffer) -> Bytes {
         if let Some(device) = self.ahead.take() {
             self.counts.give_back(|held| subtract(&mut held.ahead, device, self.bytes));

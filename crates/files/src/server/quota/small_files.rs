@@ -1,4 +1,4 @@
-//! Memory of small files that were read and not sent yet, of all clients together.
+//! Memory of small files that were read and not sent yet, for all clients.
 
 use crate::server::limits::BATCH_BYTES_MAX;
 use bytes::Bytes;
@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use towpath_buffers::PageBuffer;
 use towpath_quota::{Permit, Quota};
 
-/// Buffers that are kept for the next batch: fresh memory costs a page fault for each 4 KiB that is read into it.
+/// Buffers kept for reuse: fresh memory costs a page fault for each 4 KiB.
 const SPARE_BUFFERS_MAX: usize = 4;
 
-/// Counts bytes once they are read: what is being read at the moment may exceed the quota.
+/// Counts bytes once they are read, so batches being read may exceed the quota.
 #[derive(Debug)]
 pub(crate) struct SmallFiles {
     quota: Arc<Quota>,
-    /// Empty buffers, each of room for a batch.
+    /// Empty buffers of the size of a batch.
     spare: Mutex<Vec<PageBuffer>>,
 }
 
@@ -40,8 +40,7 @@ impl SmallFiles {
         self.quota.available() >= bytes as u64
     }
 
-    /// An empty buffer of room for a batch, so that nothing is copied while it fills; what is not handed to [`SmallFiles::hold`]
-    /// doesn't count.
+    /// An empty buffer of the size of a batch, so that it doesn't grow. Not counted until [`SmallFiles::hold_batch`].
     pub(crate) fn buffer(&self) -> PageBuffer {
         let spare = self.lock().pop();
         spare.unwrap_or_else(|| PageBuffer::with_capacity(BATCH_BYTES_MAX))
@@ -50,7 +49,7 @@ impl SmallFiles {
     /// Counts a batch's buffer from now on until all slices of it are gone.
     pub(crate) fn hold_batch(self: &Arc<SmallFiles>, buffer: PageBuffer) -> Bytes {
         if buffer.len() < buffer.capacity() / 2 {
-            // What was reserved and not filled would be held for little.
+            // Copied, or a large buffer would be held for few bytes.
             let exact = buffer.to_vec();
             self.put_back(buffer);
             return self.hold(exact);
@@ -70,7 +69,7 @@ impl SmallFiles {
 
     fn put_back(&self, mut buffer: PageBuffer) {
         let mut spare = self.lock();
-        // One that has grown beyond a batch and its last file would stay that large.
+        // Buffers that have grown far beyond a batch are not kept.
         if spare.len() < SPARE_BUFFERS_MAX && (BATCH_BYTES_MAX..=4 * BATCH_BYTES_MAX).contains(&buffer.capacity()) {
             buffer.truncate(0);
             spare.push(buffer);
@@ -104,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slices_hold_their_share_until_the_last_is_gone() {
+    fn memory_is_released_with_the_last_slice() {
         let budget = SmallFiles::new(100);
         let bytes = budget.hold(vec![1; 80]);
         assert!(budget.has(20));
@@ -117,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_of_batches_are_used_again_and_no_more_of_them_than_a_few() {
+    fn a_few_buffers_are_reused() {
         let budget = SmallFiles::new(100 * BATCH_BYTES_MAX);
         let full = |_| budget.hold_batch(PageBuffer::zeroed(BATCH_BYTES_MAX));
         let batches: Vec<Bytes> = (0..10).map(full).collect();

@@ -2,17 +2,17 @@
 
 use crate::limits::CREDIT_BYTES_MAX;
 
-/// How much may be sent. Begins at 0, grows by what the client gives, shrinks by what pieces cost.
+/// Bytes that may be sent: granted by the client, spent by pieces.
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Credit(u64);
 
 impl Credit {
-    /// More from the client, or back from what wasn't sent after all.
+    /// Adds credit from the client, or of pieces that were not sent.
     pub(super) fn add(&mut self, bytes: u64) {
         self.0 = self.0.saturating_add(bytes).min(CREDIT_BYTES_MAX);
     }
 
-    /// Takes this much if there is as much.
+    /// Spends credit if there is enough.
     pub(super) fn take(&mut self, bytes: u64) -> bool {
         match self.0.checked_sub(bytes) {
             Some(rest) => {

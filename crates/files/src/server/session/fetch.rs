@@ -1,4 +1,4 @@
-//! One fetch: its files are looked at in batches, announced, and sent one after the other, in their order.
+//! One fetch: its files are prepared in batches, announced, and sent one by one in their order.
 //!
 //! [`Fetch::progress`] does all that needs neither credit nor room in the socket; [`Fetch::next_data`] (in `send`) makes data messages.
 
@@ -22,10 +22,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use towpath_quota::Permit;
 
-/// Where a piece that credit cuts short should end, if it can: receivers write whole pages faster.
+/// Alignment of the end of a piece that credit cuts short: receivers write whole pages faster.
 const CUT_ALIGNMENT: u64 = 64 << 10;
 
-/// How much of `available` to use from `offset` so that the piece ends well.
+/// Part of `available` to use from `offset` so that the piece ends aligned, if possible.
 fn aligned(offset: u64, available: u64) -> u64 {
     let end = offset.saturating_add(available);
     let well = end - end % CUT_ALIGNMENT;
@@ -40,13 +40,13 @@ pub(super) struct Fetch<F> {
     /// For the memory of the request.
     _names: Permit,
     chunk_bytes: u64,
-    /// The first file that no job has looked at.
+    /// First file that is not prepared.
     next: usize,
-    /// A job looks at files, and may leave this many open.
+    /// Files that the running [`Prepare`] job may leave open.
     preparing: Option<Permit>,
-    /// Looked at and not over, in order.
+    /// Prepared files that are not over, in order.
     files: VecDeque<FileState<F>>,
-    /// How many of them, from the first, the client knows of.
+    /// Files of these, from the first, that were announced.
     announced: usize,
     is_over: bool,
     /// Bytes of bodies that the socket was given.
@@ -85,7 +85,7 @@ impl<F: Clone> Fetch<F> {
         self.ticket
     }
 
-    /// Whether `done` was said.
+    /// Whether the fetch is done or cancelled.
     pub(super) fn is_over(&self) -> bool {
         self.is_over
     }
@@ -180,7 +180,7 @@ impl<F: Clone> Fetch<F> {
         }
     }
 
-    /// The client wants no more of it. What the socket has is not of this fetch's concern any longer.
+    /// Ends the fetch early. Messages in the socket are no longer its concern.
     pub(super) fn give_up(&mut self, shared: &mut Shared<F>) {
         for file in self.files.drain(..) {
             if let FileState::Large(mut large) = file {
@@ -191,7 +191,7 @@ impl<F: Clone> Fetch<F> {
         self.is_over = true;
     }
 
-    /// Does all that needs neither credit nor room: announces, asks for jobs, ends files and the whole.
+    /// Does all that needs no room in the socket: announces and ends files, starts jobs, ends the fetch.
     pub(super) fn progress(&mut self, shared: &mut Shared<F>) {
         self.announce(shared);
         self.end_files(shared);
@@ -218,15 +218,15 @@ impl<F: Clone> Fetch<F> {
                 FileState::Large(_) => open += 1,
             }
         }
-        // Half is enough: the batch that is looked at meanwhile fills it up.
+        // Half is enough: the next batch fills it up.
         if ready_bytes < READY_BYTES_MAX / 2 && open < OPEN_FILES_MAX / 2 && self.files.len() < DATA_ENTRIES_MAX {
-            // With many fetches at once, each may still go on, but only file by file.
+            // With many fetches at once, each goes on file by file.
             let open_max = match shared.quotas.open_files.used() < CLIENT_OPEN_FILES_MAX {
                 true => BATCH_OPEN_MAX,
                 false if open == 0 => 1,
                 false => return,
             };
-            // Where there is no room, the session is asked again when there is, and when a file of this client ends.
+            // If none is available, this is called again when one is, or when a file of this client ends.
             let Some(permit) = shared.quotas.open_files.try_acquire_up_to(open_max) else {
                 shared.waits_for_files = true;
                 return;
@@ -238,7 +238,7 @@ impl<F: Clone> Fetch<F> {
         }
     }
 
-    /// Tells the client what is known, up to the first file that has to wait for its digest.
+    /// Announces files up to the first that has to wait for its digest.
     fn announce(&mut self, shared: &mut Shared<F>) {
         let mut answers = Vec::new();
         for file in self.files.iter_mut().skip(self.announced) {
@@ -271,8 +271,7 @@ impl<F: Clone> Fetch<F> {
         self.request.files.get(n as usize).map(|file| file.path.clone()).unwrap_or_default()
     }
 
-    /// Asks for digests. Of a file that can't be sent for want of credit only if that is what it waits for: a client that takes nothing
-    /// has nothing hashed.
+    /// Starts hashing. Without credit only if the file waits for its digest: for a client that takes nothing, nothing is hashed.
     fn hash_ahead(&mut self, shared: &mut Shared<F>) {
         let (has_credit, wish) = (shared.credit.available() > 0, self.request.digest);
         let large = self.files.iter_mut().filter_map(|file| match file {
@@ -288,7 +287,7 @@ impl<F: Clone> Fetch<F> {
         }
     }
 
-    /// Begins pieces of the first file, as far as credit and the pipeline go.
+    /// Begins pieces of the first file, as far as credit and the pipeline allow.
     fn load(&mut self, shared: &mut Shared<F>) {
         if self.announced == 0 {
             return;
@@ -305,7 +304,7 @@ impl<F: Clone> Fetch<F> {
             let Some(mut piece) = large.cursor.peek() else { break };
             let mut cost = if piece.hole { PIECE_COST_MIN } else { piece.length.max(PIECE_COST_MIN) };
             if !shared.credit.take(cost) {
-                // What is on its way may bring more credit. If nothing is, the client must get what it gave credit for.
+                // Pieces in flight may bring more credit. If there are none, the client must get what it gave credit for.
                 let available = shared.credit.available();
                 if !large.pipeline.is_empty()
                     || !shared.in_socket.is_empty()
@@ -332,7 +331,7 @@ impl<F: Clone> Fetch<F> {
         }
     }
 
-    /// Ends what is at its end among the first files.
+    /// Ends the first files, as far as they are complete.
     fn end_files(&mut self, shared: &mut Shared<F>) {
         while self.announced > 0 {
             let id = self.id();

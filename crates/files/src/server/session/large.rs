@@ -12,9 +12,9 @@ use crate::server::jobs::{Job, Load, LoadHow, Loaded};
 use bytes::Bytes;
 use towpath_quota::Permit;
 
-/// So many pieces of a file in a row that don't shrink, and compression is given up for most of the next.
+/// Consecutive pieces that don't shrink before compression is mostly skipped.
 const UNSHRUNK_MAX: u32 = 4;
-/// One piece in so many is compressed all the same, to see whether the file has become different.
+/// While it is skipped, one piece in this many is compressed as a probe.
 const COMPRESS_AGAIN_AFTER: u32 = 16;
 
 #[derive(Debug)]
@@ -24,10 +24,10 @@ pub(super) struct Large<F> {
     pub(super) unless: Option<Digest>,
     pub(super) digest: DigestState,
     pub(super) cursor: PieceCursor,
-    /// Somebody is finding out where its data is.
+    /// A job is finding its next extents.
     pub(super) is_looked_at: bool,
     pub(super) pipeline: Pipeline<DataPiece>,
-    /// Pieces in a row that compression didn't make smaller.
+    /// Consecutive pieces that compression didn't shrink.
     pub(super) unshrunk: u32,
     /// Pieces begun.
     pub(super) begun: u32,
@@ -40,15 +40,15 @@ pub(super) struct Large<F> {
 pub(super) struct DataPiece {
     pub(super) piece: Piece,
     pub(super) how: LoadHow,
-    /// Compressed or copied; otherwise it goes out of the file.
+    /// Compressed or copied bytes; otherwise it is sent from the file.
     pub(super) bytes: Option<(Body, Bytes)>,
-    /// Taken from the credit when it was begun.
+    /// Credit that it costs.
     pub(super) cost: u64,
 }
 
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum DigestState {
-    /// Not asked for, or told with the metadata.
+    /// Not requested, or sent with the metadata.
     Settled,
     Wanted,
     Hashing,
@@ -56,7 +56,7 @@ pub(super) enum DigestState {
 }
 
 impl<F: Clone> Large<F> {
-    /// A piece is ready, or can't be had.
+    /// Handles a piece that is ready, or has failed.
     pub(super) fn loaded(
         &mut self,
         ticket: Ticket,
@@ -64,7 +64,7 @@ impl<F: Clone> Large<F> {
         result: Result<Loaded, Failure>,
         shared: &mut Shared<F>,
     ) {
-        // Nothing of this number: it belonged to a file that has been declared void meanwhile.
+        // Missing if it belonged to a file that has been declared void meanwhile.
         let Some(piece) = self.pipeline.ready(slot) else { return };
         match result {
             Ok(Loaded::InPlace) => self.unshrunk += u32::from(piece.how == LoadHow::Compressed),
@@ -92,12 +92,12 @@ impl<F: Clone> Large<F> {
         }
     }
 
-    /// Whether the metadata can't be told before the digest is known.
+    /// Whether the metadata has to wait for the digest.
     pub(super) fn must_wait(&self, wish: DigestWish) -> bool {
         self.is_digest_open() && (wish == DigestWish::Now || self.unless.is_some())
     }
 
-    /// A file whose pieces don't shrink, as most media and archives, is tried again only now and then.
+    /// Compresses a piece, unless the file's pieces don't shrink, as those of most media and archives.
     pub(super) fn how_to_compress(&mut self) -> LoadHow {
         self.begun = self.begun.wrapping_add(1);
         let is_hopeless = self.unshrunk >= UNSHRUNK_MAX && !self.begun.is_multiple_of(COMPRESS_AGAIN_AFTER);
@@ -112,7 +112,7 @@ impl<F: Clone> Large<F> {
         matches!(self.digest, DigestState::Wanted | DigestState::Hashing)
     }
 
-    /// Gives back the credit of what the socket never got.
+    /// Returns the credit of pieces that the socket never got.
     pub(super) fn refund(&mut self, shared: &mut Shared<F>) {
         for piece in self.pipeline.clear() {
             shared.credit.add(piece.cost);
@@ -121,14 +121,14 @@ impl<F: Clone> Large<F> {
 }
 
 impl DataPiece {
-    /// Ends the piece after so many bytes: what is left of it, unless that is nothing.
+    /// Cuts the piece after this many bytes and returns the rest, if any.
     fn cut(&mut self, length: u64) -> Option<DataPiece> {
         let left = self.piece.length.checked_sub(length).filter(|left| *left > 0)?;
         let piece = Piece { offset: self.piece.offset + length, length: left, ..self.piece };
         self.piece.length = length;
         let cost = self.cost.saturating_sub(length.max(PIECE_COST_MIN));
         self.cost -= cost;
-        // Where memory is short, nothing is compressed either.
+        // Pieces are cut where memory is short: then nothing is compressed either.
         Some(DataPiece { piece, how: LoadHow::Rest, bytes: None, cost })
     }
 }

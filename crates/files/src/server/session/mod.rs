@@ -1,8 +1,12 @@
-//! What one client wants and may have: a pure state machine, without socket, file, thread or clock.
+//! One client's state: a pure state machine, without socket, file, thread or clock.
 //!
-//! Requests, credit and what came of jobs go in. [`Session::next_action`] says what is to be done elsewhere, and
-//! [`Session::next_message`] what to send next; both are asked until they have nothing more. All memory that a client can make
-//! this hold is bounded by [`limits`](super::limits) and by the number of its requests.
+//! Events go in: [`Session::request`], [`Session::plain_request`], [`Session::finish`] for the answer to a job, [`Session::sent`] for a piece of
+//! a file that has left. Then the driver calls, in this order: [`Session::still_queued`]; [`Session::next_action`] until there is none, with
+//! [`Session::taken_back`] where an action asks for it; [`Session::next_message`] while the socket has room, with actions in between; then
+//! [`Session::take_waits_for_files`] and [`Session::is_congested`].
+//!
+//! [`Fetch`] and [`Plain`] have the state of transfers, [`Query`] that of listings and leaves. All memory is bounded by
+//! [`limits`](super::limits) and the number of requests.
 
 mod credit;
 mod fetch;
@@ -33,7 +37,7 @@ use plain::Plain;
 use std::collections::{HashMap, VecDeque};
 use towpath_sockets::Principal;
 
-/// One client's state. `F` is an open file, cheap to clone.
+/// The session of one client. `F` is an open file, cheap to clone.
 #[derive(Debug)]
 pub(super) struct Session<F> {
     /// The client's identity, which its requests are admitted by.
@@ -42,26 +46,26 @@ pub(super) struct Session<F> {
     /// In the order of their turns.
     fetches: VecDeque<Fetch<F>>,
     queries: Vec<Query>,
-    /// Listings of which a page is asked for and none is being made, each once, in the order of their turns.
+    /// Listings whose next page was requested and is not being made, in the order of their turns.
     pages_wanted: VecDeque<Ticket>,
     plain: Plain<F>,
 }
 
-/// What all requests of a client have in common.
+/// State that all requests of a client share.
 #[derive(Debug)]
 struct Shared<F> {
     credit: Credit,
     actions: VecDeque<Action<F>>,
     replies: VecDeque<Outgoing<F>>,
     reply_bytes: usize,
-    /// Pieces of files that the socket has and hasn't told to be sent, and their bytes.
+    /// Pieces of files in the socket's queue, and their bytes.
     in_socket: HashMap<Slot, InSocket<F>>,
     in_socket_bytes: u64,
     /// This client's shares.
     quotas: Quotas,
     /// A file could not be opened, as all clients have too many open.
     waits_for_files: bool,
-    /// What each data message cost, as long as the socket may still have it.
+    /// Credit that each data message cost, while the message may be in the socket's queue.
     costs: VecDeque<(Ticket, u64)>,
     next_ticket: u64,
     next_slot: Slot,
@@ -74,7 +78,7 @@ struct InSocket<F> {
     file: F,
 }
 
-/// A request that is answered by control messages.
+/// A listing or a request for leaves.
 #[derive(Debug)]
 struct Query {
     id: u32,
@@ -84,13 +88,13 @@ struct Query {
     pages: Option<Pages>,
 }
 
-/// What a client wants of a listing.
+/// Requested pages of a listing.
 #[derive(Debug)]
 struct Pages {
-    /// Asked for and not made.
+    /// Pages requested and not made.
     asked: u32,
     is_making: bool,
-    /// Until the listing is begun.
+    /// The request, until the listing is begun.
     request: Option<ListRequest>,
 }
 
@@ -162,7 +166,7 @@ impl<F: Clone> Session<F> {
     }
 
     fn fetch(&mut self, envelope: Envelope, request: FetchRequest) {
-        // It counts even if the fetch is refused: the client has given it, and may have no more to give.
+        // Credit counts even if the fetch is refused: the client has given it, and may have no more to give.
         self.shared.credit.add(request.credit_bytes);
         let Some(ticket) = self.admit(&envelope, request.id) else { return };
         let names_bytes = request.memory_bytes() as u64;
@@ -180,7 +184,7 @@ impl<F: Clone> Session<F> {
         self.plain.request(envelope, request, &mut self.shared);
     }
 
-    /// Takes the answer to a job. One of a request that is over finds nothing.
+    /// Takes the answer to a job. Answers to a request that is over are ignored.
     pub(super) fn finish(&mut self, ticket: Ticket, answer: Answer<F>) {
         match answer {
             Answer::Prepare(files) => self.with_fetch(ticket, |fetch, shared| fetch.prepared(files, shared)),
@@ -198,12 +202,12 @@ impl<F: Clone> Session<F> {
         }
     }
 
-    /// The file of a piece of a fetch that the socket has: to be checked when the piece has left.
+    /// File of a fetch's piece in the socket's queue, to be checked when the piece has left.
     pub(super) fn file_in_socket(&self, slot: Slot) -> Option<&F> {
         self.shared.in_socket.get(&slot).filter(|piece| piece.ticket != self.plain.ticket()).map(|piece| &piece.file)
     }
 
-    /// A piece of a file has left; an error if the file wasn't the same any more when it had.
+    /// Handles a piece of a file that has left; `result` is an error if the file had changed by then.
     pub(super) fn sent(&mut self, slot: Slot, result: Result<(), Failure>) {
         let Some(piece) = self.shared.in_socket.remove(&slot) else { return };
         self.shared.in_socket_bytes = self.shared.in_socket_bytes.saturating_sub(piece.length);
@@ -234,8 +238,7 @@ impl<F: Clone> Session<F> {
         self.make_pages();
     }
 
-    /// Begins pages that were asked for, as long as those that are being made and the replies that wait are few: a client that
-    /// doesn't read makes this hold no more of them.
+    /// Starts requested pages while few are being made and few replies wait: a client that doesn't read can't make this hold more.
     fn make_pages(&mut self) {
         if self.pages_wanted.is_empty() {
             return;
@@ -268,7 +271,7 @@ impl<F: Clone> Session<F> {
         self.shared.actions.push_back(Action::Release { ticket, take_back: false });
     }
 
-    /// The socket took back this many data messages of a request that is over: the client never gets them, so they cost nothing.
+    /// Returns the credit of data messages that the socket took back: the client never gets them.
     pub(super) fn taken_back(&mut self, ticket: Ticket, messages: usize) {
         let Shared { costs, credit, .. } = &mut self.shared;
         costs.iter_mut().rev().filter(|(of, _)| *of == ticket).take(messages).for_each(|(_, cost)| {
@@ -276,7 +279,7 @@ impl<F: Clone> Session<F> {
         });
     }
 
-    /// The socket has no more than this many messages to send: costs of older ones need not be known any longer.
+    /// Drops the costs of messages that have left: the socket has this many queued.
     pub(super) fn still_queued(&mut self, messages: usize) {
         let gone = self.shared.costs.len().saturating_sub(messages);
         self.shared.costs.drain(..gone);
@@ -287,12 +290,12 @@ impl<F: Clone> Session<F> {
         self.shared.actions.pop_front()
     }
 
-    /// Whether [`Session::next_action`] has something.
+    /// Whether [`Session::next_action`] has any.
     pub(super) fn has_actions(&self) -> bool {
         !self.shared.actions.is_empty()
     }
 
-    /// What to send next: to be asked only when the socket has room.
+    /// The next message. Called only when the socket has room.
     pub(super) fn next_message(&mut self) -> Option<Outgoing<F>> {
         if let Some(reply) = self.shared.next_reply() {
             self.make_pages();
@@ -304,7 +307,7 @@ impl<F: Clone> Session<F> {
         for _ in 0..self.fetches.len() {
             let mut fetch = self.fetches.pop_front()?;
             fetch.progress(&mut self.shared);
-            // What a file is, and how the one before it ended, comes before its data.
+            // Metadata of a file, and the end of the one before it, precede its data.
             if let Some(reply) = self.shared.next_reply() {
                 if !fetch.is_over() {
                     self.fetches.push_front(fetch);
@@ -338,20 +341,20 @@ impl<F: Clone> Session<F> {
         self.shared.credit.available()
     }
 
-    /// Whether no request is under way, but for those of the plain dialect.
+    /// Whether no request is open, except for the plain dialect.
     pub(super) fn is_idle(&self) -> bool {
         self.fetches.is_empty() && self.queries.is_empty()
     }
 
-    /// Whether so much waits for this client that no more should be read from it for now.
+    /// Whether so many replies wait for this client that it should not be read for now.
     pub(super) fn is_congested(&self) -> bool {
         self.shared.replies.len() >= REPLIES_WAITING_MAX
             || self.shared.reply_bytes >= REPLY_BYTES_WAITING_MAX
             || self.plain.waiting() >= PLAIN_WAITING_MAX
     }
 
-    /// Whether a file could not be opened, since this was last asked, as all clients have too many open. Once [`Quotas::open_files`] has
-    /// some available, [`Session::next_message`] opens it.
+    /// Whether a file has had to wait since the last call, because all clients together have too many open. Once [`Quotas::open_files`] has some
+    /// available, [`Session::next_message`] opens it.
     pub(super) fn take_waits_for_files(&mut self) -> bool {
         std::mem::take(&mut self.shared.waits_for_files)
     }
@@ -379,8 +382,7 @@ impl<F: Clone> Session<F> {
             let message = "no listing of this id has more";
             return self.shared.error(envelope, Some(id), Failure::new(ErrorCode::BadRequest, message));
         };
-        // Further ones would not be an attack, only pointless: a page that comes answers each of them.
-        // Beside the page that is awaited.
+        // Further ones are ignored: the next page answers them too.
         if pages.asked <= PAGES_AHEAD_MAX {
             pages.asked += 1;
             if pages.asked == 1 {
@@ -390,7 +392,7 @@ impl<F: Clone> Session<F> {
         }
     }
 
-    /// Also answered if nothing of the id is left: the request may have ended while the cancel was on its way.
+    /// Cancels a request. Answered even if there is none: it may have ended while the cancel was on its way.
     fn cancel(&mut self, envelope: &Envelope, id: u32) {
         let found = self.ids().find(|(of, _)| *of == id);
         if let Some((_, ticket)) = found {
@@ -469,7 +471,7 @@ impl<F> Shared<F> {
         Some(reply)
     }
 
-    /// A piece of a file goes to the socket.
+    /// Registers a piece of a file that goes to the socket.
     fn hand_over(&mut self, ticket: Ticket, slot: Slot, length: u64, file: F) {
         self.in_socket.insert(slot, InSocket { ticket, length, file });
         self.in_socket_bytes += length;

@@ -1,10 +1,10 @@
-//! Pieces of one stream on their way from the disk to the socket, in order.
+//! Pieces of one stream between the disk and the socket, in order.
 
 use super::super::limits::{PIPELINE_BYTES_MAX, PIPELINE_PIECES_MAX};
 use super::Slot;
 use std::collections::VecDeque;
 
-/// Pieces in the order in which they will be sent; each is waited for until it is ready.
+/// Pieces in the order of sending. Each waits until those before it are ready.
 #[derive(Debug)]
 pub(super) struct Pipeline<P> {
     pieces: VecDeque<Entry<P>>,
@@ -33,7 +33,7 @@ impl<P> Default for Pipeline<P> {
 }
 
 impl<P> Pipeline<P> {
-    /// Whether another piece may be begun: two always, so that one can be loaded while the other is sent.
+    /// Whether another piece may be begun. Two always may, so that one is loaded while the other is sent.
     pub(super) fn has_room(&self) -> bool {
         self.pieces.len() < 2 || (self.pieces.len() < PIPELINE_PIECES_MAX && self.bytes < PIPELINE_BYTES_MAX)
     }
@@ -54,14 +54,14 @@ impl<P> Pipeline<P> {
         self.bytes += length;
     }
 
-    /// The piece that was loading under this number, which now is ready.
+    /// Marks a piece as ready.
     pub(super) fn ready(&mut self, slot: Slot) -> Option<&mut P> {
         let entry = self.pieces.iter_mut().find(|entry| entry.slot == slot && entry.stage == Stage::Loading)?;
         entry.stage = Stage::Ready;
         Some(&mut entry.piece)
     }
 
-    /// Only so much of a piece is ready: what is behind it is a piece of its own, that is being loaded.
+    /// Splits a piece after this many bytes. The rest is a piece of its own, which is being loaded.
     pub(super) fn split(&mut self, slot: Slot, length: u64, rest: Slot, piece: P) {
         let Some(at) = self.pieces.iter().position(|entry| entry.slot == slot) else { return };
         let Some(entry) = self.pieces.get_mut(at) else { return };
@@ -76,14 +76,14 @@ impl<P> Pipeline<P> {
         (entry.stage == Stage::Ready).then_some((entry.slot, entry.length, &mut entry.piece))
     }
 
-    /// The socket has the piece.
+    /// Marks a piece as in the socket.
     pub(super) fn handed_over(&mut self, slot: Slot) {
         if let Some(entry) = self.pieces.iter_mut().find(|entry| entry.slot == slot) {
             entry.stage = Stage::InSocket;
         }
     }
 
-    /// The piece is through.
+    /// Removes a piece.
     pub(super) fn remove(&mut self, slot: Slot) -> Option<P> {
         let at = self.pieces.iter().position(|entry| entry.slot == slot)?;
         let entry = self.pieces.remove(at)?;
@@ -104,7 +104,7 @@ impl<P> Pipeline<P> {
         }
     }
 
-    /// Gives up everything, and returns the pieces that the socket doesn't have.
+    /// Removes all pieces, and returns those that the socket doesn't have.
     pub(super) fn clear(&mut self) -> impl Iterator<Item = P> {
         self.bytes = 0;
         let pieces = std::mem::take(&mut self.pieces);

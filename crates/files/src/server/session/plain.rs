@@ -1,4 +1,4 @@
-//! The plain dialect: requests in their order, one frame a message, no credit.
+//! The plain dialect: requests in order, one frame a message, no credit.
 
 use super::pipeline::Pipeline;
 use super::{Envelope, IfShort, Outgoing, Part, Shared, Slot, Ticket};
@@ -16,13 +16,13 @@ use std::collections::VecDeque;
 pub(super) struct Plain<F> {
     ticket: Ticket,
     waiting: VecDeque<Waiting>,
-    /// Requests that are over or have begun to be: the number of the first of `waiting`.
+    /// Number of the first of `waiting`.
     request: u64,
     /// The first of `waiting` waits for its file to be opened.
     is_opening: bool,
     /// The first of `waiting` is being sent, from this version of its file.
     sending: Option<Sending<F>>,
-    /// Files kept open for requests that read on, the one used last at the end.
+    /// Files kept open for requests that read on, least recently used first.
     open: Vec<(Option<Bytes>, KeptFile<F>)>,
     pipeline: Pipeline<PlainPiece<F>>,
 }
@@ -42,7 +42,7 @@ struct KeptFile<F> {
 #[derive(Debug)]
 struct Sending<F> {
     open: KeptFile<F>,
-    /// What is left of it to be begun.
+    /// Start of the part that is not begun.
     offset: u64,
     end: u64,
     frame_bytes: u64,
@@ -52,7 +52,7 @@ struct Sending<F> {
 
 #[derive(Debug)]
 struct PlainPiece<F> {
-    /// Which request it answers.
+    /// Number of its request.
     request: u64,
     envelope: Envelope,
     content: Content<F>,
@@ -81,7 +81,7 @@ impl<F: Clone> Plain<F> {
         self.ticket
     }
 
-    /// Requests that are not begun.
+    /// Requests that are not over.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()
     }
@@ -127,7 +127,7 @@ impl<F: Clone> Plain<F> {
                 Err(failure) => {
                     piece.content = Content::Frames(error_frames(&failure.message).into());
                     let failed = piece.request;
-                    // The error is the last that comes for its request.
+                    // The error is the last frame of its request.
                     self.pipeline.drop_behind(slot, |piece| piece.request == failed);
                     if self.request == failed && self.sending.is_some() {
                         self.next_request();
@@ -156,7 +156,7 @@ impl<F: Clone> Plain<F> {
         Some(Outgoing { ticket: None, parts })
     }
 
-    /// What an operator sees of the first request.
+    /// Statistics of the first request.
     pub(super) fn stats(&self) -> Option<TransferStats> {
         let front = self.waiting.front();
         let path = front.and_then(|waiting| waiting.request.as_ref().ok()?.path.as_deref());
@@ -174,7 +174,7 @@ impl<F: Clone> Plain<F> {
         })
     }
 
-    /// Begins pieces, as far as the pipeline goes.
+    /// Begins pieces while the pipeline has room.
     fn progress(&mut self, shared: &mut Shared<F>) {
         while !self.is_opening && self.pipeline.has_room() {
             let Some(front) = self.waiting.front() else { return };

@@ -578,7 +578,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_order_of_things_keeps_the_promises(tape in proptest::collection::vec(any::<u32>(), 40..400)) {
+    fn invariants_hold_in_any_order_of_events(tape in proptest::collection::vec(any::<u32>(), 40..400)) {
         let steps = tape.len() * 2;
         let mut simulation = Simulation::new(tape);
         for _ in 0..steps {

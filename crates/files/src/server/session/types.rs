@@ -1,4 +1,4 @@
-//! What goes into and comes out of a session.
+//! Types that go into and come out of a session.
 
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{Confirm, WirePath};
@@ -6,14 +6,14 @@ use crate::server::Failure;
 use crate::server::jobs::Job;
 use bytes::Bytes;
 
-/// Frames before a message that are repeated before each reply to it.
+/// Frames before a request, which are repeated before each reply to it.
 pub(in crate::server) type Envelope = Vec<Bytes>;
 
-/// A request of one session, never used again: what comes too late for a request that is over finds nothing.
+/// Number of a request within its session. Never reused, so late answers to a request that is over are ignored.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(in crate::server) struct Ticket(pub(in crate::server) u64);
 
-/// The piece of a file that is loaded, and then sent, under this number. Never 0, never used again.
+/// Number of a piece of a file that is loaded and sent. Never 0, never reused.
 pub(in crate::server) type Slot = u64;
 
 /// An action that the session wants done. `F` is an open file.
@@ -21,8 +21,8 @@ pub(in crate::server) type Slot = u64;
 pub(in crate::server) enum Action<F> {
     /// Start a job, and tell [`Session::finish`](super::Session::finish) its answer.
     Start(Ticket, Job<F>),
-    /// Nothing of this request is wanted any more; take back its data that the socket hasn't begun to send, and tell
-    /// [`Session::taken_back`](super::Session::taken_back) how many messages that were.
+    /// Release all that the request holds. With `take_back`, also take its data back that the socket hasn't begun to send, and tell
+    /// [`Session::taken_back`](super::Session::taken_back) the number of messages.
     Release { ticket: Ticket, take_back: bool },
     /// Log something for the operator.
     Log(LogEvent),
@@ -31,18 +31,18 @@ pub(in crate::server) enum Action<F> {
 /// An event for the operator.
 #[derive(Debug)]
 pub(in crate::server) enum LogEvent {
-    /// The client has files whole.
+    /// The client has received files completely.
     Confirmed(Confirm),
     /// A file was declared void after some of it was sent.
     Void { path: WirePath, failure: Failure },
-    /// Files of a fetch can't be had: how many at once, and the first one's failure.
+    /// Files of a fetch failed: their number, and the first one's failure.
     Refused { count: usize, path: WirePath, failure: Failure },
 }
 
 /// A message to the client.
 #[derive(Debug)]
 pub(in crate::server) struct Outgoing<F> {
-    /// For data, the request by which it can be taken back.
+    /// Request of a data message, by which it can be taken back.
     pub(in crate::server) ticket: Option<Ticket>,
     pub(in crate::server) parts: Vec<Part<F>>,
 }
@@ -56,12 +56,12 @@ pub(in crate::server) enum Part<F> {
     File { file: F, offset: u64, length: u64, slot: Slot, if_short: IfShort },
 }
 
-/// What to do if a file turns out to be shorter than the frame.
+/// Handling of a file that turns out to be shorter than its frame.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(in crate::server) enum IfShort {
-    /// Fill up with zeros: it will be declared void.
+    /// Pad with zeros; the file will be declared void.
     Pad,
-    /// Close the connection: the dialect has no other way to say so.
+    /// Close the connection, as the plain dialect has no other way.
     Close,
 }
 

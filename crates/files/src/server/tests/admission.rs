@@ -7,7 +7,7 @@ use crate::server::Authenticator;
 use towpath_sockets::{Credentials, MechanismConfig};
 
 #[test]
-fn who_makes_the_question_panic_is_refused_and_others_are_served() {
+fn a_panicking_authenticator_refuses_that_client_only() {
     let temp = root_with(&[("file", b"content")]);
     let mut options = ServerOptions::new(temp.path());
     options.hub.mechanism = MechanismConfig::PlainServer;

@@ -74,7 +74,7 @@ fn ranges_are_cut_at_the_end_and_an_empty_list_gives_the_digest_alone() {
 }
 
 #[test]
-fn what_the_client_has_is_not_sent_and_what_fails_says_why() {
+fn unchanged_files_are_not_sent_and_errors_say_why() {
     let large = bytes(200_000);
     let temp = root_with(&[("small", b"abc"), ("large", &large), ("dir/x", b"")]);
     std::os::unix::fs::symlink("/etc/passwd", temp.path().join("out")).unwrap();
@@ -134,7 +134,7 @@ fn nothing_goes_beyond_the_credit() {
 }
 
 #[test]
-fn bodies_that_shrink_are_compressed() {
+fn compressible_bodies_are_compressed() {
     let text: Vec<u8> = b"towpath ".repeat(100_000);
     let noise: Vec<u8> = (0u32..6250).flat_map(|at| *blake3::hash(&at.to_le_bytes()).as_bytes()).collect();
     let temp = root_with(&[("text", &text), ("noise", &noise), ("small", &text[..10_000]), ("tiny", b"aaaa")]);
@@ -156,7 +156,7 @@ fn bodies_that_shrink_are_compressed() {
 }
 
 #[test]
-fn holes_take_no_bytes() {
+fn holes_are_sent_without_bytes() {
     let temp = root_with(&[]);
     let size = 50u64 << 20;
     let file = std::fs::File::create(temp.path().join("sparse")).unwrap();
@@ -280,7 +280,7 @@ fn leaves_merge_to_the_digest() {
 }
 
 #[test]
-fn too_much_and_nonsense_is_refused_and_changes_nothing() {
+fn malformed_and_excessive_requests_are_refused() {
     let temp = root_with(&[("a", b"abc")]);
     let server = TestServer::start(temp.path());
     let mut client = server.client();

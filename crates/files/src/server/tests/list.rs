@@ -111,7 +111,7 @@ fn globs_match_names_and_take_whole_directories() {
 }
 
 #[test]
-fn braces_in_a_glob_are_nested_so_far_and_no_further() {
+fn nesting_of_braces_in_globs_is_limited() {
     let temp = tree();
     let server = TestServer::start(temp.path());
     let mut client = server.client();
@@ -196,7 +196,7 @@ fn digests_come_with_the_listing() {
 }
 
 #[test]
-fn names_that_are_not_utf8_and_special_files_are_named() {
+fn non_utf8_names_and_special_files_are_listed() {
     let temp = root_with(&[]);
     std::fs::write(temp.path().join(OsStr::from_bytes(b"\xff\xfe")), "x").unwrap();
     std::os::unix::net::UnixListener::bind(temp.path().join("socket")).unwrap();
@@ -213,7 +213,7 @@ fn names_that_are_not_utf8_and_special_files_are_named() {
 }
 
 #[test]
-fn what_cannot_be_read_is_an_entry() {
+fn unreadable_entries_are_listed_as_errors() {
     use std::os::unix::fs::PermissionsExt;
     let temp = root_with(&[("closed/x", b"x"), ("open/y", b"y"), ("secret", b"s")]);
     let close = |name: &str, mode| {

@@ -18,7 +18,7 @@ fn files_open_below(root: &Path) -> usize {
 }
 
 #[test]
-fn clients_that_give_no_credit_take_no_more_than_a_share_of_descriptors_and_keep_out_nobody() {
+fn clients_without_credit_cannot_use_up_the_descriptors() {
     let content = bytes(3 << 20);
     let names: Vec<String> = (0..8).map(|n| format!("{n}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();

@@ -46,7 +46,7 @@ fn pieces_come_in_the_order_of_the_requests_and_end_short() {
 }
 
 #[test]
-fn errors_are_two_frames_in_their_turn() {
+fn errors_are_two_frames_in_order() {
     let temp = root_with(&[("a", b"abc")]);
     let server = TestServer::start(temp.path());
     let mut client = server.client();
@@ -89,7 +89,7 @@ fn envelopes_of_requests_are_repeated_and_probes_ignored() {
 }
 
 #[test]
-fn reading_on_keeps_the_version_and_offset_0_opens_anew() {
+fn later_offsets_keep_the_version_and_offset_0_reopens() {
     let temp = root_with(&[("a", b"first version"), ("b", b"second")]);
     let server = TestServer::start(temp.path());
     let mut client = server.client();
@@ -127,7 +127,7 @@ fn a_file_that_shrinks_under_a_frame_closes_the_connection() {
 }
 
 #[test]
-fn a_client_that_does_not_read_holds_up_nobody_and_loses_nothing() {
+fn a_slow_client_blocks_no_others_and_loses_nothing() {
     let content = bytes(8 << 20);
     let temp = root_with(&[("a", &content)]);
     let server = TestServer::start(temp.path());

@@ -49,7 +49,7 @@ impl TestClient {
 }
 
 #[test]
-fn a_new_request_gets_what_the_path_leads_to_now() {
+fn a_new_request_sees_the_replaced_root() {
     let temp = releases();
     let at = |name: &str| temp.path().join(name);
     symlink("one", at("link")).unwrap();
@@ -84,7 +84,7 @@ fn a_new_request_gets_what_the_path_leads_to_now() {
 }
 
 #[test]
-fn what_is_under_way_goes_on_with_what_it_began_with() {
+fn requests_in_progress_keep_their_root() {
     let temp = releases();
     let link = temp.path().join("link");
     symlink("one", &link).unwrap();
@@ -106,7 +106,7 @@ fn what_is_under_way_goes_on_with_what_it_began_with() {
 }
 
 #[test]
-fn while_the_path_leads_nowhere_what_was_there_is_served() {
+fn the_previous_root_is_served_while_the_path_leads_nowhere() {
     let temp = releases();
     let (path, aside) = (temp.path().join("one"), temp.path().join("aside"));
     let server = TestServer::start(&path);
@@ -127,7 +127,7 @@ fn while_the_path_leads_nowhere_what_was_there_is_served() {
 }
 
 #[test]
-fn one_file_is_the_one_that_has_the_name_now() {
+fn a_replaced_single_file_is_served() {
     let temp = releases();
     let at = |name: &str| temp.path().join(name);
     symlink("one", at("current")).unwrap();

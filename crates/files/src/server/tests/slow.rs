@@ -53,7 +53,7 @@ impl Storage for GatedStorage {
 }
 
 #[test]
-fn a_warm_transfer_ends_while_a_cold_one_waits_for_its_disk() {
+fn a_cached_transfer_is_not_blocked_by_a_slow_disk() {
     let slow = bytes((3 << 20) + 1);
     let warm = bytes(20 << 20);
     let temp = root_with(&[("slow", &slow), ("warm", &warm), ("small", b"abc")]);
@@ -97,7 +97,7 @@ fn a_warm_transfer_ends_while_a_cold_one_waits_for_its_disk() {
 }
 
 #[test]
-fn what_is_cancelled_keeps_nothing_open_though_its_disk_hangs() {
+fn a_cancelled_request_keeps_no_file_open_though_its_disk_hangs() {
     let slow = bytes((3 << 20) + 7);
     let temp = root_with(&[("slow", &slow)]);
     let path = temp.path().join("slow").canonicalize().unwrap();
@@ -134,7 +134,7 @@ impl Storage for SilentStorage {
 }
 
 #[test]
-fn without_probing_everything_is_warmed_and_arrives() {
+fn uncached_files_are_prefetched_and_arrive() {
     let content = bytes(9_999_999);
     let temp = root_with(&[("a", &content)]);
     let server = TestServer::start_with(temp.path(), Box::new(SilentStorage(PageCache)));
@@ -170,7 +170,7 @@ impl Storage for BrokenStorage {
 }
 
 #[test]
-fn a_job_that_panics_is_answered_and_fails_nothing_else() {
+fn a_panicking_job_fails_its_request_only() {
     let (broken, fine) = (bytes(2_000_001), bytes(2_000_000));
     let temp = root_with(&[("broken", &broken), ("fine", &fine)]);
     let server = TestServer::start_with(temp.path(), Box::new(BrokenStorage(2_000_001)));
@@ -185,7 +185,7 @@ fn a_job_that_panics_is_answered_and_fails_nothing_else() {
 }
 
 #[test]
-fn files_that_take_long_to_hash_keep_no_others_from_it() {
+fn a_file_that_hashes_slowly_blocks_no_others() {
     let content = bytes(2 << 20);
     let temp = root_with(&[("small", &content), ("tree/small", b"abc")]);
     let names = ["huge0", "huge1", "huge2", "huge3", "tree/huge"];

@@ -4,7 +4,7 @@ use crate::server::limits::CLIENT_LIST_NAMES_BYTES_MAX;
 use crate::server::quota::Quotas;
 
 #[test]
-fn a_listing_without_room_for_its_names_is_refused_and_another_client_is_not() {
+fn a_listing_over_its_quota_of_names_is_busy() {
     let temp = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(temp.path().join("b/d")).unwrap();
     for path in ["a.txt", "z.rs", "b/c.txt", "b/d/e.rs", "b/d/f.txt", "b/g.txt", "link", "out"] {

@@ -33,7 +33,7 @@ fn read(shares: Vec<(usize, Share)>) -> Vec<Bytes> {
 }
 
 #[test]
-fn a_client_that_reads_nothing_and_a_device_that_hangs_leave_room_for_others() {
+fn slow_clients_and_hung_devices_leave_memory_for_others() {
     let (mut copies, woken) = copies();
     for number in 0..100 {
         copies.push(wanted(1, 7, 4 * MIB, true, number));
@@ -66,7 +66,7 @@ fn a_client_that_reads_nothing_and_a_device_that_hangs_leave_room_for_others() {
 }
 
 #[test]
-fn where_there_is_no_room_everybody_gets_a_little() {
+fn every_client_gets_its_guaranteed_minimum() {
     let (mut copies, woken) = copies();
     let mut hogs = Vec::new();
     for client in 1..=2 {
@@ -107,7 +107,7 @@ fn where_there_is_no_room_everybody_gets_a_little() {
 
 proptest! {
     #[test]
-    fn whatever_comes_and_goes_nothing_is_lost_and_nothing_too_much(
+    fn limits_hold_and_every_range_is_granted_in_the_end(
         tape in proptest::collection::vec((0u8..6, 0u64..5, 0u64..3, 1usize..20 * MIB, any::<bool>()), 0..200),
     ) {
         let (mut copies, _) = copies();
@@ -159,7 +159,7 @@ proptest! {
 
     /// Pieces are sent in the order of their request, whatever comes first; and clients that read nothing keep all that they get.
     #[test]
-    fn whoever_reads_gets_all_of_it_whatever_others_hold(
+    fn clients_that_read_get_everything_whatever_others_hold(
         tape in proptest::collection::vec((0u64..6, 0u64..4, 1usize..8 * MIB), 0..100),
     ) {
         let (mut copies, _) = copies();

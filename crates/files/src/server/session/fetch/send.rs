@@ -9,7 +9,7 @@ use crate::server::session::{IfShort, Outgoing, Part, Shared};
 use bytes::Bytes;
 
 impl<F: Clone> Fetch<F> {
-    /// The next data message, as far as credit goes.
+    /// The next data message, as far as credit allows.
     pub(in crate::server::session) fn next_data(&mut self, shared: &mut Shared<F>) -> Option<Outgoing<F>> {
         match self.files.front() {
             Some(FileState::Small { .. }) => self.next_small(shared),
@@ -82,7 +82,7 @@ impl<F: Clone> Fetch<F> {
             }
             let available = shared.credit.available();
             if entries.is_empty() && shared.in_socket.is_empty() && available >= PIECE_COST_MIN {
-                // All the credit that there is, and nothing on its way that could bring more: send what it covers.
+                // No piece in flight could bring more credit: send what there is covers.
                 let length = available.min(rest.len() as u64);
                 *sent += length as usize;
                 total_cost = length.max(PIECE_COST_MIN);

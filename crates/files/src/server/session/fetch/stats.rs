@@ -1,4 +1,4 @@
-//! What an operator sees of a fetch.
+//! Statistics of a fetch.
 
 use super::{Fetch, FileState};
 use crate::limits::PIECE_COST_MIN;

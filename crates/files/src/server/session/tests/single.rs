@@ -28,7 +28,7 @@ fn credit_saturates() {
 }
 
 #[test]
-fn a_client_that_reads_nothing_is_not_read_from() {
+fn a_client_that_does_not_read_is_not_read() {
     let mut session: Session<FakeFile> = Session::new(Principal::Anonymous, Quotas::new(usize::MAX).client());
     let mut taken = 0;
     while !session.is_congested() {
@@ -48,7 +48,7 @@ fn a_client_that_reads_nothing_is_not_read_from() {
 }
 
 #[test]
-fn compression_is_given_up_where_nothing_shrinks() {
+fn incompressible_files_are_mostly_sent_uncompressed() {
     let mut session: Session<FakeFile> = Session::new(Principal::Anonymous, Quotas::new(usize::MAX).client());
     let file = FakeFile { kind: Kind::Large, size: 4 << 20 };
     let wanted = FetchFile { path: WirePath::default(), ranges: None, unless: None };
@@ -89,7 +89,7 @@ fn compression_is_given_up_where_nothing_shrinks() {
 }
 
 #[test]
-fn what_fetches_name_is_bounded_for_a_client_and_for_all() {
+fn names_in_fetches_are_limited_per_client_and_for_all() {
     let quotas = Quotas::new(usize::MAX);
     let fetch_of = |session: &mut Session<FakeFile>, id, count| {
         let wanted = FetchFile { path: WirePath::default(), ranges: None, unless: None };
@@ -133,7 +133,7 @@ fn what_fetches_name_is_bounded_for_a_client_and_for_all() {
 }
 
 #[test]
-fn pages_are_made_only_as_a_client_reads_them() {
+fn pages_are_made_as_the_client_reads_them() {
     let mut session: Session<FakeFile> = Session::new(Principal::Anonymous, Quotas::new(usize::MAX).client());
     let page_bytes = 100 << 10;
     // All that is begun is made, and nothing is read. The pages begun: all of them, and those of each listing.
@@ -180,7 +180,7 @@ fn pages_are_made_only_as_a_client_reads_them() {
 }
 
 #[test]
-fn what_is_kept_for_a_request_is_released_when_it_is_answered() {
+fn answered_requests_are_released() {
     let mut session: Session<FakeFile> = Session::new(Principal::Anonymous, Quotas::new(usize::MAX).client());
     let (path, digest) = (WirePath::default(), Digest([0; 32]));
     let target = ListTarget::Path(path.clone());
@@ -214,7 +214,7 @@ fn what_is_kept_for_a_request_is_released_when_it_is_answered() {
 }
 
 #[test]
-fn a_file_that_gets_no_credit_is_hashed_only_if_it_waits_for_that() {
+fn without_credit_files_are_hashed_only_if_they_wait_for_it() {
     let file = FakeFile { kind: Kind::Large, size: 4 << 20 };
     // Whether files are hashed, before there is credit and after.
     for (digest, ranges, expected) in [
@@ -250,7 +250,7 @@ fn a_file_that_gets_no_credit_is_hashed_only_if_it_waits_for_that() {
 }
 
 #[test]
-fn an_error_is_the_last_that_a_plain_request_is_answered() {
+fn an_error_is_the_last_frame_of_a_plain_request() {
     // Of so many frames, the empty one included, this one can't be had: among the last, and with many still to be begun.
     for (frames, bad) in [(1, 0), (3, 0), (3, 2), (100, 0), (100, 5), (100, 50)] {
         let mut session: Session<FakeFile> = Session::new(Principal::Anonymous, Quotas::new(usize::MAX).client());
