@@ -329,7 +329,7 @@ impl Driver {
                 tracing::debug!(%reason, "cannot connect");
                 self.last_reason = Some(reason);
             }
-            ConnectionEvent::Refused { .. } if self.transfer.is_whole() => self.transfer.cancel(),
+            ConnectionEvent::Refused { .. } if self.transfer.is_unconfirmed() => self.transfer.cancel(),
             ConnectionEvent::Refused { reason } => return Err(self.connect.refused(reason)),
             ConnectionEvent::Inbound(inbound) => self.transfer.inbound(inbound, Instant::now()),
             ConnectionEvent::Arriving => self.transfer.arriving(Instant::now()),

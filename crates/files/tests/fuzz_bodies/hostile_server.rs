@@ -77,7 +77,7 @@ impl Play {
             verify,
             durable: knobs & 4 != 0,
             idle_timeout: Duration::from_secs(30),
-            in_order: false,
+            in_order: knobs & 0xf0 == 0xf0,
         };
         let mut play = Play {
             transfer: Transfer::new(options, now),

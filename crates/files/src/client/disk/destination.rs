@@ -55,9 +55,7 @@ impl Destination {
         match TreeLock::take(dir, source) {
             Ok(lock) => *self.tree_lock.lock().unwrap_or_else(PoisonError::into_inner) = lock,
             Err(Held(name)) => {
-                return Err(format!(
-                    "another transfer of the same source into it is in progress: it holds the lock {name}"
-                ));
+                return Err(format!("another transfer of the same source into it is in progress, and holds {name}"));
             }
         }
         Ok(())

@@ -25,12 +25,12 @@ struct Fetched {
 
 impl Confirmations {
     /// A file was asked for with a fetch.
-    pub(super) fn asked(&mut self, id: u32) {
+    pub(super) fn requested(&mut self, id: u32) {
         self.fetches.entry(id).or_default().under_way += 1;
     }
 
     /// A file of a fetch is installed, or won't be: it failed, or was asked for with another fetch.
-    pub(super) fn over(&mut self, id: u32, in_place: Option<ConfirmedFile>) {
+    pub(super) fn finished(&mut self, id: u32, in_place: Option<ConfirmedFile>) {
         let Some(fetched) = self.fetches.get_mut(&id) else { return };
         fetched.under_way = fetched.under_way.saturating_sub(1);
         fetched.in_place.extend(in_place);
@@ -69,29 +69,29 @@ mod tests {
         ConfirmedFile { n, path: Vec::new().into(), digest: None, durable: false }
     }
 
-    fn told(confirmations: &mut Confirmations) -> Vec<(u32, usize)> {
+    fn taken(confirmations: &mut Confirmations) -> Vec<(u32, usize)> {
         confirmations.take_due().iter().map(|confirm| (confirm.id, confirm.files.len())).collect()
     }
 
     #[test]
     fn confirmations_are_batched_by_fetch() {
         let mut confirmations = Confirmations::default();
-        (0..600).for_each(|_| confirmations.asked(1));
-        confirmations.asked(2);
+        (0..600).for_each(|_| confirmations.requested(1));
+        confirmations.requested(2);
         let mut messages = Vec::new();
         for n in 0..599 {
-            confirmations.over(1, Some(file(n)));
-            messages.extend(told(&mut confirmations));
+            confirmations.finished(1, Some(file(n)));
+            messages.extend(taken(&mut confirmations));
         }
         assert_eq!(messages, [(1, 256), (1, 256)]);
         // One of them is asked for again, with another fetch.
-        confirmations.asked(2);
-        confirmations.over(1, None);
-        assert_eq!(told(&mut confirmations), [(1, 87)]);
-        confirmations.over(2, None);
-        assert_eq!(told(&mut confirmations), []);
-        confirmations.over(2, Some(file(0)));
-        assert_eq!(told(&mut confirmations), [(2, 1)]);
+        confirmations.requested(2);
+        confirmations.finished(1, None);
+        assert_eq!(taken(&mut confirmations), [(1, 87)]);
+        confirmations.finished(2, None);
+        assert_eq!(taken(&mut confirmations), []);
+        confirmations.finished(2, Some(file(0)));
+        assert_eq!(taken(&mut confirmations), [(2, 1)]);
         assert!(confirmations.fetches.is_empty());
     }
 }

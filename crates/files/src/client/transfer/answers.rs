@@ -6,7 +6,7 @@ use super::Transfer;
 use super::command::{DiskCommand, FileKey, SmallFile, Version};
 use super::file::Phase;
 use super::outcome::TransferError;
-use super::requests::AskedState;
+use super::requests::RequestState;
 use crate::digest::{Digest, LeafSize};
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{DigestReply, ErrorReply, FileAnswer, FileMetadata, Reply};
@@ -48,7 +48,7 @@ impl Transfer {
                 Ok(())
             }
             FileAnswer::Error { n, code, message } => {
-                let is_awaited = self.requests.asked(id, n)?.state == AskedState::Awaited;
+                let is_awaited = self.requests.asked(id, n)?.state == RequestState::Awaited;
                 let key = self.requests.close_file(id, n)?;
                 let error = TransferError::Refused { code, message };
                 match code {
@@ -63,11 +63,11 @@ impl Transfer {
     fn metadata_came(&mut self, id: u32, metadata: &FileMetadata) -> Result<(), TransferError> {
         self.retry.opened_one();
         let asked = self.requests.asked(id, metadata.n)?;
-        if asked.state != AskedState::Awaited {
+        if asked.state != RequestState::Awaited {
             return TransferError::protocol("a file's metadata came twice");
         }
         asked.begin(metadata.size);
-        asked.digest_told = metadata.digest.is_some();
+        asked.digest_sent = metadata.digest.is_some();
         let key = asked.file;
         let Ok(leaves) = LeafSize::announced(metadata.leaf_bytes, metadata.size) else {
             return TransferError::protocol("an impossible leaf size");
@@ -95,12 +95,12 @@ impl Transfer {
 
     fn digest_came(&mut self, reply: DigestReply) -> Result<(), TransferError> {
         let asked = self.requests.asked(reply.id, reply.n)?;
-        if asked.state == AskedState::Awaited {
+        if asked.state == RequestState::Awaited {
             return TransferError::protocol("a digest came before the metadata");
         }
-        asked.digest_told = true;
+        asked.digest_sent = true;
         let key = asked.file;
-        let Some(task) = self.files.get_mut(key).filter(|task| task.asked == (reply.id, reply.n)) else {
+        let Some(task) = self.files.get_mut(key).filter(|task| task.last_request == (reply.id, reply.n)) else {
             return Ok(());
         };
         if task.leaves.leaf_bytes() != reply.leaf_bytes {
@@ -132,16 +132,16 @@ impl Transfer {
     /// Takes the end of a file.
     pub(super) fn asked_over(&mut self, id: u32, n: u32) -> Result<(), TransferError> {
         let asked = self.requests.asked(id, n)?;
-        if !asked.is_whole() {
+        if !asked.is_complete() {
             return TransferError::protocol("a file ended before all of it arrived");
         }
-        asked.state = AskedState::Over;
+        asked.state = RequestState::Over;
         let (key, useless) = (asked.file, asked.useless);
         if useless {
             return self.restart(key, "the file changed", true);
         }
         let verify = self.options.verify;
-        let Some(task) = self.files.get_mut(key).filter(|task| task.asked == (id, n)) else { return Ok(()) };
+        let Some(task) = self.files.get_mut(key).filter(|task| task.last_request == (id, n)) else { return Ok(()) };
         if !matches!(task.phase, Phase::Requested) {
             return Ok(());
         }
@@ -165,11 +165,11 @@ impl Transfer {
         };
         self.concurrency.grow();
         for asked in fetch.files {
-            if asked.state != AskedState::Over {
+            if asked.state != RequestState::Over {
                 return TransferError::protocol("`done` before all files of the request have ended");
             }
-            if let Some(task) = self.files.asked_with(asked.file, id) {
-                task.digest_may_come = false;
+            if let Some(task) = self.files.requested_with(asked.file, id) {
+                task.digest_pending = false;
                 self.try_finish(asked.file)?;
             }
         }
@@ -216,11 +216,11 @@ impl Transfer {
         let Some(fetch) = self.requests.close_fetch(id) else { return Ok(()) };
         // Nothing of these files has come: fetching them when the server has room is not a retry.
         let is_later = error.code == ErrorCode::Busy
-            && fetch.files.iter().all(|asked| asked.state == AskedState::Awaited)
+            && fetch.files.iter().all(|asked| asked.state == RequestState::Awaited)
             && self.concurrency.shrink(self.requests.fetch_count());
         for asked in fetch.files {
-            let asked_here = self.files.get(asked.file).is_some_and(|task| task.asked.0 == id);
-            if asked.state != AskedState::Over && asked_here {
+            let asked_here = self.files.get(asked.file).is_some_and(|task| task.last_request.0 == id);
+            if asked.state != RequestState::Over && asked_here {
                 match error.code {
                     _ if is_later => self.fetch_again(asked.file),
                     ErrorCode::Busy => self.restart(asked.file, &refused.to_string(), false)?,
@@ -228,7 +228,7 @@ impl Transfer {
                     _ => self.file_failed(asked.file, refused.clone())?,
                 }
             } else if let Some(task) = self.files.get_mut(asked.file).filter(|_| asked_here) {
-                task.digest_may_come = false;
+                task.digest_pending = false;
                 self.try_finish(asked.file)?;
             }
         }

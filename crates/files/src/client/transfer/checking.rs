@@ -153,7 +153,7 @@ impl Transfer {
             return Ok(());
         }
         let Some(digest) = task.digest else {
-            return if task.digest_may_come { Ok(()) } else { self.ask_for_digest(key) };
+            return if task.digest_pending { Ok(()) } else { self.ask_for_digest(key) };
         };
         let values: Vec<Leaf> = content.values.values().copied().collect();
         if values.len() as u64 == task.leaves.count() && merge_leaves(&values) == Ok(digest) {
@@ -180,7 +180,7 @@ impl Transfer {
 
     /// Finds out which leaves of a file are wrong, after its content didn't match its digest.
     fn mismatch(&mut self, key: FileKey) -> Result<(), TransferError> {
-        let Some(()) = self.count_bad_round(key)? else { return Ok(()) };
+        let Some(()) = self.count_mismatch(key)? else { return Ok(()) };
         let Some(task) = self.files.get_mut(key) else { return Ok(()) };
         match &mut task.content {
             Some(content) if task.leaves.count() > 1 => {
@@ -216,10 +216,10 @@ impl Transfer {
     }
 
     /// Counts that content of a file was wrong: `None` if that made it fail.
-    pub(super) fn count_bad_round(&mut self, key: FileKey) -> Result<Option<()>, TransferError> {
+    pub(super) fn count_mismatch(&mut self, key: FileKey) -> Result<Option<()>, TransferError> {
         let Some(task) = self.files.get_mut(key) else { return Ok(None) };
-        task.bad_rounds += 1;
-        if task.bad_rounds > RETRIES_MAX {
+        task.mismatches += 1;
+        if task.mismatches > RETRIES_MAX {
             self.abandon(key);
             let reason = format!("its content does not match its digest, {} times", RETRIES_MAX + 1);
             return self.file_failed(key, TransferError::unmet(reason)).map(|()| None);
@@ -313,10 +313,10 @@ impl Transfer {
             self.totals.resumed_bytes += content.resumed.total();
         }
         self.totals.verified += u64::from(digest.is_some());
-        let (id, n) = task.asked;
+        let (id, n) = task.last_request;
         if id != 0 {
             let file = ConfirmedFile { n, path: (&task.remote).into(), digest, durable: self.options.durable };
-            self.confirmations.over(id, Some(file));
+            self.confirmations.finished(id, Some(file));
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::command::{DiskCommand, FileKey};
 use super::file::{FileTask, LeafQuery, Phase};
 use super::outcome::{TransferError, gave_up};
-use super::requests::{Asked, AskedState, Fetch};
+use super::requests::{Fetch, RequestState, RequestedFile};
 use std::time::Instant;
 
 use super::{RETRIES_MAX, Transfer};
@@ -57,7 +57,7 @@ impl Transfer {
     }
 
     /// Takes the next waiting files of one kind.
-    fn batch(&mut self, id: u32) -> (Vec<FetchFile>, Vec<Asked>, DigestWish) {
+    fn batch(&mut self, id: u32) -> (Vec<FetchFile>, Vec<RequestedFile>, DigestWish) {
         let values_first = self.options.in_order && self.options.verify;
         let mut digest = DigestWish::None;
         let (mut files, mut asked, mut small, mut json_bytes) = (Vec::new(), Vec::new(), false, 0);
@@ -86,12 +86,12 @@ impl Transfer {
             json_bytes += 64 + task.remote.as_bytes().len() * 2 + ranges.as_ref().map_or(0, |ranges| ranges.len() * 24);
             let unless = task.local_digest.map(|digest| Unless::Digest { digest });
             task.phase = Phase::Requested;
-            self.confirmations.over(task.asked.0, None);
-            self.confirmations.asked(id);
-            task.asked = (id, u32::try_from(files.len()).unwrap_or(u32::MAX));
-            task.digest_may_come = true;
+            self.confirmations.finished(task.last_request.0, None);
+            self.confirmations.requested(id);
+            task.last_request = (id, u32::try_from(files.len()).unwrap_or(u32::MAX));
+            task.digest_pending = true;
             files.push(FetchFile { path: (&task.remote).into(), ranges: ranges.clone(), unless });
-            asked.push(Asked::new(key, ranges));
+            asked.push(RequestedFile::new(key, ranges));
         }
         (files, asked, digest)
     }
@@ -139,7 +139,7 @@ impl Transfer {
             return Err(error);
         }
         if let Some(task) = self.files.remove(key) {
-            self.confirmations.over(task.asked.0, None);
+            self.confirmations.finished(task.last_request.0, None);
             if let Some(content) = task.content {
                 self.totals.unfinished_bytes -= content.written.total();
                 if content.begun {
@@ -154,7 +154,7 @@ impl Transfer {
     /// The connection is lost: what was asked for doesn't come.
     pub(super) fn file_interrupted(&mut self, key: FileKey) -> Result<(), TransferError> {
         let Some(task) = self.files.get_mut(key) else { return Ok(()) };
-        task.digest_may_come = false;
+        task.digest_pending = false;
         match &mut task.phase {
             Phase::Requested if task.content.is_none() => self.fetch_again(key),
             Phase::Requested | Phase::Arrived => {
@@ -189,18 +189,18 @@ impl Transfer {
 
     /// The file that a fetch waits for if the server only has to hash it. Files behind it come later.
     fn hashed_in(&self, id: u32, fetch: &Fetch) -> Option<FileKey> {
-        let open = fetch.files.iter().position(|asked| asked.state != AskedState::Over);
+        let open = fetch.files.iter().position(|asked| asked.state != RequestState::Over);
         let last = open.unwrap_or(fetch.files.len()).checked_sub(1).and_then(|last| fetch.files.get(last));
-        let is_hashed = |asked: &&Asked| {
-            let Some(task) = self.files.get(asked.file).filter(|task| task.asked.0 == id) else { return false };
+        let is_hashed = |asked: &&RequestedFile| {
+            let Some(task) = self.files.get(asked.file).filter(|task| task.last_request.0 == id) else { return false };
             match task.phase {
                 // Before it can say whether this is the existing content, or what the digest is.
-                Phase::Requested if asked.state == AskedState::Awaited => {
+                Phase::Requested if asked.state == RequestState::Awaited => {
                     task.local_digest.is_some() || asked.ranges.as_ref().is_some_and(Vec::is_empty)
                 }
-                Phase::Requested => asked.is_whole() && !asked.digest_told,
+                Phase::Requested => asked.is_complete() && !asked.digest_sent,
                 // The digest may follow the end of the content.
-                Phase::Arrived => !asked.digest_told,
+                Phase::Arrived => !asked.digest_sent,
                 _ => false,
             }
         };

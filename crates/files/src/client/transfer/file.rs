@@ -55,13 +55,13 @@ pub(super) struct FileTask {
     pub(super) content: Option<Content>,
     pub(super) phase: Phase,
     /// The fetch that last asked for it, and its number there.
-    pub(super) asked: (u32, u32),
+    pub(super) last_request: (u32, u32),
     /// That fetch may still bring the digest.
-    pub(super) digest_may_come: bool,
+    pub(super) digest_pending: bool,
     /// How often it was void, or the server took back what it said.
     pub(super) restarts: u32,
     /// How often its content didn't match the digest.
-    pub(super) bad_rounds: u32,
+    pub(super) mismatches: u32,
 }
 
 impl FileTask {
@@ -78,10 +78,10 @@ impl FileTask {
             local_digest: None,
             content: None,
             phase,
-            asked: (0, 0),
-            digest_may_come: false,
+            last_request: (0, 0),
+            digest_pending: false,
             restarts: 0,
-            bad_rounds: 0,
+            mismatches: 0,
         }
     }
 

@@ -32,8 +32,8 @@ impl FileTable {
     }
 
     /// The file if it was last asked for with this fetch.
-    pub(super) fn asked_with(&mut self, key: FileKey, id: u32) -> Option<&mut FileTask> {
-        self.get_mut(key).filter(|task| task.asked.0 == id)
+    pub(super) fn requested_with(&mut self, key: FileKey, id: u32) -> Option<&mut FileTask> {
+        self.get_mut(key).filter(|task| task.last_request.0 == id)
     }
 
     /// Takes a file out. Nothing is written of it any more.

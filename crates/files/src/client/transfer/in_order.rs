@@ -7,7 +7,7 @@ use super::Transfer;
 use super::command::FileKey;
 use super::file::{Content, LeafQuery, Phase};
 use super::outcome::TransferError;
-use super::requests::AskedState;
+use super::requests::RequestState;
 use crate::digest::Leaf;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::Request;
@@ -56,14 +56,14 @@ impl Transfer {
                 self.totals.unfinished_bytes -= forgotten;
                 return self.fetch_rest(key);
             }
-            (task.delivered, task.bad_rounds) = (true, 0);
+            (task.delivered, task.mismatches) = (true, 0);
         }
         Ok(())
     }
 
     /// Fetches all from the first wrong byte on: what is still to come of the current fetch would follow a gap.
     pub(super) fn fetch_rest(&mut self, key: FileKey) -> Result<(), TransferError> {
-        self.count_bad_round(key)?;
+        self.count_mismatch(key)?;
         self.cancel_fetch(key);
         self.fetch_again(key);
         Ok(())
@@ -86,17 +86,17 @@ impl Transfer {
     /// Cancels the fetch of a file. What is still to come of it is dropped.
     fn cancel_fetch(&mut self, key: FileKey) {
         let Some(task) = self.files.get_mut(key) else { return };
-        let (id, n) = std::mem::take(&mut task.asked);
-        self.confirmations.over(id, None);
+        let (id, n) = std::mem::take(&mut task.last_request);
+        self.confirmations.finished(id, None);
         self.drop_piece_of(key);
-        if self.requests.asked(id, n).is_ok_and(|asked| asked.state != AskedState::Over) {
+        if self.requests.asked(id, n).is_ok_and(|asked| asked.state != RequestState::Over) {
             self.send(Request::Cancel { id });
         }
     }
 
     /// Closes a fetch that the server confirms to be cancelled.
     pub(super) fn request_cancelled(&mut self, id: u32) {
-        let is_awaited = |file: FileKey| self.files.get(file).is_some_and(|task| task.asked.0 == id);
+        let is_awaited = |file: FileKey| self.files.get(file).is_some_and(|task| task.last_request.0 == id);
         if self.requests.fetch(id).is_some_and(|fetch| !fetch.files.iter().any(|asked| is_awaited(asked.file))) {
             self.requests.close_fetch(id);
         }

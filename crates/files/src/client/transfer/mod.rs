@@ -209,7 +209,7 @@ impl Transfer {
     /// The connection is lost, and all requests with it. What is written stays.
     pub fn disconnected(&mut self) {
         self.connected = false;
-        if self.is_whole() {
+        if self.is_unconfirmed() {
             return;
         }
         self.listing.interrupted();
@@ -295,7 +295,7 @@ impl Transfer {
         if self.stage != Stage::Over && (self.listing.is_due(now) | self.retry_files(now)) {
             self.pump();
         }
-        if self.is_whole() && now >= *self.confirming_until.get_or_insert(now + CONFIRMING_MAX) {
+        if self.is_unconfirmed() && now >= *self.confirming_until.get_or_insert(now + CONFIRMING_MAX) {
             self.over();
         }
         if self.stage != Stage::Over && now >= self.idle_deadline() {
@@ -340,7 +340,7 @@ impl Transfer {
     }
 
     /// Whether all is in place and only unconfirmed: nothing that happens now is a failure.
-    pub fn is_whole(&self) -> bool {
+    pub fn is_unconfirmed(&self) -> bool {
         self.stage == Stage::Confirming
     }
 
@@ -420,7 +420,7 @@ impl Transfer {
     /// Ends the transfer by a failure.
     fn fail(&mut self, error: TransferError) {
         if self.stage != Stage::Over {
-            self.failure = Some(error).filter(|_| !self.is_whole());
+            self.failure = Some(error).filter(|_| !self.is_unconfirmed());
             self.over();
         }
     }

@@ -7,7 +7,7 @@ use super::command::{ContentKey, DiskCommand, FileKey, Part, SmallFile};
 use super::fetching::SMALL_FILE_BYTES;
 use super::file::Phase;
 use super::outcome::TransferError;
-use super::requests::AskedState;
+use super::requests::RequestState;
 use super::{RETRIES_MAX, Transfer};
 use crate::digest::LeafSize;
 use crate::protocol::data::{Body, DataEntry, DataHeader};
@@ -45,7 +45,7 @@ impl Transfer {
     pub(super) fn body_begins(&mut self, entry: DataEntry) -> Result<(), TransferError> {
         let (id, chunk_bytes) = (self.requests.data_id(), self.options.chunk_bytes);
         let asked = self.requests.asked(id, entry.n)?;
-        if asked.state == AskedState::Awaited {
+        if asked.state == RequestState::Awaited {
             return TransferError::protocol("data came before the metadata");
         }
         if entry.body != Body::Hole && entry.length > chunk_bytes {
@@ -60,7 +60,7 @@ impl Transfer {
             return TransferError::protocol("more data than there is credit for");
         }
         // A file that failed meanwhile, or was asked for anew.
-        let useless = useless || self.files.get(file).is_none_or(|task| task.asked != (id, entry.n));
+        let useless = useless || self.files.get(file).is_none_or(|task| task.last_request != (id, entry.n));
         self.piece =
             Some(Piece { id, entry, file, useless, passed: 0, credit, packed: Vec::new(), gathered: Vec::new() });
         Ok(())
@@ -130,8 +130,8 @@ impl Transfer {
         // Otherwise, with nothing written, the whole file would count as not begun.
         self.files.ensure_content(key);
         let Some(task) = self.files.get_mut(key) else { return Ok(()) };
-        task.bad_rounds += 1;
-        if task.bad_rounds > RETRIES_MAX {
+        task.mismatches += 1;
+        if task.mismatches > RETRIES_MAX {
             let reason = "a compressed piece can't be decompressed, though it was sent several times".to_owned();
             return self.file_failed(key, TransferError::unmet(reason));
         }

@@ -23,14 +23,14 @@ pub(super) struct Requests {
 /// An open fetch.
 #[derive(Debug)]
 pub(super) struct Fetch {
-    pub(super) files: Vec<Asked>,
+    pub(super) files: Vec<RequestedFile>,
 }
 
 /// What was asked for of one file.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct RequestedFile {
     pub(super) file: FileKey,
-    pub(super) state: AskedState,
+    pub(super) state: RequestState,
     /// The ranges; of a whole file, known when its size is.
     pub(super) ranges: Option<Vec<Range>>,
     /// The range that the next piece is in, and where in the file it begins.
@@ -39,12 +39,12 @@ pub(super) struct Asked {
     /// The file isn't what the ranges were chosen for: they are of no use.
     pub(super) useless: bool,
     /// The server has told its digest in this fetch.
-    pub(super) digest_told: bool,
+    pub(super) digest_sent: bool,
 }
 
 /// How far the server is with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AskedState {
+pub(super) enum RequestState {
     /// Its metadata is to come.
     Awaited,
     /// Its data is to come.
@@ -64,7 +64,7 @@ impl Requests {
         id
     }
 
-    pub(super) fn open_fetch(&mut self, id: u32, files: Vec<Asked>) {
+    pub(super) fn open_fetch(&mut self, id: u32, files: Vec<RequestedFile>) {
         self.fetches.insert(id, Fetch { files });
     }
 
@@ -107,7 +107,7 @@ impl Requests {
     }
 
     /// What was asked for with a fetch of its file number `n`.
-    pub(super) fn asked(&mut self, id: u32, n: u32) -> Result<&mut Asked, TransferError> {
+    pub(super) fn asked(&mut self, id: u32, n: u32) -> Result<&mut RequestedFile, TransferError> {
         let fetch = self.fetches.get_mut(&id);
         let asked = fetch.and_then(|fetch| fetch.files.get_mut(usize::try_from(n).ok()?));
         asked.ok_or_else(|| TransferError::Protocol("a message about a file that wasn't requested".to_owned()))
@@ -116,10 +116,10 @@ impl Requests {
     /// Closes a file of a fetch: nothing more comes for it there.
     pub(super) fn close_file(&mut self, id: u32, n: u32) -> Result<FileKey, TransferError> {
         let asked = self.asked(id, n)?;
-        if asked.state == AskedState::Over {
+        if asked.state == RequestState::Over {
             return TransferError::protocol("a message about a file that has ended");
         }
-        asked.state = AskedState::Over;
+        asked.state = RequestState::Over;
         Ok(asked.file)
     }
 
@@ -138,9 +138,9 @@ impl Requests {
     }
 }
 
-impl Asked {
+impl RequestedFile {
     pub(super) fn new(file: FileKey, ranges: Option<Vec<Range>>) -> Self {
-        Self { file, state: AskedState::Awaited, ranges, at: 0, cursor: 0, useless: false, digest_told: false }
+        Self { file, state: RequestState::Awaited, ranges, at: 0, cursor: 0, useless: false, digest_sent: false }
     }
 
     /// Its metadata came: now it is known which pieces are to come.
@@ -152,12 +152,12 @@ impl Asked {
         let ranges: Vec<Range> = ranges.iter().map(cut).filter(|range| range.length > 0).collect();
         self.cursor = ranges.first().map_or(0, |range| range.offset);
         self.ranges = Some(ranges);
-        self.state = AskedState::Coming;
+        self.state = RequestState::Coming;
     }
 
     /// Whether a piece is exactly what comes next.
     pub(super) fn accept(&mut self, offset: u64, length: u64) -> bool {
-        if self.state != AskedState::Coming {
+        if self.state != RequestState::Coming {
             return false;
         }
         if length == 0 {
@@ -176,8 +176,8 @@ impl Asked {
     }
 
     /// Whether all that was asked for has come.
-    pub(super) fn is_whole(&self) -> bool {
-        self.state == AskedState::Coming && self.ranges.as_ref().is_some_and(|ranges| self.at == ranges.len())
+    pub(super) fn is_complete(&self) -> bool {
+        self.state == RequestState::Coming && self.ranges.as_ref().is_some_and(|ranges| self.at == ranges.len())
     }
 }
 
@@ -187,15 +187,15 @@ mod tests {
 
     #[test]
     fn pieces_are_accepted_in_the_order_of_the_ranges_that_were_asked_for() {
-        let mut asked = Asked::new(FileKey(1), Some(vec![(0, 10).into(), (20, 10).into(), (40, 10).into()]));
+        let mut asked = RequestedFile::new(FileKey(1), Some(vec![(0, 10).into(), (20, 10).into(), (40, 10).into()]));
         assert!(!asked.accept(0, 5), "before the metadata");
         // The file is shorter than when the ranges were chosen.
         asked.begin(25);
         for (offset, length) in [(1, 5), (0, 11), (20, 5)] {
             assert!(!asked.accept(offset, length), "{offset}, {length}");
         }
-        assert!(asked.accept(0, 4) && asked.accept(4, 6) && !asked.is_whole());
-        assert!(asked.accept(20, 5) && asked.is_whole() && !asked.accept(25, 1));
+        assert!(asked.accept(0, 4) && asked.accept(4, 6) && !asked.is_complete());
+        assert!(asked.accept(20, 5) && asked.is_complete() && !asked.accept(25, 1));
     }
 
     #[test]
@@ -203,7 +203,7 @@ mod tests {
         let mut requests = Requests::new();
         let (id, other) = (requests.next_id(), requests.open_leaves(FileKey(2)));
         assert_ne!(id, other);
-        requests.open_fetch(id, vec![Asked::new(FileKey(1), None)]);
+        requests.open_fetch(id, vec![RequestedFile::new(FileKey(1), None)]);
         assert_eq!(requests.close_file(id, 0), Ok(FileKey(1)));
         assert!(requests.close_file(id, 0).is_err() && requests.asked(id, 1).is_err() && requests.asked(9, 0).is_err());
         assert!(requests.begin_data(id).is_ok() && requests.begin_data(other).is_err());

@@ -458,7 +458,7 @@ fn in_place_and_disconnected() -> Session {
     let result = Ok(super::super::SmallOutcome::Installed);
     session.transfer.disk(super::super::DiskReport::Small { file: small.file, credit: 0, result }, session.now);
     session.outputs();
-    assert!(!session.finished && session.transfer.is_whole());
+    assert!(!session.finished && session.transfer.is_unconfirmed());
     session
 }
 

@@ -65,7 +65,7 @@ struct SimFetch {
 struct Sending {
     file: SimFile,
     ranges: VecDeque<Range>,
-    digest_told: bool,
+    digest_sent: bool,
 }
 
 fn control(reply: &Reply) -> Inbound {
@@ -225,17 +225,17 @@ impl SimServer {
             let size = file.content.len() as u64;
             let whole = vec![Range { offset: 0, length: size }];
             let ranges = asked.ranges.clone().unwrap_or(whole).into_iter().filter(|range| range.length > 0).collect();
-            let digest_told = wish == DigestWish::Now || (wish == DigestWish::Later && draw.one_in(2));
+            let digest_sent = wish == DigestWish::Now || (wish == DigestWish::Later && draw.one_in(2));
             let metadata = FileMetadata {
                 n,
                 size,
                 mtime: Timestamp { seconds: file.modified, nanoseconds: 1 },
                 mode: 0o644,
-                digest: digest_told.then_some(file.digest),
+                digest: digest_sent.then_some(file.digest),
                 leaf_bytes: 1 << 20,
                 sparse: false,
             };
-            fetch.current = Some(Sending { file, ranges, digest_told });
+            fetch.current = Some(Sending { file, ranges, digest_sent });
             let files = vec![FileAnswer::Metadata(metadata)];
             return (vec![control(&Reply::Files(FilesReply { id, files }))], false);
         };
@@ -252,8 +252,8 @@ impl SimServer {
             let void = VoidReply { id, n, code: ErrorCode::Changed, message: "void".to_owned() };
             return (vec![control(&Reply::Void(void))], false);
         }
-        if !sending.digest_told && wish == DigestWish::Later && (sending.ranges.is_empty() || draw.one_in(3)) {
-            sending.digest_told = true;
+        if !sending.digest_sent && wish == DigestWish::Later && (sending.ranges.is_empty() || draw.one_in(3)) {
+            sending.digest_sent = true;
             let digest = DigestReply { id, n, digest: sending.file.digest, leaf_bytes: 1 << 20 };
             return (vec![control(&Reply::Digest(digest))], false);
         }
@@ -288,7 +288,7 @@ impl SimServer {
         let packed = fetch.request.compress.and_then(|_| zstd::bulk::compress(&piece, 1).ok());
         let packed = packed.filter(|packed| packed.len() < piece.len());
         let (body, bytes) = packed.map_or((Body::Plain, piece), |packed| (Body::Zstd, packed));
-        let end = sending.ranges.is_empty() && (sending.digest_told || wish == DigestWish::None) && draw.one_in(2);
+        let end = sending.ranges.is_empty() && (sending.digest_sent || wish == DigestWish::None) && draw.one_in(2);
         let entry = DataEntry { n, end, body, offset, length, body_length: bytes.len() as u64 };
         self.credit -= entry.cost().min(self.credit);
         if end {
