@@ -1,30 +1,29 @@
-//! What is dropped on a thread of a lane.
+//! Values that are dropped on a thread of a pool.
 
 use crate::BlockingPool;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::LazyLock;
 
-/// Something of which the last owner may be a thread that must not wait, though dropping it may block: closing a file of a network
-/// file system may ask the other side, and that of the last descriptor of a file without a name gives back what it had on the disk.
-/// Dropped, it is handed to a lane, which drops it.
+/// A value that a pool drops, because dropping may block and the last owner may be a thread that must not: closing a file may ask the server of a
+/// network file system, or free the disk space of an unlinked file.
 #[derive(Debug)]
 pub struct DropOffload<T: Send + 'static> {
-    /// Until it is dropped.
+    /// `None` only while dropping.
     value: Option<T>,
-    /// Where, and for which group of it. `None`: it is dropped like anything else.
-    lane: Option<(&'static LazyLock<BlockingPool>, u64)>,
+    /// The pool, and the group in it. `None`: dropped by the last owner.
+    pool: Option<(&'static LazyLock<BlockingPool>, u64)>,
 }
 
 impl<T: Send + 'static> DropOffload<T> {
-    /// To be dropped in that lane, for that group (such as a device).
-    pub fn new(value: T, lane: &'static LazyLock<BlockingPool>, group: u64) -> Self {
-        DropOffload { value: Some(value), lane: Some((lane, group)) }
+    /// To be dropped by a pool, as a job of that group (such as a device).
+    pub fn new(value: T, pool: &'static LazyLock<BlockingPool>, group: u64) -> Self {
+        DropOffload { value: Some(value), pool: Some((pool, group)) }
     }
 
-    /// To be dropped where its last owner does it.
+    /// To be dropped by the last owner itself.
     pub fn inline(value: T) -> Self {
-        DropOffload { value: Some(value), lane: None }
+        DropOffload { value: Some(value), pool: None }
     }
 }
 
@@ -45,9 +44,9 @@ impl<T: AsFd + Send + 'static> AsFd for DropOffload<T> {
 
 impl<T: Send + 'static> Drop for DropOffload<T> {
     fn drop(&mut self) {
-        if let (Some(value), Some((lane, group))) = (self.value.take(), self.lane) {
+        if let (Some(value), Some((pool, group))) = (self.value.take(), self.pool) {
             // Without a thread it is dropped here.
-            let _ = lane.submit(group, 0, move || drop(value));
+            let _ = pool.submit(group, 0, move || drop(value));
         }
     }
 }
@@ -61,29 +60,29 @@ mod tests {
     use std::thread::{self, ThreadId};
     use std::time::Duration;
 
-    static LANE: LazyLock<BlockingPool> = LazyLock::new(|| {
+    static POOL: LazyLock<BlockingPool> = LazyLock::new(|| {
         BlockingPool::new(PoolLimits { name: "drops", threads_max: 1, hung_max: 0, per_group_max: 1 })
     });
 
-    struct Tells(Sender<ThreadId>);
+    struct ReportsDrop(Sender<ThreadId>);
 
-    impl Drop for Tells {
+    impl Drop for ReportsDrop {
         fn drop(&mut self) {
             self.0.send(thread::current().id()).unwrap();
         }
     }
 
     #[test]
-    fn all_is_dropped_and_not_here_but_what_may_be() {
+    fn values_are_dropped_by_the_pool_unless_inline() {
         let (sender, dropped) = channel();
         let next = || dropped.recv_timeout(Duration::from_secs(60)).unwrap();
         for _ in 0..100 {
-            drop(DropOffload::new(Tells(sender.clone()), &LANE, 0));
+            drop(DropOffload::new(ReportsDrop(sender.clone()), &POOL, 0));
         }
         for _ in 0..100 {
             assert_ne!(next(), thread::current().id());
         }
-        drop(DropOffload::inline(Tells(sender)));
+        drop(DropOffload::inline(ReportsDrop(sender)));
         assert_eq!(next(), thread::current().id());
     }
 }

@@ -1,13 +1,11 @@
-//! Threads for what may block: bounded, in lanes, fair within a lane.
+//! Thread pools for calls that may block: bounded, and fair between clients.
 //!
-//! A lane is a kind of work with its own threads, so that hashing a terabyte doesn't keep anybody from opening a file. Within a
-//! lane every job has a group (the device that it reads from, where that is known). Groups take turns, and of one group only so
-//! many jobs run at a time: a disk that hangs occupies no more threads than that. Within a group the askers, which are
-//! clients, take turns, so that nobody waits behind all that another one wants.
+//! Each kind of work has a pool of its own, so that hashing a terabyte doesn't keep anybody from opening a file. Every job has a group: the
+//! device that it reads from, where that is known. Groups take turns, and a limited number of jobs of one group run at a time: a disk that
+//! hangs occupies no more threads than that. Within a group, clients take turns, so that nobody waits behind all jobs of another one.
 //!
-//! Which disk a path leads to is known before it was opened only so far as its names are in memory, and opening may hang as reading
-//! may. So while work waits, a thread that has been at one job for long is taken for one that hangs, and another one is started in its
-//! place, up to a bound.
+//! The disk of a path may be unknown until it is opened, and opening may hang like reading. So while jobs wait, a thread that has been
+//! running one for long is taken to be hung, and is replaced by another one, up to a limit.
 
 mod drop_offload;
 
@@ -17,28 +15,28 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A job that takes longer is taken for one that hangs.
+/// Duration of a job after which its thread is taken to be hung.
 const HANGS_AFTER: Duration = Duration::from_secs(1);
 
-/// Whether a job is through.
+/// Whether a job is done after a step.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum JobStep {
-    /// It is through.
+    /// The job is done.
     Done,
-    /// It took its time, and goes on when others had their turn.
+    /// The job goes on when others have had their turn.
     Continue,
 }
 
-/// A job that waits, to be run on one of the lane's threads until it is through.
+/// A queued job, to be run step by step on the pool's threads.
 trait Job: Send {
-    /// What it is for.
+    /// The request of the client that it is for.
     fn request(&self) -> u64;
 
     fn run(&mut self) -> JobStep;
 }
 
-/// One allocation with all of a job, so that the queues stay small: what they take is strewn among the requests that wait, and keeps
-/// the allocator from using what those leave.
+/// A job and its request in one allocation, which keeps the queues small: their memory is scattered among the requests that wait, and keeps
+/// the allocator from reusing what those free.
 struct ForRequest<F> {
     request: u64,
     job: F,
@@ -54,16 +52,16 @@ impl<F: FnMut() -> JobStep + Send> Job for ForRequest<F> {
     }
 }
 
-/// How much of a lane runs at a time.
+/// Limits of a pool.
 #[derive(Copy, Clone, Debug)]
 pub struct PoolLimits {
-    /// For the threads' names.
+    /// Name of the threads.
     pub name: &'static str,
-    /// Threads that do not hang. They are started when first needed, but for the first one of [`BlockingPool::started`].
+    /// Maximum threads that are not hung. They are started when needed, except for the first one of [`BlockingPool::started`].
     pub threads_max: usize,
-    /// Threads that are replaced when they seem to hang.
+    /// Maximum hung threads that are replaced.
     pub hung_max: usize,
-    /// Jobs of one group that run at the same time.
+    /// Maximum jobs of one group that run at the same time.
     pub per_group_max: usize,
 }
 
@@ -81,7 +79,7 @@ pub struct PoolLoad {
     pub hung: usize,
 }
 
-/// One lane of the pool. Dropping it ends its threads once they finish what they run; what waits is dropped.
+/// A pool of threads. Dropping it drops queued jobs, and ends the threads when they finish what they run.
 #[derive(Debug)]
 pub struct BlockingPool {
     shared: Arc<Shared>,
@@ -101,11 +99,11 @@ struct State {
     ready: VecDeque<u64>,
     idle: usize,
     threads: usize,
-    /// Since when each running job runs, by the number of its thread.
+    /// Start of each running job, by the number of its thread.
     since: HashMap<u64, Instant>,
     /// Threads ever started.
     started: u64,
-    /// A thread looks from time to time for others that hang.
+    /// A thread checks from time to time for hung ones.
     watched: bool,
     closed: bool,
 }
@@ -121,7 +119,7 @@ impl std::fmt::Debug for State {
 
 #[derive(Default)]
 struct Group {
-    /// By asker; none of them is empty.
+    /// Queued jobs by client; none of the queues is empty.
     waiting: HashMap<u64, VecDeque<Box<dyn Job>>>,
     /// Askers with jobs, in the order of their turns, each once.
     turns: VecDeque<u64>,
@@ -130,23 +128,23 @@ struct Group {
 }
 
 impl BlockingPool {
-    /// A lane without threads, so far.
+    /// A pool without threads as yet.
     pub fn new(limits: PoolLimits) -> BlockingPool {
         let shared = Shared { limits, state: Mutex::default(), work: Condvar::new() };
         BlockingPool { shared: Arc::new(shared) }
     }
 
-    /// A lane that has its first thread: whatever the system gives later, all jobs are done, if one after the other.
+    /// A pool with its first thread: all jobs will be done, one after the other if the system gives no more threads.
     pub fn started(limits: PoolLimits) -> std::io::Result<BlockingPool> {
-        let lane = BlockingPool::new(limits);
-        lane.shared.start(&mut lane.shared.lock())?;
-        Ok(lane)
+        let pool = BlockingPool::new(limits);
+        pool.shared.start(&mut pool.shared.lock())?;
+        Ok(pool)
     }
 
-    /// Queues a job behind those of the same group and asker. Never waits. Fails only if the system gives no first thread.
-    pub fn submit(&self, group: u64, asker: u64, job: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    /// Queues a job behind those of the same group and client. Never blocks. Fails only if the first thread can't be started.
+    pub fn submit(&self, group: u64, client: u64, job: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
         let mut job = Some(job);
-        self.submit_steps(0, group, asker, move || {
+        self.submit_steps(0, group, client, move || {
             if let Some(job) = job.take() {
                 job();
             }
@@ -154,24 +152,24 @@ impl BlockingPool {
         })
     }
 
-    /// The same for a request of the asker, by which [`BlockingPool::cancel`] can find it, and slice by slice: between two of them other askers,
-    /// and other requests of this one, have their turns.
+    /// Queues a job for a request of the client, by which [`BlockingPool::cancel`] can find it. It runs step by step: between two steps, other
+    /// clients and other requests of this one have their turns.
     pub fn submit_steps(
         &self,
         request: u64,
         group: u64,
-        asker: u64,
+        client: u64,
         job: impl FnMut() -> JobStep + Send + 'static,
     ) -> std::io::Result<()> {
         let mut state = self.shared.lock();
-        state.groups.entry(group).or_default().push(asker, Box::new(ForRequest { request, job }));
+        state.groups.entry(group).or_default().push(client, Box::new(ForRequest { request, job }));
         state.update(group, &self.shared.limits);
         if let Err(error) = self.shared.staff(&mut state) {
-            // With fewer threads it is slower, no more than that; without any, nothing would ever be done.
+            // With fewer threads the pool is slower; without any, nothing would ever be done.
             if state.threads == 0 {
                 let dropped = std::mem::take(&mut state.groups);
                 state.ready.clear();
-                // Not under the lock: who knows what it takes to drop them.
+                // Not under the lock: dropping jobs may take long.
                 drop(state);
                 drop(dropped);
                 return Err(error);
@@ -190,16 +188,15 @@ impl BlockingPool {
         PoolLoad { name, running: state.since.len(), waiting, hung }
     }
 
-    /// Drops what this asker has waiting, or only what is for one request of it: in one group, where it has no jobs in others. What
-    /// runs goes on.
-    pub fn cancel(&self, asker: u64, request: Option<u64>, group: Option<u64>) {
+    /// Drops queued jobs of a client, or only those for one of its requests; `group`: the only one in which it has any. A running step goes on.
+    pub fn cancel(&self, client: u64, request: Option<u64>, group: Option<u64>) {
         let mut dropped = Vec::new();
         let mut state = self.shared.lock();
         let all = || state.groups.keys().copied().collect();
         for group in group.map_or_else(all, |group| vec![group]) {
-            dropped.extend(state.cancel(asker, request, group));
+            dropped.extend(state.cancel(client, request, group));
         }
-        // Not under the lock: who knows what it takes to drop them.
+        // Not under the lock: dropping jobs may take long.
         drop(state);
     }
 }
@@ -214,7 +211,7 @@ impl Drop for BlockingPool {
         };
         self.shared.work.notify_all();
         drop(dropped);
-        // Not joined: a thread may hang on a disk that never answers, and it holds nothing that others need.
+        // Not joined: a thread may be hung, and it holds nothing that others need.
     }
 }
 
@@ -224,7 +221,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sees to it that somebody takes what is ready: wakes a thread, or starts one if all are busy and there may be more.
+    /// Wakes a thread for what is ready, or starts one if all are busy and there may be more.
     fn staff(self: &Arc<Self>, state: &mut State) -> std::io::Result<()> {
         if state.ready.is_empty() {
             return Ok(());
@@ -238,7 +235,7 @@ impl Shared {
             self.start(state)?;
         } else if !state.watched && hanging < self.limits.hung_max {
             let shared = Arc::clone(self);
-            // Without this thread the lane is as slow as its slowest jobs, no more than that.
+            // Without this thread the pool is as slow as its slowest jobs.
             let watch = std::thread::Builder::new().name(self.limits.name.into()).spawn(move || shared.watch());
             state.watched = watch.is_ok();
         }
@@ -254,7 +251,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Replaces threads that hang, as long as anything waits for one.
+    /// Replaces hung threads as long as jobs wait.
     fn watch(self: Arc<Self>) {
         loop {
             std::thread::sleep(HANGS_AFTER / 4);
@@ -268,7 +265,7 @@ impl Shared {
 
     fn run(self: Arc<Self>, number: u64) {
         let mut state = self.lock();
-        // One of those that took the place of others goes when these are back.
+        // A replacement ends when hung threads are back.
         while !state.closed && state.threads <= self.limits.threads_max + state.hanging(Instant::now()) {
             let Some(group) = state.ready.pop_front() else {
                 state.idle += 1;
@@ -276,15 +273,15 @@ impl Shared {
                 state.idle -= 1;
                 continue;
             };
-            let Some((asker, mut job)) = state.take(group, &self.limits) else { continue };
+            let Some((client, mut job)) = state.take_job(group, &self.limits) else { continue };
             state.since.insert(number, Instant::now());
-            // The group may have more that can run beside this one. If no thread can be had for it, this one comes back to it.
+            // The group may have more jobs that can run now. If no thread can be started for them, this one comes back to them.
             let _ = self.staff(&mut state);
             drop(state);
-            // That it failed is for the job itself to tell; the lane goes on.
+            // The job reports its failure itself; the pool goes on.
             let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job.run()));
             if ran.is_err() {
-                tracing::error!(lane = self.limits.name, "a job panicked");
+                tracing::error!(pool = self.limits.name, "a job panicked");
             }
             let goes_on = if matches!(ran, Ok(JobStep::Continue)) {
                 Some(job)
@@ -296,12 +293,12 @@ impl Shared {
             state = self.lock();
             state.since.remove(&number);
             if let Some(job) = goes_on.filter(|_| !state.closed) {
-                state.put_back(group, asker, job);
+                state.put_back(group, client, job);
             }
             state.finished(group, &self.limits);
         }
         state.threads -= 1;
-        // What it was woken for, or leaves, is for another one, and should all others come to hang, for one that is started then.
+        // What it was woken for, or leaves, is for another thread, or for one that is started if all others hang.
         let _ = self.staff(&mut state);
     }
 }
@@ -311,7 +308,7 @@ impl State {
         self.since.values().filter(|since| now.saturating_duration_since(**since) >= HANGS_AFTER).count()
     }
 
-    fn take(&mut self, group: u64, limits: &PoolLimits) -> Option<(u64, Box<dyn Job>)> {
+    fn take_job(&mut self, group: u64, limits: &PoolLimits) -> Option<(u64, Box<dyn Job>)> {
         let entry = self.groups.get_mut(&group)?;
         entry.is_ready = false;
         let taken = entry.pop()?;
@@ -320,9 +317,9 @@ impl State {
         Some(taken)
     }
 
-    /// A job that was taken goes on later.
-    fn put_back(&mut self, group: u64, asker: u64, job: Box<dyn Job>) {
-        self.groups.entry(group).or_default().put_back(asker, job);
+    /// Queues a job that goes on later.
+    fn put_back(&mut self, group: u64, client: u64, job: Box<dyn Job>) {
+        self.groups.entry(group).or_default().put_back(client, job);
     }
 
     fn finished(&mut self, group: u64, limits: &PoolLimits) {
@@ -332,15 +329,15 @@ impl State {
         self.update(group, limits);
     }
 
-    fn cancel(&mut self, asker: u64, request: Option<u64>, group: u64) -> Option<VecDeque<Box<dyn Job>>> {
+    fn cancel(&mut self, client: u64, request: Option<u64>, group: u64) -> Option<VecDeque<Box<dyn Job>>> {
         let entry = self.groups.get_mut(&group)?;
-        let waiting = entry.waiting.remove(&asker)?;
+        let waiting = entry.waiting.remove(&client)?;
         let (jobs, kept) = waiting.into_iter().partition(|job| request.is_none_or(|request| job.request() == request));
         if !VecDeque::is_empty(&kept) {
-            entry.waiting.insert(asker, kept);
+            entry.waiting.insert(client, kept);
             return Some(jobs);
         }
-        entry.turns.retain(|of| *of != asker);
+        entry.turns.retain(|of| *of != client);
         if entry.turns.is_empty() {
             if std::mem::take(&mut entry.is_ready) {
                 self.ready.retain(|of| *of != group);
@@ -352,7 +349,7 @@ impl State {
         Some(jobs)
     }
 
-    /// Gives the group its turn if it may have one, forgets it if nothing of it is left.
+    /// Makes the group ready if one of its jobs may start, and removes it if nothing of it is left.
     fn update(&mut self, group: u64, limits: &PoolLimits) {
         let Some(entry) = self.groups.get_mut(&group) else { return };
         if entry.turns.is_empty() {
@@ -367,34 +364,34 @@ impl State {
 }
 
 impl Group {
-    fn push(&mut self, asker: u64, job: Box<dyn Job>) {
-        let waiting = self.waiting.entry(asker).or_default();
+    fn push(&mut self, client: u64, job: Box<dyn Job>) {
+        let waiting = self.waiting.entry(client).or_default();
         if waiting.is_empty() {
-            self.turns.push_back(asker);
+            self.turns.push_back(client);
         }
         waiting.push_back(job);
     }
 
-    /// Behind what is for other requests, and before what is for the same one, which is wanted in its order.
-    fn put_back(&mut self, asker: u64, job: Box<dyn Job>) {
-        let waiting = self.waiting.entry(asker).or_default();
+    /// Queues a job behind those of other requests, and before later ones of its own, which keep their order.
+    fn put_back(&mut self, client: u64, job: Box<dyn Job>) {
+        let waiting = self.waiting.entry(client).or_default();
         if waiting.is_empty() {
-            self.turns.push_back(asker);
+            self.turns.push_back(client);
         }
         let (same, others): (Vec<_>, Vec<_>) = waiting.drain(..).partition(|other| other.request() == job.request());
         waiting.extend(others.into_iter().chain([job]).chain(same));
     }
 
     fn pop(&mut self) -> Option<(u64, Box<dyn Job>)> {
-        let asker = self.turns.pop_front()?;
-        let waiting = self.waiting.get_mut(&asker)?;
+        let client = self.turns.pop_front()?;
+        let waiting = self.waiting.get_mut(&client)?;
         let job = waiting.pop_front();
         if waiting.is_empty() {
-            self.waiting.remove(&asker);
+            self.waiting.remove(&client);
         } else {
-            self.turns.push_back(asker);
+            self.turns.push_back(client);
         }
-        Some((asker, job?))
+        Some((client, job?))
     }
 }
 

@@ -5,11 +5,11 @@ use std::sync::mpsc;
 
 const LIMITS: PoolLimits = PoolLimits { name: "test", threads_max: 2, hung_max: 0, per_group_max: 1 };
 
-/// Has a thread of the lane run a job of this group and asker until what is given is dropped.
-fn occupy(lane: &BlockingPool, group: u64, asker: u64) -> mpsc::Sender<()> {
+/// Has a thread of the pool run a job of this group and client until what is given is dropped.
+fn occupy(pool: &BlockingPool, group: u64, client: u64) -> mpsc::Sender<()> {
     let (gate, closed) = mpsc::channel::<()>();
     let (begun, has_begun) = mpsc::channel();
-    lane.submit(group, asker, move || {
+    pool.submit(group, client, move || {
         begun.send(()).unwrap();
         closed.recv().unwrap_or(());
     })
@@ -19,14 +19,14 @@ fn occupy(lane: &BlockingPool, group: u64, asker: u64) -> mpsc::Sender<()> {
 }
 
 #[test]
-fn a_group_that_hangs_occupies_no_more_than_its_share() {
-    let lane = BlockingPool::new(LIMITS);
+fn hung_group_occupies_only_its_share() {
+    let pool = BlockingPool::new(LIMITS);
     let (gate, closed) = mpsc::channel::<()>();
     let closed = Arc::new(Mutex::new(closed));
     let (done, finished) = mpsc::channel();
     for number in 0..3 {
         let (closed, done) = (Arc::clone(&closed), done.clone());
-        lane.submit(7, 0, move || {
+        pool.submit(7, 0, move || {
             let _ = closed.lock().unwrap().recv();
             done.send(number).unwrap();
         })
@@ -34,7 +34,7 @@ fn a_group_that_hangs_occupies_no_more_than_its_share() {
     }
     for number in 10..20 {
         let done = done.clone();
-        lane.submit(8, 0, move || done.send(number).unwrap()).unwrap();
+        pool.submit(8, 0, move || done.send(number).unwrap()).unwrap();
     }
     // All of the other group's jobs end, in order, while the first group hangs.
     assert_eq!(finished.iter().take(10).collect::<Vec<_>>(), (10..20).collect::<Vec<_>>());
@@ -43,15 +43,15 @@ fn a_group_that_hangs_occupies_no_more_than_its_share() {
 }
 
 #[test]
-fn threads_that_hang_are_replaced_up_to_a_bound() {
-    let lane = BlockingPool::new(PoolLimits { hung_max: 3, ..LIMITS });
+fn hung_threads_are_replaced_up_to_a_limit() {
+    let pool = BlockingPool::new(PoolLimits { hung_max: 3, ..LIMITS });
     let (gate, closed) = mpsc::channel::<()>();
     let closed = Arc::new(Mutex::new(closed));
     let (done, finished) = mpsc::channel();
-    // Four groups hang, of which two are more than the lane has threads.
+    // Four groups hang, of which two are more than the pool has threads.
     for group in 0..4 {
         let (closed, done) = (Arc::clone(&closed), done.clone());
-        lane.submit(group, 0, move || {
+        pool.submit(group, 0, move || {
             let _ = closed.lock().unwrap().recv();
             done.send(group).unwrap();
         })
@@ -59,31 +59,31 @@ fn threads_that_hang_are_replaced_up_to_a_bound() {
     }
     for number in 10..20 {
         let done = done.clone();
-        lane.submit(9, 0, move || done.send(number).unwrap()).unwrap();
+        pool.submit(9, 0, move || done.send(number).unwrap()).unwrap();
     }
     assert_eq!(finished.iter().take(10).collect::<Vec<_>>(), (10..20).collect::<Vec<_>>());
-    assert_eq!(lane.shared.lock().threads, 5);
+    assert_eq!(pool.shared.lock().threads, 5);
     drop(gate);
     assert_eq!(finished.iter().take(4).count(), 4);
     // Of five threads there are two again, as soon as one more job has woken those that are too many.
     let (done, finished) = mpsc::channel();
-    while lane.shared.lock().threads > 2 {
+    while pool.shared.lock().threads > 2 {
         let done = done.clone();
-        lane.submit(9, 0, move || done.send(()).unwrap()).unwrap();
+        pool.submit(9, 0, move || done.send(()).unwrap()).unwrap();
         finished.recv().unwrap();
     }
 }
 
 #[test]
-fn groups_and_askers_take_turns() {
+fn groups_and_clients_take_turns() {
     for asker_of in [|number: u64| (number, 0), |number: u64| (0, number)] {
-        let lane = BlockingPool::new(PoolLimits { threads_max: 1, ..LIMITS });
-        let gate = occupy(&lane, 0, 0);
+        let pool = BlockingPool::new(PoolLimits { threads_max: 1, ..LIMITS });
+        let gate = occupy(&pool, 0, 0);
         let (done, finished) = mpsc::channel();
         for number in [1, 1, 1, 2, 2, 3] {
             let done = done.clone();
-            let (group, asker) = asker_of(number);
-            lane.submit(group, asker, move || done.send(number).unwrap()).unwrap();
+            let (group, client) = asker_of(number);
+            pool.submit(group, client, move || done.send(number).unwrap()).unwrap();
         }
         drop(gate);
         assert_eq!(finished.iter().take(6).collect::<Vec<_>>(), [1, 2, 3, 1, 2, 1]);
@@ -91,19 +91,19 @@ fn groups_and_askers_take_turns() {
 }
 
 #[test]
-fn jobs_of_a_group_run_side_by_side_as_far_as_allowed() {
+fn jobs_of_a_group_run_in_parallel_up_to_its_limit() {
     for _ in 0..100 {
-        let lane = BlockingPool::new(PoolLimits { threads_max: 3, per_group_max: 2, ..LIMITS });
+        let pool = BlockingPool::new(PoolLimits { threads_max: 3, per_group_max: 2, ..LIMITS });
         // Each of the two waits for the other: one after the other, they would never end.
         let barrier = Arc::new(std::sync::Barrier::new(2));
         let (done, finished) = mpsc::channel();
         // The thread of this job soon waits for more. Then just one is woken for the two that come at once.
         let primed = done.clone();
-        lane.submit(1, 0, move || primed.send(()).unwrap()).unwrap();
+        pool.submit(1, 0, move || primed.send(()).unwrap()).unwrap();
         finished.recv().unwrap();
         for _ in 0..2 {
             let (barrier, done) = (Arc::clone(&barrier), done.clone());
-            lane.submit(1, 0, move || {
+            pool.submit(1, 0, move || {
                 barrier.wait();
                 done.send(()).unwrap();
             })
@@ -114,110 +114,110 @@ fn jobs_of_a_group_run_side_by_side_as_far_as_allowed() {
 }
 
 #[test]
-fn what_waits_for_an_asker_that_is_gone_is_dropped() {
-    let lane = BlockingPool::new(PoolLimits { threads_max: 1, ..LIMITS });
-    let gate = occupy(&lane, 1, 1);
+fn jobs_of_a_client_that_is_gone_are_dropped() {
+    let pool = BlockingPool::new(PoolLimits { threads_max: 1, ..LIMITS });
+    let gate = occupy(&pool, 1, 1);
     let (done, finished) = mpsc::channel();
-    for (group, asker) in [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1)] {
+    for (group, client) in [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1)] {
         let done = done.clone();
-        lane.submit(group, asker, move || done.send((group, asker)).unwrap()).unwrap();
+        pool.submit(group, client, move || done.send((group, client)).unwrap()).unwrap();
     }
     drop(done);
-    lane.cancel(1, None, None);
+    pool.cancel(1, None, None);
     drop(gate);
-    lane.cancel(2, None, Some(9));
+    pool.cancel(2, None, Some(9));
     let mut left: Vec<_> = finished.iter().collect();
     left.sort_unstable();
     assert_eq!(left, [(1, 2), (2, 2)]);
-    wait_for_no_groups(&lane);
+    wait_for_no_groups(&pool);
 }
 
 #[test]
-fn what_waits_for_a_request_that_is_over_is_dropped() {
-    let lane = BlockingPool::new(PoolLimits { threads_max: 1, ..LIMITS });
-    let gate = occupy(&lane, 1, 1);
+fn jobs_of_a_request_that_is_over_are_dropped() {
+    let pool = BlockingPool::new(PoolLimits { threads_max: 1, ..LIMITS });
+    let gate = occupy(&pool, 1, 1);
     let (done, finished) = mpsc::channel();
-    for (request, group, asker) in [(5, 1, 1), (6, 1, 1), (5, 1, 1), (7, 1, 1), (5, 1, 2), (5, 2, 1)] {
+    for (request, group, client) in [(5, 1, 1), (6, 1, 1), (5, 1, 1), (7, 1, 1), (5, 1, 2), (5, 2, 1)] {
         let done = done.clone();
-        lane.submit_steps(request, group, asker, move || {
-            done.send((request, group, asker)).unwrap();
+        pool.submit_steps(request, group, client, move || {
+            done.send((request, group, client)).unwrap();
             JobStep::Done
         })
         .unwrap();
     }
     drop(done);
-    lane.cancel(1, Some(5), None);
+    pool.cancel(1, Some(5), None);
     drop(gate);
     let mut left: Vec<_> = finished.iter().collect();
     left.sort_unstable();
     assert_eq!(left, [(5, 1, 2), (6, 1, 1), (7, 1, 1)]);
-    wait_for_no_groups(&lane);
+    wait_for_no_groups(&pool);
 }
 
-fn wait_for_no_groups(lane: &BlockingPool) {
-    while !lane.shared.lock().groups.is_empty() {
+fn wait_for_no_groups(pool: &BlockingPool) {
+    while !pool.shared.lock().groups.is_empty() {
         std::thread::yield_now();
     }
-    assert!(lane.shared.lock().ready.is_empty());
+    assert!(pool.shared.lock().ready.is_empty());
 }
 
 #[test]
 fn a_panic_ends_one_job_only() {
-    let lane = BlockingPool::new(PoolLimits { threads_max: 1, ..LIMITS });
+    let pool = BlockingPool::new(PoolLimits { threads_max: 1, ..LIMITS });
     let (done, finished) = mpsc::channel();
-    lane.submit(1, 0, || std::panic::resume_unwind(Box::new(()))).unwrap();
-    lane.submit(1, 0, move || done.send(()).unwrap()).unwrap();
+    pool.submit(1, 0, || std::panic::resume_unwind(Box::new(()))).unwrap();
+    pool.submit(1, 0, move || done.send(()).unwrap()).unwrap();
     finished.recv().unwrap();
 }
 
 /// A thread that goes, because those that hung are back, leaves what is ready to others; these may hang as well.
 #[test]
-fn what_a_thread_that_goes_leaves_is_done_though_the_others_hang() {
-    let lane = BlockingPool::new(PoolLimits { threads_max: 1, hung_max: 4, ..LIMITS });
+fn jobs_left_by_an_ending_thread_run_though_all_others_hang() {
+    let pool = BlockingPool::new(PoolLimits { threads_max: 1, hung_max: 4, ..LIMITS });
     let (release_first, first) = mpsc::channel::<()>();
     let (done, finished) = mpsc::channel();
-    lane.submit(1, 0, move || first.recv().unwrap_or(())).unwrap();
+    pool.submit(1, 0, move || first.recv().unwrap_or(())).unwrap();
     let last = done.clone();
     // Of the same group: not ready before the first is through.
-    lane.submit(1, 0, move || last.send(1).unwrap()).unwrap();
+    pool.submit(1, 0, move || last.send(1).unwrap()).unwrap();
     // Another thread is started for it, as the first hangs.
-    let _second = occupy(&lane, 2, 0);
+    let _second = occupy(&pool, 2, 0);
     std::thread::sleep(HANGS_AFTER / 2);
     drop(release_first);
     assert_eq!(finished.recv_timeout(HANGS_AFTER * 5), Ok(1));
 }
 
 #[test]
-fn long_jobs_give_way_between_their_slices() {
-    let lane = BlockingPool::new(PoolLimits { threads_max: 1, ..LIMITS });
-    let gate = occupy(&lane, 0, 0);
+fn long_jobs_give_way_between_steps() {
+    let pool = BlockingPool::new(PoolLimits { threads_max: 1, ..LIMITS });
+    let gate = occupy(&pool, 0, 0);
     let (done, finished) = mpsc::channel();
-    for (name, request, asker, mut slices) in [("a", 1, 1, 3), ("b", 1, 1, 1), ("c", 2, 1, 2), ("d", 1, 2, 1)] {
+    for (name, request, client, mut steps) in [("a", 1, 1, 3), ("b", 1, 1, 1), ("c", 2, 1, 2), ("d", 1, 2, 1)] {
         let done = done.clone();
-        lane.submit_steps(request, 0, asker, move || {
+        pool.submit_steps(request, 0, client, move || {
             done.send(name).unwrap();
-            slices -= 1;
-            if slices == 0 { JobStep::Done } else { JobStep::Continue }
+            steps -= 1;
+            if steps == 0 { JobStep::Done } else { JobStep::Continue }
         })
         .unwrap();
     }
     drop((gate, done));
     // Askers take turns, and of one of them requests, but what is for one request is done in its order.
     assert_eq!(finished.iter().collect::<Vec<_>>(), ["a", "d", "c", "a", "c", "a", "b"]);
-    wait_for_no_groups(&lane);
+    wait_for_no_groups(&pool);
 }
 
 #[test]
-fn a_lane_that_is_started_has_its_first_thread_and_starts_no_other_for_one_job() {
-    let lane = BlockingPool::started(LIMITS).unwrap();
-    assert_eq!(lane.shared.lock().threads, 1);
+fn started_pool_has_one_thread_and_starts_no_other_for_one_job() {
+    let pool = BlockingPool::started(LIMITS).unwrap();
+    assert_eq!(pool.shared.lock().threads, 1);
     let begun = Instant::now();
-    while lane.shared.lock().idle == 0 {
+    while pool.shared.lock().idle == 0 {
         assert!(begun.elapsed() < Duration::from_secs(60), "its thread waits for work");
         std::thread::yield_now();
     }
     let (done, finished) = mpsc::channel();
-    lane.submit(1, 0, move || done.send(()).unwrap()).unwrap();
+    pool.submit(1, 0, move || done.send(()).unwrap()).unwrap();
     finished.recv_timeout(Duration::from_secs(60)).unwrap();
-    assert_eq!(lane.shared.lock().threads, 1);
+    assert_eq!(pool.shared.lock().threads, 1);
 }

@@ -1,4 +1,4 @@
-//! What can go wrong on this side. A connection's own end is told by [`crate::Event::Gone`] and [`crate::Event::Failed`].
+//! Errors of a socket. The end of a connection is reported by [`crate::Event::Gone`] and [`crate::Event::Failed`].
 
 use crate::message::Message;
 use crate::peer_id::PeerId;
@@ -9,49 +9,49 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SocketError {
-    /// An endpoint that can't be read.
+    /// A malformed endpoint.
     #[error("endpoint {endpoint:?}: {why}")]
     Endpoint {
-        /// As it was given.
+        /// The endpoint as given.
         endpoint: String,
         /// What is wrong with it.
         why: String,
     },
-    /// An empty list of endpoints: there is nothing to connect to, or to listen on.
+    /// An empty list of endpoints.
     #[error("no endpoint is given")]
     NoEndpoint,
     /// Listening failed.
     #[error("cannot listen on {endpoint}: {source}")]
     Bind {
-        /// Where.
+        /// The endpoint.
         endpoint: String,
         /// The system's reason.
         source: io::Error,
     },
-    /// The system doesn't give what a socket needs, or takes it back: an event queue, random numbers for a name.
-    #[error("the system doesn't give what a socket needs: {0}")]
+    /// A resource of the system isn't available: epoll, random numbers.
+    #[error("cannot create socket: {0}")]
     System(#[from] io::Error),
-    /// An option whose value can't work, or which would do something else than it says.
+    /// An option with a value that can't work.
     #[error("option {option}: {why}")]
     Option {
         /// Its name.
         option: &'static str,
-        /// Which values it may have.
+        /// The values that it may have.
         why: String,
     },
-    /// A message of no frames: ZMTP has none, so that nothing would leave.
+    /// A message without frames, which ZMTP doesn't have.
     #[error("a message has at least one frame")]
     NoFrames,
-    /// Only a tokio runtime can drive this, and there is none here.
-    #[error("outside of a tokio runtime")]
+    /// A socket was made outside of a tokio runtime.
+    #[error("there is no tokio runtime here to drive the socket")]
     NoRuntime,
-    /// The peer that a message was for is gone.
+    /// The peer of a message is gone.
     #[error("peer {0} is gone")]
     PeerGone(PeerId),
-    /// The socket's driver has ended.
+    /// The socket is closed.
     #[error("the socket is closed")]
     Closed,
-    /// A REQ or REP socket was used out of turn.
+    /// A REQ or REP socket was used in the wrong order.
     #[error("out of turn: {0}")]
     OutOfTurn(&'static str),
 }
@@ -62,13 +62,13 @@ impl From<rustix::io::Errno> for SocketError {
     }
 }
 
-/// Why a message was not taken. It comes back, nothing is dropped.
+/// The reason why a message was not taken. The message is returned.
 #[derive(Debug, Error)]
 pub enum SendError {
-    /// The peer's queue is at its bound in bytes; [`crate::Event::Writable`] tells when there is room again.
+    /// The peer's send queue is full; [`crate::Event::Writable`] reports when it isn't any more.
     #[error("the peer's queue is full")]
     Full(Message),
-    /// There is no such peer (any more).
+    /// The peer is gone.
     #[error("the peer is gone")]
     Gone(Message),
 }

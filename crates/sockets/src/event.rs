@@ -1,4 +1,4 @@
-//! What a socket reports.
+//! Events of a hub.
 
 use crate::peer_id::PeerId;
 use bytes::Bytes;
@@ -11,9 +11,9 @@ pub(crate) const EVENTS_MAX: usize = 16 * 1024;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// A peer's handshake is over; messages may flow.
+    /// A peer's handshake is over; messages may be sent.
     Ready {
-        /// Which peer.
+        /// The peer.
         peer: PeerId,
     },
     /// A peer's credentials, to be answered with [`crate::Hub::authenticate`].
@@ -25,77 +25,76 @@ pub enum Event {
     },
     /// A message.
     Message {
-        /// From whom.
+        /// The sender.
         peer: PeerId,
         /// Its frames; or, if `continued`, those after the last streamed body of a message.
         frames: Frames,
         /// Whether this is the rest of a message that had a streamed body.
         continued: bool,
     },
-    /// A frame over `stream_over_bytes` begins.
+    /// A streamed frame begins: one over `stream_over_bytes`.
     BodyStart {
-        /// From whom.
+        /// The sender.
         peer: PeerId,
-        /// The whole frames before it in this message (since the last streamed body).
+        /// The whole frames before it in this message, since the last streamed body.
         head: Frames,
-        /// Its bytes.
+        /// Bytes of its body.
         length: u64,
         /// Whether more frames of the message will follow it.
         more: bool,
     },
-    /// Bytes of it, at most [`towpath_buffers::buffer_bytes`]. Drop them when done: they hold a buffer of a bounded pool, and reading waits for one.
+    /// Bytes of a streamed frame, at most [`towpath_buffers::buffer_bytes`]. Drop them when done: they hold a buffer of a bounded pool, and reading waits for one.
     BodyData {
-        /// From whom.
+        /// The sender.
         peer: PeerId,
         /// The bytes.
         data: Bytes,
     },
-    /// The streamed frame is over.
+    /// The end of a streamed frame.
     BodyEnd {
-        /// From whom.
+        /// The sender.
         peer: PeerId,
         /// Whether more frames of the message follow.
         more: bool,
     },
-    /// The peer's queue has room again, after it was full.
+    /// The peer's send queue takes messages again, after it was full.
     Writable {
-        /// Which peer.
+        /// The peer.
         peer: PeerId,
     },
     /// A [`crate::FileRange`] with a tag has left for the kernel.
     FileSent {
-        /// To whom.
+        /// The receiver.
         peer: PeerId,
         /// The range's tag.
         tag: u64,
-        /// Whether the file had all that was promised; otherwise the frame ended in zeros.
+        /// Whether the file had all the bytes promised; otherwise the frame ended in zeros.
         whole: bool,
     },
-    /// A peer that isn't read from ([`crate::Hub::pause_reading`], [`crate::Hub::set_large_messages`]) has closed its side, or the connection has failed. What came
-    /// before its end is still there to be read, and [`Event::Gone`] follows it; who doesn't want that any more calls
-    /// [`crate::Hub::disconnect`]. Nothing that is sent will be read: ZMTP peers don't close one direction alone. An end behind
-    /// more bytes than the kernel has room for doesn't come here; something that is sent, such as a PING, finds out then.
+    /// A peer that isn't read ([`crate::Hub::pause_reading`], [`crate::Hub::set_large_messages`]) has closed its side, or its connection has
+    /// failed. What came before can still be read, and [`Event::Gone`] follows it; [`crate::Hub::disconnect`] drops it. Nothing sent will be
+    /// read: ZMTP peers don't close one direction alone. An end behind more bytes than the kernel holds isn't noticed here, but by
+    /// sending something, such as a PING.
     HungUp {
-        /// Which peer.
+        /// The peer.
         peer: PeerId,
     },
     /// A peer that had been [`Event::Ready`] is gone.
     Gone {
-        /// Which peer.
+        /// The peer.
         peer: PeerId,
-        /// Why, for people.
+        /// The reason, for people.
         reason: String,
     },
     /// A connection ended before it was ready.
     Failed {
         /// The peer's address, or the endpoint that this side connects to.
         address: String,
-        /// Why, for people: at each address, if the endpoint's name has several.
+        /// The reason, for people: at each address, if the endpoint's name has several.
         reason: String,
-        /// Whether this side was connecting (it goes on trying, with backoff, unless it was to connect
-        /// once).
+        /// Whether this side was connecting. It retries with backoff, unless it was to connect once.
         connecting: bool,
-        /// Whether the two sides are set up so that they never agree, as with a wrong password.
+        /// Whether the two sides will never agree, as with a wrong password.
         refused: bool,
     },
 }

@@ -1,6 +1,6 @@
 //! ZMTP peers on real sockets.
 //!
-//! [`Hub`] is the batched interface: one thread owns all peers of a socket and drives them by turns.
+//! [`Hub`] is the batched interface: one thread owns all peers of a socket and drives them poll by poll.
 //!
 //! ```
 //! use towpath_sockets::{Endpoint, Event, Hub, HubOptions, Message, SocketType};
@@ -28,7 +28,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`Socket`] is the easy one, on tokio: send a message, receive a message.
+//! [`Socket`] is the simple one, on tokio: send a message, receive a message.
 //!
 //! ```
 //! use towpath_sockets::{HubOptions, Message, Socket, SocketType};
@@ -43,7 +43,7 @@
 //! assert_eq!(&question.frames[0][..], b"how far?");
 //! server.send(Message::new().with(&b"ten miles"[..])).await?;
 //! assert_eq!(&client.recv().await?.frames[0][..], b"ten miles");
-//! // What was sent leaves before the end, or is told.
+//! // Sends what is queued, and counts what can't be sent.
 //! assert!(server.close(std::time::Duration::from_secs(5)).await.is_empty());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! # })?;

@@ -1,4 +1,4 @@
-//! Messages to send: frames of bytes or of file ranges.
+//! Messages to send: frames of bytes or file ranges.
 
 use bytes::Bytes;
 use rustix::fd::AsFd;
@@ -8,33 +8,33 @@ use std::sync::Arc;
 use towpath_zmtp::Body;
 use towpath_zmtp::limits::FRAME_OVERHEAD_BYTES;
 
-/// What has an open file: a [`std::fs::File`], or something that is to be kept until all of it has left.
+/// An open file: a [`std::fs::File`], or an owner of one that is to live until all of it has left.
 pub trait OpenFile: AsFd + Debug + Send + Sync {}
 
 impl<T: AsFd + Debug + Send + Sync> OpenFile for T {}
 
-/// A piece of an open file, sent by the kernel as the body of a frame.
+/// A range of an open file, sent by the kernel as the body of a frame.
 #[derive(Debug, Clone)]
 pub struct FileRange {
     /// The open file. Its position is not used.
     pub file: Arc<dyn OpenFile>,
-    /// Where the piece begins, in bytes.
+    /// First byte of the range.
     pub offset: u64,
-    /// Its bytes. The frame's header promises them before the first one leaves.
+    /// Bytes of the range. The frame's header promises them before the first one leaves.
     pub length: u64,
-    /// If not 0, [`crate::Event::FileSent`] tells when the piece has left.
+    /// If not 0, [`crate::Event::FileSent`] reports when the range has left.
     pub tag: u64,
-    /// What happens when the file turns out to be shorter.
+    /// Behaviour if the file turns out to be shorter.
     pub if_short: IfShort,
-    /// The sender has seen to it that the piece is in the page cache. Otherwise the hub does, and other threads read what isn't, so
+    /// The range is in the page cache, so that the hub need not probe it. Otherwise it does, and other threads prefetch what isn't cached, so
     /// that a slow disk keeps no other peer waiting.
     pub assume_cached: bool,
 }
 
-/// What to do when a file is shorter than the frame that was promised.
+/// Behaviour if a file is shorter than the frame that was promised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IfShort {
-    /// Finish the frame with zeros and say so in [`crate::Event::FileSent`], so that the sender can declare it void.
+    /// Finish the frame with zeros and report it in [`crate::Event::FileSent`], so that the sender can declare it void.
     #[default]
     Pad,
     /// Close the connection: for protocols in which nothing can be declared void afterwards.
@@ -42,7 +42,7 @@ pub enum IfShort {
 }
 
 impl FileRange {
-    /// So many bytes of a file from an offset.
+    /// A range of `length` bytes from an offset.
     pub fn new(file: Arc<impl OpenFile + 'static>, offset: u64, length: u64) -> FileRange {
         FileRange { file, offset, length, tag: 0, if_short: IfShort::Pad, assume_cached: false }
     }
@@ -61,7 +61,7 @@ impl FileRange {
         self
     }
 
-    /// Says that the piece is in the page cache: it is sent without a look.
+    /// States that the range is in the page cache: it is sent without probing.
     #[must_use]
     pub fn assume_cached(mut self) -> FileRange {
         self.assume_cached = true;
@@ -74,7 +74,7 @@ impl FileRange {
 pub enum Frame {
     /// Bytes in memory.
     Bytes(Bytes),
-    /// A piece of a file.
+    /// A range of a file.
     File(FileRange),
 }
 
@@ -110,7 +110,7 @@ impl From<FileRange> for Frame {
     }
 }
 
-/// A message to send: its frames, and a tag by which it can be taken back while it waits.
+/// A message to send: its frames, and a tag by which it can be removed while it is queued.
 #[derive(Debug, Clone, Default)]
 pub struct Message {
     /// Its frames, at least one.
@@ -120,7 +120,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// A message of no frames yet.
+    /// A message without frames, to be filled.
     pub fn new() -> Message {
         Message::default()
     }
@@ -144,7 +144,7 @@ impl Message {
         self.frames.iter().map(Frame::length).sum()
     }
 
-    /// Bytes of memory that it takes with all that belongs to it, where it waits: pieces of files have theirs elsewhere.
+    /// Bytes of memory that it takes while it is queued; file ranges take none beside themselves.
     pub fn memory_bytes(&self) -> usize {
         let held = |frame: &Frame| match frame {
             Frame::Bytes(bytes) => bytes.len(),

@@ -1,16 +1,16 @@
-//! How a socket behaves.
+//! Options of a socket.
 
 use bytes::Bytes;
 use std::time::Duration;
 use towpath_zmtp::{Config, Heartbeat, InboxLimits, MechanismConfig, Metadata, SocketType};
 
-/// A connection that lasts for so long after its handshake works, whatever is said on it.
+/// A connection that lasts this long after its handshake is stable.
 pub const STABLE_AFTER: Duration = Duration::from_millis(100);
 
-/// Which TCP congestion control sending sockets use.
+/// TCP congestion control of sending sockets.
 ///
-/// On loopback, sendfile under the widespread default `bbr` costs about four times the CPU of `cubic`; over real distance the
-/// system's default may well be right. So [`Congestion::Auto`] changes nothing but local connections; `congestion.rs` says when.
+/// On loopback, sendfile under the widespread default `bbr` costs about four times the CPU of `cubic`. Over real distances the system's default
+/// may well be right, so [`Congestion::Auto`] changes local connections only.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Congestion {
@@ -19,7 +19,7 @@ pub enum Congestion {
     Auto,
     /// The system's default for all.
     System,
-    /// This one for all, such as `cubic`. A name that the kernel doesn't have is logged once and ignored.
+    /// This one for all, such as `cubic`. A name that the kernel doesn't know is logged once and ignored.
     Named(String),
 }
 
@@ -35,79 +35,77 @@ impl std::str::FromStr for Congestion {
     }
 }
 
-/// Waiting between attempts to connect.
+/// Pause between attempts to connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
-    /// Before the second attempt. Not zero, with which a machine where nobody listens would be asked without end.
+    /// Before the second attempt. Not zero, which would retry without end where nobody listens.
     pub first: Duration,
-    /// It doubles up to this, which isn't zero either, with some jitter so that many clients don't come back in step.
+    /// Maximum, up to which it doubles, with jitter so that many clients don't come back in step. Not zero.
     pub most: Duration,
 }
 
-/// All options of a socket. Whatever makes one of them says so by [`crate::SocketError::Option`] where a value can't work.
+/// All options of a socket. A value that can't work is refused with [`crate::SocketError::Option`] when the socket is made.
 #[derive(Debug, Clone)]
 pub struct HubOptions {
-    /// The pattern.
+    /// The socket type.
     pub socket_type: SocketType,
-    /// This side's routing id, 1 to 255 bytes that don't begin with 0; or empty: the peer makes one up.
+    /// This side's routing id: up to 255 bytes that don't begin with 0. Empty: the peer generates one.
     pub routing_id: Bytes,
-    /// Of two peers with the same routing id a ROUTER ends the older connection. Otherwise both stay, and the newcomer gets a
-    /// routing id that was made up: for who doesn't address peers by it.
+    /// Whether a ROUTER disconnects the older of two peers with the same routing id. Otherwise both stay, and the newer one gets a generated
+    /// routing id: for applications that don't address peers by it.
     pub routing_ids_are_unique: bool,
     /// Properties for READY, names beginning with `X-`.
     pub metadata: Metadata,
-    /// Security mechanism and role. What PLAIN shows has up to 255 bytes.
+    /// Security mechanism and role. PLAIN's user and password have up to 255 bytes each.
     pub mechanism: MechanismConfig,
-    /// PING to peers that announce ZMTP 3.1. The timeout isn't zero.
+    /// PINGs to peers that announce ZMTP 3.1. The timeout isn't zero.
     pub heartbeat: Option<Heartbeat>,
-    /// One deadline from connecting to READY. Of a name with several addresses, one that does not answer gets only its share. Not zero.
+    /// Timeout from connecting to READY. An address that doesn't answer gets its share of it, if the name has others. Not zero.
     pub handshake_timeout: Duration,
-    /// Bound of each peer's queue, in bytes of memory (file ranges count 64 each). At least 1: one message at a time.
+    /// Maximum bytes of memory in each peer's send queue (file ranges count 64 each). At least 1: one message at a time.
     pub send_queue_bytes: usize,
-    /// What all queues are to have together, in the same bytes. Where an eighth of what is left of that is less than
-    /// `send_queue_bytes`, it is the bound of each queue, so that many peers which don't read leave room for one that does; but 16 KiB
-    /// is, whatever the others have. A queue that is below its bound takes one more message, however large it is.
+    /// Budget for all send queues together, in the same bytes. Each queue's limit is at most an eighth of what is left, so that many peers
+    /// that don't read leave something for one that does, but at least 16 KiB. A queue below its limit takes one more message of any size.
     pub queued_bytes_max: usize,
-    /// Instead of sleeping, look again for so long, where waits have been as short lately. It shortens a round trip by what it takes
-    /// to wake up, at the cost of a processor's time. Zero: never.
+    /// Time to poll again before sleeping, while recent waits were as short. Saves the time to wake up in each round trip, and costs
+    /// processor time. Zero: never.
     pub busy_poll: Duration,
-    /// Bytes read from one peer before it is the turn of the next one, and of the application. What the application does about a
-    /// peer's messages, such as [`crate::Hub::pause_reading`], comes after at most so many bytes of them. At least 1.
+    /// Maximum bytes read from a peer in one poll. The application can react to a peer's messages, for example with
+    /// [`crate::Hub::pause_reading`], after at most so many bytes. At least 1.
     pub read_budget_bytes: usize,
-    /// Bytes of a message that is taken whole.
+    /// Maximum bytes of a message that is delivered whole.
     pub max_message_bytes: u64,
-    /// Frames of a message. At least 1.
+    /// Maximum frames of a message. At least 1.
     pub max_frames: usize,
-    /// Bytes of messages that have begun and aren't whole, over all peers. From half of that on, a peer is read on if what its frame
-    /// lacks fits into the rest. The others wait in line, and lose nothing. Where the line stands still for more than a moment there is more
-    /// room, up to this or what one message may take, whichever is more; then one goes on without. If it stands still for half a second
-    /// all the same, a peer is disconnected: first those that have sent nothing lately, and of these the one with the most. As many
-    /// bytes as the half are read in one turn, of all peers together.
+    /// Budget for incomplete messages of all peers. From half of it on, a peer is read if the rest of its frame fits. Others wait in order
+    /// and lose nothing. If their queue stalls, the budget rises up to this or the size of one message, whichever is larger; then one
+    /// peer goes on over budget. If it stalls for half a second more, peers are disconnected: those that are silent in the middle of a message,
+    /// the largest first, or else the largest. One poll reads at most half of this from all peers together.
     pub reassembly_bytes_max: usize,
-    /// Frames over this are streamed ([`crate::Event::BodyStart`]).
+    /// Frames of more bytes are streamed ([`crate::Event::BodyStart`]); `None`: none are.
     pub stream_over_bytes: Option<u64>,
-    /// Bytes of a streamed frame.
+    /// Maximum bytes of a streamed frame.
     pub max_frame_bytes: u64,
-    /// Bytes of all buffers for streamed bodies, over all peers: the memory that slow consumers can tie up. At least 1 where bodies are
+    /// Maximum bytes of all buffers for streamed bodies, over all peers: the memory that slow consumers can tie up. At least 1 if bodies are
     /// streamed; there is one buffer in any case.
     pub body_buffer_bytes: usize,
-    /// Connections in all.
+    /// Maximum connections.
     pub max_peers: usize,
-    /// Connections from one IP address.
+    /// Maximum connections from one IP address.
     pub max_peers_per_address: usize,
-    /// Connections whose handshake is not over; one more ends the oldest of them.
+    /// Maximum connections whose handshake isn't over; one more ends the oldest of them.
     pub max_handshakes: usize,
     /// TCP congestion control.
     pub congestion: Congestion,
-    /// Between attempts to connect.
+    /// Pause between attempts to connect.
     pub reconnect: Backoff,
-    /// A connection that was ready for so long worked, and after it the waits of `reconnect` begin anew. One that its peer ends right
-    /// after the handshake, again and again, is as little use as none, and tried as seldom.
+    /// A connection that was ready for this long was stable, and the pauses of `reconnect` start anew after it. A peer that ends each one right
+    /// after the handshake is retried as seldom as one that can't be reached.
     pub stable_after: Duration,
 }
 
 impl HubOptions {
-    /// The defaults for a pattern.
+    /// Defaults for a socket type.
     pub fn new(socket_type: SocketType) -> HubOptions {
         HubOptions {
             socket_type,
@@ -136,25 +134,25 @@ impl HubOptions {
         }
     }
 
-    /// What messages that aren't whole may come to where peers are slow: as much as one may take.
+    /// The highest value of the reassembly budget.
     pub(crate) fn reassembly_bytes_most(&self) -> usize {
         self.reassembly_bytes_max.max(self.one_message_bytes())
     }
 
-    /// What they never come to in the way of [`HubOptions::reassembly_bytes_max`].
+    /// Bytes of incomplete messages that are never exceeded in normal operation.
     pub(crate) fn reassembly_limit(&self) -> usize {
         self.reassembly_bytes_most().saturating_add(self.one_message_bytes().saturating_mul(2))
     }
 
-    /// What one peer never comes to.
+    /// Maximum memory of one incomplete message.
     fn one_message_bytes(&self) -> usize {
         let frames = self.max_frames.saturating_mul(towpath_zmtp::limits::FRAME_OVERHEAD_BYTES);
         let message = usize::try_from(self.max_message_bytes).unwrap_or(usize::MAX);
-        // Two of what is read ahead: a command or a header may be cut anywhere.
+        // Twice the read-ahead: a command or a header may be cut anywhere.
         message.saturating_add(frames).saturating_add(2 * crate::peer::read::READ_AHEAD_BYTES_MAX)
     }
 
-    /// Bytes that all peers together bring in a turn.
+    /// Maximum bytes read from all peers in one poll.
     pub(crate) fn arriving_max(&self) -> u64 {
         (self.reassembly_bytes_max / 2) as u64
     }

@@ -1,11 +1,11 @@
-//! Options that can't work are refused before anything is done with them: a socket that hangs doesn't say why.
+//! Checks of options before a socket is made: one that hangs later doesn't say why.
 
 use crate::error::SocketError;
 use crate::options::HubOptions;
 use towpath_zmtp::MechanismConfig;
 use towpath_zmtp::limits::ROUTING_ID_BYTES_MAX;
 
-/// Bytes of a user's name, or of a password, in PLAIN (RFC 24), and of a property's name in READY (RFC 23).
+/// Maximum bytes of a user's name or a password in PLAIN (RFC 24), and of a property's name in READY (RFC 23).
 const SHORT_BYTES_MAX: usize = 255;
 
 impl HubOptions {
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_can_not_work_are_refused_by_name() {
+    fn options_that_cannot_work_are_refused_by_name() {
         let beat = |timeout| Some(Heartbeat { interval: timeout, timeout, ttl: timeout });
         let (zero, short) = (Duration::ZERO, Duration::from_millis(1));
         type Wrong<'a> = (&'a str, &'a str, &'a dyn Fn(&mut HubOptions));

@@ -1,11 +1,11 @@
-//! Ends a hub's wait from another thread.
+//! Wakes a hub from another thread.
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
 use std::sync::Arc;
 
-/// Wakes the [`crate::Hub`] that it came from. Cheap to clone; may be used from any thread, as often as one likes.
+/// Wakes the [`crate::Hub`] that it came from, from any thread. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Waker {
     event: Arc<OwnedFd>,
@@ -16,9 +16,9 @@ impl Waker {
         Ok(Waker { event: Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?) })
     }
 
-    /// Makes the hub's current or next turn return.
+    /// Makes the hub's current or next poll return.
     pub fn wake(&self) {
-        // It fails only if 2^64 - 2 wake-ups are pending, which is awake enough.
+        // Fails only with 2^64 - 2 wake-ups pending.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 

@@ -1,4 +1,4 @@
-//! How often an endpoint is tried at which connections don't last.
+//! Reconnecting to an endpoint where connections don't last.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping")]
 
 mod support;
@@ -32,7 +32,7 @@ fn shake_hands(mut stream: TcpStream) -> std::io::Result<()> {
 }
 
 #[test]
-fn connections_that_end_right_after_the_handshake_are_tried_less_and_less_often() {
+fn connections_that_end_after_the_handshake_are_retried_with_backoff() {
     let reconnect = Backoff { first: Duration::from_millis(10), most: Duration::from_millis(320) };
     let mut hub = Hub::new(HubOptions { reconnect, ..options(SocketType::Router) }).unwrap();
     hub.connect(&fickle_server()).unwrap();

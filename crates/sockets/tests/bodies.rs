@@ -1,4 +1,4 @@
-//! Bodies that are files, on either end.
+//! Bodies from files, on either side.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping")]
 
 mod support;
@@ -83,7 +83,7 @@ fn streamed_bodies_are_read_into_page_aligned_buffers() {
 }
 
 #[test]
-fn a_frame_is_finished_with_zeros_and_declared_when_its_file_was_too_short() {
+fn short_file_is_padded_with_zeros_and_reported() {
     let file = file_of(&[1; 1_000_000]);
     let mut pair = pair(options(SocketType::Router), streaming());
     pair.server.send(pair.at_server, Message::new().with(FileRange::new(file, 0, 1_500_000).tagged(3))).unwrap();
@@ -104,7 +104,7 @@ fn a_frame_is_finished_with_zeros_and_declared_when_its_file_was_too_short() {
 }
 
 #[test]
-fn or_the_connection_is_closed_where_nothing_can_be_declared() {
+fn short_file_closes_the_connection_on_request() {
     let file = file_of(&[1; 1000]);
     let mut pair = pair(options(SocketType::Router), options(SocketType::Dealer));
     let range = FileRange::new(file, 0, 2000).close_if_short();
@@ -118,7 +118,7 @@ fn or_the_connection_is_closed_where_nothing_can_be_declared() {
 }
 
 #[test]
-fn reading_waits_for_whoever_holds_the_buffers() {
+fn reading_waits_for_a_free_buffer() {
     let bytes = noise(3_000_000);
     let file = file_of(&bytes);
     let client = HubOptions { body_buffer_bytes: 1024 * 1024, ..streaming() };
@@ -151,7 +151,7 @@ fn reading_waits_for_whoever_holds_the_buffers() {
 }
 
 #[test]
-fn buffers_go_around_among_those_who_wait_for_one() {
+fn waiting_peers_take_turns_with_buffers() {
     let body = bytes::Bytes::from(vec![7; 64 * 1024 * 1024]);
     let server =
         HubOptions { body_buffer_bytes: 1024 * 1024, stream_over_bytes: Some(1000), ..options(SocketType::Router) };
@@ -183,7 +183,7 @@ fn buffers_go_around_among_those_who_wait_for_one() {
 }
 
 #[test]
-fn what_has_not_begun_is_taken_back() {
+fn queued_messages_can_be_removed_until_they_begin_to_leave() {
     let file = file_of(&noise(50_000_000));
     let mut pair = pair(options(SocketType::Router), streaming());
     for tag in [1, 2, 1, 2] {
@@ -209,7 +209,7 @@ fn what_has_not_begun_is_taken_back() {
 }
 
 #[test]
-fn a_queue_that_is_emptied_by_hand_tells_of_its_room() {
+fn clearing_a_full_queue_makes_it_writable() {
     let emptied_by: [fn(&mut Hub, PeerId); 2] =
         [|hub, peer| assert!(hub.clear_queue(peer).messages > 1), |hub, peer| assert!(hub.remove_queued(peer, 5) > 1)];
     for (index, empty) in emptied_by.into_iter().enumerate() {
@@ -261,7 +261,7 @@ fn unsendable() -> Option<(Child, Arc<File>, Vec<u8>)> {
 }
 
 #[test]
-fn what_sendfile_refuses_is_copied() {
+fn files_that_sendfile_refuses_are_copied() {
     let Some((mut child, file, bytes)) = unsendable() else { return };
     let length = bytes.len() as u64;
     for endpoint in ["tcp://127.0.0.1:0", "inproc://copied"] {

@@ -1,4 +1,4 @@
-//! Peers that say how long their silence may last, and are not always read from.
+//! Deadlines: TTLs of peers that are not always read, and times beyond the clock.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping")]
 
 mod support;
@@ -10,7 +10,7 @@ use support::*;
 use towpath_sockets::{Backoff, Endpoint, Event, Heartbeat, Hub, HubOptions, Socket, SocketError, SocketType};
 
 #[test]
-fn a_peer_that_falls_silent_while_it_is_not_read_is_given_up_once_it_is_again() {
+fn silence_of_a_paused_peer_counts_from_resuming() {
     let mut hub = Hub::new(options(SocketType::Router)).unwrap();
     let Endpoint::Tcp { host, port } = hub.bind(&anywhere()).unwrap() else { panic!("not tcp") };
     let mut client = TcpStream::connect((host, port)).unwrap();
@@ -53,7 +53,7 @@ fn without_end(socket_type: SocketType, most: Duration) -> HubOptions {
 }
 
 #[test]
-fn times_that_no_clock_counts_to_never_come() {
+fn times_beyond_the_clock_never_come() {
     let most = Duration::MAX;
     let mut pair = pair(without_end(SocketType::Router, most), without_end(SocketType::Dealer, most));
     for _ in 0..20 {
@@ -71,19 +71,19 @@ fn times_that_no_clock_counts_to_never_come() {
 }
 
 #[tokio::test]
-async fn easy_sockets_wait_for_no_end_either() {
+async fn sockets_accept_times_beyond_the_clock() {
     for most in [Duration::MAX, Duration::from_secs(1 << 62)] {
         let [one, other] =
             [SocketType::Rep, SocketType::Req].map(|socket_type| Socket::new(without_end(socket_type, most)).unwrap());
-        easy::join(&one, &other, &anywhere());
+        socket::join(&one, &other, &anywhere());
         for _ in 0..20 {
-            easy::send(&other, &["?"]).await;
-            easy::recv(&one).await;
-            easy::send(&one, &["!"]).await;
-            easy::recv(&other).await;
+            socket::send(&other, &["?"]).await;
+            socket::recv(&one).await;
+            socket::send(&one, &["!"]).await;
+            socket::recv(&other).await;
         }
         drop(one);
-        assert!(matches!(easy::within("it is told", other.recv()).await, Err(SocketError::OutOfTurn(_))));
-        assert!(easy::within("it is closed", other.close(most)).await.is_empty());
+        assert!(matches!(socket::within("it is told", other.recv()).await, Err(SocketError::OutOfTurn(_))));
+        assert!(socket::within("it is closed", other.close(most)).await.is_empty());
     }
 }

@@ -9,7 +9,7 @@ use support::*;
 use towpath_sockets::{Endpoint, Event, Hub, SocketType};
 
 #[test]
-fn accepting_goes_on_when_descriptors_come_back() {
+fn accepting_resumes_when_descriptors_are_free() {
     let mut server = Hub::new(options(SocketType::Router)).unwrap();
     let endpoint = server.bind(&anywhere()).unwrap();
     let Endpoint::Tcp { host, port } = &endpoint else { panic!("not tcp") };

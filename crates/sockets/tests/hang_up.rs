@@ -1,4 +1,4 @@
-//! Peers that say their last words and close at once.
+//! Peers that send their last message and close at once.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -52,7 +52,7 @@ fn hub_and_client(read_budget_bytes: usize) -> (Hub, TcpStream, PeerId) {
 }
 
 #[test]
-fn a_close_that_comes_with_the_last_message_is_seen() {
+fn close_behind_the_last_message_is_seen() {
     let (mut hub, mut client, _) = hub_and_client(1 << 20);
     // The message and the end are both there before the hub looks: one edge tells of both.
     client.write_all(b"\x00\x05hello").expect("write");
@@ -62,7 +62,7 @@ fn a_close_that_comes_with_the_last_message_is_seen() {
 }
 
 #[test]
-fn the_end_of_a_peer_that_is_not_read_is_told_and_what_came_before_is_kept() {
+fn hang_up_of_a_paused_peer_is_reported_and_its_messages_kept() {
     let (mut hub, mut client, peer) = hub_and_client(1 << 20);
     hub.pause_reading(peer, true);
     client.write_all(b"\x00\x05hello").expect("write");
@@ -76,7 +76,7 @@ fn the_end_of_a_peer_that_is_not_read_is_told_and_what_came_before_is_kept() {
 }
 
 #[test]
-fn a_peer_that_has_ended_and_is_paused_after_that_is_told_too() {
+fn hang_up_before_pausing_is_reported() {
     let (mut hub, mut client, peer) = hub_and_client(4_096);
     // More than a turn reads.
     let message = [b"\x02\x00\x00\x00\x00\x00\x00\x04\x00".as_slice(), &[7; 1024]].concat();

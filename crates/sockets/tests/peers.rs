@@ -1,4 +1,4 @@
-//! Peers can be seen, held back, replaced and sent away; hostile ones do no harm.
+//! Peers: facts, pauses, limits, routing ids, disconnecting. Hostile ones do no harm.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping")]
 
 mod support;
@@ -25,7 +25,7 @@ fn failure(hub: &mut Hub) -> String {
 }
 
 #[test]
-fn a_full_queue_gives_the_message_back_and_tells_when_there_is_room() {
+fn full_queue_returns_the_message_and_reports_when_writable() {
     let server = HubOptions { send_queue_bytes: 100_000, ..options(SocketType::Router) };
     let mut pair = pair(server, options(SocketType::Dealer));
     let mut sent = 0u32;
@@ -56,7 +56,7 @@ fn a_full_queue_gives_the_message_back_and_tells_when_there_is_room() {
 }
 
 #[test]
-fn a_pause_holds_the_sender_back() {
+fn pausing_reading_holds_the_sender_back() {
     let mut pair = pair(options(SocketType::Router), options(SocketType::Dealer));
     pair.server.pause_reading(pair.at_server, true);
     pair.client.send(pair.at_client, text("later")).unwrap();
@@ -70,7 +70,7 @@ fn a_pause_holds_the_sender_back() {
 }
 
 #[test]
-fn a_peer_is_sent_away_and_told_why() {
+fn disconnected_peer_learns_the_reason() {
     let mut pair = pair(options(SocketType::Router), options(SocketType::Dealer));
     pair.server.disconnect(pair.at_server, "maintenance at noon");
     let mut reasons = [None, None];
@@ -88,7 +88,7 @@ fn a_peer_is_sent_away_and_told_why() {
 }
 
 #[test]
-fn a_routing_id_is_handed_over_to_the_newcomer() {
+fn newer_connection_takes_over_a_routing_id() {
     let client = || HubOptions { routing_id: Bytes::from_static(b"ann"), ..options(SocketType::Dealer) };
     let mut pair = pair(options(SocketType::Router), client());
     assert_eq!(pair.server.peer_of(b"ann"), Some(pair.at_server));
@@ -111,7 +111,7 @@ fn a_routing_id_is_handed_over_to_the_newcomer() {
 }
 
 #[test]
-fn a_silent_peer_is_given_up_and_one_that_answers_is_not() {
+fn silent_peer_is_disconnected_and_an_answering_one_is_not() {
     let heartbeat = Heartbeat {
         interval: Duration::from_millis(30),
         timeout: Duration::from_millis(120),
@@ -149,7 +149,7 @@ fn garbage_is_named() {
 }
 
 #[test]
-fn what_zmtp_does_not_define_is_skipped_and_counted() {
+fn protocol_deviations_are_skipped_and_counted() {
     let (mut server, endpoint) = bound(options(SocketType::Router));
     let mut connection = raw_connection(&endpoint);
     let (unknown, odd) = (b"\x04\x08\x07UNKNOWN", b"\xf8\x05hello");
@@ -166,7 +166,7 @@ fn what_zmtp_does_not_define_is_skipped_and_counted() {
 }
 
 #[test]
-fn a_handshake_has_one_deadline_however_it_trickles() {
+fn handshake_has_one_deadline() {
     let server = HubOptions { handshake_timeout: Duration::from_millis(200), ..options(SocketType::Router) };
     let (mut server, endpoint) = bound(server);
     let mut connection = raw_connection(&endpoint);
@@ -188,7 +188,7 @@ fn a_handshake_has_one_deadline_however_it_trickles() {
 }
 
 #[test]
-fn connections_are_capped_by_address_and_the_oldest_handshake_makes_way() {
+fn connections_are_limited_by_address_and_the_oldest_handshake_ends() {
     let server = HubOptions { max_peers_per_address: 3, max_handshakes: 2, ..options(SocketType::Router) };
     let (mut server, endpoint) = bound(server);
     let first = raw_connection(&endpoint);
@@ -216,7 +216,7 @@ fn connections_are_capped_by_address_and_the_oldest_handshake_makes_way() {
 }
 
 #[test]
-fn peers_of_other_patterns_are_refused_with_both_names() {
+fn incompatible_socket_types_are_refused_by_name() {
     let (mut server, endpoint) = bound(options(SocketType::Router));
     let mut connection = raw_connection(&endpoint);
     let ready = b"\x04\x1a\x05READY\x0bSocket-Type\x00\x00\x00\x04PUSH".to_vec();
@@ -226,7 +226,7 @@ fn peers_of_other_patterns_are_refused_with_both_names() {
 }
 
 #[test]
-fn connecting_once_is_one_attempt_whatever_comes_of_it() {
+fn connect_once_makes_one_attempt() {
     let (mut server, endpoint) = bound(options(SocketType::Router));
     let mut client = Hub::new(options(SocketType::Dealer)).unwrap();
     let nobody: Endpoint = "ipc:///nowhere/at/all".parse().unwrap();
@@ -250,7 +250,7 @@ fn connecting_once_is_one_attempt_whatever_comes_of_it() {
 }
 
 #[test]
-fn the_place_of_who_is_gone_can_be_kept() {
+fn slot_of_a_peer_that_is_gone_can_be_reserved() {
     let (mut server, endpoint) = bound(options(SocketType::Router));
     let come_and_go = |server: &mut Hub, keep: bool| {
         let mut client = Hub::new(options(SocketType::Dealer)).unwrap();

@@ -1,4 +1,4 @@
-//! Peers behind a slow link: megabytes of what they are to have are still in this system's hands when it is asked whether they live.
+//! Peers behind a slow link: megabytes for them are still in this system's hands when their liveness is in doubt.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping")]
 
 mod support;
@@ -65,7 +65,7 @@ fn given_up(length: usize, takes: usize, detect_stalls: bool) -> (usize, String)
 }
 
 #[test]
-fn who_has_the_ping_behind_a_large_message_is_given_up_only_when_none_of_that_gets_through() {
+fn peer_with_a_ping_behind_a_large_message_is_cut_only_without_progress() {
     // All of it is in the system's hands at once.
     let (taken, reason) = given_up(1_200_000, 900_000, false);
     assert_eq!(taken, 900_000, "{reason}");
@@ -73,7 +73,7 @@ fn who_has_the_ping_behind_a_large_message_is_given_up_only_when_none_of_that_ge
 }
 
 #[test]
-fn who_has_a_message_that_the_system_has_no_room_for_is_given_up_only_when_none_of_that_gets_through() {
+fn peer_with_a_backlog_is_cut_only_without_progress() {
     let (taken, reason) = given_up(16_000_000, 1_200_000, true);
     assert_eq!(taken, 1_200_000, "{reason}");
     assert!(reason.contains("took nothing"), "{reason}");

@@ -1,4 +1,4 @@
-//! Frames of all sizes, streamed and whole, in one stream of bytes: what is read ahead behind a body belongs to the next frame.
+//! Frames of all sizes, streamed and whole, in one stream of bytes: the read-ahead behind a body belongs to the next frame.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping")]
 
 mod support;

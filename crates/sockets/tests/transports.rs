@@ -40,7 +40,7 @@ fn tcp_over_ipv4_and_ipv6() {
 }
 
 #[test]
-fn ipc_names_the_process_at_the_other_end() {
+fn ipc_address_names_the_peers_process() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     let pair = echo_over(&format!("ipc://{}", path.display()));
@@ -52,7 +52,7 @@ fn ipc_names_the_process_at_the_other_end() {
 }
 
 #[test]
-fn ipc_takes_over_a_name_that_nobody_listens_on_and_no_other() {
+fn ipc_reuses_only_abandoned_sockets() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     let endpoint = format!("ipc://{}", path.display()).parse().unwrap();
@@ -74,7 +74,7 @@ fn inproc() {
 }
 
 #[test]
-fn a_name_is_looked_up_whichever_of_its_addresses_the_server_has() {
+fn all_addresses_of_a_name_are_tried() {
     let mut server = Hub::new(options(SocketType::Router)).unwrap();
     let Endpoint::Tcp { port, .. } = server.bind(&anywhere()).unwrap() else { panic!("not tcp") };
     let name: Endpoint = format!("tcp://localhost:{port}").parse().unwrap();
@@ -91,7 +91,7 @@ fn a_name_is_looked_up_whichever_of_its_addresses_the_server_has() {
 }
 
 #[test]
-fn the_client_comes_back_when_the_server_does() {
+fn client_reconnects_when_the_server_is_back() {
     let Pair { server, mut client, endpoint, .. } = pair(options(SocketType::Router), options(SocketType::Dealer));
     drop(server);
     until(&mut [&mut client], |_, event| matches!(event, Event::Gone { .. }).then_some(()));

@@ -1,4 +1,4 @@
-//! A peer that sends urgent data (MSG_OOB) is sent away at once. Reading stops short of it, so that nothing would come any more.
+//! A peer that sends urgent data (MSG_OOB) is disconnected at once: reading would stop before it, and nothing more would come.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping")]
 
 mod support;
@@ -46,7 +46,7 @@ fn happened(hub: &mut Hub) -> Vec<&'static str> {
 }
 
 #[test]
-fn in_the_handshake_and_between_messages() {
+fn urgent_data_in_the_handshake_or_between_messages_ends_the_connection() {
     for said in [&b""[..], &raw_greeting(), &[raw_greeting(), raw_ready()].concat()] {
         let (mut hub, mut client) = hub_and_client(&anywhere(), false);
         client.write_all(said).unwrap();
@@ -57,7 +57,7 @@ fn in_the_handshake_and_between_messages() {
 }
 
 #[test]
-fn in_a_body_that_is_taken_whole_or_streamed() {
+fn urgent_data_in_a_body_ends_the_connection() {
     for streams in [false, true] {
         let (mut hub, mut client) = hub_and_client(&anywhere(), streams);
         client.write_all(&[&raw_greeting()[..], &raw_ready(), &LARGE, &[7; 100_000]].concat()).unwrap();
@@ -79,7 +79,7 @@ fn in_a_body_that_is_taken_whole_or_streamed() {
 }
 
 #[test]
-fn on_a_socket_of_this_machine() {
+fn urgent_data_on_a_unix_socket_ends_the_connection() {
     let folder = tempfile::tempdir().unwrap();
     let (mut hub, mut client) = hub_and_client(&Endpoint::Ipc(folder.path().join("socket")), false);
     client.write_all(&raw_greeting()).unwrap();

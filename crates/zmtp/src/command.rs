@@ -7,7 +7,7 @@ use crate::metadata::Metadata;
 use crate::secret::Secret;
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// What a peer sent as a command, parsed.
+/// A decoded command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     /// The end of the handshake, with the peer's metadata.
@@ -19,7 +19,7 @@ pub enum Command {
         /// The password, up to 255 bytes.
         password: Secret,
     },
-    /// PLAIN: the server takes the client.
+    /// PLAIN: the server admits the client.
     Welcome,
     /// PLAIN: the client's metadata.
     Initiate(Metadata),
@@ -30,14 +30,14 @@ pub enum Command {
     },
     /// Answer with PONG.
     Ping {
-        /// Tenths of a second of silence after which the sender may be taken for dead; 0: never.
+        /// Tenths of a second of silence after which the sender may be given up; 0: never.
         ttl_deciseconds: u16,
         /// At most 16 bytes that PONG repeats.
         context: Bytes,
     },
     /// An answer to PING. go-zeromq leaves the context out, so it isn't compared.
     Pong,
-    /// A command that this side doesn't know.
+    /// A command with an unknown name.
     Unknown {
         /// Its name, escaped and cut.
         name: String,

@@ -17,34 +17,34 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// When to ask a silent peer whether it is there, and when to give it up (RFC 37, PING and PONG).
+/// Times of PING and PONG (RFC 37).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heartbeat {
-    /// A PING goes out this often, but not while older bytes wait to be written. At least a millisecond.
+    /// Interval between PINGs. None is sent behind a backlog. At least a millisecond.
     pub interval: Duration,
-    /// The connection ends when nothing at all was heard for this long after a PING.
+    /// The connection ends when nothing was received for this long after a PING.
     pub timeout: Duration,
-    /// What a PING tells the peer: how long our silence may last, rounded up to tenths of a second. Zero: as long as it
-    /// likes. At most 65.5 seconds.
+    /// TTL announced by our PINGs, rounded up to tenths of a second: the peer may give this side up after as much silence. Zero: never.
+    /// At most 65.5 seconds.
     pub ttl: Duration,
 }
 
-/// What both ends of a socket's connections have in common.
+/// Settings that all connections of a socket have in common.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// This side's socket type.
     pub socket_type: SocketType,
-    /// This side's routing id; empty: the peer makes one up.
+    /// This side's routing id. Empty: the peer generates one.
     pub routing_id: Bytes,
     /// Further properties for READY; names of applications begin with `X-`.
     pub metadata: Metadata,
     /// The security mechanism and role.
     pub mechanism: MechanismConfig,
-    /// From the first byte to READY, however it trickles.
+    /// Time from the first byte to READY.
     pub handshake_timeout: Duration,
-    /// Heartbeats, if this side sends them. PING is answered in any case.
+    /// Heartbeats that this side sends; `None`: none. PINGs are answered in any case.
     pub heartbeat: Option<Heartbeat>,
-    /// What the peer may send.
+    /// Limits on what the peer may send.
     pub limits: InboxLimits,
 }
 
@@ -58,68 +58,68 @@ impl Config {
     }
 }
 
-/// What a peer sent that the specification does not define.
+/// Counts of what a peer sent that the specification does not define. It is skipped, since a later version may define it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ProtocolDeviations {
-    /// Commands of other names.
+    /// Commands with unknown names.
     pub unknown_commands: u64,
     /// Frames with reserved bits set in their flags.
     pub reserved_bits: u64,
 }
 
 impl ProtocolDeviations {
-    /// Whether there was none.
+    /// Whether all counts are zero.
     pub fn is_empty(self) -> bool {
         self == ProtocolDeviations::default()
     }
 }
 
-/// Who is at the other end, once the handshake is over.
+/// A peer's properties, known when the handshake is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerProperties {
     /// Its socket type.
     pub socket_type: SocketType,
     /// Its routing id, often empty.
     pub routing_id: Bytes,
-    /// All that it said of itself.
+    /// The properties that it announced.
     pub metadata: Metadata,
     /// The ZMTP version that it announced.
     pub version: (u8, u8),
 }
 
-/// What happened.
+/// An event of a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
     /// The peer's credentials, to be answered with [`Connection::accept`] or [`Connection::refuse`].
     Authenticate(Credentials),
     /// The handshake is over.
     Ready(Box<PeerProperties>),
-    /// A message; `continued`: its earlier frames ended in a streamed body.
+    /// A whole message, or its rest behind a streamed body.
     Message {
-        /// Its frames, or those after the last streamed body.
+        /// Its frames; if `continued`, those after the last streamed body.
         frames: Frames,
         /// Whether this is the rest of a message.
         continued: bool,
     },
-    /// A frame over `stream_over_bytes` begins.
+    /// A streamed frame begins: one over `stream_over_bytes`.
     BodyStart {
-        /// The frames before it in the message, since the last streamed body.
+        /// The whole frames before it in the message, since the last streamed body.
         head: Frames,
         /// Its bytes.
         length: u64,
         /// Whether more frames follow it.
         more: bool,
     },
-    /// Some of its bytes.
+    /// Bytes of a streamed frame.
     BodyData(Bytes),
-    /// That was all of it.
+    /// The end of a streamed frame.
     BodyEnd {
         /// Whether more frames of the message follow.
         more: bool,
     },
 }
 
-/// `None` is never: far beyond what a clock can tell.
+/// A time in the future; `None`: beyond what a clock can represent, so never.
 fn after(now: Instant, wait: Duration) -> Option<Instant> {
     now.checked_add(wait)
 }
@@ -131,7 +131,7 @@ enum Phase {
     Traffic,
 }
 
-/// The state machine of one connection. `F` is where outside bodies come from, such as a range of a file.
+/// The state machine of one connection. `F` is the source of external bodies, such as a file range.
 #[derive(Debug)]
 pub struct Connection<F> {
     config: Arc<Config>,
@@ -142,19 +142,19 @@ pub struct Connection<F> {
     handshake_deadline: Option<Instant>,
     last_heard: Instant,
     next_ping: Option<Instant>,
-    /// Since a PING was sent that nothing came after.
+    /// Runs since a PING was sent and nothing received after it.
     pong: Option<LivenessTimer>,
     peer_ttl: Option<Duration>,
-    /// Only for a peer that reads as long as it lives.
+    /// Runs for peers that are known to read as long as they live.
     stall: Option<LivenessTimer>,
-    /// Bytes written when that was last looked at.
+    /// Bytes written at the last check of `stall`.
     stall_written: u64,
     reading: bool,
     unknown_commands: u64,
 }
 
 impl<F> Connection<F> {
-    /// A connection that has just been made. Its greeting waits in the outbox.
+    /// A new connection, with its greeting in the outbox.
     pub fn new(config: Arc<Config>, now: Instant) -> Connection<F> {
         let mechanism = config.mechanism.begin();
         let mut outbox = Outbox::default();
@@ -177,9 +177,9 @@ impl<F> Connection<F> {
         }
     }
 
-    /// Takes what it can use off the front of `input` and says what it meant; `None`: more bytes are needed.
+    /// Decodes the next event from the front of `input`; `None`: more bytes are needed.
     ///
-    /// After an error the connection is over: what the outbox still holds (an ERROR for the peer) may be sent.
+    /// After an error the connection is over. The outbox may still hold an ERROR for the peer, to be sent before closing.
     pub fn input(&mut self, input: &mut BytesMut, now: Instant) -> Result<Option<Event>, Error> {
         loop {
             match self.phase {
@@ -274,35 +274,35 @@ impl<F> Connection<F> {
         Ok(())
     }
 
-    /// The user of [`Event::Authenticate`] is welcome.
+    /// Accepts the credentials of [`Event::Authenticate`].
     pub fn accept(&mut self) {
         if let Step::Send(frame) = self.mechanism.accept() {
             self.outbox.push_command(frame);
         }
     }
 
-    /// The user of [`Event::Authenticate`] is not welcome. The ERROR for the peer waits in the outbox; then close.
+    /// Refuses the credentials of [`Event::Authenticate`]. The outbox then holds an ERROR for the peer, to be sent before closing.
     pub fn refuse(&mut self) -> Error {
         let status = "400";
         self.outbox.push_command(command::error(status));
         Error::AuthenticationRefused { status }
     }
 
-    /// Tells the peer why the connection is about to be closed.
+    /// Queues an ERROR: the reason why the connection is about to be closed.
     pub fn send_error(&mut self, reason: &str) {
         if !matches!(self.phase, Phase::Greeting) {
             self.outbox.push_command(command::error(reason));
         }
     }
 
-    /// Bytes came from the peer, also such as the driver took past [`Connection::input`].
+    /// Bytes came from the peer, including those that the driver took past [`Connection::input`].
     #[inline]
     pub fn on_received(&mut self, now: Instant) {
         self.last_heard = now;
         self.pong = None;
     }
 
-    /// Tells whether the driver reads from this peer at all: while it doesn't, silence is not the peer's.
+    /// Sets whether the driver reads from this peer. While it doesn't, silence isn't the peer's fault.
     pub fn set_reading(&mut self, reading: bool, now: Instant) {
         if reading && !self.reading {
             self.on_received(now);
@@ -310,29 +310,29 @@ impl<F> Connection<F> {
         self.reading = reading;
     }
 
-    /// From now on the peer is one that reads as long as it lives. No PING goes behind what waits for it: so if none of that gets to it
-    /// and it says nothing either, for twice the heartbeat's interval and timeout, it is given up. Without heartbeats it never is.
+    /// Gives the peer up if it takes nothing of its backlog and says nothing for twice the heartbeat's interval and timeout: for peers that are
+    /// known to read as long as they live. Nothing else tells that such a peer has died, since no PING goes behind a backlog.
     pub fn detect_stalls(&mut self, now: Instant) {
         let most = self.config.heartbeat.map(|heartbeat| heartbeat.interval.saturating_add(heartbeat.timeout));
         self.stall = most.map(|most| LivenessTimer::new(most.saturating_mul(2), u64::MAX, now));
     }
 
-    /// What is to be sent comes from somewhere that is slow: that nothing leaves isn't the peer's doing.
+    /// Nothing was sent because this side was slow, such as a disk: that isn't the peer's fault.
     pub fn on_local_delay(&mut self, now: Instant) {
         if let Some(stall) = &mut self.stall {
             stall.restart(now);
         }
     }
 
-    /// Whether the peer might soon be given up, and [`Connection::on_unacked_bytes`] could tell that it reads nevertheless. To be asked
-    /// before [`Connection::on_timeout`].
+    /// Whether the peer may soon be given up, and [`Connection::on_unacked_bytes`] could show that it still reads. To be called before
+    /// [`Connection::on_timeout`].
     pub fn wants_unacked_bytes(&self, now: Instant) -> bool {
         let waiting = [&self.pong, &self.stall];
         self.reading && waiting.into_iter().flatten().any(|timer| timer.wants_delivered(now))
     }
 
-    /// So many of the bytes that the driver has written are still here, in the system's hands: the peer's hasn't taken them. A peer to
-    /// which they go is there, however late its answer comes from behind them.
+    /// Reports how many of the bytes written the peer's system has not acknowledged. A peer that makes progress lives, however late its answer
+    /// comes from behind them.
     pub fn on_unacked_bytes(&mut self, bytes: u64, now: Instant) {
         let taken = self.outbox.bytes_written().saturating_sub(bytes);
         for timer in [&mut self.pong, &mut self.stall].into_iter().flatten() {
@@ -340,35 +340,35 @@ impl<F> Connection<F> {
         }
     }
 
-    /// Bytes left of the body that is being streamed. The driver may take them straight from the socket, and says so with
-    /// [`Connection::body_advance`]; [`Connection::input`] then gives the [`Event::BodyEnd`].
+    /// Bytes left of the streamed body. The driver may take them straight from the socket, and reports them with
+    /// [`Connection::body_advance`]; [`Connection::input`] then gives the [`Event::BodyEnd`]. 0 for sealed frames.
     pub fn body_remaining(&self) -> u64 {
         self.inbox.body_remaining()
     }
 
-    /// The driver took so many bytes of the streamed body itself.
+    /// Reports bytes of the streamed body that the driver took itself.
     pub fn body_advance(&mut self, bytes: u64) {
         self.inbox.body_advance(bytes);
     }
 
-    /// Whether [`Connection::input`] has an event to give without further bytes.
+    /// Whether [`Connection::input`] has an event without further bytes.
     pub fn event_is_due(&self) -> bool {
         self.inbox.body_end_is_due()
     }
 
-    /// Bytes that are missing until the frame under way is whole: a hint for the driver's buffer, within the limits.
+    /// Bytes that the current frame lacks, as far as its header is known: a hint for the driver's buffer, within the limits.
     pub fn wanted(&self) -> usize {
         self.inbox.wanted()
     }
 
-    /// Bytes that the frame under way lacks, if it is being read into a buffer of its own: that has room for them, and would have to
-    /// grow for more ([`crate::limits::DEDICATED_BUFFER_BYTES`]).
+    /// Bytes that the current frame lacks, if it is read into a dedicated buffer, which has space for them and would have to grow for more
+    /// ([`crate::limits::DEDICATED_BUFFER_BYTES`]).
     pub fn dedicated_space(&self) -> Option<usize> {
         self.inbox.dedicated_space()
     }
 
-    /// Memory that the frames cost which are held here until their message is whole, beside the driver's own buffer: one message is
-    /// bounded by [`InboxLimits`], all peers together by whoever drives their connections.
+    /// Memory of frames held until their message is complete, besides the driver's own buffer. [`InboxLimits`] bounds it for one message;
+    /// whoever drives the connections bounds it for all.
     pub fn reassembly_bytes(&self) -> usize {
         self.inbox.held_bytes()
     }
@@ -378,7 +378,7 @@ impl<F> Connection<F> {
         matches!(self.phase, Phase::Traffic)
     }
 
-    /// Appends a message to what waits for the peer.
+    /// Appends a message to the send queue.
     pub fn send<const N: usize>(&mut self, frames: SmallVec<[Body<F>; N]>, tag: u64)
     where
         [Body<F>; N]: smallvec::Array<Item = Body<F>>,
@@ -386,12 +386,12 @@ impl<F> Connection<F> {
         self.outbox.push_message(frames, tag);
     }
 
-    /// What waits to be sent.
+    /// The send queue.
     pub fn outbox(&mut self) -> &mut Outbox<F> {
         &mut self.outbox
     }
 
-    /// What waits to be sent, to look at.
+    /// The send queue, read-only.
     pub fn outbox_ref(&self) -> &Outbox<F> {
         &self.outbox
     }
@@ -401,12 +401,12 @@ impl<F> Connection<F> {
         self.last_heard
     }
 
-    /// What the peer sent that the specification does not define: it is skipped, since a later version may.
+    /// Deviations from the specification that were tolerated.
     pub fn deviations(&self) -> ProtocolDeviations {
         ProtocolDeviations { unknown_commands: self.unknown_commands, reserved_bits: self.inbox.reserved_bits_seen() }
     }
 
-    /// When [`Connection::on_timeout`] wants to be called next.
+    /// When to call [`Connection::on_timeout`] next.
     pub fn deadline(&self) -> Option<Instant> {
         if !self.is_ready() {
             return self.handshake_deadline;
@@ -416,7 +416,7 @@ impl<F> Connection<F> {
         [self.next_ping, pong, ttl].into_iter().flatten().min()
     }
 
-    /// Sends a PING if one is due, and finds out whether the peer must be given up.
+    /// Queues a PING if one is due, and checks whether the peer must be given up.
     pub fn on_timeout(&mut self, now: Instant) -> Result<(), Error> {
         if !self.is_ready() {
             let late = self.handshake_deadline.is_some_and(|deadline| now >= deadline);
@@ -445,9 +445,9 @@ impl<F> Connection<F> {
                     return Err(Error::Stalled);
                 }
             }
-            // A PING behind what the peer is slow to read would measure its patience, not its life.
+            // A PING behind a backlog would measure how fast the peer reads, not whether it lives.
             if is_idle {
-                // Rounded up: a short TTL must not become 0, which means for ever.
+                // Rounded up: a short TTL must not become 0, which means never.
                 let ttl_deciseconds = u16::try_from(heartbeat.ttl.as_millis().div_ceil(100)).unwrap_or(u16::MAX);
                 self.outbox.push_command(command::ping(ttl_deciseconds));
                 let written = self.outbox.bytes_written();

@@ -1,8 +1,8 @@
-//! Why a connection ended.
+//! Reasons for the end of a connection.
 
 use thiserror::Error;
 
-/// Why a connection cannot go on. Every message names what was wrong and, where there is something to do, what.
+/// The reason why a connection cannot go on.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -36,15 +36,15 @@ pub enum Error {
         /// What is wrong with it.
         why: &'static str,
     },
-    /// Another command than the handshake needs now.
-    #[error("unexpected {found:?} in the handshake, where {wanted} was due")]
+    /// A command that the handshake doesn't allow now.
+    #[error("unexpected {found:?} in the handshake: {wanted} was expected")]
     UnexpectedInHandshake {
         /// What came, escaped and cut.
         found: String,
         /// What was due.
         wanted: &'static str,
     },
-    /// A frame announces more than we take.
+    /// A frame that announces more bytes than the limit.
     #[error("a frame of {announced} bytes is over the limit of {limit}")]
     FrameTooLarge {
         /// The length on the wire.
@@ -52,13 +52,13 @@ pub enum Error {
         /// Our limit.
         limit: u64,
     },
-    /// The frames of one message add up to more than we take.
-    #[error("a message of over {limit} bytes; raise the limit, or send it in smaller ones")]
+    /// A message whose frames exceed the limit together.
+    #[error("a message of over {limit} bytes; raise the limit, or send smaller messages")]
     MessageTooLarge {
         /// Our limit.
         limit: u64,
     },
-    /// A message that never ends.
+    /// A message of more frames than the limit.
     #[error("a message of over {limit} frames")]
     TooManyFrames {
         /// Our limit.
@@ -84,32 +84,32 @@ pub enum Error {
         /// Its reason, escaped.
         reason: String,
     },
-    /// We refused the peer's credentials, and told it.
+    /// This side refused the peer's credentials, and sent it an ERROR.
     #[error("authentication refused with status {status}")]
     AuthenticationRefused {
-        /// The status that went out, as ZAP (RFC 27) has them: 400.
+        /// The status sent, as in ZAP (RFC 27): 400.
         status: &'static str,
     },
-    /// The handshake took too long, however busily bytes trickled in.
+    /// The handshake took too long.
     #[error("the handshake did not finish in time")]
     HandshakeTimeout,
-    /// Nothing was heard although we asked with PING.
-    #[error("no answer to a PING in time")]
+    /// Nothing was received after a PING.
+    #[error("no answer to a PING within the heartbeat timeout")]
     HeartbeatTimeout,
-    /// Nothing was heard for as long as the peer's own PING promised.
-    #[error("nothing heard within the TTL of the peer's PING")]
+    /// Nothing was received within the TTL of the peer's own PING.
+    #[error("nothing received within the TTL of the peer's PING")]
     TtlExpired,
-    /// A peer that reads as long as it lives took nothing of what waits for it, and said nothing.
-    #[error("took nothing of what waits for it, and said nothing, for too long")]
+    /// A peer that is known to read took nothing of its backlog, and sent nothing.
+    #[error("the peer took nothing of its backlog and sent nothing for too long")]
     Stalled,
 }
 
 impl Error {
-    /// Whether the two sides are set up so that they never agree, as far as can be told: trying again brings nothing.
+    /// Whether the two sides are set up so that they never agree, as far as can be known: a retry is useless.
     pub fn is_refusal(&self) -> bool {
         match self {
             Error::Mechanism { .. } | Error::IncompatibleSockets { .. } | Error::OldVersion { .. } => true,
-            // What ZAP (RFC 27) says of credentials that are wrong; 300 and 500 may pass.
+            // ZAP's status (RFC 27) for wrong credentials; 300 and 500 may be temporary.
             Error::RefusedByPeer { reason } => reason == "400",
             _ => false,
         }
@@ -131,7 +131,7 @@ impl Error {
     }
 }
 
-/// Text from the wire made fit for a log line: escaped, and cut at 128 bytes.
+/// Text from the wire, escaped for a log line and cut at 128 bytes.
 pub(crate) fn printable(text: &[u8]) -> String {
     text.iter().take(128).flat_map(|byte| std::ascii::escape_default(*byte)).map(char::from).collect()
 }

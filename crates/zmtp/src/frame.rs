@@ -24,9 +24,9 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads a header from the front of `input`: it and its own size, or `None` if it is not whole yet.
+    /// Decodes a header from the front of `input`, with its size; `None`: it isn't complete.
     ///
-    /// A length with the top bit set is possible on the wire; whoever takes the body checks it against a limit.
+    /// A length with the top bit set is possible on the wire; the caller checks lengths against a limit.
     pub fn decode(input: &[u8]) -> Option<(Header, usize)> {
         let flags = *input.first()?;
         let (length, size) = if flags & LONG != 0 {

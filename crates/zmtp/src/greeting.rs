@@ -8,7 +8,7 @@ pub const GREETING_BYTES: usize = 64;
 /// The version that this side announces.
 pub const VERSION: (u8, u8) = (3, 1);
 
-/// What this side sends first, whole and at once. Some peers read ten bytes before they send theirs, so it never waits.
+/// This side's greeting, sent whole and at once: some peers read ten bytes before they send theirs.
 pub fn encode(mechanism: &'static str, as_server: bool) -> [u8; GREETING_BYTES] {
     let mut greeting = [0; GREETING_BYTES];
     greeting[0] = 0xff;
@@ -23,7 +23,7 @@ pub fn encode(mechanism: &'static str, as_server: bool) -> [u8; GREETING_BYTES] 
     greeting
 }
 
-/// Checks what is here of the peer's greeting, and gives its version once it is whole.
+/// Checks the peer's greeting as far as it has arrived; gives its version when it is complete.
 ///
 /// A wrong byte is an error as soon as it is seen: a peer of another protocol may never send 64. `as-server` is not
 /// checked: libzmq always sends 0.

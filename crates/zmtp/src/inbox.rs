@@ -1,4 +1,4 @@
-//! From bytes to frames to messages, under limits; a large body may leave as a stream.
+//! Decodes bytes to frames to messages, within limits. Large bodies are delivered as streams.
 
 use crate::error::Error;
 use crate::frame::{FrameFlags, Header};
@@ -9,24 +9,24 @@ use crate::seal::Opener;
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
-/// The frames of a message that came in.
+/// The frames of a received message.
 pub type Frames = SmallVec<[Bytes; 4]>;
 
-/// What one peer may send.
+/// Limits on what one peer may send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InboxLimits {
-    /// Bytes of a message that is taken whole, all frames together; of one with streamed frames, of those between two of them: what
-    /// came before is with the receiver, who counts it.
+    /// Maximum bytes of a message that is delivered whole, all frames together. Where frames are streamed, of the frames between two of
+    /// them: what came before is delivered already.
     pub message_bytes_max: u64,
-    /// Frames of a message.
+    /// Maximum frames of a message.
     pub frames_max: usize,
-    /// Frames of more bytes than this are streamed instead of being taken whole; `None`: no frame is.
+    /// Frames of more bytes than this are streamed instead of being delivered whole; `None`: none are.
     pub stream_over_bytes: Option<u64>,
-    /// Bytes of a streamed frame.
+    /// Maximum bytes of a streamed frame.
     pub streamed_frame_bytes_max: u64,
 }
 
-/// What the bytes meant.
+/// A decoded item.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Item {
     Command(Bytes),
@@ -52,12 +52,12 @@ pub(crate) struct Inbox {
     continued: bool,
     streaming: Option<Streaming>,
     wanted: usize,
-    /// The frame under way is being read into a buffer of its own.
-    is_in_own_buffer: bool,
-    /// What is read now came in the buffer of such a frame.
-    is_behind_own_buffer: bool,
-    /// Of `frames`: so many keep no more alive than themselves.
-    settled: usize,
+    /// The current frame is being read into a dedicated buffer.
+    is_in_dedicated_buffer: bool,
+    /// The input is the rest of such a buffer.
+    is_behind_dedicated_buffer: bool,
+    /// Number of `frames` that keep no more memory alive than their own.
+    detached: usize,
     reserved_bits_seen: u64,
     /// Opens all frames, which have so many bytes of overhead each.
     opener: Option<(usize, Box<dyn Opener>)>,
@@ -75,9 +75,9 @@ impl Inbox {
             continued: false,
             streaming: None,
             wanted: 0,
-            is_in_own_buffer: false,
-            is_behind_own_buffer: false,
-            settled: 0,
+            is_in_dedicated_buffer: false,
+            is_behind_dedicated_buffer: false,
+            detached: 0,
             reserved_bits_seen: 0,
             opener: None,
             opened: Bytes::new(),
@@ -89,9 +89,9 @@ impl Inbox {
         self.opener = Some((overhead, opener));
     }
 
-    /// Takes a command's body off the front of `input` during the handshake, or nothing if more bytes are needed.
+    /// Decodes a command from the front of `input` during the handshake; `None`: more bytes are needed.
     ///
-    /// A frame of a message is refused by its header: a peer that was not let in yet must not make us hold its messages.
+    /// A frame of a message is refused by its header: a peer that was not admitted yet must not make us hold its messages.
     pub(crate) fn next_handshake_command(&mut self, input: &mut BytesMut) -> Result<Option<Bytes>, Error> {
         match Header::decode(input) {
             None => Ok(None),
@@ -100,33 +100,33 @@ impl Inbox {
             }
             Some((header, header_bytes)) => {
                 let command = self.whole(input, header, header_bytes, HANDSHAKE_COMMAND_BYTES_MAX)?;
-                // What it says of the peer is kept as long as the connection.
+                // Its properties are kept as long as the connection.
                 Ok(command.map(|command| Bytes::copy_from_slice(&command)))
             }
         }
     }
 
-    /// Takes the next item off the front of `input`, or nothing if more bytes are needed.
+    /// Decodes the next item from the front of `input`; `None`: more bytes are needed.
     pub(crate) fn next(&mut self, input: &mut BytesMut) -> Result<Option<Item>, Error> {
-        let item = self.take(input)?;
+        let item = self.decode(input)?;
         if item.is_none() {
-            self.settle(input);
+            self.detach_frames(input);
         }
         Ok(item)
     }
 
-    /// No more is here: what waits for more is separated from what it was read with, which nobody counts.
-    fn settle(&mut self, input: &mut BytesMut) {
-        for frame in self.frames.iter_mut().skip(self.settled).filter(|frame| frame.len() < DEDICATED_BUFFER_BYTES) {
+    /// Copies incomplete messages out of the buffer that they were read with, whose memory isn't accounted for.
+    fn detach_frames(&mut self, input: &mut BytesMut) {
+        for frame in self.frames.iter_mut().skip(self.detached).filter(|frame| frame.len() < DEDICATED_BUFFER_BYTES) {
             *frame = Bytes::copy_from_slice(frame);
         }
-        self.settled = self.frames.len();
-        if std::mem::take(&mut self.is_behind_own_buffer) {
+        self.detached = self.frames.len();
+        if std::mem::take(&mut self.is_behind_dedicated_buffer) {
             *input = BytesMut::from(&input[..]);
         }
     }
 
-    fn take(&mut self, input: &mut BytesMut) -> Result<Option<Item>, Error> {
+    fn decode(&mut self, input: &mut BytesMut) -> Result<Option<Item>, Error> {
         if let Some(streaming) = &mut self.streaming {
             if streaming.remaining == 0 {
                 let more = streaming.more;
@@ -197,14 +197,14 @@ impl Inbox {
         self.reserved_bits_seen += u64::from(header.reserved_bits);
         self.frame_count += 1;
         self.continued = true;
-        // What went before is with the receiver now; the limit on whole messages counts anew.
+        // The frames before are delivered now; the limit on whole messages starts anew.
         self.message_bytes = 0;
-        self.settled = 0;
+        self.detached = 0;
         self.streaming = Some(Streaming { remaining: header.length, more: header.more });
         Ok(())
     }
 
-    /// Takes a sealed frame off the front of `input` and opens it. Nothing of it is shown before it was found to be authentic.
+    /// Takes a sealed frame off the front of `input` and opens it. Nothing of it is delivered before it was found to be authentic.
     fn open_frame(
         &mut self,
         input: &mut BytesMut,
@@ -257,14 +257,14 @@ impl Inbox {
         if input.len() < whole {
             let at_once = whole.min(DEDICATED_BUFFER_FIRST_BYTES);
             if header.length >= DEDICATED_BUFFER_BYTES as u64
-                && !self.is_in_own_buffer
+                && !self.is_in_dedicated_buffer
                 && input.len() >= at_once / DEDICATED_BUFFER_PART
             {
                 let mut own = BytesMut::with_capacity(at_once.max(input.len()));
                 own.extend_from_slice(input);
                 *input = own;
-                self.is_in_own_buffer = true;
-                self.is_behind_own_buffer = false;
+                self.is_in_dedicated_buffer = true;
+                self.is_behind_dedicated_buffer = false;
             }
             self.wanted = whole - input.len();
             return Ok(None);
@@ -285,8 +285,8 @@ impl Inbox {
         if body.len() < DEDICATED_BUFFER_BYTES {
             return body.freeze();
         }
-        if std::mem::take(&mut self.is_in_own_buffer) {
-            self.is_behind_own_buffer = true;
+        if std::mem::take(&mut self.is_in_dedicated_buffer) {
+            self.is_behind_dedicated_buffer = true;
             return body.freeze();
         }
         // Most of it was there at once.
@@ -295,24 +295,24 @@ impl Inbox {
 
     fn finish_message(&mut self) {
         self.frame_count = 0;
-        self.settled = 0;
+        self.detached = 0;
         self.message_bytes = 0;
         self.continued = false;
     }
 
-    /// What the frames cost that are held until their message is whole.
+    /// Memory of the frames held until their message is complete.
     pub(crate) fn held_bytes(&self) -> usize {
         usize::try_from(self.message_bytes)
             .unwrap_or(usize::MAX)
             .saturating_add(self.frames.len() * FRAME_OVERHEAD_BYTES)
     }
 
-    /// Bytes left of the body that is being streamed: the driver may take them past this decoder.
+    /// Bytes left of the streamed body: the driver may take them past this decoder.
     pub(crate) fn body_remaining(&self) -> u64 {
         self.streaming.as_ref().filter(|_| self.opener.is_none()).map_or(0, |streaming| streaming.remaining)
     }
 
-    /// The driver took so many bytes of the body itself.
+    /// Reports bytes of the body that the driver took itself.
     pub(crate) fn body_advance(&mut self, bytes: u64) {
         if let Some(streaming) = &mut self.streaming {
             debug_assert!(bytes <= streaming.remaining, "more taken than there was");
@@ -320,19 +320,19 @@ impl Inbox {
         }
     }
 
-    /// Whether a streamed body has come to its end and only [`Item::BodyEnd`] is due.
+    /// Whether an item of a streamed body is due without further bytes.
     pub(crate) fn body_end_is_due(&self) -> bool {
         self.streaming.as_ref().is_some_and(|streaming| streaming.remaining == 0 || !self.opened.is_empty())
     }
 
-    /// Bytes that are missing until the frame under way is whole, as far as its header is known.
+    /// Bytes that the current frame lacks, as far as its header is known.
     pub(crate) fn wanted(&self) -> usize {
         self.wanted
     }
 
-    /// Bytes for which the buffer has room, if the frame under way has one of its own.
+    /// The same, if the current frame has a dedicated buffer.
     pub(crate) fn dedicated_space(&self) -> Option<usize> {
-        self.is_in_own_buffer.then_some(self.wanted)
+        self.is_in_dedicated_buffer.then_some(self.wanted)
     }
 
     /// Frames whose header had reserved bits set.

@@ -1,8 +1,8 @@
-//! ZMTP 3.1 (RFC 37) as a pure state machine: bytes and a time in; events, and things to send, out.
+//! ZMTP 3.1 (RFC 37) as a sans-I/O state machine: bytes and a time in, events and bytes to send out.
 //!
-//! There is no socket, file, thread or clock here. A driver (`towpath-sockets`) feeds a [`Connection`] with what it read and
-//! asks its [`Outbox`] what to write. A frame to send is bytes or a piece of something outside, such as a range of a file,
-//! that the driver moves by itself; a frame that arrives is taken whole, under limits, or as a stream.
+//! There is no socket, file, thread or clock here. A driver (`towpath-sockets`) feeds a [`Connection`] with the bytes that it read, and
+//! writes what its [`Outbox`] gives. A frame to send is bytes, or a range of something external, such as a file, that the driver moves
+//! itself. A frame that arrives is delivered whole, within limits, or as a stream.
 //!
 //! ```
 //! use bytes::{Bytes, BytesMut};

@@ -1,9 +1,8 @@
-//! What waits to be sent to one peer: frames whose bodies are bytes or pieces of something outside, such as a file.
+//! The send queue of one peer: frames whose bodies are bytes, or ranges of something external, such as a file.
 //!
-//! The driver asks [`Outbox::transmit`] what to write next and reports what it wrote with [`Outbox::advance`]. Headers and
-//! small bodies are gathered into one buffer; a large body is handed over as it is; an outside body is named by its
-//! source and position, so that the driver can let the kernel move it. Commands go before the next frame, also in the
-//! middle of a message, so that a PONG never waits for more than one frame.
+//! The driver writes what [`Outbox::transmit`] gives, and reports what it wrote with [`Outbox::advance`]. Headers and small bodies are gathered
+//! into one buffer. A large body is given as it is. An external body is given by its source and position, so that the driver can let the
+//! kernel move it. Commands go before the next frame, even within a message, so that a PONG never waits for more than one frame.
 
 use crate::frame::{self, FrameFlags, Header};
 use crate::limits::{FRAME_OVERHEAD_BYTES, REPLIES_WAITING_MAX};
@@ -12,13 +11,13 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
-/// Bodies up to this size are copied behind their header instead of being written on their own.
+/// Bodies up to this size are gathered behind their header instead of being written on their own.
 const GATHER_BODY_BYTES_MAX: usize = 8 * 1024;
 
 /// Gathering stops once this much is ready to be written.
 const GATHERED_BYTES: usize = 64 * 1024;
 
-/// Of the gathering buffer, this much is kept while there is nothing to send.
+/// Capacity of the gathering buffer that is kept while there is nothing to send.
 const GATHERED_KEPT_BYTES: usize = 16 * 1024;
 
 /// The body of a frame to send.
@@ -28,9 +27,9 @@ pub enum Body<F> {
     Bytes(Bytes),
     /// Bytes that the driver moves, such as a range of a file.
     External {
-        /// Where they come from; opaque here.
+        /// Their source; opaque here.
         source: F,
-        /// How many. A promise: the header says so before the first of them leaves.
+        /// Their number. A promise: the header says so before the first of them leaves.
         length: u64,
     },
 }
@@ -45,43 +44,43 @@ impl<F> Body<F> {
     }
 }
 
-/// What waits in an outbox.
+/// Contents of an outbox.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Queued {
-    /// Messages whose last frame has not been handed to the driver.
+    /// Messages whose last frame has not been staged.
     pub messages: usize,
-    /// Bytes held in memory, with an overhead for each frame. Commands count too.
+    /// Bytes held in memory, with an overhead for each frame. Commands count, too.
     pub memory_bytes: usize,
-    /// Bytes of outside bodies, which cost no memory.
+    /// Bytes of external bodies, which take no memory.
     pub external_bytes: u64,
 }
 
-/// What to write next.
+/// The next thing to write.
 #[derive(Debug)]
 pub enum Transmit<'a, F> {
-    /// Nothing waits.
+    /// Nothing.
     Idle,
     /// These bytes, in this order.
     Bytes {
         /// Two slices, the second often empty.
         slices: [&'a [u8]; 2],
-        /// More follows at once (MSG_MORE is worth it).
+        /// More follows at once, so that MSG_MORE helps.
         more_follows: bool,
     },
-    /// An outside body to be read into memory for [`Outbox::load`], because it is sealed before it leaves.
+    /// An external body to be read into memory for [`Outbox::load`], because it is sealed before it leaves.
     Load {
         /// Its source.
         source: &'a F,
         /// Its bytes.
         length: u64,
     },
-    /// An outside body, now that all before it has been written.
+    /// An external body, when everything before it has been written.
     External {
         /// Its source.
         source: &'a F,
-        /// How much of it has been written.
+        /// Bytes of it that have been written.
         position: u64,
-        /// How much is left. For the body of an empty frame it is 0: [`Outbox::advance_external`] by 0 gives the source back.
+        /// Bytes that are left. 0 for an empty body: [`Outbox::advance_external`] by 0 returns the source.
         remaining: u64,
     },
 }
@@ -118,7 +117,7 @@ struct External<F> {
     length: u64,
 }
 
-/// [`Queued`] of the frames in `waiting`. The sum of outside bodies may pass 2^64: nothing of them is in memory.
+/// [`Queued`] of the frames in `waiting`. The sum of external bodies may pass 2^64: nothing of them is in memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Sums {
     messages: usize,
@@ -152,10 +151,10 @@ pub struct Outbox<F> {
     /// Bytes of `commands` and `replies`.
     command_bytes: usize,
     waiting: VecDeque<Waiting<F>>,
-    /// Of `waiting`; a message counts until its last frame leaves it.
+    /// Sums over `waiting`; a message counts until its last frame leaves it.
     sums: Sums,
     messages_staged: u64,
-    /// The same before what is staged now was gathered.
+    /// The same before the current staging.
     messages_before: u64,
     bytes_written: u64,
     open: bool,
@@ -186,7 +185,7 @@ impl<F> Default for Outbox<F> {
 }
 
 impl<F> Outbox<F> {
-    /// Lets messages out: the handshake is over. Until then only commands leave.
+    /// Lets messages leave: the handshake is over. Before that, only commands do.
     pub fn open(&mut self) {
         self.open = true;
     }
@@ -199,14 +198,14 @@ impl<F> Outbox<F> {
         self.sealer = Some((overhead, sealer));
     }
 
-    /// Bytes outside of any frame (the greeting), or a whole command frame; sent before the next frame of a message.
+    /// Queues bytes outside of any frame (the greeting), or a whole command frame, before the next frame of a message.
     pub fn push_command(&mut self, wire: Bytes) {
         self.command_bytes += wire.len();
         self.commands.push_back(wire);
     }
 
-    /// A whole command frame that answers one of the peer's, so the peer decides how many there are: over
-    /// [`REPLIES_WAITING_MAX`] the oldest gives way, and is counted.
+    /// Queues a whole command frame that answers one of the peer's. The peer decides how many there are, so over [`REPLIES_WAITING_MAX`] the
+    /// oldest is dropped and counted.
     pub fn push_reply(&mut self, wire: Bytes) {
         if self.replies.len() >= REPLIES_WAITING_MAX
             && let Some(oldest) = self.replies.pop_front()
@@ -218,7 +217,7 @@ impl<F> Outbox<F> {
         self.replies.push_back(wire);
     }
 
-    /// Replies that gave way to newer ones, because the peer asks and doesn't read.
+    /// Replies dropped for newer ones, because the peer sends commands and doesn't read.
     pub fn replies_dropped(&self) -> u64 {
         self.replies_dropped
     }
@@ -229,7 +228,7 @@ impl<F> Outbox<F> {
         Some(wire)
     }
 
-    /// Appends a message. `tag` is for [`Outbox::remove_queued`]. A message of no frames is nothing.
+    /// Appends a message. `tag` is for [`Outbox::remove_queued`]. A message without frames is ignored.
     pub fn push_message<const N: usize>(&mut self, frames: SmallVec<[Body<F>; N]>, tag: u64)
     where
         [Body<F>; N]: smallvec::Array<Item = Body<F>>,
@@ -242,7 +241,7 @@ impl<F> Outbox<F> {
         }
     }
 
-    /// Removes every waiting message with this tag of which nothing has been staged yet; gives their number.
+    /// Removes all messages with this tag of which nothing has been staged, and gives their number.
     pub fn remove_queued(&mut self, tag: u64) -> usize {
         let before = self.sums.messages;
         let mut sums = self.sums;
@@ -264,7 +263,7 @@ impl<F> Outbox<F> {
         before - sums.messages
     }
 
-    /// Removes every waiting message of which nothing has been staged yet; gives what was removed.
+    /// Removes all messages of which nothing has been staged, and gives what was removed.
     pub fn clear(&mut self) -> Queued {
         let begun = self.waiting.iter().take_while(|frame| !frame.first).count();
         let mut removed = Sums::default();
@@ -277,7 +276,7 @@ impl<F> Outbox<F> {
         removed.public()
     }
 
-    /// What waits, with what has been staged and not yet written.
+    /// Contents, with what has been staged and not written.
     pub fn queued(&self) -> Queued {
         let mut sums = self.sums;
         sums.memory_bytes += self.gathered.len() - self.written + self.large.len() + self.command_bytes;
@@ -287,19 +286,18 @@ impl<F> Outbox<F> {
         sums.public()
     }
 
-    /// Messages that have not been written to their end. Of those that were gathered to be written together (all of them small), each
-    /// counts until all have been.
+    /// Messages that have not been written completely. Small ones gathered to be written together count until all of them are.
     pub fn messages_unwritten(&self) -> usize {
         let staged = if self.has_staged() { self.messages_staged - self.messages_before } else { 0 };
         self.sums.messages + usize::try_from(staged).unwrap_or(usize::MAX)
     }
 
-    /// Whether nothing is left to write, now or once the handshake is over.
+    /// Whether nothing is left to write, now or when the handshake is over.
     pub fn is_idle(&self) -> bool {
         !self.has_output() && self.waiting.is_empty()
     }
 
-    /// Whether there is something to write now: unlike [`Outbox::is_idle`] without what waits for the handshake.
+    /// Whether there is something to write now, messages that wait for the handshake excepted.
     pub fn has_output(&self) -> bool {
         self.has_staged() || self.has_unstaged()
     }
@@ -308,28 +306,28 @@ impl<F> Outbox<F> {
         self.written < self.gathered.len() || !self.large.is_empty() || self.external.is_some()
     }
 
-    /// Whether [`Outbox::gather`] would find something.
+    /// Whether there is something to stage.
     fn has_unstaged(&self) -> bool {
         !self.commands.is_empty() || !self.replies.is_empty() || (self.open && !self.waiting.is_empty())
     }
 
-    /// Messages whose last frame has been handed to the driver.
+    /// Messages whose last frame has been staged.
     pub fn messages_staged(&self) -> u64 {
         self.messages_staged
     }
 
-    /// Bytes that the driver has written in all.
+    /// Bytes that the driver has written, in all.
     pub fn bytes_written(&self) -> u64 {
         self.bytes_written
     }
 
-    /// What to write next; gathers as needed.
+    /// The next thing to write; gathers as needed.
     pub fn transmit(&mut self) -> Transmit<'_, F> {
         if !self.has_staged() {
             self.gather();
         }
         if self.written < self.gathered.len() || !self.large.is_empty() {
-            // The kernel holds back what is marked so for up to 200 ms: only where something does follow.
+            // The kernel delays bytes marked so for up to 200 ms: only if something does follow.
             let external = self.external.as_ref().is_some_and(|external| external.length > 0);
             let more_follows = external || self.has_unstaged();
             return Transmit::Bytes { slices: [&self.gathered[self.written..], &self.large], more_follows };
@@ -442,7 +440,7 @@ impl<F> Outbox<F> {
         self.external = Some(External { source, position: 0, length: 0 });
     }
 
-    /// So many bytes of [`Transmit::Bytes`] have been written. More than there were is a bug of the driver's.
+    /// Reports written bytes of [`Transmit::Bytes`]. More than there were is a bug of the driver's.
     pub fn advance(&mut self, bytes: usize) {
         let of_gathered = bytes.min(self.gathered.len() - self.written);
         self.written += of_gathered;
@@ -452,7 +450,7 @@ impl<F> Outbox<F> {
         self.bytes_written += bytes as u64;
     }
 
-    /// So many bytes of [`Transmit::External`] have been written; gives the source back when that was the last of it.
+    /// Reports written bytes of [`Transmit::External`]; returns the source with the last of them.
     pub fn advance_external(&mut self, bytes: u64) -> Option<F> {
         let external = self.external.as_mut()?;
         debug_assert!(bytes <= external.length - external.position, "more written than there was");

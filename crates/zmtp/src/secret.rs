@@ -1,10 +1,10 @@
-//! What must not end in a log.
+//! Bytes that must not end in a log.
 
 use bytes::Bytes;
 use std::fmt;
 use std::ops::Deref;
 
-/// A password as it came from the wire: bytes that don't show when they are printed for debugging.
+/// A password from the wire, hidden in debug output.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Bytes);
 

@@ -5,7 +5,7 @@ mod fuzz_bodies;
 mod replay;
 
 #[test]
-fn every_kept_input_holds() {
+fn corpus_inputs_hold() {
     replay::kept(&fuzz_bodies::TARGETS);
 }
 

@@ -45,7 +45,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn what_is_sent_arrives(
+    fn messages_arrive_identical_and_in_order(
         there in traffic(),
         back in traffic(),
         pieces in pieces(),
@@ -91,7 +91,7 @@ proptest! {
     }
 
     #[test]
-    fn commands_between_frames_disturb_nothing(
+    fn commands_between_frames_change_no_message(
         sent in prop::collection::vec(prop::collection::vec(sizes(), 1..5), 1..4),
         strangers in prop::collection::vec((1_usize..40, any::<bool>()), 1..30),
         stream_over in prop::option::of(Just(256_u64)),
@@ -171,7 +171,7 @@ fn bytes_taken_past_the_decoder_count() {
 /// A frame that trickles must cost work in proportion to its bytes: each step may look at the header only. 8 MiB in 16-byte
 /// pieces would take hours if every piece looked at all that is there.
 #[test]
-fn a_trickling_frame_costs_no_more_than_its_bytes() {
+fn slow_frame_takes_no_more_memory_than_its_bytes() {
     let mut end = End::ready(config(SocketType::Router), SocketType::Dealer);
     let wire = frame(0, &vec![b't'; 8 << 20]);
     for piece in wire.chunks(16) {
@@ -181,7 +181,7 @@ fn a_trickling_frame_costs_no_more_than_its_bytes() {
 }
 
 #[test]
-fn the_buffer_hint_is_what_is_missing() {
+fn wanted_is_what_the_frame_lacks() {
     let mut end = End::ready(config(SocketType::Router), SocketType::Dealer);
     let wire = frame(0, &[b'w'; 1000]);
     end.hear(&wire[..5], at(0)).unwrap();
@@ -195,7 +195,7 @@ fn the_buffer_hint_is_what_is_missing() {
 /// Whoever keeps a frame keeps alive what it is a slice of: for a large one, that is little more than itself; and what waits for the rest
 /// of a message, or of a frame, keeps nothing of what was read before it.
 #[test]
-fn large_frames_have_a_buffer_of_their_own_and_what_waits_shares_none() {
+fn large_frames_have_dedicated_buffers() {
     const READ: usize = 64 * 1024;
     let kept = |frame: Bytes| frame.try_into_mut().map_or(usize::MAX, |buffer| buffer.capacity());
     let mut end = End::ready(config(SocketType::Router), SocketType::Dealer);

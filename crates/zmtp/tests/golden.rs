@@ -100,7 +100,7 @@ fn ada() -> MechanismConfig {
 }
 
 #[test]
-fn every_socket_type_is_understood() {
+fn all_socket_types_are_understood() {
     use SocketType::{Dealer, Rep, Req, Router};
     let empty = Some(Bytes::new());
     for (ours, name, peer) in [
@@ -137,7 +137,7 @@ fn both_roles_of_plain_are_understood() {
 }
 
 #[test]
-fn a_refusal_of_libzmq_is_understood_though_it_is_misspelt() {
+fn misspelt_refusal_of_libzmq_is_understood() {
     let config = with(ada(), SocketType::Dealer);
     for piece in [usize::MAX, 1] {
         let (_, outcome) = hear(&config, &recording("plain_server_refuses.txt"), piece);
@@ -176,7 +176,7 @@ fn frames_of(mut bytes: &[u8]) -> Vec<Part> {
 }
 
 #[test]
-fn we_send_what_libzmq_sends() {
+fn our_bytes_are_those_of_libzmq() {
     use SocketType::{Dealer, Rep, Req, Router};
     speak(config(Dealer), "dealer_null.txt", "router_null.txt");
     speak(config(Router), "router_null.txt", "dealer_null.txt");
@@ -189,7 +189,7 @@ fn we_send_what_libzmq_sends() {
 }
 
 #[test]
-fn our_pings_and_pongs_are_theirs() {
+fn our_pings_and_pongs_are_those_of_libzmq() {
     let recorded = |name: &str, nth: usize| recording(name)[nth].bytes.clone();
     let mut end = End::ready(
         Config { heartbeat: harness::heartbeat(100, 100, 3000), ..config(SocketType::Dealer) },
@@ -204,7 +204,7 @@ fn our_pings_and_pongs_are_theirs() {
 }
 
 #[test]
-fn every_recording_is_read_here() {
+fn all_recordings_are_used() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let mut names: Vec<String> = std::fs::read_dir(folder)
         .unwrap()

@@ -65,7 +65,7 @@ fn zmtp_1_and_2_are_refused_by_name() {
 }
 
 #[test]
-fn newer_and_older_minor_versions_are_taken() {
+fn other_minor_versions_are_accepted() {
     for (major, minor) in [(3, 0), (3, 1), (3, 9), (4, 0), (255, 255)] {
         let mut bytes = harness::handshake(SocketType::Dealer);
         bytes[10..12].copy_from_slice(&[major, minor]);
@@ -78,7 +78,7 @@ fn newer_and_older_minor_versions_are_taken() {
 }
 
 #[test]
-fn another_mechanism_is_named() {
+fn error_names_both_mechanisms() {
     let theirs = |theirs: &str| Error::Mechanism { ours: "NULL", theirs: theirs.into() };
     assert_eq!(error_of(router, &greeting(b"CURVE", 1)), theirs("CURVE"));
     assert_eq!(error_of(router, &greeting(b"", 1)), theirs(""));
@@ -113,7 +113,7 @@ fn lengths_near_2_to_the_64_are_refused() {
 }
 
 #[test]
-fn no_limit_is_still_a_limit() {
+fn frames_are_limited_even_without_configured_limits() {
     let unlimited = |stream_over_bytes| {
         move || Config {
             limits: InboxLimits {
@@ -137,7 +137,7 @@ fn no_limit_is_still_a_limit() {
 }
 
 #[test]
-fn nothing_is_allocated_on_the_word_of_a_header() {
+fn headers_alone_allocate_nothing() {
     let mut end = End::ready(router(), SocketType::Dealer);
     end.hear(&long_header(0, limits::MESSAGE_BYTES_DEFAULT), at(0)).unwrap();
     assert!(end.events.is_empty());
@@ -145,7 +145,7 @@ fn nothing_is_allocated_on_the_word_of_a_header() {
 }
 
 #[test]
-fn a_message_ends_somewhere() {
+fn messages_are_limited_in_frames_and_bytes() {
     let small =
         || Config { limits: InboxLimits { message_bytes_max: 1000, frames_max: 5, ..Default::default() }, ..router() };
     let endless = after_handshake(&frame(1, b"").repeat(6));
@@ -162,7 +162,7 @@ fn a_message_ends_somewhere() {
 }
 
 #[test]
-fn streams_end_somewhere_too() {
+fn streamed_frames_are_limited() {
     let limits =
         InboxLimits { frames_max: 3, stream_over_bytes: Some(10), streamed_frame_bytes_max: 100, ..Default::default() };
     let streaming = || Config { limits, ..router() };
@@ -173,7 +173,7 @@ fn streams_end_somewhere_too() {
 }
 
 #[test]
-fn broken_commands_are_named() {
+fn errors_name_malformed_commands() {
     let body = "its name is empty or longer than the frame";
     for (bytes, error) in [
         (frame(4, b""), malformed("unnamed", "an empty frame")),
@@ -192,7 +192,7 @@ fn broken_commands_are_named() {
 }
 
 #[test]
-fn lying_metadata_is_named() {
+fn errors_name_malformed_metadata() {
     let name = "a property's name is empty or longer than the command";
     let value = "a property's value is longer than the command";
     for (data, why) in [
@@ -212,7 +212,7 @@ fn lying_metadata_is_named() {
 }
 
 #[test]
-fn a_peer_must_say_what_it_is_and_fit() {
+fn socket_type_is_required_and_must_be_compatible() {
     let error = |of: &[(&[u8], &[u8])]| error_of(router, &after_greeting(&ready(of)));
     assert_eq!(error(&[]), malformed("READY", "no Socket-Type"));
     for theirs in ["ROUTE", "dealer", "SUB", "REP", "", "DEALER\0"] {
@@ -253,7 +253,7 @@ fn every_pair_of_socket_types_is_as_rfc_28_says() {
 }
 
 #[test]
-fn the_handshake_takes_commands_in_their_order_only() {
+fn handshake_commands_must_come_in_order() {
     let unexpected = |found: &str, wanted| Error::UnexpectedInHandshake { found: found.into(), wanted };
     for name in ["HELLO", "PING", "PONG", "SUBSCRIBE", "WELCOME"] {
         let data: &[u8] = match name {
@@ -287,7 +287,7 @@ fn the_handshake_takes_commands_in_their_order_only() {
 }
 
 #[test]
-fn broken_plain_commands_are_named() {
+fn errors_name_malformed_plain_commands() {
     for (data, why) in [
         (&b""[..], "it is cut off"),
         (b"\x01", "a string is longer than the command"),
@@ -311,7 +311,7 @@ fn broken_plain_commands_are_named() {
 }
 
 #[test]
-fn a_refused_user_is_told_by_status() {
+fn refused_user_learns_the_status() {
     let mut end = End::new(plain_server());
     end.hear(&after_plain_greeting(&command(b"HELLO", b"\x01a\x01b")), at(0)).unwrap();
     end.write_all();
@@ -368,14 +368,14 @@ fn first_messages_of_probes_are_ordinary_messages() {
 }
 
 #[test]
-fn long_forms_of_short_lengths_are_taken() {
+fn long_forms_of_short_lengths_are_accepted() {
     let mut end = End::ready(router(), SocketType::Dealer);
     end.hear(&[&long_header(1, 0)[..], &long_header(0, 3), b"abc"].concat(), at(0)).unwrap();
     assert_eq!(harness::messages(&end.events), [vec![Bytes::new(), "abc".into()]]);
 }
 
 #[test]
-fn pings_without_end_from_a_peer_that_never_reads_cost_nothing() {
+fn endless_pings_without_reading_take_no_memory() {
     let mut end = End::ready(router(), SocketType::Dealer);
     let pings = command(b"PING", b"\0\0context").repeat(1000);
     for _ in 0..100 {
@@ -403,7 +403,7 @@ fn a_password_does_not_show_in_debug_output() {
 
 /// Who is told to be wrong must be: our own faults, absence and settings are not misbehaviour.
 #[test]
-fn misbehaviour_is_told_from_bad_luck() {
+fn misbehaviour_differs_from_failure() {
     for (error, misbehaviour) in [
         (error_of(router, b"GET"), true),
         (error_of(router, &after_handshake(&long_header(0, u64::MAX))), true),

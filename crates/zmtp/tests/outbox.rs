@@ -26,7 +26,7 @@ fn write_bytes(outbox: &mut Outbox<&'static str>) -> (usize, bool) {
 }
 
 #[test]
-fn the_handshake_is_not_held_back_by_messages_that_wait_for_it() {
+fn queued_messages_do_not_delay_the_handshake() {
     let mut end = End::new(config(SocketType::Dealer));
     end.send(&[Part::Inside("early".into())]);
     let outbox = end.connection.outbox();
@@ -40,7 +40,7 @@ fn the_handshake_is_not_held_back_by_messages_that_wait_for_it() {
 }
 
 #[test]
-fn more_follows_is_said_only_of_what_does() {
+fn more_follows_only_if_more_is_staged() {
     let mut outbox = Outbox::default();
     outbox.open();
     push(&mut outbox, smallvec![outside(0)], 0);
@@ -99,7 +99,7 @@ fn sums_of_outside_bodies_may_pass_2_to_the_64() {
 }
 
 #[test]
-fn a_message_that_has_begun_is_finished() {
+fn begun_message_is_finished() {
     let mut outbox = Outbox::default();
     outbox.open();
     for tag in [1, 1, 2] {
@@ -119,7 +119,7 @@ fn a_message_that_has_begun_is_finished() {
 }
 
 #[test]
-fn a_message_of_no_frames_is_nothing() {
+fn message_without_frames_is_ignored() {
     let mut outbox: Outbox<&'static str> = Outbox::default();
     outbox.open();
     push(&mut outbox, smallvec![], 0);
@@ -129,7 +129,7 @@ fn a_message_of_no_frames_is_nothing() {
 }
 
 #[test]
-fn a_flood_of_small_messages_leaves_in_large_writes() {
+fn small_messages_leave_in_large_writes() {
     let mut outbox = Outbox::default();
     outbox.open();
     let messages = 100_000;

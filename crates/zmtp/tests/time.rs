@@ -11,7 +11,7 @@ fn beating(interval: u64, timeout: u64, ttl: u64) -> Config {
 }
 
 #[test]
-fn one_deadline_for_the_whole_handshake_however_it_trickles() {
+fn handshake_has_one_deadline() {
     let mut end = End::new(config(SocketType::Router));
     let bytes = handshake(SocketType::Dealer);
     for (index, byte) in bytes.iter().enumerate().take(99) {
@@ -25,7 +25,7 @@ fn one_deadline_for_the_whole_handshake_however_it_trickles() {
 }
 
 #[test]
-fn a_verdict_that_is_slow_counts_too() {
+fn slow_authentication_counts_against_the_handshake() {
     let mut end = End::new(Config { mechanism: MechanismConfig::PlainServer, ..config(SocketType::Router) });
     end.hear(&[&greeting(b"PLAIN", 1)[..], &command(b"HELLO", b"\x01a\x01b")].concat(), at(1)).unwrap();
     assert_eq!(end.connection.on_timeout(at(10_000)), Err(Error::HandshakeTimeout));
@@ -40,7 +40,7 @@ fn a_finished_handshake_has_no_deadline() {
 }
 
 #[test]
-fn deadlines_beyond_the_clock_are_never() {
+fn deadlines_beyond_the_clock_never_come() {
     let never = Duration::MAX;
     let mut far = beating(1000, 1000, 1000);
     far.handshake_timeout = never;
@@ -87,7 +87,7 @@ fn a_ping_goes_out_each_interval_and_any_byte_answers_it() {
 }
 
 #[test]
-fn later_pings_do_not_put_off_the_end() {
+fn later_pings_do_not_delay_the_timeout() {
     let mut end = End::ready(beating(100, 1000, 0), SocketType::Dealer);
     let mut pings = 0;
     for now in (100..1100).step_by(100) {
@@ -124,7 +124,7 @@ fn deadlines_always_move_on() {
 }
 
 #[test]
-fn no_ping_behind_bytes_that_the_peer_is_slow_to_read() {
+fn no_ping_behind_a_backlog() {
     let mut end = End::ready(beating(100, 100, 0), SocketType::Dealer);
     end.send(&[harness::Part::Inside(vec![1; 100_000].into())]);
     end.write(50_000);
@@ -159,7 +159,7 @@ fn given_up(end: &mut End, mut happens: impl FnMut(&mut End, u64)) -> Option<u64
 }
 
 #[test]
-fn who_takes_nothing_and_says_nothing_is_given_up_where_it_is_expected_to_read() {
+fn stalled_peer_is_given_up_if_stalls_are_detected() {
     // What it has taken was seen at the first deadline.
     assert_eq!(given_up(&mut busy(), |_, _| {}), Some(1_100));
     let mut other = End::ready(Config { heartbeat: None, ..config(SocketType::Router) }, SocketType::Dealer);
@@ -169,7 +169,7 @@ fn who_takes_nothing_and_says_nothing_is_given_up_where_it_is_expected_to_read()
 }
 
 #[test]
-fn any_sign_of_life_puts_that_off() {
+fn signs_of_life_restart_stall_detection() {
     type Sign = fn(&mut End, u64);
     let signs: [(&str, Sign); 3] = [
         ("it took a byte", |end, _| assert_eq!(end.write(1).len(), 1)),
@@ -218,7 +218,7 @@ fn asked() -> End {
 }
 
 #[test]
-fn a_peer_to_which_bytes_still_go_is_there_though_its_answer_comes_late() {
+fn progress_in_delivery_is_a_sign_of_life() {
     // PINGs that follow stay behind it.
     let on_its_way = |now: u64| 60_000 + now - 10 * now.min(4_000);
     let (end, looks) = given_up_after_looks(&mut asked(), on_its_way);
@@ -231,7 +231,7 @@ fn a_peer_to_which_bytes_still_go_is_there_though_its_answer_comes_late() {
 }
 
 #[test]
-fn a_peer_whose_system_takes_nothing_is_given_up_when_it_would_be_without_a_look() {
+fn no_progress_in_delivery_does_not_delay_the_timeout() {
     assert_eq!(
         given_up_after_looks(&mut asked(), |now| 50_000 + now),
         (Some((500, Error::HeartbeatTimeout)), vec![300, 500])
@@ -246,7 +246,7 @@ fn a_peer_whose_system_takes_nothing_is_given_up_when_it_would_be_without_a_look
 }
 
 #[test]
-fn where_this_side_was_late_there_is_something_to_compare_before_a_peer_is_given_up() {
+fn late_first_check_is_followed_by_another() {
     let mut end = asked();
     end.connection.on_unacked_bytes(50_000, at(5_000));
     end.connection.on_timeout(at(5_000)).unwrap();
@@ -256,7 +256,7 @@ fn where_this_side_was_late_there_is_something_to_compare_before_a_peer_is_given
 }
 
 #[test]
-fn whoever_is_not_read_says_nothing_for_that_reason() {
+fn paused_peer_is_not_asked_for_delivered_bytes() {
     let mut end = busy();
     end.connection.set_reading(false, at(0));
     let found = given_up(&mut end, |end, now| {
@@ -268,7 +268,7 @@ fn whoever_is_not_read_says_nothing_for_that_reason() {
 }
 
 #[test]
-fn for_whom_nothing_waits_there_are_pings() {
+fn idle_peer_gets_pings() {
     let mut end = busy();
     end.write_all();
     for now in (100..3_000).step_by(100) {
@@ -305,7 +305,7 @@ fn a_pong_repeats_at_most_16_bytes() {
 }
 
 #[test]
-fn a_peer_that_promised_to_be_heard_is_held_to_it() {
+fn ttl_of_the_peer_is_enforced() {
     let mut end = End::ready(config(SocketType::Router), SocketType::Dealer);
     end.hear(&command(b"PING", b"\0\x05"), at(100)).unwrap();
     assert_eq!(end.connection.deadline(), Some(at(600)));
@@ -323,7 +323,7 @@ fn a_peer_that_promised_to_be_heard_is_held_to_it() {
 }
 
 #[test]
-fn the_bytes_of_a_large_body_keep_the_connection_alive() {
+fn bytes_of_a_large_body_are_signs_of_life() {
     let mut settings = beating(1000, 500, 0);
     settings.limits.stream_over_bytes = Some(1000);
     let mut end = End::ready(settings, SocketType::Dealer);
@@ -340,7 +340,7 @@ fn the_bytes_of_a_large_body_keep_the_connection_alive() {
 }
 
 #[test]
-fn silence_is_not_the_peers_while_nothing_is_read() {
+fn silence_does_not_count_while_reading_is_paused() {
     let mut end = End::ready(beating(100, 300, 0), SocketType::Dealer);
     end.hear(&command(b"PING", b"\0\x05"), at(0)).unwrap();
     end.write_all();
@@ -359,7 +359,7 @@ fn silence_is_not_the_peers_while_nothing_is_read() {
 }
 
 #[test]
-fn two_ends_keep_each_other_alive_and_notice_a_cut() {
+fn heartbeats_keep_a_connection_and_notice_a_cut() {
     let mut server = End::new(beating(1000, 700, 1500));
     let mut client = End::new(Config { socket_type: SocketType::Dealer, ..beating(900, 600, 1400) });
     converse(&mut client, &mut server, &[7], at(0)).unwrap();
@@ -381,7 +381,7 @@ fn two_ends_keep_each_other_alive_and_notice_a_cut() {
 }
 
 #[test]
-fn the_client_of_plain_waits_under_the_same_deadline() {
+fn plain_client_has_the_same_deadline() {
     let mechanism = MechanismConfig::PlainClient { user: "a".into(), password: "b".into() };
     let mut end = End::new(Config { mechanism, ..config(SocketType::Dealer) });
     end.hear(&[&greeting(b"PLAIN", 1)[..], &command(b"WELCOME", b"")].concat(), at(9_000)).unwrap();

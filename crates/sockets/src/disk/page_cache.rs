@@ -1,8 +1,7 @@
-//! Is a piece of a file in the page cache, and if not, getting it there.
+//! Probing whether a file range is in the page cache, and reading it into it.
 //!
-//! sendfile(2) of a cold piece makes the thread that calls it wait for the disk, and so every peer that this thread has. So a piece is
-//! probed first: one byte in each stride is read with `RWF_NOWAIT`, which fails rather than wait. What isn't resident is for another
-//! thread to read.
+//! sendfile(2) of an uncached range makes the calling thread wait for the disk, and so all peers of this thread. So a range is probed first:
+//! one byte in each stride is read with `RWF_NOWAIT`, which fails rather than wait. Another thread reads what isn't cached.
 
 use rustix::fd::AsFd;
 use rustix::fs::{Advice, fadvise};
@@ -13,26 +12,26 @@ use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 use towpath_buffers::PageBuffer;
 
-/// One byte in so many is probed. Read-ahead fills the cache in stretches of at least this (its default, 128 KiB), so that the smaller
+/// Stride of probes. Read-ahead fills the cache in stretches of at least this (its default, 128 KiB), so that the smaller
 /// gaps that a probe overlooks are rare, and each costs the event thread one short read. So does what the kernel drops between the probe
 /// and sending. Half as much would cost the event thread a twelfth more of its time for a large file.
 const PROBE_STRIDE_BYTES: u64 = 128 << 10;
-/// A piece is read into the page cache through a buffer of this size, small enough to stay in the processor's cache.
-const WARM_BUFFER_BYTES: usize = 128 << 10;
+/// Buffer for reading a range into the page cache, small enough to stay in the processor's cache.
+const PREFETCH_BUFFER_BYTES: usize = 128 << 10;
 
 /// The kernel can't probe: RWF_NOWAIT is missing or forbidden by a sandbox.
 static CANNOT_PROBE: AtomicBool = AtomicBool::new(false);
 
-/// What a probe found.
+/// Result of a probe.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Residency {
-    /// All that was probed is in memory: sending the piece will hardly wait for a disk.
+    /// Everything probed is in memory: sending the range will hardly wait for a disk.
     Cached,
-    /// Something isn't, or can't be probed.
+    /// Something isn't in memory, or can't be probed.
     Uncached,
 }
 
-/// Whether so many bytes of a file from an offset are in memory. Never waits for a disk.
+/// Probes whether a file range is in the page cache. Never waits for a disk.
 pub fn probe(file: impl AsFd, offset: u64, length: u64) -> Residency {
     if CANNOT_PROBE.load(Ordering::Relaxed) {
         return Residency::Uncached;
@@ -40,35 +39,35 @@ pub fn probe(file: impl AsFd, offset: u64, length: u64) -> Residency {
     for at in probe_points(offset, length) {
         let mut byte = [0];
         match preadv2(&file, &mut [IoSliceMut::new(&mut byte)], at, ReadWriteFlags::NOWAIT) {
-            // No byte there: the file shrank. Sending will find out, without waiting.
+            // No byte: the file shrank. Sending will find out without waiting.
             Ok(_) => {}
             Err(Errno::NOSYS | Errno::PERM) => {
                 CANNOT_PROBE.store(true, Ordering::Relaxed);
                 return Residency::Uncached;
             }
-            // EAGAIN: not resident. EOPNOTSUPP and others: this file system doesn't say, so somebody has to read it.
+            // EAGAIN: not cached. EOPNOTSUPP and others: this file system doesn't tell, so it has to be read.
             Err(_) => return Residency::Uncached,
         }
     }
     Residency::Cached
 }
 
-/// Reads so many bytes of a file into memory, and has the kernel begin with as many behind them. Waits for the disk.
+/// Reads a file range into the page cache, and has the kernel start on as many bytes behind it. Waits for the disk.
 ///
 /// # Errors
-/// That of reading. A file that ends before is none.
+/// Errors of reading. The end of the file is none.
 pub fn prefetch(file: impl AsFd, offset: u64, length: u64) -> io::Result<()> {
     let Some(ahead) = NonZeroU64::new(length.saturating_mul(2)) else { return Ok(()) };
-    // The piece and the one behind it: while this one travels, the disk reads the next.
+    // This range and the next: the disk reads that while this one is sent.
     if fadvise(&file, offset, Some(ahead), Advice::WillNeed).is_ok() {
         // The kernel reads by itself; copying what it reads would cost more than sending it, so it is only waited for.
         probe_points(offset, length).try_for_each(|at| read_some(&file, &mut [0], at).map(drop))
     } else {
-        let mut buffer = PageBuffer::zeroed(WARM_BUFFER_BYTES);
+        let mut buffer = PageBuffer::zeroed(PREFETCH_BUFFER_BYTES);
         let (mut at, end) = (offset, offset.saturating_add(length));
         while at < end {
             match read_some(&file, &mut buffer, at)? {
-                // The file shrank: nothing is left to warm.
+                // The file shrank: nothing is left to read.
                 0 => break,
                 count => at += count as u64,
             }
@@ -77,7 +76,7 @@ pub fn prefetch(file: impl AsFd, offset: u64, length: u64) -> io::Result<()> {
     }
 }
 
-/// A byte in each stride of a piece, and its last one.
+/// Offsets of a byte in each stride of a range, and of its last byte.
 fn probe_points(offset: u64, length: u64) -> impl Iterator<Item = u64> {
     let strides = (0..length).step_by(PROBE_STRIDE_BYTES as usize);
     strides.chain(length.checked_sub(1)).map(move |at| offset.saturating_add(at))
@@ -100,7 +99,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn what_was_just_written_is_resident_and_dropped_pages_are_not() {
+    fn written_pages_are_cached_and_dropped_pages_are_not() {
         // A file system in memory never drops pages: the test needs one on a disk, where the build directory usually is.
         let mut file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let size = 1u64 << 20;

@@ -1,18 +1,17 @@
-//! When it pays to look again instead of going to sleep.
+//! Polling again instead of going to sleep, while it pays.
 
 use std::time::Duration;
 
-/// Waits in a row that were short; more don't make it surer that the next one will be.
+/// Maximum credit: more short waits in a row don't make another one more likely.
 const CREDIT_MAX: u8 = 8;
 
-/// What a wait costs that was longer than expected.
+/// Credit lost by a wait that was longer than expected.
 const CREDIT_LOST: u8 = 4;
 
 /// Decides whether to poll for a while before sleeping.
 ///
-/// To be woken costs this side and whoever wakes it more than a short exchange of messages does, above all on virtual machines,
-/// whose idle processors are given away. So after a few waits that were short, the next one is spent awake; one that turns out
-/// long costs the time once, and several short ones have to come before that is risked again.
+/// Waking up costs both sides more than a short exchange of messages, above all on virtual machines, whose idle processors are given away. So
+/// after a few short waits, the next one is spent polling. If it turns out long, several short ones must follow before that is tried again.
 #[derive(Debug)]
 pub(super) struct BusyPoll {
     most: Duration,
@@ -20,7 +19,7 @@ pub(super) struct BusyPoll {
 }
 
 impl BusyPoll {
-    /// Polls at most for so long; zero: never.
+    /// Polls for at most this long; zero: never.
     pub fn new(most: Duration) -> BusyPoll {
         let alone = std::thread::available_parallelism().is_ok_and(|processors| processors.get() == 1);
         BusyPoll { most: if alone { Duration::ZERO } else { most }, credit: 0 }
@@ -31,7 +30,7 @@ impl BusyPoll {
         (self.credit > 0).then_some(self.most)
     }
 
-    /// How long it took until something was there. Sleeping adds the time of waking up, about as much again.
+    /// Takes in the duration of a wait. Sleeping adds the time to wake up, about as much again.
     pub fn waited(&mut self, took: Duration) {
         if took <= self.most.saturating_mul(2) {
             self.credit = (self.credit + 1).min(CREDIT_MAX);
@@ -51,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_polls_while_waits_are_short_and_seldom_in_vain() {
+    fn polls_while_waits_are_short_and_seldom_in_vain() {
         let (short, long) = (Duration::from_micros(30), Duration::from_millis(1));
         let mut poll = BusyPoll { most: Duration::from_micros(50), credit: 0 };
         assert_eq!(poll.next(), None);
@@ -63,7 +62,7 @@ mod tests {
         poll.waited(long);
         poll.waited(long);
         assert_eq!(poll.next(), None);
-        // Waits of both kinds: at most one in so many is spent in vain.
+        // Mixed waits: at most one in four is spent in vain.
         let mut vain = 0;
         for _ in 0..100 {
             for wait in [short, short, short, long] {

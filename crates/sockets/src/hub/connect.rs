@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_without_addresses_is_a_failure_that_names_it() {
+    fn failure_names_a_name_without_addresses() {
         let mut client = hub(SocketType::Dealer);
         client.resolver.look_up = |_, _| Err(std::io::Error::other("nobody knows"));
         client.connect(&"tcp://some.name:1".parse().unwrap()).unwrap();

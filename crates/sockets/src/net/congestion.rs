@@ -1,8 +1,8 @@
-//! Which congestion control a TCP socket has, and when it gets it.
+//! TCP congestion control of sockets.
 //!
-//! A connection that was made under bbr goes on pacing what it sends by timers, even after it has been given another congestion
-//! control: on loopback that costs a third of the throughput. So a socket gets the one for peers on this machine before it is
-//! connected, or from the one that listens, and goes back to the system's where the peer turns out to be elsewhere.
+//! A connection made under bbr goes on pacing by timers even under another congestion control, which costs a third of the throughput on
+//! loopback. So sockets get the one for local peers before they are connected, or from the listening socket, and go back to the system's
+//! if the peer turns out to be remote.
 
 use crate::net::address::Address;
 use crate::options::Congestion;
@@ -11,59 +11,58 @@ use rustix::io;
 use rustix::net::{getsockname, sockopt};
 use std::net::{IpAddr, SocketAddr};
 
-/// For peers on this machine: the first that the kernel has.
+/// For local peers: the first that the kernel has.
 const LOCAL: [&str; 2] = ["cubic", "reno"];
 
-/// What sockets have that nobody told otherwise, if that isn't what peers on this machine get.
+/// The system's default, if it isn't the one for local peers.
 #[derive(Debug, Clone)]
 pub(crate) struct SystemDefault(String);
 
-/// Of a socket that is about to listen: those that it accepts are made with what it has now. What is left to do about each of them is
-/// [`accepted`].
+/// Prepares a socket that is about to listen: accepted ones inherit its congestion control. [`accepted`] does the rest for each.
 pub(crate) fn before_listening(fd: impl AsFd, congestion: &Congestion) -> Option<SystemDefault> {
     match congestion {
         Congestion::System => None,
         Congestion::Named(name) => {
             if let Err(errno) = sockopt::set_tcp_congestion(&fd, name) {
-                // Somebody asked for it by name.
+                // Requested by name, so more than a debug line.
                 let error = std::io::Error::from(errno);
-                tracing::warn!(name, %error, "this congestion control can't be had; the system's is used");
+                tracing::warn!(name, %error, "the kernel doesn't have this congestion control; the system's default is used");
             }
             None
         }
         Congestion::Auto => {
             let system = sockopt::tcp_congestion(&fd).ok()?;
-            told("listening", make_local(&fd));
+            log_refusal("listening", make_local(&fd));
             (!LOCAL.contains(&&*system)).then_some(SystemDefault(system))
         }
     }
 }
 
-/// Of a connection that was accepted.
+/// Corrects an accepted connection.
 pub(crate) fn accepted(fd: &OwnedFd, peer: SocketAddr, system: Option<&SystemDefault>) {
     if let Some(SystemDefault(system)) = system
         && !is_local(fd, peer.ip())
     {
-        told("accepted", sockopt::set_tcp_congestion(fd, system));
+        log_refusal("accepted", sockopt::set_tcp_congestion(fd, system));
     }
 }
 
-/// Of a socket that is about to be connected.
+/// Prepares a socket that is about to connect.
 pub(crate) fn before_connecting(fd: impl AsFd, peer: SocketAddr, congestion: &Congestion) {
     match congestion {
         Congestion::System => {}
-        Congestion::Named(name) => told("connecting", sockopt::set_tcp_congestion(&fd, name)),
-        Congestion::Auto if peer.ip().to_canonical().is_loopback() => told("connecting", make_local(&fd)),
+        Congestion::Named(name) => log_refusal("connecting", sockopt::set_tcp_congestion(&fd, name)),
+        Congestion::Auto if peer.ip().to_canonical().is_loopback() => log_refusal("connecting", make_local(&fd)),
         Congestion::Auto => {}
     }
 }
 
-/// Of a connection that is there: a peer on this machine may have been reached by an address that did not show it.
+/// Corrects a connection that was made: a local peer may have an address that doesn't show it.
 pub(crate) fn connected(fd: &OwnedFd, address: &Address, congestion: &Congestion) {
     if let (Address::Tcp(peer), Congestion::Auto) = (address, congestion)
         && is_local(fd, peer.ip())
     {
-        told("connected", make_local(fd));
+        log_refusal("connected", make_local(fd));
     }
 }
 
@@ -84,8 +83,8 @@ fn is_local(fd: &OwnedFd, peer: IpAddr) -> bool {
     peer.is_loopback() || own().is_some_and(|own| own.ip().to_canonical() == peer)
 }
 
-/// What the kernel refuses is logged, not fatal.
-fn told(socket: &str, outcome: io::Result<()>) {
+/// Logs a refusal by the kernel, which isn't fatal.
+fn log_refusal(socket: &str, outcome: io::Result<()>) {
     if let Err(errno) = outcome {
         tracing::debug!(socket, error = %std::io::Error::from(errno), "the congestion control was refused");
     }
@@ -106,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_here_and_elsewhere_get_what_suits_them() {
+    fn local_and_remote_peers_get_different_congestion_control() {
         let system = of(new_socket());
         let socket = new_socket();
         let default = before_listening(&socket, &Congestion::Auto);
@@ -117,7 +116,7 @@ mod tests {
         let _here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (peer, address) = listener.accept().unwrap();
         let peer = OwnedFd::from(peer);
-        // Made so: nothing was done about it yet.
+        // Inherited from the listening socket.
         let local = of(&peer);
         accepted(&peer, address, default.as_ref());
         assert_eq!(of(&peer), local);
@@ -129,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_person_says_holds_for_all() {
+    fn an_explicit_choice_holds_for_all_peers() {
         for congestion in [Congestion::System, Congestion::Named("reno".into()), Congestion::Named("no such".into())] {
             let system = of(new_socket());
             let (listening, connecting) = (new_socket(), new_socket());

@@ -1,11 +1,11 @@
-//! Where a socket listens or connects: `tcp://HOST:PORT`, `ipc://PATH`, `inproc://NAME`.
+//! Endpoints: `tcp://HOST:PORT`, `ipc://PATH`, `inproc://NAME`.
 
 use crate::error::SocketError;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// A place to listen at or to connect to.
+/// An address to listen on or connect to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Endpoint {
     /// TCP over IPv4 or IPv6.
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints_are_read_as_they_are_written() {
+    fn endpoints_parse_as_they_are_displayed() {
         for text in ["tcp://127.0.0.1:5571", "tcp://[::1]:0", "tcp://host.example:80", "ipc:///tmp/a b", "inproc://x"] {
             assert_eq!(text.parse::<Endpoint>().unwrap().to_string(), text);
         }
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_endpoint_says_what_is_wrong() {
+    fn errors_say_what_is_wrong_with_an_endpoint() {
         for (text, why) in [
             ("127.0.0.1:1", "use tcp"),
             ("tcp://127.0.0.1", "port is missing"),

@@ -21,21 +21,21 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Connections that the kernel holds for us until we accept them.
+/// Connections that the kernel holds until they are accepted.
 const BACKLOG: i32 = 1024;
 
-/// A silent TCP peer is probed after this long, so that a dead machine is noticed even without heartbeats.
+/// Silence after which TCP probes a peer, so that a dead machine is noticed even without heartbeats.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 
-/// Addresses of one name that are tried. Who gives a name so many has them all do the same.
+/// Maximum addresses of one name that are tried: the hosts of a name with so many are interchangeable.
 const ADDRESSES_MAX: usize = 16;
 
-/// Hubs that listen on inproc endpoints, by name: where a new connection's end goes, and what tells of it.
+/// Hubs that listen on inproc endpoints, by name: receiver of a new connection's end, and the hub's waker.
 type Listening = HashMap<String, (Sender<OwnedFd>, Waker)>;
 
 static INPROC: Mutex<Option<Listening>> = Mutex::new(None);
 
-/// A place where peers arrive.
+/// A listening socket.
 #[derive(Debug)]
 pub(crate) enum Listener {
     Tcp(OwnedFd, Option<SystemDefault>),
@@ -44,7 +44,7 @@ pub(crate) enum Listener {
 }
 
 impl Listener {
-    /// Listens, and tells the endpoint with its real port.
+    /// Listens, and gives the endpoint with its actual port.
     pub(crate) fn bind(
         endpoint: &Endpoint,
         waker: &Waker,
@@ -75,7 +75,7 @@ impl Listener {
         }
     }
 
-    /// The descriptor to wait on; inproc arrivals come with a wake-up instead.
+    /// The descriptor to wait on; inproc connections wake the hub instead.
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Listener::Tcp(fd, _) | Listener::Ipc(fd, _) => Some(fd.as_fd()),
@@ -83,7 +83,7 @@ impl Listener {
         }
     }
 
-    /// The next peer, or `None` if nobody waits.
+    /// The next connection, if there is one.
     pub(crate) fn accept(&self) -> io::Result<Option<(OwnedFd, Address)>> {
         let flags = rustix::net::SocketFlags::NONBLOCK | rustix::net::SocketFlags::CLOEXEC;
         match self {
@@ -126,7 +126,7 @@ impl Drop for Listener {
     }
 }
 
-/// The addresses of a name, or of an address in digits, in the order in which to try them: never none.
+/// The addresses of a name or a numeric address, in the order in which to try them; at least one.
 pub(crate) fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     let addresses = (host, port).to_socket_addrs()?.take(ADDRESSES_MAX).collect::<Vec<_>>();
     if addresses.is_empty() {
@@ -135,12 +135,12 @@ pub(crate) fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     Ok(addresses)
 }
 
-/// Listens at the first of a name's addresses that this machine has.
+/// Listens on the first of a name's addresses that belongs to this machine.
 fn bind_first(addresses: &[SocketAddr], congestion: &Congestion) -> io::Result<(OwnedFd, u16, Option<SystemDefault>)> {
     let mut outcome = Err(io::ErrorKind::NotFound.into());
     for address in addresses {
         outcome = bind_tcp(*address, congestion);
-        // One that is taken is an error: a server that listens at another address instead would not be found.
+        // An address in use is an error: a server on another address instead would not be found.
         let is_foreign = |error: &io::Error| {
             error.kind() == io::ErrorKind::AddrNotAvailable
                 || error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error())
@@ -167,7 +167,7 @@ fn bind_ipc(path: &Path) -> io::Result<OwnedFd> {
     let new_socket = || Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None);
     let socket = new_socket()?;
     match socket.bind(&address) {
-        // Left behind by a process that was killed: nobody listens, so the name is free. Never remove what isn't a socket.
+        // Left behind by a process that was killed: nobody listens, so the name is free. Nothing but a socket is removed.
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             let is_socket = std::fs::symlink_metadata(path)?.file_type().is_socket();
             let refused =
@@ -192,7 +192,7 @@ fn ipc_address(peer: &OwnedFd) -> Address {
     }
 }
 
-/// One place to connect to.
+/// One address to connect to.
 #[derive(Debug, Clone)]
 pub(crate) enum Target {
     Tcp(SocketAddr),
@@ -210,7 +210,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// Begins to connect: the socket, where it goes, and whether the connection is still under way.
+/// Starts to connect: the socket, its address, and whether connecting is still in progress.
 pub(crate) fn connect(target: &Target, congestion: &Congestion) -> io::Result<(OwnedFd, Address, bool)> {
     let (socket, address, target) = match target {
         &Target::Tcp(target) => {
@@ -225,7 +225,7 @@ pub(crate) fn connect(target: &Target, congestion: &Congestion) -> io::Result<(O
         }
         Target::Inproc(name) => {
             let registry = INPROC.lock().unwrap_or_else(PoisonError::into_inner);
-            let refused = || io::Error::new(io::ErrorKind::ConnectionRefused, "nobody is bound to this name");
+            let refused = || io::Error::new(io::ErrorKind::ConnectionRefused, "nothing listens on this name");
             let (sender, waker) = registry.as_ref().and_then(|names| names.get(name)).ok_or_else(refused)?;
             let (ours, theirs) = Socket::pair(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
             sender.send(theirs.into()).map_err(|_| refused())?;
@@ -242,7 +242,7 @@ pub(crate) fn connect(target: &Target, congestion: &Congestion) -> io::Result<(O
     }
 }
 
-/// Sets what a TCP connection needs. What the kernel refuses is logged, not fatal.
+/// Sets the options of a TCP connection. A refusal by the kernel is logged, not fatal.
 pub(crate) fn tune(fd: &OwnedFd, address: &Address, congestion: &Congestion) {
     let Address::Tcp(_) = address else { return };
     congestion::connected(fd, address, congestion);
@@ -259,8 +259,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn listening_takes_the_first_address_that_is_of_this_machine() {
-        // The first is for documentation, and no machine's.
+    fn listens_on_the_first_address_of_this_machine() {
+        // The first is reserved for documentation.
         let addresses = [([192, 0, 2, 1], 0), ([127, 0, 0, 1], 0)].map(SocketAddr::from);
         let (fd, port, _) = bind_first(&addresses, &Congestion::System).unwrap();
         assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());

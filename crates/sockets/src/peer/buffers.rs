@@ -1,5 +1,4 @@
-//! A bounded pool of buffers that streamed bodies are read into. An empty pool is back-pressure: reading waits until a buffer comes
-//! back.
+//! A bounded pool of buffers for streamed bodies. An empty pool is back-pressure: reading waits until a buffer comes back.
 
 use crate::waker::Waker;
 use bytes::Bytes;
@@ -8,11 +7,11 @@ use towpath_buffers::{PageBuffer, buffer_bytes};
 
 struct Shared {
     free: Vec<PageBuffer>,
-    unmade: usize,
-    starving: bool,
+    unallocated: usize,
+    is_awaited: bool,
 }
 
-/// A pool; clones share it.
+/// A pool. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Pool {
     shared: Arc<Mutex<Shared>>,
@@ -24,9 +23,9 @@ impl Pool {
     /// A pool of buffers of the size that suits the processor, together at most this large: at least one.
     pub(crate) fn new(bytes_max: usize, waker: Waker) -> Pool {
         let buffer_bytes = buffer_bytes();
-        let unmade = (bytes_max / buffer_bytes).max(1);
-        tracing::debug!(buffers = unmade, buffer_bytes, "buffers for bodies: half of the second-level cache each");
-        let shared = Shared { free: Vec::new(), unmade, starving: false };
+        let unallocated = (bytes_max / buffer_bytes).max(1);
+        tracing::debug!(buffers = unallocated, buffer_bytes, "buffers for bodies: half of the second-level cache each");
+        let shared = Shared { free: Vec::new(), unallocated, is_awaited: false };
         Pool { shared: Arc::new(Mutex::new(shared)), buffer_bytes, waker }
     }
 
@@ -36,27 +35,27 @@ impl Pool {
     }
 
     /// A buffer, or `None` if all are in use: then the hub is woken when one comes back.
-    pub(crate) fn take(&self) -> Option<PageBuffer> {
+    pub(crate) fn take_buffer(&self) -> Option<PageBuffer> {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(free) = shared.free.pop() {
             return Some(free);
         }
-        if shared.unmade == 0 {
-            shared.starving = true;
+        if shared.unallocated == 0 {
+            shared.is_awaited = true;
             return None;
         }
-        shared.unmade -= 1;
+        shared.unallocated -= 1;
         Some(PageBuffer::zeroed(self.buffer_bytes))
     }
 
     /// Gives one back.
-    pub(crate) fn put(&self, free: PageBuffer) {
-        let starving = {
+    pub(crate) fn return_buffer(&self, free: PageBuffer) {
+        let is_awaited = {
             let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
             shared.free.push(free);
-            std::mem::take(&mut shared.starving)
+            std::mem::take(&mut shared.is_awaited)
         };
-        if starving {
+        if is_awaited {
             self.waker.wake();
         }
     }
@@ -82,7 +81,7 @@ impl AsRef<[u8]> for Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         if let Some(buffer) = self.buffer.take() {
-            self.pool.put(buffer);
+            self.pool.return_buffer(buffer);
         }
     }
 }

@@ -36,8 +36,11 @@ impl Peer {
         events: &mut VecDeque<Event>,
         now: Instant,
     ) -> Result<Option<usize>, End> {
-        let partial =
-            self.read.partial.take().or_else(|| Some(Partial { buffer: pool.take()?, filled: 0, started_at: now }));
+        let partial = self
+            .read
+            .partial
+            .take()
+            .or_else(|| Some(Partial { buffer: pool.take_buffer()?, filled: 0, started_at: now }));
         let Some(Partial { mut buffer, filled, started_at }) = partial else { return Ok(None) };
         let space = buffer.len().saturating_sub(filled);
         let most = filled + space.min(usize::try_from(remaining).unwrap_or(space));
@@ -63,7 +66,7 @@ impl Peer {
     /// Delivers what has been read of a body so far.
     pub(crate) fn deliver_partial(&mut self, pool: &Pool, events: &mut VecDeque<Event>) {
         match self.read.partial.take() {
-            Some(Partial { buffer, filled: 0, .. }) => pool.put(buffer),
+            Some(Partial { buffer, filled: 0, .. }) => pool.return_buffer(buffer),
             Some(Partial { buffer, filled, .. }) => {
                 events.push_back(Event::BodyData { peer: self.id, data: pool.lend(buffer, filled) });
             }
@@ -76,7 +79,7 @@ impl Peer {
         let begins = self.read.partial.is_none() && data.len() <= READ_AHEAD_BYTES_MIN;
         if begins
             && self.connection.body_remaining() > 0
-            && let Some(mut buffer) = pool.take()
+            && let Some(mut buffer) = pool.take_buffer()
         {
             buffer[..data.len()].copy_from_slice(&data);
             self.read.partial = Some(Partial { buffer, filled: data.len(), started_at: now });

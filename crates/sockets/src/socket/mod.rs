@@ -1,9 +1,8 @@
-//! The easy interface: send and receive a message, as in any ZeroMQ library, on tokio.
+//! The simple interface: send and receive messages, as in any ZeroMQ library, on tokio.
 //!
-//! A task drives the [`Hub`]; callers share it behind a lock that is never held while anything is waited for but the name that
-//! [`Socket::bind`] is given. Both directions are bounded in bytes: [`Socket::send`] waits while every queue is full, and what isn't
-//! received is left in the kernel, so that TCP holds the sender back. Nothing is dropped, and [`Socket::close`] says what could not
-//! be sent.
+//! A task drives the [`Hub`]. Callers share it behind a lock, which isn't held while anything is waited for, except for the look-up of the name in
+//! [`Socket::bind`]. Both directions are bounded in bytes: [`Socket::send`] waits while all queues are full, and what isn't received stays in
+//! the kernel, so that TCP holds the sender back. Nothing is dropped, and [`Socket::close`] counts what could not be sent.
 
 mod linger;
 mod state;
@@ -16,7 +15,7 @@ use crate::options::HubOptions;
 use crate::peer::PeerInfo;
 use crate::peer_id::PeerId;
 use crate::unsent::Unsent;
-use linger::Last;
+use linger::LingerGuard;
 use rustix::fd::{AsFd, OwnedFd};
 use state::State;
 use std::fmt;
@@ -27,24 +26,23 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use towpath_zmtp::{Frames, Queued};
 
-/// How long a socket that is dropped waits for what is still to be sent.
+/// Time for which a dropped socket still sends what is queued.
 const LINGER: Duration = Duration::from_secs(30);
 
-/// A message that came in.
+/// A received message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Received {
-    /// From whom: the address for [`Socket::send_to`].
+    /// The sender: the peer for [`Socket::send_to`].
     pub peer: PeerId,
-    /// Its frames; for REQ and REP without the envelope.
+    /// Its frames; without the envelope for REQ and REP.
     pub frames: Frames,
 }
 
 /// A REQ, REP, DEALER or ROUTER socket on tokio.
 ///
-/// A program that must know that what it sent has left calls [`Socket::close`] at its end. A socket that is dropped instead hands the
-/// kernel what that takes at once, sends the rest for up to 30 seconds while its runtime lives, and closes. The end of the runtime,
-/// such as that of `main`, is the end of the socket, with what waits; and that of the process is so in any case. What isn't sent is
-/// told by a warning in the log.
+/// A program that must know that its messages have left calls [`Socket::close`] at its end. A dropped socket sends at once what the kernel takes,
+/// and the rest for up to 30 seconds while its runtime lives. The end of the runtime, such as at the end of `main`, ends the socket with what
+/// is queued. Unsent messages are counted in a warning in the log.
 pub struct Socket {
     shared: Arc<Shared>,
 }
@@ -54,23 +52,24 @@ struct Shared {
     received: Notify,
     room: Notify,
     hung_up: Notify,
-    /// What wasn't sent, once it is closed.
+    /// Unsent messages, when it is closed.
     closed: watch::Sender<Option<Unsent>>,
 }
 
 impl Socket {
-    /// A socket, driven by a task on the current tokio runtime. Every message comes whole, so `stream_over_bytes` is left out
-    /// of account; in the server's role of PLAIN all users are refused, since nobody can be asked (a [`Hub`] can).
+    /// A socket, driven by a task on the current tokio runtime. Messages are delivered whole: `stream_over_bytes` is ignored. As a PLAIN server
+    /// it refuses all users, since it has no way to ask about them; a [`Hub`] has.
     ///
     /// # Errors
-    /// [`SocketError::Option`] for options that can't work; outside of a runtime, or if the system has no event queue for it.
+    /// [`SocketError::Option`] for options that can't work, [`SocketError::NoRuntime`] outside of a runtime, [`SocketError::System`] if epoll isn't
+    /// available.
     ///
     /// # Panics
-    /// If the runtime does no I/O.
+    /// If the runtime has I/O disabled.
     pub fn new(mut options: HubOptions) -> Result<Socket, SocketError> {
         let runtime = Handle::try_current().map_err(|_| SocketError::NoRuntime)?;
         let socket_type = options.socket_type;
-        // A streamed body would have nowhere to go here, and nothing may be dropped in silence.
+        // Streamed bodies could not be delivered here.
         options.stream_over_bytes = None;
         let hub = Hub::new(options)?;
         let fd = rustix::io::fcntl_dupfd_cloexec(hub.as_fd(), 0)?;
@@ -87,26 +86,25 @@ impl Socket {
         Ok(Socket { shared })
     }
 
-    /// Listens; gives the endpoint with the real port. A host's name is looked up meanwhile, which blocks: give an address where that
-    /// matters.
+    /// Listens, and gives the endpoint with the actual port. The look-up of a host name blocks: give an address where that matters.
     pub fn bind(&self, endpoint: &Endpoint) -> Result<Endpoint, SocketError> {
         self.shared.with_hub(|hub| hub.bind(endpoint))?
     }
 
-    /// Connects, again and again.
+    /// Connects, and reconnects whenever the connection is lost.
     pub fn connect(&self, endpoint: &Endpoint) -> Result<(), SocketError> {
         self.shared.with_hub(|hub| hub.connect(endpoint))?
     }
 
-    /// Sends a message: DEALER to the next peer that has room, REQ likewise with the envelope that it needs, REP to
-    /// whom it owes a reply. Waits until there is room. A ROUTER uses [`Socket::send_to`].
+    /// Sends a message: DEALER to the next peer whose queue isn't full, REQ likewise with an envelope, REP to the peer of the last request. Waits
+    /// until a queue isn't full. A ROUTER uses [`Socket::send_to`].
     ///
-    /// What has been taken waits in a peer's queue, and goes with it if the peer does: a DEALER that must know asks for an answer.
-    /// [`Socket::close`] waits until it has left. A REP whose peer is gone gets [`SocketError::PeerGone`], and may take the next request.
+    /// A message taken is in a peer's queue, and lost if the peer goes: a DEALER that must know asks for an answer. [`Socket::close`] waits until
+    /// queues are empty. A REP whose peer is gone gets [`SocketError::PeerGone`], and may receive the next request.
     ///
-    /// A message has at least one frame, which may be empty; of none it is refused with [`SocketError::NoFrames`].
+    /// A message has at least one frame, which may be empty; otherwise it is refused with [`SocketError::NoFrames`].
     ///
-    /// Cancel-safe: a message whose future is dropped early was not sent, and a reply is still owed.
+    /// Cancel-safe: if the future is dropped, the message was not sent, and a reply is still due.
     pub async fn send(&self, mut message: Message) -> Result<(), SocketError> {
         let owed = self.shared.lock().owed;
         loop {
@@ -124,7 +122,7 @@ impl Socket {
         }
     }
 
-    /// Sends a message to one peer; waits until there is room. A peer that is gone is an error, never silence.
+    /// Sends a message to one peer; waits until its queue isn't full. A peer that is gone is an error.
     pub async fn send_to(&self, peer: PeerId, mut message: Message) -> Result<(), SocketError> {
         loop {
             let room = self.shared.room.notified();
@@ -140,8 +138,8 @@ impl Socket {
         }
     }
 
-    /// The next message, from whichever peer; for a REQ the reply to its request. If the peer that was asked goes without one, that is
-    /// [`SocketError::PeerGone`], once, and the REQ may send again. A peer that stays and says nothing is waited for without end.
+    /// The next message from any peer; for a REQ, the reply to its request. If the peer goes without a reply, that is [`SocketError::PeerGone`],
+    /// once, and the REQ may send again. There is no timeout for a peer that stays and doesn't reply.
     ///
     /// Cancel-safe.
     pub async fn recv(&self) -> Result<Received, SocketError> {
@@ -155,47 +153,47 @@ impl Socket {
         }
     }
 
-    /// All peers that are ready.
+    /// All ready peers.
     pub fn peers(&self) -> Vec<PeerInfo> {
         self.shared.with_hub(|hub| hub.peers().filter_map(|peer| hub.peer(peer)).collect()).unwrap_or_default()
     }
 
-    /// Why the last attempt to connect came to nothing, or the last connection that there was has ended, for people; `None` if there
-    /// was nothing of that. It stays when there is another connection: [`Socket::peers`] tells of those.
+    /// The reason, for people, why the last attempt to connect failed or the last connection ended. It stays when there is another connection;
+    /// [`Socket::peers`] has those.
     pub fn last_failure(&self) -> Option<String> {
         self.shared.lock().failure.clone()
     }
 
-    /// What waits for a peer.
+    /// The send queue of a peer.
     pub fn queued(&self, peer: PeerId) -> Queued {
         self.shared.with_hub(|hub| hub.queued(peer)).unwrap_or_default()
     }
 
-    /// Removes what waits for a peer and has not begun to leave.
+    /// Removes queued messages of a peer that have not begun to leave.
     pub fn clear_queue(&self, peer: PeerId) -> Queued {
         self.shared.with_hub(|hub| hub.clear_queue(peer)).unwrap_or_default()
     }
 
-    /// Takes nothing more to send, waits until all that was taken has left or `linger` is over, and closes. [`Duration::MAX`] waits
-    /// without end, which a peer that never reads makes it; zero gives the kernel what that takes at once.
+    /// Takes no more messages, waits until all queues are empty or `linger` is over, and closes. [`Duration::MAX`] waits without limit, forever if
+    /// a peer never reads; zero sends what the kernel takes at once.
     ///
-    /// Gives what could not be sent: it waited still, or its peer went meanwhile. What has left is with the kernel, and on its way: who
-    /// must know that it came asks for an answer. Messages that came in are still received, and [`SocketError::Closed`] follows them.
+    /// Counts what could not be sent: still queued, or lost with its peer. What has left is with the kernel and on its way; to know that it
+    /// arrived, ask for an answer. Messages that came in can still be received, and [`SocketError::Closed`] follows them.
     ///
-    /// A socket is closed once: called again, this waits for the same end, or the earlier of both, and gives the same. If its future
-    /// is dropped, the socket is closed all the same.
+    /// A socket is closed once: called again, this waits for the same end, or the earlier one of both, and gives the same. Dropping the future
+    /// doesn't stop closing.
     pub async fn close(&self, linger: Duration) -> Unsent {
         let mut closed = self.shared.closed.subscribe();
-        // What no clock counts to never comes.
+        // A time beyond what a clock can represent never comes.
         self.shared.lock().close(Instant::now().checked_add(linger));
-        // Who waits to send learns that it is too late.
+        // Callers that wait to send learn that it is too late.
         self.shared.room.notify_waiters();
         self.shared.wake();
         let unsent = closed.wait_for(Option::is_some).await;
         unsent.ok().and_then(|unsent| *unsent).unwrap_or_default()
     }
 
-    /// Ends the connection of a peer, with a reason that it is told.
+    /// Ends the connection of a peer, which is sent the reason.
     pub fn disconnect(&self, peer: PeerId, reason: &str) {
         let _ = self.shared.with_hub(|hub| hub.disconnect(peer, reason));
         self.shared.wake();
@@ -210,7 +208,7 @@ impl fmt::Debug for Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // The runtime may end before the task has another turn.
+        // The runtime may end before the task runs again.
         if let Some(hub) = &mut self.shared.lock().hub {
             hub.flush();
         }
@@ -238,13 +236,13 @@ impl Shared {
     }
 }
 
-/// The task's hold on the socket, which is closed when it ends: also by an error, and with its runtime.
+/// The task's hold on the socket. The socket is closed when the task ends, be it by an error or with its runtime.
 struct Driver(Arc<Shared>);
 
 impl Drop for Driver {
     fn drop(&mut self) {
         let hub = self.0.lock().hub.take();
-        let unsent = hub.map(|hub| Last::of(hub).end()).unwrap_or_default();
+        let unsent = hub.map(|hub| LingerGuard::new(hub).end()).unwrap_or_default();
         self.0.closed.send_replace(Some(unsent));
         self.0.received.notify_waiters();
         self.0.room.notify_waiters();
@@ -266,7 +264,7 @@ async fn drive(driver: Driver, fd: AsyncFd<OwnedFd>) {
             }
             Ok(false) => {}
             Err(error) => {
-                tracing::error!(%error, "the socket's driver ends");
+                tracing::error!(%error, "the socket is closed by an error");
                 return;
             }
         }
@@ -278,7 +276,7 @@ async fn drive(driver: Driver, fd: AsyncFd<OwnedFd>) {
         };
         tokio::select! {
             ready = fd.readable() => match ready {
-                // The turn above takes all that there is, so an edge that comes from here on is a new one.
+                // The poll above takes all that there is, so an edge that comes from here on is a new one.
                 Ok(mut guard) => guard.clear_ready(),
                 Err(_) => return,
             },
@@ -290,8 +288,8 @@ async fn drive(driver: Driver, fd: AsyncFd<OwnedFd>) {
         let mut state = shared.lock();
         (state.hub.take(), state.left(LINGER))
     };
-    if let Some(last) = hub.map(Last::of) {
-        // On a thread that the end of the runtime waits for.
-        let _ = tokio::task::spawn_blocking(move || last.linger(left)).await;
+    if let Some(guard) = hub.map(LingerGuard::new) {
+        // The end of the runtime waits for this thread.
+        let _ = tokio::task::spawn_blocking(move || guard.linger(left)).await;
     }
 }

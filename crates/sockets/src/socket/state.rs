@@ -1,4 +1,4 @@
-//! What the callers of an easy socket share with the task that drives it, and whose turn it is.
+//! State that callers of a socket share with the task that drives it.
 
 use super::{Received, Shared};
 use crate::error::{SendError, SocketError};
@@ -11,13 +11,13 @@ use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 use towpath_zmtp::{Frames, SocketType};
 
-/// Messages received and not yet taken, in bytes, before whoever brings another one isn't read any more. Others are still heard.
+/// Bytes of messages waiting for the caller from which on a peer that brings another one isn't read any more. Others still are.
 const RECEIVED_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// The same, before nobody is read any more: neither who is there nor who comes. Each could leave a message here and go.
+/// The same for all peers, present and new: each could leave a message and go.
 const RECEIVED_BYTES_OF_ALL_MAX: usize = 4 * RECEIVED_BYTES_MAX;
 
-/// What a REQ puts before its request.
+/// The envelope of a REQ.
 static DELIMITER: [Bytes; 1] = [Bytes::new()];
 
 pub(super) struct State {
@@ -29,26 +29,26 @@ pub(super) struct State {
     received: VecDeque<Received>,
     received_bytes: usize,
     paused: HashSet<PeerId>,
-    turn: Turn,
-    /// What went wrong last with a connection.
+    order: Order,
+    /// The reason of the last failure to connect, or of the last end of a connection.
     pub(super) failure: Option<String>,
-    /// How many turns were a REP's to reply: a reply is to the request that was in when it was given.
+    /// Requests that a REP has received: a reply belongs to the one that was the last when it was given.
     pub(super) owed: u64,
 }
 
-/// A socket that takes no more, and sends what waits, until then; `None`: without end.
+/// A socket that takes no more messages and sends what is queued, until then; `None`: without limit.
 struct Closing {
     until: Option<Instant>,
 }
 
-/// Whose turn it is at a REQ or REP socket.
-enum Turn {
+/// The order of sending and receiving at a REQ or REP socket.
+enum Order {
     Idle,
     /// REQ: a request is out; only this peer's answer counts.
     AwaitReply(PeerId),
-    /// REQ: that peer went without an answer, and nobody has been told yet.
+    /// REQ: that peer went without an answer, which has not been reported yet.
     Lost(PeerId),
-    /// REP: a request is in; the answer goes there, behind this envelope.
+    /// REP: a request was received; the reply goes to this peer, behind this envelope.
     OweReply(PeerId, Frames),
 }
 
@@ -62,20 +62,19 @@ impl State {
             received: VecDeque::new(),
             received_bytes: 0,
             paused: HashSet::new(),
-            turn: Turn::Idle,
+            order: Order::Idle,
             failure: None,
             owed: 0,
         }
     }
 
-    /// Sends to whom the kind of socket sends to now; gives the message back if there is no room. A reply is to the request of the
-    /// turn of that number.
+    /// Sends to the peer that the socket type chooses; gives the message back if queues are full. `owed` numbers the request of a reply.
     pub(super) fn send(&mut self, message: Message, owed: u64) -> Result<Option<Message>, SocketError> {
         self.may_send(&message)?;
-        match (self.socket_type, &self.turn) {
+        match (self.socket_type, &self.order) {
             (SocketType::Router, _) => Err(SocketError::OutOfTurn("a ROUTER sends to a peer: use send_to")),
             (SocketType::Dealer, _) => self.send_to_any(message),
-            (SocketType::Req, Turn::AwaitReply(_)) => {
+            (SocketType::Req, Order::AwaitReply(_)) => {
                 Err(SocketError::OutOfTurn("a REQ waits for the reply to its request first"))
             }
             (SocketType::Req, _) => {
@@ -89,7 +88,7 @@ impl State {
         }
     }
 
-    /// Sends to that peer; gives the message back if there is no room.
+    /// Sends to that peer; gives the message back if its queue is full.
     pub(super) fn send_to(&mut self, peer: PeerId, message: Message) -> Result<Option<Message>, SocketError> {
         self.may_send(&message)?;
         let hub = self.hub.as_mut().ok_or(SocketError::Closed)?;
@@ -108,7 +107,7 @@ impl State {
         }
     }
 
-    /// Takes no more, and ends when all is sent, or then. If it was to end anyway, it does at the earlier time.
+    /// Takes no more messages, and ends when all are sent, or then: the earliest time given counts.
     pub(super) fn close(&mut self, until: Option<Instant>) {
         match (&mut self.closing, &mut self.hub) {
             (Some(closing), _) => closing.until = closing.until.into_iter().chain(until).min(),
@@ -120,26 +119,26 @@ impl State {
         }
     }
 
-    /// Whether it is to be closed now: all is sent, or it had its time.
+    /// Whether to close now: everything is sent, or the time is over.
     pub(super) fn is_over(&self) -> bool {
         let is_late = |closing: &Closing| closing.until.is_some_and(|until| until <= Instant::now());
         let has_output = || self.hub.as_ref().is_some_and(Hub::has_output);
         self.closing.as_ref().is_some_and(|closing| is_late(closing) || !has_output())
     }
 
-    /// How long it may go on sending: so long at most, or what is left of the time to close it.
+    /// Time left for sending: `most`, or what is left of the time to close.
     pub(super) fn left(&self, most: Duration) -> Duration {
         let until = self.closing.as_ref().and_then(|closing| closing.until);
         until.map_or(most, |until| until.saturating_duration_since(Instant::now()).min(most))
     }
 
-    /// When it wants a turn though nothing happens.
+    /// When to poll even if nothing happens.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let closing = self.closing.as_ref().and_then(|closing| closing.until);
         self.hub.as_ref().and_then(Hub::deadline).into_iter().chain(closing).min()
     }
 
-    /// To the next peer with room.
+    /// Sends to the next peer whose queue isn't full.
     fn send_to_any(&mut self, mut message: Message) -> Result<Option<Message>, SocketError> {
         let hub = self.hub.as_mut().ok_or(SocketError::Closed)?;
         for _ in 0..self.peers.len() {
@@ -148,8 +147,8 @@ impl State {
             match hub.send(peer, message) {
                 Ok(()) => {
                     if self.socket_type == SocketType::Req {
-                        self.turn = Turn::AwaitReply(peer);
-                        // What has come until now answers no request, and may be of the peer that is asked now.
+                        self.order = Order::AwaitReply(peer);
+                        // Messages received until now answer no request, and may come from the peer that is asked now.
                         self.received.clear();
                         self.received_bytes = 0;
                     }
@@ -161,9 +160,9 @@ impl State {
         Ok(Some(message))
     }
 
-    /// The reply is owed until it is taken: whoever gives up waiting for room may try again.
+    /// Replies. The reply is due until it is taken: a caller that gives up waiting may try again.
     fn reply(&mut self, message: Message) -> Result<Option<Message>, SocketError> {
-        let Turn::OweReply(peer, envelope) = &self.turn else {
+        let Order::OweReply(peer, envelope) = &self.order else {
             return Err(SocketError::OutOfTurn("a REP replies to a request that it has received"));
         };
         let peer = *peer;
@@ -173,19 +172,19 @@ impl State {
             Err(SendError::Full(back)) => return Ok(Some(without_envelope(envelope, back))),
             Err(SendError::Gone(_)) => Err(SocketError::PeerGone(peer)),
         };
-        self.turn = Turn::Idle;
+        self.order = Order::Idle;
         sent
     }
 
-    /// The next message that is for the caller, if there is one.
+    /// The next message for the caller, if there is one.
     pub(super) fn take_received(&mut self) -> Result<Option<Received>, SocketError> {
-        match (self.socket_type, &self.turn) {
-            (SocketType::Req, Turn::Idle) => return Err(SocketError::OutOfTurn("a REQ sends a request first")),
-            (SocketType::Req, &Turn::Lost(peer)) => {
-                self.turn = Turn::Idle;
+        match (self.socket_type, &self.order) {
+            (SocketType::Req, Order::Idle) => return Err(SocketError::OutOfTurn("a REQ sends a request first")),
+            (SocketType::Req, &Order::Lost(peer)) => {
+                self.order = Order::Idle;
                 return Err(SocketError::PeerGone(peer));
             }
-            (SocketType::Rep, Turn::OweReply(..)) => {
+            (SocketType::Rep, Order::OweReply(..)) => {
                 return Err(SocketError::OutOfTurn("a REP replies before it takes the next request"));
             }
             _ => {}
@@ -200,22 +199,22 @@ impl State {
             match self.socket_type {
                 SocketType::Req => {
                     if !self.is_awaited(&received) {
-                        tracing::debug!(peer = %received.peer, "a message that answers no request is left out");
+                        tracing::debug!(peer = %received.peer, "message dropped: it answers no request");
                         continue;
                     }
                     received.frames.remove(0);
-                    self.turn = Turn::Idle;
+                    self.order = Order::Idle;
                 }
                 SocketType::Rep => {
                     let delimiter = received.frames.iter().position(Bytes::is_empty);
-                    // There is no reply to a request of no frames but one that is no message.
+                    // A request without frames behind its envelope is no message.
                     let Some(delimiter) = delimiter.filter(|at| at + 1 < received.frames.len()) else {
-                        tracing::debug!(peer = %received.peer, "a request without an envelope, or with nothing in it, is left out");
+                        tracing::debug!(peer = %received.peer, "request dropped: no envelope, or nothing behind it");
                         continue;
                     };
                     let body = received.frames.drain(delimiter + 1..).collect();
                     let envelope = std::mem::replace(&mut received.frames, body);
-                    self.turn = Turn::OweReply(received.peer, envelope);
+                    self.order = Order::OweReply(received.peer, envelope);
                     self.owed += 1;
                 }
                 SocketType::Dealer | SocketType::Router => {}
@@ -225,20 +224,20 @@ impl State {
         if self.hub.is_none() { Err(SocketError::Closed) } else { Ok(None) }
     }
 
-    /// Whether it is the reply to the request that is out.
+    /// Whether it is the reply to the pending request.
     fn is_awaited(&self, received: &Received) -> bool {
-        matches!(self.turn, Turn::AwaitReply(peer) if peer == received.peer)
+        matches!(self.order, Order::AwaitReply(peer) if peer == received.peer)
             && received.frames.first().is_some_and(Bytes::is_empty)
             && received.frames.len() > 1
     }
 
-    /// Whether peers are held back for whom there is room again.
+    /// Whether paused peers may be read again.
     fn may_read_on(&self) -> bool {
         !self.paused.is_empty() && self.received_bytes < RECEIVED_BYTES_MAX / 2
     }
 
-    /// Reads no more from a peer, or from all, if too much waits for the caller.
-    fn hold_back(&mut self, latest: PeerId) {
+    /// Pauses reading from a peer, or from all, if too much waits for the caller.
+    fn pause_peers(&mut self, latest: PeerId) {
         let all = self.peers.make_contiguous();
         let held_back = match self.received_bytes {
             RECEIVED_BYTES_OF_ALL_MAX.. => all,
@@ -253,7 +252,7 @@ impl State {
         }
     }
 
-    /// One turn of the hub; says whether it wants another at once.
+    /// Polls the hub once; true if it should be polled again at once.
     pub(super) fn poll(&mut self, shared: &Shared) -> Result<bool, SocketError> {
         let may_read_on = self.may_read_on();
         let Some(hub) = self.hub.as_mut() else { return Ok(false) };
@@ -274,7 +273,7 @@ impl State {
             Event::Ready { peer } => {
                 self.peers.push_back(peer);
                 if self.received_bytes >= RECEIVED_BYTES_OF_ALL_MAX {
-                    self.hold_back(peer);
+                    self.pause_peers(peer);
                 }
                 shared.room.notify_waiters();
             }
@@ -284,12 +283,12 @@ impl State {
                 self.peers.retain(|known| *known != peer);
                 self.paused.remove(&peer);
                 // An answer that came before its end still counts.
-                if matches!(self.turn, Turn::AwaitReply(asked) if asked == peer)
+                if matches!(self.order, Order::AwaitReply(asked) if asked == peer)
                     && !self.received.iter().any(|received| self.is_awaited(received))
                 {
-                    self.turn = Turn::Lost(peer);
+                    self.order = Order::Lost(peer);
                 }
-                // Whoever waits for room at this peer, or for its answer, must learn that there is none to come.
+                // Callers that wait for this peer must learn that nothing is to come.
                 shared.room.notify_waiters();
                 shared.received.notify_waiters();
             }
@@ -297,7 +296,7 @@ impl State {
             Event::Message { peer, frames, .. } => {
                 self.received_bytes += cost(&frames);
                 self.received.push_back(Received { peer, frames });
-                self.hold_back(peer);
+                self.pause_peers(peer);
                 shared.received.notify_waiters();
             }
             Event::Authenticate { peer, .. } => {
@@ -343,10 +342,10 @@ mod tests {
     const LARGE_BYTES: usize = 4 << 20;
 
     #[test]
-    fn what_those_leave_who_are_gone_counts_and_is_bounded() {
+    fn messages_of_peers_that_are_gone_are_bounded() {
         let folder = tempfile::tempdir().unwrap();
         let mut hub = Hub::new(HubOptions::new(SocketType::Router)).unwrap();
-        // Not over tcp, for which the kernel's buffers may be as large as it likes.
+        // Not over tcp, where the kernel's buffers may be of any size.
         let endpoint = hub.bind(&Endpoint::Ipc(folder.path().join("socket"))).unwrap();
         let shared = Shared {
             state: Mutex::new(State::new(hub, SocketType::Router)),
@@ -371,7 +370,7 @@ mod tests {
             while let Some(event) = clients.next_event() {
                 idle = 0;
                 match event {
-                    // Each brings one message, and goes when it has left; then comes another one.
+                    // Each brings one message and goes when it has left; then another one comes.
                     Event::Ready { peer } => {
                         let body = Bytes::from(vec![7; LARGE_BYTES]);
                         assert!(clients.send(peer, Message::new().with(body)).is_ok());

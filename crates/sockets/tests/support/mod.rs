@@ -1,7 +1,7 @@
 //! Two hubs in one thread, driven until something is true. Every wait has a deadline.
 #![allow(dead_code, missing_docs, clippy::unwrap_used)]
 
-pub mod easy;
+pub mod socket;
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use towpath_sockets::{Endpoint, Event, Hub, HubOptions, Message, PeerId, SocketType};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub struct Pair {
     pub server: Hub,
@@ -27,9 +27,9 @@ pub fn anywhere() -> Endpoint {
     "tcp://127.0.0.1:0".parse().unwrap()
 }
 
-/// Turns every hub until one of them has an event that `pick` takes.
+/// Polls every hub until one of them has an event that `pick` takes.
 pub fn until<T>(hubs: &mut [&mut Hub], mut pick: impl FnMut(usize, Event) -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while Instant::now() < deadline {
         for (index, hub) in hubs.iter_mut().enumerate() {
             hub.poll(Some(Duration::from_millis(1))).unwrap();
@@ -40,7 +40,7 @@ pub fn until<T>(hubs: &mut [&mut Hub], mut pick: impl FnMut(usize, Event) -> Opt
             }
         }
     }
-    panic!("what was waited for did not happen in {PATIENCE:?}");
+    panic!("no such event within {TIMEOUT:?}");
 }
 
 pub fn ready(hubs: &mut [&mut Hub]) -> Vec<PeerId> {
@@ -71,7 +71,7 @@ pub fn text(text: &str) -> Message {
     Message::new().with(text.as_bytes().to_vec())
 }
 
-/// A connection that says nothing yet.
+/// A TCP connection that has sent nothing.
 pub fn raw_connection(endpoint: &Endpoint) -> TcpStream {
     let Endpoint::Tcp { host, port } = endpoint else { panic!("not tcp") };
     let stream = TcpStream::connect((host.as_str(), *port)).unwrap();

@@ -1,4 +1,4 @@
-//! Security mechanisms: what happens between the greeting and the first message (RFC 23, 24).
+//! Security mechanisms: handshakes between the greeting and the first message (RFC 23, 24).
 //!
 //! A mechanism sees each handshake command's body and answers with a [`Step`]. NULL and PLAIN leave frames as they are. A mechanism that
 //! encrypts returns a [`FrameSeal`] when its handshake is over; file bodies are then read into memory instead of being moved by the kernel.
@@ -16,7 +16,7 @@ use null::Null;
 use plain::{PlainClient, PlainServer};
 use std::fmt::{self, Debug, Formatter};
 
-/// What a handshake does next.
+/// The next step of a handshake.
 #[derive(Debug)]
 pub enum Step {
     /// Wait for the peer.
@@ -25,7 +25,7 @@ pub enum Step {
     Send(Bytes),
     /// Ask the application about these credentials; then [`Mechanism::accept`].
     Authenticate(Credentials),
-    /// The handshake is over; send this frame first, if any.
+    /// The handshake is over, after this frame if there is one.
     Done {
         /// The last frame of this side.
         send: Option<Bytes>,
@@ -42,11 +42,11 @@ pub trait Mechanism: Debug + Send {
     fn as_server(&self) -> bool {
         false
     }
-    /// Called once the peer's greeting is here: the first frame, if it is this side's turn.
+    /// The first frame, if this side begins. Called when the peer's greeting has come.
     fn start(&mut self, metadata: &Metadata) -> Option<Bytes>;
-    /// A handshake command came.
+    /// Takes in a handshake command.
     fn command(&mut self, body: Bytes, metadata: &Metadata) -> Result<Step, Error>;
-    /// The application takes the credentials of [`Step::Authenticate`].
+    /// The application accepts the credentials of [`Step::Authenticate`].
     fn accept(&mut self) -> Step {
         Step::Wait
     }
@@ -60,21 +60,21 @@ pub trait Mechanism: Debug + Send {
     }
 }
 
-/// Which mechanism a socket uses, in which role.
+/// A socket's mechanism and role.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum MechanismConfig {
     /// No authentication.
     #[default]
     Null,
-    /// PLAIN, in the role that shows credentials.
+    /// PLAIN, as the side that has credentials.
     PlainClient {
         /// The user's name, up to 255 bytes.
         user: String,
         /// The password, up to 255 bytes.
         password: String,
     },
-    /// PLAIN, in the role that checks credentials.
+    /// PLAIN, as the side that checks credentials.
     PlainServer,
     /// A mechanism of the application's.
     Custom {
@@ -85,7 +85,7 @@ pub enum MechanismConfig {
     },
 }
 
-/// Without the password, which must not end in a log.
+/// Omits the password, which must not end in a log.
 impl Debug for MechanismConfig {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
@@ -102,7 +102,7 @@ impl Debug for MechanismConfig {
 }
 
 impl MechanismConfig {
-    /// A handshake of this mechanism.
+    /// Begins a handshake.
     pub fn begin(&self) -> Box<dyn Mechanism> {
         match self {
             MechanismConfig::Null => Box::new(Null),
@@ -132,7 +132,7 @@ fn unexpected<T>(body: &Bytes, wanted: &'static str) -> Result<T, Error> {
     Err(Error::UnexpectedInHandshake { found: name, wanted })
 }
 
-/// Parses a command, taking the peer's ERROR for the end that it is.
+/// Decodes a command. The peer's ERROR is an error.
 fn parse(body: &Bytes) -> Result<Command, Error> {
     let body = mend_libzmq_error(body).unwrap_or_else(|| body.clone());
     match Command::decode(body)? {

@@ -65,7 +65,7 @@ fn a_command_goes_between_the_frames_of_a_message() {
 }
 
 #[test]
-fn a_message_is_unwritten_until_its_last_byte_is_not() {
+fn message_counts_as_unwritten_until_its_last_byte() {
     let mut outbox: Outbox<&'static [u8]> = Outbox::default();
     outbox.open();
     let bytes = |length: usize| Body::Bytes(Bytes::from(vec![b'x'; length]));
@@ -86,7 +86,7 @@ fn a_message_is_unwritten_until_its_last_byte_is_not() {
 }
 
 #[test]
-fn only_what_has_not_begun_is_taken_back() {
+fn only_queued_messages_are_removed() {
     let mut outbox: Outbox<&'static [u8]> = Outbox::default();
     outbox.open();
     for tag in [7, 7, 8, 7] {

@@ -1,4 +1,4 @@
-//! More begins to arrive than there is room for: who has to wait, that nothing is lost for it, and how much memory it takes.
+//! More incomplete messages than fit into the budget: who waits, that nothing is lost, and how much memory it takes.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping")]
 
 mod support;
@@ -149,7 +149,7 @@ proptest! {
 }
 
 #[test]
-fn who_stops_in_the_middle_is_sent_away_where_others_wait_for_the_room_and_only_then() {
+fn peers_that_stop_in_mid_message_are_cut_only_when_others_wait() {
     let (mut server, endpoint) = server();
     let mut stalled: Vec<Raw> = (0..30).map(|_| Raw::new(&mut server, &endpoint)).collect();
     let whole = frame(MESSAGE_MAX - 1_000, false);
@@ -201,7 +201,7 @@ fn who_stops_in_the_middle_is_sent_away_where_others_wait_for_the_room_and_only_
 }
 
 #[test]
-fn what_the_application_has_no_room_for_waits_one_after_the_other_begins_and_the_rest_is_heard() {
+fn deferred_messages_begin_one_by_one_while_small_ones_pass() {
     let (mut server, endpoint) = server();
     let mut raws: Vec<Raw> = (0..4).map(|_| Raw::new(&mut server, &endpoint)).collect();
     // From this one it would take whatever comes.

@@ -1,4 +1,4 @@
-//! The easy socket when the other side does not keep up: it waits, and nothing is lost.
+//! A socket whose peer doesn't keep up: it waits, and nothing is lost.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping")]
 
 mod support;
@@ -6,7 +6,7 @@ mod support;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use support::easy::*;
+use support::socket::*;
 use support::{anywhere, options};
 use towpath_sockets::SocketType::{Dealer, Router};
 use towpath_sockets::{Endpoint, HubOptions, Message, Socket, SocketType};
@@ -43,7 +43,7 @@ async fn take_all(receiver: &Socket, sent: &AtomicU64, most_ahead: u64, over: &E
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sender_waits_for_who_does_not_read_and_goes_on_when_it_does() {
+async fn sender_waits_for_a_slow_consumer() {
     for kind in [Dealer, Router] {
         let (_folder, endpoints) = everywhere(&format!("pressure {kind:?}"));
         for endpoint in endpoints {
@@ -78,7 +78,7 @@ async fn a_sender_waits_for_who_does_not_read_and_goes_on_when_it_does() {
 }
 
 #[tokio::test]
-async fn a_send_that_waits_and_is_given_up_was_not_sent() {
+async fn cancelled_send_was_not_sent() {
     let (dealer, server) = (narrow(Dealer), socket(Dealer));
     join(&server, &dealer, &anywhere());
     let peer = only_peer(&dealer).await;
@@ -96,7 +96,7 @@ async fn a_send_that_waits_and_is_given_up_was_not_sent() {
 }
 
 #[tokio::test]
-async fn a_queue_as_narrow_as_can_be_holds_one_message_at_a_time() {
+async fn smallest_queue_holds_one_message() {
     let dealer = Socket::new(HubOptions { send_queue_bytes: 1, ..options(Dealer) }).unwrap();
     let server = socket(Dealer);
     join(&server, &dealer, &anywhere());
@@ -109,7 +109,7 @@ async fn a_queue_as_narrow_as_can_be_holds_one_message_at_a_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_peer_that_does_not_read_leaves_the_others_theirs() {
+async fn slow_consumer_does_not_delay_other_peers() {
     let folder = tempfile::tempdir().unwrap();
     let dealer = narrow(Dealer);
     // Not over tcp, for which the kernel's buffers may be as large as it likes.
@@ -143,7 +143,7 @@ async fn a_peer_that_does_not_read_leaves_the_others_theirs() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_peer_that_floods_leaves_the_others_a_hearing() {
+async fn flooding_peer_does_not_starve_others() {
     for kind in [Dealer, Router] {
         let server = socket(kind);
         let endpoint = server.bind(&anywhere()).unwrap();

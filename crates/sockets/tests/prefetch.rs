@@ -1,4 +1,4 @@
-//! Files that aren't in memory keep only those waiting to whom they are sent. Without timing: their disk waits at a gate.
+//! Uncached files delay only the peers to whom they are sent. Without timing: their disk waits at a gate.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping")]
 
 mod support;
@@ -44,7 +44,7 @@ fn cold_file(bytes: &[u8]) -> Option<File> {
 }
 
 #[test]
-fn who_is_sent_what_is_in_memory_does_not_wait_for_a_disk() {
+fn peers_sent_cached_files_do_not_wait_for_a_disk() {
     let bytes = noise(3_000_001);
     let Some(file) = cold_file(&bytes) else { return };
     let gate = Arc::new(Mutex::new(()));
@@ -95,7 +95,7 @@ fn who_is_sent_what_is_in_memory_does_not_wait_for_a_disk() {
 }
 
 #[test]
-fn what_waits_for_a_disk_is_sent_before_the_end() {
+fn close_waits_for_prefetched_files() {
     let bytes = noise(2_500_000);
     let Some(file) = cold_file(&bytes) else { return };
     let mut pair = pair(options(SocketType::Router), options(SocketType::Dealer));

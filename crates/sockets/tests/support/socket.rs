@@ -1,4 +1,4 @@
-//! Easy sockets, and waits for them that end.
+//! Sockets, and waits with a timeout.
 
 use super::options;
 use std::time::Duration;

@@ -1,10 +1,10 @@
-//! Closing an easy socket: what was taken leaves, or is told.
+//! Closing a socket: messages leave, or are counted.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping")]
 
 mod support;
 
 use std::time::Duration;
-use support::easy::*;
+use support::socket::*;
 use support::{anywhere, options, until};
 use tempfile::TempDir;
 use towpath_sockets::SocketType::{Dealer, Rep, Req, Router};
@@ -50,7 +50,7 @@ async fn with_a_full_queue(hub: &mut Hub, endpoint: &Endpoint) -> Socket {
 }
 
 #[tokio::test]
-async fn closing_waits_until_all_has_left() {
+async fn closing_waits_until_queues_are_empty() {
     let (_folder, endpoint) = nearby();
     let (mut hub, endpoint) = server(&endpoint);
     let socket = with_a_full_queue(&mut hub, &endpoint).await;
@@ -72,7 +72,7 @@ async fn closing_waits_until_all_has_left() {
 }
 
 #[tokio::test]
-async fn what_is_not_sent_in_time_is_told() {
+async fn messages_not_sent_within_linger_are_counted() {
     let (_folder, endpoint) = nearby();
     let (mut hub, endpoint) = server(&endpoint);
     let socket = with_a_full_queue(&mut hub, &endpoint).await;
@@ -87,7 +87,7 @@ async fn what_is_not_sent_in_time_is_told() {
 }
 
 #[tokio::test]
-async fn what_goes_with_its_peer_is_told() {
+async fn messages_lost_with_their_peer_are_counted() {
     let (_folder, endpoint) = nearby();
     let (mut hub, endpoint) = server(&endpoint);
     let socket = with_a_full_queue(&mut hub, &endpoint).await;
@@ -100,7 +100,7 @@ async fn what_goes_with_its_peer_is_told() {
 }
 
 #[tokio::test]
-async fn a_close_that_is_called_again_takes_the_earlier_end() {
+async fn closing_again_takes_the_earlier_end() {
     let (_folder, endpoint) = nearby();
     let (mut hub, endpoint) = server(&endpoint);
     let socket = with_a_full_queue(&mut hub, &endpoint).await;
@@ -112,7 +112,7 @@ async fn a_close_that_is_called_again_takes_the_earlier_end() {
 }
 
 #[tokio::test]
-async fn what_came_is_received_though_the_socket_is_closed() {
+async fn messages_can_be_received_after_closing() {
     let (one, other) = (socket(Dealer), socket(Dealer));
     join(&one, &other, &anywhere());
     send(&one, &["first"]).await;
@@ -123,7 +123,7 @@ async fn what_came_is_received_though_the_socket_is_closed() {
 }
 
 #[test]
-fn what_the_kernel_takes_is_sent_when_the_socket_or_its_runtime_goes() {
+fn dropped_sockets_send_what_the_kernel_takes() {
     for of_socket in [true, false] {
         let (mut hub, endpoint) = server(&anywhere());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -155,7 +155,7 @@ fn what_the_kernel_takes_is_sent_when_the_socket_or_its_runtime_goes() {
 }
 
 #[tokio::test]
-async fn why_there_is_no_connection_is_told() {
+async fn last_failure_says_why_there_is_no_connection() {
     let (_folder, endpoint) = nearby();
     let (rep, req) = (socket(Rep), socket(Req));
     assert_eq!(req.last_failure(), None);
@@ -169,7 +169,7 @@ async fn why_there_is_no_connection_is_told() {
 }
 
 #[test]
-fn a_hub_is_closed_whatever_the_time_and_tells_what_is_left() {
+fn closing_a_hub_counts_unsent_messages() {
     let (_folder, endpoint) = nearby();
     for (linger, is_sent) in [(Duration::MAX, true), (Duration::ZERO, false)] {
         let mut pair = support::pair_at(&endpoint, options(Router), options(Dealer));

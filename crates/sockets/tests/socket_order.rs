@@ -1,4 +1,4 @@
-//! The turns of REQ and REP: what is out of turn is refused, and a peer that goes in the middle of one holds nobody up.
+//! The order of sending and receiving at REQ and REP: wrong calls are refused, and a peer that is gone delays nobody.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping")]
 
 mod support;
@@ -6,7 +6,7 @@ mod support;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
-use support::easy::*;
+use support::socket::*;
 use support::{anywhere, options, raw_greeting, raw_ready};
 use towpath_sockets::SocketType::{self, Dealer, Rep, Req, Router};
 use towpath_sockets::{Endpoint, HubOptions, Message, Socket, SocketError};
@@ -16,7 +16,7 @@ fn is_out_of_turn<T>(outcome: Result<T, SocketError>) -> bool {
 }
 
 #[tokio::test]
-async fn what_is_out_of_turn_is_refused_and_does_no_harm() {
+async fn calls_in_the_wrong_order_are_refused() {
     let (rep, req) = (socket(Rep), socket(Req));
     join(&rep, &req, &anywhere());
     assert!(is_out_of_turn(within("an answer comes at once", req.recv()).await));
@@ -32,7 +32,7 @@ async fn what_is_out_of_turn_is_refused_and_does_no_harm() {
 }
 
 #[tokio::test]
-async fn a_message_of_no_frames_is_refused_and_no_turn_is_over() {
+async fn messages_without_frames_are_refused_and_change_nothing() {
     let (router, req, rep) = (socket(Router), socket(Req), socket(Rep));
     join(&rep, &req, &anywhere());
     let nothing = || Message::new();
@@ -47,7 +47,7 @@ async fn a_message_of_no_frames_is_refused_and_no_turn_is_over() {
 }
 
 #[tokio::test]
-async fn an_envelope_with_nothing_in_it_is_no_request_and_no_reply() {
+async fn empty_envelope_is_neither_request_nor_reply() {
     let (rep, req, dealer) = (socket(Rep), socket(Req), socket(Dealer));
     join(&rep, &dealer, &anywhere());
     send(&dealer, &[""]).await;
@@ -68,7 +68,7 @@ async fn an_envelope_with_nothing_in_it_is_no_request_and_no_reply() {
 }
 
 #[tokio::test]
-async fn of_two_requests_at_once_a_req_sends_one() {
+async fn req_sends_one_of_two_concurrent_requests() {
     let (rep, req) = (socket(Rep), socket(Req));
     let (mut one, mut other) = (Box::pin(req.send(message(&["one"]))), Box::pin(req.send(message(&["other"]))));
     assert!(at_once(&mut one).await.is_none() && at_once(&mut other).await.is_none(), "both wait for a peer");
@@ -81,7 +81,7 @@ async fn of_two_requests_at_once_a_req_sends_one() {
 }
 
 #[tokio::test]
-async fn a_recv_that_is_given_up_takes_nothing() {
+async fn cancelled_recv_takes_nothing() {
     let (rep, req) = (socket(Rep), socket(Req));
     join(&rep, &req, &anywhere());
     assert!(at_once(&mut Box::pin(rep.recv())).await.is_none());
@@ -93,7 +93,7 @@ async fn a_recv_that_is_given_up_takes_nothing() {
 }
 
 #[tokio::test]
-async fn a_req_hears_that_its_peer_went_without_an_answer_and_asks_the_next_one() {
+async fn req_learns_that_its_peer_is_gone_and_asks_the_next() {
     let (_folder, endpoints) = everywhere("the peer goes");
     for endpoint in endpoints {
         let (rep, req) = (socket(Rep), socket(Req));
@@ -121,7 +121,7 @@ async fn a_req_hears_that_its_peer_went_without_an_answer_and_asks_the_next_one(
 }
 
 #[tokio::test]
-async fn a_req_whose_peer_went_may_ask_the_next_one_at_once() {
+async fn req_whose_peer_is_gone_may_ask_the_next_at_once() {
     let req = socket(Req);
     let reps = [socket(Rep), socket(Rep)];
     for rep in &reps {
@@ -146,7 +146,7 @@ async fn a_req_whose_peer_went_may_ask_the_next_one_at_once() {
 }
 
 #[tokio::test]
-async fn the_answer_of_a_peer_that_went_right_after_it_is_kept() {
+async fn reply_of_a_peer_that_is_gone_is_kept() {
     let (_folder, endpoints) = everywhere("the last answer");
     for endpoint in endpoints {
         let (rep, req) = (socket(Rep), socket(Req));
@@ -163,7 +163,7 @@ async fn the_answer_of_a_peer_that_went_right_after_it_is_kept() {
 }
 
 #[tokio::test]
-async fn a_rep_hears_that_the_peer_to_answer_is_gone_and_serves_the_next_one() {
+async fn rep_learns_that_its_peer_is_gone_and_serves_the_next() {
     let rep = socket(Rep);
     let endpoint = rep.bind(&anywhere()).unwrap();
     let (gone, next) = (socket(Req), socket(Req));
@@ -182,7 +182,7 @@ async fn a_rep_hears_that_the_peer_to_answer_is_gone_and_serves_the_next_one() {
 }
 
 #[tokio::test]
-async fn a_rep_that_waits_for_room_hears_that_the_peer_is_gone() {
+async fn rep_waiting_to_send_learns_that_its_peer_is_gone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     let rep = Socket::new(HubOptions { send_queue_bytes: 1000, ..options(Rep) }).unwrap();
@@ -218,7 +218,7 @@ async fn owing_behind_a_full_queue() -> (Socket, Socket) {
 }
 
 #[tokio::test]
-async fn a_reply_that_waits_and_is_given_up_is_still_owed() {
+async fn cancelled_reply_is_still_due() {
     let (rep, dealer) = owing_behind_a_full_queue().await;
     let mut waiting = Box::pin(rep.send(message(&["given up"])));
     assert!(at_once(&mut waiting).await.is_none(), "the queue is full");
@@ -229,7 +229,7 @@ async fn a_reply_that_waits_and_is_given_up_is_still_owed() {
 }
 
 #[tokio::test]
-async fn of_two_replies_at_once_a_rep_sends_one() {
+async fn rep_sends_one_of_two_concurrent_replies() {
     let (rep, dealer) = owing_behind_a_full_queue().await;
     let (mut one, mut other) = (Box::pin(rep.send(message(&["one"]))), Box::pin(rep.send(message(&["other"]))));
     assert!(at_once(&mut one).await.is_none() && at_once(&mut other).await.is_none(), "both wait for room");
@@ -240,7 +240,7 @@ async fn of_two_replies_at_once_a_rep_sends_one() {
 }
 
 #[tokio::test]
-async fn a_reply_that_waited_is_never_to_the_next_request() {
+async fn delayed_reply_never_answers_the_next_request() {
     let (rep, dealer) = owing_behind_a_full_queue().await;
     let (mut one, mut other) = (Box::pin(rep.send(message(&["one"]))), Box::pin(rep.send(message(&["other"]))));
     assert!(at_once(&mut one).await.is_none() && at_once(&mut other).await.is_none(), "both wait for room");
@@ -256,7 +256,7 @@ async fn a_reply_that_waited_is_never_to_the_next_request() {
 }
 
 #[tokio::test]
-async fn a_req_takes_no_answer_to_an_earlier_request() {
+async fn req_ignores_replies_to_earlier_requests() {
     let (router, req) = (socket(Router), socket(Req));
     join(&router, &req, &anywhere());
     for (before, round) in ["first", "second", "third"].into_iter().enumerate() {
@@ -286,7 +286,7 @@ fn undisturbed(socket_type: SocketType) -> Socket {
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_to_a_req_is_left_out_and_the_answer_behind_it_is_read() {
+async fn req_drops_malformed_replies() {
     let (_folder, endpoints) = everywhere("nonsense for a REQ");
     for endpoint in endpoints {
         let (router, req) = (socket(Router), undisturbed(Req));
@@ -304,7 +304,7 @@ async fn what_makes_no_sense_to_a_req_is_left_out_and_the_answer_behind_it_is_re
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_to_a_rep_is_left_out_and_the_request_behind_it_is_read() {
+async fn rep_drops_malformed_requests() {
     let (_folder, endpoints) = everywhere("nonsense for a REP");
     for endpoint in endpoints {
         let (dealer, rep) = (socket(Dealer), undisturbed(Rep));
@@ -321,7 +321,7 @@ async fn what_makes_no_sense_to_a_rep_is_left_out_and_the_request_behind_it_is_r
 }
 
 #[test]
-fn a_socket_whose_runtime_has_ended_is_closed() {
+fn socket_is_closed_when_its_runtime_ends() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let ended = runtime();
     let (dealer, other) = ended.block_on(async {
@@ -338,7 +338,7 @@ fn a_socket_whose_runtime_has_ended_is_closed() {
 }
 
 #[test]
-fn who_waits_for_a_message_learns_that_the_runtime_has_ended() {
+fn recv_ends_with_the_runtime() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let ended = runtime();
     let dealer = ended.block_on(async { socket(Dealer) });

@@ -1,4 +1,4 @@
-//! What waits for all peers together is bounded, whoever of them doesn't read.
+//! The budget for all send queues holds, whichever peers don't read.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping")]
 
 mod support;
@@ -46,7 +46,7 @@ fn fill(server: &mut Hub, peer: PeerId) -> usize {
 }
 
 #[test]
-fn many_full_queues_leave_room_for_another_one_and_come_to_no_more_than_they_may() {
+fn full_queues_leave_some_budget_for_others_and_stay_within_it() {
     let most = 4 * MIB;
     let server = HubOptions { send_queue_bytes: MIB, queued_bytes_max: most, ..options(SocketType::Router) };
     let (mut server, mut clients, peers) = crowd(server, 40);
@@ -81,7 +81,7 @@ fn many_full_queues_leave_room_for_another_one_and_come_to_no_more_than_they_may
 }
 
 #[test]
-fn a_queue_takes_a_little_when_all_that_there_is_to_have_is_taken_and_the_sum_stays_true() {
+fn queue_takes_its_minimum_when_the_budget_is_used_up() {
     let server = HubOptions { queued_bytes_max: 1, ..options(SocketType::Router) };
     let (mut server, clients, peers) = crowd(server, 4);
     for peer in &peers {

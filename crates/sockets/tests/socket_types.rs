@@ -1,4 +1,4 @@
-//! The easy socket: each kind with each that it may talk to, over each transport.
+//! Sockets of all types that may talk to each other, over each transport.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping")]
 
 mod support;
@@ -7,8 +7,8 @@ use bytes::Bytes;
 use std::collections::HashMap;
 use std::net::TcpListener;
 use std::sync::Arc;
-use support::easy::*;
 use support::noise;
+use support::socket::*;
 use towpath_sockets::SocketType::{self, Dealer, Rep, Req, Router};
 use towpath_sockets::{Endpoint, Message, PeerId, Socket, SocketError};
 
@@ -47,7 +47,7 @@ async fn say(socket: &Socket, kind: SocketType, peer: PeerId, message: Message) 
 }
 
 #[tokio::test]
-async fn every_kind_with_every_kind_that_it_may_talk_to() {
+async fn all_compatible_socket_types_talk() {
     for Talk { kinds, asked, answered } in TALKS {
         for asker_binds in [false, true] {
             let (_folder, endpoints) = everywhere(&format!("{kinds:?} {asker_binds}"));
@@ -86,7 +86,7 @@ async fn large_frames_arrive_as_they_were() {
 }
 
 #[tokio::test]
-async fn what_is_sent_before_any_peer_is_there_waits_for_one() {
+async fn sending_waits_for_the_first_peer() {
     let (_folder, endpoints) = everywhere("before any peer");
     for endpoint in endpoints {
         let (dealer, server) = (socket(Dealer), socket(Dealer));
@@ -101,7 +101,7 @@ async fn what_is_sent_before_any_peer_is_there_waits_for_one() {
 }
 
 #[tokio::test]
-async fn who_connects_first_waits_for_who_binds() {
+async fn connecting_may_come_before_binding() {
     let (_folder, endpoints) = everywhere("connects first");
     for endpoint in endpoints {
         let endpoint = match endpoint {
@@ -125,7 +125,7 @@ async fn who_connects_first_waits_for_who_binds() {
 }
 
 #[tokio::test]
-async fn a_router_sends_to_whom_it_says_and_hears_when_that_one_is_gone() {
+async fn router_sends_to_its_peer_until_it_is_gone() {
     let router = socket(Router);
     let endpoint = router.bind(&support::anywhere()).unwrap();
     let dealers: Vec<Socket> = (0..4).map(|_| socket(Dealer)).collect();
@@ -148,7 +148,7 @@ async fn a_router_sends_to_whom_it_says_and_hears_when_that_one_is_gone() {
 }
 
 #[tokio::test]
-async fn messages_of_many_peers_come_all_and_in_the_order_of_each() {
+async fn messages_of_each_peer_arrive_in_order() {
     let router = socket(Router);
     let endpoint = router.bind(&support::anywhere()).unwrap();
     let dealers: Vec<Socket> = (0..4).map(|_| socket(Dealer)).collect();
@@ -177,7 +177,7 @@ async fn echo(rep: &Socket, requests: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rep_answers_the_peer_that_asked() {
+async fn rep_replies_to_the_peer_that_asked() {
     const ROUNDS: usize = 50;
     let rep = socket(Rep);
     let endpoint = rep.bind(&support::anywhere()).unwrap();
@@ -201,7 +201,7 @@ async fn a_rep_answers_the_peer_that_asked() {
 }
 
 #[tokio::test]
-async fn a_dealer_has_many_requests_under_way_at_a_rep() {
+async fn dealer_has_many_requests_in_flight_at_a_rep() {
     let (rep, dealer) = (socket(Rep), socket(Dealer));
     join(&rep, &dealer, &support::anywhere());
     for number in 0..100 {
@@ -214,7 +214,7 @@ async fn a_dealer_has_many_requests_under_way_at_a_rep() {
 }
 
 #[tokio::test]
-async fn a_dealer_and_a_req_send_to_their_peers_in_turn() {
+async fn dealer_and_req_send_to_peers_in_turn() {
     for kind in [Dealer, Req] {
         let client = socket(kind);
         let reps: Vec<Arc<Socket>> = (0..3).map(|_| Arc::new(socket(Rep))).collect();
@@ -243,7 +243,7 @@ async fn a_dealer_and_a_req_send_to_their_peers_in_turn() {
 }
 
 #[tokio::test]
-async fn what_waits_still_leaves_when_a_socket_is_dropped() {
+async fn dropped_socket_sends_its_queue() {
     let (_folder, endpoints) = everywhere("dropped");
     for endpoint in endpoints {
         let (dealer, server) = (socket(Dealer), socket(Dealer));

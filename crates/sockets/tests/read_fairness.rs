@@ -1,4 +1,4 @@
-//! Many peers that all send more than is taken in a turn.
+//! Many peers that all send more than is read in a poll.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping")]
 
 mod support;
@@ -14,7 +14,7 @@ const PEERS: usize = 40;
 const MESSAGES: usize = 50_000;
 
 #[test]
-fn everybody_is_heard_in_turn_where_each_sends_more_than_a_turn_takes() {
+fn peers_that_flood_are_read_in_turn() {
     let mut server = Hub::new(options(SocketType::Router)).unwrap();
     let endpoint = server.bind(&anywhere()).unwrap();
     let mut clients = Vec::new();
