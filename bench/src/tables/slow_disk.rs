@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use towpath_slow_disk::{COLD_FILE, Pace, SlowDisk};
+use towpath_slow_disk::{Pace, SlowDisk, UNCACHED_FILE};
 
 use super::{Bound, Content, Layout, Plan, Rows, Target, size_text};
 use crate::Bench;
@@ -48,11 +48,11 @@ struct Setup<'a> {
 pub fn plan(bench: &Bench) -> Result<Plan<'_>> {
     let size = bench.size / PART;
     bench.folder.source(&format!("slow/{WARM}"), size)?;
-    let by_name = [WARM.to_owned(), format!("{DISK}/{COLD_FILE}")];
+    let by_name = [WARM.to_owned(), format!("{DISK}/{UNCACHED_FILE}")];
     let programs = &bench.programs;
     let nginx = |more: &'static str| move |root: &Path| servers::nginx_with(programs, bench.folder.path(), root, more);
     let raw = move |root: &Path| {
-        let files = [root.join(WARM), root.join(DISK).join(COLD_FILE)];
+        let files = [root.join(WARM), root.join(DISK).join(UNCACHED_FILE)];
         servers::raw(programs, &["--how", "sendfile", "--congestion", "cubic"], &files)
     };
     let setups = [

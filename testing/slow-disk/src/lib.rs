@@ -1,7 +1,7 @@
-//! A disk as slow as a test or a benchmark wants it: a FUSE file system with one file, [`COLD_FILE`], whose bytes come at a set
-//! rate, or not before they are let go. What has been read stays in the page cache until the file is opened again.
+//! Slow disks for tests and benchmarks, as FUSE file systems.
 //!
-//! [`WritableDisk`] is another one, that can be written, and hangs or fails when it is told to.
+//! [`SlowDisk`] has one file, [`UNCACHED_FILE`], whose reads are answered at a set rate or hang until released. Opening the file evicts it
+//! from the page cache. [`WritableDisk`] can be written, and hangs or fails on command.
 //!
 //! Mounting takes root, or fusermount3.
 
@@ -22,90 +22,93 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
-/// The name of the file.
-pub const COLD_FILE: &str = "cold";
+/// Name of the file.
+pub const UNCACHED_FILE: &str = "cold";
 
-const COLD_INODE: INodeNo = INodeNo(2);
-/// How long the kernel may believe what it was told of the file: for ever.
+const UNCACHED_INODE: INodeNo = INodeNo(2);
+/// How long the kernel may cache attributes.
 const TTL: Duration = Duration::from_secs(86_400);
 
 /// When a read is answered.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// One after the other, so many bytes a second; at least 1.
+    /// One after another at this rate; at least 1.
     BytesPerSecond(u64),
-    /// Not before [`SlowDisk::release`], then at once, until [`SlowDisk::hold`].
+    /// After [`SlowDisk::release`], until [`SlowDisk::hold`].
     Held,
-    /// So it is, and with closing the file too.
-    HeldWithClosing,
-    /// So it is with opening the file, and with nothing else.
-    HeldAtOpening,
+    /// Like `Held`; closing the file hangs too.
+    HeldAtClose,
+    /// At once; opening the file hangs.
+    HeldAtOpen,
 }
 
-/// A mounted slow disk. Dropping it answers what waits, and unmounts it.
+/// Mounted slow disk. Released and unmounted on drop.
 #[derive(Debug)]
 pub struct SlowDisk {
     mount: Option<BackgroundSession>,
-    arm: Arc<Arm>,
+    shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl SlowDisk {
-    /// Mounts it on an empty folder. The file has so many bytes.
+    /// Mounts a disk with a file of `size` bytes on an empty folder.
     ///
     /// # Errors
     ///
-    /// Where no FUSE file system may be mounted.
+    /// Fails where no FUSE file system may be mounted.
     pub fn mount(folder: &Path, size: u64, pace: Pace) -> io::Result<SlowDisk> {
-        let arm = Arc::new(Arm::default());
+        let shared = Arc::new(Shared::default());
         let mut config = Config::default();
         config.mount_options = vec![MountOption::RO, MountOption::FSName("slow-disk".to_owned())];
         let files = Files {
             root: attributes(INodeNo::ROOT, 0),
-            cold: attributes(COLD_INODE, size),
+            file: attributes(UNCACHED_INODE, size),
             pace,
-            arm: Arc::clone(&arm),
+            shared: Arc::clone(&shared),
         };
         let mount = fuser::spawn_mount(files, folder, &config)?;
-        let moving = Arc::clone(&arm);
+        let moving = Arc::clone(&shared);
         let thread =
             std::thread::Builder::new().name("slow-disk".to_owned()).spawn(move || moving.answer(size, pace))?;
-        Ok(SlowDisk { mount: Some(mount), arm, thread: Some(thread) })
+        Ok(SlowDisk { mount: Some(mount), shared, thread: Some(thread) })
     }
 
-    /// Waits until the disk has something to read; false where that takes longer.
+    /// Waits until a read waits for an answer; false after the timeout.
     pub fn await_read(&self, at_most: Duration) -> bool {
-        let reads = self.arm.changed.wait_timeout_while(self.arm.lock(), at_most, |reads| reads.waiting.is_empty());
+        let reads =
+            self.shared.changed.wait_timeout_while(self.shared.lock(), at_most, |reads| reads.waiting.is_empty());
         !reads.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
-    /// Waits until somebody closes the file and is held; false where that takes longer.
-    pub fn await_closing(&self, at_most: Duration) -> bool {
-        let reads = self.arm.changed.wait_timeout_while(self.arm.lock(), at_most, |reads| reads.closing.is_empty());
+    /// Waits until a close of the file hangs; false after the timeout.
+    pub fn await_close(&self, at_most: Duration) -> bool {
+        let reads =
+            self.shared.changed.wait_timeout_while(self.shared.lock(), at_most, |reads| reads.closing.is_empty());
         !reads.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
-    /// Waits until somebody opens the file and is held; false where that takes longer.
-    pub fn await_opening(&self, at_most: Duration) -> bool {
-        let reads = self.arm.changed.wait_timeout_while(self.arm.lock(), at_most, |reads| reads.opening.is_empty());
+    /// Waits until an open of the file hangs; false after the timeout.
+    pub fn await_open(&self, at_most: Duration) -> bool {
+        let reads =
+            self.shared.changed.wait_timeout_while(self.shared.lock(), at_most, |reads| reads.opening.is_empty());
         !reads.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
-    /// From now on what its pace holds waits again.
+    /// Hangs again, as its pace says.
     pub fn hold(&self) {
-        self.arm.lock().released = false;
+        self.shared.lock().released = false;
     }
 
-    /// From now on nothing waits.
+    /// Answers everything from now on.
     pub fn release(&self) {
-        let mut reads = self.arm.lock();
+        let mut reads = self.shared.lock();
         reads.released = true;
         for closing in reads.closing.drain(..) {
             closing.ok();
         }
         reads.opening.drain(..).for_each(opened);
         drop(reads);
-        self.arm.changed.notify_all();
+        self.shared.changed.notify_all();
     }
 }
 
@@ -113,34 +116,34 @@ impl Drop for SlowDisk {
     fn drop(&mut self) {
         self.release();
         if let Some(mount) = self.mount.take() {
-            // Busy, if somebody has the file open still; it goes with the last of them.
+            // Busy while a process has the file open; unmounted with the last of them.
             let _ = mount.umount_and_join();
         }
-        self.arm.lock().ended = true;
-        self.arm.changed.notify_all();
+        self.shared.lock().ended = true;
+        self.shared.changed.notify_all();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
 
-/// The bytes of the file from an offset on.
+/// Content of the file at an offset.
 pub fn content(offset: u64, length: usize) -> Vec<u8> {
     (offset..).take(length).map(byte).collect()
 }
 
-/// No two pieces of a file of some MiB are alike.
+/// Byte at a position; no two parts of a file of some MiB are equal.
 fn byte(at: u64) -> u8 {
     ((at / 8).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (8 * (at % 8))) as u8
 }
 
-/// What the disk has to do.
+/// Requests that wait for an answer.
 #[derive(Default, Debug)]
-struct Reads {
+struct Requests {
     waiting: VecDeque<Read>,
-    /// Those that close the file and are held.
+    /// Closes that hang.
     closing: Vec<ReplyEmpty>,
-    /// Those that open it and are held.
+    /// Opens that hang.
     opening: Vec<ReplyOpen>,
     released: bool,
     ended: bool,
@@ -153,20 +156,20 @@ struct Read {
     reply: ReplyData,
 }
 
-/// What moves from one read to the next.
+/// State shared with the thread that answers reads.
 #[derive(Default, Debug)]
-struct Arm {
-    reads: Mutex<Reads>,
+struct Shared {
+    reads: Mutex<Requests>,
     changed: Condvar,
 }
 
-impl Arm {
-    fn lock(&self) -> MutexGuard<'_, Reads> {
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Requests> {
         self.reads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn answer(&self, size: u64, pace: Pace) {
-        let held = matches!(pace, Pace::Held | Pace::HeldWithClosing);
+        let held = matches!(pace, Pace::Held | Pace::HeldAtClose);
         loop {
             let mut reads = self
                 .changed
@@ -190,15 +193,15 @@ impl Arm {
 
 struct Files {
     root: FileAttr,
-    cold: FileAttr,
+    file: FileAttr,
     pace: Pace,
-    arm: Arc<Arm>,
+    shared: Arc<Shared>,
 }
 
 impl Filesystem for Files {
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        if parent == INodeNo::ROOT && name == COLD_FILE {
-            reply.entry(&TTL, &self.cold, Generation(0));
+        if parent == INodeNo::ROOT && name == UNCACHED_FILE {
+            reply.entry(&TTL, &self.file, Generation(0));
         } else {
             reply.error(Errno::ENOENT);
         }
@@ -207,18 +210,18 @@ impl Filesystem for Files {
     fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         match inode {
             INodeNo::ROOT => reply.attr(&TTL, &self.root),
-            COLD_INODE => reply.attr(&TTL, &self.cold),
+            UNCACHED_INODE => reply.attr(&TTL, &self.file),
             _ => reply.error(Errno::ENOENT),
         }
     }
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        let mut reads = self.arm.lock();
-        if reads.released || self.pace != Pace::HeldAtOpening {
+        let mut reads = self.shared.lock();
+        if reads.released || self.pace != Pace::HeldAtOpen {
             opened(reply);
         } else {
             reads.opening.push(reply);
-            self.arm.changed.notify_all();
+            self.shared.changed.notify_all();
         }
     }
 
@@ -233,30 +236,30 @@ impl Filesystem for Files {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.arm.lock().waiting.push_back(Read { offset, length, reply });
-        self.arm.changed.notify_all();
+        self.shared.lock().waiting.push_back(Read { offset, length, reply });
+        self.shared.changed.notify_all();
     }
 
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        let mut reads = self.arm.lock();
-        if reads.released || self.pace != Pace::HeldWithClosing {
+        let mut reads = self.shared.lock();
+        if reads.released || self.pace != Pace::HeldAtClose {
             reply.ok();
         } else {
             reads.closing.push(reply);
-            self.arm.changed.notify_all();
+            self.shared.changed.notify_all();
         }
     }
 
     fn readdir(&self, _: &Request, inode: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         if inode == INodeNo::ROOT && offset == 0 {
             // The offset is that of the next entry. One name fits any buffer.
-            let _full = reply.add(COLD_INODE, 1, FileType::RegularFile, COLD_FILE);
+            let _full = reply.add(UNCACHED_INODE, 1, FileType::RegularFile, UNCACHED_FILE);
         }
         reply.ok();
     }
 }
 
-/// Nothing need be known of who has the file open.
+/// Files are opened without a handle.
 fn opened(reply: ReplyOpen) {
     reply.opened(FileHandle(0), FopenFlags::empty());
 }
@@ -295,10 +298,10 @@ mod tests {
             eprintln!("skipped: no FUSE file system can be mounted here");
             return;
         };
-        let path = folder.path().join(COLD_FILE);
+        let path = folder.path().join(UNCACHED_FILE);
         let names: Vec<_> =
             fs::read_dir(folder.path()).expect("a listing").map(|entry| entry.expect("one").file_name()).collect();
-        assert_eq!(names, [COLD_FILE]);
+        assert_eq!(names, [UNCACHED_FILE]);
         assert_eq!(fs::metadata(&path).expect("its metadata").len(), 300_000);
         let reader = std::thread::spawn(move || fs::read(path).expect("its content"));
         assert!(disk.await_read(Duration::from_secs(60)));

@@ -1,8 +1,7 @@
-//! A disk in memory that can be written, and hangs as a whole, or fails to sync, when it is told to.
+//! Disk in memory that can be written, and hangs or fails to sync on command.
 //!
-//! It hangs by not taking any more requests: one that it has not taken yet may be given up by a process that is killed, which is how
-//! most disks hang that hang at all (a server that is gone, a daemon that is stopped). For one that has been taken, the kernel lets
-//! nobody go.
+//! A hanging disk reads no more requests from the kernel, like a network disk whose server is gone. A killed process can give up a request
+//! that the disk hasn't read; after that the kernel lets it wait for the answer.
 
 mod nodes;
 
@@ -20,105 +19,105 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
-/// Nothing is remembered by the kernel: every look at a file asks the disk.
+/// The kernel caches no attributes, so every access reaches the disk.
 const TTL: Duration = Duration::ZERO;
 const BLOCK_BYTES: u32 = 4096;
-/// What it says of its size, in blocks: 64 GiB.
+/// Size of the disk in blocks: 64 GiB.
 const BLOCKS: u64 = 16 << 20;
-/// Looked for by [`WritableDisk::hang`]; never there.
-const NOBODY: &str = "nobody";
+/// Name that [`WritableDisk::hang`] looks up; it never exists.
+const MISSING: &str = "missing";
 
-/// A mounted disk that can be written. Dropping it answers what waits, and unmounts it.
+/// Mounted writable disk. Released and unmounted on drop.
 #[derive(Debug)]
 pub struct WritableDisk {
     mount: Option<BackgroundSession>,
     folder: PathBuf,
-    temper: Arc<Temper>,
-    /// Those that have [`WritableDisk::hang`] looked at: as long as they are there, it can't be unmounted.
-    asking: Mutex<Vec<JoinHandle<()>>>,
+    shared: Arc<Shared>,
+    /// Lookups of [`WritableDisk::hang`], which keep the disk from being unmounted.
+    lookups: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl WritableDisk {
-    /// Mounts it on an empty folder.
+    /// Mounts a disk on an empty folder.
     ///
     /// # Errors
     ///
-    /// Where no FUSE file system may be mounted.
+    /// Fails where no FUSE file system may be mounted.
     pub fn mount(folder: &Path) -> io::Result<WritableDisk> {
-        let temper = Arc::new(Temper::default());
+        let shared = Arc::new(Shared::default());
         let mut config = Config::default();
         config.mount_options = vec![MountOption::FSName("writable-disk".to_owned())];
-        let files = Files { nodes: Mutex::new(Nodes::new()), temper: Arc::clone(&temper) };
+        let files = Files { nodes: Mutex::new(Nodes::new()), shared: Arc::clone(&shared) };
         let mount = fuser::spawn_mount(files, folder, &config)?;
-        let disk = WritableDisk { mount: Some(mount), folder: folder.to_owned(), temper, asking: Mutex::default() };
-        // The kernel asks at the first closing of a file whether the disk wants to hear of it: asked while it hangs, it would keep a
-        // process that is killed.
-        let first = folder.join(NOBODY);
+        let disk = WritableDisk { mount: Some(mount), folder: folder.to_owned(), shared, lookups: Mutex::default() };
+        // At the first close of a file the kernel asks whether the disk supports flush. On a hanging disk that request would keep a killed
+        // process alive.
+        let first = folder.join(MISSING);
         std::fs::write(&first, b"").and_then(|()| std::fs::remove_file(&first))?;
         Ok(disk)
     }
 
-    /// It hangs from now on.
+    /// Hangs from now on.
     pub fn hang(&self) {
-        self.temper.lock().written_max = Some(0);
-        // It looks whether it is to hang after each request that it answers. It may do so for another one before this.
-        let path = self.folder.join(NOBODY);
+        self.shared.lock().written_max = Some(0);
+        // The disk checks after each request whether to hang, so make one; another one may come first.
+        let path = self.folder.join(MISSING);
         let asks = std::thread::spawn(move || drop(std::fs::symlink_metadata(path)));
-        self.asking.lock().unwrap_or_else(PoisonError::into_inner).push(asks);
-        let hangs = self.temper.changed.wait_while(self.temper.lock(), |mood| !mood.hangs);
+        self.lookups.lock().unwrap_or_else(PoisonError::into_inner).push(asks);
+        let hangs = self.shared.changed.wait_while(self.shared.lock(), |state| !state.hangs);
         drop(hangs.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// It hangs when so many more bytes have been written.
+    /// Hangs after this many more bytes were written.
     pub fn hang_after(&self, bytes: u64) {
-        self.temper.lock().written_max = Some(bytes);
+        self.shared.lock().written_max = Some(bytes);
     }
 
-    /// Waits until it hangs; false where that takes longer.
-    pub fn await_hanging(&self, at_most: Duration) -> bool {
-        let moods = self.temper.changed.wait_timeout_while(self.temper.lock(), at_most, |mood| !mood.hangs);
-        !moods.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    /// Waits until the disk hangs; false after the timeout.
+    pub fn await_hang(&self, at_most: Duration) -> bool {
+        let state = self.shared.changed.wait_timeout_while(self.shared.lock(), at_most, |state| !state.hangs);
+        !state.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
-    /// Whether syncing files fails from now on. As a disk does, it keeps what it was given nevertheless.
+    /// Makes syncs fail, or succeed again. Written bytes are kept, as by a real disk.
     pub fn fail_syncing(&self, fails: bool) {
-        self.temper.lock().sync_fails = fails;
+        self.shared.lock().sync_fails = fails;
     }
 
-    /// How many syncs have failed.
+    /// Number of failed syncs.
     pub fn failed_syncs(&self) -> u64 {
-        self.temper.lock().failed_syncs
+        self.shared.lock().failed_syncs
     }
 
-    /// The inodes of folders that were synced.
+    /// Inodes of synced folders.
     pub fn synced_folders(&self) -> BTreeSet<u64> {
-        self.temper.lock().synced_folders.clone()
+        self.shared.lock().synced_folders.clone()
     }
 
-    /// It hangs no more.
+    /// Stops hanging.
     pub fn release(&self) {
-        self.temper.lock().written_max = None;
-        self.temper.changed.notify_all();
+        self.shared.lock().written_max = None;
+        self.shared.changed.notify_all();
     }
 }
 
 impl Drop for WritableDisk {
     fn drop(&mut self) {
         self.release();
-        for asks in self.asking.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        for asks in self.lookups.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
             let _ = asks.join();
         }
         if let Some(mount) = self.mount.take() {
-            // Busy, if somebody has a file open still; it goes with the last of them.
+            // Busy while a process has a file open; unmounted with the last of them.
             let _ = mount.umount_and_join();
         }
     }
 }
 
-/// How the disk feels.
+/// State of the disk, and what it was told to do.
 #[derive(Default, Debug)]
-struct Mood {
-    /// It hangs when no more bytes may be written.
+struct State {
+    /// Bytes that may be written before the disk hangs; `None`: any number.
     written_max: Option<u64>,
     hangs: bool,
     sync_fails: bool,
@@ -127,32 +126,32 @@ struct Mood {
 }
 
 #[derive(Default, Debug)]
-struct Temper {
-    mood: Mutex<Mood>,
+struct Shared {
+    state: Mutex<State>,
     changed: Condvar,
 }
 
-impl Temper {
-    fn lock(&self) -> MutexGuard<'_, Mood> {
-        self.mood.lock().unwrap_or_else(PoisonError::into_inner)
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Called by the one thread that takes requests, when it has answered one.
+    /// Hangs the thread that answers requests, if it is time. Called after each answer.
     fn answered(&self) {
-        let mut mood = self.lock();
-        while mood.written_max == Some(0) {
-            if !std::mem::replace(&mut mood.hangs, true) {
+        let mut state = self.lock();
+        while state.written_max == Some(0) {
+            if !std::mem::replace(&mut state.hangs, true) {
                 self.changed.notify_all();
             }
-            mood = self.changed.wait(mood).unwrap_or_else(PoisonError::into_inner);
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        mood.hangs = false;
+        state.hangs = false;
     }
 }
 
 struct Files {
     nodes: Mutex<Nodes>,
-    temper: Arc<Temper>,
+    shared: Arc<Shared>,
 }
 
 impl Files {
@@ -165,7 +164,7 @@ impl Files {
             Ok(()) => reply.ok(),
             Err(errno) => reply.error(errno),
         }
-        self.temper.answered();
+        self.shared.answered();
     }
 
     fn entry(&self, reply: ReplyEntry, found: Result<FileAttr, Errno>) {
@@ -173,7 +172,7 @@ impl Files {
             Ok(attributes) => reply.entry(&TTL, &attributes, Generation(0)),
             Err(errno) => reply.error(errno),
         }
-        self.temper.answered();
+        self.shared.answered();
     }
 
     fn attributes(&self, reply: ReplyAttr, found: Result<FileAttr, Errno>) {
@@ -181,14 +180,14 @@ impl Files {
             Ok(attributes) => reply.attr(&TTL, &attributes),
             Err(errno) => reply.error(errno),
         }
-        self.temper.answered();
+        self.shared.answered();
     }
 
     fn synced(&self, reply: ReplyEmpty) {
-        let mut mood = self.temper.lock();
-        let done = if mood.sync_fails { Err(Errno::EIO) } else { Ok(()) };
-        mood.failed_syncs += u64::from(mood.sync_fails);
-        drop(mood);
+        let mut state = self.shared.lock();
+        let done = if state.sync_fails { Err(Errno::EIO) } else { Ok(()) };
+        state.failed_syncs += u64::from(state.sync_fails);
+        drop(state);
         self.empty(reply, done);
     }
 }
@@ -250,7 +249,7 @@ impl Filesystem for Files {
             }
             Err(errno) => reply.error(errno),
         }
-        self.temper.answered();
+        self.shared.answered();
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -279,7 +278,7 @@ impl Filesystem for Files {
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         reply.opened(FileHandle(0), FopenFlags::empty());
-        self.temper.answered();
+        self.shared.answered();
     }
 
     fn read(
@@ -302,7 +301,7 @@ impl Filesystem for Files {
             Ok(bytes) => reply.data(&bytes),
             Err(errno) => reply.error(errno),
         }
-        self.temper.answered();
+        self.shared.answered();
     }
 
     fn write(
@@ -326,14 +325,14 @@ impl Filesystem for Files {
                 place.copy_from_slice(data);
             }
         });
-        let mut mood = self.temper.lock();
-        mood.written_max = mood.written_max.map(|most| most.saturating_sub(data.len() as u64));
-        drop(mood);
+        let mut state = self.shared.lock();
+        state.written_max = state.written_max.map(|most| most.saturating_sub(data.len() as u64));
+        drop(state);
         match written {
             Ok(()) => reply.written(data.len() as u32),
             Err(errno) => reply.error(errno),
         }
-        self.temper.answered();
+        self.shared.answered();
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
@@ -341,7 +340,7 @@ impl Filesystem for Files {
     }
 
     fn fsyncdir(&self, _: &Request, inode: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.temper.lock().synced_folders.insert(inode.0);
+        self.shared.lock().synced_folders.insert(inode.0);
         self.empty(reply, Ok(()));
     }
 
@@ -357,12 +356,12 @@ impl Filesystem for Files {
         }
         drop(nodes);
         reply.ok();
-        self.temper.answered();
+        self.shared.answered();
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         reply.statfs(BLOCKS, BLOCKS, BLOCKS, 1 << 20, 1 << 20, BLOCK_BYTES, 255, BLOCK_BYTES);
-        self.temper.answered();
+        self.shared.answered();
     }
 }
 

@@ -31,7 +31,7 @@ impl Passwords {
             }
         }
         if passwords.is_empty() {
-            return Err(named(&"it has no USER:PASSWORD, so nobody would be admitted"));
+            return Err(named(&"no line is USER:PASSWORD, so no one would be admitted"));
         }
         Ok(Passwords(passwords))
     }
@@ -73,8 +73,8 @@ mod tests {
             assert_eq!(passwords.allow(&credentials), may, "{credentials:?}");
         }
         for (text, line) in [
-            ("", "no USER:PASSWORD"),
-            ("# ann:a\n", "nobody"),
+            ("", "no line is USER:PASSWORD"),
+            ("# ann:a\n", "no one"),
             ("ann\n", "line 1"),
             ("ann:a\nbob:b\nann:c\n", "line 3"),
         ] {

@@ -127,7 +127,7 @@ mod tests {
         assert_eq!((limiter.take_ended(at(10)), limiter.next_end()), (vec![], Some(at(14))));
         assert_eq!(log(&mut limiter, at(10), "bad", 10), 2);
         assert_eq!(limiter.take_ended(at(14)), [suppressed(1, 10, "good 0")]);
-        // Each window is reported by itself, even if nobody asked in time.
+        // Each window is reported by itself, even if it was not taken in time.
         assert_eq!(log(&mut limiter, at(21), "bad", 4), 2);
         assert_eq!(limiter.take_ended(at(21)), [suppressed(8, 10, "bad 2")]);
         assert_eq!(limiter.finish(at(24)), [suppressed(2, 3, "bad 2")]);

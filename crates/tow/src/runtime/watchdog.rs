@@ -48,9 +48,9 @@ impl Drop for EndGuard {
 /// Why a thread is taken to hang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hang {
-    /// It didn't end after an interruption.
+    /// No end after an interruption.
     Interrupted,
-    /// It made no progress for this long.
+    /// No progress for this long.
     Silent(Duration),
 }
 
@@ -67,7 +67,7 @@ impl Watchdog {
         Watchdog { heartbeat: Heartbeat(sender), events }
     }
 
-    /// A handle for the work, and for whoever interrupts it.
+    /// A handle for the work, and for signal handlers.
     pub fn heartbeat(&self) -> Heartbeat {
         self.heartbeat.clone()
     }

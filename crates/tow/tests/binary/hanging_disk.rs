@@ -43,7 +43,7 @@ fn interrupted_get_ends_though_its_disk_hangs() {
         let Some(disk) = disk_in(&mount) else { return };
         disk.hang_after(TAKEN_BYTES);
         let mut client = Process::start(get_command(&server.url("file"), &mount.join("copy")).args(*arguments));
-        assert!(disk.await_hanging(DEADLINE), "{}", client.log());
+        assert!(disk.await_hang(DEADLINE), "{}", client.log());
         assert!(!client.ended(), "{}", client.log());
         client.signal(Signal::INT);
         let outcome = client.finish().expect_code(1);
@@ -68,7 +68,7 @@ fn get_fails_when_its_disk_hangs_too_long() {
         disk.hang_after(TAKEN_BYTES);
         let mut command = get_command(&server.url("file"), &mount.join("copy"));
         let client = Process::start(command.args(["--timeout", "1"]).args(*arguments));
-        assert!(disk.await_hanging(DEADLINE), "{}", client.log());
+        assert!(disk.await_hang(DEADLINE), "{}", client.log());
         let outcome = client.finish().expect_code(1);
         assert!(outcome.stderr.contains("the disk hangs"), "{}", outcome.stderr);
         assert!(outcome.stderr.contains(mount.to_str().expect("UTF-8")), "{}", outcome.stderr);
@@ -88,7 +88,7 @@ fn broker_ends_though_its_journal_disk_hangs() {
     // The disk takes the next record and hangs before it is synced.
     disk.hang_after(1);
     let caller = Process::start(&mut call(&[&broker], &["nobody", "a request"]));
-    assert!(disk.await_hanging(DEADLINE), "{}", broker.log());
+    assert!(disk.await_hang(DEADLINE), "{}", broker.log());
     broker.signal(Signal::TERM);
     let outcome = broker.finish().expect_code(1);
     assert!(outcome.stderr.contains("the disk hangs"), "{}", outcome.stderr);
@@ -126,7 +126,7 @@ fn client_answers_while_its_spool_disk_hangs() {
         });
     });
     disk.hang_after(TAKEN_BYTES);
-    assert!(disk.await_hanging(DEADLINE), "{}", broker.log());
+    assert!(disk.await_hang(DEADLINE), "{}", broker.log());
     go.send(()).expect("it waits");
     assert!(hears.recv_timeout(DEADLINE).is_ok(), "the caller hangs with the disk");
     disk.release();
@@ -183,7 +183,7 @@ fn fsync_covers_names_of_all_directories() {
     assert!(synced(&["there/deep/empty", "there/deep"]), "{:?}", disk.synced_folders());
 }
 
-/// It may have been written a moment ago without a sync.
+/// Files already there may have been written a moment ago without a sync.
 #[test]
 fn fsync_covers_files_already_there() {
     let folder = tempdir().expect("a folder");
@@ -218,7 +218,7 @@ fn worker_continues_while_a_reply_waits_for_a_hanging_disk() {
     let _worker = work(&[&broker], &arguments);
     disk.hang_after(2 << 20);
     let mut large = Process::start(&mut call(&[&broker], &["zeros", "large"]));
-    assert!(disk.await_hanging(DEADLINE), "{}", large.log());
+    assert!(disk.await_hang(DEADLINE), "{}", large.log());
     for _ in 0..3 {
         let small = run(&mut call(&[&broker], &["zeros", "small"])).expect_code(0);
         assert_eq!(small.stdout, b"small\n");

@@ -18,7 +18,7 @@ use crate::support::wire::{END, HOLE, Piece, Wire, ZSTD, data_message, long_head
 
 const EVIL: &[u8] = b"written by a hostile server";
 
-/// What the server announces of a file, and sends.
+/// Announced attributes and sent pieces of a file.
 #[derive(Clone)]
 struct Lie {
     path: &'static str,

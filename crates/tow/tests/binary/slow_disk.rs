@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::process::Signal;
 use serde_json::json;
 use tempfile::tempdir;
-use towpath_slow_disk::{COLD_FILE, Pace, SlowDisk, content};
+use towpath_slow_disk::{Pace, SlowDisk, UNCACHED_FILE, content};
 
 use crate::support::process::{Process, Server, get, get_command, run, tow};
 use crate::support::tree::{digest, random_file};
@@ -92,7 +92,7 @@ fn closing_a_file_on_a_hanging_disk_stalls_no_one() {
     let served = folder.path().join("served");
     fs::create_dir(&served).expect("mkdir");
     random_file(&served.join("warm"), 1 << 20, 1);
-    let Some(disk) = hanging(&served.join("disk"), Pace::HeldWithClosing) else { return };
+    let Some(disk) = hanging(&served.join("disk"), Pace::HeldAtClose) else { return };
     let server = Server::start(&served);
     let disk = disk;
     // Nothing need be read at the end of the file, which the server keeps open.
@@ -100,7 +100,7 @@ fn closing_a_file_on_a_hanging_disk_stalls_no_one() {
     plain.send(&["fetch", "disk/cold", &COLD_BYTES.to_string(), "1000"]).expect("send");
     assert!(plain.receive().expect("an answer")[0].is_empty());
     drop(plain);
-    assert!(disk.await_closing(DEADLINE));
+    assert!(disk.await_close(DEADLINE));
     get(&server.url("warm"), &folder.path().join("copy")).expect_code(0);
     disk.release();
     server.stop(Signal::TERM).expect_code(0);
@@ -116,7 +116,7 @@ fn opening_files_on_a_hanging_disk_stalls_no_one() {
     fs::create_dir(&served).expect("mkdir");
     random_file(&served.join("warm"), 1 << 20, 1);
     fs::write(served.join("small"), "small").expect("write");
-    let Some(disk) = hanging(&served.join("disk"), Pace::HeldAtOpening) else { return };
+    let Some(disk) = hanging(&served.join("disk"), Pace::HeldAtOpen) else { return };
     let server = Server::start(&served);
     let disk = disk;
 
@@ -134,7 +134,7 @@ fn opening_files_on_a_hanging_disk_stalls_no_one() {
         // Earlier requests have begun when this one is answered.
         assert_eq!(client.ask(&json!({ "op": "hello" }))["re"], "hello");
     }
-    assert!(disk.await_opening(DEADLINE));
+    assert!(disk.await_open(DEADLINE));
     get(&server.url("warm"), &folder.path().join("copy")).expect_code(0);
     run(&mut tow(["ls", &server.url("")])).expect_code(0);
 
@@ -176,7 +176,7 @@ fn bytes_read_before_a_disk_hangs_are_sent() {
     plain.await_bytes().expect("an answer");
     disk.hold();
     // Opening the file evicts its pages.
-    drop(fs::File::open(served.join("disk").join(COLD_FILE)).expect("open"));
+    drop(fs::File::open(served.join("disk").join(UNCACHED_FILE)).expect("open"));
     let reader = std::thread::spawn(move || plain.receive().expect("an answer"));
     get(&server.url("warm"), &folder.path().join("copy")).expect_code(0);
     assert!(reader.join().expect("no panic")[0] == content(0, BYTES as usize));
@@ -196,13 +196,13 @@ fn client_progresses_though_others_hold_all_copy_memory() {
     let disk = disk;
     let mut hogs: Vec<Wire> = (0..3).map(|_| Wire::dealer(server.port())).collect();
     for (number, hog) in hogs.iter_mut().enumerate() {
-        hog.send(&["fetch", COLD_FILE, "0", &BYTES.to_string()]).expect("send");
+        hog.send(&["fetch", UNCACHED_FILE, "0", &BYTES.to_string()]).expect("send");
         // The budget fits two of them.
         if number < 2 {
             hog.await_bytes().expect("an answer");
         }
     }
-    let url = server.url(COLD_FILE);
+    let url = server.url(UNCACHED_FILE);
     for option in ["--no-verify", "--zstd"] {
         let copy = folder.path().join(option);
         run(get_command(&url, &copy).arg(option)).expect_code(0);
@@ -222,7 +222,7 @@ fn serve_ends_though_its_disk_hangs() {
     let Some(disk) = hanging(&mount, Pace::Held) else { return };
     let server = Server::start(&mount);
     let disk = disk;
-    let client = Process::start(&mut get_command(&server.url(COLD_FILE), &folder.path().join("copy")));
+    let client = Process::start(&mut get_command(&server.url(UNCACHED_FILE), &folder.path().join("copy")));
     assert!(disk.await_read(DEADLINE));
     wait_until("the server has logged its client", || server.log().contains("connected"));
     server.stop(Signal::TERM).expect_code(0);

@@ -1,4 +1,4 @@
-//! What is on a disk in memory: folders and files.
+//! Folders and files of a disk in memory.
 
 use super::BLOCK_BYTES;
 use fuser::{Errno, FileAttr, FileType, INodeNo};
@@ -43,7 +43,7 @@ impl Node {
     }
 }
 
-/// All there is, by inode. What is unlinked stays: the disk is gone soon enough.
+/// Nodes by inode. Unlinked ones stay, since the disk is short-lived.
 #[derive(Debug)]
 pub(super) struct Nodes(BTreeMap<u64, Node>);
 

@@ -104,7 +104,7 @@ impl Process {
         Pid::from_child(&self.child)
     }
 
-    /// Whether it has ended.
+    /// True if it has ended.
     pub fn ended(&mut self) -> bool {
         self.child.try_wait().expect("wait").is_some()
     }
@@ -262,7 +262,7 @@ impl Server {
         port.unwrap_or_else(|| panic!("no port in {}", self.endpoint))
     }
 
-    /// What it logged so far.
+    /// Log so far.
     pub fn log(&self) -> String {
         self.process.log()
     }

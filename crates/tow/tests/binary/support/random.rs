@@ -22,7 +22,7 @@ impl Random {
         self.bits() % bound
     }
 
-    /// So many bytes that don't compress.
+    /// Bytes that don't compress.
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(count + 8);
         while bytes.len() < count {

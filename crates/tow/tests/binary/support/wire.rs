@@ -101,7 +101,7 @@ pub fn data_message(id: u32, pieces: &[Piece]) -> Vec<Vec<u8>> {
     frames
 }
 
-/// What a data message says.
+/// Parses a data message.
 pub fn parse_data_message(frames: &[Vec<u8>]) -> (u32, Vec<Piece>) {
     let number = |bytes: &[u8]| bytes.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
     let (header, bodies) = frames.split_first().expect("a message has a frame");
