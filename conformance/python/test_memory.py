@@ -67,4 +67,4 @@ def test_gaps_between_confirmations_are_bounded(small, connected):
     assert more() < 3 * 32 * MIB
     for raw in raws:
         raw.close()
-    assert "numbers that were never asked for" in server.log()
+    assert "numbers that were never requested" in server.log()
