@@ -12,10 +12,12 @@ use crate::protocol::control::{
 use crate::protocol::data::{Body, DataHeader};
 use crate::protocol::plain::PlainRange;
 use crate::server::chunks::{Extent, Layout};
-use crate::server::jobs::{FindExtents, Hash, Load, LoadHow, Loaded, Prepare, Prepared};
-use crate::server::limits::PIPELINE_BYTES_MAX;
+use crate::server::jobs::*;
+use crate::server::limits::*;
+use bytes::Bytes;
+use credit::Credit;
 use proptest::prelude::*;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Chooses from what proptest made up, so that a failure shrinks.
 struct Chance {
@@ -392,7 +394,7 @@ impl Simulation {
             let Some(Part::File { length, .. }) = message.parts.first() else { panic!("a message without frames") };
             return self.check_plain(*length);
         };
-        if first == CONTROL_TAG.as_slice() {
+        if first == crate::protocol::CONTROL_TAG.as_slice() {
             let Some(Part::Bytes(json)) = message.parts.get(1) else { panic!("control without JSON") };
             return self.check_reply(Reply::decode(json).unwrap());
         }
