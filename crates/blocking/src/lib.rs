@@ -121,7 +121,7 @@ impl std::fmt::Debug for State {
 struct Group {
     /// Queued jobs by client; none of the queues is empty.
     waiting: HashMap<u64, VecDeque<Box<dyn Job>>>,
-    /// Askers with jobs, in the order of their turns, each once.
+    /// Clients with jobs, in the order of their turns, each once.
     turns: VecDeque<u64>,
     running: usize,
     is_ready: bool,

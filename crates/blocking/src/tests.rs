@@ -202,7 +202,7 @@ fn long_jobs_give_way_between_steps() {
         .unwrap();
     }
     drop((gate, done));
-    // Askers take turns, and of one of them requests, but what is for one request is done in its order.
+    // Clients take turns, and so do requests of one client; jobs of one request keep their order.
     assert_eq!(finished.iter().collect::<Vec<_>>(), ["a", "d", "c", "a", "c", "a", "b"]);
     wait_for_no_groups(&pool);
 }

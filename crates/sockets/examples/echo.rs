@@ -20,7 +20,7 @@ async fn answer(endpoint: &Endpoint) -> Result<(), Box<dyn Error>> {
     loop {
         let question = socket.recv().await?;
         match socket.send(question.frames.into_iter().collect()).await {
-            // Whoever asked may have gone; others will come.
+            // The client may be gone; others will come.
             Ok(()) | Err(SocketError::PeerGone(_)) => {}
             Err(error) => return Err(error.into()),
         }

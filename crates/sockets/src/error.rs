@@ -14,7 +14,7 @@ pub enum SocketError {
     Endpoint {
         /// The endpoint as given.
         endpoint: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
     /// An empty list of endpoints.

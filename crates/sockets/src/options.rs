@@ -7,6 +7,9 @@ use towpath_zmtp::{Config, Heartbeat, InboxLimits, MechanismConfig, Metadata, So
 /// A connection that lasts this long after its handshake is stable.
 pub const STABLE_AFTER: Duration = Duration::from_millis(100);
 
+/// Maximum bytes read ahead from a peer, and the size of the hub's scratch buffer.
+pub(crate) const READ_AHEAD_BYTES_MAX: usize = 64 * 1024;
+
 /// TCP congestion control of sending sockets.
 ///
 /// On loopback, sendfile under the widespread default `bbr` costs about four times the CPU of `cubic`. Over real distances the system's default
@@ -149,7 +152,7 @@ impl HubOptions {
         let frames = self.max_frames.saturating_mul(towpath_zmtp::limits::FRAME_OVERHEAD_BYTES);
         let message = usize::try_from(self.max_message_bytes).unwrap_or(usize::MAX);
         // Twice the read-ahead: a command or a header may be cut anywhere.
-        message.saturating_add(frames).saturating_add(2 * crate::peer::read::READ_AHEAD_BYTES_MAX)
+        message.saturating_add(frames).saturating_add(2 * READ_AHEAD_BYTES_MAX)
     }
 
     /// Maximum bytes read from all peers in one poll.

@@ -165,7 +165,7 @@ fn waiting_peers_take_turns_with_buffers() {
         counts.insert(peers[0], 0);
         client.send(peers[1], Message::new().with(body.clone())).unwrap();
     }
-    // Whoever takes the bytes is slower than those who send them: one piece at a time goes back.
+    // The application takes bytes more slowly than they arrive: it returns one buffer at a time.
     let mut held = std::collections::VecDeque::new();
     let mut hubs = clients.iter_mut().chain([&mut server]).collect::<Vec<_>>();
     let total = until(&mut hubs, |_, event| {
@@ -269,7 +269,7 @@ fn files_that_sendfile_refuses_are_copied() {
         let message = Message::new()
             .with(FileRange::new(file.clone(), 3, length - 3).tagged(1))
             .with(FileRange::new(file.clone(), 100_000, 150_000).tagged(2))
-            // It ends before its frame does.
+            // The file ends before its frame.
             .with(FileRange::new(file.clone(), length - 1000, 2000).tagged(3))
             .with(&b"tail"[..]);
         pair.server.send(pair.at_server, message).unwrap();

@@ -69,7 +69,7 @@ fn hang_up_of_a_paused_peer_is_reported_and_its_messages_kept() {
     drop(client);
     turn_until(&mut hub, |event| matches!(event, Event::HungUp { peer: which } if *which == peer));
     assert_eq!(hub.peers().count(), 1);
-    // It was only told: whoever reads on has it all.
+    // The messages before it can still be read.
     hub.pause_reading(peer, false);
     turn_until(&mut hub, |event| matches!(event, Event::Message { frames, .. } if frames[0] == "hello"));
     turn_until(&mut hub, |event| matches!(event, Event::Gone { .. }));

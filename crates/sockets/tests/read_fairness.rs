@@ -43,6 +43,6 @@ fn peers_that_flood_are_read_in_turn() {
             }
         }
     }
-    // It was not because all of it fits into so many turns.
+    // Not because everything fits into so few polls.
     assert!(messages < PEERS * MESSAGES);
 }

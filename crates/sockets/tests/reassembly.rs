@@ -13,7 +13,7 @@ use towpath_sockets::{Endpoint, Event, Hub, HubOptions, LargeMessages, PeerId, S
 
 const BEGUN_MAX: usize = 200_000;
 const MESSAGE_MAX: usize = 150_000;
-/// What there may be where peers are slow: as much as one message may take, and one message; beside what small ones take.
+/// Maximum memory with slow peers: twice the size of one message, besides small ones.
 const MOST: usize = 2 * (MESSAGE_MAX + FRAMES_MAX * 64 + 2 * 65_536) + 30_000;
 const FRAMES_MAX: usize = 100;
 
@@ -59,7 +59,7 @@ impl Raw {
     fn send(&mut self, most: usize) {
         let bytes = self.unsent.as_slices().0;
         match self.stream.write(&bytes[..bytes.len().min(most)]) {
-            // It was sent away.
+            // It was disconnected.
             Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {}
             Ok(sent) => drop(self.unsent.drain(..sent)),
             Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
@@ -186,7 +186,7 @@ fn peers_that_stop_in_mid_message_are_cut_only_when_others_wait() {
         (heard.len() == 2 * honest.len()).then_some(())
     });
     assert!(!gone.is_empty() && honest.iter().all(|raw| !gone.contains(&raw.peer)));
-    // Who is left may come to an end yet.
+    // The peers left may still finish.
     stalled.retain(|raw| !gone.contains(&raw.peer));
     assert!(!stalled.is_empty());
     for raw in &mut stalled {

@@ -10,7 +10,7 @@ use towpath_sockets::{Event, Hub, HubOptions, Message, PeerId, SendError, Socket
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
 
-/// What each queue takes, whatever the others have; see `HubOptions::queued_bytes_max`.
+/// Minimum limit of each queue; see `HubOptions::queued_bytes_max`.
 const LEAST: usize = 16 * KIB;
 
 /// Bytes of a message, with what is counted for it beside.
@@ -67,7 +67,7 @@ fn full_queues_leave_some_budget_for_others_and_stay_within_it() {
     assert!(server.is_writable(*last));
     let sent = fill(&mut server, *last);
     assert!(sent * MESSAGE >= LEAST);
-    // Whoever reads gets all of it, and there is room for it again.
+    // A peer that reads gets everything, and its queue takes more.
     let (mut got, mut room) = (0, false);
     until(&mut [&mut server, clients.last_mut().unwrap()], |at, event| {
         match event {

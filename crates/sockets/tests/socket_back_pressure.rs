@@ -13,7 +13,7 @@ use towpath_sockets::{Endpoint, HubOptions, Message, Socket, SocketType};
 
 const MIB: u64 = 1 << 20;
 const BODY_BYTES: u64 = 64 << 10;
-/// What a socket holds that nobody has taken, before it reads no more.
+/// Bytes received and not taken from which on a socket reads no more.
 const RECEIVED_BYTES: u64 = 16 * MIB;
 /// All that is sent, far more than there is room for.
 const MESSAGES: u64 = 48 * MIB / BODY_BYTES;
@@ -170,7 +170,7 @@ async fn flooding_peer_does_not_starve_others() {
             }
             MESSAGES
         };
-        // It need not wait for more of the flood than was there already.
+        // It waits for no more of the flood than had arrived already.
         let before = within("the modest one is heard", first_heard).await;
         assert!(before * BODY_BYTES <= RECEIVED_BYTES + 2 * MIB, "{kind:?}: {before} messages came first");
         for _ in before..MESSAGES {

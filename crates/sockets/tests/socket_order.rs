@@ -187,7 +187,7 @@ async fn rep_waiting_to_send_learns_that_its_peer_is_gone() {
     let path = folder.path().join("socket");
     let rep = Socket::new(HubOptions { send_queue_bytes: 1000, ..options(Rep) }).unwrap();
     rep.bind(&Endpoint::Ipc(path.clone())).unwrap();
-    // It asks twice and reads nothing.
+    // The client asks twice and reads nothing.
     let mut peer = UnixStream::connect(path).unwrap();
     peer.write_all(&[&raw_greeting()[..], &raw_ready(), b"\x01\x00\x00\x011\x01\x00\x00\x012"].concat()).unwrap();
     recv(&rep).await;

@@ -12,7 +12,7 @@ use support::socket::*;
 use towpath_sockets::SocketType::{self, Dealer, Rep, Req, Router};
 use towpath_sockets::{Endpoint, Message, PeerId, Socket, SocketError};
 
-/// What one side says and what the other hears of it, and the way back.
+/// Messages of one side as the other receives them, and the replies.
 struct Talk {
     kinds: [SocketType; 2],
     asked: [&'static [&'static str]; 2],

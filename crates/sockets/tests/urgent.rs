@@ -71,7 +71,7 @@ fn urgent_data_in_a_body_ends_the_connection() {
         let before = hub.peer(peer).unwrap().bytes_in;
         assert!(before > 100_000, "{before} bytes have been read");
         send(&client, b"!", SendFlags::OOB).unwrap();
-        // What is on its way behind it makes no difference.
+        // Bytes behind it make no difference.
         client.write_all(&[7; 100_000]).unwrap();
         let happened = happened(&mut hub);
         assert_eq!(happened.contains(&"start"), streams, "{happened:?}");

@@ -33,15 +33,15 @@ pub enum Error {
     MalformedCommand {
         /// Its name, or "unnamed".
         command: &'static str,
-        /// What is wrong with it.
+        /// The reason.
         why: &'static str,
     },
     /// A command that the handshake doesn't allow now.
     #[error("unexpected {found:?} in the handshake: {wanted} was expected")]
     UnexpectedInHandshake {
-        /// What came, escaped and cut.
+        /// The name of what came, escaped and cut.
         found: String,
-        /// What was due.
+        /// The command that was expected.
         wanted: &'static str,
     },
     /// A frame that announces more bytes than the limit.

@@ -8,7 +8,7 @@ use towpath_zmtp::{
     Config, Credentials, Error, Event, InboxLimits, MechanismConfig, ProtocolDeviations, SocketType, limits,
 };
 
-/// What a ROUTER makes of these bytes, fed at once; fed byte by byte it must make the same of them.
+/// The result of these bytes at a ROUTER, fed at once. Fed byte by byte they must have the same result.
 fn error_of(config: impl Fn() -> Config, bytes: &[u8]) -> Error {
     let mut end = End::new(config());
     let error = end.hear(bytes, at(0)).expect_err("this should have been refused");
@@ -401,7 +401,7 @@ fn a_password_does_not_show_in_debug_output() {
     assert!(!format!("{shown:?}").contains("pw"));
 }
 
-/// Who is told to be wrong must be: our own faults, absence and settings are not misbehaviour.
+/// Our own faults, absence and settings are not misbehaviour.
 #[test]
 fn misbehaviour_differs_from_failure() {
     for (error, misbehaviour) in [

@@ -160,7 +160,7 @@ fn given_up(end: &mut End, mut happens: impl FnMut(&mut End, u64)) -> Option<u64
 
 #[test]
 fn stalled_peer_is_given_up_if_stalls_are_detected() {
-    // What it has taken was seen at the first deadline.
+    // Its progress was seen at the first deadline.
     assert_eq!(given_up(&mut busy(), |_, _| {}), Some(1_100));
     let mut other = End::ready(Config { heartbeat: None, ..config(SocketType::Router) }, SocketType::Dealer);
     other.connection.detect_stalls(at(0));

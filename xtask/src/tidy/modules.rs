@@ -30,6 +30,11 @@ const CRATES: &[Crate] = &[
             | mechanism | connection",
         known: &[],
     },
+    Crate {
+        folder: "crates/sockets",
+        layers: "auth message peer_id waker | error event options unsent | disk net options_check | peer | hub | socket",
+        known: &[],
+    },
     Crate { folder: "crates/files", layers: "path | root | digest | limits | protocol | client server", known: &[] },
     Crate { folder: "crates/requests", layers: "limits | body | assembler numbered | message | majordomo", known: &[] },
     Crate {

@@ -23,9 +23,8 @@ use crate::net::endpoint::Endpoint;
 use crate::net::resolver::Resolver;
 use crate::net::transport::Listener;
 use crate::net::unacked::UnackedBytes;
-use crate::options::HubOptions;
+use crate::options::{HubOptions, READ_AHEAD_BYTES_MAX};
 use crate::peer::buffers::Pool;
-use crate::peer::read::READ_AHEAD_BYTES_MAX;
 use crate::peer::table::Table;
 use crate::peer::{End, PeerInfo};
 use crate::peer_id::PeerId;
@@ -291,7 +290,7 @@ impl Hub {
             if paused && target.read.hung_up && target.is_ready() {
                 self.events.push_back(Event::HungUp { peer });
             }
-            // A silent peer has no turn of reading in which its deadline would be noted.
+            // A silent peer isn't read, which is when deadlines are noted.
             self.next_timer = self.next_timer.into_iter().chain(target.connection.deadline()).min();
             member.schedule(&mut self.ready);
         }
@@ -429,7 +428,7 @@ impl Hub {
         let until = Instant::now().checked_add(linger);
         self.count_lost();
         loop {
-            // What fits leaves at once: a poll's wait is only for what doesn't.
+            // Messages that fit leave at once, without the wait of a poll.
             self.run(false);
             self.events.clear();
             let waiting = self.has_output();

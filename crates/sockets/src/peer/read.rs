@@ -1,6 +1,7 @@
 //! Reading: from the socket into events. Streamed bodies go straight from the socket into the buffers that are delivered.
 
 use crate::event::{EVENTS_MAX, Event};
+use crate::options::READ_AHEAD_BYTES_MAX;
 use crate::peer::buffers::Pool;
 use crate::peer::read_body::Partial;
 use crate::peer::{End, Peer};
@@ -11,9 +12,6 @@ use std::collections::VecDeque;
 use std::io::IoSliceMut;
 use std::time::Instant;
 use towpath_zmtp::Event as Wire;
-
-/// Maximum bytes read ahead, and the size of the hub's scratch buffer.
-pub(crate) const READ_AHEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// Bytes read ahead after a streamed body: they have to be copied, the body behind them doesn't. The number grows again as soon as frames
 /// turn out to be small.

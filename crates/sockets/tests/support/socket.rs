@@ -34,7 +34,7 @@ pub fn texts(frames: &Frames) -> Vec<&str> {
     frames.iter().map(|frame| std::str::from_utf8(frame).unwrap()).collect()
 }
 
-/// What a future comes to; it has to, in the end.
+/// The output of a future, with a timeout.
 pub async fn within<F: Future>(what: &str, future: F) -> F::Output {
     let outcome = tokio::time::timeout(PATIENCE, future).await;
     outcome.unwrap_or_else(|_| panic!("waited in vain: {what}"))
@@ -50,7 +50,7 @@ pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     within(what, looking).await;
 }
 
-/// What a future comes to at once, if it does.
+/// The output of a future, if it is ready at once.
 pub async fn at_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     tokio::select! {
         biased;

@@ -3,7 +3,7 @@
 //! What was read is processed before anything else, and a message of a few bytes may cost as much as one of a mebibyte: some hundred peers that
 //! send small ones without end would keep all others waiting for seconds.
 
-use crate::peer::read::READ_AHEAD_BYTES_MAX;
+use crate::options::READ_AHEAD_BYTES_MAX;
 use std::time::{Duration, Instant};
 
 /// The budget shrinks after polls that take longer because of many events, and grows after shorter ones.
