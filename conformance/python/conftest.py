@@ -15,7 +15,7 @@ WORKSPACE = pathlib.Path(__file__).parents[2]
 TOW = os.environ.get("TOW", WORKSPACE / "target/debug/tow")
 DEADLINE_SECONDS = 30
 
-# What must be tested may not be skipped there.
+# In CI nothing may be skipped.
 IN_CI = os.environ.get("CI") == "true"
 
 

@@ -109,7 +109,7 @@ class Worker:
         assert command == b"\2", f"no request but {command!r} {frames!r}"
         address, delimiter, *body = frames
         assert delimiter == b"" and body
-        # What stock workers in several languages can carry in a string.
+        # Envelopes as stock workers in several languages carry them in a string.
         assert address and address.isascii() and b"\0" not in address and not address.startswith(b"@")
         return address, body
 

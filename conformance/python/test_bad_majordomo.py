@@ -43,7 +43,7 @@ NOT_REQUESTS = {
     "majortomo: no body": [b"", b"MDPC02", b"\2", b"good"],
 }
 
-# The log names them, so that who runs the broker knows what to do.
+# The log names them for the operator.
 OTHER_DIALECTS = {
     "zproto": [b"\xaa\xa4\x01\x00\x06MDPC02\x04good"],
     "zeromq/majordomo": [b"", b"MDPC02", b"good", b"x"],
@@ -158,10 +158,10 @@ def test_requests_of_a_disconnected_worker_go_to_another(peers, connected, diale
     bad.expect_disconnect()
     Worker(connected(peers.server), b"mine").serve(1)
     assert client.receive(b"mine") == [[b"body"]]
-    # Its late reply isn't one: the client has its reply.
+    # Its late reply is ignored: the client has a reply.
     bad.reply(held, b"late")
     bad.expect_disconnect()
-    # It may begin again.
+    # It may register again.
     bad.ready()
     wait_until(lambda: peers.stock_client.ask(b"mmi.service", b"mine") == [b"200"], "it is a worker again")
     assert not client.socket.poll(SILENCE_MS)
@@ -180,7 +180,7 @@ def test_reply_to_another_workers_request_counts_once(peers, connected):
     assert client.receive(b"mine") == [[b"by the other"]]
     holder.reply(address, b"by the holder")
     assert not client.socket.poll(SILENCE_MS)
-    # Both go on.
+    # Both continue.
     for n in range(2):
         client.send(b"mine", b"%d" % n)
     for worker in workers:
@@ -263,7 +263,7 @@ def test_garbage_instead_of_zmtp_is_refused(peers):
         raw.send(data)
         assert raw.is_closed(), data
         peers.work()
-    # In the middle of anything.
+    # At any point of a connection.
     whole = GREETING + ready() + message(b"", b"MDPW01", b"\1", b"mine")
     for cut in range(0, len(whole), 7):
         raw = Raw(peers.server)

@@ -151,7 +151,7 @@ def test_extreme_numbers(peers, connected):
     for first, count in [(1 << 63, 0xFFFF_FFFF), (top, 0xFFFF_FFFF), (top, 1), (0, 0), (top - 3, 2), (1 << 62, 1)]:
         client.send(confirm(first, count), cancel(first))
         peers.work()
-    # What was confirmed is over.
+    # Confirmed numbers are forgotten.
     client.send(request(1 << 63, b"good", b"never"), request(5, b"good", b"x"))
     peers.stock_worker.serve(1)
     assert client.reply() == Reply(5, 200, None, b"x")
@@ -183,7 +183,7 @@ def test_gaps_in_numbers_are_limited(peers, connected):
     either.register(client.socket, zmq.POLLOUT)
     either.register(monitor, zmq.POLLIN)
     for start in range(0, 600_000, 4000):
-        # The broker may end the connection before all is said, and what is left goes nowhere then.
+        # The broker may close the connection before everything is sent.
         if monitor in dict(either.poll(DEADLINE_SECONDS * 1000)):
             break
         try:
@@ -248,7 +248,7 @@ def test_number_of_services_is_limited(peers, connected):
     count, block = 150_000, 1000
     for start in range(0, count, block):
         client.send(*(request(n + 1, b"service %d" % n) for n in range(start, start + block)))
-    # Those that are too many are refused, and the others wait.
+    # Requests over the limit are refused, the others wait.
     client.send(request(count + 1, b"mmi.service", b"good"))
     refused = 0
     while isinstance(record := client.reply(), Refused):
@@ -258,12 +258,12 @@ def test_number_of_services_is_limited(peers, connected):
     assert 50_000 < refused < 70_000
     assert peers.server.resident_kib() < before + 150_000
     peers.work()
-    # Workers aren't kept out by them.
+    # Workers may still register.
     late = Worker(connected(peers.server), b"one more")
     client.send(request(count + 2, b"one more"))
     late.serve(1)
     assert client.reply().status == 200
-    # Services are forgotten with the last request for them.
+    # A service is forgotten with its last request.
     client.send(confirm(1, count))
     client.send(request(count + 3, b"another"))
     Worker(connected(peers.server), b"another").serve(1)

@@ -45,7 +45,7 @@ def test_returning_client_gets_many_outcomes(broker, connected, told):  # noqa: 
         worker.send(reply(token, flags=ATTACHED), attached=[BODY])
     wait_until(lambda: about.held(b"long") == 0, "all have an outcome")
     again = numbered.Client(connected(server), name=client.name)
-    # As some do that lose patience: each is told, and none so often that it fills the broker's memory.
+    # Like clients that reconnect after a timeout: each gets its outcomes, without filling the broker's memory.
     for _ in range(20):
         again.send(*(request(number, b"long") for number in range(1, 201)))
     before = server.resident_kib()

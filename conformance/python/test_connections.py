@@ -32,7 +32,7 @@ def test_heartbeats_keep_an_idle_connection(serve, connected, tree):
     dealer = connected(serve(root), **HEARTBEAT)
     monitor = monitor_of(dealer)
     assert ten_ahead(dealer, b"big") == contents["big"]
-    # Twice the timeout: libzmq would have given up without our PONGs.
+    # Twice the timeout: without our PONGs libzmq would have disconnected.
     assert zmq.EVENT_DISCONNECTED not in events(monitor, seconds=2)
     assert whole_at_once(dealer, b"big") == contents["big"]
 
@@ -82,7 +82,7 @@ def test_libzmq_answers_heartbeats_of_the_server(serve, connected, tree):
     dealer = connected(way.endpoint)
     monitor = monitor_of(dealer)
     assert whole_at_once(dealer, b"one") == b"1"
-    # One more than may stay without an answer. A PING tells how long to wait for the next: as long as the server would, 2.5 s.
+    # One more interval than may pass without an answer. A PING has the server's own limit as TTL: 2.5 s.
     for heard, command in ((way.to_client, b"\x04PING\x00\x19"), (way.to_server, b"\x04PONG")):
         wait_until(lambda heard=heard, command=command: heard.count(command) > 5, f"{command} was sent")
     assert zmq.EVENT_DISCONNECTED not in events(monitor, seconds=0.1)
@@ -147,7 +147,7 @@ def test_plain_client_is_refused_by_an_open_server(serve, context, tree):
     dealer.linger = 0
     dealer.plain_username, dealer.plain_password = b"ada", b"lovelace"
     dealer.connect(server.endpoint)
-    # A connection that was refused by then is none to send to, and libzmq doesn't make another one.
+    # libzmq doesn't send to a connection that was refused, and doesn't reconnect.
     with suppress(zmq.Again):
         dealer.send_multipart([b"fetch", b"one"], zmq.NOBLOCK)
     assert not dealer.poll(1000)
@@ -191,7 +191,7 @@ def test_routing_id_is_handed_over_to_the_newer_connection(serve, connected, con
     server = serve(root)
     old = connected(server, IDENTITY=b"the-same", RECONNECT_IVL=-1)
     assert whole_at_once(old, b"one") == b"1"
-    # libzmq's own ROUTER would ignore the newcomer, and a client that comes back would wait for ever.
+    # libzmq's own ROUTER would ignore the newer connection, and a returning client would wait for ever.
     new = connected(server, IDENTITY=b"the-same")
     assert whole_at_once(new, b"exact") == contents["exact"]
     assert "routing id" in server.log()
@@ -207,5 +207,5 @@ def test_incompatible_socket_types_are_refused(serve, context, connected, tree, 
     socket.connect(server.endpoint)
     refused = {zmq.EVENT_DISCONNECTED, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL}
     assert refused & set(events(monitor, until=refused))
-    # The others don't notice.
+    # Others are not affected.
     assert whole_at_once(connected(server), b"one") == b"1"

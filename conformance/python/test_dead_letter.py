@@ -37,7 +37,7 @@ def test_it_waits_for_a_worker_of_another_service_over_crashes(again, end, conne
     server.kill()
     server.come_again()
     assert waiting(connected, server, b"aside.deadly") == 1
-    # Who can't look after it doesn't lose it.
+    # A worker that fails on it doesn't lose it.
     failing = end("work", "aside.deadly", [server], "--", "sh", "-c", f"echo >> {tmp_path}/tried; exit 1")
     wait_until((tmp_path / "tried").exists, "it was tried")
     failing.kill()

@@ -55,7 +55,7 @@ def test_large_reply_counts_though_the_broker_ends_after_it(context, size):
     body = bytes(range(256)) * (size // 256)
     for _ in range(5):
         broker = context.socket(zmq.ROUTER)
-        # What is on its way leaves before the connection ends.
+        # Queued messages are sent before the connection ends.
         broker.linger = broker.rcvtimeo = DEADLINE_SECONDS * 1000
         broker.bind("tcp://127.0.0.1:*")
         words = [TOW, "call", "echo", "x", "--connect", broker.last_endpoint, "--timeout", "10", "--dialect", "mdp01"]

@@ -33,12 +33,12 @@ def test_their_req_and_dealer_at_our_rep(echo, connected):
     for frames in ([b"one"], [b"one", b"two"], [b""], [b"", b"x", b""], [LARGE, b"tail"]):
         req.send_multipart(frames)
         assert req.recv_multipart() == frames
-    # As many as it likes, behind an envelope of its own.
+    # Many requests, each with an envelope of its own.
     dealer = connected(echo, zmq.DEALER)
     for number in range(100):
         dealer.send_multipart([b"mine", b"", b"%d" % number])
     assert [dealer.recv_multipart() for _ in range(100)] == [[b"mine", b"", b"%d" % number] for number in range(100)]
-    # One that goes without its reply, and one without an envelope, cost the others nothing.
+    # A client that leaves without its reply and one without an envelope don't affect others.
     gone = connected(echo, zmq.REQ)
     gone.send(LARGE)
     gone.close(linger=0)

@@ -76,7 +76,7 @@ def test_stock_client_vanishes(broker, connected, good, told):  # noqa: F811
     wait_until(lambda: about.waiting(b"slow") == OUTSTANDING - 100, "all have arrived")
     client.socket.close(linger=0)
     wait_until(lambda: about.unconfirmed(b"slow") == 0, "its requests are forgotten")
-    # The worker hears that nobody wants its replies, and is there for others.
+    # The worker's requests are cancelled, and it serves others.
     assert {worker.next().token for _ in held} == {record.token for record in held}
     worker.send(*(reply(record.token, b"too late") for record in held))
     other = mdp.Client(connected(server))
@@ -88,7 +88,7 @@ def test_stock_client_vanishes(broker, connected, good, told):  # noqa: F811
 
 
 def test_back_pressured_stock_client_vanishes(broker, connected, told):
-    # No PING finds out; what it sends fits into the kernel's buffers, so that its end comes through.
+    # No PING is involved: what it sends fits into the kernel's buffers, so the broker sees the end of the connection.
     server = broker("--max-waiting", "10", "--heartbeat", "600")
     about = told(server)
     client = mdp.Client(connected(server))
@@ -96,7 +96,7 @@ def test_back_pressured_stock_client_vanishes(broker, connected, told):
         client.send(b"slow", b"%d" % number)
     wait_until(lambda: about.waiting(b"slow") >= 10, "the queue is full")
     client.socket.close(linger=0)
-    # Long before they expire. What it had sent beyond isn't taken.
+    # Long before they expire. Requests still unread are dropped.
     wait_until(lambda: about.unconfirmed(b"slow") == 0, "its requests are forgotten")
     other = mdp.Client(connected(server))
     other.send(b"slow", b"after")
@@ -113,18 +113,18 @@ def test_numbered_client_vanishes_and_returns(broker, connected, good, told):  #
     client.send(*everything)
     held = [worker.request() for _ in range(100)]
     client.socket.close(linger=0)
-    # It goes on without it.
+    # The broker continues without the client.
     worker.send(*(reply(record.token, record.body) for record in held))
     worker.serve(OUTSTANDING // 2 - 100)
     again = numbered.Client(connected(server), name=client.name)
     again.send(*everything)
     worker.serve(OUTSTANDING // 2)
     replies = set()
-    # What comes between HELLO and the request may come twice.
+    # Outcomes between HELLO and the request may come twice.
     while len(replies) < OUTSTANDING:
         replies.add(again.reply())
     assert replies == {Reply(number, 200, None, b"%d" % number) for number in range(1, OUTSTANDING + 1)}
-    # When it stays away for too long, all is forgotten.
+    # After the absent timeout everything is forgotten.
     again.socket.close(linger=0)
     wait_until(lambda: about.unconfirmed(b"slow") == 0, "it is forgotten")
     peers.work()
@@ -153,16 +153,16 @@ def test_client_does_not_read(broker, connected, good, kind):  # noqa: F811
         if served % 100 == 0:
             most = max(most, server.resident_kib())
             peers.work()
-    # It gets no more to do than the client takes, or may have here.
+    # The worker gets no more requests than replies fit the client's backlog.
     assert 10 <= served < 5000
     assert most < 260_000
     peers.work()
-    # When the client reads, it goes on, and in the end it has everything.
+    # When the client reads again, it gets everything.
     for _ in range(served):
         if kind == "stock":
             assert client.receive(b"long")[0][0] == body
         else:
-            # Only what is here: what it has not been told yet would be forgotten.
+            # Confirm only received outcomes: others would be forgotten.
             outcome = client.reply()
             assert outcome.body == body
             client.send(confirm(outcome.number, 1))
@@ -196,7 +196,7 @@ def test_worker_hangs(broker, connected, end, told, dialect):
     stop(hanging)
     client = mdp.Client(connected(server))
     client.send(b"echo", b"body")
-    # Whether it was given the request or not: it doesn't answer the broker's PING, and is given up.
+    # With or without a request: it doesn't answer PING and is disconnected.
     wait_until(lambda: about.workers(b"echo") == 0, "it is given up")
     other = numbered.Worker(connected(server), b"echo")
     other.serve(1)
@@ -274,7 +274,7 @@ def test_second_signal_ends_a_draining_broker(broker, connected):
     worker.request()
     server.process.terminate()
     wait_until(lambda: "stopping" in server.log(), "it stops")
-    # Two that come at once are one wish.
+    # Two signals at once count as one.
     wait_until(lambda: server.process.poll() is not None or server.process.terminate(), "it ends")
     assert server.process.returncode == 0
 
@@ -319,22 +319,22 @@ def test_disk_is_full(broker, connected, tmp_path):
     with open(filler, "wb", buffering=0) as file, pytest.raises(OSError):
         while True:
             file.write(bytes(4096))
-    # Also the one that finds the disk full is refused, at once, if no worker had it; what comes soon after that isn't even tried.
+    # The request that finds the disk full is refused at once if no worker had it; the next ones aren't tried for a while.
     client.send(request(101, b"later", flags=ATTACHED), attached=[b"y" * 900_000])
     refused = client.next()
     assert (type(refused), refused.number, refused.status) == (Refused, 101, 507)
     wait_until(lambda: "can't be written" in server.log(), "it has noticed")
     fates |= put(range(102, 112), b"z" * 1000)
-    # What isn't kept goes on.
+    # Volatile requests continue.
     volatile = numbered.Worker(connected(server), b"volatile")
     stock.send(b"volatile", b"body")
     volatile.serve(1)
     assert stock.receive(b"volatile") == [[b"body"]]
-    # As if the machine lost its power now: what was accepted is there.
+    # After a crash, accepted requests are there.
     stop(server.process)
     shutil.copytree(seen / "journal", tmp_path / "copy")
     go_on(server.process)
-    # Room again: it goes on by itself.
+    # With space again, it recovers by itself.
     filler.unlink()
     later = itertools.count(112)
 
@@ -343,7 +343,7 @@ def test_disk_is_full(broker, connected, tmp_path):
         return put([number], b"y" * 900_000)[number] == "accepted"
 
     wait_until(is_taken, "large ones are taken again")
-    # Those of small ones that were taken meanwhile had room.
+    # Small requests accepted meanwhile had space.
     expected = [b"x" * 1000] * 100 + [b"z" * 1000 for number in range(102, 112) if fates[number] == "accepted"]
     copy = broker("--journal", tmp_path / "copy")
     worker = numbered.Worker(connected(copy), b"later", credit=1000)
@@ -379,7 +379,7 @@ def test_disk_is_too_small_for_a_body(broker, connected, tmp_path, journal):
         failed = client.reply()
         assert (failed.number, failed.status) == (number, 507)
         client.send(confirm(1, number))
-    # A stock client is told in a body.
+    # A stock client gets the error in a body.
     stock = mdp.Client(connected(server))
     assert stock.ask(b"echo", too_large)[0] == b"507"
     assert stock.ask(b"mmi.service", b"echo") == [b"200"]

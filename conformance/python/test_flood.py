@@ -19,7 +19,7 @@ def flood(raws, data: bytes, full: threading.Event, end: threading.Event) -> Non
             except BlockingIOError:
                 pass
             except OSError:
-                # It was sent away.
+                # The broker disconnected it.
                 del left[socket]
                 continue
             try:
@@ -43,7 +43,7 @@ def test_floods_of_small_messages_hold_up_no_one(broker, connected):
         flooding.start()
         try:
             assert full.wait(DEADLINE_SECONDS)
-            # One that comes last.
+            # A client that connects last.
             asking = mdp.Client(connected(server))
             for _ in range(10):
                 assert asking.ask(b"mmi.service", b"nobody") == [b"404"]

@@ -126,7 +126,7 @@ def test_workers_killed_a_hundred_times(broker, end):
             workers[killed] = work(dialects[killed])
 
 
-# With a journal, the broker has much to read when it comes again.
+# With a journal, the broker has much to read at its start.
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("journal", [False, True], ids=["memory", "journal"])
 def test_broker_killed_fifty_times(again, end, busy, journal_path, journal):
@@ -167,14 +167,14 @@ def test_number_has_one_outcome_across_crashes(again, connected, journal_path, j
     is_over = threading.Event()
 
     def work(chance):
-        # Again and again on a new connection: a broker that has come again doesn't know the old one.
+        # On a new connection each time: a restarted broker doesn't know the old one.
         while not is_over.is_set():
             with zmq.Context.instance().socket(zmq.DEALER) as socket:
                 socket.linger, socket.rcvtimeo = 0, 100
                 socket.connect(broker.endpoint)
                 try:
                     worker = numbered.Worker(socket, b"dice", credit=20)
-                    # What it has by then is executed again; its last replies may have gone out or not.
+                    # Its requests run again; its last replies may have been sent or not.
                     while chance.random() < 0.98:
                         match worker.next():
                             case Request(token=token):

@@ -89,7 +89,7 @@ def test_many_large_frames_reach_our_client(broker, end, mdp_worker, dialect):
         address, request = worker.request()
         assert request == [b"question"]
         worker.reply(address, *body)
-        # The frames of a reply are written one behind the other.
+        # The frames of a reply are written one after another.
         assert call.stdout.read() == b"".join(body), lengths
         assert call.wait(DEADLINE_SECONDS) == 0
 
@@ -106,9 +106,9 @@ def test_batched_replies_arrive_in_order(broker, mdp_client, mdp_worker, options
         for _ in range(count):
             address, body = worker.request()
             worker.part(address, b"part", *body)
-            # One that is too large to wait for others comes in its turn all the same.
+            # A reply too large to be batched keeps its place.
             worker.reply(address, *body, bytes(10_000 if body[0].endswith(b"7") else 0))
-        # The worker has one more, and keeps it: nothing else happens.
+        # The worker keeps one more request: nothing else happens.
         for _ in range(count):
             part, last = client.receive(b"echo")
             assert part[1] == last[0] == b"%d" % next(expected)
@@ -206,7 +206,7 @@ def test_mmi(broker, mdp_client, mdp_worker):
         assert (code, json.loads(services)) == (b"200", ["echo"])
         worker.disconnect()
         wait_until(lambda: client.ask(b"mmi.service", b"echo") == [b"404"], "the worker is forgotten")
-    # Having been asked for, and having requests waiting, is not having a worker.
+    # A service with requests but no worker answers 404.
     waiting = mdp_client(server, "0.1-dealer")
     for _ in range(3):
         waiting.send(b"asked-for", b"body")
@@ -240,7 +240,7 @@ def test_titanic_keeps_requests_and_replies_across_restarts(broker, mdp_client, 
     worker = mdp_worker(second, dialect=MDP02)
     address, request = worker.request()
     assert request == body
-    # Nobody is there to take parts: they are kept together.
+    # Without a client to take parts, they are joined.
     worker.part(address, b"done")
     worker.reply(address, *request)
     wait_until(lambda: client.ask(b"titanic.reply", name)[0] == b"200", "the reply is there")
@@ -249,7 +249,7 @@ def test_titanic_keeps_requests_and_replies_across_restarts(broker, mdp_client, 
 
     third = broker(*keep)
     client = mdp_client(third, "0.2-majortomo")
-    # Asked twice: it is there until it is closed.
+    # The reply stays until it is closed.
     for _ in range(2):
         assert client.ask(b"titanic.reply", name) == [b"200", b"done", *body]
     assert client.ask(b"titanic.close", name) == [b"200"]
@@ -274,17 +274,17 @@ def test_heartbeats_go_both_ways(broker, mdp_client, mdp_worker, dialect):
     client = mdp_client(server)
     worker, silent = mdp_worker(server, dialect=dialect), mdp_worker(server, b"silent", dialect)
     start, heard = time.monotonic(), 0
-    # Longer than a silent worker lives.
+    # Longer than the timeout of a silent worker.
     while time.monotonic() - start < 1:
         assert worker.command() == (dialect.heartbeat, [])
         heard += 1
         worker.heartbeat()
     assert heard >= 5
     assert client.ask(b"mmi.service", b"echo") == [b"200"]
-    # The one that said nothing is told to go, and isn't counted on any more.
+    # The silent worker gets DISCONNECT and isn't used any more.
     silent.expect_disconnect()
     assert client.ask(b"mmi.service", b"silent") == [b"404"]
-    # It may begin again.
+    # It may register again.
     silent.ready()
     client.send(b"silent", b"body")
     silent.serve(1)

@@ -88,7 +88,7 @@ def test_worker_returns_to_a_restarted_broker(broker, context):
                 address, request = worker.wait_for_request()
                 return worker.send_reply_final(address, request)
             except majortomo.error.Disconnected:
-                # The new broker doesn't know it, and tells it to say once more what it works for.
+                # The new broker doesn't know the worker and makes it register again.
                 worker.connect()
 
     thread = threading.Thread(target=serve_one, daemon=True)
@@ -121,7 +121,7 @@ def test_our_client_and_worker_at_their_broker(their_broker, end, context, major
         assert (done.returncode, done.stdout) == (0, body.upper()), done.stderr
     with majortomo.Client(their_broker.endpoint, zmq_context=context) as client:
         assert ask(client, "shout", b"theirs") == [[b"THEIRS"]]
-    # Longer than its broker waits for a heartbeat, if nothing came.
+    # Longer than its broker waits for a heartbeat.
     end("work", "echo", [their_broker], "--dialect", "majortomo", "--echo")
     load = end("call", "echo", [their_broker], "--dialect", "majortomo", "--count", 500, "--rate", 200, "--json", "-q")
     summary = json.loads(load.communicate(timeout=DEADLINE_SECONDS)[0])

@@ -19,7 +19,7 @@ def test_envelopes_count_as_memory(small, connected):
     frames = [*[b"e" * 255] * 16, b"", b"MDPC01", b"nobody", b"x"]
     sent = 0
     for asking in sockets:
-        # Until it isn't read any more.
+        # Until the broker stops reading.
         while sent < 100_000 and asking.poll(200, zmq.POLLOUT):
             asking.send_multipart(frames)
             sent += 1
@@ -33,9 +33,9 @@ def test_one_byte_frames_count_as_memory(small, connected):
     asking = mdp.Client(connected(server))
     raws = [Raw(server).handshake() for _ in range(5)]
     for raw in raws:
-        # So much that it isn't all read.
+        # More than the broker reads.
         raw.send(message(b"", b"MDPC01", b"nobody", *[b"x"] * 900) * 120)
-    # Where there is no room for more they are told so once, and not read: that costs nothing.
+    # Over the limit, clients get one error and aren't read, which takes no memory.
     wait_until(lambda: is_idle(server), "nothing is left to do")
     [service] = json.loads(asking.ask(b"mmi.queue", b"nobody")[1])
     assert service["waiting_bytes"] > 10 * MIB
@@ -57,12 +57,12 @@ def test_gaps_between_confirmations_are_bounded(small, connected):
         try:
             raw.send(b"".join(gaps) + message(CLIENT, request(1, b"mmi.service", b"x")))
             said = b""
-            # An answer, or that there is no room for the question.
+            # An answer, or a refusal.
             while not said.endswith((b"404", b"the broker has all that it can hold")):
                 said += raw.receive(1)
         except OSError:
             ended += 1
-    # Half as much again as there is for requests.
+    # One and a half times the memory for requests.
     assert ended > 20
     assert more() < 3 * 32 * MIB
     for raw in raws:

@@ -191,7 +191,7 @@ def test_credit_is_respected(client, tree):
         while received < given:
             assert next_answer() is None
         assert received == given
-    # And before this answer, behind which nothing of it comes.
+    # And before this answer, after which nothing of it comes.
     answered("cancelled", op="cancel", id=77)
     assert received == given
 

@@ -133,13 +133,13 @@ def test_number_is_executed_once(broker, client, worker):
     workers = worker(server, credit=10)
     workers.serve(1)
     assert first.reply() == Reply(1, 200, None, b"one")
-    # A new connection of the same client: what has an outcome is told again, what a worker has isn't given away again.
+    # On a new connection of the client outcomes are sent again; a request at a worker isn't dispatched again.
     second = client(server, name=first.name)
     second.send(request(1, b"echo", b"one"), request(2, b"echo", b"two"), request(3, b"echo", b"three"))
     assert second.reply() == Reply(1, 200, None, b"one")
     workers.serve(2)
     assert [second.reply().number for _ in range(2)] == [2, 3]
-    # What is confirmed is forgotten, and still not done again.
+    # A confirmed number is forgotten, and still not run again.
     second.send(confirm(1, 3), request(2, b"echo", b"two"), request(4, b"echo", b"four"))
     workers.serve(1)
     assert second.reply() == Reply(4, 200, None, b"four")
@@ -174,7 +174,7 @@ def test_credit(broker, client, worker):
     working.send(credit(5))
     held += [working.request() for _ in range(2)]
     assert not working.has_more(100)
-    # One reply gives one back.
+    # A reply returns one credit.
     working.send(reply(held.pop().token))
     held.append(working.request())
     working.send(credit(0), *(reply(record.token) for record in held))
@@ -205,7 +205,7 @@ def test_journal_acknowledges_and_keeps_requests(broker, client, worker, tmp_pat
     assert again.welcome.epoch != asking.welcome.epoch
     again.send(*(request(n, b"echo", b"%d" % n) for n in range(1, 102)))
     working.serve(1)
-    # An outcome that reaches the disk while it is asked for again may be told twice.
+    # An outcome that becomes durable while it is requested again may be sent twice.
     statuses = {}
     while len(statuses) < 101:
         reply = again.reply()

@@ -63,7 +63,7 @@ def test_models_on_a_served_file(serve, connected, tree, model):
     for name in ("empty", "one", "exact", "big"):
         dealer = connected(serve(root / name))
         assert model(dealer) == contents[name], name
-        # The same connection goes on, and the file may be named.
+        # The connection continues, and the file may be named.
         assert model(dealer, name.encode()) == contents[name], name
 
 

@@ -98,7 +98,7 @@ def slowly(serve, tmp_path):
     listener = socket.create_server(("127.0.0.1", 0))
 
     def pump(source, target, rest):
-        # Either side may go in the middle.
+        # Either side may close at any time.
         with suppress(OSError):
             while data := source.recv(65536):
                 time.sleep(len(data) / BYTES_PER_SECOND * rest)
@@ -137,7 +137,7 @@ def test_bar_shows_bytes_rate_time_and_files_and_disappears(slowly, tmp_path):
 
 
 def test_bar_fits_the_terminal(slowly, tmp_path):
-    # All of it a hole: nothing of it has to come.
+    # The file is one hole: nothing is transferred.
     with open(tmp_path / "served" / "large", "wb") as large:
         large.truncate(1100 << 20)
     is_long = re.compile(r"[█░]+ \S+ [MG]iB/1\.08 GiB  \S+ [KMG]iB/s  ETA \S+  [1-9]\d of 41 files")

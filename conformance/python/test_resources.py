@@ -61,7 +61,7 @@ def test_broker_survives_running_out_of_descriptors(broker, good):  # noqa: F811
     before = processor_seconds(peers.server)
     time.sleep(0.5)
     assert processor_seconds(peers.server) - before < 0.25
-    # There is nothing left for a body that goes to a file: it is refused, and no more than that.
+    # Without a descriptor for its file, a large body is refused.
     peers.numbered_client.send(request(next(peers.numbers), b"good", flags=ATTACHED), attached=[bytes(2_000_000)])
     if isinstance(peers.numbered_client.next(), numbered.Reply):
         pytest.fail("a descriptor was left")
@@ -109,7 +109,7 @@ def test_incomplete_bodies_leave_nothing(broker, good):  # noqa: F811
     peers.stock_worker.heartbeat()
     for raw in raws[:10]:
         raw.close()
-    # The others say nothing more, and are given up.
+    # The others are silent and are disconnected.
     wait_until(lambda: descriptors(server) <= before, "their files are closed")
 
 
@@ -132,7 +132,7 @@ def test_incomplete_messages_share_one_budget(broker, good, frame_bytes):  # noq
                 ended += 1
         most = max(most, server.resident_kib())
         peers.work()
-    # At 100 MB, all that is on its way may have 64 MiB, a message of the largest size, and one such message beside.
+    # At 100 MB the reassembly budget is 64 MiB, the largest message, with one such message beside it.
     assert most < 200_000
     assert ended >= 8
     assert any(reason in server.log() for reason in ("this peer's was the largest", "this one is the largest"))
@@ -262,7 +262,7 @@ def test_fetches_of_many_files_share_one_budget(serve, connected, tree):
         # about 7 MB a client were measured, however much it sends.
         assert server.resident_kib() < 900_000
     wait_until(lambda: server.log().count("gone") >= 40, "the clients are gone")
-    # What they had is free again.
+    # Their memory is free again.
     dealer.send_multipart([b"TOW1", json.dumps({"op": "fetch", "id": 1, "digest": "none", "files": files}).encode()])
     assert json.loads(dealer.recv_multipart()[1])["re"] == "files"
 

@@ -39,7 +39,7 @@ def test_stock_clients_get_an_error_when_the_broker_stops(broker, connected, dia
     wait_until(waiting, "it waits")
     server.process.send_signal(signal.SIGTERM)
     wait_until(lambda: "stopping" in server.log(), "it stops")
-    # Who comes now is refused; the others are answered at the end.
+    # New requests are refused; the others are answered at the end.
     assert mdp.Client(connected(server), dialect).ask(b"slow", b"x")[0] == b"503"
     assert clients[0].receive(b"slow")[0][0] == b"504"
     assert clients[1].receive(b"slow")[0][0] == b"503"
@@ -48,7 +48,7 @@ def test_stock_clients_get_an_error_when_the_broker_stops(broker, connected, dia
 
 def test_large_bodies_survive_crashes(again, end, journal_path):  # noqa: F811
     rng = random.Random(SEED)
-    # A client may come to its end while no broker is there to be told what it has.
+    # A client may end while no broker is there to take its confirmations.
     broker = again("--journal", journal_path, "--journal-retention", 5)
     end("work", "echo", [broker], "--echo", "--jobs", 3)
     with Loads(end, [broker], "--size", "1500K", "--ahead", 6, count=60) as loads:
@@ -57,7 +57,7 @@ def test_large_bodies_survive_crashes(again, end, journal_path):  # noqa: F811
             broker.kill()
             broker.come_again()
     assert loads.done > 0
-    # What is confirmed leaves nothing, nor does what belongs to clients that don't come again.
+    # Neither confirmed outcomes nor absent clients leave anything.
     left = lambda: [path for name in ("bodies", "spool") for path in (journal_path / name).rglob("*") if path.is_file()]
     wait_until(lambda: not left(), "all files are removed")
 

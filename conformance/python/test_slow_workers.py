@@ -27,7 +27,7 @@ def test_busy_timeout_ends_a_request(broker, connected, worker, kind):
     client.send(b"slow", b"body")
     start = time.monotonic()
     slow.request()
-    # The stock one is told, the other one's connection ends.
+    # A stock worker gets DISCONNECT, a numbered one's connection ends.
     if kind == "stock":
         slow.expect_disconnect()
     else:
@@ -63,7 +63,7 @@ def test_request_that_kills_workers_is_given_up(broker, connected, worker, kind)
         dying.socket.close(linger=0)
     [[status, reason]] = client.receive(b"slow")
     assert status == b"502" and b"3 workers" in reason
-    # A numbered client is told the same; other requests of the service are not given up.
+    # A numbered client gets the same; other requests of the service continue.
     asking = numbered.Client(connected(server))
     asking.send(numbered.request(1, b"slow", b"good"))
     worker(server, kind).serve(1)

@@ -46,19 +46,19 @@ def test_numbered_client_is_told_when_to_retry(broker, connected, spooled):
     refused = client.reply()
     assert (type(refused), refused.number, refused.status) == (Refused, 2, 503)
     assert refused.retry_ms > 0 and "room" in refused.reason
-    # What will never fit, since a quarter is for replies alone, needn't come again.
+    # A body that can never fit isn't to be retried: a quarter is for replies alone.
     large(client, 3, bytes(3 * MIB + 1))
     refused = client.reply()
     assert (type(refused), refused.number, refused.status, refused.retry_ms) == (Refused, 3, 413, 0)
     assert told() == len(BODY)
     [queue] = json.loads(mdp.Client(connected(server)).ask(b"mmi.queue", b"slow")[1])
     assert (queue["waiting"], queue["waiting_spooled_bytes"]) == (1, len(BODY))
-    # What was taken isn't refused because it comes again.
+    # An accepted request isn't refused when it is sent again.
     client = numbered.Client(connected(server), name=client.name)
     large(client, 1)
     client.send(request(9, b"mmi.service", b"slow"))
     assert client.reply().number == 9
-    # There is room again when it has ended.
+    # Its quota is free after its end.
     worker = numbered.Worker(connected(server), b"slow")
     worker.serve(1)
     assert client.reply() == Reply(1, 200, None, BODY)
@@ -133,12 +133,12 @@ def test_stock_clients_wait_for_the_quota_in_order(broker, connected, spooled):
         client.send(b"slow", b"%d" % number + BODY)
         wait_until(lambda: "no room" in server.log(), "the log says so")
         time.sleep(0.1)
-    # One that can never have it is told so, and what needs none passes.
+    # A body that can never fit is refused, and small requests pass.
     assert clients[0].socket.poll(100) == 0
     never = mdp.Client(connected(server))
     assert never.ask(b"slow", bytes(3 * MIB + 1))[0] == b"413"
     assert told() == len(BODY)
-    # One goes away, which the next PING finds out, and leaves its place to the next.
+    # A client leaves, which the next PING shows, and the next one gets its place.
     clients.pop(1).socket.close(linger=0)
     time.sleep(1)
     worker = numbered.Worker(connected(server), b"slow")
@@ -200,10 +200,10 @@ def test_announced_bodies_take_no_quota(broker, connected, spooled):
     time.sleep(0.5)
     large(client, 1)
     wait_until(lambda: told() >= len(BODY), "it is taken")
-    # Now it comes, and there is no room: it is told so in its turn.
+    # The body arrives, and doesn't fit: it is refused in order.
     raw.send(bytes(2_499_999))
     assert b"\0\1\6MDPC01\1\4slow\1\003503" in raw.receive(40)
-    # What had come of it is given up by another thread.
+    # Another thread drops what had arrived of it.
     wait_until(lambda: told() == len(BODY), "nothing of it is left")
     raw.close()
 

@@ -24,13 +24,13 @@ def test_unread_large_replies_are_bounded(small, connected, end):
     reader = mdp.Client(connected(server))
     with connections(server, 80) as raws:
         for raw in raws:
-            # What waits for each is little, beside what its socket takes: only the sum is too much.
+            # Each backlog is small beside socket buffers; only their sum is too large.
             raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
             raw.send(ask * 10)
         peak = 0
         begin = time.monotonic()
         while "more waits for all peers" not in server.log() or not is_idle(server):
-            # Whoever reads is served meanwhile.
+            # Clients that read are served meanwhile.
             assert [len(frame) for frame in reader.ask(b"large", b"")] == [size]
             peak = max(peak, more())
             assert time.monotonic() - begin < DEADLINE_SECONDS, f"{peak / MIB:.0f} MiB at most: {server.log()}"
@@ -83,7 +83,7 @@ def test_unread_acceptances_are_bounded(broker, tmp_path):
             raw.socket.setblocking(False)
         ends = {raw.socket: memoryview(b"") for raw in raws}
         begin = quiet = time.monotonic()
-        # Until none of them is read any more.
+        # Until the broker reads none of them.
         while time.monotonic() - quiet < 1:
             assert time.monotonic() - begin < DEADLINE_SECONDS, "they are read without end"
             for end, left in ends.items():
@@ -158,14 +158,14 @@ def test_unread_replies_to_a_numbered_client_are_bounded(small, connected, end):
     done = 0
     while now := work(1_000):
         done += now
-    # More of them than there is memory for, and not all.
+    # More than fits the memory, but not all.
     assert 32 * MIB < done * 90_000 and done < 2_000
     assert more() < 48 * MIB
     for _ in range(20):
         assert reader.ask(b"echo", b"hello") == [b"hello"]
     ends = take_all(client, work, set(range(1, 2_001)), more)
     assert "there is no room for a reply" in server.log()
-    # What nobody could expect had no room. The others waited until there was some.
+    # Unforeseen replies didn't fit. The others waited.
     assert 0 < ends[507] < done
 
 
