@@ -8,16 +8,16 @@ import numbered
 from conftest import wait_until
 from numbered import ATTACHED, Reply, reply, request
 from raw import connections, message
-from test_faults import told  # noqa: F401
+from test_faults import stats  # noqa: F401
 
 BODY = b"b" * 900_000
 MIB = 1 << 20
 
 
-def test_new_worker_gets_a_long_queue(broker, connected, told):  # noqa: F811
+def test_new_worker_gets_a_long_queue(broker, connected, stats):  # noqa: F811
     """The worker gets each request once, and isn't taken for a slow consumer."""
     server = broker()
-    about = told(server)
+    about = stats(server)
     clients = [numbered.Client(connected(server)) for _ in range(2)]
     for client in clients:
         for number in range(1, 111):
@@ -33,9 +33,9 @@ def test_new_worker_gets_a_long_queue(broker, connected, told):  # noqa: F811
     assert "doesn't read" not in server.log()
 
 
-def test_returning_client_gets_many_outcomes(broker, connected, told):  # noqa: F811
+def test_returning_client_gets_many_outcomes(broker, connected, stats):  # noqa: F811
     server = broker()
-    about = told(server)
+    about = stats(server)
     client = numbered.Client(connected(server))
     client.send(*(request(number, b"long") for number in range(1, 201)))
     worker = numbered.Worker(connected(server), b"long", credit=4096)
@@ -60,10 +60,10 @@ def test_returning_client_gets_many_outcomes(broker, connected, told):  # noqa: 
     assert "doesn't read" not in server.log()
 
 
-def test_stock_client_that_reads_late_gets_all_replies(broker, connected, told):  # noqa: F811
+def test_stock_client_that_reads_late_gets_all_replies(broker, connected, stats):  # noqa: F811
     """270 MB of replies, of which the client reads nothing before the last one."""
     server = broker()
-    about = told(server)
+    about = stats(server)
     client = mdp.Client(connected(server, RCVHWM=1, RCVBUF=65_536))
     for number in range(300):
         client.send(b"long", b"%d" % number)

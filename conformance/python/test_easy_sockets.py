@@ -52,7 +52,7 @@ def asks(endpoint, *words) -> subprocess.Popen:
     return subprocess.Popen([ECHO, "ask", endpoint, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def told(asking) -> bytes:
+def output_of(asking) -> bytes:
     """Frames of the reply, one a line."""
     out, err = asking.communicate(timeout=DEADLINE_SECONDS)
     assert asking.returncode == 0, err
@@ -83,7 +83,7 @@ def test_our_req_at_their_rep_and_router(bound, kind):
             assert frames[0] and frames[1] == b""
         assert frames[2 if kind == zmq.ROUTER else 0 :] == [word.encode() for word in words]
         socket.send_multipart(frames)
-        assert told(asking) == "".join(f"{word}\n" for word in words).encode()
+        assert output_of(asking) == "".join(f"{word}\n" for word in words).encode()
 
 
 def test_their_proxy_between_our_req_and_our_rep(echo, bound, connected):
@@ -94,14 +94,14 @@ def test_their_proxy_between_our_req_and_our_rep(echo, bound, connected):
         back.send_multipart(front.recv_multipart())
     for _ in several:
         front.send_multipart(back.recv_multipart())
-    assert [told(asking) for asking in several] == [b"from\n%d\n" % number for number in range(5)]
+    assert [output_of(asking) for asking in several] == [b"from\n%d\n" % number for number in range(5)]
 
 
 def test_our_req_waits_for_their_rep(bound, tmp_path):
     asking = asks(f"ipc://{tmp_path}/late", "anybody?")
     rep, _ = bound(zmq.REP, f"ipc://{tmp_path}/late")
     rep.send(rep.recv())
-    assert told(asking) == b"anybody?\n"
+    assert output_of(asking) == b"anybody?\n"
 
 
 def test_our_req_fails_when_their_rep_goes_without_a_reply(bound):

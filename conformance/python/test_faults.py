@@ -49,7 +49,7 @@ class Told:
 
 
 @pytest.fixture
-def told(connected):
+def stats(connected):
     return lambda server: Told(mdp.Client(connected(server), mdp.MDP02))
 
 
@@ -64,9 +64,9 @@ def go_on(process):
     os.kill(process.pid, signal.SIGCONT)
 
 
-def test_stock_client_vanishes(broker, connected, good, told):  # noqa: F811
+def test_stock_client_vanishes(broker, connected, good, stats):  # noqa: F811
     peers = good(broker())
-    server, about = peers.server, told(peers.server)
+    server, about = peers.server, stats(peers.server)
     before = server.resident_kib()
     worker = numbered.Worker(connected(server), b"slow", credit=100)
     client = mdp.Client(connected(server))
@@ -87,10 +87,10 @@ def test_stock_client_vanishes(broker, connected, good, told):  # noqa: F811
     peers.work()
 
 
-def test_back_pressured_stock_client_vanishes(broker, connected, told):
+def test_back_pressured_stock_client_vanishes(broker, connected, stats):
     # No PING is involved: what it sends fits into the kernel's buffers, so the broker sees the end of the connection.
     server = broker("--max-waiting", "10", "--heartbeat", "600")
-    about = told(server)
+    about = stats(server)
     client = mdp.Client(connected(server))
     for number in range(100):
         client.send(b"slow", b"%d" % number)
@@ -104,9 +104,9 @@ def test_back_pressured_stock_client_vanishes(broker, connected, told):
     assert other.receive(b"slow") == [[b"after"]]
 
 
-def test_numbered_client_vanishes_and_returns(broker, connected, good, told):  # noqa: F811
+def test_numbered_client_vanishes_and_returns(broker, connected, good, stats):  # noqa: F811
     peers = good(broker("--absent-timeout", "2"))
-    server, about = peers.server, told(peers.server)
+    server, about = peers.server, stats(peers.server)
     worker = numbered.Worker(connected(server), b"slow", credit=100)
     client = numbered.Client(connected(server))
     everything = [request(number, b"slow", b"%d" % number) for number in range(1, OUTSTANDING + 1)]
@@ -169,10 +169,10 @@ def test_client_does_not_read(broker, connected, good, kind):  # noqa: F811
     assert worker.has_more(DEADLINE_SECONDS * 1000)
 
 
-def test_worker_does_not_read(broker, connected, told):
+def test_worker_does_not_read(broker, connected, stats):
     """A worker that doesn't read holds up only its requests; another one does the rest."""
     server = broker("--heartbeat", "0.3")
-    about = told(server)
+    about = stats(server)
     client = numbered.Client(connected(server))
     slow = numbered.Worker(connected(server, RCVHWM=1, RCVBUF=65_536), b"mine", credit=1000)
     for number in range(1, 201):
@@ -188,9 +188,9 @@ def test_worker_does_not_read(broker, connected, told):
 
 
 @pytest.mark.parametrize("dialect", ["auto", "mdp01"])
-def test_worker_hangs(broker, connected, end, told, dialect):
+def test_worker_hangs(broker, connected, end, stats, dialect):
     server = broker("--heartbeat", "0.1")
-    about = told(server)
+    about = stats(server)
     hanging = end("work", "echo", [server], "--echo", "--dialect", dialect)
     wait_until(lambda: about.workers(b"echo") == 1, "it is there")
     stop(hanging)
@@ -226,10 +226,10 @@ def test_broker_hangs(broker, connected, end):
     assert again.reply() == Reply(2, 200, None, b"meanwhile")
 
 
-def test_client_hangs(broker, connected, end, told):
+def test_client_hangs(broker, connected, end, stats):
     """A load test is stopped twice for longer than the heartbeat timeout."""
     server = broker("--heartbeat", "0.1")
-    about = told(server)
+    about = stats(server)
     end("work", "echo", [server], "--echo", "--work-ms", 1, "--jobs", 10)
     load = end("call", "echo", [server], "--count", 4000, "--ahead", 50, "--json", "-q")
     for _ in range(2):

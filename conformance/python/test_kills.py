@@ -160,7 +160,7 @@ def test_one_of_two_brokers_is_always_there(again, end):
 
 @pytest.mark.parametrize("journal", [False, True], ids=["memory", "journal"])
 def test_number_has_one_outcome_across_crashes(again, connected, journal_path, journal):
-    """Each execution replies something else, and workers vanish amid their work. What a client has once been told it is told again,
+    """Each execution replies something else, and workers vanish amid their work. An outcome that a client has got is sent again,
     whatever happened since: with a journal always, without one by the same broker, as its epoch says."""
     rng = random.Random(SEED)
     broker = again("--attempts", 1000, *(["--journal", journal_path] if journal else []))
@@ -185,11 +185,11 @@ def test_number_has_one_outcome_across_crashes(again, connected, journal_path, j
     workers = [threading.Thread(target=work, args=[random.Random(seed)]) for seed in range(2)]
     for worker in workers:
         worker.start()
-    name, outcomes, epochs, told_again = os.urandom(16), {}, set(), 0
+    name, outcomes, epochs, repeated = os.urandom(16), {}, set(), 0
 
     def ask(numbers, enough) -> None:
         """Asks for these on a connection of its own, until so many of them were replied to."""
-        nonlocal told_again
+        nonlocal repeated
         client = numbered.Client(connected(broker, RCVHWM=0), name=name)
         assert client.welcome.journal == journal
         epochs.add(client.welcome.epoch)
@@ -200,14 +200,14 @@ def test_number_has_one_outcome_across_crashes(again, connected, journal_path, j
                 case Reply(number=number, status=status, body=body):
                     assert status == 200
                     known = (None if journal else client.welcome.epoch, number)
-                    told_again += known in outcomes
+                    repeated += known in outcomes
                     assert outcomes.setdefault(known, body) == body, f"{number} has two outcomes"
                     seen.add(number)
         client.socket.close(linger=0)
 
     try:
         for turn in range(KILLS // 2):
-            # What it was asked for before, and more: a kill meets requests that are new, or executed, or were told.
+            # Earlier and new requests: a kill meets requests that are new, have run, or were answered.
             numbers = range(1, 200 * (turn + 1))
             for enough in sorted(rng.choices(numbers, k=2)):
                 ask(numbers, enough)
@@ -219,4 +219,4 @@ def test_number_has_one_outcome_across_crashes(again, connected, journal_path, j
         is_over.set()
         for worker in workers:
             worker.join()
-    assert len(epochs) == KILLS // 2 + 1 and told_again > len(numbers)
+    assert len(epochs) == KILLS // 2 + 1 and repeated > len(numbers)

@@ -23,12 +23,12 @@ def spooled(connected):
     def of(server):
         client = mdp.Client(connected(server))
 
-        def told() -> int:
+        def in_spool() -> int:
             code, said = client.ask(b"mmi.spool", b"")
             assert code == b"200"
             return json.loads(said)["bytes"]
 
-        return told
+        return in_spool
 
     return of
 
@@ -39,7 +39,7 @@ def large(client, number, body=BODY, service=b"slow") -> None:
 
 def test_numbered_client_is_told_when_to_retry(broker, connected, spooled):
     server = broker("--max-spool", 4)
-    told = spooled(server)
+    in_spool = spooled(server)
     client = numbered.Client(connected(server))
     large(client, 1)
     large(client, 2)
@@ -50,7 +50,7 @@ def test_numbered_client_is_told_when_to_retry(broker, connected, spooled):
     large(client, 3, bytes(3 * MIB + 1))
     refused = client.reply()
     assert (type(refused), refused.number, refused.status, refused.retry_ms) == (Refused, 3, 413, 0)
-    assert told() == len(BODY)
+    assert in_spool() == len(BODY)
     [queue] = json.loads(mdp.Client(connected(server)).ask(b"mmi.queue", b"slow")[1])
     assert (queue["waiting"], queue["waiting_spooled_bytes"]) == (1, len(BODY))
     # An accepted request isn't refused when it is sent again.
@@ -63,7 +63,7 @@ def test_numbered_client_is_told_when_to_retry(broker, connected, spooled):
     worker.serve(1)
     assert client.reply() == Reply(1, 200, None, BODY)
     client.send(confirm(1))
-    wait_until(lambda: told() == 0, "its reply is confirmed")
+    wait_until(lambda: in_spool() == 0, "its reply is confirmed")
     large(client, 2)
     worker.serve(1)
     assert client.reply() == Reply(2, 200, None, BODY)
@@ -78,8 +78,8 @@ def test_large_bodies_leave_descriptors_to_workers(broker, connected):
         refused = client.reply()
         assert (type(refused), refused.number, refused.status) == (Refused, number, 503)
         assert refused.retry_ms > 0 and "files" in refused.reason
-    told = json.loads(mdp.Client(connected(server)).ask(b"mmi.spool", b"")[1])
-    assert (told["files"], told["most_files_for_requests"], told["most_files"]) == (most, most, 32)
+    limits = json.loads(mdp.Client(connected(server)).ask(b"mmi.spool", b"")[1])
+    assert (limits["files"], limits["most_files_for_requests"], limits["most_files"]) == (most, most, 32)
     # Replies have files too.
     worker = numbered.Worker(connected(server), b"slow")
     for number in range(1, most + 1):
@@ -93,7 +93,7 @@ def test_large_bodies_leave_descriptors_to_workers(broker, connected):
 
 def test_reply_over_the_quota_ends_its_request(broker, connected, spooled):
     server = broker("--max-spool", 4)
-    told = spooled(server)
+    in_spool = spooled(server)
     client, stock = numbered.Client(connected(server)), mdp.Client(connected(server))
     worker = numbered.Worker(connected(server), b"slow", credit=10)
     old = mdp.Worker(connected(server), b"old")
@@ -119,15 +119,15 @@ def test_reply_over_the_quota_ends_its_request(broker, connected, spooled):
     worker.send(reply(tokens[1]))
     client.reply()
     client.send(confirm(4, 2))
-    wait_until(lambda: told() == 0, "nothing is there any more")
+    wait_until(lambda: in_spool() == 0, "nothing is there any more")
 
 
 def test_stock_clients_wait_for_the_quota_in_order(broker, connected, spooled):
     server = broker("--max-spool", 4, "--heartbeat", 0.2)
-    told = spooled(server)
+    in_spool = spooled(server)
     first = numbered.Client(connected(server))
     large(first, 1)
-    wait_until(lambda: told() == len(BODY), "it has arrived")
+    wait_until(lambda: in_spool() == len(BODY), "it has arrived")
     clients = [mdp.Client(connected(server)) for _ in range(4)]
     for number, client in enumerate(clients):
         client.send(b"slow", b"%d" % number + BODY)
@@ -137,7 +137,7 @@ def test_stock_clients_wait_for_the_quota_in_order(broker, connected, spooled):
     assert clients[0].socket.poll(100) == 0
     never = mdp.Client(connected(server))
     assert never.ask(b"slow", bytes(3 * MIB + 1))[0] == b"413"
-    assert told() == len(BODY)
+    assert in_spool() == len(BODY)
     # A client leaves, which the next PING shows, and the next one gets its place.
     clients.pop(1).socket.close(linger=0)
     time.sleep(1)
@@ -149,13 +149,13 @@ def test_stock_clients_wait_for_the_quota_in_order(broker, connected, spooled):
         worker.send(reply(record.token, record.body[:1]))
     assert bodies == [BODY, *(number + BODY for number in (b"0", b"2", b"3"))]
     assert [client.receive(b"slow") for client in clients] == [[[b"0"]], [[b"2"]], [[b"3"]]]
-    wait_until(lambda: told() == 0, "nothing is there any more")
+    wait_until(lambda: in_spool() == 0, "nothing is there any more")
 
 
 def test_clients_waiting_for_the_quota_hold_up_no_one(broker, connected, spooled):
     """More clients than there are body buffers."""
     server = broker("--max-spool", 8)
-    told = spooled(server)
+    in_spool = spooled(server)
     client = numbered.Client(connected(server))
     worker = numbered.Worker(connected(server), b"slow", credit=10)
     large(client, 1, bytes(6 * MIB))
@@ -166,7 +166,7 @@ def test_clients_waiting_for_the_quota_hold_up_no_one(broker, connected, spooled
         raw.send(begun + bytes(100_000))
     wait_until(lambda: "no room" in server.log(), "they wait")
     time.sleep(0.5)
-    assert told() == 6 * MIB
+    assert in_spool() == 6 * MIB
     worker.send(reply(token, flags=ATTACHED), attached=[bytes(2 * MIB)])
     assert client.reply() == Reply(1, 200, None, bytes(2 * MIB))
     for raw in raws:
@@ -176,7 +176,7 @@ def test_clients_waiting_for_the_quota_hold_up_no_one(broker, connected, spooled
 def test_large_replies_wait_for_a_slow_client(broker, connected, spooled):
     """They wait on the disk, beyond the bound for a peer's backlog in memory."""
     server = broker()
-    told = spooled(server)
+    in_spool = spooled(server)
     worker = numbered.Worker(connected(server), b"slow", credit=50)
     client = mdp.Client(connected(server, RCVHWM=1))
     bodies = [bytes([number]) * 1_000_000 for number in range(40)] + [bytes([number]) * (40 << 20) for number in (1, 2, 3)]
@@ -185,26 +185,26 @@ def test_large_replies_wait_for_a_slow_client(broker, connected, spooled):
     tokens = [worker.request().token for _ in bodies]
     for token, body in zip(tokens, bodies):
         worker.send(reply(token, flags=ATTACHED), attached=[body])
-    wait_until(lambda: told() == 120 << 20, "all replies have come")
+    wait_until(lambda: in_spool() == 120 << 20, "all replies have come")
     assert [client.receive(b"slow") for _ in bodies] == [[[body]] for body in bodies]
-    wait_until(lambda: told() == 0, "nothing is there any more")
+    wait_until(lambda: in_spool() == 0, "nothing is there any more")
     assert "doesn't read" not in server.log()
 
 
 def test_announced_bodies_take_no_quota(broker, connected, spooled):
     server = broker("--max-spool", 4)
-    told = spooled(server)
+    in_spool = spooled(server)
     raw = Raw(server).handshake()
     raw.send(b"".join(frame(body, MORE) for body in (b"", b"MDPC01", b"slow")) + header(2_500_000) + b"x")
     client = numbered.Client(connected(server))
     time.sleep(0.5)
     large(client, 1)
-    wait_until(lambda: told() >= len(BODY), "it is taken")
+    wait_until(lambda: in_spool() >= len(BODY), "it is taken")
     # The body arrives, and doesn't fit: it is refused in order.
     raw.send(bytes(2_499_999))
     assert b"\0\1\6MDPC01\1\4slow\1\003503" in raw.receive(40)
     # Another thread drops what had arrived of it.
-    wait_until(lambda: told() == len(BODY), "nothing of it is left")
+    wait_until(lambda: in_spool() == len(BODY), "nothing of it is left")
     raw.close()
 
 
@@ -217,8 +217,8 @@ def test_journalled_bodies_count_for_the_quota(broker, connected, spooled, tmp_p
     assert [client.next().count for _ in range(2)] == [1, 1]
     server.stop()
     server = broker(*keep, "--max-spool", 1)
-    told = spooled(server)
-    assert told() == 2 * len(BODY)
+    in_spool = spooled(server)
+    assert in_spool() == 2 * len(BODY)
     client = numbered.Client(connected(server), name=client.name)
     large(client, 3, bytes(MIB + 1))
     assert client.reply().status == 413
@@ -226,12 +226,12 @@ def test_journalled_bodies_count_for_the_quota(broker, connected, spooled, tmp_p
     for _ in range(2):
         worker.send(reply(worker.request().token))
     assert {client.reply(), client.reply()} == {Reply(1, 200, None, b""), Reply(2, 200, None, b"")}
-    wait_until(lambda: told() == 0, "nothing is there any more")
+    wait_until(lambda: in_spool() == 0, "nothing is there any more")
 
 
 def test_default_quota_is_half_of_the_disk(broker, connected, tmp_path):
     server = broker("--spool", tmp_path / "spool")
-    told = json.loads(mdp.Client(connected(server)).ask(b"mmi.spool", b"")[1])
-    assert told["bytes"] == 0 and told["most_for_requests"] == told["most"] - told["most"] // 4
+    limits = json.loads(mdp.Client(connected(server)).ask(b"mmi.spool", b"")[1])
+    assert limits["bytes"] == 0 and limits["most_for_requests"] == limits["most"] - limits["most"] // 4
     system = os.statvfs(tmp_path)
-    assert 0.9 < told["most"] / (system.f_bavail * system.f_frsize / 2) < 1.1
+    assert 0.9 < limits["most"] / (system.f_bavail * system.f_frsize / 2) < 1.1
