@@ -1,4 +1,4 @@
-//! What may precede a message: the empty frame of a REQ socket, with or without its request id.
+//! Frames before a message: the empty frame of a REQ socket, with or without its request id.
 
 /// Bytes of the request id that `ZMQ_REQ_CORRELATE` puts before the empty frame.
 const REQUEST_ID_BYTES: usize = 4;

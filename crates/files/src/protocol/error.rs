@@ -86,7 +86,7 @@ impl<'de> Deserialize<'de> for ErrorCode {
 pub struct WireError {
     /// The request that the message belongs to, as far as it could be read.
     pub id: Option<u32>,
-    /// What a server answers: `bad-request` or `unsupported`.
+    /// Code of the answer: `bad-request` or `unsupported`.
     pub code: ErrorCode,
     /// Says what is wrong, naming the limit where there is one.
     pub message: String,
@@ -103,7 +103,7 @@ impl WireError {
         Self { id: None, code: ErrorCode::Unsupported, message: message.into() }
     }
 
-    /// The same, belonging to request `id`.
+    /// This error with the id of its request.
     #[must_use]
     pub fn of_request(self, id: Option<u32>) -> Self {
         Self { id, ..self }

@@ -15,14 +15,14 @@ mod tests;
 
 /// First frame of a control message.
 pub const CONTROL_TAG: &[u8; 4] = b"TOW1";
-/// What the header of a data message begins with.
+/// First bytes of the header of a data message.
 pub const DATA_TAG: &[u8; 4] = b"TOWD";
 /// First frame of a request in the plain dialect.
 pub const PLAIN_FETCH: &[u8] = b"fetch";
 /// First frame of an error in the plain dialect.
 pub const PLAIN_ERROR: &[u8] = b"error";
 
-/// What kind of message a first frame (after the envelope) announces.
+/// Kind of a message, by its first frame after the envelope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// `TOW1`: a JSON object follows.

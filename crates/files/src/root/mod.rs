@@ -137,7 +137,7 @@ impl Root {
         Ok(Root { resolver, device, inode, is_local, place, only })
     }
 
-    /// The same root without openat2, as on kernels and in sandboxes that lack it.
+    /// This root without openat2, as on kernels and in sandboxes that lack it.
     #[cfg(test)]
     fn without_openat2(mut self) -> Root {
         self.resolver.forget_openat2();

@@ -58,11 +58,11 @@ pub struct TransferStats {
     pub files_done: usize,
     /// Bytes of bodies given to the socket; of the plain dialect, of this file.
     pub sent_bytes: u64,
-    /// What it waits for, if for anything.
+    /// Cause of waiting, if it waits.
     pub wait: Option<Wait>,
 }
 
-/// What a transfer waits for.
+/// Cause of a transfer's waiting.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wait {

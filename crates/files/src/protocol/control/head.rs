@@ -1,4 +1,4 @@
-//! What a control message is, told by its first members.
+//! Tag and id of a control message, without parsing the rest.
 //!
 //! The tag and the id come first in what every program of this project writes. Reading stops there: lists of thousands of files
 //! follow, which are then read once, as what the tag says.
@@ -29,7 +29,7 @@ impl Head {
         }
     }
 
-    /// What the message is.
+    /// Kind of the message.
     pub(super) fn tag(&self) -> &str {
         self.tag.as_deref().unwrap_or_default()
     }

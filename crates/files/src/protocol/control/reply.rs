@@ -28,7 +28,7 @@ pub enum Reply {
     Digest(DigestReply),
     /// A file was sent completely and did not change meanwhile.
     End {
-        /// Of the fetch.
+        /// Id of the fetch.
         id: u32,
         /// Index of the file.
         n: u32,
@@ -37,7 +37,7 @@ pub enum Reply {
     Void(VoidReply),
     /// The fetch is over.
     Done {
-        /// Of the fetch.
+        /// Id of the fetch.
         id: u32,
     },
     /// Chaining values follow in an attachment.
@@ -71,7 +71,7 @@ pub struct HelloReply {
 /// A page of a listing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListPage {
-    /// Of the listing.
+    /// Id of the listing.
     pub id: u32,
     /// Kind of the listed path.
     pub base: Base,
@@ -165,7 +165,7 @@ pub enum EntryKind {
 /// Metadata of files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilesReply {
-    /// Of the fetch.
+    /// Id of the fetch.
     pub id: u32,
     /// One or more files, at most [`FETCH_FILES_MAX`].
     #[serde(deserialize_with = "at_most::<FETCH_FILES_MAX, _, _>")]
@@ -216,7 +216,7 @@ pub struct FileMetadata {
 /// A digest that follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DigestReply {
-    /// Of the fetch.
+    /// Id of the fetch.
     pub id: u32,
     /// Index of the file.
     pub n: u32,
@@ -229,7 +229,7 @@ pub struct DigestReply {
 /// A file that changed, or failed, while it was sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VoidReply {
-    /// Of the fetch.
+    /// Id of the fetch.
     pub id: u32,
     /// Index of the file.
     pub n: u32,
@@ -242,7 +242,7 @@ pub struct VoidReply {
 /// Chaining values: [`crate::limits::LEAF_VALUE_BYTES`] for each, in the frame that follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeavesReply {
-    /// Of the request.
+    /// Id of the request.
     pub id: u32,
     /// First leaf in the attachment.
     pub from: u32,
@@ -255,14 +255,14 @@ pub struct LeavesReply {
 /// The answer to a cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cancelled {
-    /// Of the request that is over.
+    /// Id of the request that is over.
     pub id: u32,
 }
 
 /// A request that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorReply {
-    /// Of the request; missing where the server could not read it.
+    /// Id of the request; missing where the server could not read it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<u32>,
     /// Why.

@@ -25,7 +25,7 @@ pub enum Request {
     List(ListRequest),
     /// Asks for the next page of a listing.
     More {
-        /// Of the listing.
+        /// Id of the listing.
         id: u32,
     },
     /// Asks for files.
@@ -39,7 +39,7 @@ pub enum Request {
     Leaves(LeavesRequest),
     /// Ends a request early.
     Cancel {
-        /// Of the request to end.
+        /// Id of the request to end.
         id: u32,
     },
     /// Confirms files that were received completely.
@@ -150,7 +150,7 @@ impl From<Range> for (u64, u64) {
     }
 }
 
-/// What a client has already.
+/// The version of a file that a client has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Unless {
@@ -182,7 +182,7 @@ pub enum Compression {
 pub enum DigestWish {
     /// The metadata waits for it.
     Now,
-    /// It follows when it is known.
+    /// The digest follows once it is known.
     #[default]
     Later,
     /// Never.
@@ -208,7 +208,7 @@ pub struct LeavesRequest {
 /// "confirm".
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Confirm {
-    /// Of the fetch.
+    /// Id of the fetch.
     pub id: u32,
     /// Files that are in place.
     pub files: Vec<ConfirmedFile>,
@@ -222,7 +222,7 @@ pub struct ConfirmedFile {
     /// From the root.
     #[serde(flatten)]
     pub path: WirePath,
-    /// What was verified; `None` where the client did not verify.
+    /// The verified digest; `None` if the client did not verify.
     pub digest: Option<Digest>,
     /// Synced to disk.
     pub durable: bool,
@@ -275,7 +275,7 @@ impl Request {
     /// Reads a client's JSON object and checks it against the limits.
     ///
     /// # Errors
-    /// What to answer, with the request's id where that could be read.
+    /// An error to answer, with the request's id if it could be read.
     pub fn decode(json: &[u8]) -> Result<Self, WireError> {
         check_size(json)?;
         let head = Head::read(json, "op")?;

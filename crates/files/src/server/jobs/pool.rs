@@ -72,7 +72,7 @@ pub(crate) struct Pool {
     sender: Sender<Done>,
 }
 
-/// What jobs share.
+/// State that all jobs share.
 pub(super) struct Context {
     pub(super) root: RootWatch,
     pub(super) hasher: Hasher,

@@ -71,7 +71,7 @@ struct Simulation {
     chance: Chance,
     /// Jobs that were asked for and are not done.
     jobs: Vec<(Ticket, Job<FakeFile>)>,
-    /// What the socket has and hasn't sent, oldest first.
+    /// Messages in the socket's queue, oldest first.
     socket: VecDeque<Outgoing<FakeFile>>,
     fetches: BTreeMap<u32, FetchModel>,
     /// Which fetch a ticket belongs to.

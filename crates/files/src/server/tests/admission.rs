@@ -1,4 +1,4 @@
-//! Who is let in.
+//! Authentication.
 
 use super::*;
 use crate::client::{CancelHandle, ConnectOptions, GetError, ListOptions, list};

@@ -130,7 +130,7 @@ impl TestClient {
     }
 }
 
-/// What came of a fetch, checked for the order that the protocol promises.
+/// The replies to a fetch, checked for the specified order.
 #[derive(Default)]
 struct Fetched {
     answers: BTreeMap<u32, FileAnswer>,

@@ -1,4 +1,4 @@
-//! What is served is replaced, as operators do it.
+//! Replacing the served root.
 
 use super::*;
 use crate::protocol::ErrorCode;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::limits::PLAIN_FRAME_BYTES;
 
-/// What is found of a large file of which nothing else is known.
+/// A prepared large file without digest and holes.
 fn large(file: &FakeFile) -> Prepared<FakeFile> {
     let metadata = FileMetadata {
         n: 0,
