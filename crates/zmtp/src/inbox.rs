@@ -6,7 +6,7 @@ use crate::limits::{COMMAND_BYTES_MAX, FRAME_BYTES_MAX, FRAME_OVERHEAD_BYTES, HA
 use crate::limits::{DEDICATED_BUFFER_BYTES, DEDICATED_BUFFER_FIRST_BYTES, DEDICATED_BUFFER_PART};
 use crate::limits::{OPENED_PIECE_BYTES, SEALED_FRAME_BYTES_MAX};
 use crate::seal::Opener;
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use smallvec::SmallVec;
 
 /// The frames of a received message.
@@ -271,8 +271,8 @@ impl Inbox {
         }
         self.wanted = 0;
         self.reserved_bits_seen += u64::from(header.reserved_bits);
-        let mut frame = input.split_to(whole);
-        Ok(Some(frame.split_off(header_bytes)))
+        input.advance(header_bytes);
+        Ok(Some(if header.length == 0 { BytesMut::new() } else { input.split_to(whole - header_bytes) }))
     }
 
     /// A body that keeps no more memory alive than is accounted for it.

@@ -375,6 +375,7 @@ impl<F> Outbox<F> {
     }
 
     /// The next frame of a message, unless its body has to be loaded first.
+    #[inline]
     fn next_frame(&mut self) -> Option<Waiting<F>> {
         let must_load = |frame: &Waiting<F>| matches!(frame.body, Body::External { .. });
         if !self.open || (self.sealer.is_some() && self.waiting.front().is_some_and(must_load)) {
@@ -383,6 +384,7 @@ impl<F> Outbox<F> {
         self.pop_frame()
     }
 
+    #[inline]
     fn pop_frame(&mut self) -> Option<Waiting<F>> {
         let frame = self.waiting.pop_front()?;
         self.sums.memory_bytes -= frame.memory_bytes();
@@ -406,6 +408,7 @@ impl<F> Outbox<F> {
     }
 
     /// Stages a frame of a message: gathers it, or only its header if its body is large.
+    #[inline]
     fn stage_bytes(&mut self, more: bool, bytes: Bytes) {
         let is_small = bytes.len() <= GATHER_BODY_BYTES_MAX;
         if let Some((overhead, sealer)) = &mut self.sealer {
