@@ -41,7 +41,7 @@ fn short_call_reaches_the_second_broker_if_the_first_hangs() {
 }
 
 /// Log line about a silent peer with bytes in flight.
-const STALLED: &str = "took nothing of what waits for it";
+const STALLED: &str = "the peer took nothing of its backlog";
 
 #[test]
 fn requests_of_a_hanging_worker_with_bytes_in_flight_go_to_another() {
