@@ -303,7 +303,7 @@ mod tests {
     use towpath_requests::numbered::{Block, ClientId, Status};
 
     #[test]
-    fn a_worker_that_is_gone_gets_nothing_while_its_last_reply_is_on_its_way_to_the_disk() {
+    fn worker_that_is_gone_gets_no_requests_while_its_last_reply_is_written() {
         const CLIENT: Peer = 1000;
         let (mut broker, _peers) = connected(1);
         let connection = broker.dispatch.connections.find(0).unwrap();

@@ -1,4 +1,4 @@
-//! What the driver knows of each connection.
+//! Connections, and what waits for each.
 
 use super::progress::{LastRead, Progress};
 use crate::core::{Millis, Peer};
@@ -43,7 +43,7 @@ pub(super) struct Connection<W: BodySink> {
     /// The same, as [`Connections`] has counted it.
     counted_pending_bytes: usize,
     /// Replies to a stock client that wait for others.
-    pub gathered: Vec<Message>,
+    pub batch: Vec<Message>,
     /// The core was told that nothing more fits.
     pub is_blocked: bool,
     /// Parts of replies are among what waits: there may be any number of them.
@@ -78,7 +78,7 @@ impl<W: BodySink> Connection<W> {
             pending: VecDeque::new(),
             pending_bytes: 0,
             counted_pending_bytes: 0,
-            gathered: Vec::new(),
+            batch: Vec::new(),
             is_blocked: false,
             gets_parts: false,
             last_read: LastRead::default(),
@@ -168,7 +168,7 @@ impl<W: BodySink> Connections<W> {
     /// Whether anything waits for any of them.
     pub fn has_pending(&self) -> bool {
         let mut connections = self.slots.iter().flatten();
-        connections.any(|connection| !connection.pending.is_empty() || !connection.gathered.is_empty())
+        connections.any(|connection| !connection.pending.is_empty() || !connection.batch.is_empty())
     }
 
     /// Counts what a connection has waiting beside what the hub holds.
@@ -200,12 +200,18 @@ impl<W: BodySink> Connections<W> {
         connections.max_by_key(|connection| connection.held_bytes).map(|connection| connection.id)
     }
 
-    /// The names of all.
+    /// Whether a peer has a batch of replies.
+    pub fn has_batch(&self, peer: Peer) -> bool {
+        let connection = self.slots.get(peer as usize).and_then(Option::as_deref);
+        connection.is_some_and(|connection| !connection.batch.is_empty())
+    }
+
+    /// The ids of all.
     pub fn ids(&self) -> impl Iterator<Item = PeerId> + '_ {
         self.slots.iter().flatten().filter(|connection| !connection.is_gone).map(|connection| connection.id)
     }
 
-    /// The full name of a peer.
+    /// The id of a peer.
     pub fn id_of(&self, peer: Peer) -> Option<PeerId> {
         self.slots.get(peer as usize)?.as_deref().map(|connection| connection.id)
     }

@@ -45,7 +45,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                 debug_assert!(!self.core.has_role(peer.slot()), "what it is was left behind by another connection");
                 self.connections.insert(peer);
             }
-            Event::Writable { peer } => self.on_room(peer),
+            Event::Writable { peer } => self.on_writable(peer),
             Event::HungUp { peer } => {
                 if let Some(connection) = self.connections.of(peer) {
                     connection.has_hung_up = true;
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_follows_in_a_block_is_taken_from_who_was_sent_away_in_the_middle_of_it() {
+    fn rest_of_a_block_is_dropped_when_its_peer_is_disconnected() {
         let (mut broker, _peers) = connected(2);
         for peer in 0..2 {
             let mut block = Block::default();

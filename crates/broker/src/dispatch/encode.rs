@@ -289,7 +289,7 @@ mod tests {
     use crate::dispatch::tests::connected;
 
     #[test]
-    fn what_follows_from_a_peer_that_is_sent_away_comes_behind_what_there_was_to_do() {
+    fn tasks_keep_their_order_when_a_peer_is_disconnected_among_them() {
         const CLIENT: Peer = 1000;
         let (mut broker, _peers) = connected(2);
         let (slow, worker) = (0, 1);

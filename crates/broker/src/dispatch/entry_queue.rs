@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_journal_never_takes_is_not_acknowledged_and_fails() {
+    fn entry_that_the_journal_refuses_fails_its_request() {
         let open = on_faulty_disk(20);
         let mut core = core();
         let (mut queue, mut store) = (EntryQueue::default(), JournalStore::with_journal(open()));

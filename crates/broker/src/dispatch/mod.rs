@@ -1,8 +1,14 @@
 //! The broker between its peers and the core: understands what peers send, tells the core, and carries out what the core wants.
 //!
-//! It has no sockets, files, threads or clocks of its own: [`Transport`] and [`Store`] are what the server has of the system, and what
-//! the simulation makes up. One round is [`Dispatch::prepare`], a poll of the transport, [`Dispatch::take_events`], and
-//! [`Dispatch::finish`].
+//! It has no sockets, files, threads or clocks of its own: [`Transport`] and [`Store`] are the system to it. The server runs it on a
+//! real one, the tests on a simulated one. One round:
+//!
+//! 1. [`Dispatch::prepare`]: says what may be read, and for how long a poll may wait.
+//! 2. A poll of the transport.
+//! 3. [`Dispatch::take_events`]: each message is put together (`assembler`), understood (`decode`), told to the core, and what the core
+//!    wants is carried out (`encode`), or goes to the store (`entry_queue`).
+//! 4. [`Dispatch::finish`]: takes what the disk has done, then what is due by time, limits backlogs (`slow_consumers`), and sends
+//!    blocks and batches of replies (`reply_batcher`).
 
 mod assembler;
 mod connection;
@@ -109,7 +115,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         self.connections.extent = extent;
         self.core.set_window_bytes_max(self.transport.queue_limit());
         self.transport.set_read_budget_bytes(self.read_budget.read_turn_bytes(extent));
-        self.hold_back(now);
+        self.defer_large_messages(now);
         Duration::from_millis(wait)
     }
 
@@ -131,8 +137,8 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         self.core.tick(now);
         self.act();
         self.make_room();
-        self.bound_waiting();
-        self.release_gathered(false);
+        self.disconnect_slow_consumers();
+        self.send_batches(false);
         self.flush();
         while self.core.flushed(now) {
             self.core.set_window_bytes_max(self.transport.queue_limit());
@@ -189,7 +195,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
                 "ended with requests that have no confirmed outcome; clients that number them send them again"
             );
         }
-        self.release_gathered(true);
+        self.send_batches(true);
         self.flush();
     }
 }

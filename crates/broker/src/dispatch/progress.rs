@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_reads_slowly_has_not_stalled() {
+    fn slow_reader_has_not_stalled() {
         let mut last_read = LastRead::default();
         last_read.note(1_000, 500);
         assert!(!last_read.has_stalled(5_999, 5_000, || panic!("asked for nothing")));
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_next_to_nothing_of_what_waits_is_idle() {
+    fn reader_of_almost_nothing_is_idle() {
         let mut progress = Progress::default();
         let mut look = |at: Millis, bytes, waiting| progress.look(100_000 + at, bytes, waiting);
         assert_eq!(look(0, 500, 1200), 0);

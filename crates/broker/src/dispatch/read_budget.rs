@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_turn_is_a_block_of_records_as_they_are_lately() {
+    fn read_budget_follows_the_size_of_recent_records() {
         let (mut pace, extent) = (ReadBudget::default(), Extent::default());
         let least = pace.read_turn_bytes(extent);
         assert_eq!(pace.read_turn_bytes(Extent::among(1)), READ_TURN_BYTES_MIN);

@@ -1,4 +1,4 @@
-//! What peers have not read yet, and what becomes of those that don't.
+//! Backlogs: what peers have not read yet, and how those that don't read are limited.
 
 use super::Dispatch;
 use super::connection::{Backlog, Connection};
@@ -9,33 +9,82 @@ use crate::transport::Transport;
 use towpath_requests::assembler::BodySink;
 use towpath_sockets::{LargeMessages, Message, PeerId, SendError};
 
-/// Bytes of memory that may wait for one peer beside what the hub holds, or as many as a client may have outstanding if that is
+/// Bytes of memory that may wait for one peer beside the transport's queue, or as many as a client may have outstanding if that is
 /// more, where it reads nothing. Only replies to requests of stock clients that workers have already, and parts, can come to that:
-/// outcomes and requests wait in the core, and whoever is answered at once isn't read any more.
+/// outcomes and requests wait in the core, and a peer that is answered at once isn't read any more.
 const PENDING_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// A peer for which more waits is disconnected if it has read nothing for so long. One that reads, however slowly, may have as much
-/// as there is room for. What is seen is what the system takes for it, and on loopback that is a mebibyte and a half now and then.
+/// Milliseconds after which a peer with a larger backlog is disconnected if it has read nothing. One that reads, however slowly, may
+/// have as much as there is room for. Reading is seen as bytes that the system takes, on loopback a mebibyte and a half now and then.
 const STALLED_MAX_MS: Millis = 20_000;
 
-/// What waits for all is added up no more often than this, in milliseconds.
-const LOOK_GRAIN: Millis = 10;
+/// Milliseconds between two sums of all backlogs, at least.
+const CHECK_INTERVAL_MS: Millis = 10;
 
-/// Where very much waits for peers, larger messages of those that are held back for it begin no more often than this, in milliseconds.
-const BEGIN_GRAIN: Millis = 100;
+/// Milliseconds between two large messages that may begin under the pressure of backlogs.
+const BEGIN_INTERVAL_MS: Millis = 100;
 
-/// Looking at what waits for all peers, now and then.
+/// Limits the backlogs of all peers together.
 #[derive(Debug, Default)]
 pub(super) struct SlowConsumerMonitor {
-    next: Millis,
+    next_check: Millis,
     /// When another large message may begin although so much waits.
     next_begin: Millis,
-    /// It was more than there is room for when it was last looked at.
-    is_over: bool,
+    /// The backlogs were over the limit at the last check.
+    was_over: bool,
+}
+
+impl SlowConsumerMonitor {
+    /// Which large messages may begin.
+    fn large_messages(&mut self, now: Millis, pressure: MemoryPressure) -> LargeMessages {
+        let large = match pressure {
+            MemoryPressure::Low => LargeMessages::Allow,
+            MemoryPressure::High => LargeMessages::AllowOne,
+            MemoryPressure::Backlog if now >= self.next_begin => LargeMessages::AllowOne,
+            MemoryPressure::Backlog | MemoryPressure::Full => LargeMessages::Defer,
+        };
+        if large != LargeMessages::Defer {
+            self.next_begin = now + BEGIN_INTERVAL_MS;
+        }
+        large
+    }
+
+    /// Whether the backlogs, which come to `bytes`, are to be looked at one by one: above half of the memory, now and then.
+    fn is_due(&mut self, now: Millis, bytes: usize, memory_bytes: usize) -> bool {
+        if bytes <= 2 * (memory_bytes / 4) {
+            self.was_over = false;
+            return false;
+        }
+        let is_due = now >= self.next_check;
+        if is_due {
+            self.next_check = now + CHECK_INTERVAL_MS;
+        }
+        is_due
+    }
+
+    /// The peers to be disconnected: above half of the memory those that are idle, and above three quarters whoever has read the least
+    /// lately or has the most, if that is so for a second time: a peer that reads at once has had time to.
+    fn excess(&mut self, backlogs: Vec<Backlog>, memory_bytes: usize) -> Vec<PeerId> {
+        let quarter = memory_bytes / 4;
+        let (some, most) = (2 * quarter, 3 * quarter);
+        let mut total = backlogs.iter().map(|backlog| backlog.bytes).sum::<usize>();
+        let mut excess = Vec::new();
+        for Backlog { id, bytes, is_one, idle_ms } in backlogs {
+            let is_idle = idle_ms >= STALLED_MAX_MS;
+            // A single message doesn't count, however large it is: the peer gets it as long as no other has much.
+            let counted = if is_one { total - bytes } else { total };
+            if counted > if is_idle { some } else { most } && (is_idle || self.was_over) {
+                total -= bytes;
+                excess.push(id);
+            }
+        }
+        self.was_over = total > most;
+        excess
+    }
 }
 
 impl<T: Transport, S: Store> Dispatch<T, S> {
-    /// Tells the core that a peer takes no more, and what of that follows.
+    /// Tells the core that a peer takes no more, and disconnects the peer if its own backlog is too large.
     pub(super) fn block(&mut self, peer: Peer) {
         let now = self.now();
         let Some(connection) = self.connections.find(peer) else { return };
@@ -63,55 +112,29 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
         }
     }
 
-    /// Has those wait with large messages who can't act on a refusal, as long as there is little room.
-    pub(super) fn hold_back(&mut self, now: Millis) {
-        let large = match self.core.memory_pressure(self.transport.queued_bytes() + self.connections.pending_bytes()) {
-            MemoryPressure::Low => LargeMessages::Allow,
-            MemoryPressure::High => LargeMessages::AllowOne,
-            MemoryPressure::Backlog if now >= self.slow_consumers.next_begin => LargeMessages::AllowOne,
-            MemoryPressure::Backlog | MemoryPressure::Full => LargeMessages::Defer,
-        };
-        if large != LargeMessages::Defer {
-            self.slow_consumers.next_begin = now + BEGIN_GRAIN;
-        }
-        self.transport.set_large_messages(large);
+    /// Defers large messages of clients that can't act on a refusal, as long as memory is short.
+    pub(super) fn defer_large_messages(&mut self, now: Millis) {
+        let pressure = self.core.memory_pressure(self.transport.queued_bytes() + self.connections.pending_bytes());
+        self.transport.set_large_messages(self.slow_consumers.large_messages(now, pressure));
     }
 
-    /// Sends peers away where more waits for all of them than there is room for: from half of all memory on those that hardly read, and
-    /// where it comes to three quarters, whoever has read the least lately or has the most. It looks now and then.
-    pub(super) fn bound_waiting(&mut self) {
-        let quarter = self.core.settings().bytes_max / 4;
-        let (some, most) = (2 * quarter, 3 * quarter);
-        if self.transport.queued_bytes() + self.connections.pending_bytes() <= some {
-            self.slow_consumers.is_over = false;
+    /// Disconnects slow consumers where all backlogs together take too much memory.
+    pub(super) fn disconnect_slow_consumers(&mut self) {
+        let (now, memory_bytes) = (self.now(), self.core.settings().bytes_max);
+        let bytes = self.transport.queued_bytes() + self.connections.pending_bytes();
+        if !self.slow_consumers.is_due(now, bytes, memory_bytes) {
             return;
         }
-        let now = self.now();
-        if now < self.slow_consumers.next {
-            return;
-        }
-        self.slow_consumers.next = now + LOOK_GRAIN;
-        // What came in this turn was offered to nobody yet.
+        // What came in this round was offered to nobody yet.
         self.transport.flush();
         let backlogs = self.connections.backlogs(now, STALLED_MAX_MS, &self.transport);
-        let mut total = backlogs.iter().map(|backlog| backlog.bytes).sum::<usize>();
-        // Whoever reads at once has had time to when it is so for a second time.
-        let was_over = self.slow_consumers.is_over;
-        for Backlog { id, bytes, is_one, idle_ms } in backlogs {
-            let is_idle = idle_ms >= STALLED_MAX_MS;
-            // One message is beside it, however large it is: that nobody else has one is all that could be done about it.
-            let counted = if is_one { total - bytes } else { total };
-            if counted > if is_idle { some } else { most } && (is_idle || was_over) {
-                total -= bytes;
-                let why = "it reads too slowly what it is sent, and more waits for all peers than there is room for";
-                self.reject(id, why);
-            }
+        for id in self.slow_consumers.excess(backlogs, memory_bytes) {
+            self.reject(id, "it reads too slowly what it is sent, and more waits for all peers than there is room for");
         }
-        self.slow_consumers.is_over = total > most;
     }
 
-    /// A peer takes more again.
-    pub(super) fn on_room(&mut self, id: PeerId) {
+    /// Sends a peer that takes more again what waits for it.
+    pub(super) fn on_writable(&mut self, id: PeerId) {
         let now = self.now();
         let Some(connection) = self.connections.of(id) else { return };
         connection.last_read.note(now, self.transport.bytes_out(id));
@@ -139,7 +162,7 @@ impl<T: Transport, S: Store> Dispatch<T, S> {
     }
 }
 
-/// Whether the peer takes no more for now.
+/// Sends a message, or puts it into the backlog. True if the peer takes no more for now.
 #[inline]
 pub(super) fn push<W: BodySink>(
     transport: &mut impl Transport,
@@ -181,7 +204,7 @@ mod tests {
     const REPLIES: usize = (PENDING_BYTES_MAX >> 20) + 20;
 
     #[test]
-    fn parts_that_were_read_are_not_held_against_who_has_much_to_read() {
+    fn parts_that_were_read_are_no_backlog() {
         let mut options = BrokerOptions::new(vec!["tcp://127.0.0.1:0".parse().unwrap()]);
         options.settings.client_bytes_max = PENDING_BYTES_MAX;
         let mut broker = Broker::bind(options).unwrap();
@@ -249,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn one_reply_may_have_more_than_may_wait_for_all_and_two_may_not() {
+    fn slow_consumer_is_disconnected_unless_its_backlog_is_one_message() {
         for count in [1, 2] {
             let mut options = BrokerOptions::new(vec!["tcp://127.0.0.1:0".parse().unwrap()]);
             (options.settings.bytes_max, options.settings.client_bytes_max) = (8 << 20, 4 << 20);

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_have_an_end_and_what_is_asked_for_by_name_is_found_behind_it() {
+    fn lists_are_bounded_and_one_service_is_found_beyond_the_bound() {
         let mut broker = Broker::bind(BrokerOptions::new(vec!["tcp://127.0.0.1:0".parse().unwrap()])).unwrap();
         broker.dispatch.core.client_hello(0, 0, ClientId([1; 16]), 1);
         for worker in 1..LISTED_MAX as u32 + 10 {

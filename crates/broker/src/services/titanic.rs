@@ -170,7 +170,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     #[test]
-    fn stored_replies_in_files_are_read_for_a_client_as_far_as_it_may_have_them() {
+    fn stored_replies_in_files_are_loaded_within_the_limit_of_the_client() {
         const LARGE: usize = 3 << 20;
         let folder = tempfile::tempdir().unwrap();
         let mut options = BrokerOptions::new(vec!["tcp://127.0.0.1:0".parse().unwrap()]);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_is_so_once_though_the_broker_was_killed_before_it_could_say_so() {
+    fn request_is_stored_once_though_the_broker_was_killed() {
         let folder = tempfile::tempdir().unwrap();
         let start = Instant::now();
         let ask = |body: &'static str, numbers: &[u64]| -> Vec<(Bytes, usize)> {
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_survives_as_text() {
+    fn name_survives_as_text() {
         let name = ClientId([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 254, 255, 16]);
         assert_eq!(name_of(name.to_string().as_bytes()), Some(name));
         assert_eq!(name_of(name.to_string().to_lowercase().as_bytes()), Some(name));

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_is_as_far_away_in_the_journal_as_it_was_when_it_was_written() {
+    fn deadline_keeps_its_distance_when_the_clock_is_set() {
         // The system's clock may be set between any two of these.
         let [write, read] = [(70_000, 5_000_000), (3, 9_000_000)].map(|(now, unix_ms)| Clocks { now, unix_ms });
         assert_eq!(write.of_journal(70_000 + 60_000), 5_060_000);

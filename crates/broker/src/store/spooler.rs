@@ -155,7 +155,7 @@ mod tests {
     use towpath_sockets::{Hub, HubOptions, SocketType};
 
     #[test]
-    fn bodies_leave_descriptors_to_others_and_requests_some_to_replies() {
+    fn requests_leave_files_to_replies_and_all_bodies_to_others() {
         let folder = tempfile::tempdir().unwrap();
         let hub = Hub::new(HubOptions::new(SocketType::Router)).unwrap();
         let quota = SpoolQuota::new(1 << 30, 8);
