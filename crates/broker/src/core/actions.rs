@@ -13,7 +13,7 @@ use towpath_requests::numbered::{ClientId, Status, Token};
 /// Frames in front of a stock client's request. They are returned with its reply.
 pub type StockEnvelope = Option<Arc<[Bytes]>>;
 
-/// What the driver has to do.
+/// A thing for the driver to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Send WELCOME to a numbered client.

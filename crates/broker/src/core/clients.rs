@@ -88,7 +88,7 @@ impl Core {
         self.accept(now, key, number, ttl_ms, journalled, service, body, None);
     }
 
-    /// Whether a number was accepted or confirmed before. If so, its state is sent to the client again.
+    /// Whether a number is a repeated one, accepted or confirmed before. If so, sends its state to the client again.
     #[inline]
     pub(super) fn is_duplicate(&mut self, key: SessionKey, number: u64, peer: Peer) -> bool {
         let session = &self.sessions[key];

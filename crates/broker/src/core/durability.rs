@@ -32,7 +32,7 @@ pub enum Entry {
         /// The request.
         body: Body,
     },
-    /// It has an outcome.
+    /// A request has an outcome.
     Finished {
         /// Its id in the journal.
         id: u64,
@@ -41,7 +41,7 @@ pub enum Entry {
         /// The reply or the reason.
         body: Body,
     },
-    /// Nothing of it is needed any more.
+    /// Nothing of a request is needed any more.
     Forgotten {
         /// Its id in the journal.
         id: u64,
@@ -67,7 +67,7 @@ pub struct Restored {
     pub outcome: Option<(Status, Body)>,
 }
 
-/// What to do when an entry is on the disk: the slot and generation of its request.
+/// An effect of an entry that waits until it is on the disk, with the slot and generation of its request.
 #[derive(Debug, Clone, Copy)]
 enum Awaiting {
     /// Acknowledge the request.
@@ -127,7 +127,7 @@ impl Durability {
         self.awaiting.push_back(awaiting);
     }
 
-    /// What waited for the next entry, if that is among the first `entries`.
+    /// The effect of the next entry, if that is among the first `entries`.
     fn next_durable(&mut self, entries: u64) -> Option<Awaiting> {
         if self.durable >= entries {
             return None;

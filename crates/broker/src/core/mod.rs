@@ -25,6 +25,12 @@
 //! | `Deadlines` | when something expires |
 //! | `Drain` | whether the broker is stopping, and the clients that leave |
 //!
+//! # Path of a request
+//!
+//! `accept` (clients.rs) adds it and journals it, `enqueue` (outcome.rs) puts it into its service's queue, `dispatch` (workers.rs) gives it
+//! to a worker or parks it, `settle` (outcome.rs) ends it, `send_outcome` (in_flight.rs) sends the outcome, and `forget` (outcome.rs)
+//! removes it when the outcome is confirmed. `withdraw` (outcome.rs) takes it out of whatever list it is in, to end it otherwise.
+//!
 //! # Order of calls
 //!
 //! 1. At the start [`Core::restore`] for each request in the journal, then [`Core::restored_up_to`].

@@ -237,7 +237,7 @@ impl Core {
         (status, body.into())
     }
 
-    /// Whether the outcome is kept until its client confirms it. Then it is one body, in memory or in one file.
+    /// Whether the outcome is kept until its client confirms it, and so has to be one body.
     fn keeps_outcome(&self, slot: u32) -> bool {
         self.sessions[self.requests.at(slot).session].client.is_some()
     }

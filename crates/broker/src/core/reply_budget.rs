@@ -28,7 +28,7 @@ const DECAY: usize = 64;
 /// A client that has confirmed nothing for so long, although it could, doesn't take its replies.
 const CONFIRMS_WITHIN_MS: Millis = 10_000;
 
-/// The same for a client that has never confirmed anything.
+/// Shorter for a client that has never confirmed anything.
 const FIRST_CONFIRM_WITHIN_MS: Millis = 1_000;
 
 /// Services that are looked at in one tick when they wait for memory. There may be very many.
@@ -102,7 +102,7 @@ impl ClientReplies {
         }
     }
 
-    /// It has confirmed a reply.
+    /// The client has confirmed a reply.
     #[inline]
     pub fn confirmed(&mut self, now: Millis) {
         (self.idle_since, self.has_confirmed) = (now, true);
@@ -194,7 +194,8 @@ impl ReplyBudget {
         client.expected -= expected.bytes();
     }
 
-    /// Whether enough is expected for a client that may not confirm, while memory is scarce because others don't: a little, or one reply.
+    /// Whether no more replies may be expected for a client, because memory is scarce and the client may not confirm them. Each client
+    /// may have a few, or one.
     #[inline]
     pub fn expects_enough(&self, now: Millis, client: &ClientReplies, expected: ExpectedBytes) -> bool {
         if expected == ExpectedBytes::NOTHING || self.unconfirmed <= self.bytes_max / 2 {
@@ -249,7 +250,7 @@ impl ReplyBudget {
 }
 
 impl Core {
-    /// What the reply to a request is expected to need, if it is kept.
+    /// Bytes that the reply to a request is expected to need, if it is kept.
     #[inline]
     pub(super) fn expected_reply(&self, service: ServiceKey, slot: u32) -> ExpectedBytes {
         let size = self.replies.expected_size(&self.services.at(service).replies);
@@ -288,7 +289,7 @@ impl Core {
         }
     }
 
-    /// Whether no more of a client's requests are dispatched: it is blocked, or has to confirm replies first.
+    /// Whether no more of a client's requests are dispatched, because it is blocked or has to confirm replies first.
     #[inline]
     pub(super) fn is_held_back(&self, now: Millis, key: SessionKey, divisor: usize) -> bool {
         let session = &self.sessions[key];

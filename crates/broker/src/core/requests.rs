@@ -99,7 +99,7 @@ pub(super) struct Request {
     pub is_durable: bool,
     /// The outcome doesn't wait for the disk.
     pub may_send_outcome: bool,
-    /// It is in its session's list of pending outcomes.
+    /// In its session's list of pending outcomes.
     pub outcome_pending: bool,
 }
 

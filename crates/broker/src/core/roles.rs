@@ -2,7 +2,7 @@
 
 use super::{Peer, SessionKey, WorkerKey};
 
-/// What a connection has introduced itself as.
+/// The role as which a connection has introduced itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     /// Nothing yet.

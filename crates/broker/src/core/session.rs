@@ -45,15 +45,15 @@ pub(super) struct Session {
     pub pending_outcomes: List,
     /// The driver takes no more output for it.
     pub blocked: bool,
-    /// It isn't read.
+    /// Not read until there is room.
     pub paused: bool,
-    /// It takes one reply for a request: parts are kept for it.
+    /// Takes one reply for a request: parts are kept for it.
     pub one_reply: bool,
-    /// It has journalled requests, or had some since its connection began.
+    /// Has journalled requests, or had some since its connection began.
     pub is_journalled: bool,
-    /// It was refused while the broker stops, and is sent away when it has nothing left here.
+    /// Was refused because the broker is stopping, and is sent away when it has nothing left here.
     pub is_leaving: bool,
-    /// It isn't a client: its one request is a dead letter.
+    /// Not a client: its one request is a dead letter.
     pub is_dead_letter: bool,
 }
 

@@ -24,7 +24,7 @@ fn failed(reason: &'static str) -> Body {
 /// Where a stored request is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoredState {
-    /// It has no outcome yet.
+    /// Without an outcome yet.
     Pending,
     /// Its outcome.
     Done(Status, Body),

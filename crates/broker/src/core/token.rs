@@ -3,7 +3,7 @@
 use siphasher::sip::SipHasher13;
 use towpath_requests::numbered::Token;
 
-/// What a token names: a slot of the request table, its generation, and the attempt.
+/// The attempt at a request that a token names: a slot of the request table, its generation, and the attempt's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ticket {
     pub slot: u32,
@@ -12,7 +12,7 @@ pub(super) struct Ticket {
 }
 
 impl Ticket {
-    /// What a token claims. [`TokenMaker::is_genuine`] says whether this broker made it.
+    /// The ticket that a token claims. [`TokenMaker::is_genuine`] says whether this broker made it.
     #[inline]
     pub fn read(token: &Token) -> Ticket {
         let [s0, s1, s2, s3, g0, g1, g2, g3, a0, a1, ..] = token.0;

@@ -33,7 +33,7 @@ pub(super) struct Worker {
     /// Bytes sent to it.
     pub window: InFlightWindow,
     pub blocked: bool,
-    /// It is in its service's queue of available workers.
+    /// In its service's queue of available workers.
     pub in_available: bool,
     /// Until when it rests: it had no room for a request.
     pub rests_until: Option<Millis>,
@@ -41,7 +41,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Whether it is given nothing: it leaves, or rests.
+    /// Whether it leaves or rests, so that it is given nothing.
     #[inline]
     pub fn is_out(&self) -> bool {
         self.leaving || self.rests_until.is_some()

@@ -27,7 +27,7 @@ fn client(core: &mut Core, peer: Peer, requests: u64) {
     ask(core, peer, 1..=requests, 0);
 }
 
-/// What was sent, to peers that read all of it.
+/// Actions for peers that read everything.
 #[derive(Default)]
 struct Said {
     given: Vec<Token>,
