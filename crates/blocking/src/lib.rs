@@ -7,8 +7,10 @@
 //! The disk of a path may be unknown until it is opened, and opening may hang like reading. So while jobs wait, a thread that has been
 //! running one for long is taken to be hung, and is replaced by another one, up to a limit.
 
+mod cancel;
 mod drop_offload;
 
+pub use cancel::CancelToken;
 pub use drop_offload::DropOffload;
 
 use std::collections::{HashMap, VecDeque};

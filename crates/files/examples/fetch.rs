@@ -2,7 +2,7 @@
 //! `cargo run -p towpath-files --example fetch -- tcp://127.0.0.1:5571 PATH DESTINATION`
 
 use std::error::Error;
-use towpath_files::client::{CancelHandle, Destination, GetOptions, Source, get};
+use towpath_files::client::{CancelToken, Destination, GetOptions, Source, get};
 use towpath_files::path::RelPath;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         &mut |progress| {
             eprint!("\r{} of {} bytes", progress.bytes_done, progress.bytes_total);
         },
-        &CancelHandle::new(),
+        &CancelToken::new(),
     )?;
     eprintln!();
     for failure in &summary.failures {

@@ -1,10 +1,9 @@
 //! The client's connection: one DEALER, which reconnects whenever the connection is lost.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use towpath_blocking::CancelToken;
 use towpath_sockets::{
     Endpoint, Event, Heartbeat, Hub, HubOptions, MechanismConfig, Message, PeerId, SendError, SocketError, SocketType,
     Waker,
@@ -57,40 +56,6 @@ impl ConnectOptions {
     }
 }
 
-/// Cancels a [`super::get()`] or [`super::list()`] from any thread.
-#[derive(Clone, Debug, Default)]
-pub struct CancelHandle(Arc<Cancel>);
-
-#[derive(Debug, Default)]
-struct Cancel {
-    cancelled: AtomicBool,
-    waker: Mutex<Option<Waker>>,
-}
-
-impl CancelHandle {
-    /// A handle of something that isn't cancelled.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Cancels what has this handle, now or when it begins.
-    pub fn cancel(&self) {
-        self.0.cancelled.store(true, Ordering::Release);
-        if let Some(waker) = &*self.0.waker.lock().unwrap_or_else(PoisonError::into_inner) {
-            waker.wake();
-        }
-    }
-
-    /// Whether [`CancelHandle::cancel`] was called.
-    pub fn is_cancelled(&self) -> bool {
-        self.0.cancelled.load(Ordering::Acquire)
-    }
-
-    fn wakes(&self, waker: Waker) {
-        *self.0.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker);
-    }
-}
-
 /// An event of the connection.
 #[derive(Debug)]
 pub(super) enum ConnectionEvent {
@@ -123,7 +88,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn open(options: &ConnectOptions, cancel: &CancelHandle) -> Result<Self, SocketError> {
+    pub(super) fn open(options: &ConnectOptions, cancel: &CancelToken) -> Result<Self, SocketError> {
         let mut hub = Hub::new(HubOptions {
             mechanism: options.mechanism.clone(),
             heartbeat: options.heartbeat,
@@ -136,7 +101,8 @@ impl Connection {
             stable_after: Duration::ZERO,
             ..HubOptions::new(SocketType::Dealer)
         })?;
-        cancel.wakes(hub.waker());
+        let waker = hub.waker();
+        cancel.on_cancel(move || waker.wake());
         hub.connect(&options.endpoint)?;
         let (assembler, events, unsent) = (Assembler::default(), VecDeque::new(), VecDeque::new());
         Ok(Self { hub, server: None, assembler, reassembly_bytes: 0, events, unsent })

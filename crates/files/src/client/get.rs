@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use towpath_sockets::{Endpoint, SocketError};
 
-use super::connection::{CancelHandle, ConnectOptions, Connection, ConnectionEvent};
+use super::connection::{ConnectOptions, Connection, ConnectionEvent};
 use super::destination::place;
 use super::disk::{Disk, DiskOptions};
 use super::ordered_writer::OrderedWriter;
@@ -18,6 +18,7 @@ use crate::limits::CHUNK_BYTES_DEFAULT;
 use crate::path::RelPath;
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{Base, Compression, DirStat};
+use towpath_blocking::CancelToken;
 
 /// Default credit window, in bytes.
 pub const WINDOW_BYTES_DEFAULT: u64 = 8 << 20;
@@ -167,11 +168,7 @@ const WARNINGS_KEPT_MAX: usize = 1000;
 ///
 /// # Errors
 /// The transfer failed as a whole. Failures of single files are in the [`Summary`].
-pub fn get(
-    options: GetOptions,
-    progress: &mut dyn FnMut(Progress),
-    cancel: &CancelHandle,
-) -> Result<Summary, GetError> {
+pub fn get(options: GetOptions, progress: &mut dyn FnMut(Progress), cancel: &CancelToken) -> Result<Summary, GetError> {
     let begun = Instant::now();
     let GetOptions { connect, source, destination, verify, compress, chunk_bytes, window_bytes, durable } = options;
     let in_order = matches!(destination, Destination::Writer(_));
@@ -259,7 +256,7 @@ impl Driver {
         mut self,
         begun: Instant,
         progress: &mut dyn FnMut(Progress),
-        cancel: &CancelHandle,
+        cancel: &CancelToken,
     ) -> Result<Summary, GetError> {
         let mut progress = ProgressReporter { progress, last: begun };
         while !self.finished {
@@ -370,7 +367,7 @@ impl Driver {
     }
 
     /// Back-pressure: while too much is queued for the disk, nothing is read from the connection.
-    fn wait_for_disk(&mut self, progress: &mut ProgressReporter<'_>, cancel: &CancelHandle) -> Result<(), GetError> {
+    fn wait_for_disk(&mut self, progress: &mut ProgressReporter<'_>, cancel: &CancelToken) -> Result<(), GetError> {
         while self.sink.is_over(DISK_QUEUE_BYTES_MAX) && !cancel.is_cancelled() && !self.finished {
             if let Some(report) = self.sink.wait_while_over(DISK_QUEUE_BYTES_MAX, POLL_MAX) {
                 self.transfer.disk(report, Instant::now());

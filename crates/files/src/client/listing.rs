@@ -6,12 +6,13 @@
 use std::time::{Duration, Instant};
 
 use super::assembler::Inbound;
-use super::connection::{CancelHandle, ConnectOptions, Connection, ConnectionEvent};
+use super::connection::{ConnectOptions, Connection, ConnectionEvent};
 use super::get::GetError;
 use super::idle_timer::IdleTimer;
 use super::transfer::{HASH_BYTES_PER_SECOND_MIN, LISTING_BUSY_WAIT, TransferError};
 use crate::protocol::ErrorCode;
 use crate::protocol::control::{Base, EntryKind, ListEntry, ListPage, ListRequest, ListTarget, Reply, Request};
+use towpath_blocking::CancelToken;
 
 /// Bytes that a server may hash for a page, beside its last file.
 const PAGE_HASHED_BYTES: u64 = 1 << 30;
@@ -39,7 +40,7 @@ pub struct ListOptions {
 pub fn list(
     options: &ListOptions,
     take: &mut dyn FnMut(ListEntry) -> Result<(), std::io::Error>,
-    cancel: &CancelHandle,
+    cancel: &CancelToken,
 ) -> Result<Base, GetError> {
     let mut connection = Connection::open(&options.connect, cancel)?;
     let result = run(&mut connection, options, take, cancel);
@@ -51,7 +52,7 @@ fn run(
     connection: &mut Connection,
     options: &ListOptions,
     take: &mut dyn FnMut(ListEntry) -> Result<(), std::io::Error>,
-    cancel: &CancelHandle,
+    cancel: &CancelToken,
 ) -> Result<Base, GetError> {
     let mut listing = Listing::new(options);
     let unreachable = |reason: String| GetError::Connect { endpoint: options.connect.endpoint.to_string(), reason };

@@ -17,10 +17,11 @@ mod ranges;
 mod reconnects;
 pub mod transfer;
 
-pub use connection::{CancelHandle, ConnectOptions};
+pub use connection::ConnectOptions;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub use disk::fuzz_partial_state;
 pub use get::{Destination, GetError, GetOptions, Summary, WINDOW_BYTES_DEFAULT, get};
 pub use listing::{ListOptions, list};
+pub use towpath_blocking::CancelToken;
 pub use transfer::{FileFailure, Progress, Source, TransferError};

@@ -4,10 +4,10 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use super::connection::CancelHandle;
 use super::output::answer_without_effect;
 use super::transfer::{ContentSpec, DiskCommand, DiskReport, SmallFile, SmallOutcome};
 use crate::digest::{Digest, Leaf, LeafHasher, LeafSize};
+use towpath_blocking::CancelToken;
 
 /// Zeros of a hole are written in pieces of this size.
 const ZEROS: &[u8] = &[0; 64 << 10];
@@ -16,7 +16,7 @@ const ZEROS: &[u8] = &[0; 64 << 10];
 pub(super) struct OrderedWriter {
     output: Box<dyn Write + Send>,
     /// Checked within holes, which may be of any size.
-    cancel: CancelHandle,
+    cancel: CancelToken,
     content: Option<Content>,
     /// Bytes written to the output.
     written: u64,
@@ -35,7 +35,7 @@ struct Content {
 type Taken = (u64, Vec<(u64, Leaf)>);
 
 impl OrderedWriter {
-    pub(super) fn new(output: Box<dyn Write + Send>, cancel: CancelHandle) -> Self {
+    pub(super) fn new(output: Box<dyn Write + Send>, cancel: CancelToken) -> Self {
         Self { output, cancel, content: None, written: 0 }
     }
 

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
-use towpath_files::client::{CancelHandle, ConnectOptions, Destination, GetError, ListOptions, TransferError, list};
+use towpath_files::client::{CancelToken, ConnectOptions, Destination, GetError, ListOptions, TransferError, list};
 use towpath_files::digest::{Digest, LeafSize, TreeHasher};
 use towpath_files::protocol::ErrorCode;
 use towpath_files::protocol::control::*;
@@ -504,7 +504,7 @@ fn server_that_sends_only_useless_messages_is_given_up() {
                 _ => {
                     let target = ListTarget::Path(b"f".to_vec().into());
                     let options = ListOptions { connect: options.connect, target, recursive: false, digest: false };
-                    list(&options, &mut |_| Ok(()), &CancelHandle::new()).map(drop)
+                    list(&options, &mut |_| Ok(()), &CancelToken::new()).map(drop)
                 }
             };
             assert!(matches!(result, Err(GetError::Transfer(TransferError::Stalled { .. }))), "{kind}: {result:?}");
@@ -566,7 +566,7 @@ fn partly_delivered_listing_is_not_restarted() {
         told += 1;
         if told > 1 { Err(std::io::Error::other("told twice")) } else { Ok(()) }
     };
-    let result = list(&options, take, &CancelHandle::new());
+    let result = list(&options, take, &CancelToken::new());
     assert!(
         matches!(result, Err(GetError::Transfer(TransferError::Refused { code: ErrorCode::Busy, .. }))),
         "{result:?}"

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use towpath_files::client::{CancelHandle, Destination, GetError, Progress, TransferError, get};
+use towpath_files::client::{CancelToken, Destination, GetError, Progress, TransferError, get};
 use towpath_files::protocol::control::Compression;
 use towpath_sockets::Endpoint;
 
@@ -125,7 +125,7 @@ fn transfer_continues_when_the_server_is_back() {
             server = Some(TestServer::start_at(&source.path().join("files"), &endpoint));
         }
     };
-    let summary = get(slow, &mut restart_when_begun, &CancelHandle::new()).unwrap();
+    let summary = get(slow, &mut restart_when_begun, &CancelToken::new()).unwrap();
     assert!(restarted && summary.verified, "{summary:?}");
     assert!(summary.received_bytes < 25 * MIB as u64, "{summary:?}");
     assert_eq!(describe(destination.path()), describe(&source.path().join("files")));
@@ -133,7 +133,7 @@ fn transfer_continues_when_the_server_is_back() {
 
 /// Fetches a file until so much of it is there, and leaves the rest.
 fn interrupt(server: &Endpoint, source: &str, destination: &Path, bytes: u64) {
-    let cancel = CancelHandle::new();
+    let cancel = CancelToken::new();
     let mut cancel_when_there = |progress: Progress| {
         if progress.bytes_done >= bytes {
             cancel.cancel();
@@ -208,7 +208,7 @@ fn concurrent_transfers_of_a_file_exclude_each_other() {
     let (source, destination) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     write(&source.path().join("f"), &noise(96 * MIB, 8));
     let server = TestServer::start(source.path());
-    let cancel = CancelHandle::new();
+    let cancel = CancelToken::new();
     let mut refused = None;
     let mut second = |progress: Progress| {
         if progress.bytes_done > 0 && refused.is_none() {
@@ -237,7 +237,7 @@ fn lost_server_is_reported() {
             server.take();
         }
     };
-    let result = get(slow, &mut stop_when_begun, &CancelHandle::new());
+    let result = get(slow, &mut stop_when_begun, &CancelToken::new());
     assert!(matches!(result, Err(GetError::Connect { .. })), "{result:?}");
     assert_eq!(partial_names(destination.path()).len(), 2);
 }

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 
 use towpath_files::client::{
-    CancelHandle, ConnectOptions, Destination, GetError, ListOptions, Source, TransferError, get, list,
+    CancelToken, ConnectOptions, Destination, GetError, ListOptions, Source, TransferError, get, list,
 };
 use towpath_files::protocol::ErrorCode;
 use towpath_files::protocol::control::{Base, Compression, ListTarget};
@@ -90,7 +90,7 @@ fn hashing_a_large_existing_file_is_no_stall() {
     let connect = ConnectOptions::new(server.endpoint.clone());
     let target = ListTarget::Path(b"large".to_vec().into());
     let listing = ListOptions { connect, target, recursive: false, digest: true };
-    list(&listing, &mut |_| Ok(()), &CancelHandle::new()).unwrap();
+    list(&listing, &mut |_| Ok(()), &CancelToken::new()).unwrap();
     let mut options = options(&server.endpoint, path_source("large"), destination.path());
     options.connect.idle_timeout = std::time::Duration::from_secs(1);
     let summary = run(options).unwrap();
@@ -235,7 +235,7 @@ fn listing_has_names_sizes_and_digests() {
         entries.push(entry);
         Ok(())
     };
-    assert_eq!(list(&options(true), &mut take, &CancelHandle::new()).unwrap(), Base::Dir);
+    assert_eq!(list(&options(true), &mut take, &CancelToken::new()).unwrap(), Base::Dir);
     let paths: Vec<&[u8]> = entries.iter().map(|entry| entry.path.as_bytes()).collect();
     assert_eq!(paths, [&b"a"[..], b"a/b"]);
     assert_eq!((entries[1].size, entries[1].digest.unwrap().0), (7, *blake3::hash(b"content").as_bytes()));
@@ -246,7 +246,7 @@ fn cancelled_transfer_is_resumed() {
     let (source, destination) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     write(&source.path().join("f"), &noise(64 * MIB, 11));
     let server = TestServer::start(source.path());
-    let cancel = CancelHandle::new();
+    let cancel = CancelToken::new();
     let mut cancel_when_begun = |progress: towpath_files::client::Progress| {
         if progress.bytes_done > 0 {
             cancel.cancel();

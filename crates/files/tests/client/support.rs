@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
-use towpath_files::client::{CancelHandle, Destination, GetError, GetOptions, Source, Summary, get};
+use towpath_files::client::{CancelToken, Destination, GetError, GetOptions, Source, Summary, get};
 use towpath_files::server::{Handle, Server, ServerOptions};
 use towpath_sockets::Endpoint;
 
@@ -77,7 +77,7 @@ pub fn options(endpoint: &Endpoint, source: Source, destination: &Path) -> GetOp
 }
 
 pub fn run(options: GetOptions) -> Result<Summary, GetError> {
-    get(options, &mut |_| {}, &CancelHandle::new())
+    get(options, &mut |_| {}, &CancelToken::new())
 }
 
 pub fn fetch(endpoint: &Endpoint, source: &str, destination: &Path) -> Result<Summary, GetError> {

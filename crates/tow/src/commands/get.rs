@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use towpath_files::client::{
-    CancelHandle, Destination, GetError, GetOptions, Progress, Source, Summary, TransferError, get,
+    CancelToken, Destination, GetError, GetOptions, Progress, Source, Summary, TransferError, get,
 };
 use towpath_files::limits::{CHUNK_BYTES_DEFAULT, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CREDIT_BYTES_MAX};
 use towpath_files::path::RelPath;
@@ -101,8 +101,8 @@ pub fn source_of(location: &Location) -> Result<Source, Failure> {
 }
 
 /// Cancels the transfer at the first signal, so that what has arrived is kept in order. The second signal ends the process.
-pub fn cancel_on_signal(heartbeat: Heartbeat) -> Result<CancelHandle, Failure> {
-    let cancel = CancelHandle::new();
+pub fn cancel_on_signal(heartbeat: Heartbeat) -> Result<CancelToken, Failure> {
+    let cancel = CancelToken::new();
     let handle = cancel.clone();
     crate::runtime::signals::on_stop_signal(move || {
         if handle.is_cancelled() {

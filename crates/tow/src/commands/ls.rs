@@ -9,7 +9,7 @@ use crate::runtime::watchdog::{END_TIMEOUT, Watchdog, exit_now};
 use std::ffi::OsString;
 use std::io::{BufWriter, Write};
 use std::process::ExitCode;
-use towpath_files::client::{CancelHandle, GetError, ListOptions, Source, TransferError, list};
+use towpath_files::client::{CancelToken, GetError, ListOptions, Source, TransferError, list};
 use towpath_files::path::Escaped;
 use towpath_files::protocol::control::{Base, EntryKind, ListEntry, ListTarget, WirePath};
 
@@ -58,7 +58,7 @@ pub fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
 }
 
 /// Prints the entries; returns how many couldn't be read.
-fn print(options: &ListOptions, as_json: bool, cancel: &CancelHandle) -> Result<u64, GetError> {
+fn print(options: &ListOptions, as_json: bool, cancel: &CancelToken) -> Result<u64, GetError> {
     let mut output = BufWriter::new(std::io::stdout().lock());
     let mut unreadable = 0;
     let mut listed = false;

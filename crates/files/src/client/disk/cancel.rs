@@ -2,24 +2,25 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use towpath_blocking::CancelToken;
 
 /// Set when the transfer is over and nobody needs what is being hashed. Checked before each piece that is hashed:
 /// files, holes, and the leaves that a server announces, may be of any size.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cancelled {
-    is_over: Arc<AtomicBool>,
+    token: CancelToken,
     pieces_read: Arc<AtomicU64>,
 }
 
 impl Cancelled {
     pub(super) fn set(&self) {
-        self.is_over.store(true, Ordering::Relaxed);
+        self.token.cancel();
     }
 
     /// An error once it is set.
     pub(super) fn check(&self) -> io::Result<()> {
-        if self.is_over.load(Ordering::Relaxed) { Err(io::Error::other("cancelled")) } else { Ok(()) }
+        if self.token.is_cancelled() { Err(io::Error::other("cancelled")) } else { Ok(()) }
     }
 
     /// Counts a piece of an existing file that was read, and checks: as long as there are more of them, the disk

@@ -7,8 +7,8 @@ use crate::protocol::ErrorCode;
 use crate::server::Failure;
 use crate::server::open_file::OpenFile;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use towpath_blocking::CancelToken;
 
 /// Finds the digest of a file, which has this number in its fetch.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ struct Run {
     /// One that was cancelled may still report.
     number: u64,
     waiting: Vec<(Requester, u32)>,
-    is_cancelled: Arc<AtomicBool>,
+    cancel: CancelToken,
     /// Open as long as the run has not begun and is wanted.
     file: Arc<Mutex<Option<OpenFile>>>,
 }
@@ -52,13 +52,10 @@ impl Hash<OpenFile> {
         }
         *next += 1;
         let (run, device) = (*next, file.stat.device);
-        let is_cancelled = Arc::new(AtomicBool::new(false));
+        let cancel = CancelToken::new();
         let file = Arc::new(Mutex::new(Some(file)));
         let waiting = vec![(requester, n)];
-        runs.insert(
-            key,
-            Run { number: run, waiting, is_cancelled: Arc::clone(&is_cancelled), file: Arc::clone(&file) },
-        );
+        runs.insert(key, Run { number: run, waiting, cancel: cancel.clone(), file: Arc::clone(&file) });
 
         let done = move |result| Done::Hashed(Hashed { key, run, result });
         let mut progress = None;
@@ -71,11 +68,11 @@ impl Hash<OpenFile> {
                 }
                 return Some(done(Err(failure(&HashError::GivenUp))));
             };
-            match context.hash(&source, &mut progress, &is_cancelled) {
+            match context.hash(&source, &mut progress, &cancel) {
                 Ok(None) => {
                     let mut file = lock();
                     // A run is marked as cancelled before its file is taken away.
-                    if !is_cancelled.load(Ordering::Relaxed) {
+                    if !cancel.is_cancelled() {
                         *file = Some(source);
                     }
                     None
@@ -106,7 +103,7 @@ impl HashRuns {
             run.waiting.retain(|(requester, _)| !stops(requester));
             let goes_on = !run.waiting.is_empty();
             if !goes_on {
-                run.is_cancelled.store(true, Ordering::Relaxed);
+                run.cancel.cancel();
                 run.file.lock().unwrap_or_else(PoisonError::into_inner).take();
             }
             goes_on
@@ -120,9 +117,9 @@ impl Context {
         &self,
         file: &OpenFile,
         progress: &mut Option<FileHasher>,
-        is_cancelled: &AtomicBool,
+        cancel: &CancelToken,
     ) -> Result<Option<Arc<Digested>>, Failure> {
-        let slice = self.hasher.slice(&file.file, &file.stat, progress, || is_cancelled.load(Ordering::Relaxed));
+        let slice = self.hasher.slice(&file.file, &file.stat, progress, || cancel.is_cancelled());
         slice.map_err(|error| failure(&error))
     }
 }

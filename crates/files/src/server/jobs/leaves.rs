@@ -53,7 +53,7 @@ impl Leaves {
                 begun.insert((OpenFile::open(&state.snapshot.root(&context.root), &path)?, None))
             }
         };
-        let Some(digested) = context.hash(file, progress, &state.is_cancelled)? else { return Ok(None) };
+        let Some(digested) = context.hash(file, progress, &state.cancel)? else { return Ok(None) };
         if digested.digest != request.digest {
             return Err(Failure::changed("the file has another digest now"));
         }

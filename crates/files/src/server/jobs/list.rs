@@ -17,7 +17,7 @@ use crate::server::resource_errors::Shortage;
 use bytes::Bytes;
 use std::fs::File;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use towpath_blocking::CancelToken;
 use towpath_quota::{Permit, Quota};
 
 /// Allocator overhead of a name, and its smallest block, in bytes.
@@ -76,8 +76,8 @@ impl List {
         let (request, mut walk) = (Arc::clone(request), Some(walk));
         pool.run_steps(threads, group, requester, failed, move |context| {
             let root = &request.snapshot.root(&context.root);
-            let (hasher, names, is_cancelled) = (&context.hasher, &request.list_names, &request.is_cancelled);
-            let lister = Lister { root, hasher, names, is_cancelled };
+            let (hasher, names, cancel) = (&context.hasher, &request.list_names, &request.cancel);
+            let lister = Lister { root, hasher, names, cancel };
             let listing = match walk.take()? {
                 Walk::New(begin) => lister.begin(&begin).map(Box::new),
                 Walk::Begun(listing) => Ok(listing),
@@ -105,7 +105,7 @@ pub(crate) struct Lister<'a> {
     pub(crate) hasher: &'a Hasher,
     /// The client's share of [`Quotas::list_names`](crate::server::quota::Quotas::list_names).
     pub(crate) names: &'a Arc<Quota>,
-    pub(crate) is_cancelled: &'a AtomicBool,
+    pub(crate) cancel: &'a CancelToken,
 }
 
 /// A listing: the position of the walk. Holds no descriptors between two pages.
@@ -241,7 +241,7 @@ impl Lister<'_> {
         let entries_max = listing.page_entries;
         let slice_end = listing.hashed.saturating_add(SLICE_BYTES);
         while page.entries() < entries_max && listing.hashed < PAGE_HASHED_BYTES {
-            if self.is_cancelled.load(Ordering::Relaxed) {
+            if self.cancel.is_cancelled() {
                 if let Some((_, _, Some(hasher))) = listing.hashing.take() {
                     self.hasher.keep(hasher);
                 }
@@ -278,7 +278,7 @@ impl Lister<'_> {
     /// Walks to the next entry. Fails if the listing can't go on.
     fn next(&self, listing: &mut Listing) -> Result<Option<ListEntry>, Failure> {
         while let Some(level) = listing.levels.last_mut() {
-            if self.is_cancelled.load(Ordering::Relaxed) {
+            if self.cancel.is_cancelled() {
                 return Ok(None);
             }
             let Some(DirEntry { name }) = level.names.pop() else {
@@ -372,7 +372,7 @@ impl Lister<'_> {
             entry.digest = Some(known.digest);
             return Ok(true);
         }
-        match self.hasher.slice(&file, &stat, &mut hasher, || self.is_cancelled.load(Ordering::Relaxed)) {
+        match self.hasher.slice(&file, &stat, &mut hasher, || self.cancel.is_cancelled()) {
             Ok(Some(digested)) => {
                 entry.digest = Some(digested.digest);
                 // The entry's size and time are those of the version that was hashed.

@@ -29,8 +29,8 @@ use super::session::Slot;
 use super::snapshot::RootSnapshot;
 use crate::digest::Digest;
 use list::Listing;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use towpath_blocking::CancelToken;
 use towpath_quota::Quota;
 
 /// A job that a session asks for. `F` is an open file.
@@ -64,7 +64,7 @@ pub(super) enum Answer<F> {
 /// State that the jobs of one request share.
 #[derive(Debug)]
 pub(super) struct RequestState {
-    is_cancelled: AtomicBool,
+    cancel: CancelToken,
     snapshot: Arc<RootSnapshot>,
     /// The client's share of [`Quotas::list_names`](super::quota::Quotas::list_names).
     list_names: Arc<Quota>,
@@ -75,7 +75,7 @@ pub(super) struct RequestState {
 impl RequestState {
     pub(super) fn new(snapshot: &Arc<RootSnapshot>, list_names: &Arc<Quota>) -> RequestState {
         RequestState {
-            is_cancelled: AtomicBool::new(false),
+            cancel: CancelToken::new(),
             snapshot: Arc::clone(snapshot),
             list_names: Arc::clone(list_names),
             listing: Mutex::default(),
@@ -84,7 +84,7 @@ impl RequestState {
 
     /// Stops jobs of the request that run.
     pub(super) fn cancel(&self) {
-        self.is_cancelled.store(true, Ordering::Relaxed);
+        self.cancel.cancel();
     }
 
     fn listing(&self) -> MutexGuard<'_, Option<Box<Listing>>> {

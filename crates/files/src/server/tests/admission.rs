@@ -1,7 +1,7 @@
 //! Authentication.
 
 use super::*;
-use crate::client::{CancelHandle, ConnectOptions, GetError, ListOptions, list};
+use crate::client::{CancelToken, ConnectOptions, GetError, ListOptions, list};
 use crate::protocol::control::ListTarget;
 use crate::server::Authenticator;
 use towpath_sockets::{Credentials, MechanismConfig};
@@ -27,7 +27,7 @@ fn a_panicking_authenticator_refuses_that_client_only() {
             names += 1;
             Ok(())
         };
-        list(&options, &mut count, &CancelHandle::new()).map(|_| names)
+        list(&options, &mut count, &CancelToken::new()).map(|_| names)
     };
     for (password, welcome) in [("!", false), ("123!", true), ("1234", false), ("", false), ("123!", true)] {
         match listed(password) {

@@ -7,7 +7,6 @@ use proptest::prelude::*;
 
 use super::hostile::{Session, entry};
 use super::world::{Faults, World, noise};
-use crate::client::connection::CancelHandle;
 use crate::client::ordered_writer::OrderedWriter;
 use crate::client::transfer::{DiskCommand, DiskReport, Source, TransferError};
 use crate::digest::Digest;
@@ -15,6 +14,7 @@ use crate::protocol::ErrorCode;
 use crate::protocol::control::*;
 use crate::protocol::data::{Body, DataEntry};
 use crate::root::Timestamp;
+use towpath_blocking::CancelToken;
 
 const MIB: usize = 1 << 20;
 
@@ -40,7 +40,7 @@ fn world(size: usize, seed: u64) -> (World, Shared) {
     world.options.source = Source::Path("f".parse().unwrap());
     world.options.in_order = true;
     world.fresh = true;
-    world.writer = Some(OrderedWriter::new(Box::new(output.clone()), CancelHandle::new()));
+    world.writer = Some(OrderedWriter::new(Box::new(output.clone()), CancelToken::new()));
     (world, output)
 }
 

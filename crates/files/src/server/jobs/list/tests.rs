@@ -12,8 +12,8 @@ fn a_listing_over_its_quota_of_names_is_busy() {
     }
     let root = Root::serve(temp.path()).unwrap();
     let (hasher, all) = (Hasher::new(DigestCache::new(0)), Quotas::new(0));
-    let (names, is_cancelled) = (&all.client().list_names, &AtomicBool::new(false));
-    let lister = Lister { root: &root, hasher: &hasher, names, is_cancelled };
+    let (names, cancel) = (&all.client().list_names, &CancelToken::new());
+    let lister = Lister { root: &root, hasher: &hasher, names, cancel };
     let list = |lister: &Lister, request| lister.begin(&request).and_then(|mut listing| lister.page(&mut listing));
     let request = |target| ListRequest { id: 1, target, recursive: false, digest: false };
     let flat = || request(ListTarget::Path(WirePath::default()));
