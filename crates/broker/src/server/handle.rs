@@ -4,62 +4,17 @@ use super::sockets::Sockets;
 use crate::dispatch::Dispatch;
 use crate::stats::Stats;
 use crate::store::JournalStore;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
-use towpath_sockets::{PeerId, Waker};
+use std::sync::mpsc::Receiver;
+use towpath_sockets::{Command, Waker};
 
-/// Controls a broker from any thread. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct Handle {
-    commands: Sender<Command>,
-    waker: Waker,
-}
-
-#[derive(Debug)]
-enum Command {
-    Shutdown { at_once: bool },
-    Snapshot(SyncSender<Stats>),
-    Disconnect { peer: PeerId, reason: String, was_there: SyncSender<bool> },
-}
-
-impl Handle {
-    /// Makes [`Broker::run`](super::Broker::run) take no more requests, let workers finish for the grace time, and return.
-    pub fn shutdown(&self) {
-        self.send(Command::Shutdown { at_once: false });
-    }
-
-    /// The same without the grace time.
-    pub fn shutdown_now(&self) {
-        self.send(Command::Shutdown { at_once: true });
-    }
-
-    /// The broker's queues, workers, connections and counters. Waits for the event loop; None if the broker has ended.
-    pub fn snapshot(&self) -> Option<Stats> {
-        self.ask(Command::Snapshot)
-    }
-
-    /// Ends a connection; the peer is told the reason. False if there is no such peer any more.
-    pub fn disconnect(&self, peer: PeerId, reason: &str) -> bool {
-        self.ask(|was_there| Command::Disconnect { peer, reason: reason.to_owned(), was_there }).unwrap_or(false)
-    }
-
-    fn send(&self, command: Command) {
-        // Fails if the broker has ended.
-        let _ = self.commands.send(command);
-        self.waker.wake();
-    }
-
-    fn ask<T>(&self, command: impl FnOnce(SyncSender<T>) -> Command) -> Option<T> {
-        let (sender, receiver) = sync_channel(1);
-        self.send(command(sender));
-        receiver.recv().ok()
-    }
-}
+/// Controls a broker from any thread.
+pub type Handle = towpath_sockets::Handle<Stats>;
 
 /// The event loop's end of handles.
 #[derive(Debug)]
 pub(super) struct Control {
     handle: Handle,
-    commands: Receiver<Command>,
+    commands: Receiver<Command<Stats>>,
     /// The broker is to end.
     pub is_shutdown: bool,
     /// It is to end without a grace time.
@@ -68,8 +23,8 @@ pub(super) struct Control {
 
 impl Control {
     pub fn new(waker: Waker) -> Control {
-        let (sender, commands) = channel();
-        Control { handle: Handle { commands: sender, waker }, commands, is_shutdown: false, at_once: false }
+        let (handle, commands) = Handle::new(waker);
+        Control { handle, commands, is_shutdown: false, at_once: false }
     }
 
     pub fn handle(&self) -> Handle {
@@ -80,9 +35,9 @@ impl Control {
     pub fn turn(&mut self, dispatch: &mut Dispatch<Sockets, JournalStore>) {
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                Command::Shutdown { at_once } => {
+                Command::Shutdown { now } => {
                     self.is_shutdown = true;
-                    self.at_once |= at_once;
+                    self.at_once |= now;
                 }
                 Command::Snapshot(reply) => {
                     let _ = reply.send(dispatch.stats());

@@ -3,59 +3,19 @@
 use super::clients::Clients;
 use super::stats::Stats;
 use std::collections::VecDeque;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
-use towpath_sockets::{Hub, PeerId, Waker};
+use std::sync::mpsc::{Receiver, SyncSender};
+use towpath_sockets::{Command, Hub, PeerId, Waker};
 
 /// Peers looked at for a snapshot between two turns of the event loop.
 const SNAPSHOT_SLICE: usize = 256;
 
-/// Controls a server from any thread. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct Handle {
-    commands: Sender<Command>,
-    waker: Waker,
-}
-
-#[derive(Debug)]
-enum Command {
-    Shutdown,
-    Snapshot(SyncSender<Stats>),
-    Disconnect { peer: PeerId, reason: String, was_there: SyncSender<bool> },
-}
-
-impl Handle {
-    /// Makes [`Server::run`](super::Server::run) close all connections and return. Clients resume when the server is back.
-    pub fn shutdown(&self) {
-        self.send(Command::Shutdown);
-    }
-
-    /// The server's peers, transfers and counters. Waits for the event loop; None if the server has ended.
-    pub fn snapshot(&self) -> Option<Stats> {
-        self.ask(Command::Snapshot)
-    }
-
-    /// Ends a connection; the client is told the reason. False if there is no such peer any more.
-    pub fn disconnect(&self, peer: PeerId, reason: &str) -> bool {
-        self.ask(|was_there| Command::Disconnect { peer, reason: reason.to_owned(), was_there }).unwrap_or(false)
-    }
-
-    fn send(&self, command: Command) {
-        // Fails if the server has ended.
-        let _ = self.commands.send(command);
-        self.waker.wake();
-    }
-
-    fn ask<T>(&self, command: impl FnOnce(SyncSender<T>) -> Command) -> Option<T> {
-        let (sender, receiver) = sync_channel(1);
-        self.send(command(sender));
-        receiver.recv().ok()
-    }
-}
+/// Controls a server from any thread. After a shutdown, clients resume when the server is back.
+pub type Handle = towpath_sockets::Handle<Stats>;
 
 /// The event loop's end of handles.
 pub(super) struct Control {
     handle: Handle,
-    commands: Receiver<Command>,
+    commands: Receiver<Command<Stats>>,
     snapshots: VecDeque<Snapshot>,
     pub(super) is_shutdown: bool,
 }
@@ -69,8 +29,7 @@ struct Snapshot {
 
 impl Control {
     pub(super) fn new(waker: Waker) -> Control {
-        let (sender, commands) = channel();
-        let handle = Handle { commands: sender, waker };
+        let (handle, commands) = Handle::new(waker);
         Control { handle, commands, snapshots: VecDeque::new(), is_shutdown: false }
     }
 
@@ -82,7 +41,7 @@ impl Control {
     pub(super) fn turn(&mut self, hub: &mut Hub, clients: &Clients) {
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                Command::Shutdown => self.is_shutdown = true,
+                Command::Shutdown { .. } => self.is_shutdown = true,
                 Command::Snapshot(reply) => {
                     let peers = hub.peers().collect::<Vec<_>>().into_iter();
                     self.snapshots.push_back(Snapshot { peers, stats: clients.stats(), reply });
@@ -102,7 +61,7 @@ impl Control {
             let _ = reply.send(stats);
         }
         if !self.snapshots.is_empty() {
-            self.handle.waker.wake();
+            self.handle.wake();
         }
     }
 }
