@@ -32,7 +32,7 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         folder: "crates/sockets",
-        layers: "auth message peer_id waker | error event options unsent | disk net options_check | peer | hub | socket",
+        layers: "auth message peer_id waker | error event handle options unsent | disk net options_check | peer | hub | socket",
         known: &[],
     },
     Crate { folder: "crates/files", layers: "path | root | digest | limits | protocol | client server", known: &[] },
