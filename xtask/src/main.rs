@@ -24,11 +24,11 @@ Options:
   --keep-going          go on after a step that failed
   --jobs N              test binaries that run at a time [default: 2]
   --long                about ten times as many random cases and seeds: sets PROPTEST_CASES, TOWPATH_MODEL_CASES
-                        and TOWPATH_SIM_SEEDS, which may also be set by hand
+                        and TOWPATH_SEEDS, which may also be set by hand
 
 Environment:
   CI=true               Cargo.lock is used as it is, and the Python step may not be skipped
-  TOWPATH_SIM_SEED      runs one seed of the broker's simulation, as its failure names it
+  TOWPATH_SEED          runs one seed of the broker's simulation, as its failure names it
 
 Steps, in order:";
 

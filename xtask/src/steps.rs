@@ -37,7 +37,7 @@ const QUICK: &[(&str, &str)] = &[("PROPTEST_CASES", "32")];
 
 /// Ten times as many cases and seeds as by default.
 const LONG: &[(&str, &str)] =
-    &[("PROPTEST_CASES", "2560"), ("TOWPATH_MODEL_CASES", "30000"), ("TOWPATH_SIM_SEEDS", "3000")];
+    &[("PROPTEST_CASES", "2560"), ("TOWPATH_MODEL_CASES", "30000"), ("TOWPATH_SEEDS", "3000")];
 
 /// How to run the steps.
 pub struct Options {

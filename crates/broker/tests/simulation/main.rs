@@ -2,7 +2,7 @@
 //! all. The brokers run the dispatch of the real one. What happened is checked against what is promised (history.rs).
 //!
 //! Each test runs some seeds that are always the same, and some random ones, which it prints. TOWPATH_SEED=N runs one again,
-//! TOWPATH_SEEDS=N sets how many are random, TOWPATH_LONG=1 (`cargo xtask test --long`) makes them many. With TOWPATH_SEED,
+//! TOWPATH_SEEDS=N sets how many are random (`cargo xtask test --long`: 3000). With TOWPATH_SEED,
 //! TOWPATH_TRACE=1 shows all that is said, and TOWPATH_CLIENT and TOWPATH_NUMBER the history of one request.
 #![allow(clippy::unwrap_used)]
 
@@ -46,8 +46,7 @@ fn run(plan: Plan) -> Result<Tally, String> {
 
 /// Random seeds of a test, unless it is told how many.
 fn random_count() -> u64 {
-    let is_long = std::env::var_os("TOWPATH_LONG").is_some();
-    number("TOWPATH_SEEDS").unwrap_or(if is_long { 3_000 } else { 30 })
+    number("TOWPATH_SEEDS").unwrap_or(30)
 }
 
 /// Runs the seeds from 1 to `fixed`, and random ones.

@@ -102,7 +102,9 @@ fn unknown_congestion_control_is_logged_and_ignored() {
         let warning = log.lines().find(|line| line.contains("WARN"));
         assert_eq!(warning.is_some(), complains, "{log}");
         assert!(
-            warning.is_none_or(|line| line.contains("the kernel doesn't have this congestion control") && line.contains(name))
+            warning.is_none_or(
+                |line| line.contains("the kernel doesn't have this congestion control") && line.contains(name)
+            )
         );
     }
 }
