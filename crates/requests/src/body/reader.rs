@@ -28,10 +28,8 @@ impl Body {
     ///
     /// ```
     /// # use towpath_requests::Body;
-    /// # async fn example(body: Body) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
-    /// let bytes = tokio::task::spawn_blocking(move || body.to_vec_limited(64 << 20)).await??;
-    /// # Ok(bytes)
-    /// # }
+    /// assert_eq!(Body::from("how far?").to_vec_limited(64 << 20)?, b"how far?");
+    /// # Ok::<(), std::io::Error>(())
     /// ```
     ///
     /// # Errors
